@@ -1,0 +1,148 @@
+//! Wiring: settings become a gateway with listeners. The only file that knows every module.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+
+use crate::elements::{Elements, SPOTLIGHT};
+use crate::gateway::{Gateway, Group};
+use crate::inbound::{self, Inbound};
+use crate::policy::Policy;
+use crate::session::{self, Sessions};
+use crate::shutdown::Shutdown;
+use crate::upstream::Upstream;
+
+/// Everything that can be set.
+#[derive(Debug)]
+pub struct Settings {
+    /// Where to listen; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// What governs the transports.
+    pub inbound: inbound::Settings,
+    /// What governs sessions.
+    pub sessions: session::Settings,
+    /// Who may do what.
+    pub policy: Policy,
+    /// How often the resource of the built-in server that changes does so.
+    pub spotlight: Duration,
+}
+
+/// A gateway, built and not yet running.
+#[derive(Debug)]
+pub struct App {
+    inbound: Arc<Inbound>,
+}
+
+/// A gateway with its port.
+#[derive(Debug)]
+pub struct Bound {
+    app: App,
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl App {
+    /// Builds a gateway.
+    pub fn new(settings: Settings) -> Self {
+        let shutdown = Shutdown::default();
+        let elements = Upstream::Elements(Elements::new(settings.spotlight));
+        let inbound = Arc::new(Inbound {
+            gateway: Arc::new(Gateway::new(elements, shutdown.closing().clone())),
+            sessions: Arc::new(Sessions::new(settings.sessions)),
+            policy: settings.policy,
+            settings: settings.inbound,
+            shutdown,
+        });
+        Self { inbound }
+    }
+
+    /// Takes the port.
+    ///
+    /// # Errors
+    /// When it is not to be had.
+    pub async fn bind(settings: Settings) -> io::Result<Bound> {
+        let listener = TcpListener::bind(settings.listen).await?;
+        let address = listener.local_addr()?;
+        Ok(Bound { app: Self::new(settings), listener, address })
+    }
+
+    /// The groups, for those who embed the gateway.
+    pub fn gateway(&self) -> &Arc<Gateway> {
+        &self.inbound.gateway
+    }
+
+    /// Everything that a request may need.
+    pub fn inbound(&self) -> &Arc<Inbound> {
+        &self.inbound
+    }
+
+    fn start(&self) {
+        tokio::spawn(Arc::clone(&self.inbound).look_after_sessions());
+        for group in self.inbound.gateway.groups() {
+            tokio::spawn(Arc::clone(group).run());
+        }
+    }
+
+    /// Serves one client on standard input and output until that ends or `stop` does.
+    ///
+    /// # Errors
+    /// When reading or writing fails, or there is no such group.
+    pub async fn serve_stdio(
+        self,
+        group: Option<&str>,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        let group: Arc<Group> = match self.inbound.gateway.group(group) {
+            Some(group) => Arc::clone(group),
+            None => return Err(io::Error::other("there is no such group")),
+        };
+        self.start();
+        let draining = self.inbound.shutdown.draining().clone();
+        tokio::spawn(async move {
+            stop.await;
+            draining.cancel();
+        });
+        let input = tokio::io::BufReader::new(tokio::io::stdin());
+        Arc::clone(&self.inbound).serve_stdio(group, input, tokio::io::stdout()).await
+    }
+}
+
+impl Bound {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The gateway.
+    pub fn app(&self) -> &App {
+        &self.app
+    }
+
+    /// Serves until `stop` ends, then stops in order; true when nothing had to be cut off.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
+        let inbound = Arc::clone(&self.app.inbound);
+        self.app.start();
+        let listening = tokio::spawn(Arc::clone(&inbound).listen(self.listener));
+        stop.await;
+        tracing::info!("stopping: running calls may finish");
+        let sessions = Arc::clone(&inbound.sessions);
+        let clean = inbound.shutdown.stop(inbound.settings.drain, || sessions.close_all()).await;
+        listening.abort();
+        clean
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 3001)),
+            inbound: inbound::Settings::default(),
+            sessions: session::Settings::default(),
+            policy: Policy::default(),
+            spotlight: SPOTLIGHT,
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Headers that mirror a body (2026-07-28): their value codec, and `Mcp-Param-*` from a tool's
+//! schema.
+//!
+//! The body is the truth. A mirrored header is only ever compared with it.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
+
+use crate::protocol::{ErrorObject, Raw, code};
+
+/// The revision that a request speaks.
+pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+/// The body's `method`.
+pub const METHOD: &str = "mcp-method";
+/// The body's `params.name`, `params.uri` or `params.taskId`.
+pub const NAME: &str = "mcp-name";
+/// What the headers that mirror arguments begin with.
+pub const PARAM_PREFIX: &str = "mcp-param-";
+/// The keyword in a tool's schema that asks for a mirrored header.
+pub const ANNOTATION: &str = "x-mcp-header";
+
+const OPEN: &str = "=?base64?";
+const CLOSE: &str = "?=";
+/// The largest integer that every JSON reader keeps exactly.
+const SAFE_INTEGER: i64 = (1 << 53) - 1;
+
+/// An argument that a header mirrors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirror {
+    /// The header's name after `Mcp-Param-`, as the schema spells it.
+    pub header: String,
+    /// Where the argument stands, from the root of the arguments.
+    pub path: Vec<String>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Integer,
+    Boolean,
+}
+
+/// Writes a value so that it survives as a header: as it is where that is safe, in the Base64
+/// form otherwise.
+pub fn encode(value: &str) -> Cow<'_, str> {
+    let plain = !value.is_empty()
+        && value.bytes().all(|byte| matches!(byte, 0x20..=0x7e | b'\t'))
+        && !value.starts_with([' ', '\t'])
+        && !value.ends_with([' ', '\t'])
+        && !(value.starts_with(OPEN) && value.ends_with(CLOSE));
+    if plain {
+        return Cow::Borrowed(value);
+    }
+    Cow::Owned(format!("{OPEN}{}{CLOSE}", STANDARD.encode(value)))
+}
+
+/// Reads a header's value back. Only one form of Base64 is taken, so that no two values that
+/// differ on the wire are read as one by some hop and as two by another.
+///
+/// # Errors
+/// A sentence that says what is wrong with the value.
+pub fn decode(value: &[u8]) -> Result<String, &'static str> {
+    let value = value.trim_ascii();
+    let inner = value.strip_prefix(OPEN.as_bytes()).and_then(|rest| rest.strip_suffix(CLOSE.as_bytes()));
+    match inner {
+        Some(inner) => {
+            let bytes = STANDARD.decode(inner).map_err(|_| "it is not canonical Base64")?;
+            String::from_utf8(bytes).map_err(|_| "its Base64 does not hold UTF-8")
+        }
+        None if value.iter().all(|byte| matches!(byte, 0x20..=0x7e | b'\t')) => {
+            Ok(String::from_utf8_lossy(value).into_owned())
+        }
+        None => Err("it has characters that need the Base64 form"),
+    }
+}
+
+/// The one value of a header.
+///
+/// # Errors
+/// `-32020` when the header stands there twice: two hops could each believe another copy.
+pub fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h [u8]>, ErrorObject> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    match values.next() {
+        Some(_) => Err(mismatch(format!("the header `{name}` must stand there once"))),
+        None => Ok(first.map(|value| value.as_bytes().trim_ascii())),
+    }
+}
+
+/// A `-32020` error.
+pub fn mismatch(why: impl AsRef<str>) -> ErrorObject {
+    ErrorObject::new(code::HEADER_MISMATCH, format!("Header mismatch: {}", why.as_ref()))
+}
+
+/// The arguments that a tool's schema wants mirrored.
+///
+/// # Errors
+/// A sentence that says which annotation is not allowed; such a tool must not be offered.
+pub fn mirrors(schema: &Raw) -> Result<Vec<Mirror>, String> {
+    let mut found = Vec::new();
+    // Most schemas have none; a plain search spares them the walk.
+    if find(schema.as_bytes(), ANNOTATION.as_bytes()) {
+        walk(schema, Some(&mut Vec::new()), &mut found)?;
+    }
+    Ok(found)
+}
+
+fn find(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|window| window == word)
+}
+
+/// Walks a schema. `path` is where the property stands, or nothing where no annotation may be:
+/// anything that is not reached through `properties` alone.
+fn walk(schema: &Raw, path: Option<&mut Vec<String>>, found: &mut Vec<Mirror>) -> Result<(), String> {
+    if schema.is_array() {
+        return schema.items().iter().try_for_each(|item| walk(item, None, found));
+    }
+    if !schema.is_object() {
+        return Ok(());
+    }
+    let mut path = path;
+    if let Some(annotation) = schema.get(ANNOTATION) {
+        let mirror = annotated(schema, &annotation, path.as_deref())?;
+        if found.iter().any(|other| other.header.eq_ignore_ascii_case(&mirror.header)) {
+            return Err(format!("`{ANNOTATION}` uses `{}` twice", mirror.header));
+        }
+        found.push(mirror);
+    }
+    for (key, value) in schema.entries() {
+        match (key.as_ref(), path.as_deref_mut()) {
+            ("properties", Some(path)) => {
+                for (name, property) in value.entries() {
+                    path.push(name.into_owned());
+                    walk(&property, Some(path), found)?;
+                    path.pop();
+                }
+            }
+            // The names of properties are not keywords.
+            ("properties" | "$defs" | "definitions" | "patternProperties" | "dependentSchemas", _) => {
+                for (_, inner) in value.entries() {
+                    walk(&inner, None, found)?;
+                }
+            }
+            ("const" | "enum" | "default" | "examples" | ANNOTATION, _) => {}
+            _ => walk(&value, None, found)?,
+        }
+    }
+    Ok(())
+}
+
+fn annotated(schema: &Raw, annotation: &Raw, path: Option<&Vec<String>>) -> Result<Mirror, String> {
+    let header = annotation.text().unwrap_or_default().into_owned();
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if header.is_empty() || !header.bytes().all(token) {
+        return Err(format!("`{ANNOTATION}` must be a header name, not {annotation}"));
+    }
+    let Some(path) = path.filter(|path| !path.is_empty()) else {
+        return Err(format!("`{ANNOTATION}: {header}` may only stand on plain properties"));
+    };
+    let kind = schema.get("type");
+    let kind = match kind.as_ref().and_then(Raw::text).as_deref() {
+        Some("string") => Kind::Text,
+        Some("integer") => Kind::Integer,
+        Some("boolean") => Kind::Boolean,
+        _ => return Err(format!("`{ANNOTATION}: {header}` needs a string, integer or boolean")),
+    };
+    Ok(Mirror { header, path: path.clone(), kind })
+}
+
+/// The headers to send with a call: names and encoded values.
+pub fn make(mirrors: &[Mirror], arguments: &Raw) -> Vec<(String, String)> {
+    let header = |mirror: &Mirror| {
+        let value = mirror.value(arguments)?;
+        Some((format!("Mcp-Param-{}", mirror.header), encode(&value).into_owned()))
+    };
+    mirrors.iter().filter_map(header).collect()
+}
+
+/// Compares the headers of a call with its arguments.
+///
+/// # Errors
+/// `-32020` when one is missing, malformed, there without its argument, or says something else.
+pub fn check(mirrors: &[Mirror], arguments: &Raw, headers: &HeaderMap) -> Result<(), ErrorObject> {
+    for mirror in mirrors {
+        let name = format!("{PARAM_PREFIX}{}", mirror.header.to_ascii_lowercase());
+        let given = single(headers, &name)?;
+        let label = format!("`Mcp-Param-{}`", mirror.header);
+        let at = mirror.path.join(".");
+        match (mirror.value(arguments), given) {
+            (None, None) => {}
+            (Some(_), None) => return Err(mismatch(format!("{label} is missing; it mirrors the argument `{at}`"))),
+            (None, Some(_)) => return Err(mismatch(format!("{label} is there, but the argument `{at}` is not"))),
+            (Some(value), Some(given)) => {
+                let given = decode(given).map_err(|why| mismatch(format!("{label}: {why}")))?;
+                if !mirror.same(&value, &given) {
+                    return Err(mismatch(format!("{label} does not say what the argument `{at}` says")));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+// === impl Mirror ===
+
+impl Mirror {
+    /// The argument as a header would say it; nothing when it is absent, null, or of a type that
+    /// the tool itself will refuse.
+    fn value(&self, arguments: &Raw) -> Option<String> {
+        let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
+        let value = arguments.at(&path)?;
+        match self.kind {
+            Kind::Text => value.text().map(Cow::into_owned),
+            Kind::Boolean => value.read::<bool>().ok().map(|value| value.to_string()),
+            Kind::Integer => integer(&value.to_string()).map(|value| value.to_string()),
+        }
+    }
+
+    fn same(&self, value: &str, given: &str) -> bool {
+        match self.kind {
+            Kind::Integer => integer(given).is_some_and(|given| given.to_string() == value),
+            Kind::Text | Kind::Boolean => value == given,
+        }
+    }
+}
+
+/// An integer in plain decimals, also written as `42.0`.
+fn integer(text: &str) -> Option<i64> {
+    let whole = match text.split_once('.') {
+        Some((whole, zeros)) if !zeros.is_empty() && zeros.bytes().all(|byte| byte == b'0') => whole,
+        Some(_) => return None,
+        None => text,
+    };
+    let digits = whole.strip_prefix('-').unwrap_or(whole);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    whole.parse().ok().filter(|number: &i64| number.abs() <= SAFE_INTEGER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    fn raw(text: &str) -> Raw {
+        Raw::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn values_are_encoded_only_where_they_must_be() {
+        for (value, encoded) in [
+            ("plain", "plain"),
+            ("two words", "two words"),
+            ("", "=?base64??="),
+            (" padded", "=?base64?IHBhZGRlZA==?="),
+            ("氢", "=?base64?5rCi?="),
+            ("a\r\nb", "=?base64?YQ0KYg==?="),
+            ("=?base64?x?=", "=?base64?PT9iYXNlNjQ/eD89?="),
+            ("=?base64?x", "=?base64?x"),
+        ] {
+            assert_eq!(encode(value), encoded);
+            assert_eq!(decode(encoded.as_bytes()).unwrap(), value);
+        }
+        assert_eq!(decode(b"  a b\t").unwrap(), "a b");
+    }
+
+    #[test]
+    fn only_canonical_base64_is_taken() {
+        for bad in
+            ["=?base64?5rCi=?=", "=?base64?5r-i?=", "=?base64?YQ?=", "=?base64?YR==?=", "=?base64?//8=?=", "h\u{e9}"]
+        {
+            assert!(decode(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn annotations_are_found_and_judged() {
+        let good = raw(r#"{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},
+            "deep":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"Deep-N"}}}}}"#);
+        let found = mirrors(&good).unwrap();
+        assert_eq!(found.iter().map(|m| m.path.join(".")).collect::<Vec<_>>(), ["region", "deep.n"]);
+        for bad in [
+            r#"{"properties":{"a":{"type":"string","x-mcp-header":""}}}"#,
+            r#"{"properties":{"a":{"type":"string","x-mcp-header":"a b"}}}"#,
+            r#"{"properties":{"a":{"type":"string","x-mcp-header":5}}}"#,
+            r#"{"properties":{"a":{"type":"number","x-mcp-header":"A"}}}"#,
+            r#"{"properties":{"a":{"type":"object","x-mcp-header":"A"}}}"#,
+            r#"{"properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"type":"string","x-mcp-header":"a"}}}"#,
+            r#"{"properties":{"a":{"type":"array","items":{"type":"string","x-mcp-header":"A"}}}}"#,
+            r#"{"properties":{"a":{"anyOf":[{"type":"string","x-mcp-header":"A"}]}}}"#,
+            r#"{"$defs":{"a":{"type":"string","x-mcp-header":"A"}}}"#,
+            r#"{"type":"string","x-mcp-header":"A"}"#,
+        ] {
+            assert!(mirrors(&raw(bad)).is_err(), "{bad}");
+        }
+        let named = raw(r#"{"properties":{"x-mcp-header":{"type":"string"}}}"#);
+        assert_eq!(mirrors(&named).unwrap(), []);
+    }
+
+    #[test]
+    fn calls_are_mirrored_and_checked() {
+        let schema =
+            raw(r#"{"properties":{"s":{"type":"string","x-mcp-header":"S"},"n":{"type":"integer","x-mcp-header":"N"},
+            "b":{"type":"boolean","x-mcp-header":"B"}}}"#);
+        let mirrors = mirrors(&schema).unwrap();
+        let arguments = raw(r#"{"s":"氢","n":42,"b":true}"#);
+        let made = make(&mirrors, &arguments);
+        assert_eq!(made[0], ("Mcp-Param-S".into(), "=?base64?5rCi?=".into()));
+        let headers = |pairs: &[(&str, &str)]| {
+            let mut map = HeaderMap::new();
+            for (name, value) in pairs {
+                let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap();
+                map.append(name, value.parse().unwrap());
+            }
+            map
+        };
+        let own: Vec<(&str, &str)> = made.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+        assert!(check(&mirrors, &arguments, &headers(&own)).is_ok());
+        let empty = raw(r#"{"s":null}"#);
+        assert!(check(&mirrors, &empty, &HeaderMap::new()).is_ok());
+        let numbers = raw(r#"{"n":42}"#);
+        for (pairs, good) in [
+            (&[("mcp-param-n", "42.0")][..], true),
+            (&[("mcp-param-n", " 42 ")], true),
+            (&[("mcp-param-n", "43")], false),
+            (&[("mcp-param-n", "4.2e1")], false),
+            (&[], false),
+            (&[("mcp-param-n", "42"), ("mcp-param-n", "42")], false),
+            (&[("mcp-param-n", "42"), ("mcp-param-s", "x")], false),
+        ] {
+            let checked = check(&mirrors, &numbers, &headers(pairs));
+            assert_eq!(checked.is_ok(), good, "{pairs:?}");
+            if let Err(error) = checked {
+                assert_eq!(error.code(), code::HEADER_MISMATCH);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_survives(value in ".*") {
+            let encoded = encode(&value);
+            prop_assert!(http::HeaderValue::from_str(&encoded).is_ok());
+            prop_assert_eq!(decode(encoded.as_bytes()).unwrap(), value);
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = decode(&bytes);
+        }
+    }
+}

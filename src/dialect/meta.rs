@@ -1,0 +1,89 @@
+//! The reserved keys of `_meta`, and reading them from a request of the per-request era.
+
+use crate::protocol::{ErrorObject, Level, Raw, code};
+
+/// The revision that a request speaks.
+pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+/// What the client can do.
+pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+/// Who the client is.
+pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+/// From which level on the client wants log messages for this request.
+pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+/// Which listen request a notification belongs to.
+pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+/// Who the server is.
+pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+
+/// What a request of the per-request era says of itself.
+#[derive(Debug, Clone)]
+pub struct Meta {
+    /// The revision it names, which may be one that we do not know.
+    pub version: String,
+    /// What the client can do.
+    pub capabilities: Raw,
+    /// Who the client is, if it says.
+    pub info: Option<Raw>,
+    /// From which level on it wants log messages.
+    pub level: Option<Level>,
+    /// What progress is to be reported under.
+    pub progress: Option<Raw>,
+}
+
+/// Whether a request or notification claims to be of the per-request era: it has the key,
+/// whatever stands there.
+pub fn claims(params: Option<&Raw>) -> bool {
+    let meta = params.and_then(|params| params.get("_meta"));
+    meta.is_some_and(|meta| meta.get(PROTOCOL_VERSION).is_some())
+}
+
+/// Reads `_meta`.
+///
+/// # Errors
+/// `-32602` that names every key that is missing or of the wrong type.
+pub fn read(params: Option<&Raw>) -> Result<Meta, ErrorObject> {
+    let meta = params.and_then(|params| params.get("_meta")).filter(Raw::is_object);
+    let get = |key| meta.as_ref().and_then(|meta| meta.get(key));
+    let version = get(PROTOCOL_VERSION).and_then(|raw| raw.text().map(std::borrow::Cow::into_owned));
+    let capabilities = get(CLIENT_CAPABILITIES).filter(Raw::is_object);
+    let (Some(version), Some(capabilities)) = (&version, &capabilities) else {
+        let mut missing = Vec::new();
+        if version.is_none() {
+            missing.push(format!("`{PROTOCOL_VERSION}` (a string)"));
+        }
+        if capabilities.is_none() {
+            missing.push(format!("`{CLIENT_CAPABILITIES}` (an object)"));
+        }
+        let message = format!("Invalid params: `params._meta` needs {}", missing.join(" and "));
+        return Err(ErrorObject::new(code::INVALID_PARAMS, message));
+    };
+    let level = match get(LOG_LEVEL) {
+        None => None,
+        Some(raw) => Some(Level::from_raw(&raw).ok_or_else(|| {
+            let choices = Level::choices();
+            let message = format!("Invalid params: `{LOG_LEVEL}` must be one of {choices}");
+            ErrorObject::new(code::INVALID_PARAMS, message)
+        })?),
+    };
+    Ok(Meta {
+        version: version.clone(),
+        capabilities: capabilities.clone(),
+        info: get(CLIENT_INFO),
+        level,
+        progress: get("progressToken"),
+    })
+}
+
+/// The progress token of a request of either era.
+pub fn progress_token(params: Option<&Raw>) -> Option<Raw> {
+    params?.at(&["_meta", "progressToken"])
+}
+
+/// `params` with a member of `_meta` set.
+pub fn with(params: Option<&Raw>, key: &str, value: Raw) -> Raw {
+    let empty = Raw::empty();
+    let params = params.unwrap_or(&empty);
+    let meta = params.get("_meta").unwrap_or_else(Raw::empty);
+    let meta = meta.edit().set(key, value).finish();
+    params.edit().set("_meta", meta).finish()
+}

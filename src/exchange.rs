@@ -1,0 +1,271 @@
+//! The two values that travel the line: a [`Call`] on its way to an upstream, and the [`Replies`]
+//! that come back for it.
+//!
+//! Replies are notices and questions, then exactly one answer. Dropping them gives the call up:
+//! whoever works on it sees [`Replier::abandoned`] and stops.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::HeaderMap;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::dialect::Revision;
+use crate::protocol::{ErrorObject, Id, Level, Method, Notice, Notification, Outcome, Raw, code};
+
+/// Who a caller is, as far as policy can tell.
+pub type Principal = Arc<str>;
+
+/// Facts about the request that brought a call, for upstreams and policy.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Who it is.
+    pub principal: Principal,
+    /// Where it connected from; nothing on stdio.
+    pub peer: Option<SocketAddr>,
+    /// The headers that policy lets through.
+    pub headers: HeaderMap,
+}
+
+/// What a client has said of itself, in its handshake or with the request.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// The revision that it speaks.
+    pub revision: Revision,
+    /// What it can do.
+    pub capabilities: Raw,
+    /// Who it is, if it says.
+    pub info: Option<Raw>,
+}
+
+/// One request of a client on its way.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// The client's id for it.
+    pub id: Id,
+    /// What is asked.
+    pub method: Method,
+    /// With what, as it came.
+    pub params: Option<Raw>,
+    /// What the client has said of itself.
+    pub client: Arc<Client>,
+    /// Who asks, and from where.
+    pub caller: Arc<Caller>,
+    /// From which level on the client wants log messages; nothing means none.
+    pub level: Option<Level>,
+    /// What progress is to be reported under; nothing means that none is wanted.
+    pub progress: Option<Raw>,
+}
+
+/// One thing that comes back for a call.
+#[derive(Debug)]
+pub enum Reply {
+    /// Something that belongs to the call and wants no answer.
+    Notice(Notification),
+    /// Something that the upstream wants to know of the client.
+    Question(Question),
+    /// How the call ended; nothing comes after it.
+    End(Answer),
+}
+
+/// What an upstream asks of the client during a call.
+#[derive(Debug)]
+pub struct Question {
+    /// What is asked.
+    pub method: Method,
+    /// With what.
+    pub params: Option<Raw>,
+    /// Where the client's answer goes. Dropped, it tells the upstream that none will come.
+    pub answer: oneshot::Sender<Outcome>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The result or the error.
+    pub outcome: Outcome,
+    /// The revision whose shapes it has.
+    pub revision: Revision,
+}
+
+/// Something at an upstream that is not as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Its list of tools.
+    Tools,
+    /// Its list of prompts.
+    Prompts,
+    /// Its list of resources.
+    Resources,
+    /// One resource, by its URI.
+    Updated(Arc<str>),
+}
+
+/// What comes back for a call.
+#[derive(Debug)]
+pub struct Replies(Source);
+
+#[derive(Debug)]
+enum Source {
+    Queue(VecDeque<Reply>),
+    Ready(Option<Answer>),
+    Channel(Option<mpsc::Receiver<Reply>>),
+}
+
+/// The other end of [`Replies`].
+#[derive(Debug)]
+pub struct Replier(mpsc::Sender<Reply>);
+
+/// How many replies may wait for a slow reader before the sender waits too. Only the task that
+/// works on the one call ever waits.
+const REPLIES_WAITING: usize = 16;
+
+// === impl Answer ===
+
+impl Answer {
+    /// A result in the shapes of the newest revision.
+    pub fn result(result: Raw) -> Self {
+        Self { outcome: Ok(result), revision: Revision::NEWEST }
+    }
+
+    /// An error in the shapes of the newest revision.
+    pub fn error(error: ErrorObject) -> Self {
+        Self { outcome: Err(error), revision: Revision::NEWEST }
+    }
+}
+
+impl From<Answer> for Replies {
+    fn from(answer: Answer) -> Self {
+        Self(Source::Ready(Some(answer)))
+    }
+}
+
+impl From<ErrorObject> for Replies {
+    fn from(error: ErrorObject) -> Self {
+        Answer::error(error).into()
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// The notification that tells of it.
+    pub fn notification(&self) -> Notification {
+        match self {
+            Self::Tools => Notification::new(Notice::ToolsChanged, None),
+            Self::Prompts => Notification::new(Notice::PromptsChanged, None),
+            Self::Resources => Notification::new(Notice::ResourcesChanged, None),
+            Self::Updated(uri) => {
+                let params = Raw::empty().edit().set("uri", Raw::of(uri.as_ref())).finish();
+                Notification::new(Notice::ResourceUpdated, Some(params))
+            }
+        }
+    }
+}
+
+// === impl Replies ===
+
+impl Replies {
+    /// Replies that will come later, and where to put them.
+    pub fn channel() -> (Replier, Self) {
+        let (sender, receiver) = mpsc::channel(REPLIES_WAITING);
+        (Replier(sender), Self(Source::Channel(Some(receiver))))
+    }
+
+    /// Notices that are already there, and the answer.
+    pub fn queued(notices: impl IntoIterator<Item = Notification>, answer: Answer) -> Self {
+        let mut queue: VecDeque<Reply> = notices.into_iter().map(Reply::Notice).collect();
+        queue.push_back(Reply::End(answer));
+        Self(Source::Queue(queue))
+    }
+
+    /// The answer, if it is there and nothing comes before it.
+    pub fn take_ready(&mut self) -> Option<Answer> {
+        match &mut self.0 {
+            Source::Ready(answer) => answer.take(),
+            _ => None,
+        }
+    }
+
+    /// The next reply; nothing after the answer. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Reply> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// The next reply; nothing after the answer.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Reply>> {
+        match &mut self.0 {
+            Source::Ready(answer) => Poll::Ready(answer.take().map(Reply::End)),
+            Source::Queue(queue) => Poll::Ready(queue.pop_front()),
+            Source::Channel(open) => {
+                let Some(receiver) = open else { return Poll::Ready(None) };
+                let reply = match receiver.poll_recv(context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(reply) => reply.unwrap_or_else(unanswered),
+                };
+                if matches!(reply, Reply::End(_)) {
+                    *open = None;
+                }
+                Poll::Ready(Some(reply))
+            }
+        }
+    }
+}
+
+/// Whoever worked on the call went away without a word.
+fn unanswered() -> Reply {
+    let message = "Internal error: the call ended without an answer";
+    Reply::End(Answer::error(ErrorObject::new(code::INTERNAL_ERROR, message)))
+}
+
+// === impl Replier ===
+
+impl Replier {
+    /// Passes a notice on; false when nobody wants the call any more.
+    pub async fn notice(&self, notification: Notification) -> bool {
+        self.0.send(Reply::Notice(notification)).await.is_ok()
+    }
+
+    /// Ends the call.
+    pub async fn end(self, answer: Answer) {
+        // A reader that went away has given the call up; nobody is left to tell.
+        let _ = self.0.send(Reply::End(answer)).await;
+    }
+
+    /// Waits until nobody wants the call any more.
+    pub async fn abandoned(&self) {
+        self.0.closed().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_comes_after_the_answer() {
+        let (replier, mut replies) = Replies::channel();
+        tokio::spawn(async move { replier.end(Answer::result(Raw::empty())).await });
+        assert!(matches!(replies.next().await, Some(Reply::End(_))));
+        assert!(replies.next().await.is_none());
+        assert!(replies.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_lost_replier_is_an_error() {
+        let (replier, mut replies) = Replies::channel();
+        drop(replier);
+        let Some(Reply::End(answer)) = replies.next().await else { panic!() };
+        assert_eq!(answer.outcome.unwrap_err().code(), code::INTERNAL_ERROR);
+        assert!(replies.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn dropping_replies_gives_the_call_up() {
+        let (replier, replies) = Replies::channel();
+        drop(replies);
+        replier.abandoned().await;
+    }
+}

@@ -1,0 +1,179 @@
+//! What messages of the handshake era do, whichever transport brings them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::answer::Answering;
+use crate::dialect::lift::method_not_found;
+use crate::dialect::{Era, has_method, lower, meta, negotiate};
+use crate::exchange::{Answer, Call, Caller, Client, Replies, Reply};
+use crate::gateway::Group;
+use crate::protocol::{ErrorObject, Id, Level, Message, Method, Notice, Notification, Raw, Request, code};
+use crate::session::{Running, Session, Stream};
+
+/// Reads how a client introduces itself in `initialize`.
+pub(super) fn introduction(params: Option<&Raw>) -> Result<Client, ErrorObject> {
+    let get = |key| params.and_then(|params| params.get(key));
+    let proposed = get("protocolVersion");
+    let Some(proposed) = proposed.as_ref().and_then(Raw::text) else {
+        return Err(invalid("`protocolVersion` must be a string"));
+    };
+    // A client that names no capabilities has none; several real ones leave the member out.
+    let capabilities = get("capabilities").unwrap_or_else(Raw::empty);
+    if !capabilities.is_object() {
+        return Err(invalid("`capabilities` must be an object"));
+    }
+    Ok(Client {
+        revision: negotiate(&proposed),
+        capabilities: compact(&capabilities),
+        info: get("clientInfo").map(|info| compact(&info)),
+    })
+}
+
+/// A copy that does not keep the whole body of the handshake alive.
+fn compact(raw: &Raw) -> Raw {
+    Raw::trusted(Bytes::copy_from_slice(raw.as_bytes()))
+}
+
+/// The result of `initialize`, and the client's introduction.
+pub(super) fn welcome(group: &Group, client: &Client) -> Raw {
+    lower::handshake(group.server(), client.revision)
+}
+
+/// Begins to answer a request in a session.
+pub(super) fn request(session: &Session, group: &Group, request: &Request, caller: Arc<Caller>) -> Replies {
+    let Some(client) = session.client() else {
+        return match request.method {
+            Method::Ping => Answer::result(Raw::empty()).into(),
+            _ => ErrorObject::new(code::INVALID_REQUEST, "Invalid request: send `initialize` first").into(),
+        };
+    };
+    let params = request.params.as_ref();
+    let offered = request.method.family().is_none_or(|family| group.offers(family));
+    match &request.method {
+        Method::Initialize => {
+            ErrorObject::new(code::INVALID_REQUEST, "Invalid request: the session is initialized already").into()
+        }
+        method if !offered || !has_method(Era::Handshake, method) => method_not_found(method).into(),
+        Method::SetLevel => done(set_level(session, params)),
+        Method::Subscribe | Method::Unsubscribe => done(subscription(session, group, request)),
+        method => group.handle(&Call {
+            id: request.id.clone(),
+            method: method.clone(),
+            params: request.params.clone(),
+            client: Arc::clone(client),
+            caller,
+            level: session.level(),
+            progress: meta::progress_token(params),
+        }),
+    }
+}
+
+fn done(outcome: Result<(), ErrorObject>) -> Replies {
+    match outcome {
+        Ok(()) => Answer::result(Raw::empty()).into(),
+        Err(error) => error.into(),
+    }
+}
+
+fn set_level(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObject> {
+    let level = params.and_then(|params| params.get("level"));
+    let level = level.as_ref().and_then(Level::from_raw);
+    let level = level.ok_or_else(|| invalid(&format!("`level` must be one of {}", Level::choices())))?;
+    session.set_level(level);
+    Ok(())
+}
+
+fn subscription(session: &Session, group: &Group, request: &Request) -> Result<(), ErrorObject> {
+    if !group.offers_updates() {
+        return Err(method_not_found(&request.method));
+    }
+    let uri = request.params.as_ref().and_then(|params| params.get("uri"));
+    let uri = uri.as_ref().and_then(Raw::text).ok_or_else(|| invalid("`uri` must be a string"))?;
+    match request.method {
+        Method::Subscribe => session.subscribe(&uri),
+        _ => session.unsubscribe(&uri),
+    }
+    Ok(())
+}
+
+/// Takes a notification or a response in a session. Those that concern nothing here are no fault.
+pub(super) fn tell(session: &Session, message: Message) {
+    match message {
+        Message::Notification(Notification { notice: Notice::Cancelled, params, .. }) => {
+            let id = params.as_ref().and_then(|params| params.get("requestId"));
+            if let Some(id) = id.as_ref().and_then(Id::from_raw) {
+                session.cancel(&id);
+            }
+        }
+        Message::Response(response) => {
+            let known = response.id.as_ref().is_some_and(|id| session.answer(id, response.outcome));
+            if !known {
+                tracing::debug!(session = %session.id(), "an answer came to no question");
+            }
+        }
+        Message::Notification(_) | Message::Request(_) => {}
+    }
+}
+
+fn invalid(why: &str) -> ErrorObject {
+    ErrorObject::new(code::INVALID_PARAMS, format!("Invalid params: {why}"))
+}
+
+/// A call at work: its replies go to a stream of its session as they come.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) running: Running,
+    pub(super) replies: Replies,
+    pub(super) answering: Answering,
+    /// What a stop waits for.
+    pub(super) counted: TaskTrackerToken,
+}
+
+impl Work {
+    /// Sends one reply; true when it was the last.
+    pub(super) async fn send(&self, stream: Stream, reply: Reply) -> bool {
+        let session = self.running.session();
+        match reply {
+            Reply::Question(question) => {
+                session.ask(stream, self.running.id(), question);
+                false
+            }
+            reply => {
+                let last = matches!(reply, Reply::End(_));
+                if let Some(message) = self.answering.encode(reply) {
+                    session.deliver(stream, message).await;
+                }
+                last
+            }
+        }
+    }
+
+    /// Sends replies to a stream until the last, or until the client wants them no more; false
+    /// in that case.
+    pub(super) async fn run(mut self, stream: Stream) -> bool {
+        loop {
+            let reply = tokio::select! {
+                biased;
+                () = self.running.unwanted() => return false,
+                reply = self.replies.next() => reply,
+            };
+            let Some(reply) = reply else { return true };
+            if self.send(stream, reply).await {
+                return true;
+            }
+        }
+    }
+
+    /// Works on a stream of its own: when it ends, so does that.
+    pub(super) async fn run_alone(self, stream: Stream) {
+        let session = Arc::clone(self.running.session());
+        if self.run(stream).await {
+            session.finish(stream);
+        } else {
+            session.abandon(stream);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Streamable HTTP: both eras on one address.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method as Verb, Response as HttpResponse};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming as HttpBody;
+
+use super::answer::Answering;
+use super::body::{Body, Events};
+use super::handshake::{self, Work};
+use super::headers::{EVENTS, JSON, LAST_EVENT_ID, accepts, is_json, session_id};
+use super::respond::{self, Problem};
+use super::{Inbound, stateless};
+use crate::dialect::lift::{self, Path};
+use crate::exchange::{Caller, Replies, Reply};
+use crate::gateway::Group;
+use crate::protocol::json::depth_within;
+use crate::protocol::{Incoming, Invalid, Message, Request};
+use crate::session::{Opening, Session, SessionId, Stream, Transport};
+use crate::store::EventId;
+
+/// A request to one group, admitted.
+pub(super) struct Visit<'r> {
+    pub(super) inbound: &'r Arc<Inbound>,
+    pub(super) group: Arc<Group>,
+    pub(super) caller: Arc<Caller>,
+    pub(super) session_in_path: Option<&'r str>,
+    pub(super) parts: &'r http::request::Parts,
+}
+
+type Answered = Result<HttpResponse<Body>, Problem>;
+
+impl Inbound {
+    /// Reads a body, no more of it than allowed, no longer than allowed.
+    pub(super) async fn read_body(&self, body: HttpBody) -> Result<Bytes, Problem> {
+        let limit = self.settings.limits.body_bytes;
+        let declared = http_body::Body::size_hint(&body).lower();
+        if declared > limit as u64 {
+            return Err(Problem::BodyTooLarge(limit));
+        }
+        let collected = Limited::new(body, limit).collect();
+        match tokio::time::timeout(self.settings.body_timeout, collected).await {
+            Ok(Ok(collected)) => Ok(collected.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::BodyTooLarge(limit)),
+            Ok(Err(_)) => Err(Problem::BodyBroken),
+            Err(_) => Err(Problem::BodyTooSlow),
+        }
+    }
+
+    /// Reads the message or messages in a body.
+    pub(super) fn read_messages(&self, body: &Bytes) -> Result<Incoming, Problem> {
+        let limits = &self.settings.limits;
+        if !depth_within(body, limits.json_depth) {
+            return Err(Problem::TooDeep(limits.json_depth));
+        }
+        match Incoming::parse(body).map_err(Problem::Invalid)? {
+            Incoming::Batch(items) if items.len() > limits.batch_length => {
+                Err(Problem::BatchTooLong(limits.batch_length))
+            }
+            incoming => Ok(incoming),
+        }
+    }
+}
+
+impl Visit<'_> {
+    pub(super) async fn serve(&self, verb: &Verb, body: HttpBody) -> Answered {
+        match *verb {
+            Verb::POST => self.post(body).await,
+            Verb::GET => self.get(),
+            Verb::DELETE => self.delete(),
+            _ => Err(Problem::Verb("POST, GET, DELETE, OPTIONS")),
+        }
+    }
+
+    async fn post(&self, body: HttpBody) -> Answered {
+        let headers = &self.parts.headers;
+        if !is_json(headers) {
+            return Err(Problem::NotJson);
+        }
+        if !accepts(headers, JSON) || !accepts(headers, EVENTS) {
+            return Err(Problem::NotAcceptable("application/json and text/event-stream"));
+        }
+        let body = self.inbound.read_body(body).await?;
+        match self.inbound.read_messages(&body)? {
+            Incoming::Batch(items) => self.batch(items).await,
+            Incoming::One(message) => match lift::classify(&message, headers).map_err(Problem::Refused)? {
+                Path::PerRequest => stateless::serve(self, message).await,
+                Path::Handshake => self.open(message),
+                Path::Session => self.in_session(message).await,
+            },
+        }
+    }
+
+    /// `initialize`: opens a session.
+    fn open(&self, message: Message) -> Answered {
+        let Message::Request(request) = message else { return Err(Problem::SessionRequired) };
+        if self.named_session().is_some() {
+            self.session()?;
+            let why = "this session is initialized already; leave `Mcp-Session-Id` out to open another";
+            return Err(Problem::Invalid(Invalid::request(Some(request.id), why)));
+        }
+        let client = handshake::introduction(request.params.as_ref());
+        let client = Arc::new(client.map_err(|error| Problem::Refused(request.refused(error)))?);
+        let opening = Opening { principal: self.caller.principal.clone(), group: Arc::clone(self.group.name()) };
+        let result = handshake::welcome(&self.group, &client);
+        let session = self.inbound.sessions.open(opening, client).map_err(|_| Problem::SessionsFull)?;
+        tracing::debug!(session = %session.id(), group = %session.group(), "a session was opened");
+        let response = crate::protocol::Response::new(Some(request.id), Ok(result));
+        Ok(respond::in_session(respond::json(response.encode()), session.id()))
+    }
+
+    fn named_session(&self) -> Option<std::borrow::Cow<'_, str>> {
+        session_id(self.session_in_path, &self.parts.headers, &self.parts.uri)
+    }
+
+    /// The session that the request names, if it is the caller's.
+    fn session(&self) -> Result<Arc<Session>, Problem> {
+        let named = self.named_session().ok_or(Problem::SessionRequired)?;
+        let id = SessionId::parse(&named, Transport::Http);
+        let found = id.and_then(|id| self.inbound.sessions.find(id, &self.caller.principal, self.group.name()));
+        found.ok_or_else(|| Problem::SessionNotFound(named.into_owned()))
+    }
+
+    /// The session, and that the request speaks a revision that has sessions.
+    fn session_and_version(&self) -> Result<Arc<Session>, Problem> {
+        let session = self.session()?;
+        let checked = lift::check_session_version(&self.parts.headers);
+        checked.map_err(|error| Problem::Refused(lift::Refused { id: None, error }))?;
+        Ok(session)
+    }
+
+    async fn in_session(&self, message: Message) -> Answered {
+        let session = self.session_and_version()?;
+        match message {
+            Message::Request(request) => self.answer(&session, request).await,
+            message => {
+                handshake::tell(&session, message);
+                Ok(respond::accepted())
+            }
+        }
+    }
+
+    fn answering(&self, session: &Session, request: &Request) -> Answering {
+        let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
+        Answering { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(&self.group) }
+    }
+
+    /// Answers a request: with JSON when the answer is the first thing that comes, with a stream
+    /// when something comes before it or nothing comes for a while.
+    async fn answer(&self, session: &Arc<Session>, request: Request) -> Answered {
+        let mut replies = handshake::request(session, &self.group, &request, Arc::clone(&self.caller));
+        let answering = self.answering(session, &request);
+        if let Some(answer) = replies.take_ready() {
+            return Ok(respond::json(answering.response(answer)));
+        }
+        let mut call = Handover(Some(self.begin(session, request, replies, answering)?));
+        let Some(work) = &mut call.0 else { return Ok(respond::accepted()) };
+        let first = tokio::select! {
+            biased;
+            () = work.running.unwanted() => {
+                // The client wants no answer; the request still has to end somehow.
+                call.0 = None;
+                return Ok(respond::accepted());
+            }
+            reply = work.replies.next() => reply,
+            () = tokio::time::sleep(self.inbound.settings.stream_after) => None,
+        };
+        let Some(work) = call.0.take() else { return Ok(respond::accepted()) };
+        if let Some(Reply::End(answer)) = first {
+            return Ok(respond::json(work.answering.response(answer)));
+        }
+        let (stream, attachment) =
+            session.open_stream(self.inbound.sessions.settings()).map_err(Problem::NotResumable)?;
+        if let Some(reply) = first {
+            work.send(stream, reply).await;
+        }
+        tokio::spawn(work.run_alone(stream));
+        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.keep_alive)))
+    }
+
+    fn begin(
+        &self,
+        session: &Arc<Session>,
+        request: Request,
+        replies: Replies,
+        answering: Answering,
+    ) -> Result<Work, Problem> {
+        let running = session.begin(request.id.clone()).map_err(|_| {
+            Problem::Invalid(Invalid::request(Some(request.id), "a request with this id is running already"))
+        })?;
+        Ok(Work { running, replies, answering, counted: self.inbound.shutdown.call() })
+    }
+
+    /// A batch: what wants no answer is taken, the rest is answered together.
+    async fn batch(&self, items: Vec<Result<Message, Invalid>>) -> Answered {
+        let modern = |message: &Message| matches!(lift::classify(message, &self.parts.headers), Ok(Path::PerRequest));
+        if items.iter().flatten().any(modern) {
+            return Err(Problem::NoBatches);
+        }
+        let session = self.session_and_version()?;
+        if !session.client().is_some_and(|client| client.revision.facts().batches) {
+            return Err(Problem::NoBatches);
+        }
+        let mut answers: Vec<Bytes> = Vec::new();
+        let mut works = Vec::new();
+        for item in items {
+            match item {
+                Err(invalid) => answers.push(invalid.response().encode()),
+                Ok(Message::Request(request)) => {
+                    let mut replies = handshake::request(&session, &self.group, &request, Arc::clone(&self.caller));
+                    let answering = self.answering(&session, &request);
+                    match replies.take_ready() {
+                        Some(answer) => answers.push(answering.response(answer)),
+                        None => match self.begin(&session, request, replies, answering) {
+                            Ok(work) => works.push(work),
+                            Err(Problem::Invalid(invalid)) => answers.push(invalid.response().encode()),
+                            Err(other) => return Err(other),
+                        },
+                    }
+                }
+                Ok(message) => handshake::tell(&session, message),
+            }
+        }
+        match (answers.is_empty(), works.is_empty()) {
+            (true, true) => Ok(respond::accepted()),
+            (false, true) => Ok(respond::json(joined(&answers))),
+            _ => self.stream_batch(&session, answers, works).await,
+        }
+    }
+
+    async fn stream_batch(&self, session: &Arc<Session>, answers: Vec<Bytes>, works: Vec<Work>) -> Answered {
+        let (stream, attachment) =
+            session.open_stream(self.inbound.sessions.settings()).map_err(Problem::NotResumable)?;
+        for answer in answers {
+            session.deliver(stream, answer).await;
+        }
+        let session = Arc::clone(session);
+        tokio::spawn(async move {
+            let mut all = tokio::task::JoinSet::new();
+            for work in works {
+                all.spawn(work.run(stream));
+            }
+            while all.join_next().await.is_some() {}
+            session.finish(stream);
+        });
+        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.keep_alive)))
+    }
+
+    /// The stream that listens, or the rest of one that broke.
+    fn get(&self) -> Answered {
+        if self.named_session().is_none() {
+            return Err(Problem::NoSession("GET belongs to a session and needs its `Mcp-Session-Id` header"));
+        }
+        if !accepts(&self.parts.headers, EVENTS) {
+            return Err(Problem::NotAcceptable(EVENTS));
+        }
+        let session = self.session_and_version()?;
+        let settings = self.inbound.sessions.settings();
+        let attachment = match self.parts.headers.get(LAST_EVENT_ID) {
+            None => session.listen(settings),
+            Some(id) => match id.to_str().ok().and_then(EventId::parse) {
+                Some(id) => session.resume(id, settings),
+                None => Err(crate::session::Unresumable::Unknown),
+            },
+        };
+        let attachment = attachment.map_err(Problem::NotResumable)?;
+        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.keep_alive)))
+    }
+
+    /// Ends a session.
+    fn delete(&self) -> Answered {
+        if self.named_session().is_none() {
+            return Err(Problem::NoSession("DELETE belongs to a session and needs its `Mcp-Session-Id` header"));
+        }
+        if !self.inbound.settings.allow_delete {
+            return Err(Problem::NoSession("sessions are not ended by clients here"));
+        }
+        let session = self.session_and_version()?;
+        self.inbound.sessions.close(&session);
+        Ok(respond::ended())
+    }
+}
+
+/// Holds a call while its request waits for the first reply. A client that goes away meanwhile
+/// has not cancelled the call, so it goes on, though nobody will hear of it.
+struct Handover(Option<Work>);
+
+impl Drop for Handover {
+    fn drop(&mut self) {
+        if let Some(work) = self.0.take() {
+            tokio::spawn(work.run_alone(Stream::Nowhere));
+        }
+    }
+}
+
+/// Answers as one array.
+fn joined(answers: &[Bytes]) -> Bytes {
+    let mut out = vec![b'['];
+    for (n, answer) in answers.iter().enumerate() {
+        if n > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(answer);
+    }
+    out.push(b']');
+    out.into()
+}

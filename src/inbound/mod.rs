@@ -1,0 +1,249 @@
+//! Transports in: Streamable HTTP and HTTP+SSE on one listener, and standard input and output.
+
+mod answer;
+mod body;
+mod cors;
+mod handshake;
+mod headers;
+mod http;
+mod respond;
+mod route;
+mod sse;
+mod stateless;
+mod stdio;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::http::header::ORIGIN;
+use ::http::{Method as Verb, Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncBufRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+
+pub use body::Body;
+
+use crate::exchange::Change;
+use crate::gateway::{Gateway, Group};
+use crate::policy::{Limits, Policy};
+use crate::session::Sessions;
+use crate::shutdown::Shutdown;
+use http::Visit;
+use respond::Problem;
+use route::Route;
+
+/// What governs the transports.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How large things may be.
+    pub limits: Limits,
+    /// How long a call may be quiet before its answer becomes a stream.
+    pub stream_after: Duration,
+    /// How long a stream may be quiet before a comment keeps it open.
+    pub keep_alive: Duration,
+    /// How long a head or a body may take to arrive.
+    pub body_timeout: Duration,
+    /// Whether clients may end their sessions by DELETE.
+    pub allow_delete: bool,
+    /// How long running calls may take to finish when the process stops.
+    pub drain: Duration,
+}
+
+/// Everything that a request may need.
+#[derive(Debug)]
+pub struct Inbound {
+    /// The groups.
+    pub gateway: Arc<Gateway>,
+    /// The sessions.
+    pub sessions: Arc<Sessions>,
+    /// Who may do what.
+    pub policy: Policy,
+    /// What governs the transports.
+    pub settings: Settings,
+    /// The stages of a stop.
+    pub shutdown: Shutdown,
+}
+
+/// How long to wait before accepting again after accepting failed, for want of descriptors say.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often sessions are looked through.
+const SWEEP: Duration = Duration::from_secs(5);
+
+impl Inbound {
+    /// Accepts connections until a stop is asked for. Never fails: what goes wrong with one
+    /// connection is that connection's matter.
+    pub async fn listen(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = self.shutdown.draining().cancelled() => return,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let connection = Arc::clone(&self).connection(stream, peer);
+                    self.shutdown.connections().spawn(connection);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn connection(self: Arc<Self>, stream: TcpStream, peer: SocketAddr) {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "small writes to a connection may be delayed");
+        }
+        let limits = &self.settings.limits;
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.settings.body_timeout)
+            .max_headers(limits.header_count)
+            .max_buf_size(limits.header_bytes.max(8192));
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX));
+        let service = service_fn(|request| {
+            let inbound = Arc::clone(&self);
+            async move { Ok::<_, Infallible>(inbound.serve(request, peer).await) }
+        });
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.shutdown.closing().cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%peer, %error, "a connection broke");
+        }
+    }
+
+    /// Serves one request.
+    async fn serve(self: &Arc<Self>, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
+        let origin = request.headers().get(ORIGIN).filter(|origin| {
+            let origin = String::from_utf8_lossy(origin.as_bytes());
+            self.policy.doors.origin_allowed(&origin)
+        });
+        let origin = origin.cloned();
+        let mut response = self.dispatch(request, peer).await.unwrap_or_else(Problem::respond);
+        cors::decorate(&mut response, origin);
+        response
+    }
+
+    async fn dispatch(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+    ) -> Result<Response<Body>, Problem> {
+        let (parts, body) = request.into_parts();
+        let route = Route::of(parts.uri.path()).ok_or(Problem::NotFound)?;
+        match route {
+            Route::Health => return Ok(respond::state(true, "alive\n")),
+            Route::Ready if self.shutdown.is_draining() => return Ok(respond::state(false, "shutting down\n")),
+            Route::Ready => return Ok(respond::state(true, "ready\n")),
+            _ => {}
+        }
+        if self.shutdown.is_draining() {
+            return Err(Problem::ShuttingDown);
+        }
+        if parts.method == Verb::OPTIONS {
+            self.policy.doors.admit(&parts.uri, &parts.headers).map_err(Problem::Denied)?;
+            return Ok(cors::preflight(&parts.headers));
+        }
+        let caller = self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Problem::Denied)?;
+        let (group, session_in_path) = match route {
+            Route::Streamable { group, session } => (group, session),
+            Route::SseStream { group } | Route::SseMessages { group } => (group, None),
+            Route::SseBoth { group } => (Some(group), None),
+            Route::Health | Route::Ready => (None, None),
+        };
+        let visit = Visit {
+            inbound: self,
+            group: Arc::clone(self.gateway.group(group).ok_or(Problem::NotFound)?),
+            caller: Arc::new(caller),
+            session_in_path,
+            parts: &parts,
+        };
+        let verbs = route.verbs();
+        match (&route, &parts.method) {
+            (Route::Streamable { .. }, verb) => visit.serve(verb, body).await,
+            (Route::SseStream { .. }, &Verb::GET) => {
+                let path = group.map_or_else(|| "/message".to_owned(), |group| format!("/message/{group}"));
+                sse::open(&visit, &path)
+            }
+            (Route::SseMessages { .. }, &Verb::POST) => sse::message(&visit, body).await,
+            (Route::SseBoth { .. }, &Verb::GET) => sse::open(&visit, parts.uri.path()),
+            (Route::SseBoth { .. }, &Verb::POST) => sse::message(&visit, body).await,
+            _ => Err(Problem::Verb(verbs)),
+        }
+    }
+
+    /// Serves one client on a pair of byte streams, as `rialto stdio` does.
+    ///
+    /// # Errors
+    /// When reading or writing fails.
+    pub async fn serve_stdio<R, W>(self: Arc<Self>, group: Arc<Group>, input: R, output: W) -> std::io::Result<()>
+    where
+        R: AsyncBufRead + Unpin,
+        W: AsyncWrite + Unpin + Send + 'static,
+    {
+        stdio::serve(self, group, input, output).await
+    }
+
+    /// Tells sessions of changes, and ends those that nobody uses, until the streams are closed.
+    pub async fn look_after_sessions(self: Arc<Self>) {
+        let mut tasks = tokio::task::JoinSet::new();
+        for group in self.gateway.groups() {
+            tasks.spawn(publish(Arc::clone(&self.sessions), Arc::clone(group)));
+        }
+        let mut ticks = tokio::time::interval(SWEEP.min(self.sessions.settings().idle));
+        loop {
+            tokio::select! {
+                _ = ticks.tick() => self.sessions.sweep(),
+                () = self.shutdown.closing().cancelled() => return,
+            }
+        }
+    }
+}
+
+/// Passes the changes of a group on to its sessions.
+async fn publish(sessions: Arc<Sessions>, group: Arc<Group>) {
+    use tokio::sync::broadcast::error::RecvError;
+    let mut changes = group.changes();
+    loop {
+        match changes.recv().await {
+            Ok(change) => sessions.publish(group.name(), &change),
+            Err(RecvError::Lagged(_)) => {
+                for change in [Change::Tools, Change::Prompts, Change::Resources] {
+                    sessions.publish(group.name(), &change);
+                }
+            }
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            stream_after: Duration::from_secs(1),
+            keep_alive: Duration::from_secs(15),
+            body_timeout: Duration::from_secs(30),
+            allow_delete: true,
+            drain: Duration::from_secs(10),
+        }
+    }
+}

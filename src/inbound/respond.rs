@@ -1,0 +1,223 @@
+//! Answers and problems as HTTP responses. The only place that makes statuses.
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{Response, StatusCode};
+
+use super::body::{Body, Events};
+use super::headers::{EVENTS, JSON, SESSION_ID};
+use crate::dialect::lift::Refused;
+use crate::policy::Denied;
+use crate::protocol::{self, ErrorObject, Id, Invalid, Outcome, code};
+use crate::session::{SessionId, Unresumable};
+
+/// Every way in which a request is turned away before it is handled.
+#[derive(Debug)]
+pub(super) enum Problem {
+    ShuttingDown,
+    NotFound,
+    Verb(&'static str),
+    NoSession(&'static str),
+    Denied(Denied),
+    NotAcceptable(&'static str),
+    NotJson,
+    BodyTooLarge(usize),
+    BodyBroken,
+    BodyTooSlow,
+    TooDeep(usize),
+    BatchTooLong(usize),
+    NoBatches,
+    Invalid(Invalid),
+    SessionRequired,
+    SessionParameterRequired,
+    SessionNotFound(String),
+    SessionsFull,
+    NotResumable(Unresumable),
+    Refused(Refused),
+}
+
+/// How long a client should wait when we cannot serve it now, in seconds.
+const RETRY_SECONDS: &str = "1";
+/// How much of a client's own text is told back to it.
+const ECHO: usize = 100;
+
+impl Problem {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::ShuttingDown | Self::SessionsFull => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NotFound | Self::SessionNotFound(_) => StatusCode::NOT_FOUND,
+            Self::Verb(_) | Self::NoSession(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Denied(Denied::Credentials) => StatusCode::UNAUTHORIZED,
+            Self::Denied(_) => StatusCode::FORBIDDEN,
+            Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
+            Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::NotResumable(Unresumable::TooMany) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Refused(refused) => refused_status(refused.error.code()),
+            Self::BodyBroken
+            | Self::TooDeep(_)
+            | Self::BatchTooLong(_)
+            | Self::NoBatches
+            | Self::Invalid(_)
+            | Self::SessionRequired
+            | Self::SessionParameterRequired
+            | Self::NotResumable(_) => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    /// What to tell the client, and the request it is about.
+    fn error(self) -> (Option<Id>, ErrorObject) {
+        let message = match self {
+            Self::Refused(Refused { id, error }) => return (id, error),
+            Self::Invalid(invalid) => {
+                let protocol::Response { id, outcome, .. } = invalid.response();
+                let error = outcome.err();
+                return (id, error.unwrap_or_else(|| ErrorObject::new(code::INVALID_REQUEST, "Invalid request")));
+            }
+            Self::ShuttingDown => {
+                return (
+                    None,
+                    ErrorObject::new(code::INTERNAL_ERROR, "Service Unavailable: the gateway is shutting down"),
+                );
+            }
+            Self::SessionsFull => {
+                return (
+                    None,
+                    ErrorObject::new(
+                        code::INTERNAL_ERROR,
+                        "Service Unavailable: there are too many sessions; try again later",
+                    ),
+                );
+            }
+            Self::NotFound => "Not Found: nothing is served at this address".to_owned(),
+            Self::Verb(verbs) => format!("Method Not Allowed: this address knows {verbs}"),
+            Self::NoSession(why) => format!("Method Not Allowed: {why}"),
+            Self::Denied(Denied::Host(host)) => {
+                format!("Forbidden: the host {:?} is not one of ours; allow it with --allow-host", shown(&host))
+            }
+            Self::Denied(Denied::Origin(origin)) => {
+                format!("Forbidden: the origin {:?} may not call; allow it with --allow-origin", shown(&origin))
+            }
+            Self::Denied(Denied::Credentials) => "Unauthorized: a valid bearer token is required".to_owned(),
+            Self::NotAcceptable(types) => format!("Not Acceptable: the header `Accept` must list {types}"),
+            Self::NotJson => format!("Unsupported Media Type: the header `Content-Type` must be {JSON}"),
+            Self::BodyTooLarge(limit) => format!("Payload Too Large: a body may have {limit} bytes"),
+            Self::BodyBroken => "Bad Request: the body ended early".to_owned(),
+            Self::BodyTooSlow => "Request Timeout: the body did not arrive in time".to_owned(),
+            Self::TooDeep(limit) => format!("Bad Request: JSON may nest {limit} deep"),
+            Self::BatchTooLong(limit) => format!("Bad Request: a batch may hold {limit} messages"),
+            Self::NoBatches => "Bad Request: batches exist in sessions of 2025-03-26 only".to_owned(),
+            Self::SessionRequired => "Bad Request: the header `Mcp-Session-Id` is required".to_owned(),
+            Self::SessionParameterRequired => "Bad Request: the query parameter `sessionId` is required".to_owned(),
+            Self::SessionNotFound(id) => format!("Session not found: {}", shown(&id)),
+            Self::NotResumable(Unresumable::Unknown) => {
+                "Bad Request: `Last-Event-ID` names no event of this session".to_owned()
+            }
+            Self::NotResumable(Unresumable::Gone) => {
+                "Bad Request: what came after `Last-Event-ID` is no longer kept; list and ask again".to_owned()
+            }
+            Self::NotResumable(Unresumable::TooMany) => {
+                "Too Many Requests: the session has too many open streams; close one first".to_owned()
+            }
+        };
+        (None, ErrorObject::new(code::INVALID_REQUEST, message))
+    }
+
+    /// The response.
+    pub(super) fn respond(self) -> Response<Body> {
+        let status = self.status();
+        let (name, value) = match &self {
+            Self::Verb(verbs) => (Some(ALLOW), *verbs),
+            Self::NoSession(_) => (Some(ALLOW), "POST"),
+            Self::Denied(Denied::Credentials) => (Some(WWW_AUTHENTICATE), "Bearer"),
+            Self::ShuttingDown | Self::SessionsFull => (Some(RETRY_AFTER), RETRY_SECONDS),
+            _ => (None, ""),
+        };
+        tracing::debug!(%status, problem = ?self, "a request was turned away");
+        let (id, error) = self.error();
+        let mut response = json_with(status, protocol::Response::new(id, Err(error)).encode());
+        if let Some(name) = name {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+/// The status of an error that ends a request of the per-request era before anything was sent.
+fn refused_status(error: i64) -> StatusCode {
+    match error {
+        code::METHOD_NOT_FOUND => StatusCode::NOT_FOUND,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+/// The status of an outcome in the per-request era, which shows some errors in it.
+pub(super) fn outcome_status(outcome: &Outcome) -> StatusCode {
+    match outcome.as_ref().map_err(ErrorObject::code) {
+        Err(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+        Err(code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION) => StatusCode::BAD_REQUEST,
+        _ => StatusCode::OK,
+    }
+}
+
+/// A client's text, cut, so that it can be told back.
+fn shown(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(ECHO).collect()
+}
+
+/// One message as JSON.
+pub(super) fn json(message: Bytes) -> Response<Body> {
+    json_with(StatusCode::OK, message)
+}
+
+/// One message as JSON, with another status.
+pub(super) fn json_with(status: StatusCode, message: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::Full(message));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+}
+
+/// The answer to a message that wants none.
+pub(super) fn accepted() -> Response<Body> {
+    empty(StatusCode::ACCEPTED)
+}
+
+/// A status alone.
+pub(super) fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = status;
+    response
+}
+
+/// A session has ended.
+pub(super) fn ended() -> Response<Body> {
+    empty(StatusCode::OK)
+}
+
+/// What a probe of the process itself asks for.
+pub(super) fn state(good: bool, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::Full(Bytes::from_static(text.as_bytes())));
+    *response.status_mut() = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+/// A stream of events.
+pub(super) fn events(events: Events) -> Response<Body> {
+    let mut response = Response::new(Body::Events(Box::new(events)));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}
+
+/// Names the session that a response belongs to.
+pub(super) fn in_session(mut response: Response<Body>, id: SessionId) -> Response<Body> {
+    if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
+        response.headers_mut().insert(SESSION_ID, value);
+    }
+    response
+}

@@ -1,0 +1,111 @@
+//! HTTP+SSE, the transport of 2024-11-05: one stream for everything that we say, POSTs for
+//! everything that the client says. The session lives as long as its stream.
+
+use std::sync::Arc;
+
+use http::Response;
+use hyper::body::Incoming as HttpBody;
+
+use super::Inbound;
+use super::answer::Answering;
+use super::body::{Body, Ending, Events};
+use super::handshake::{self, Work};
+use super::headers::{EVENTS, accepts, is_json};
+use super::http::Visit;
+use super::respond::{self, Problem};
+use super::route::query;
+use crate::exchange::{Caller, Client};
+use crate::gateway::Group;
+use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code, sse};
+use crate::session::{Attachment, Opening, Session, SessionId, Stream, Transport};
+
+/// How many messages may wait for the client's stream.
+const MESSAGES_WAITING: usize = 256;
+
+/// Opens the stream. Its first event says where to send messages: `path` with the session's id.
+pub(super) fn open(visit: &Visit<'_>, path: &str) -> Result<Response<Body>, Problem> {
+    if !accepts(&visit.parts.headers, EVENTS) {
+        return Err(Problem::NotAcceptable(EVENTS));
+    }
+    let inbound = visit.inbound;
+    let (sender, attachment) = Attachment::single(MESSAGES_WAITING);
+    let opening = Opening { principal: visit.caller.principal.clone(), group: Arc::clone(visit.group.name()) };
+    let session = inbound.sessions.open_single(Transport::Sse, opening, sender).map_err(|_| Problem::SessionsFull)?;
+    let head = sse::endpoint(&format!("{path}?sessionId={}", session.id()));
+    let ending = Ending { sessions: Arc::clone(&inbound.sessions), session };
+    Ok(respond::events(Events::single(attachment, head, ending, inbound.settings.keep_alive)))
+}
+
+/// Takes a message to a stream. The answer goes there, not here.
+pub(super) async fn message(visit: &Visit<'_>, body: HttpBody) -> Result<Response<Body>, Problem> {
+    let session = session(visit)?;
+    if !is_json(&visit.parts.headers) {
+        return Err(Problem::NotJson);
+    }
+    let body = visit.inbound.read_body(body).await?;
+    match visit.inbound.read_messages(&body)? {
+        Incoming::One(message) => take(visit.inbound, &visit.group, &session, message, &visit.caller),
+        Incoming::Batch(items) => {
+            if !session.client().is_some_and(|client| client.revision.facts().batches) {
+                return Err(Problem::NoBatches);
+            }
+            for item in items {
+                match item {
+                    Ok(message) => take(visit.inbound, &visit.group, &session, message, &visit.caller),
+                    Err(invalid) => session.send(Stream::Listening, invalid.response().encode()),
+                }
+            }
+        }
+    }
+    Ok(respond::accepted())
+}
+
+fn session(visit: &Visit<'_>) -> Result<Arc<Session>, Problem> {
+    let uri = &visit.parts.uri;
+    let named = query(uri.query(), "sessionId").or_else(|| query(uri.query(), "session_id"));
+    let named = named.ok_or(Problem::SessionParameterRequired)?;
+    let id = SessionId::parse(&named, Transport::Sse);
+    let found = id.and_then(|id| visit.inbound.sessions.find(id, &visit.caller.principal, visit.group.name()));
+    found.ok_or_else(|| Problem::SessionNotFound(named.into_owned()))
+}
+
+/// Takes one message of a session that lives by a single connection, HTTP+SSE or stdio.
+pub(super) fn take(
+    inbound: &Inbound,
+    group: &Arc<Group>,
+    session: &Arc<Session>,
+    message: Message,
+    caller: &Arc<Caller>,
+) {
+    match message {
+        Message::Request(request) if request.method == Method::Initialize && session.client().is_none() => {
+            let outcome = handshake::introduction(request.params.as_ref()).map(|client| {
+                let client: Arc<Client> = Arc::new(client);
+                let result = handshake::welcome(group, &client);
+                session.introduce(client);
+                result
+            });
+            session.send(Stream::Listening, protocol::Response::new(Some(request.id), outcome).encode());
+        }
+        Message::Request(request) => answer(inbound, group, session, &request, caller),
+        message => handshake::tell(session, message),
+    }
+}
+
+fn answer(inbound: &Inbound, group: &Arc<Group>, session: &Arc<Session>, request: &Request, caller: &Arc<Caller>) {
+    let replies = handshake::request(session, group, request, Arc::clone(caller));
+    let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
+    let answering =
+        Answering { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(group) };
+    match session.begin(request.id.clone()) {
+        Ok(running) => {
+            let work = Work { running, replies, answering, counted: inbound.shutdown.call() };
+            tokio::spawn(work.run_alone(Stream::Listening));
+        }
+        Err(_) => {
+            let error =
+                ErrorObject::new(code::INVALID_REQUEST, "Invalid request: a request with this id is running already");
+            session.send(Stream::Listening, answering.encode_outcome(Err(error)));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The per-request era: every POST stands by itself, and closing it gives the call up.
+
+use std::sync::Arc;
+
+use http::Response;
+
+use super::answer::Answering;
+use super::body::{Body, Events};
+use super::http::Visit;
+use super::respond::{self, Problem};
+use crate::dialect::headers;
+use crate::dialect::lift::{self, Checked};
+use crate::exchange::{Call, Caller, Client, Reply};
+use crate::protocol::{Invalid, Message, Method, Raw, Request};
+
+/// A request as a call.
+pub(super) fn call(request: Request, checked: Checked, caller: Arc<Caller>) -> Call {
+    let Checked { revision, meta } = checked;
+    let client = Client { revision, capabilities: meta.capabilities, info: meta.info };
+    Call {
+        id: request.id,
+        method: request.method,
+        params: request.params,
+        client: Arc::new(client),
+        caller,
+        level: meta.level,
+        progress: meta.progress,
+    }
+}
+
+/// Serves one message.
+pub(super) async fn serve(visit: &Visit<'_>, message: Message) -> Result<Response<Body>, Problem> {
+    let request = match message {
+        Message::Request(request) => request,
+        // Ids are the clients' own, so a notification here cannot say whose call it means.
+        Message::Notification(_) => return Ok(respond::accepted()),
+        Message::Response(response) => {
+            let why = "this revision has no requests from the server to answer";
+            return Err(Problem::Invalid(Invalid::request(response.id, why)));
+        }
+    };
+    let checked = lift::check(&request, &visit.parts.headers).map_err(Problem::Refused)?;
+    check_mirrors(visit, &request)?;
+    let call = call(request, checked, Arc::clone(&visit.caller));
+    answer(visit, call).await
+}
+
+/// Compares the headers that mirror a tool's arguments with them.
+fn check_mirrors(visit: &Visit<'_>, request: &Request) -> Result<(), Problem> {
+    let Some(params) = request.params.as_ref().filter(|_| request.method == Method::ToolsCall) else {
+        return Ok(());
+    };
+    let name = params.get("name");
+    let Some(name) = name.as_ref().and_then(Raw::text) else { return Ok(()) };
+    let mirrors = visit.group.mirrors(&name);
+    if mirrors.is_empty() {
+        return Ok(());
+    }
+    let arguments = params.get("arguments").unwrap_or_else(Raw::empty);
+    let checked = headers::check(mirrors, &arguments, &visit.parts.headers);
+    checked.map_err(|error| Problem::Refused(request.refused(error)))
+}
+
+/// Answers a call: with JSON when the answer is the first thing that comes, with a stream when
+/// something comes before it or nothing comes for a while.
+async fn answer(visit: &Visit<'_>, call: Call) -> Result<Response<Body>, Problem> {
+    let mut replies = visit.group.handle(&call);
+    // A stop does not wait for those who only listen; it tells them goodbye.
+    let shutdown = &visit.inbound.shutdown;
+    let running = if call.method == Method::Listen { shutdown.lingering() } else { shutdown.call() };
+    let answering =
+        Answering { id: call.id, method: call.method, revision: call.client.revision, group: Arc::clone(&visit.group) };
+    let first = match replies.take_ready() {
+        Some(answer) => Some(Reply::End(answer)),
+        None => tokio::select! {
+            biased;
+            reply = replies.next() => reply,
+            () = tokio::time::sleep(visit.inbound.settings.stream_after) => None,
+        },
+    };
+    if let Some(Reply::End(answer)) = first {
+        let outcome = answering.outcome(answer);
+        let status = respond::outcome_status(&outcome);
+        return Ok(respond::json_with(status, answering.encode_outcome(outcome)));
+    }
+    let events = Events::of_call(first, replies, answering, running, visit.inbound.settings.keep_alive);
+    Ok(respond::events(events))
+}

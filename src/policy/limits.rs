@@ -1,0 +1,23 @@
+//! How large things from outside may be.
+
+/// The limits on one request. Those on sessions and streams are in
+/// [`session::Settings`](crate::session::Settings).
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Bytes of a body, or of a line on stdio.
+    pub body_bytes: usize,
+    /// Number of headers.
+    pub header_count: usize,
+    /// Bytes of all headers together, with the request line.
+    pub header_bytes: usize,
+    /// How deep arrays and objects may nest.
+    pub json_depth: usize,
+    /// Number of messages in a batch.
+    pub batch_length: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { body_bytes: 4 << 20, header_count: 100, header_bytes: 64 << 10, json_depth: 128, batch_length: 100 }
+    }
+}

@@ -1,0 +1,55 @@
+//! May this happen? Decisions over facts; no sockets, no statuses.
+
+mod auth;
+mod limits;
+mod origin;
+
+use std::net::SocketAddr;
+
+use http::{HeaderMap, HeaderName, Uri};
+
+use crate::exchange::{Caller, Principal};
+
+pub use auth::Tokens;
+pub use limits::Limits;
+pub use origin::Doors;
+
+/// Everything that is decided before a body is read.
+#[derive(Debug, Default)]
+pub struct Policy {
+    /// Which hosts and origins may be named.
+    pub doors: Doors,
+    /// Who may call.
+    pub tokens: Tokens,
+    /// The headers that travel with a call as part of its caller.
+    pub caller_headers: Vec<HeaderName>,
+}
+
+/// Why a request is turned away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Denied {
+    /// The `Host` is not one of ours.
+    Host(String),
+    /// The `Origin` may not call us.
+    Origin(String),
+    /// Nobody we know.
+    Credentials,
+}
+
+impl Policy {
+    /// Judges a request by its head: the host and origin it names, then who sends it.
+    ///
+    /// # Errors
+    /// The first judgement that fails.
+    pub fn admit(&self, uri: &Uri, headers: &HeaderMap, peer: Option<SocketAddr>) -> Result<Caller, Denied> {
+        self.doors.admit(uri, headers)?;
+        let principal: Principal = self.tokens.principal(headers)?;
+        let mut chosen = HeaderMap::new();
+        for name in &self.caller_headers {
+            for value in headers.get_all(name) {
+                chosen.append(name, value.clone());
+            }
+        }
+        Ok(Caller { principal, peer, headers: chosen })
+    }
+}

@@ -1,0 +1,518 @@
+//! Raw JSON: text that is known to be valid and is passed on byte for byte.
+//!
+//! [`Raw`] is a cheap handle on validated text. [`members`] walks one object without looking
+//! deeper, and [`Edit`] sets or removes members while every other byte stays as it came.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// One JSON value as the text that was received, shared and never copied.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Raw(Bytes);
+
+/// One member of an object: where its key and its value stand in the object's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// The key with its quotes.
+    pub key: Range<usize>,
+    /// The value, without the white space around it.
+    pub value: Range<usize>,
+}
+
+/// Changes to the members of one object, applied together by [`Edit::finish`].
+#[derive(Debug)]
+pub struct Edit<'a> {
+    object: &'a Raw,
+    changes: Vec<(Cow<'a, str>, Option<Raw>)>,
+}
+
+/// Walks the members of one object, in order. Made by [`members`].
+#[derive(Debug)]
+pub struct Members<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+// === impl Raw ===
+
+impl Raw {
+    /// Checks that `text` is one JSON value and keeps it without the white space around it.
+    ///
+    /// # Errors
+    /// When `text` is not valid JSON, or not valid UTF-8.
+    pub fn parse(text: Bytes) -> Result<Self, serde_json::Error> {
+        let value: &RawValue = serde_json::from_slice(&text)?;
+        let inner = text.slice_ref(value.get().as_bytes());
+        Ok(Self(inner))
+    }
+
+    /// The part of `text` that `value` was borrowed from, without copying.
+    pub(crate) fn borrowed(text: &Bytes, value: &RawValue) -> Self {
+        Self(text.slice_ref(value.get().as_bytes()))
+    }
+
+    /// Writes a value as JSON.
+    ///
+    /// # Panics
+    /// When the value cannot be written as JSON: a map with keys that are not strings.
+    pub fn of(value: &(impl Serialize + ?Sized)) -> Self {
+        let text = serde_json::to_vec(value).expect("the value has a JSON form");
+        Self(text.into())
+    }
+
+    /// Text of ours that is known to be valid JSON.
+    pub const fn constant(text: &'static str) -> Self {
+        Self(Bytes::from_static(text.as_bytes()))
+    }
+
+    /// Text that was just put together from valid parts.
+    pub(crate) fn trusted(text: Bytes) -> Self {
+        debug_assert!(serde_json::from_slice::<&RawValue>(&text).is_ok());
+        Self(text)
+    }
+
+    /// An empty object.
+    pub const fn empty() -> Self {
+        Self::constant("{}")
+    }
+
+    /// The text.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The text, shared.
+    pub fn bytes(&self) -> Bytes {
+        self.0.clone()
+    }
+
+    /// Whether this is an object.
+    pub fn is_object(&self) -> bool {
+        self.0.first() == Some(&b'{')
+    }
+
+    /// Whether this is an array.
+    pub fn is_array(&self) -> bool {
+        self.0.first() == Some(&b'[')
+    }
+
+    /// Whether this is `null`.
+    pub fn is_null(&self) -> bool {
+        self.0.first() == Some(&b'n')
+    }
+
+    /// The value of one member, if this is an object that has it. The last one counts when a key
+    /// stands there twice, as it does for most readers.
+    pub fn get(&self, key: &str) -> Option<Raw> {
+        let mut found = None;
+        for member in members(&self.0) {
+            if key_is(&self.0[member.key], key) {
+                found = Some(member.value);
+            }
+        }
+        found.map(|at| Raw(self.0.slice(at)))
+    }
+
+    /// Follows several members down.
+    pub fn at(&self, path: &[&str]) -> Option<Raw> {
+        let mut here = self.clone();
+        for key in path {
+            here = here.get(key)?;
+        }
+        Some(here)
+    }
+
+    /// The members of this object, as keys and values.
+    pub fn entries(&self) -> impl Iterator<Item = (Cow<'_, str>, Raw)> {
+        members(&self.0).map(|member| (key_text(&self.0[member.key]), Raw(self.0.slice(member.value))))
+    }
+
+    /// The elements of this array; nothing when it is not one.
+    pub fn items(&self) -> Vec<Raw> {
+        if !self.is_array() {
+            return Vec::new();
+        }
+        let items: Vec<&RawValue> = serde_json::from_slice(&self.0).unwrap_or_default();
+        items.into_iter().map(|item| Raw::borrowed(&self.0, item)).collect()
+    }
+
+    /// This value if it is a string.
+    pub fn text(&self) -> Option<Cow<'_, str>> {
+        if self.0.first() != Some(&b'"') {
+            return None;
+        }
+        Some(key_text(&self.0))
+    }
+
+    /// Reads the value into a type.
+    ///
+    /// # Errors
+    /// When the value is not of that type.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(&self.0)
+    }
+
+    /// Begins changes to the members of this object.
+    pub fn edit(&self) -> Edit<'_> {
+        Edit { object: self, changes: Vec::new() }
+    }
+}
+
+impl fmt::Debug for Raw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl fmt::Display for Raw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl Serialize for Raw {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let value: &RawValue = serde_json::from_slice(&self.0).map_err(serde::ser::Error::custom)?;
+        value.serialize(serializer)
+    }
+}
+
+// === impl Edit ===
+
+impl<'a> Edit<'a> {
+    /// Sets a member: in its place when it is there, at the end when it is not.
+    #[must_use]
+    pub fn set(mut self, key: impl Into<Cow<'a, str>>, value: Raw) -> Self {
+        self.changes.push((key.into(), Some(value)));
+        self
+    }
+
+    /// Takes a member out, if it is there.
+    #[must_use]
+    pub fn remove(mut self, key: impl Into<Cow<'a, str>>) -> Self {
+        self.changes.push((key.into(), None));
+        self
+    }
+
+    /// The object with the changes made; the very same text when nothing changes.
+    ///
+    /// Something that is not an object stays as it is.
+    pub fn finish(self) -> Raw {
+        if self.changes.is_empty() || !self.object.is_object() {
+            return self.object.clone();
+        }
+        let text = &self.object.0;
+        let mut out = BytesMut::with_capacity(text.len() + 64);
+        let mut done = vec![false; self.changes.len()];
+        let mut copied = 0; // everything before this is in `out` or was left out
+        let mut kept = false; // whether `out` holds a member already
+        let mut changed = false;
+        for member in members(text) {
+            let change = self.changes.iter().rposition(|(key, _)| key_is(&text[member.key.clone()], key));
+            match change.map(|n| (n, &self.changes[n].1)) {
+                Some((_, None)) => {
+                    // What stands before the member goes with it: its comma, or the brace alone.
+                    if copied == 0 {
+                        out.put_u8(b'{');
+                    }
+                    copied = member.value.end;
+                    changed = true;
+                    continue;
+                }
+                Some((n, Some(value))) => {
+                    copy_gap(&mut out, text, copied..member.value.start, kept);
+                    out.extend_from_slice(value.as_bytes());
+                    done[n] = true;
+                    changed = true;
+                }
+                None => copy_gap(&mut out, text, copied..member.value.end, kept),
+            }
+            copied = member.value.end;
+            kept = true;
+        }
+        for (n, (key, value)) in self.changes.iter().enumerate() {
+            let superseded = self.changes[n + 1..].iter().any(|(later, _)| later == key);
+            let (Some(value), false, false) = (value, done[n], superseded) else {
+                continue;
+            };
+            if copied == 0 {
+                out.put_u8(b'{');
+                copied = 1;
+            }
+            if kept {
+                out.put_u8(b',');
+            }
+            out.extend_from_slice(Raw::of(key.as_ref()).as_bytes());
+            out.put_u8(b':');
+            out.extend_from_slice(value.as_bytes());
+            kept = true;
+            changed = true;
+        }
+        if !changed {
+            return self.object.clone();
+        }
+        out.extend_from_slice(&text[copied..]);
+        Raw::trusted(out.freeze())
+    }
+}
+
+/// Copies `range`, which begins with the brace or with what follows the member before it. A comma
+/// that would stand first, because the members before it were taken out, is left out.
+fn copy_gap(out: &mut BytesMut, text: &[u8], range: Range<usize>, kept: bool) {
+    let mut part = &text[range.clone()];
+    if range.start > 0 && !kept {
+        let comma = part.iter().position(|b| *b == b',').map_or(0, |n| n + 1);
+        part = &part[comma..];
+    }
+    out.extend_from_slice(part);
+}
+
+// === impl Members ===
+
+/// Walks the members of the object in `text`, which must be valid JSON; yields nothing for
+/// anything that is not an object.
+pub fn members(text: &[u8]) -> Members<'_> {
+    let at = match text.first() {
+        Some(b'{') => 1,
+        _ => text.len(),
+    };
+    Members { text, at }
+}
+
+impl Iterator for Members<'_> {
+    type Item = Member;
+
+    fn next(&mut self) -> Option<Member> {
+        let text = self.text;
+        let mut at = skip_space(text, self.at);
+        if text.get(at) == Some(&b',') {
+            at = skip_space(text, at + 1);
+        }
+        if text.get(at) != Some(&b'"') {
+            self.at = text.len();
+            return None;
+        }
+        let key = at..skip_string(text, at);
+        at = skip_space(text, key.end);
+        let start = skip_space(text, at + 1); // past the colon
+        let end = skip_value(text, start);
+        self.at = end;
+        Some(Member { key, value: start..end })
+    }
+}
+
+fn skip_space(text: &[u8], mut at: usize) -> usize {
+    while matches!(text.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+        at += 1;
+    }
+    at
+}
+
+/// Past the string that begins at `at`.
+fn skip_string(text: &[u8], at: usize) -> usize {
+    let mut at = at + 1;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    text.len()
+}
+
+/// Past the value that begins at `at`.
+fn skip_value(text: &[u8], mut at: usize) -> usize {
+    match text.get(at) {
+        Some(b'"') => return skip_string(text, at),
+        Some(b'{' | b'[') => {}
+        _ => {
+            while let Some(byte) = text.get(at) {
+                if matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r') {
+                    break;
+                }
+                at += 1;
+            }
+            return at;
+        }
+    }
+    let mut depth = 0usize;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => {
+                at = skip_string(text, at);
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+        if depth == 0 {
+            break;
+        }
+    }
+    at
+}
+
+/// Whether the quoted `key` spells `name`.
+fn key_is(quoted: &[u8], name: &str) -> bool {
+    let plain = &quoted[1..quoted.len() - 1];
+    if plain.contains(&b'\\') { key_text(quoted) == name } else { plain == name.as_bytes() }
+}
+
+/// What the quoted string says.
+fn key_text(quoted: &[u8]) -> Cow<'_, str> {
+    serde_json::from_slice::<&str>(quoted)
+        .map(Cow::Borrowed)
+        .or_else(|_| serde_json::from_slice::<String>(quoted).map(Cow::Owned))
+        .unwrap_or_default()
+}
+
+/// Whether `text` nests arrays and objects no deeper than `limit`. Looks at brackets outside
+/// strings only, so it may be asked before the text is known to be valid.
+pub fn depth_within(text: &[u8], limit: usize) -> bool {
+    let mut depth = 0usize;
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => {
+                at = skip_string(text, at);
+                continue;
+            }
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > limit {
+                    return false;
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        at += 1;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn raw(text: &str) -> Raw {
+        Raw::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn edits_touch_nothing_else() {
+        let cases = [
+            (r#"{"a":1}"#, "a", Some("2"), r#"{"a":2}"#),
+            (r#"{ "a" : 1 , "b":2 }"#, "a", Some("9"), r#"{ "a" : 9 , "b":2 }"#),
+            (r#"{ "a" : 1 , "b":2 }"#, "b", None, r#"{ "a" : 1 }"#),
+            (r#"{"a":1,"b":2}"#, "a", None, r#"{"b":2}"#),
+            (r#"{"a":1}"#, "a", None, "{}"),
+            ("{}", "a", Some("1"), r#"{"a":1}"#),
+            ("{ }", "a", Some("1"), r#"{"a":1 }"#),
+            (r#"{"a":1}"#, "b", Some("[]"), r#"{"a":1,"b":[]}"#),
+            (r#"{"a":1}"#, "b", None, r#"{"a":1}"#),
+            (r#"{"\u0061":1}"#, "a", Some("2"), r#"{"\u0061":2}"#),
+            (
+                r#"{"a":1.0e2,"b":12345678901234567890123}"#,
+                "c",
+                Some("1"),
+                r#"{"a":1.0e2,"b":12345678901234567890123,"c":1}"#,
+            ),
+            (r#"{"x":",}","a":"}"}"#, "x", None, r#"{"a":"}"}"#),
+            ("[1]", "a", Some("1"), "[1]"),
+        ];
+        for (object, key, value, expected) in cases {
+            let object = raw(object);
+            let edit = match value {
+                Some(value) => object.edit().set(key, raw(value)),
+                None => object.edit().remove(key),
+            };
+            assert_eq!(edit.finish().to_string(), expected, "{object} {key}");
+        }
+    }
+
+    #[test]
+    fn several_changes_at_once() {
+        let object = raw(r#"{"a":1,"b":2,"c":3,"d":4}"#);
+        let edited = object.edit().remove("a").remove("c").set("d", raw("true")).set("e", raw("null")).finish();
+        assert_eq!(edited.to_string(), r#"{"b":2,"d":true,"e":null}"#);
+    }
+
+    #[test]
+    fn the_last_change_of_a_key_counts() {
+        let object = raw(r#"{"a":1}"#);
+        assert_eq!(object.edit().set("b", raw("1")).set("b", raw("2")).finish().to_string(), r#"{"a":1,"b":2}"#);
+        assert_eq!(object.edit().set("b", raw("1")).remove("b").finish().to_string(), r#"{"a":1}"#);
+    }
+
+    #[test]
+    fn depth_counts_brackets_outside_strings() {
+        assert!(depth_within(br#"{"a":"[[[[[["}"#, 1));
+        assert!(depth_within(b"[[[]]]", 3));
+        assert!(!depth_within(b"[[[]]]", 2));
+        assert!(depth_within(br#"["\"[[["]"#, 1));
+    }
+
+    #[test]
+    fn members_are_found_at_any_depth_of_siblings() {
+        let value = raw(r#"{"a":{"b":[{"c":1}],"d":"x"},"e":-1.5e3}"#);
+        assert_eq!(value.at(&["a", "d"]).unwrap().text().unwrap(), "x");
+        assert_eq!(value.get("e").unwrap().to_string(), "-1.5e3");
+        assert_eq!(value.at(&["a", "b"]).unwrap().items()[0].to_string(), r#"{"c":1}"#);
+        assert!(value.get("c").is_none());
+    }
+
+    fn any_json() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(Into::into),
+            any::<i64>().prop_map(Into::into),
+            any::<i32>().prop_map(|n| (f64::from(n) / 4.0).into()),
+            ".*".prop_map(Into::into),
+        ];
+        leaf.prop_recursive(4, 32, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+                prop::collection::hash_map(".*", inner, 0..6)
+                    .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        /// Setting and removing a member does to the text what it does to the value.
+        #[test]
+        fn edits_agree_with_values(value in any_json(), key in ".*", with in any_json(), pretty: bool) {
+            let text = if pretty { serde_json::to_vec_pretty(&value) } else { serde_json::to_vec(&value) };
+            let object = Raw::parse(text.unwrap().into()).unwrap();
+            let some_key = value.as_object().and_then(|map| map.keys().next().cloned()).unwrap_or_default();
+            for key in [key, some_key] {
+                let mut expected = value.clone();
+                if let Some(map) = expected.as_object_mut() {
+                    map.insert(key.clone(), with.clone());
+                }
+                let set = object.edit().set(key.as_str(), Raw::of(&with)).finish();
+                prop_assert_eq!(set.read::<serde_json::Value>().unwrap(), expected);
+
+                let mut expected = value.clone();
+                if let Some(map) = expected.as_object_mut() {
+                    map.remove(&key);
+                }
+                let removed = object.edit().remove(key.as_str()).finish();
+                prop_assert_eq!(removed.read::<serde_json::Value>().unwrap(), expected);
+                if value.as_object().is_none_or(|map| !map.contains_key(&key)) {
+                    prop_assert_eq!(&removed, &object);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,615 @@
+//! JSON-RPC 2.0 messages as a closed set: request, notification, response, or a batch of these.
+//!
+//! The envelope is read once. `params`, `result` and `error` stay raw, members that JSON-RPC does
+//! not know are kept beside them, and what is absent is never written.
+
+use std::fmt;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::json::Raw;
+use super::method::{Method, Notice};
+
+/// The id of a request: a string or an integer, never null. Its JSON type is part of it, so `7`
+/// and `"7"` are two ids.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Id {
+    /// An integer.
+    Number(i64),
+    /// A string.
+    Text(Box<str>),
+}
+
+/// A message that wants an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// What the answer will be known by.
+    pub id: Id,
+    /// What is asked.
+    pub method: Method,
+    /// With what, as it came.
+    pub params: Option<Raw>,
+    /// Members of the envelope that JSON-RPC does not know.
+    pub extra: Extra,
+}
+
+/// A message that wants no answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Notification {
+    /// What it tells.
+    pub notice: Notice,
+    /// The details, as they came.
+    pub params: Option<Raw>,
+    /// Members of the envelope that JSON-RPC does not know.
+    pub extra: Extra,
+}
+
+/// An answer to a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Response {
+    /// The request's id; absent only in an error about a request whose id could not be read.
+    pub id: Option<Id>,
+    /// The result or the error.
+    pub outcome: Outcome,
+    /// Members of the envelope that JSON-RPC does not know.
+    pub extra: Extra,
+}
+
+/// How a request ended: a result or an error, never both.
+pub type Outcome = Result<Raw, ErrorObject>;
+
+/// Members of an envelope that JSON-RPC does not know, in the order they came.
+pub type Extra = Vec<(Box<str>, Raw)>;
+
+/// The `error` member of a response: the code, and the whole object as it came.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ErrorObject {
+    code: i64,
+    raw: Raw,
+}
+
+/// Any single message.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Message {
+    /// Wants an answer.
+    Request(Request),
+    /// Wants none.
+    Notification(Notification),
+    /// Is an answer.
+    Response(Response),
+}
+
+/// What a body or a line may hold.
+#[derive(Debug)]
+pub enum Incoming {
+    /// One message.
+    One(Message),
+    /// An array of messages (2025-03-26 only); each is good or bad by itself.
+    Batch(Vec<Result<Message, Invalid>>),
+}
+
+/// Why something is not a message.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Invalid {
+    /// [`code::PARSE_ERROR`] or [`code::INVALID_REQUEST`].
+    pub code: i64,
+    /// The id of the request, where it could be read.
+    pub id: Option<Id>,
+    /// What is wrong, for people.
+    pub why: String,
+}
+
+/// Error codes, those of JSON-RPC and those that MCP adds.
+pub mod code {
+    /// The text is not JSON.
+    pub const PARSE_ERROR: i64 = -32700;
+    /// The JSON is not a message.
+    pub const INVALID_REQUEST: i64 = -32600;
+    /// Nobody here knows the method.
+    pub const METHOD_NOT_FOUND: i64 = -32601;
+    /// The parameters do not fit the method.
+    pub const INVALID_PARAMS: i64 = -32602;
+    /// The fault is ours.
+    pub const INTERNAL_ERROR: i64 = -32603;
+    /// The resource does not exist (handshake era).
+    pub const RESOURCE_NOT_FOUND: i64 = -32002;
+    /// A mirrored header is missing, malformed, or does not agree with the body (2026-07-28).
+    pub const HEADER_MISMATCH: i64 = -32020;
+    /// The request needs a client capability that was not declared (2026-07-28).
+    pub const MISSING_CAPABILITY: i64 = -32021;
+    /// The revision is not served (2026-07-28).
+    pub const UNSUPPORTED_VERSION: i64 = -32022;
+}
+
+// === impl Incoming ===
+
+impl Incoming {
+    /// Reads a body or a line.
+    ///
+    /// # Errors
+    /// When the text is not JSON, or is neither one message nor an array with something in it.
+    pub fn parse(text: &Bytes) -> Result<Self, Invalid> {
+        let first = text.iter().find(|b| !b.is_ascii_whitespace());
+        if first != Some(&b'[') {
+            return Message::parse(text).map(Self::One);
+        }
+        let items: Vec<&RawValue> = serde_json::from_slice(text).map_err(|e| Invalid::syntax(&e))?;
+        if items.is_empty() {
+            return Err(Invalid::request(None, "a batch must hold at least one message"));
+        }
+        let each = |item: &RawValue| Message::parse(&text.slice_ref(item.get().as_bytes()));
+        Ok(Self::Batch(items.into_iter().map(each).collect()))
+    }
+}
+
+// === impl Message ===
+
+impl Message {
+    /// Reads one message.
+    ///
+    /// # Errors
+    /// When the text is not JSON, or the JSON is not a message.
+    pub fn parse(text: &Bytes) -> Result<Self, Invalid> {
+        let mut deserializer = serde_json::Deserializer::from_slice(text);
+        let read = deserializer.deserialize_any(EnvelopeVisitor);
+        let envelope = read.and_then(|envelope| deserializer.end().map(|()| envelope));
+        match envelope {
+            Ok(envelope) => envelope.classify(text),
+            Err(error) if error.is_data() => {
+                Err(Invalid::request(None, "a message must be an object with each member once"))
+            }
+            Err(error) => Err(Invalid::syntax(&error)),
+        }
+    }
+
+    /// The message as text.
+    pub fn encode(&self) -> Bytes {
+        match self {
+            Self::Request(request) => request.encode(),
+            Self::Notification(notification) => notification.encode(),
+            Self::Response(response) => response.encode(),
+        }
+    }
+}
+
+/// An envelope with its members still raw.
+#[derive(Default)]
+struct Envelope<'a> {
+    version: Option<&'a RawValue>,
+    id: Option<&'a RawValue>,
+    method: Option<&'a RawValue>,
+    params: Option<&'a RawValue>,
+    result: Option<&'a RawValue>,
+    error: Option<&'a RawValue>,
+    extra: Vec<(Box<str>, &'a RawValue)>,
+}
+
+struct EnvelopeVisitor;
+
+impl<'de> Visitor<'de> for EnvelopeVisitor {
+    type Value = Envelope<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON-RPC message")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut envelope = Envelope::default();
+        while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+            let slot = match key.as_ref() {
+                "jsonrpc" => &mut envelope.version,
+                "id" => &mut envelope.id,
+                "method" => &mut envelope.method,
+                "params" => &mut envelope.params,
+                "result" => &mut envelope.result,
+                "error" => &mut envelope.error,
+                other => {
+                    let name = other.into();
+                    envelope.extra.push((name, map.next_value()?));
+                    continue;
+                }
+            };
+            if slot.is_some() {
+                map.next_value::<IgnoredAny>()?;
+                return Err(serde::de::Error::custom("a member stands there twice"));
+            }
+            *slot = Some(map.next_value()?);
+        }
+        Ok(envelope)
+    }
+}
+
+impl Envelope<'_> {
+    /// Tells the kinds of message apart.
+    fn classify(self, text: &Bytes) -> Result<Message, Invalid> {
+        let id = match self.id.map(|id| id.get()) {
+            None => None,
+            Some(id) => Some(Id::read(id)),
+        };
+        let known = id.clone().and_then(Result::ok);
+        let refuse = |why: &str| Err(Invalid::request(known.clone(), why));
+        if self.version.map(RawValue::get) != Some(r#""2.0""#) {
+            return refuse("the member `jsonrpc` must be \"2.0\"");
+        }
+        let extra = self.extra.into_iter();
+        let extra = extra.map(|(key, value)| (key, Raw::borrowed(text, value))).collect();
+        let raw = |value: &RawValue| Raw::borrowed(text, value);
+        match (self.method, self.result, self.error) {
+            (Some(method), None, None) => {
+                let Some(method) = raw(method).text().map(std::borrow::Cow::into_owned) else {
+                    return refuse("the member `method` must be a string");
+                };
+                // Null parameters are a common slip; they say the same as none.
+                let params = self.params.map(raw).filter(|params| !params.is_null());
+                if params.as_ref().is_some_and(|params| !params.is_object()) {
+                    return refuse("the member `params` must be an object");
+                }
+                match id {
+                    None => {
+                        Ok(Message::Notification(Notification { notice: Notice::from(method.as_str()), params, extra }))
+                    }
+                    Some(Ok(id)) => {
+                        Ok(Message::Request(Request { id, method: Method::from(method.as_str()), params, extra }))
+                    }
+                    Some(Err(why)) => refuse(why),
+                }
+            }
+            (None, Some(result), None) => match id {
+                Some(Ok(id)) => Ok(Message::Response(Response { id: Some(id), outcome: Ok(raw(result)), extra })),
+                Some(Err(why)) => refuse(why),
+                None => refuse("a response needs the `id` of its request"),
+            },
+            (None, None, Some(error)) => {
+                let Some(error) = ErrorObject::read(raw(error)) else {
+                    return refuse("the member `error` must be an object with an integer `code`");
+                };
+                let unread = self.id.is_none_or(|id| id.get() == "null");
+                match id {
+                    Some(Err(why)) if !unread => refuse(why),
+                    id => Ok(Message::Response(Response { id: id.and_then(Result::ok), outcome: Err(error), extra })),
+                }
+            }
+            (None, Some(_), Some(_)) => refuse("a response has a `result` or an `error`, not both"),
+            (Some(_), _, _) => refuse("a message has a `method` or is a response, not both"),
+            (None, None, None) => refuse("a message needs a `method`, a `result` or an `error`"),
+        }
+    }
+}
+
+// === impl Request, Notification, Response ===
+
+impl Request {
+    /// A request of ours.
+    pub fn new(id: Id, method: Method, params: Option<Raw>) -> Self {
+        let extra = Extra::new();
+        Self { id, method, params, extra }
+    }
+
+    /// The request as text.
+    pub fn encode(&self) -> Bytes {
+        let mut out = open(self.params.as_ref());
+        self.id.write(&mut out);
+        write_method(&mut out, self.method.as_str(), self.params.as_ref());
+        close(out, &self.extra)
+    }
+}
+
+impl Notification {
+    /// A notification of ours.
+    pub fn new(notice: Notice, params: Option<Raw>) -> Self {
+        let extra = Extra::new();
+        Self { notice, params, extra }
+    }
+
+    /// The notification as text.
+    pub fn encode(&self) -> Bytes {
+        let mut out = open(self.params.as_ref());
+        write_method(&mut out, self.notice.as_str(), self.params.as_ref());
+        close(out, &self.extra)
+    }
+}
+
+impl Response {
+    /// An answer of ours.
+    pub fn new(id: Option<Id>, outcome: Outcome) -> Self {
+        let extra = Extra::new();
+        Self { id, outcome, extra }
+    }
+
+    /// The response as text. An error whose request could not be read has the id `null`.
+    pub fn encode(&self) -> Bytes {
+        let (name, value) = match &self.outcome {
+            Ok(result) => (&b",\"result\":"[..], result),
+            Err(error) => (&b",\"error\":"[..], &error.raw),
+        };
+        let mut out = open(Some(value));
+        match &self.id {
+            Some(id) => id.write(&mut out),
+            None => out.extend_from_slice(b",\"id\":null"),
+        }
+        out.extend_from_slice(name);
+        out.extend_from_slice(value.as_bytes());
+        close(out, &self.extra)
+    }
+}
+
+/// Room for the payload and a usual envelope, so that writing seldom moves it.
+const ENVELOPE_ROOM: usize = 96;
+
+fn open(payload: Option<&Raw>) -> BytesMut {
+    let size = payload.map_or(0, |raw| raw.as_bytes().len());
+    let mut out = BytesMut::with_capacity(size + ENVELOPE_ROOM);
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\"");
+    out
+}
+
+fn write_method(out: &mut BytesMut, method: &str, params: Option<&Raw>) {
+    out.extend_from_slice(b",\"method\":");
+    write_text(out, method);
+    if let Some(params) = params {
+        out.extend_from_slice(b",\"params\":");
+        out.extend_from_slice(params.as_bytes());
+    }
+}
+
+fn write_text(out: &mut BytesMut, text: &str) {
+    serde_json::to_writer(out.writer(), text).expect("a string has a JSON form");
+}
+
+fn close(mut out: BytesMut, extra: &Extra) -> Bytes {
+    for (key, value) in extra {
+        out.put_u8(b',');
+        write_text(&mut out, key);
+        out.put_u8(b':');
+        out.extend_from_slice(value.as_bytes());
+    }
+    out.put_u8(b'}');
+    out.freeze()
+}
+
+// === impl Id ===
+
+impl Id {
+    /// Reads an id from its JSON text.
+    fn read(text: &str) -> Result<Self, &'static str> {
+        match text.as_bytes().first() {
+            Some(b'"') => {
+                serde_json::from_str(text).map(Self::Text).map_err(|_| "the member `id` is not a valid string")
+            }
+            Some(b'n') => Err("the member `id` must not be null"),
+            _ => text.parse().map(Self::Number).map_err(|_| "the member `id` must be a string or an integer"),
+        }
+    }
+
+    /// Reads an id from a value inside a payload, such as `requestId`.
+    pub fn from_raw(raw: &Raw) -> Option<Self> {
+        let text = std::str::from_utf8(raw.as_bytes()).ok()?;
+        Self::read(text).ok()
+    }
+
+    /// The id as a value to put inside a payload.
+    pub fn to_raw(&self) -> Raw {
+        match self {
+            Self::Number(number) => Raw::of(number),
+            Self::Text(text) => Raw::of(text),
+        }
+    }
+
+    fn write(&self, out: &mut BytesMut) {
+        out.extend_from_slice(b",\"id\":");
+        match self {
+            Self::Number(number) => {
+                use fmt::Write;
+                write!(out, "{number}").expect("memory can be written to");
+            }
+            Self::Text(text) => write_text(out, text),
+        }
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Text(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
+impl From<i64> for Id {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}
+
+// === impl ErrorObject ===
+
+impl ErrorObject {
+    /// An error of ours.
+    pub fn new(code: i64, message: impl AsRef<str>) -> Self {
+        let message = message.as_ref();
+        let raw = Raw::of(&serde_json::json!({ "code": code, "message": message }));
+        Self { code, raw }
+    }
+
+    /// The same error with `data`.
+    #[must_use]
+    pub fn with_data(self, data: Raw) -> Self {
+        let raw = self.raw.edit().set("data", data).finish();
+        Self { raw, ..self }
+    }
+
+    /// The same error under another code.
+    #[must_use]
+    pub fn with_code(self, code: i64) -> Self {
+        let raw = self.raw.edit().set("code", Raw::of(&code)).finish();
+        Self { code, raw }
+    }
+
+    fn read(raw: Raw) -> Option<Self> {
+        if !raw.is_object() {
+            return None;
+        }
+        let code = raw.get("code")?.read().ok()?;
+        Some(Self { code, raw })
+    }
+
+    /// What kind of error it is.
+    pub fn code(&self) -> i64 {
+        self.code
+    }
+
+    /// What it says, for people.
+    pub fn message(&self) -> String {
+        let message = self.raw.get("message");
+        message.and_then(|m| m.text().map(std::borrow::Cow::into_owned)).unwrap_or_default()
+    }
+
+    /// What it says, for programs.
+    pub fn data(&self) -> Option<Raw> {
+        self.raw.get("data")
+    }
+}
+
+// === impl Invalid ===
+
+impl Invalid {
+    /// The text is not JSON.
+    fn syntax(error: &serde_json::Error) -> Self {
+        let why = format!("the text is not valid JSON: {error}");
+        Self { code: code::PARSE_ERROR, id: None, why }
+    }
+
+    /// The JSON is not a message.
+    pub fn request(id: Option<Id>, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { code: code::INVALID_REQUEST, id, why }
+    }
+
+    /// The answer to give.
+    pub fn response(self) -> Response {
+        let name = if self.code == code::PARSE_ERROR { "Parse error" } else { "Invalid request" };
+        let error = ErrorObject::new(self.code, format!("{name}: {}", self.why));
+        Response::new(self.id, Err(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> Result<Message, Invalid> {
+        Message::parse(&Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    #[test]
+    fn kinds_are_told_apart() {
+        let request = parse(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).unwrap();
+        assert!(matches!(request, Message::Request(_)));
+        let notification = parse(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).unwrap();
+        assert!(matches!(notification, Message::Notification(Notification { notice: Notice::Initialized, .. })));
+        let result = parse(r#"{"jsonrpc":"2.0","id":"a","result":null}"#).unwrap();
+        assert!(matches!(result, Message::Response(Response { outcome: Ok(_), .. })));
+        let error = parse(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}"#).unwrap();
+        assert!(matches!(error, Message::Response(Response { id: None, outcome: Err(_), .. })));
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused_by_name() {
+        let cases = [
+            ("{", code::PARSE_ERROR, "JSON"),
+            ("{} x", code::PARSE_ERROR, "JSON"),
+            ("", code::PARSE_ERROR, "JSON"),
+            ("1", code::INVALID_REQUEST, "object"),
+            ("{}", code::INVALID_REQUEST, "jsonrpc"),
+            (r#"{"jsonrpc":"1.0","id":1,"method":"m"}"#, code::INVALID_REQUEST, "jsonrpc"),
+            (r#"{"jsonrpc":"2.0","id":1}"#, code::INVALID_REQUEST, "method"),
+            (r#"{"jsonrpc":"2.0","id":null,"method":"m"}"#, code::INVALID_REQUEST, "null"),
+            (r#"{"jsonrpc":"2.0","id":1.5,"method":"m"}"#, code::INVALID_REQUEST, "integer"),
+            (r#"{"jsonrpc":"2.0","id":[],"method":"m"}"#, code::INVALID_REQUEST, "integer"),
+            (r#"{"jsonrpc":"2.0","id":1,"method":5}"#, code::INVALID_REQUEST, "string"),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"m","params":[1]}"#, code::INVALID_REQUEST, "params"),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":""}}"#,
+                code::INVALID_REQUEST,
+                "not both",
+            ),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"m","result":{}}"#, code::INVALID_REQUEST, "not both"),
+            (r#"{"jsonrpc":"2.0","result":{}}"#, code::INVALID_REQUEST, "id"),
+            (r#"{"jsonrpc":"2.0","id":1,"error":{"code":"x"}}"#, code::INVALID_REQUEST, "code"),
+            (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}"#, code::INVALID_REQUEST, "once"),
+        ];
+        for (text, code, word) in cases {
+            let invalid = parse(text).unwrap_err();
+            assert_eq!(invalid.code, code, "{text}");
+            assert!(invalid.why.contains(word), "{text}: {}", invalid.why);
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_request_when_it_can() {
+        let invalid = parse(r#"{"jsonrpc":"2.0","id":"x","method":1}"#).unwrap_err();
+        assert_eq!(invalid.id, Some(Id::Text("x".into())));
+    }
+
+    #[test]
+    fn ids_keep_their_type() {
+        for id in ["1", "\"1\"", "-5", "\"\"", "\"\\u00e9\\n\"", "9007199254740993"] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#);
+            let Message::Request(request) = parse(&text).unwrap() else { panic!("{text}") };
+            let again = Message::parse(&request.encode()).unwrap();
+            assert_eq!(again, Message::Request(request));
+        }
+        assert_ne!(Id::read("1"), Id::read("\"1\""));
+    }
+
+    #[test]
+    fn batches_are_read_one_by_one() {
+        let text = Bytes::from_static(br#" [{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0"},3]"#);
+        let Incoming::Batch(items) = Incoming::parse(&text).unwrap() else { panic!() };
+        assert!(items[0].is_ok() && items[1].is_err() && items[2].is_err());
+        let empty = Incoming::parse(&Bytes::from_static(b"[]")).unwrap_err();
+        assert_eq!(empty.code, code::INVALID_REQUEST);
+    }
+
+    #[test]
+    fn truncated_utf8_is_a_syntax_error() {
+        let text = Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"id\":\"\xe6\xb0\",\"method\":\"m\"}");
+        assert_eq!(Message::parse(&text).unwrap_err().code, code::PARSE_ERROR);
+    }
+
+    proptest! {
+        /// A message in our own order of members survives reading and writing byte for byte,
+        /// whatever its payload and its unknown members hold.
+        #[test]
+        fn round_trip_is_exact(
+            id in prop_oneof![any::<i64>().prop_map(|n| n.to_string()), "[a-z]{0,8}".prop_map(|s| format!("\"{s}\""))],
+            method in "[a-z/]{1,20}",
+            number in "-?[1-9][0-9]{0,40}(\\.[0-9]{1,20})?(e[0-9]{1,2})?",
+            key in "[a-zA-Z]{8,10}",
+            kind in 0..4,
+        ) {
+            let payload = format!(r#"{{ "{key}" : {number},"\u00e9":[ null, true ] }}"#);
+            let middle = match kind {
+                0 => format!(r#""id":{id},"method":"{method}","params":{payload}"#),
+                1 => format!(r#""method":"{method}","params":{payload}"#),
+                2 => format!(r#""id":{id},"result":{payload}"#),
+                _ => format!(r#""id":{id},"error":{{"code":-1,"message":"m","data":{payload}}}"#),
+            };
+            let text = format!(r#"{{"jsonrpc":"2.0",{middle},"x{key}":{payload}}}"#);
+            let message = parse(&text).unwrap();
+            prop_assert_eq!(message.encode(), text.as_bytes());
+        }
+
+        /// Nothing that arrives makes the reader panic, and what it takes it can write and read again.
+        #[test]
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(message) = Message::parse(&Bytes::from(bytes)) {
+                prop_assert_eq!(Message::parse(&message.encode()).unwrap(), message);
+            }
+        }
+    }
+}

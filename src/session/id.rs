@@ -1,0 +1,105 @@
+//! Names of sessions: the transport, and 128 random bits.
+
+use std::fmt;
+
+/// The transports that have sessions. A session of one can never be reached through another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Streamable HTTP.
+    Http,
+    /// HTTP+SSE.
+    Sse,
+    /// Standard input and output.
+    Stdio,
+}
+
+/// The name of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionId {
+    transport: Transport,
+    key: u128,
+}
+
+impl Transport {
+    /// What ids of this transport begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Sse => "sse",
+            Self::Stdio => "stdio",
+        }
+    }
+}
+
+impl SessionId {
+    /// A new id that nobody can guess.
+    ///
+    /// # Panics
+    /// When the system has no randomness to give; no session would be safe without it.
+    pub fn random(transport: Transport) -> Self {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the system gives randomness");
+        let key = u128::from_be_bytes(bytes);
+        Self { transport, key }
+    }
+
+    /// Reads an id that arrived on a transport. Without a prefix it is understood as of that
+    /// transport; with the prefix of another one it is no id here, whatever follows.
+    pub fn parse(text: &str, arrived_on: Transport) -> Option<Self> {
+        let key = match text.split_once(':') {
+            None => text,
+            Some((prefix, key)) if prefix == arrived_on.prefix() => key,
+            Some(_) => return None,
+        };
+        let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if key.len() != 32 || !key.bytes().all(hex) {
+            return None;
+        }
+        let key = u128::from_str_radix(key, 16).ok()?;
+        Some(Self { transport: arrived_on, key })
+    }
+
+    /// The transport it belongs to.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{:032x}", self.transport.prefix(), self.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_belong_to_one_transport() {
+        let id = SessionId::random(Transport::Http);
+        let text = id.to_string();
+        let bare = text.strip_prefix("http:").unwrap();
+        assert_eq!(SessionId::parse(&text, Transport::Http), Some(id));
+        assert_eq!(SessionId::parse(bare, Transport::Http), Some(id));
+        assert_eq!(SessionId::parse(&text, Transport::Sse), None);
+        assert_ne!(SessionId::parse(bare, Transport::Sse), Some(id));
+        assert_eq!(SessionId::parse(&format!("sse:{bare}"), Transport::Http), None);
+        assert_eq!(SessionId::parse(&format!("sse:http:{bare}"), Transport::Sse), None);
+        assert_eq!(SessionId::parse(&format!("http:sse:{bare}"), Transport::Http), None);
+    }
+
+    #[test]
+    fn only_what_we_write_is_read() {
+        for bad in [
+            "",
+            "http:",
+            "http:12",
+            "x",
+            "http:+0000000000000000000000000000000",
+            "http:ABCDEFABCDEFABCDEFABCDEFABCDEFAB",
+        ] {
+            assert_eq!(SessionId::parse(bad, Transport::Http), None, "{bad}");
+        }
+    }
+}

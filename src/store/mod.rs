@@ -1,0 +1,5 @@
+//! What must outlive a connection.
+
+mod events;
+
+pub use events::{EventId, EventLog, Retention};

@@ -1,0 +1,283 @@
+// What every TypeScript peer does once connected, and how it reports. The two SDK generations differ in how a client is
+// made and in a few calls; ts1.mjs and ts2.mjs hide that behind the `peer` object that `connect` returns.
+
+import { readFileSync, writeSync } from 'node:fs';
+
+const WATCHDOG_MS = 60_000;
+const STEP_MS = 15_000;
+const REQUEST_MS = 10_000;
+const CANCEL_MS = 2_000;
+const UPDATE_MS = 10_000;
+const LOG_MS = 1_000;
+// The code with which the 2.x SDK refuses, by itself, what the negotiated revision does not have.
+const UNSUPPORTED = 'METHOD_NOT_SUPPORTED_BY_PROTOCOL_VERSION';
+const SPOTLIGHT = 'elements://spotlight';
+
+export const CLIENT_INFO = { name: 'rialto-peer', version: '1.0.0' };
+export const REQUEST_OPTIONS = { timeout: REQUEST_MS };
+
+/** The revision to speak, or `auto` to let the SDK find out; undefined for what it does by default. */
+export const wantedRevision = process.env.PEER_REVISION || undefined;
+
+export const isModern = revision => revision >= '2026-07-28';
+
+/** The version of a package, as installed beside this file. */
+export function packageVersion(name) {
+    return JSON.parse(readFileSync(new URL(`node_modules/${name}/package.json`, import.meta.url), 'utf8')).version;
+}
+
+/** A transport of the wanted kind, out of the SDK's own classes. A spawned server gets our whole environment. */
+export function open({ Http, Sse, Stdio }, kind, [first, ...rest]) {
+    switch (kind) {
+        case 'http':
+            return new Http(new URL(first));
+        case 'sse':
+            return new Sse(new URL(first));
+        case 'stdio':
+            return new Stdio({ command: first, args: rest, env: process.env });
+    }
+}
+
+/** Things a server sent unasked, with a way to wait for the first. */
+export class Inbox {
+    items = [];
+    #waiting = [];
+
+    push(item) {
+        this.items.push(item);
+        for (const wake of this.#waiting.splice(0)) wake();
+    }
+
+    /** Resolves at the first item, or after `ms` without one. */
+    async first(ms) {
+        if (this.items.length > 0) return;
+        let timer;
+        await new Promise(resolve => {
+            this.#waiting.push(resolve);
+            timer = setTimeout(resolve, ms);
+        });
+        clearTimeout(timer);
+    }
+}
+
+/**
+ * Runs the scenario and ends the process.
+ *
+ * `connect({ kind, target, logs, updates, follow, complain })` shows its transport to `follow`, tells `complain` of
+ * whatever the SDK reports outside a call, and returns `{ client, revision, call, setLevel, watch, close }`.
+ */
+export async function main({ sdk, version, connect }) {
+    const [kind, ...target] = process.argv.slice(2);
+    if (!['http', 'sse', 'stdio'].includes(kind) || target.length === 0) {
+        console.error(`usage: ${process.argv[1]} http|sse URL  or  ${process.argv[1]} stdio COMMAND [ARGUMENT...]`);
+        process.exit(2);
+    }
+
+    const report = { sdk, version, complaints: [] };
+    let child;
+    const finish = code => {
+        writeSync(1, `${JSON.stringify(report)}\n`);
+        if (code !== 0) end(child);
+        process.exit(code);
+    };
+    setTimeout(() => {
+        report.timeout = true;
+        finish(1);
+    }, WATCHDOG_MS);
+
+    // A transport forgets its child as soon as a connect fails, which is when it may have to be ended.
+    const follow = transport => {
+        const start = transport.start.bind(transport);
+        transport.start = async () => {
+            await start();
+            child = transport.pid;
+        };
+    };
+
+    let closing = false;
+    const complain = error => {
+        console.error(error);
+        // Closing aborts what is still open, and the SDKs report that as they would a fault.
+        if (!closing) report.complaints.push(describe(error));
+    };
+    // An SDK may reject a promise that nobody holds; that must not cost us the report.
+    process.on('unhandledRejection', complain);
+
+    const logs = new Inbox();
+    const updates = new Inbox();
+    try {
+        const peer = await connect({ kind, target, logs, updates, follow, complain });
+        const { client } = peer;
+        report.revision = peer.revision;
+        report.server = client.getServerVersion() ?? null;
+        report.capabilities = client.getServerCapabilities() ?? null;
+        report.instructions = client.getInstructions() ?? null;
+        await play(peer, report, logs, updates);
+        closing = true;
+        await step(report, 'closed', async () => {
+            await peer.close();
+            return true;
+        });
+    } catch (error) {
+        report.connection = { failed: describe(error) };
+        finish(1);
+    }
+    finish(0);
+}
+
+async function play(peer, report, logs, updates) {
+    const { client } = peer;
+    const tool = async (name, args, options) => {
+        const result = await peer.call({ name, arguments: args }, { ...REQUEST_OPTIONS, ...options });
+        return {
+            text: firstText(result.content),
+            structured: result.structuredContent ?? null,
+            isError: result.isError ?? false
+        };
+    };
+    const read = async uri => {
+        const { contents } = await client.readResource({ uri }, REQUEST_OPTIONS);
+        return { text: contents[0]?.text ?? null };
+    };
+
+    await step(report, 'tools', () => names(c => client.listTools(c, REQUEST_OPTIONS), 'tools', 'name'));
+    await step(report, 'call', () => tool('getElement', { name: 'H' }));
+    await step(report, 'position', () => tool('getElementByPosition', { position: 26 }));
+    await step(report, 'unknown', () => tool('getElement', { name: 'Unobtainium' }));
+    await step(report, 'protocolError', () => refusal(tool('noSuchTool', {})));
+
+    const seen = [];
+    await step(report, 'surveyText', async () => {
+        const onprogress = ({ progress }) => seen.push(progress);
+        return (await tool('surveyElements', { count: 5, delayMs: 20 }, { onprogress })).text;
+    });
+    report.progress = seen;
+    await step(report, 'cancelled', () => cancelled(tool));
+
+    await step(report, 'logs', async () => {
+        const meta = await peer.setLevel('debug');
+        logs.items.length = 0;
+        await peer.call({ name: 'getElement', arguments: { name: 'H' }, ...meta }, REQUEST_OPTIONS);
+        // In the handshake era a notice may take another stream than the answer, and come after it.
+        await logs.first(LOG_MS);
+        await delay(50);
+        return logs.items.map(({ level, data, logger }) => ({ level, data, logger: logger ?? null }));
+    });
+
+    await step(report, 'resources', () => names(c => client.listResources(c, REQUEST_OPTIONS), 'resources', 'uri'));
+    await step(report, 'templates', () =>
+        names(c => client.listResourceTemplates(c, REQUEST_OPTIONS), 'resourceTemplates', 'uriTemplate')
+    );
+    await step(report, 'read', () => read('elements://symbol/Fe'));
+    await step(report, 'resourceError', () => refusal(read('elements://symbol/Nope')));
+
+    await step(report, 'prompts', () => names(c => client.listPrompts(c, REQUEST_OPTIONS), 'prompts', 'name'));
+    await step(report, 'prompt', async () => {
+        const params = { name: 'describeElement', arguments: { name: 'Fe' } };
+        const { messages } = await client.getPrompt(params, REQUEST_OPTIONS);
+        return messages[0]?.content.text ?? null;
+    });
+    await step(report, 'completion', async () => {
+        const ref = { type: 'ref/prompt', name: 'describeElement' };
+        const answer = await client.complete({ ref, argument: { name: 'name', value: 'Hy' } }, REQUEST_OPTIONS);
+        return answer.completion.values;
+    });
+
+    await step(report, 'updated', async () => {
+        updates.items.length = 0;
+        const stop = await peer.watch(SPOTLIGHT);
+        await updates.first(UPDATE_MS);
+        const uris = [...updates.items];
+        await stop();
+        return uris;
+    });
+    await step(report, 'ping', async () => {
+        await client.ping(REQUEST_OPTIONS);
+        return true;
+    });
+    await step(report, 'unicode', () => tool('getElement', { name: '氢' }));
+}
+
+async function step(report, key, run) {
+    try {
+        report[key] = await within(STEP_MS, run());
+    } catch (error) {
+        report[key] = error.code === UNSUPPORTED ? 'unsupported' : { failed: describe(error) };
+    }
+}
+
+/** True if a long survey, cancelled at its first progress notice, ends at once and without an answer. */
+async function cancelled(tool) {
+    const abort = new AbortController();
+    let noticed;
+    const notice = new Promise(resolve => (noticed = resolve));
+    const survey = tool('surveyElements', { count: 118, delayMs: 200 }, { onprogress: noticed, signal: abort.signal });
+    const outcome = survey.then(
+        () => 'answered',
+        () => 'ended'
+    );
+    const premature = survey.then(() => {
+        throw new Error('the survey was answered before its first progress notice');
+    });
+    premature.catch(() => {});
+    await within(5_000, Promise.race([notice, premature]));
+    abort.abort('seen enough');
+    return (await within(CANCEL_MS, outcome)) === 'ended';
+}
+
+/** The error that a request must end with. */
+async function refusal(request) {
+    let answer;
+    try {
+        answer = await request;
+    } catch (error) {
+        if (Number.isInteger(error.code)) return { code: error.code, message: error.message };
+        throw error;
+    }
+    throw new Error(`answered: ${JSON.stringify(answer)}`);
+}
+
+/** One field of each entry of a list, over all its pages. */
+async function names(list, key, field) {
+    const found = [];
+    let cursor;
+    do {
+        const page = await list(cursor === undefined ? undefined : { cursor });
+        found.push(...page[key].map(entry => entry[field]));
+        cursor = page.nextCursor;
+    } while (cursor !== undefined);
+    return found;
+}
+
+function firstText(content) {
+    return content.find(block => block.type === 'text')?.text ?? null;
+}
+
+function end(pid) {
+    try {
+        if (pid) process.kill(pid);
+    } catch {
+        // It has ended by itself.
+    }
+}
+
+function delay(ms) {
+    return new Promise(resolve => setTimeout(resolve, ms));
+}
+
+async function within(ms, promise) {
+    let timer;
+    const late = new Promise((_, reject) => {
+        timer = setTimeout(() => reject(new Error(`nothing within ${ms} ms`)), ms);
+    });
+    try {
+        return await Promise.race([promise, late]);
+    } finally {
+        clearTimeout(timer);
+    }
+}
+
+function describe(error) {
+    const cause = error.cause ? ` (${error.cause.message ?? error.cause})` : '';
+    return `${error.name}: ${error.message}${cause}`;
+}

@@ -1,0 +1,61 @@
+// Peer on @modelcontextprotocol/client 2.x. Without PEER_REVISION it opens with the handshake, as the SDK does by
+// default; `auto` makes it probe first, a handshake revision is the one it asks for, and 2026-07-28 is pinned.
+
+import {
+    Client,
+    LOG_LEVEL_META_KEY,
+    SSEClientTransport,
+    StreamableHTTPClientTransport,
+    SUPPORTED_PROTOCOL_VERSIONS
+} from '@modelcontextprotocol/client';
+import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
+import { CLIENT_INFO, isModern, main, open, packageVersion, REQUEST_OPTIONS, wantedRevision } from './scenario.mjs';
+
+const NAME = '@modelcontextprotocol/client';
+const TRANSPORTS = { Http: StreamableHTTPClientTransport, Sse: SSEClientTransport, Stdio: StdioClientTransport };
+
+function negotiation() {
+    if (wantedRevision === undefined) return {};
+    if (wantedRevision === 'auto') return { versionNegotiation: { mode: 'auto' } };
+    if (isModern(wantedRevision)) return { versionNegotiation: { mode: { pin: wantedRevision } } };
+    // The first handshake revision of the list is the one that the client asks for.
+    const others = SUPPORTED_PROTOCOL_VERSIONS.filter(revision => revision !== wantedRevision);
+    return { supportedProtocolVersions: [wantedRevision, ...others] };
+}
+
+async function connect({ kind, target, logs, updates, follow, complain }) {
+    const transport = open(TRANSPORTS, kind, target);
+    const client = new Client(CLIENT_INFO, negotiation());
+    client.onerror = complain;
+    client.setNotificationHandler('notifications/message', ({ params }) => logs.push(params));
+    client.setNotificationHandler('notifications/resources/updated', ({ params }) => updates.push(params.uri));
+    follow(transport);
+    await client.connect(transport, REQUEST_OPTIONS);
+    const modern = client.getProtocolEra() === 'modern';
+
+    return {
+        client,
+        revision: client.getNegotiatedProtocolVersion(),
+        call: (params, options) => client.callTool(params, options),
+        // The level is a setting of the session in the one era, and travels with each request in the other.
+        async setLevel(level) {
+            if (modern) return { _meta: { [LOG_LEVEL_META_KEY]: level } };
+            await client.setLoggingLevel(level, REQUEST_OPTIONS);
+            return {};
+        },
+        async watch(uri) {
+            if (modern) {
+                const subscription = await client.listen({ resourceSubscriptions: [uri] }, REQUEST_OPTIONS);
+                return () => subscription.close();
+            }
+            await client.subscribeResource({ uri }, REQUEST_OPTIONS);
+            return () => client.unsubscribeResource({ uri }, REQUEST_OPTIONS);
+        },
+        async close() {
+            await transport.terminateSession?.();
+            await client.close();
+        }
+    };
+}
+
+await main({ sdk: NAME, version: packageVersion(NAME), connect });

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Installs the SDKs that the peers run on: setup.sh DEST
+#
+# Leaves in DEST: node/ (packages, a Node 22 and the client scripts), py1/ and py2/ (one Python environment per SDK
+# generation). What is there already and unchanged is left alone, and two runs at once wait for each other.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+dest=${1:?usage: setup.sh DEST}
+mkdir -p "$dest"
+dest=$(cd "$dest" && pwd)
+
+say() { echo "peers: $*"; }
+fail() { echo "peers: $*" >&2; exit 1; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    else
+        sudo "$@"
+    fi
+}
+
+system_packages() {
+    local missing=()
+    command -v curl >/dev/null || missing+=(curl ca-certificates)
+    command -v node >/dev/null || missing+=(nodejs)
+    command -v npm >/dev/null || missing+=(npm)
+    command -v python3 >/dev/null || missing+=(python3)
+    # Debian ships the module without what it needs to make an environment.
+    python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
+    if [ ${#missing[@]} -gt 0 ]; then
+        command -v apt-get >/dev/null || fail "please install first: ${missing[*]}"
+        [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+            fail "neither root nor sudo; please install first: ${missing[*]}"
+        as_root apt-get update -qq
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+        say "system: installed ${missing[*]}"
+    else
+        say "system: nothing missing"
+    fi
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "python3 is older than 3.11"
+}
+
+# One hash for a part: its manifests, and what it was built with.
+hash_of() {
+    local tool=$1
+    shift
+    { "$tool" --version; cat "$@"; } | sha256sum | cut -d' ' -f1
+}
+
+is_fresh() { [ -f "$dest/$1.stamp" ] && [ "$(cat "$dest/$1.stamp")" = "$2" ] && [ -x "$3" ]; }
+
+node_packages() {
+    local from=$here/node node=$dest/node/node_modules/.bin/node hash packaged
+    hash=$(hash_of node "$from/package.json" "$from/package-lock.json" "$from/.npmrc")
+    if is_fresh node "$hash" "$node"; then
+        say "node: up to date"
+        return
+    fi
+    rm -f "$dest/node.stamp"
+    mkdir -p "$dest/node"
+    cp "$from/package.json" "$from/package-lock.json" "$from/.npmrc" "$dest/node/"
+    # No package here needs its install scripts.
+    (cd "$dest/node" && npm ci --ignore-scripts --loglevel=error >&2)
+    # The packaged Node is for Linux on x64 and arm64; elsewhere the system's has to do. The link is made here because
+    # old npm versions leave it out when two packages, of which one is installed, want it.
+    packaged=$(cd "$dest/node/node_modules" && compgen -G 'node-linux-*/bin/node') || packaged=
+    if [ -n "$packaged" ]; then
+        ln -sf "../$packaged" "$node"
+    else
+        ln -sf "$(command -v node)" "$node"
+    fi
+    "$node" -e 'process.exit(process.versions.node.split(".")[0] >= 22 ? 0 : 1)' ||
+        fail "no packaged node for this machine, and its own, $("$node" --version), is older than 22"
+    echo "$hash" >"$dest/node.stamp"
+    say "node: installed, with node $("$node" --version)"
+}
+
+# ESM imports are looked up from where a script really is, so the scripts have to live beside node_modules. They are
+# replaced by renaming: another run may be reading them.
+node_scripts() {
+    local script name
+    for script in "$here"/node/*.mjs; do
+        name=$(basename "$script")
+        cmp -s "$script" "$dest/node/$name" && continue
+        cp "$script" "$dest/node/.$name.new"
+        mv "$dest/node/.$name.new" "$dest/node/$name"
+    done
+    say "node: scripts in place"
+}
+
+python_environment() {
+    local name=$1 manifest=$here/python/requirements-$1.txt hash
+    hash=$(hash_of python3 "$manifest")
+    if is_fresh "$name" "$hash" "$dest/$name/bin/python"; then
+        say "$name: up to date"
+        return
+    fi
+    rm -rf "$dest/$name.stamp" "${dest:?}/$name"
+    python3 -m venv "$dest/$name"
+    "$dest/$name/bin/python" -m pip install --quiet --disable-pip-version-check -r "$manifest" >&2
+    echo "$hash" >"$dest/$name.stamp"
+    say "$name: installed $(grep '^mcp==' "$manifest")"
+}
+
+exec 9>"$dest/.lock"
+flock 9
+system_packages
+node_packages
+node_scripts
+python_environment py1
+python_environment py2
+say "ready in $dest"
