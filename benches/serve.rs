@@ -1,0 +1,2 @@
+//! First figures of serving.
+fn main() {}
