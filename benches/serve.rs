@@ -1,2 +1,106 @@
-//! First figures of serving.
-fn main() {}
+//! What serving costs: processor time per call, memory per session and per open stream, with the
+//! official Rust SDK beside it.
+//!
+//! `cargo bench --bench serve` takes about two minutes, `cargo bench --bench serve -- --quick` a
+//! quarter of one. Every server is a process of its own, so that the system can say what it used.
+//! Timing is no test: the exit code says only whether the benchmark could be carried out.
+
+#[path = "serve/calls.rs"]
+mod calls;
+#[path = "serve/client.rs"]
+mod client;
+#[path = "serve/limits.rs"]
+mod limits;
+#[path = "serve/memory.rs"]
+mod memory;
+#[path = "serve/peers.rs"]
+mod peers;
+#[path = "serve/process.rs"]
+mod process;
+#[path = "serve/report.rs"]
+mod report;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use report::Report;
+
+/// Why something could not be measured.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    /// How often each contender has its turn.
+    pub(crate) rounds: usize,
+    /// Calls in a turn with one session, and with many.
+    pub(crate) calls: [usize; 2],
+    /// How often memory is measured, each time in new processes.
+    pub(crate) memory_rounds: usize,
+    /// Sessions that are opened to see what one takes.
+    pub(crate) sessions: usize,
+    /// Streams that are opened to see what one takes.
+    pub(crate) streams: usize,
+}
+
+/// The two sizes at which calls are measured, in sessions.
+pub(crate) const SESSIONS: [usize; 2] = [1, 64];
+
+const WHOLE: Plan = Plan { rounds: 7, calls: [2_000, 8_000], memory_rounds: 3, sessions: 10_000, streams: 1_000 };
+const QUICK: Plan = Plan { rounds: 3, calls: [500, 2_048], memory_rounds: 1, sessions: 4_000, streams: 400 };
+
+/// Past this something hangs.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, kind] = arguments.as_slice()
+        && first == peers::ARGUMENT
+    {
+        return ended(peers::serve(kind));
+    }
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        // `cargo test --all-targets` runs this too; figures are nothing to test.
+        println!("nothing is measured without --bench; run `cargo bench --bench serve`");
+        return ExitCode::SUCCESS;
+    }
+    let plan = if arguments.iter().any(|argument| argument == "--quick") { QUICK } else { WHOLE };
+    ended(limits::raise(plan.streams).and_then(|()| measure(plan)))
+}
+
+fn ended(outcome: Result<(), Failure>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("serve: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures on one thread, which leaves the other cores to the servers.
+fn measure(plan: Plan) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // However this ends, the servers are owned by the future that is dropped, and stop with it.
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        tokio::select! {
+            outcome = whole(plan) => outcome,
+            _ = interrupt.recv() => Err("interrupted".into()),
+            _ = terminate.recv() => Err("terminated".into()),
+            () = tokio::time::sleep(PATIENCE) => Err("it took too long".into()),
+        }
+    })
+}
+
+async fn whole(plan: Plan) -> Result<(), Failure> {
+    let mut report = Report::new();
+    for (sessions, calls) in SESSIONS.into_iter().zip(plan.calls) {
+        report.calls(sessions, &calls::measure(sessions, calls, plan.rounds).await?);
+    }
+    report.memory(&plan, &memory::measure(&plan).await?);
+    report.print();
+    Ok(())
+}

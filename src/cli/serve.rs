@@ -36,7 +36,7 @@ pub(super) struct ServeArgs {
     /// Headers that a request may have.
     #[arg(long, env = "RIALTO_MAX_HEADERS", default_value_t = Limits::default().header_count, value_name = "N", help_heading = "Limits")]
     max_headers: usize,
-    /// Bytes that the head of a request may have, at least 8192.
+    /// Bytes that the headers of a request may have together.
     #[arg(long, env = "RIALTO_MAX_HEADER_BYTES", default_value_t = Limits::default().header_bytes, value_name = "N", help_heading = "Limits")]
     max_header_bytes: usize,
     /// How deep JSON may nest.

@@ -47,12 +47,10 @@ enum Kind {
 /// Writes a value so that it survives as a header: as it is where that is safe, in the Base64
 /// form otherwise.
 pub fn encode(value: &str) -> Cow<'_, str> {
-    let plain = !value.is_empty()
-        && value.bytes().all(|byte| matches!(byte, 0x20..=0x7e | b'\t'))
-        && !value.starts_with([' ', '\t'])
-        && !value.ends_with([' ', '\t'])
-        && !(value.starts_with(OPEN) && value.ends_with(CLOSE));
-    if plain {
+    let visible = value.bytes().all(|byte| matches!(byte, 0x20..=0x7e | b'\t'));
+    let padded = value.starts_with([' ', '\t']) || value.ends_with([' ', '\t']);
+    let disguised = value.starts_with(OPEN) && value.ends_with(CLOSE);
+    if visible && !value.is_empty() && !padded && !disguised {
         return Cow::Borrowed(value);
     }
     Cow::Owned(format!("{OPEN}{}{CLOSE}", STANDARD.encode(value)))
@@ -249,7 +247,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn raw(text: &str) -> Raw {
-        Raw::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+        Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
     }
 
     #[test]

@@ -206,7 +206,9 @@ mod tests {
         request
     }
 
-    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+    type Pairs<'a> = &'a [(&'static str, &'a str)];
+
+    fn headers(pairs: Pairs<'_>) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in pairs {
             map.append(*name, value.parse().unwrap());
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn the_body_decides_the_path() {
         let modern = [("mcp-protocol-version", "2026-07-28")];
-        let cases: [(Message, &[(&'static str, &str)], Result<Path, i64>); 11] = [
+        let cases: [(Message, Pairs<'_>, Result<Path, i64>); 11] = [
             (Message::Request(request("tools/list", META, "")), &[], Ok(Path::PerRequest)),
             (
                 Message::Request(request("tools/list", r#"{"io.modelcontextprotocol/protocolVersion":5}"#, "")),
@@ -254,7 +256,7 @@ mod tests {
         let list = ("mcp-method", "tools/list");
         let call = ("mcp-method", "tools/call");
         let named = |name| format!(r#","name":"{name}""#);
-        let cases: Vec<(Request, Vec<(&'static str, &str)>, i64)> = vec![
+        let cases = vec![
             (request("tools/list", META, ""), vec![v, list], 0),
             (request("tools/list", META, ""), vec![v, list, list], code::HEADER_MISMATCH),
             (request("tools/list", "{}", ""), vec![v, list], code::INVALID_PARAMS),

@@ -178,7 +178,7 @@ mod tests {
     use bytes::Bytes;
 
     fn raw(text: &str) -> Raw {
-        Raw::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+        Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
     }
 
     fn server() -> Server {

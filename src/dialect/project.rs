@@ -92,12 +92,11 @@ fn block(content: Raw, facts: &Facts) -> Raw {
 
 fn tool(tool: &Raw, facts: &Facts) -> Raw {
     let mut edit = tool.edit();
-    if !facts.titles && facts.tool_annotations {
-        if let Some(title) = tool.get("title") {
-            let annotations = tool.get("annotations").unwrap_or_else(Raw::empty);
-            if annotations.get("title").is_none() {
-                edit = edit.set("annotations", annotations.edit().set("title", title).finish());
-            }
+    // Before things had titles, a tool's stood among its annotations.
+    if let Some(title) = tool.get("title").filter(|_| !facts.titles && facts.tool_annotations) {
+        let annotations = tool.get("annotations").unwrap_or_else(Raw::empty);
+        if annotations.get("title").is_none() {
+            edit = edit.set("annotations", annotations.edit().set("title", title).finish());
         }
     }
     if !facts.tool_annotations {
@@ -110,10 +109,8 @@ fn tool(tool: &Raw, facts: &Facts) -> Raw {
         }
         _ => {}
     }
-    if let Some(schema) = tool.get("inputSchema") {
-        if let Some(plain) = without_boolean_properties(&schema) {
-            edit = edit.set("inputSchema", plain);
-        }
+    if let Some(schema) = tool.get("inputSchema").as_ref().and_then(without_boolean_properties) {
+        edit = edit.set("inputSchema", schema);
     }
     plain(&edit.finish(), facts)
 }
@@ -127,7 +124,7 @@ fn is_object_schema(schema: &Raw) -> bool {
 fn wrapped_schema(schema: &Raw) -> Raw {
     let text = schema.to_string();
     let moved = text.replace("\"#/", "\"#/properties/result/").replace("\"#\"", "\"#/properties/result\"");
-    let inner = Raw::parse(moved.into()).unwrap_or_else(|_| schema.clone());
+    let inner = Raw::parse(&moved.into()).unwrap_or_else(|_| schema.clone());
     Raw::of(&serde_json::json!({
         "type": "object",
         "properties": { "result": inner },
@@ -179,7 +176,7 @@ mod tests {
     use bytes::Bytes;
 
     fn check(method: &Method, to: &str, before: &str, after: &str) {
-        let before = Raw::parse(Bytes::copy_from_slice(before.as_bytes())).unwrap();
+        let before = Raw::parse(&Bytes::copy_from_slice(before.as_bytes())).unwrap();
         let result = result(&before, method, Revision::parse(to).unwrap());
         assert_eq!(result.to_string(), after, "{method} {to}");
     }

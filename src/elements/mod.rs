@@ -123,11 +123,11 @@ impl Elements {
     fn prompt(&self, call: &Call) -> Result<Raw, ErrorObject> {
         let name = text_param(call, &["name"])?;
         if name != "describeElement" {
-            return Err(invalid(format!("there is no prompt {name:?}; there is `describeElement`")));
+            return Err(invalid(&format!("there is no prompt {name:?}; there is `describeElement`")));
         }
         let name = text_param(call, &["arguments", "name"])?;
         let Some(element) = table::by_name(&name) else {
-            return Err(invalid(format!("元素不存在: {name:?} is no Chinese name, English name or symbol")));
+            return Err(invalid(&format!("元素不存在: {name:?} is no Chinese name, English name or symbol")));
         };
         let text = format!(
             "Describe the element {} ({}, atomic number {}) to a curious reader: where it is found, \
@@ -151,10 +151,10 @@ impl Elements {
         let known = match kind.as_str() {
             "ref/prompt" => text_param(call, &["ref", "name"])? == "describeElement" && argument == "name",
             "ref/resource" => text_param(call, &["ref", "uri"])? == resources::TEMPLATE && argument == "symbol",
-            other => return Err(invalid(format!("`ref.type` must be ref/prompt or ref/resource, not {other:?}"))),
+            other => return Err(invalid(&format!("`ref.type` must be ref/prompt or ref/resource, not {other:?}"))),
         };
         if !known {
-            return Err(invalid(format!("nothing here has an argument {argument:?} to complete")));
+            return Err(invalid(&format!("nothing here has an argument {argument:?} to complete")));
         }
         let matches: Vec<&str> = if kind == "ref/prompt" {
             let begins = |name: &str| name.to_lowercase().starts_with(&given.to_lowercase());
@@ -230,7 +230,7 @@ fn prompt() -> serde_json::Value {
 fn listed(call: &Call, list: &Raw) -> Result<Raw, ErrorObject> {
     match call.params.as_ref().and_then(|params| params.get("cursor")) {
         None => Ok(list.clone()),
-        Some(_) => Err(invalid("this list has one page, so `cursor` names none; leave it out".into())),
+        Some(_) => Err(invalid("this list has one page, so `cursor` names none; leave it out")),
     }
 }
 
@@ -238,9 +238,9 @@ fn text_param(call: &Call, path: &[&str]) -> Result<String, ErrorObject> {
     let value = call.params.as_ref().and_then(|params| params.at(path));
     let text = value.as_ref().and_then(Raw::text);
     text.map(std::borrow::Cow::into_owned)
-        .ok_or_else(|| invalid(format!("`params.{}` must be a string", path.join("."))))
+        .ok_or_else(|| invalid(&format!("`params.{}` must be a string", path.join("."))))
 }
 
-fn invalid(why: String) -> ErrorObject {
+fn invalid(why: &str) -> ErrorObject {
     ErrorObject::new(code::INVALID_PARAMS, format!("Invalid params: {why}"))
 }

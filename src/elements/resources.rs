@@ -78,5 +78,5 @@ fn missing(uri: &str) -> ErrorObject {
     let known = table::by_number(26).map_or("", |iron| iron.symbol);
     let why =
         format!("there is no resource {uri:?}; there are {TABLE}, {SPOTLIGHT} and, for example, {BY_SYMBOL}{known}");
-    invalid(why).with_data(Raw::of(&json!({ "uri": uri })))
+    invalid(&why).with_data(Raw::of(&json!({ "uri": uri })))
 }

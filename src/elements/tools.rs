@@ -103,7 +103,7 @@ pub(super) fn call(elements: &Elements, call: &Call) -> Replies {
         other => {
             let why =
                 format!("there is no tool {other:?}; there are getElement, getElementByPosition and surveyElements");
-            return invalid(why).into();
+            return invalid(&why).into();
         }
     };
     let answer = Answer::result(match &found {

@@ -148,6 +148,9 @@ impl Inbound {
         peer: SocketAddr,
     ) -> Result<Response<Body>, Problem> {
         let (parts, body) = request.into_parts();
+        if !self.settings.limits.admit_head(&parts.headers) {
+            return Err(Problem::HeadTooLarge);
+        }
         let route = Route::of(parts.uri.path()).ok_or(Problem::NotFound)?;
         match route {
             Route::Health => return Ok(respond::state(true, "alive\n")),

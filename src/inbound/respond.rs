@@ -16,6 +16,7 @@ use crate::session::{SessionId, Unresumable};
 pub(super) enum Problem {
     ShuttingDown,
     NotFound,
+    HeadTooLarge,
     Verb(&'static str),
     NoSession(&'static str),
     Denied(Denied),
@@ -50,6 +51,7 @@ impl Problem {
             Self::Denied(Denied::Credentials) => StatusCode::UNAUTHORIZED,
             Self::Denied(_) => StatusCode::FORBIDDEN,
             Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
@@ -90,6 +92,7 @@ impl Problem {
                     ),
                 );
             }
+            Self::HeadTooLarge => "Request Header Fields Too Large: send fewer or shorter headers".to_owned(),
             Self::NotFound => "Not Found: nothing is served at this address".to_owned(),
             Self::Verb(verbs) => format!("Method Not Allowed: this address knows {verbs}"),
             Self::NoSession(why) => format!("Method Not Allowed: {why}"),

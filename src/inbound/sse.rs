@@ -14,6 +14,7 @@ use super::headers::{EVENTS, accepts, is_json};
 use super::http::Visit;
 use super::respond::{self, Problem};
 use super::route::query;
+use crate::dialect::lift;
 use crate::exchange::{Caller, Client};
 use crate::gateway::Group;
 use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code, sse};
@@ -44,20 +45,38 @@ pub(super) async fn message(visit: &Visit<'_>, body: HttpBody) -> Result<Respons
     }
     let body = visit.inbound.read_body(body).await?;
     match visit.inbound.read_messages(&body)? {
-        Incoming::One(message) => take(visit.inbound, &visit.group, &session, message, &visit.caller),
+        Incoming::One(message) if is_per_request(&message) => {
+            session.deliver(Stream::Listening, elsewhere(&message)).await;
+        }
+        Incoming::One(message) => take(visit.inbound, &visit.group, &session, message, &visit.caller).await,
         Incoming::Batch(items) => {
             if !session.client().is_some_and(|client| client.revision.facts().batches) {
                 return Err(Problem::NoBatches);
             }
             for item in items {
                 match item {
-                    Ok(message) => take(visit.inbound, &visit.group, &session, message, &visit.caller),
-                    Err(invalid) => session.send(Stream::Listening, invalid.response().encode()),
+                    Ok(message) => take(visit.inbound, &visit.group, &session, message, &visit.caller).await,
+                    Err(invalid) => session.deliver(Stream::Listening, invalid.response().encode()).await,
                 }
             }
         }
     }
     Ok(respond::accepted())
+}
+
+/// Whether a message is of the era that has no sessions.
+fn is_per_request(message: &Message) -> bool {
+    matches!(lift::classify(message, &http::HeaderMap::new()), Ok(lift::Path::PerRequest))
+}
+
+/// Tells a client of that era where it is served.
+fn elsewhere(message: &Message) -> bytes::Bytes {
+    let id = match message {
+        Message::Request(request) => Some(request.id.clone()),
+        _ => None,
+    };
+    let why = "this transport begins with `initialize`; requests that describe themselves go to /mcp";
+    protocol::Invalid::request(id, why).response().encode()
 }
 
 fn session(visit: &Visit<'_>) -> Result<Arc<Session>, Problem> {
@@ -70,7 +89,7 @@ fn session(visit: &Visit<'_>) -> Result<Arc<Session>, Problem> {
 }
 
 /// Takes one message of a session that lives by a single connection, HTTP+SSE or stdio.
-pub(super) fn take(
+pub(super) async fn take(
     inbound: &Inbound,
     group: &Arc<Group>,
     session: &Arc<Session>,
@@ -85,18 +104,27 @@ pub(super) fn take(
                 session.introduce(client);
                 result
             });
-            session.send(Stream::Listening, protocol::Response::new(Some(request.id), outcome).encode());
+            session.deliver(Stream::Listening, protocol::Response::new(Some(request.id), outcome).encode()).await;
         }
-        Message::Request(request) => answer(inbound, group, session, &request, caller),
+        Message::Request(request) => answer(inbound, group, session, &request, caller).await,
         message => handshake::tell(session, message),
     }
 }
 
-fn answer(inbound: &Inbound, group: &Arc<Group>, session: &Arc<Session>, request: &Request, caller: &Arc<Caller>) {
-    let replies = handshake::request(session, group, request, Arc::clone(caller));
+async fn answer(
+    inbound: &Inbound,
+    group: &Arc<Group>,
+    session: &Arc<Session>,
+    request: &Request,
+    caller: &Arc<Caller>,
+) {
+    let mut replies = handshake::request(session, group, request, Arc::clone(caller));
     let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
     let answering =
         Answering { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(group) };
+    if let Some(answer) = replies.take_ready() {
+        return session.deliver(Stream::Listening, answering.response(answer)).await;
+    }
     match session.begin(request.id.clone()) {
         Ok(running) => {
             let work = Work { running, replies, answering, counted: inbound.shutdown.call() };
@@ -105,7 +133,7 @@ fn answer(inbound: &Inbound, group: &Arc<Group>, session: &Arc<Session>, request
         Err(_) => {
             let error =
                 ErrorObject::new(code::INVALID_REQUEST, "Invalid request: a request with this id is running already");
-            session.send(Stream::Listening, answering.encode_outcome(Err(error)));
+            session.deliver(Stream::Listening, answering.encode_outcome(Err(error))).await;
         }
     }
 }

@@ -147,7 +147,7 @@ impl Connection {
                 if matches!(message, Message::Request(_)) {
                     self.mode = Mode::Handshake;
                 }
-                sse::take(&self.inbound, &self.group, &self.session, message, &self.caller);
+                sse::take(&self.inbound, &self.group, &self.session, message, &self.caller).await;
             }
         }
     }

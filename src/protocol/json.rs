@@ -45,8 +45,8 @@ impl Raw {
     ///
     /// # Errors
     /// When `text` is not valid JSON, or not valid UTF-8.
-    pub fn parse(text: Bytes) -> Result<Self, serde_json::Error> {
-        let value: &RawValue = serde_json::from_slice(&text)?;
+    pub fn parse(text: &Bytes) -> Result<Self, serde_json::Error> {
+        let value: &RawValue = serde_json::from_slice(text)?;
         let inner = text.slice_ref(value.get().as_bytes());
         Ok(Self(inner))
     }
@@ -405,7 +405,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn raw(text: &str) -> Raw {
-        Raw::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+        Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
     }
 
     #[test]
@@ -493,7 +493,7 @@ mod tests {
         #[test]
         fn edits_agree_with_values(value in any_json(), key in ".*", with in any_json(), pretty: bool) {
             let text = if pretty { serde_json::to_vec_pretty(&value) } else { serde_json::to_vec(&value) };
-            let object = Raw::parse(text.unwrap().into()).unwrap();
+            let object = Raw::parse(&text.unwrap().into()).unwrap();
             let some_key = value.as_object().and_then(|map| map.keys().next().cloned()).unwrap_or_default();
             for key in [key, some_key] {
                 let mut expected = value.clone();

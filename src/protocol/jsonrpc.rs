@@ -224,10 +224,7 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
 impl Envelope<'_> {
     /// Tells the kinds of message apart.
     fn classify(self, text: &Bytes) -> Result<Message, Invalid> {
-        let id = match self.id.map(|id| id.get()) {
-            None => None,
-            Some(id) => Some(Id::read(id)),
-        };
+        let id = self.id.map(|id| Id::read(id.get()));
         let known = id.clone().and_then(Result::ok);
         let refuse = |why: &str| Err(Invalid::request(known.clone(), why));
         if self.version.map(RawValue::get) != Some(r#""2.0""#) {

@@ -1,0 +1,260 @@
+//! The client: HTTP/1.1 by hand over one connection, so that it takes as little of the processor
+//! as can be.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::Failure;
+
+/// How a client and a server talk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Era {
+    /// A handshake, then calls in a session: 2025-11-25.
+    Handshake,
+    /// Every request by itself: 2026-07-28.
+    PerRequest,
+}
+
+impl Era {
+    /// The revision that is spoken.
+    pub(crate) fn revision(self) -> &'static str {
+        match self {
+            Self::Handshake => "2025-11-25",
+            Self::PerRequest => "2026-07-28",
+        }
+    }
+}
+
+/// A response, as far as we look at it.
+pub(crate) struct Response<'c> {
+    status: u16,
+    head: &'c str,
+    /// With the chunks' lengths in it, where it came in chunks; an event is never cut, because
+    /// servers write one as a whole.
+    body: &'c [u8],
+}
+
+/// One connection that is kept open.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    address: SocketAddr,
+    received: Vec<u8>,
+}
+
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(30);
+const HEAD_END: &[u8] = b"\r\n\r\n";
+
+impl Connection {
+    pub(crate) async fn open(address: SocketAddr) -> Result<Self, Failure> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, address, received: Vec::with_capacity(4096) })
+    }
+
+    fn post(&self, headers: &str, body: &str) -> Vec<u8> {
+        let (address, length) = (self.address, body.len());
+        format!(
+            "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+        )
+        .into_bytes()
+    }
+
+    /// Sends a request and waits for the whole response.
+    async fn exchange(&mut self, request: &[u8]) -> Result<Response<'_>, Failure> {
+        self.stream.write_all(request).await?;
+        let head_end = self.read_head().await?;
+        let framing = Framing::of(head_text(&self.received, head_end)?)?;
+        let end = loop {
+            match framing.end(&self.received, head_end)? {
+                Some(end) => break end,
+                None => self.read_more().await?,
+            }
+        };
+        if end != self.received.len() {
+            return Err("there is more than one response to a request".into());
+        }
+        let head = head_text(&self.received, head_end)?;
+        Ok(Response { status: status(head)?, head, body: &self.received[head_end..end] })
+    }
+
+    async fn read_head(&mut self) -> Result<usize, Failure> {
+        self.received.clear();
+        loop {
+            self.read_more().await?;
+            if let Some(at) = find(&self.received, HEAD_END) {
+                return Ok(at + HEAD_END.len());
+            }
+        }
+    }
+
+    async fn read_more(&mut self) -> Result<(), Failure> {
+        match self.stream.read_buf(&mut self.received).await? {
+            0 => Err("the server closed the connection".into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens a session; nothing where the server keeps none.
+    pub(crate) async fn handshake(&mut self) -> Result<Option<String>, Failure> {
+        let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}"#;
+        let request = self.post("", initialize);
+        let welcome = self.exchange(&request).await?;
+        welcome.expect_success()?;
+        let session = welcome.header("mcp-session-id").map(str::to_owned);
+        let request =
+            self.post(&in_session(session.as_deref()), r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        self.exchange(&request).await?.expect_success()?;
+        Ok(session)
+    }
+
+    /// Opens the stream of a session that listens; it stays open as long as the connection.
+    pub(crate) async fn listen(&mut self, session: &str) -> Result<(), Failure> {
+        let (address, headers) = (self.address, in_session(Some(session)));
+        let request = format!("GET /mcp HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n{headers}\r\n");
+        self.stream.write_all(request.as_bytes()).await?;
+        let end = self.read_head().await?;
+        let head = head_text(&self.received, end)?;
+        match status(head)? {
+            200 => Ok(()),
+            other => Err(format!("a stream was answered with {other}").into()),
+        }
+    }
+}
+
+impl<'c> Response<'c> {
+    fn header(&self, name: &str) -> Option<&'c str> {
+        header(self.head, name)
+    }
+
+    fn expect_success(&self) -> Result<(), Failure> {
+        match self.status {
+            200..300 => Ok(()),
+            other => Err(format!("status {other}: {}", String::from_utf8_lossy(self.body)).into()),
+        }
+    }
+}
+
+/// How the end of a body is found.
+enum Framing {
+    Length(usize),
+    Chunks,
+}
+
+impl Framing {
+    fn of(head: &str) -> Result<Self, Failure> {
+        if let Some(length) = header(head, "content-length") {
+            return Ok(Self::Length(length.parse()?));
+        }
+        match header(head, "transfer-encoding") {
+            Some("chunked") => Ok(Self::Chunks),
+            _ => Ok(Self::Length(0)),
+        }
+    }
+
+    /// Where the body ends, if all of it is there.
+    fn end(&self, received: &[u8], head_end: usize) -> Result<Option<usize>, Failure> {
+        match self {
+            Self::Length(length) => {
+                let end = head_end + length;
+                Ok((received.len() >= end).then_some(end))
+            }
+            Self::Chunks => chunks_end(received, head_end),
+        }
+    }
+}
+
+fn chunks_end(received: &[u8], mut at: usize) -> Result<Option<usize>, Failure> {
+    loop {
+        let Some(line) = received.get(at..).and_then(|rest| find(rest, b"\r\n")) else { return Ok(None) };
+        let length = usize::from_str_radix(std::str::from_utf8(&received[at..at + line])?, 16)?;
+        at += line + 2 + length + 2;
+        if length == 0 {
+            return Ok((received.len() >= at).then_some(at));
+        }
+    }
+}
+
+/// A client that calls the tool `getElement` again and again.
+pub(crate) struct Caller {
+    connection: Connection,
+    request: Vec<u8>,
+    id_at: usize,
+    id: u32,
+}
+
+/// Ids have the same number of digits, so that a new one can be written over the last.
+const FIRST_ID: u32 = 100_000_000;
+
+impl Caller {
+    /// Connects, and opens a session in the era that has them.
+    pub(crate) async fn open(address: SocketAddr, era: Era) -> Result<Self, Failure> {
+        let mut connection = Connection::open(address).await?;
+        let (headers, meta) = match era {
+            Era::Handshake => (in_session(connection.handshake().await?.as_deref()), ""),
+            Era::PerRequest => (
+                "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: getElement\r\n".to_owned(),
+                r#","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#,
+            ),
+        };
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"method":"tools/call","params":{{"name":"getElement","arguments":{{"name":"H"}}{meta}}}}}"#
+        );
+        let request = connection.post(&headers, &body);
+        let id_at = find(&request, FIRST_ID.to_string().as_bytes()).ok_or("the request has no id")?;
+        Ok(Self { connection, request, id_at, id: FIRST_ID })
+    }
+
+    /// Calls, and checks the answer.
+    async fn call(&mut self) -> Result<(), Failure> {
+        self.id += 1;
+        let mut digits = self.id;
+        for place in self.request[self.id_at..self.id_at + 9].iter_mut().rev() {
+            *place = b'0' + (digits % 10) as u8;
+            digits /= 10;
+        }
+        let response = self.connection.exchange(&self.request).await?;
+        if response.status != 200 || find(response.body, b"Hydrogen").is_none() {
+            let body = String::from_utf8_lossy(response.body);
+            return Err(format!("a call was answered with {}: {body}", response.status).into());
+        }
+        Ok(())
+    }
+
+    /// Calls that many times, one call after the other.
+    pub(crate) async fn calls(mut self, times: usize) -> Result<Self, Failure> {
+        for _ in 0..times {
+            // One look at the clock per call is the price of never hanging.
+            tokio::time::timeout(ANSWER, self.call()).await??;
+        }
+        Ok(self)
+    }
+}
+
+fn in_session(id: Option<&str>) -> String {
+    let session = id.map(|id| format!("Mcp-Session-Id: {id}\r\n")).unwrap_or_default();
+    format!("MCP-Protocol-Version: 2025-11-25\r\n{session}")
+}
+
+fn head_text(received: &[u8], end: usize) -> Result<&str, Failure> {
+    Ok(std::str::from_utf8(&received[..end])?)
+}
+
+fn status(head: &str) -> Result<u16, Failure> {
+    let code = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
+    Ok(code.ok_or("the response is not HTTP/1.1")?.parse()?)
+}
+
+fn header<'h>(head: &'h str, name: &str) -> Option<&'h str> {
+    let lines = head.split("\r\n").skip(1);
+    let mut fields = lines.filter_map(|line| line.split_once(':'));
+    fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|window| window == part)
+}

@@ -1,0 +1,201 @@
+//! Splicing: changing members of an object as text gives what changing them as a value gives, and
+//! leaves every other member as the bytes that came, in the order they came.
+//!
+//! The input is JSON text, optionally followed by the byte 0xff, which no JSON holds, and by bytes
+//! that the changes are drawn from.
+//!
+//! Held for any JSON: `members`, `entries`, `get`, `items` and `text` find what serde_json finds,
+//! and nothing where it finds nothing.
+//!
+//! A key may stand in an object twice. The contract is the one of most readers, serde_json's maps
+//! among them: the last one counts for `get`, a change of the key is a change of each of them, and
+//! `entries` yields them all. So maps agree on duplicates too, and `entries` is compared with a list
+//! that keeps them. The comparison with maps leaves out what serde_json's values cannot hold, such
+//! as `1e999`; edits leave out objects with keys that no string can hold, such as `"\ud800"`.
+
+#![no_main]
+
+use std::fmt;
+
+use arbitrary::{Arbitrary, Unstructured};
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use rialto::protocol::Raw;
+use rialto::protocol::json::members;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+#[derive(Arbitrary, Debug)]
+struct Change<'a> {
+    key: Key<'a>,
+    /// What to set; nothing means to remove.
+    with: Option<With<'a>>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Key<'a> {
+    /// A key that the object has, or else the empty one.
+    Own(u8),
+    Any(&'a str),
+}
+
+#[derive(Arbitrary, Debug)]
+enum With<'a> {
+    Null,
+    Number(i64),
+    Text(&'a str),
+    /// The object itself, so that structure is set too.
+    Whole,
+}
+
+/// The members of an object as serde_json reads them, duplicates and all.
+struct Pairs<'a>(Vec<(String, &'a RawValue)>);
+
+fuzz_target!(|data: &[u8]| {
+    let mut parts = data.splitn(2, |byte| *byte == 0xff);
+    let text = parts.next().unwrap_or_default();
+    let value = serde_json::from_slice::<Value>(text);
+    let Ok(raw) = Raw::parse(&Bytes::copy_from_slice(text)) else {
+        assert!(value.is_err(), "serde_json takes it");
+        return;
+    };
+    reads_like_serde_json(&raw);
+    let Some(own) = keys(&raw) else { return };
+    let changes: Vec<Change<'_>> = Unstructured::new(parts.next().unwrap_or_default()).arbitrary().unwrap_or_default();
+    let changes: Vec<(&str, Option<Raw>)> =
+        changes.into_iter().map(|change| (change.key.pick(&own), change.with.map(|with| with.write(&raw)))).collect();
+    edits_like_a_map(&raw, &own, &changes);
+});
+
+fn reads_like_serde_json(raw: &Raw) {
+    let string = raw.read::<String>().ok();
+    assert_eq!(raw.text().as_deref(), string.as_deref());
+
+    let items = raw.read::<Vec<&RawValue>>().unwrap_or_default();
+    let items: Vec<&str> = items.into_iter().map(RawValue::get).collect();
+    let found = raw.items();
+    assert_eq!(found.iter().map(text).collect::<Vec<_>>(), items);
+    for item in &found {
+        assert_eq!(item.text().as_deref(), item.read::<String>().ok().as_deref());
+    }
+
+    if !raw.is_object() {
+        assert_eq!(members(raw.as_bytes()).count(), 0);
+        assert_eq!(raw.entries().count(), 0);
+        return;
+    }
+    // A key that is no Unicode, such as a lone surrogate, reads as nothing here. It must not be
+    // taken for a key that can be read, the empty one least of all.
+    let by_range = members(raw.as_bytes()).map(|member| {
+        let key = serde_json::from_slice(&raw.as_bytes()[member.key]).ok();
+        (key, Raw::parse(&Bytes::copy_from_slice(&raw.as_bytes()[member.value])).expect("a member is JSON"))
+    });
+    let by_range: Vec<(Option<String>, Raw)> = by_range.collect();
+    for (_, member) in &by_range {
+        assert_eq!(member.text().as_deref(), member.read::<String>().ok().as_deref());
+    }
+    for key in by_range.iter().filter_map(|(key, _)| key.as_deref()).chain([""]) {
+        let last = by_range.iter().rfind(|(other, _)| other.as_deref() == Some(key));
+        assert_eq!(raw.get(key).as_ref(), last.map(|(_, value)| value), "{key:?}");
+    }
+    if let Ok(Pairs(pairs)) = raw.read() {
+        let theirs: Vec<(Option<&str>, &str)> =
+            pairs.iter().map(|(key, value)| (Some(&key[..]), value.get())).collect();
+        assert_eq!(by_range.iter().map(|(key, value)| (key.as_deref(), text(value))).collect::<Vec<_>>(), theirs);
+        let entries = raw.entries().map(|(key, value)| (Some(key.into_owned()), value));
+        assert_eq!(entries.collect::<Vec<_>>(), by_range);
+    }
+}
+
+fn edits_like_a_map(raw: &Raw, own: &[String], changes: &[(&str, Option<Raw>)]) {
+    let edited = changes.iter().fold(raw.edit(), |edit, (key, value)| match value {
+        Some(value) => edit.set(*key, value.clone()),
+        None => edit.remove(*key),
+    });
+    let edited = edited.finish();
+    assert_eq!(Raw::parse(&edited.bytes()).as_ref().ok(), Some(&edited), "the result is JSON");
+
+    let hits = |(key, value): &(&str, Option<Raw>)| value.is_some() || own.iter().any(|own| own == key);
+    if !raw.is_object() || !changes.iter().any(hits) {
+        assert_eq!(&edited, raw, "nothing was to change");
+    }
+
+    let untouched = |of: &Raw| -> Option<Vec<(String, String)>> {
+        let Pairs(pairs) = of.read().ok()?;
+        let kept = pairs.into_iter().filter(|(key, _)| !changes.iter().any(|(other, _)| other == key));
+        Some(kept.map(|(key, value)| (key, value.get().to_owned())).collect())
+    };
+    assert_eq!(untouched(&edited), untouched(raw), "other members stay as they came");
+
+    // A map and not a value: at the top of a value, serde_json gives one key a meaning of its own.
+    if let Ok(mut expected) = raw.read::<Map<String, Value>>() {
+        for (key, value) in changes {
+            match value.as_ref().map(Raw::read::<Value>) {
+                Some(Ok(value)) => _ = expected.insert((*key).to_owned(), value),
+                Some(Err(_)) => return,
+                None => _ = expected.remove(*key),
+            }
+        }
+        assert_eq!(edited.read::<Map<String, Value>>().expect("values that were read before"), expected);
+    }
+}
+
+/// The keys of an object, none of anything else; nothing when one cannot be read.
+fn keys(raw: &Raw) -> Option<Vec<String>> {
+    if !raw.is_object() {
+        return Some(Vec::new());
+    }
+    raw.read().ok().map(|Pairs(pairs)| pairs.into_iter().map(|(key, _)| key).collect())
+}
+
+fn text(raw: &Raw) -> &str {
+    std::str::from_utf8(raw.as_bytes()).expect("JSON is UTF-8")
+}
+
+impl<'a> Key<'a> {
+    fn pick<'k>(self, own: &'k [String]) -> &'k str
+    where
+        'a: 'k,
+    {
+        match self {
+            Self::Own(n) => own.get(usize::from(n) % own.len().max(1)).map_or("", String::as_str),
+            Self::Any(key) => key,
+        }
+    }
+}
+
+impl With<'_> {
+    fn write(self, object: &Raw) -> Raw {
+        match self {
+            Self::Null => Raw::constant("null"),
+            Self::Number(number) => Raw::of(&number),
+            Self::Text(text) => Raw::of(text),
+            Self::Whole => object.clone(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Pairs<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Pairs<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+
+        deserializer.deserialize_map(Reader)
+    }
+}

@@ -1,0 +1,17 @@
+# What people run; CI runs `check`.
+
+# Everything that must hold: format, lints, docs, tests.
+check:
+    .ci/run
+
+# Every test. Installs the SDKs that it needs on first use.
+test:
+    cargo test --locked
+
+# The benchmark of serving, beside the official Rust SDK.
+bench:
+    cargo bench --bench serve
+
+# One fuzz target for a minute; needs nightly and cargo-fuzz.
+fuzz target:
+    cargo +nightly fuzz run {{target}} fuzz/seeds/{{target}} -- -max_total_time=60

@@ -1,0 +1,199 @@
+//! Every limit, at it and one past it; hosts, origins and what browsers ask.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::harness::{Rialto, initialize, request, survey, until};
+
+#[tokio::test]
+async fn bodies_are_bounded() {
+    let rialto = Rialto::with(|settings| settings.inbound.limits.body_bytes = 500).await;
+    let session = rialto.open("2025-11-25").await;
+    let padded = |size: usize| {
+        let body = request(1, "ping", json!({ "pad": "" })).to_string();
+        let pad = "x".repeat(size - body.len());
+        request(1, "ping", json!({ "pad": pad })).to_string()
+    };
+    assert_eq!(padded(500).len(), 500);
+    assert_eq!(session.post(&Value::Null).body(padded(500)).status().await, 200);
+    let (status, answer) = session.post(&Value::Null).body(padded(501)).json().await;
+    assert_eq!(status, 413);
+    assert!(answer["error"]["message"].as_str().unwrap().contains("500 bytes"));
+
+    // One that does not say beforehand how large it is.
+    let mut stream = tokio::net::TcpStream::connect(rialto.address).await.unwrap();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nhost: localhost\r\nmcp-session-id: {}\r\ncontent-type: application/json\r\naccept: */*\r\ntransfer-encoding: chunked\r\n\r\n",
+        session.id
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let chunk = format!("100\r\n{}\r\n", "x".repeat(256));
+    for _ in 0..3 {
+        stream.write_all(chunk.as_bytes()).await.unwrap();
+    }
+    let mut answer = vec![0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 413");
+}
+
+#[tokio::test]
+async fn a_body_that_never_comes_is_not_waited_for() {
+    let rialto = Rialto::with(|settings| settings.inbound.body_timeout = Duration::from_millis(50)).await;
+    let mut stream = tokio::net::TcpStream::connect(rialto.address).await.unwrap();
+    let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: */*\r\ncontent-length: 10\r\n\r\n{";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 12];
+    tokio::time::timeout(crate::harness::PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(answer, b"HTTP/1.1 408");
+}
+
+#[tokio::test]
+async fn heads_are_bounded() {
+    let rialto = Rialto::with(|settings| {
+        settings.inbound.limits.header_count = 10;
+        settings.inbound.limits.header_bytes = 10_000;
+    })
+    .await;
+    let with = |count: usize| {
+        let mut sending = rialto.send("GET", "/mcp");
+        for n in 1..count {
+            sending = sending.header(&format!("x-{n}"), "1");
+        }
+        sending
+    };
+    assert_eq!(with(10).status().await, 405);
+    assert_eq!(with(11).status().await, 431);
+    assert_eq!(rialto.send("GET", "/mcp").header("x-long", &"x".repeat(9000)).status().await, 405);
+    assert_eq!(rialto.send("GET", "/mcp").header("x-long", &"x".repeat(12_000)).status().await, 431);
+}
+
+#[tokio::test]
+async fn nesting_is_bounded() {
+    let rialto = Rialto::with(|settings| settings.inbound.limits.json_depth = 20).await;
+    let session = rialto.open("2025-11-25").await;
+    let nested = |depth: usize| {
+        let (open, close) = ("[".repeat(depth - 2), "]".repeat(depth - 2));
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"a":{open}{close}}}}}"#)
+    };
+    assert_eq!(session.post(&Value::Null).body(nested(20)).status().await, 200);
+    let (status, answer) = session.post(&Value::Null).body(nested(21)).json().await;
+    assert_eq!(status, 400);
+    assert!(answer["error"]["message"].as_str().unwrap().contains("20 deep"));
+    // Far deeper than any stack.
+    assert_eq!(session.post(&Value::Null).body("[".repeat(1 << 20)).status().await, 400);
+}
+
+#[tokio::test]
+async fn batches_are_bounded() {
+    let rialto = Rialto::with(|settings| settings.inbound.limits.batch_length = 3).await;
+    let session = rialto.open("2025-03-26").await;
+    let batch = |count: i64| Value::Array((0..count).map(|id| request(id, "ping", json!({}))).collect());
+    assert_eq!(session.post(&batch(3)).status().await, 200);
+    assert_eq!(session.post(&batch(4)).refused().await, (400, -32600));
+}
+
+#[tokio::test]
+async fn sessions_are_bounded() {
+    let rialto = Rialto::with(|settings| settings.sessions.sessions = 2).await;
+    let one = rialto.open("2025-11-25").await;
+    let _two = rialto.open("2025-11-25").await;
+    let received = rialto.post("/mcp", &initialize("2025-11-25")).go().await;
+    assert_eq!((received.status, received.header("retry-after")), (503, Some("1")));
+    assert_eq!(rialto.send("GET", "/sse").header("accept", "*/*").status().await, 503);
+    assert_eq!(one.delete().status().await, 200);
+    rialto.open("2025-11-25").await;
+}
+
+#[tokio::test]
+async fn streams_of_a_session_are_bounded() {
+    let rialto = Rialto::with(|settings| settings.sessions.streams = 2).await;
+    let session = rialto.open("2025-11-25").await;
+    let one = session.get().go().await;
+    let two = session.post(&survey(1, 118, 100)).go().await;
+    assert_eq!((one.status, two.status), (200, 200));
+    assert_eq!(session.get().status().await, 429);
+    assert_eq!(session.post(&survey(2, 118, 100)).status().await, 429);
+    drop(one);
+    // The loss of a connection is noticed within moments; until then the limit holds.
+    loop {
+        let status = session.get().status().await;
+        if status == 200 {
+            break;
+        }
+        assert_eq!(status, 429);
+    }
+}
+
+#[tokio::test]
+async fn unused_sessions_end() {
+    let rialto = Rialto::with(|settings| {
+        settings.sessions.idle = Duration::from_millis(50);
+        settings.sessions.retention.age = Duration::from_millis(50);
+    })
+    .await;
+    let session = rialto.open("2025-11-25").await;
+    let used = rialto.open("2025-11-25").await;
+    let _listening = used.get().go().await;
+    until("the unused one is gone", || rialto.inbound.sessions.count() == 1).await;
+    assert_eq!(session.post(&request(1, "ping", json!({}))).status().await, 404);
+    assert_eq!(used.post(&request(1, "ping", json!({}))).status().await, 200);
+}
+
+#[tokio::test]
+async fn strangers_are_turned_away() {
+    let rialto = Rialto::start().await;
+    let session = rialto.open("2025-11-25").await;
+    let ping = request(1, "ping", json!({}));
+    for host in ["localhost", "127.0.0.1:99", "[::1]:3001"] {
+        assert_eq!(session.post(&ping).replace("host", host).status().await, 200, "{host}");
+    }
+    let sendings = || [session.post(&ping), session.get(), session.delete()];
+    for sending in sendings() {
+        assert_eq!(sending.replace("host", "evil.example").status().await, 403);
+    }
+    for origin in ["http://evil.example", "null"] {
+        for sending in sendings() {
+            assert_eq!(sending.header("origin", origin).status().await, 403, "{origin}");
+        }
+    }
+    assert_eq!(rialto.modern("tools/list", json!({})).header("origin", "http://evil.example").status().await, 403);
+    assert_eq!(
+        rialto.send("GET", "/sse").header("accept", "*/*").header("origin", "http://evil.example").status().await,
+        403
+    );
+    assert_eq!(session.post(&ping).header("origin", "http://localhost:5173").status().await, 200);
+}
+
+#[tokio::test]
+async fn browsers_are_told_what_they_may_do() {
+    let rialto = Rialto::start().await;
+    let origin = "http://localhost:5173";
+    let asked = rialto.send("OPTIONS", "/mcp").header("origin", origin).header("access-control-request-method", "POST");
+    let received = asked.header("access-control-request-headers", "mcp-session-id, mcp-param-count").go().await;
+    assert_eq!(received.status, 204);
+    assert_eq!(received.header("access-control-allow-origin"), Some(origin));
+    let allowed = received.header("access-control-allow-headers").unwrap();
+    for name in ["mcp-session-id", "mcp-protocol-version", "last-event-id", "authorization", "mcp-param-count"] {
+        assert!(allowed.contains(name), "{name}");
+    }
+    assert!(received.header("access-control-allow-methods").unwrap().contains("DELETE"));
+    let opened = rialto.post("/mcp", &initialize("2025-11-25")).header("origin", origin).go().await;
+    assert_eq!(opened.header("access-control-allow-origin"), Some(origin));
+    assert!(opened.header("access-control-expose-headers").unwrap().contains("mcp-session-id"));
+    // Also an error can be read by the page.
+    let refused = rialto.post("/mcp", &request(1, "ping", json!({}))).header("origin", origin).go().await;
+    assert_eq!((refused.status, refused.header("access-control-allow-origin")), (400, Some(origin)));
+    let evil = rialto.send("OPTIONS", "/mcp").header("origin", "http://evil.example").go().await;
+    assert_eq!((evil.status, evil.header("access-control-allow-origin")), (403, None));
+}
+
+#[tokio::test]
+async fn text_from_outside_stays_in_its_place() {
+    let rialto = Rialto::start().await;
+    let sending = rialto.post("/mcp", &request(1, "ping", json!({})));
+    let received = sending.header("mcp-session-id", &"x".repeat(5000)).go().await;
+    assert_eq!(received.status, 404);
+    assert!(received.text().await.len() < 400, "what a client says is told back in part only");
+}

@@ -1,0 +1,17 @@
+//! Everything that can be seen from outside, over real sockets on ports that the system chooses.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "a test that cannot go on should panic")]
+#![allow(unreachable_pub, reason = "nobody outside uses a test")]
+
+mod checklist;
+mod harness;
+mod limits;
+mod peers;
+mod per_request;
+mod process;
+mod rmcp_client;
+mod sse;
+mod stdio;
+mod stop;
+mod streamable;
+mod streams;

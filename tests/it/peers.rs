@@ -1,0 +1,170 @@
+//! The official TypeScript and Python SDKs as clients: every transport and revision they speak.
+//!
+//! The scripts under `tests/peers` go through one scenario each and report what they saw; here
+//! that is compared with what the periodic table is known to serve. What they need is installed
+//! on first use.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::harness::Rialto;
+
+/// An SDK, and how its script is run.
+#[derive(Clone, Copy)]
+struct Peer {
+    name: &'static str,
+    interpreter: &'static str,
+    script: &'static str,
+}
+
+const TS1: Peer = Peer { name: "ts1", interpreter: "node/node_modules/.bin/node", script: "node/ts1.mjs" };
+const TS2: Peer = Peer { name: "ts2", interpreter: "node/node_modules/.bin/node", script: "node/ts2.mjs" };
+const PY1: Peer = Peer { name: "py1", interpreter: "py1/bin/python", script: "python/py1.py" };
+const PY2: Peer = Peer { name: "py2", interpreter: "py2/bin/python", script: "python/py2.py" };
+
+/// What an SDK that speaks the handshake era only is asked for.
+const OLD: &[&str] = &["", "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"];
+/// What an SDK of both eras is asked for.
+const BOTH: &[&str] = &["", "auto", "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"];
+/// The older transport begins with a handshake, so nothing is pinned to the other era there.
+const BOTH_SSE: &[&str] = &["", "auto", "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers")
+}
+
+/// Installs the SDKs, once.
+fn installed() -> &'static Path {
+    static PLACE: OnceLock<PathBuf> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers");
+        let status = std::process::Command::new("bash").arg(source().join("setup.sh")).arg(&place).status();
+        assert!(status.expect("bash runs").success(), "the SDKs could not be installed; the lines above say why");
+        place
+    })
+}
+
+/// Runs one scenario.
+async fn report(peer: Peer, revision: &str, transport: &str, target: &[String]) -> Value {
+    let place = tokio::task::spawn_blocking(installed).await.unwrap();
+    let script = if peer.script.starts_with("node/") { place.join(peer.script) } else { source().join(peer.script) };
+    let mut command = Command::new(place.join(peer.interpreter));
+    command.arg(script).arg(transport).args(target).stdin(Stdio::null()).kill_on_drop(true);
+    if !revision.is_empty() {
+        command.env("PEER_REVISION", revision);
+    }
+    let output =
+        tokio::time::timeout(Duration::from_secs(90), command.output()).await.expect("an end in time").unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} {transport} {revision}: {text}\n{errors}", peer.name);
+    serde_json::from_str(text.trim()).unwrap_or_else(|error| panic!("{error}: {text}\n{errors}"))
+}
+
+/// What was negotiated when `asked` was asked for.
+fn negotiated<'a>(peer: Peer, asked: &'a str, transport: &str) -> &'a str {
+    let both_eras = matches!(peer.name, "ts2" | "py2") && transport != "sse";
+    match asked {
+        "auto" if both_eras => "2026-07-28",
+        // This one probes unless it is told otherwise.
+        "" if peer.name == "py2" && both_eras => "2026-07-28",
+        "2026-07-28" if both_eras => "2026-07-28",
+        "" | "auto" | "2026-07-28" => "2025-11-25",
+        revision => revision,
+    }
+}
+
+fn check(peer: Peer, asked: &str, transport: &str, report: &Value) {
+    let context = format!("{} {transport} {asked:?}: {report}", peer.name);
+    let revision = negotiated(peer, asked, transport);
+    let structured = revision >= "2025-06-18";
+    assert_eq!(report["revision"], revision, "{context}");
+    let hydrogen = "元素名称: 氢 (qīng, Hydrogen), 原子序数: 1, 符号: H, 相对原子质量: 1.008, 周期: 1, 族: IA";
+    let iron = "元素名称: 铁 (tiě, Iron), 原子序数: 26, 符号: Fe, 相对原子质量: 55.845, 周期: 4, 族: VIII";
+    for (key, text) in [("call", hydrogen), ("unicode", hydrogen), ("position", iron)] {
+        assert_eq!(report[key]["text"], text, "{context}");
+        assert_ne!(report[key]["isError"], true, "{context}");
+    }
+    for key in ["call", "position"] {
+        assert_eq!(report[key]["structured"]["content"] == report[key]["text"], structured, "{context}");
+    }
+    assert_eq!(report["unknown"]["isError"], true, "{context}");
+    assert!(report["unknown"]["text"].as_str().unwrap().starts_with("元素不存在"), "{context}");
+    assert_eq!(report["tools"], json!(["getElement", "getElementByPosition", "surveyElements"]), "{context}");
+    assert_eq!(report["resources"], json!(["elements://table", "elements://spotlight"]), "{context}");
+    assert_eq!(report["templates"], json!(["elements://symbol/{symbol}"]), "{context}");
+    assert_eq!(report["prompts"], json!(["describeElement"]), "{context}");
+    assert_eq!(report["completion"], json!(["Hydrogen"]), "{context}");
+    assert!(report["prompt"].as_str().unwrap().contains("Iron"), "{context}");
+    assert!(report["read"]["text"].as_str().unwrap().contains("\"symbol\":\"Fe\""), "{context}");
+    assert_eq!(report["surveyText"], "5 elements: H He Li Be B", "{context}");
+    // The TypeScript SDKs drop a notice that arrives in one piece with the answer.
+    let progress: Vec<u64> = serde_json::from_value(report["progress"].clone()).unwrap();
+    assert!(progress.len() >= 4 && (1..).zip(&progress).all(|(n, seen)| n == *seen), "{context}");
+    assert_eq!(report["cancelled"], true, "{context}");
+    assert_eq!(report["updated"][0], "elements://spotlight", "{context}");
+    assert_eq!(report["protocolError"]["code"], -32602, "{context}");
+    // The second TypeScript SDK shows the newer code whatever it gets.
+    let missing = if revision == "2026-07-28" || peer.name == "ts2" { -32602 } else { -32002 };
+    assert_eq!(report["resourceError"]["code"], missing, "{context}");
+    assert_eq!(report["ping"], if revision == "2026-07-28" { json!("unsupported") } else { json!(true) }, "{context}");
+    assert_eq!(report["logs"][0]["level"], "debug", "{context}");
+    assert_eq!(report["closed"], true, "{context}");
+    if report["server"] != "unsupported" {
+        assert_eq!(report["server"]["name"], "elements", "{context}");
+    }
+}
+
+async fn over_http(peer: Peer, transport: &str, revisions: &[&str]) {
+    let rialto = Rialto::with(|settings| settings.spotlight = Duration::from_millis(300)).await;
+    let path = if transport == "sse" { "/sse" } else { "/mcp" };
+    for revision in revisions {
+        let seen = report(peer, revision, transport, &[rialto.url(path)]).await;
+        check(peer, revision, transport, &seen);
+    }
+    let sessions = &rialto.inbound.sessions;
+    crate::harness::until("every session was ended", || sessions.count() == 0).await;
+}
+
+async fn over_stdio(peer: Peer, revisions: &[&str]) {
+    let command = [env!("CARGO_BIN_EXE_rialto"), "stdio", "--spotlight-ms", "300"].map(str::to_owned);
+    for revision in revisions {
+        let seen = report(peer, revision, "stdio", &command).await;
+        check(peer, revision, "stdio", &seen);
+    }
+}
+
+macro_rules! peers {
+    ($($name:ident: $peer:ident, $http:ident, $sse:ident;)+) => {
+        $(mod $name {
+            use super::*;
+
+            #[tokio::test]
+            async fn over_streamable_http() {
+                over_http($peer, "http", $http).await;
+            }
+
+            #[tokio::test]
+            async fn over_http_and_sse() {
+                over_http($peer, "sse", $sse).await;
+            }
+
+            #[tokio::test]
+            async fn over_stdio() {
+                super::over_stdio($peer, $http).await;
+            }
+        })+
+    };
+}
+
+peers! {
+    typescript_1: TS1, OLD, OLD;
+    typescript_2: TS2, BOTH, BOTH_SSE;
+    python_1: PY1, OLD, OLD;
+    python_2: PY2, BOTH, BOTH_SSE;
+}

@@ -1,0 +1,332 @@
+//! 2026-07-28: every request stands by itself.
+
+use std::time::Duration;
+
+use rialto::exchange::Change;
+use serde_json::{Value, json};
+
+use crate::harness::{PER_REQUEST, Rialto, initialize, modern, notification};
+
+const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+
+#[tokio::test]
+async fn a_request_is_served_without_a_session() {
+    let rialto = Rialto::start().await;
+    let sending = rialto.modern("tools/call", json!({ "name": "getElement", "arguments": { "name": "Fe" } }));
+    let received = sending.header("mcp-session-id", "http:anything").go().await;
+    assert_eq!((received.status, received.header("mcp-session-id")), (200, None));
+    let answer = received.json().await;
+    assert_eq!(answer["result"]["resultType"], "complete");
+    assert_eq!(answer["result"]["_meta"][SERVER_INFO]["name"], "elements");
+    assert_eq!(answer["result"]["structuredContent"]["symbol"], "Fe");
+    assert_eq!(rialto.inbound.sessions.count(), 0);
+}
+
+#[tokio::test]
+async fn every_result_says_what_it_is_and_how_long_it_holds() {
+    let rialto = Rialto::start().await;
+    for (method, params, cached) in [
+        ("server/discover", json!({}), true),
+        ("tools/list", json!({}), true),
+        ("prompts/list", json!({}), true),
+        ("resources/list", json!({}), true),
+        ("resources/templates/list", json!({}), true),
+        ("resources/read", json!({ "uri": "elements://table" }), true),
+        ("tools/call", json!({ "name": "getElement", "arguments": { "name": "X" } }), false),
+        ("prompts/get", json!({ "name": "describeElement", "arguments": { "name": "H" } }), false),
+        (
+            "completion/complete",
+            json!({ "ref": { "type": "ref/prompt", "name": "describeElement" }, "argument": { "name": "name", "value": "Hy" } }),
+            false,
+        ),
+    ] {
+        let (status, answer) = rialto.modern(method, params).json().await;
+        let result = &answer["result"];
+        assert_eq!((status, &result["resultType"]), (200, &json!("complete")), "{method}: {answer}");
+        assert!(result["_meta"][SERVER_INFO]["version"].is_string(), "{method}");
+        assert_eq!(result["ttlMs"].is_u64(), cached, "{method}");
+        assert_eq!(matches!(result["cacheScope"].as_str(), Some("public" | "private")), cached, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn discovery_tells_the_truth() {
+    let rialto = Rialto::start().await;
+    let (_, answer) = rialto.modern("server/discover", json!({})).json().await;
+    assert_eq!(answer["result"]["supportedVersions"], json!([PER_REQUEST]));
+    let capabilities = answer["result"]["capabilities"].as_object().unwrap();
+    let lists = [("tools", "tools/list"), ("prompts", "prompts/list"), ("resources", "resources/list")];
+    for (family, list) in lists {
+        assert!(capabilities.contains_key(family));
+        assert_eq!(rialto.modern(list, json!({})).status().await, 200);
+    }
+}
+
+/// One row a fault; the first check that fails answers, always as JSON, always with the id.
+#[tokio::test]
+async fn faulty_requests_are_refused_in_order() {
+    let rialto = Rialto::start().await;
+    let list = |change: &dyn Fn(&mut Value)| {
+        let mut body = modern(json!("id"), "tools/list", json!({}));
+        change(&mut body["params"]["_meta"]);
+        rialto.post("/mcp", &body)
+    };
+    let good = || list(&|_| {}).header("mcp-protocol-version", PER_REQUEST).header("mcp-method", "tools/list");
+    let version = "io.modelcontextprotocol/protocolVersion";
+    let capabilities = "io.modelcontextprotocol/clientCapabilities";
+    let level = "io.modelcontextprotocol/logLevel";
+    let remove = |key: &'static str| move |meta: &mut Value| drop(meta.as_object_mut().unwrap().remove(key));
+    let headed = |sending: crate::harness::Sending, version: &str| {
+        sending.header("mcp-protocol-version", version).header("mcp-method", "tools/list")
+    };
+    assert_eq!(good().status().await, 200);
+    let cases = [
+        ("no version in the body", headed(list(&remove(version)), PER_REQUEST), 400, -32602),
+        ("no capabilities", headed(list(&remove(capabilities)), PER_REQUEST), 400, -32602),
+        (
+            "capabilities of the wrong type",
+            headed(list(&|meta| meta[capabilities] = json!([])), PER_REQUEST),
+            400,
+            -32602,
+        ),
+        ("a level that does not exist", headed(list(&|meta| meta[level] = json!("loud")), PER_REQUEST), 400, -32602),
+        ("no version header", good().without("mcp-protocol-version"), 400, -32020),
+        (
+            "another version in the header",
+            headed(list(&|meta| meta[version] = json!("v999")), PER_REQUEST),
+            400,
+            -32020,
+        ),
+        ("an unknown version in both", headed(list(&|meta| meta[version] = json!("v999")), "v999"), 400, -32022),
+        ("no method header", good().without("mcp-method"), 400, -32020),
+        ("the method in capitals", good().replace("mcp-method", "TOOLS/LIST"), 400, -32020),
+        ("the method twice", good().header("mcp-method", "tools/list"), 400, -32020),
+        ("the version twice", good().header("mcp-protocol-version", PER_REQUEST), 400, -32020),
+    ];
+    for (what, sending, status, code) in cases {
+        let received = sending.go().await;
+        assert_eq!(received.header("content-type"), Some("application/json"), "{what}");
+        assert_eq!(received.status, status, "{what}");
+        let answer = received.json().await;
+        assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(code), &json!("id")), "{what}");
+    }
+    let (_, answer) = headed(list(&|meta| meta[version] = json!("v999")), "v999").json().await;
+    assert_eq!(answer["error"]["data"], json!({ "supported": [PER_REQUEST], "requested": "v999" }));
+    assert_eq!(good().without("mcp-method").header("MCP-METHOD", " tools/list ").status().await, 200);
+    let no_info = rialto.modern("tools/list", json!({}));
+    assert_eq!(no_info.status().await, 200, "the client's name is not required");
+}
+
+#[tokio::test]
+async fn the_name_header_mirrors_the_body() {
+    let rialto = Rialto::start().await;
+    let params = json!({ "name": "getElement", "arguments": { "name": "H" } });
+    let sending = || rialto.modern("tools/call", params.clone());
+    for (name, status) in [
+        (Some("getElement"), 200),
+        (Some("  getElement  "), 200),
+        (Some("=?base64?Z2V0RWxlbWVudA==?="), 200),
+        (Some("=?base64?Z2V0RWxlbWVudA?="), 400),
+        (Some("=?base64?Z2V0RWxlbWVu*?="), 400),
+        (Some("getelement"), 400),
+        (Some("=?base64?getElement"), 400),
+        (None, 400),
+    ] {
+        let sending = match name {
+            Some(name) => sending().replace("mcp-name", name),
+            None => sending().without("mcp-name"),
+        };
+        assert_eq!(sending.status().await, status, "{name:?}");
+    }
+    assert_eq!(sending().header("mcp-name", "getElement").refused().await, (400, -32020), "twice");
+    for (method, params) in [
+        ("prompts/get", json!({ "name": "describeElement", "arguments": { "name": "氢" } })),
+        ("resources/read", json!({ "uri": "elements://symbol/H" })),
+    ] {
+        assert_eq!(rialto.modern(method, params.clone()).status().await, 200);
+        assert_eq!(rialto.modern(method, params).without("mcp-name").refused().await, (400, -32020), "{method}");
+    }
+    // A name outside of ASCII travels in the Base64 form.
+    let (status, answer) = rialto.modern("tools/call", json!({ "name": "氢" })).json().await;
+    assert_eq!((status, &answer["error"]["code"]), (200, &json!(-32602)));
+}
+
+#[tokio::test]
+async fn annotated_arguments_are_mirrored() {
+    let rialto = Rialto::start().await;
+    let sending = |count: Value| {
+        rialto.modern("tools/call", json!({ "name": "surveyElements", "arguments": { "count": count, "delayMs": 0 } }))
+    };
+    assert_eq!(sending(json!(2)).header("mcp-param-count", "2").status().await, 200);
+    assert_eq!(sending(json!(2)).header("Mcp-Param-Count", "2.0").status().await, 200);
+    assert_eq!(sending(json!(2)).refused().await, (400, -32020), "it is missing");
+    assert_eq!(sending(json!(2)).header("mcp-param-count", "3").refused().await, (400, -32020));
+    assert_eq!(sending(Value::Null).header("mcp-param-count", "3").refused().await, (400, -32020));
+    assert_eq!(sending(Value::Null).status().await, 200, "no argument, no header");
+    assert_eq!(sending(json!(2)).header("mcp-param-count", "2").header("mcp-param-other", "x").status().await, 200);
+}
+
+#[tokio::test]
+async fn methods_of_the_other_era_do_not_exist() {
+    let rialto = Rialto::start().await;
+    for method in [
+        "ping",
+        "logging/setLevel",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "initialize",
+        "tasks/list",
+        "tasks/result",
+        "no/such",
+    ] {
+        assert_eq!(rialto.modern(method, json!({})).refused().await, (404, -32601), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn the_body_decides_the_era() {
+    let rialto = Rialto::start().await;
+    let body = initialize("2025-11-25");
+    let refused = rialto.post("/mcp", &body).header("mcp-protocol-version", PER_REQUEST).refused().await;
+    assert_eq!(refused, (400, -32020));
+    let accepted = rialto.post("/mcp", &body).header("mcp-protocol-version", "2025-11-25");
+    assert_eq!(accepted.status().await, 200);
+    let bare = rialto.post("/mcp", &json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }));
+    let (status, answer) =
+        bare.header("mcp-protocol-version", PER_REQUEST).header("mcp-method", "tools/list").json().await;
+    assert_eq!(status, 400);
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("protocolVersion") && message.contains("clientCapabilities"), "{message}");
+    let batch = json!([modern(json!(1), "tools/list", json!({}))]);
+    assert_eq!(rialto.post("/mcp", &batch).refused().await, (400, -32600));
+}
+
+#[tokio::test]
+async fn notifications_are_taken_and_answers_are_not() {
+    let rialto = Rialto::start().await;
+    let cancel = notification("notifications/cancelled", json!({ "requestId": 1 }));
+    let received = rialto.post("/mcp", &cancel).header("mcp-protocol-version", PER_REQUEST).go().await;
+    assert_eq!((received.status, received.text().await.as_str()), (202, ""));
+    let mut enveloped = modern(json!(1), "notifications/cancelled", json!({ "requestId": 1 }));
+    enveloped.as_object_mut().unwrap().remove("id");
+    assert_eq!(rialto.post("/mcp", &enveloped).status().await, 202);
+    let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": {} });
+    assert_eq!(rialto.post("/mcp", &answer).header("mcp-protocol-version", PER_REQUEST).status().await, 400);
+}
+
+#[tokio::test]
+async fn missing_things_are_invalid_params() {
+    let rialto = Rialto::start().await;
+    for (method, params) in [
+        ("resources/read", json!({ "uri": "elements://nope" })),
+        ("tools/call", json!({ "name": "nope" })),
+        ("tools/list", json!({ "cursor": "" })),
+        ("tools/list", json!({ "cursor": "x" })),
+    ] {
+        assert_eq!(rialto.modern(method, params.clone()).refused().await, (200, -32602), "{method} {params}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_has_no_ids_and_ends_with_the_answer() {
+    let rialto = Rialto::start().await;
+    let params =
+        json!({ "name": "surveyElements", "arguments": { "count": 3, "delayMs": 1 }, "_meta": { "progressToken": 9 } });
+    let received = rialto.modern("tools/call", params).header("mcp-param-count", "3").go().await;
+    assert_eq!(received.header("x-accel-buffering"), Some("no"));
+    let events = received.events().rest_events().await;
+    assert!(events.iter().all(|event| event.id.is_none() && event.retry.is_none() && !event.data.is_empty()));
+    let messages: Vec<Value> = events.iter().map(|event| serde_json::from_str(&event.data).unwrap()).collect();
+    assert_eq!(messages.len(), 4);
+    assert_eq!(messages[0]["params"]["progressToken"], 9);
+    assert_eq!(messages[3]["result"]["resultType"], "complete");
+}
+
+#[tokio::test]
+async fn logs_come_only_when_a_level_is_named() {
+    let rialto = Rialto::start().await;
+    let lookup = |meta: Value| {
+        rialto.modern("tools/call", json!({ "name": "getElement", "arguments": { "name": "H" }, "_meta": meta }))
+    };
+    assert!(!lookup(json!({})).go().await.is_events());
+    assert!(!lookup(json!({ "io.modelcontextprotocol/logLevel": "info" })).go().await.is_events());
+    let messages = lookup(json!({ "io.modelcontextprotocol/logLevel": "debug" })).go().await.events().rest().await;
+    assert_eq!(messages[0]["method"], "notifications/message");
+    assert_eq!(messages.len(), 2);
+}
+
+#[tokio::test]
+async fn closing_the_stream_gives_the_call_up() {
+    for stream_after in [Duration::from_millis(10), Duration::from_secs(60)] {
+        let mut rialto = Rialto::with(|settings| settings.inbound.stream_after = stream_after).await;
+        let params = json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": 5000 } });
+        let going = rialto.modern("tools/call", params).header("mcp-param-count", "118").go();
+        let closed = tokio::time::timeout(Duration::from_millis(200), going).await;
+        assert_eq!(closed.is_ok(), stream_after < Duration::from_secs(1), "one is a stream, one still waits");
+        drop(closed);
+        rialto.begin_stop();
+        assert!(rialto.stopped().await, "nothing runs any more");
+    }
+}
+
+#[tokio::test]
+async fn listening_is_acknowledged_first_and_ended_last() {
+    let mut rialto = Rialto::with(|settings| settings.spotlight = Duration::from_millis(50)).await;
+    for (id, header) in [(json!(7), "7"), (json!("7"), "\"7\"")] {
+        let wishes = json!({ "notifications": { "toolsListChanged": true, "resourceSubscriptions": ["elements://spotlight"], "unknown": true } });
+        let body = modern(id.clone(), "subscriptions/listen", wishes);
+        let sending = rialto
+            .post("/mcp", &body)
+            .header("mcp-protocol-version", PER_REQUEST)
+            .header("mcp-method", "subscriptions/listen");
+        let mut events = sending.go().await.events();
+        let first = events.message().await.unwrap();
+        assert_eq!(first["method"], "notifications/subscriptions/acknowledged", "{header}");
+        assert_eq!(first["params"]["_meta"][SUBSCRIPTION], id);
+        assert_eq!(
+            first["params"]["notifications"],
+            json!({ "toolsListChanged": true, "resourceSubscriptions": ["elements://spotlight"] })
+        );
+        rialto.group().publish(Change::Prompts);
+        rialto.group().publish(Change::Tools);
+        let mut seen = std::collections::BTreeSet::new();
+        while seen.len() < 2 {
+            let message = events.message().await.unwrap();
+            assert_eq!(message["params"]["_meta"][SUBSCRIPTION], id);
+            assert_ne!(message["method"], "notifications/prompts/list_changed", "nobody asked");
+            seen.insert(message["method"].as_str().unwrap().to_owned());
+        }
+    }
+    let sending = rialto.modern("subscriptions/listen", json!({ "notifications": {} }));
+    let mut events = sending.go().await.events();
+    assert!(events.message().await.is_some());
+    rialto.begin_stop();
+    let last = events.message().await.unwrap();
+    assert_eq!((&last["id"], &last["result"]["resultType"]), (&json!(1), &json!("complete")));
+    assert_eq!(last["result"]["_meta"][SUBSCRIPTION], 1);
+    assert!(events.message().await.is_none());
+    assert!(rialto.stopped().await);
+}
+
+#[tokio::test]
+async fn wishes_that_make_no_sense_are_refused() {
+    let rialto = Rialto::start().await;
+    for params in [
+        json!({}),
+        json!({ "notifications": 1 }),
+        json!({ "notifications": { "toolsListChanged": "yes" } }),
+        json!({ "notifications": { "resourceSubscriptions": "x" } }),
+    ] {
+        assert_eq!(rialto.modern("subscriptions/listen", params.clone()).refused().await, (200, -32602), "{params}");
+    }
+}
+
+#[tokio::test]
+async fn lists_come_in_the_same_order_every_time() {
+    let rialto = Rialto::start().await;
+    let (_, first) = rialto.modern("tools/list", json!({})).json().await;
+    for _ in 0..5 {
+        assert_eq!(rialto.modern("tools/list", json!({})).json().await.1, first);
+    }
+}

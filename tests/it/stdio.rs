@@ -1,0 +1,206 @@
+//! Standard input and output, both eras, on an in-memory pipe.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rialto::app::{App, Settings};
+use rialto::exchange::Change;
+use rialto::gateway::Group;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
+use tokio::task::JoinHandle;
+
+use crate::harness::{HANDSHAKE, PATIENCE, call, initialize, modern, notification, request, survey};
+
+struct Pipe {
+    input: Option<WriteHalf<DuplexStream>>,
+    output: Lines<BufReader<ReadHalf<DuplexStream>>>,
+    group: Arc<Group>,
+    served: JoinHandle<std::io::Result<()>>,
+}
+
+impl Pipe {
+    async fn open() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    async fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        let app = App::new(settings);
+        let group = Arc::clone(app.gateway().group(None).unwrap());
+        let (ours, theirs) = tokio::io::duplex(1 << 16);
+        let (read, write) = tokio::io::split(theirs);
+        let inbound = Arc::clone(app.inbound());
+        tokio::spawn(Arc::clone(&inbound).look_after_sessions());
+        let served = tokio::spawn(inbound.serve_stdio(Arc::clone(&group), BufReader::new(read), write));
+        let (output, input) = tokio::io::split(ours);
+        Self { input: Some(input), output: BufReader::new(output).lines(), group, served }
+    }
+
+    async fn write(&mut self, text: &[u8]) {
+        self.input.as_mut().unwrap().write_all(text).await.unwrap();
+    }
+
+    async fn send(&mut self, message: &Value) {
+        self.write(format!("{message}\n").as_bytes()).await;
+    }
+
+    async fn read(&mut self) -> Option<Value> {
+        let line = tokio::time::timeout(PATIENCE, self.output.next_line()).await.expect("a line in time").unwrap()?;
+        Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")))
+    }
+
+    async fn ask(&mut self, message: &Value) -> Value {
+        self.send(message).await;
+        loop {
+            let answer = self.read().await.unwrap();
+            if answer.get("id") == message.get("id") {
+                return answer;
+            }
+        }
+    }
+
+    /// Ends the input, and takes what still comes.
+    async fn close(mut self) -> Vec<Value> {
+        let mut input = self.input.take().unwrap();
+        input.shutdown().await.unwrap();
+        let mut rest = Vec::new();
+        while let Some(message) = self.read().await {
+            rest.push(message);
+        }
+        self.served.await.unwrap().unwrap();
+        rest
+    }
+}
+
+#[tokio::test]
+async fn every_handshake_revision_works() {
+    for revision in HANDSHAKE {
+        let mut pipe = Pipe::open().await;
+        assert_eq!(pipe.ask(&initialize(revision)).await["result"]["protocolVersion"], revision);
+        pipe.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
+        let answer = pipe.ask(&call(1, "getElement", json!({ "name": "Oxygen" }))).await;
+        assert!(answer["result"]["content"][0]["text"].as_str().unwrap().contains("氧"));
+        pipe.group.publish(Change::Tools);
+        assert_eq!(pipe.read().await.unwrap()["method"], "notifications/tools/list_changed");
+        assert_eq!(pipe.close().await, Vec::<Value>::new());
+    }
+}
+
+#[tokio::test]
+async fn the_per_request_era_works() {
+    let mut pipe = Pipe::open().await;
+    let answer =
+        pipe.ask(&modern(json!(1), "tools/call", json!({ "name": "getElement", "arguments": { "name": "O" } }))).await;
+    assert_eq!(answer["result"]["resultType"], "complete");
+    let wishes = json!({ "notifications": { "toolsListChanged": true } });
+    pipe.send(&modern(json!("l"), "subscriptions/listen", wishes)).await;
+    assert_eq!(pipe.read().await.unwrap()["method"], "notifications/subscriptions/acknowledged");
+    pipe.group.publish(Change::Tools);
+    let change = pipe.read().await.unwrap();
+    assert_eq!(change["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], "l");
+    let slow = modern(
+        json!(2),
+        "tools/call",
+        json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": 20 }, "_meta": { "progressToken": 1 } }),
+    );
+    pipe.send(&slow).await;
+    assert_eq!(pipe.read().await.unwrap()["method"], "notifications/progress");
+    pipe.send(&notification("notifications/cancelled", json!({ "requestId": 2 }))).await;
+    let unknown = pipe.ask(&modern(json!(2), "ping", json!({}))).await;
+    assert_eq!(unknown["error"]["code"], -32601, "the id is free again, and nothing came for the old call");
+    let rest = pipe.close().await;
+    assert_eq!(rest[0]["result"]["_meta"]["io.modelcontextprotocol/subscriptionId"], "l", "{rest:?}");
+    assert_eq!(rest[1]["method"], "notifications/cancelled");
+    assert_eq!(rest.len(), 2);
+}
+
+#[tokio::test]
+async fn the_first_request_decides_the_era() {
+    // A client may ask what there is, and then go on in the other era.
+    let mut pipe = Pipe::open().await;
+    let discovered = pipe.ask(&modern(json!("probe"), "server/discover", json!({}))).await;
+    assert_eq!(discovered["result"]["supportedVersions"], json!(["2026-07-28"]));
+    assert!(pipe.ask(&initialize("2025-06-18")).await.get("result").is_some());
+    let other = pipe.ask(&modern(json!(2), "tools/list", json!({}))).await;
+    assert_eq!(other["error"]["code"], -32600);
+
+    let mut pipe = Pipe::open().await;
+    pipe.ask(&modern(json!(1), "tools/list", json!({}))).await;
+    let refused = pipe.ask(&initialize("2025-06-18")).await;
+    assert_eq!(refused["error"]["code"], -32022);
+    assert_eq!(refused["error"]["data"]["supported"], json!(["2026-07-28"]));
+    assert_eq!(pipe.ask(&request(2, "tools/list", json!({}))).await["error"]["code"], -32602);
+
+    // What cannot be understood decides nothing.
+    let mut pipe = Pipe::open().await;
+    let mut broken = modern(json!(1), "tools/list", json!({}));
+    broken["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("v999");
+    assert_eq!(pipe.ask(&broken).await["error"]["code"], -32022);
+    broken["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!(5);
+    assert_eq!(pipe.ask(&broken).await["error"]["code"], -32602);
+    assert!(pipe.ask(&initialize("2025-06-18")).await.get("result").is_some());
+}
+
+#[tokio::test]
+async fn rubbish_is_answered_and_survived() {
+    let mut pipe = Pipe::with(|settings| settings.inbound.limits.body_bytes = 1000).await;
+    pipe.write(b"\n\r\n   \n\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\r\n").await;
+    assert_eq!(pipe.read().await.unwrap()["id"], 1);
+    for (line, code) in [("{", -32700), ("[]", -32600), ("{}", -32600), ("[[[[", -32700)] {
+        pipe.write(format!("{line}\n").as_bytes()).await;
+        assert_eq!(pipe.read().await.unwrap()["error"]["code"], code, "{line}");
+    }
+    pipe.write(&[b'x'; 5000]).await;
+    pipe.write(b"\n").await;
+    let answer = pipe.read().await.unwrap();
+    assert!(answer["error"]["message"].as_str().unwrap().contains("1000 bytes"));
+    pipe.write(format!("{}{}\n", "[".repeat(200), "]".repeat(200)).as_bytes()).await;
+    assert!(pipe.read().await.unwrap()["error"]["message"].as_str().unwrap().contains("128 deep"));
+    assert_eq!(pipe.ask(&request(2, "ping", json!({}))).await["result"], json!({}));
+}
+
+#[tokio::test]
+async fn what_runs_at_the_end_of_the_input_is_finished() {
+    let mut pipe = Pipe::open().await;
+    pipe.ask(&initialize("2025-11-25")).await;
+    pipe.send(&survey(1, 3, 20)).await;
+    pipe.send(&call(2, "getElement", json!({ "name": "H" }))).await;
+    let rest = pipe.close().await;
+    let ids: Vec<i64> = rest.iter().filter_map(|message| message["id"].as_i64()).collect();
+    assert_eq!(ids, [2, 1]);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_loses_nothing() {
+    let mut pipe = Pipe::open().await;
+    pipe.ask(&initialize("2025-11-25")).await;
+    // Far more than the pipe and the queue hold, before anything is read.
+    for id in 0..40 {
+        pipe.send(&survey(id, 118, 0)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut answers = 0;
+    let mut progress = 0;
+    while answers < 40 {
+        let message = pipe.read().await.unwrap();
+        answers += u32::from(message.get("id").is_some());
+        progress += u32::from(message["method"] == "notifications/progress");
+    }
+    assert_eq!(progress, 40 * 118);
+}
+
+#[tokio::test]
+async fn batches_are_lines_of_one_revision() {
+    let mut pipe = Pipe::open().await;
+    pipe.ask(&initialize("2025-03-26")).await;
+    pipe.send(&json!([request(1, "ping", json!({})), request(2, "ping", json!({}))])).await;
+    let mut ids = [pipe.read().await.unwrap()["id"].as_i64(), pipe.read().await.unwrap()["id"].as_i64()];
+    ids.sort();
+    assert_eq!(ids, [Some(1), Some(2)]);
+    let mut pipe = Pipe::open().await;
+    pipe.ask(&initialize("2025-06-18")).await;
+    pipe.send(&json!([request(1, "ping", json!({}))])).await;
+    assert_eq!(pipe.read().await.unwrap()["error"]["code"], -32600);
+}

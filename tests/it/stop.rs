@@ -1,0 +1,105 @@
+//! Stopping: what runs may finish, what listens is told goodbye, what comes is sent away.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::harness::{Rialto, initialize, request, survey, until};
+
+#[tokio::test]
+async fn running_calls_finish_and_streams_end() {
+    let mut rialto = Rialto::start().await;
+    let (listening, running, old) = {
+        let session = rialto.open("2025-11-25").await;
+        let mut listening = session.get().go().await.events();
+        listening.next().await.unwrap();
+        let mut running = session.post(&survey(1, 10, 30)).go().await.events();
+        assert!(running.message().await.is_some());
+        let mut old = rialto.send("GET", "/sse").header("accept", "text/event-stream").go().await.events();
+        old.next().await.unwrap();
+        (listening, running, old)
+    };
+    rialto.begin_stop();
+    let messages = running.rest().await;
+    assert_eq!(messages.last().unwrap()["id"], 1, "the call was let finish");
+    assert!(listening.rest().await.is_empty());
+    assert!(old.rest().await.is_empty());
+    assert!(rialto.stopped().await);
+}
+
+#[tokio::test]
+async fn nothing_new_is_taken() {
+    let mut rialto = Rialto::start().await;
+    let address = rialto.address;
+    // A connection that is open stays so while a call runs; new requests on it are sent away.
+    let mut kept = KeptAlive::open(address).await;
+    let session = {
+        let session = rialto.open("2025-11-25").await;
+        let mut running = session.post(&survey(1, 20, 30)).go().await.events();
+        assert!(running.message().await.is_some());
+        let id = session.id.clone();
+        (running, id)
+    };
+    rialto.begin_stop();
+    until("it stops", || rialto.inbound.shutdown.is_draining()).await;
+    for (name, value, body) in [
+        ("x-none", "", initialize("2025-11-25")),
+        ("mcp-session-id", session.1.as_str(), request(1, "ping", json!({}))),
+    ] {
+        let (status, retry) = kept.post(name, value, &body.to_string()).await;
+        assert_eq!((status, retry.as_deref()), (503, Some("1")));
+    }
+    assert_eq!(session.0.rest().await.last().unwrap()["id"], 1);
+    assert!(rialto.stopped().await);
+    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn patience_ends() {
+    let mut rialto = Rialto::with(|settings| settings.inbound.drain = Duration::from_millis(50)).await;
+    let running = {
+        let session = rialto.open("2025-11-25").await;
+        let mut running = session.post(&survey(1, 118, 5000)).go().await.events();
+        assert!(running.next().await.is_some());
+        running
+    };
+    rialto.begin_stop();
+    let _ = rialto.stopped().await;
+    assert!(running.rest().await.is_empty(), "it was cut off");
+}
+
+/// One connection that several requests go over.
+struct KeptAlive {
+    sender: hyper::client::conn::http1::SendRequest<http_body_util::Full<bytes::Bytes>>,
+}
+
+impl KeptAlive {
+    async fn open(address: std::net::SocketAddr) -> Self {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let (sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        let mut kept = Self { sender };
+        kept.post("x-none", "", "{").await;
+        kept
+    }
+
+    async fn post(&mut self, name: &str, value: &str, body: &str) -> (u16, Option<String>) {
+        use http_body_util::BodyExt;
+        self.sender.ready().await.unwrap();
+        let request = http::Request::post("/mcp")
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .header("accept", "*/*")
+            .header(name, value)
+            .body(body.to_owned().into())
+            .unwrap();
+        let response = self.sender.send_request(request).await.unwrap();
+        let retry = response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+        let status = response.status().as_u16();
+        response.into_body().collect().await.unwrap();
+        (status, retry)
+    }
+}

@@ -1,0 +1,309 @@
+//! Streams of the handshake era: what goes where, and what a client that lost its connection gets.
+
+use std::time::Duration;
+
+use rialto::exchange::Change;
+use serde_json::{Value, json};
+
+use crate::harness::{HANDSHAKE, Rialto, call, notification, request, survey, until};
+
+#[tokio::test]
+async fn a_quick_answer_is_json_and_a_chatty_one_is_a_stream() {
+    let rialto = Rialto::start().await;
+    for revision in HANDSHAKE {
+        let session = rialto.open(revision).await;
+        let quick = session.post(&call(1, "getElement", json!({ "name": "H" }))).go().await;
+        assert_eq!(quick.header("content-type"), Some("application/json"));
+        let chatty = session.post(&survey(2, 3, 1)).go().await;
+        for (name, value) in [("cache-control", "no-cache, no-transform"), ("x-accel-buffering", "no")] {
+            assert_eq!(chatty.header(name), Some(value));
+        }
+        let events = chatty.events().rest_events().await;
+        // Only the newest of these revisions knows events without data.
+        assert_eq!(events[0].data.is_empty(), revision == "2025-11-25", "{revision}");
+        assert_eq!(events[0].retry.is_some(), revision == "2025-11-25", "{revision}");
+        let messages: Vec<Value> =
+            events.iter().filter(|e| !e.data.is_empty()).map(|e| serde_json::from_str(&e.data).unwrap()).collect();
+        assert_eq!(messages.len(), 4, "{revision}");
+        for (n, message) in messages[..3].iter().enumerate() {
+            assert_eq!(message["method"], "notifications/progress");
+            assert_eq!(message["params"]["progress"], n + 1);
+            assert_eq!(message["params"]["progressToken"], "token");
+            assert_eq!(message["params"].get("message").is_some(), revision != "2024-11-05");
+        }
+        assert_eq!(messages[3]["id"], 2);
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_quiet_for_long_becomes_a_stream() {
+    let rialto = Rialto::with(|settings| {
+        settings.inbound.stream_after = Duration::from_millis(20);
+        settings.inbound.keep_alive = Duration::from_millis(30);
+    })
+    .await;
+    let session = rialto.open("2025-11-25").await;
+    let mut slow =
+        request(1, "tools/call", json!({ "name": "surveyElements", "arguments": { "count": 1, "delayMs": 300 } }));
+    slow["params"].as_object_mut().unwrap().remove("_meta");
+    let messages = session.post(&slow).go().await.events().rest().await;
+    assert_eq!(messages.len(), 1);
+    assert_eq!(messages[0]["result"]["content"][0]["text"], "1 elements: H");
+}
+
+#[tokio::test]
+async fn quiet_streams_are_kept_alive() {
+    let rialto = Rialto::with(|settings| settings.inbound.keep_alive = Duration::from_millis(20)).await;
+    let session = rialto.open("2025-06-18").await;
+    let mut listening = session.get().go().await.events();
+    let read = async {
+        loop {
+            let frame = listening.frame().await;
+            if frame.starts_with(b": keepalive\n\n") {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(crate::harness::PATIENCE, read).await.unwrap();
+}
+
+#[tokio::test]
+async fn event_ids_are_unique_and_name_their_stream() {
+    let rialto = Rialto::start().await;
+    let session = rialto.open("2025-06-18").await;
+    let first = session.post(&survey(1, 3, 1)).go().await.events().rest_events().await;
+    let second = session.post(&survey(2, 3, 1)).go().await.events().rest_events().await;
+    let mut ids: Vec<String> = first.iter().chain(&second).map(|event| event.id.clone().unwrap()).collect();
+    let stream = |id: &str| id.split_once('.').unwrap().0.to_owned();
+    assert!(ids[..4].iter().all(|id| stream(id) == stream(&ids[0])));
+    assert_ne!(stream(&ids[0]), stream(&ids[4]));
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 8);
+}
+
+#[tokio::test]
+async fn a_broken_stream_is_resumed_where_it_broke() {
+    let rialto = Rialto::start().await;
+    for revision in ["2025-03-26", "2025-06-18", "2025-11-25"] {
+        let session = rialto.open(revision).await;
+        let mut events = session.post(&survey(1, 6, 30)).go().await.events();
+        let mut last = String::new();
+        while !last.ends_with(".2") {
+            last = events.next().await.unwrap().id.unwrap();
+        }
+        drop(events); // the connection breaks, the call goes on
+        let rest = session.resume(&last).go().await.events().rest().await;
+        let progress: Vec<u64> = rest.iter().filter_map(|message| message["params"]["progress"].as_u64()).collect();
+        assert_eq!(progress, [3, 4, 5, 6], "{revision}");
+        assert_eq!(rest.last().unwrap()["id"], 1);
+    }
+}
+
+#[tokio::test]
+async fn a_finished_stream_is_resumed_too() {
+    let rialto = Rialto::start().await;
+    let session = rialto.open("2025-11-25").await;
+    let events = session.post(&survey(1, 3, 1)).go().await.events().rest_events().await;
+    let primed = events[0].id.clone().unwrap();
+    for (from, expected) in [(primed, 4), (events[1].id.clone().unwrap(), 3), (events[4].id.clone().unwrap(), 0)] {
+        let again = session.resume(&from).go().await.events().rest().await;
+        assert_eq!(again.len(), expected, "{from}");
+    }
+}
+
+#[tokio::test]
+async fn a_resume_yields_nothing_of_other_streams() {
+    let rialto = Rialto::start().await;
+    let session = rialto.open("2025-06-18").await;
+    let first = session.post(&survey(1, 2, 1)).go().await.events().rest_events().await;
+    let _second = session.post(&survey(2, 5, 1)).go().await.events().rest_events().await;
+    rialto.inbound.sessions.publish("default", &Change::Tools);
+    let again = session.resume(first[0].id.as_deref().unwrap()).go().await.events().rest().await;
+    assert_eq!(again.len(), 2);
+    assert_eq!(again[1]["id"], 1);
+}
+
+#[tokio::test]
+async fn ids_that_resume_nothing_are_refused() {
+    let rialto = Rialto::start().await;
+    let one = rialto.open("2025-11-25").await;
+    let other = rialto.open("2025-11-25").await;
+    let events = one.post(&survey(1, 3, 1)).go().await.events().rest_events().await;
+    let foreign = events[2].id.as_deref().unwrap();
+    for id in [foreign, "nonsense", "0.99", "7.1", "1.1.1", ""] {
+        assert_eq!(other.resume(id).status().await, 400, "{id:?}");
+    }
+    assert_eq!(other.post(&request(1, "ping", json!({}))).status().await, 200, "the session itself is well");
+}
+
+#[tokio::test]
+async fn what_is_no_longer_kept_cannot_be_resumed() {
+    let rialto = Rialto::with(|settings| settings.sessions.retention.count = 3).await;
+    let session = rialto.open("2025-06-18").await;
+    let events = session.post(&survey(1, 8, 1)).go().await.events().rest_events().await;
+    let id = |n: usize| events[n].id.as_deref().unwrap();
+    assert_eq!(session.resume(id(0)).status().await, 400);
+    let rest = session.resume(id(6)).go().await.events().rest().await;
+    assert_eq!(rest.len(), 2);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_has_not_cancelled() {
+    let rialto = Rialto::start().await;
+    let session = rialto.open("2025-11-25").await;
+    let mut events = session.post(&survey(1, 4, 20)).go().await.events();
+    let primed = events.next().await.unwrap().id.unwrap();
+    drop(events);
+    let rest = session.resume(&primed).go().await.events().rest().await;
+    assert_eq!(rest.last().unwrap()["result"]["content"][0]["text"], "4 elements: H He Li Be");
+}
+
+#[tokio::test]
+async fn a_cancelled_call_ends_without_an_answer() {
+    let rialto = Rialto::start().await;
+    for revision in HANDSHAKE {
+        let session = rialto.open(revision).await;
+        let mut events = session.post(&survey("long", 118, 50)).go().await.events();
+        while events.next().await.unwrap().data.is_empty() {}
+        let cancel = notification("notifications/cancelled", json!({ "requestId": "long", "reason": "enough" }));
+        assert_eq!(session.post(&cancel).status().await, 202);
+        let rest = events.rest().await;
+        assert!(rest.iter().all(|message| message.get("id").is_none()), "{revision}: {rest:?}");
+        // The id is free again, and nothing runs any more.
+        assert_eq!(session.post(&request("long", "ping", json!({}))).status().await, 200);
+    }
+    let mut quiet = Rialto::with(|settings| settings.inbound.stream_after = Duration::from_secs(60)).await;
+    {
+        let session = quiet.open("2025-11-25").await;
+        let mut body = survey(5, 118, 5000);
+        body["params"].as_object_mut().unwrap().remove("_meta");
+        let waiting = tokio::spawn(session.post(&body).go());
+        // The cancellation may arrive before the call does, so it is repeated until it counts.
+        let cancel = notification("notifications/cancelled", json!({ "requestId": 5 }));
+        while !waiting.is_finished() {
+            assert_eq!(session.post(&cancel).status().await, 202);
+        }
+        assert_eq!(waiting.await.unwrap().status, 202);
+    }
+    quiet.begin_stop();
+    assert!(quiet.stopped().await, "no call is left");
+}
+
+#[tokio::test]
+async fn an_id_that_is_in_use_is_refused() {
+    let rialto = Rialto::start().await;
+    let session = rialto.open("2025-11-25").await;
+    let mut events = session.post(&survey(1, 118, 50)).go().await.events();
+    assert!(events.message().await.is_some());
+    assert_eq!(session.post(&survey(1, 2, 1)).refused().await, (400, -32600));
+    assert_eq!(session.post(&survey("1", 2, 1)).status().await, 200, "the string is another id");
+    assert_eq!(session.delete().status().await, 200);
+}
+
+#[tokio::test]
+async fn changes_reach_the_newest_listener_once() {
+    let rialto = Rialto::start().await;
+    let session = rialto.open("2025-06-18").await;
+    let mut old = session.get().go().await.events();
+    let mut new = session.get().go().await.events();
+    rialto.group().publish(Change::Tools);
+    assert_eq!(new.message().await.unwrap()["method"], "notifications/tools/list_changed");
+    drop(new);
+    // The gateway notices the loss when it next sends; then the older connection takes over.
+    until("the older stream is served again", || rialto.inbound.sessions.count() == 1).await;
+    rialto.group().publish(Change::Prompts);
+    let next = tokio::time::timeout(Duration::from_millis(300), old.message()).await;
+    match next {
+        Ok(message) => assert_eq!(message.unwrap()["method"], "notifications/prompts/list_changed"),
+        // It was written to the connection that was going away: resuming gets it.
+        Err(_) => {
+            let mut again = session.resume("0.1").go().await.events();
+            assert_eq!(again.message().await.unwrap()["method"], "notifications/prompts/list_changed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_change_waits_for_a_listener() {
+    let rialto = Rialto::start().await;
+    let session = rialto.open("2025-11-25").await;
+    rialto.inbound.sessions.publish("default", &Change::Resources);
+    let mut listening = session.get().go().await.events();
+    assert_eq!(listening.message().await.unwrap()["method"], "notifications/resources/list_changed");
+}
+
+#[tokio::test]
+async fn a_change_reaches_everybody_even_when_some_are_stuck() {
+    let rialto = Rialto::with(|settings| settings.sessions.retention.count = 10_000).await;
+    let mut stuck = Vec::new();
+    for _ in 0..5 {
+        let session = rialto.open("2025-11-25").await;
+        stuck.push(session.get().go().await.events()); // never read
+    }
+    let mut listening = Vec::new();
+    for _ in 0..20 {
+        let session = rialto.open("2025-11-25").await;
+        listening.push(session.get().go().await.events());
+    }
+    for _ in 0..300 {
+        rialto.inbound.sessions.publish("default", &Change::Tools);
+        for events in &mut listening {
+            assert_eq!(events.message().await.unwrap()["method"], "notifications/tools/list_changed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn subscriptions_are_heard_by_those_who_asked() {
+    let rialto = Rialto::with(|settings| settings.spotlight = Duration::from_millis(30)).await;
+    let asked = rialto.open("2025-11-25").await;
+    let silent = rialto.open("2025-11-25").await;
+    asked.ask("resources/subscribe", json!({ "uri": "elements://spotlight" })).await;
+    let mut listening = asked.get().go().await.events();
+    let message = listening.message().await.unwrap();
+    assert_eq!(message["method"], "notifications/resources/updated");
+    assert_eq!(message["params"]["uri"], "elements://spotlight");
+    asked.ask("resources/unsubscribe", json!({ "uri": "elements://spotlight" })).await;
+    rialto.inbound.sessions.publish("default", &Change::Tools);
+    let mut other = silent.get().go().await.events();
+    assert_eq!(other.message().await.unwrap()["method"], "notifications/tools/list_changed");
+    while listening.message().await.unwrap()["method"] != "notifications/tools/list_changed" {}
+}
+
+#[tokio::test]
+async fn log_messages_follow_the_chosen_level() {
+    let rialto = Rialto::start().await;
+    let session = rialto.open("2025-11-25").await;
+    let lookup = call(1, "getElement", json!({ "name": "H" }));
+    assert!(!session.post(&lookup).go().await.is_events(), "nothing is logged before a level is chosen");
+    session.ask("logging/setLevel", json!({ "level": "debug" })).await;
+    let messages = session.post(&lookup).go().await.events().rest().await;
+    assert_eq!(messages[0]["method"], "notifications/message");
+    assert_eq!(messages[0]["params"]["level"], "debug");
+    assert_eq!(messages[1]["id"], 1);
+    session.ask("logging/setLevel", json!({ "level": "error" })).await;
+    assert!(!session.post(&lookup).go().await.is_events());
+}
+
+#[tokio::test]
+async fn clients_never_hear_of_each_other() {
+    let rialto = Rialto::start().await;
+    let mut running = Vec::new();
+    for n in 1..=8u32 {
+        let session = rialto.open("2025-11-25").await;
+        // The same id and the same token in every session, on purpose.
+        running.push((n, session.post(&survey(1, n * 3, 3)).go().await.events()));
+    }
+    for (n, events) in running {
+        let messages = events.rest().await;
+        let progress: Vec<u64> = messages.iter().filter_map(|message| message["params"]["progress"].as_u64()).collect();
+        assert_eq!(progress, (1..=u64::from(n) * 3).collect::<Vec<_>>());
+        assert!(
+            messages.last().unwrap()["result"]["content"][0]["text"]
+                .as_str()
+                .unwrap()
+                .starts_with(&format!("{} ", n * 3))
+        );
+    }
+}
