@@ -2,7 +2,7 @@
 //!
 //! A session belongs to the caller and the group that opened it; to anybody else it does not
 //! exist. [`Sessions`] finds and expires them, a [`Session`] knows its running calls, its
-//! unanswered questions and its [`outbox`].
+//! unanswered questions and its outbox.
 
 mod id;
 mod outbox;
