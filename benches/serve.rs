@@ -48,8 +48,8 @@ pub(crate) struct Plan {
 /// The two sizes at which calls are measured, in sessions.
 pub(crate) const SESSIONS: [usize; 2] = [1, 64];
 
-const WHOLE: Plan = Plan { rounds: 7, calls: [2_000, 8_000], memory_rounds: 3, sessions: 10_000, streams: 1_000 };
-const QUICK: Plan = Plan { rounds: 3, calls: [500, 2_048], memory_rounds: 1, sessions: 4_000, streams: 400 };
+const WHOLE: Plan = Plan { rounds: 21, calls: [1_000, 3_200], memory_rounds: 3, sessions: 10_000, streams: 1_000 };
+const QUICK: Plan = Plan { rounds: 7, calls: [300, 960], memory_rounds: 1, sessions: 4_000, streams: 400 };
 
 /// Past this something hangs.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -6,9 +6,11 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use futures_util::Stream;
 use http::HeaderMap;
 use tokio::sync::{mpsc, oneshot};
 
@@ -107,11 +109,11 @@ pub enum Change {
 #[derive(Debug)]
 pub struct Replies(Source);
 
-#[derive(Debug)]
 enum Source {
     Queue(VecDeque<Reply>),
     Ready(Option<Answer>),
     Channel(Option<mpsc::Receiver<Reply>>),
+    Stream(Option<Pin<Box<dyn Stream<Item = Reply> + Send>>>),
 }
 
 /// The other end of [`Replies`].
@@ -181,6 +183,11 @@ impl Replies {
         Self(Source::Queue(queue))
     }
 
+    /// Replies that are made as they are read; dropping them drops their maker.
+    pub fn stream(stream: impl Stream<Item = Reply> + Send + 'static) -> Self {
+        Self(Source::Stream(Some(Box::pin(stream))))
+    }
+
     /// The answer, if it is there and nothing comes before it.
     pub fn take_ready(&mut self) -> Option<Answer> {
         match &mut self.0 {
@@ -210,7 +217,29 @@ impl Replies {
                 }
                 Poll::Ready(Some(reply))
             }
+            Source::Stream(open) => {
+                let Some(stream) = open else { return Poll::Ready(None) };
+                let reply = match stream.as_mut().poll_next(context) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(reply) => reply.unwrap_or_else(unanswered),
+                };
+                if matches!(reply, Reply::End(_)) {
+                    *open = None;
+                }
+                Poll::Ready(Some(reply))
+            }
         }
+    }
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Queue(_) => "Queue",
+            Self::Ready(_) => "Ready",
+            Self::Channel(_) => "Channel",
+            Self::Stream(_) => "Stream",
+        })
     }
 }
 

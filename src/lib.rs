@@ -15,8 +15,10 @@
 
 pub mod app;
 pub mod cli;
+pub mod client;
 pub mod dialect;
 pub mod elements;
+pub mod error;
 pub mod exchange;
 pub mod gateway;
 pub mod inbound;

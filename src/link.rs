@@ -73,6 +73,14 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
     }
 }
 
+/// A message without line breaks, which are legal white space in JSON but end a line here.
+pub fn one_line(message: Bytes) -> Bytes {
+    if !message.contains(&b'\n') && !message.contains(&b'\r') {
+        return message;
+    }
+    message.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

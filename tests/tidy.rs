@@ -17,11 +17,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["protocol", "dialect"]),
     ("elements", &["protocol", "dialect", "exchange"]),
     ("session", &["protocol", "dialect", "exchange", "store"]),
-    ("upstream", &["protocol", "dialect", "exchange", "link", "elements", "shutdown"]),
+    ("error", &["protocol"]),
+    ("upstream", &["protocol", "dialect", "error", "exchange", "link", "elements"]),
+    ("client", &["protocol", "dialect", "error", "exchange", "upstream"]),
     ("gateway", &["protocol", "dialect", "exchange", "upstream"]),
     ("inbound", &["protocol", "dialect", "exchange", "link", "policy", "store", "session", "gateway", "shutdown"]),
     ("app", &["elements", "gateway", "inbound", "policy", "session", "shutdown", "upstream"]),
-    ("cli", &["app", "inbound", "policy", "session", "store", "telemetry"]),
+    ("cli", &["app", "client", "dialect", "error", "inbound", "policy", "protocol", "session", "store", "telemetry", "upstream"]),
 ];
 
 /// Modules that must stay free of input, output and the runtime.

@@ -37,10 +37,9 @@ pub(crate) async fn measure(plan: &Plan) -> Result<Vec<Memory>, Failure> {
             let server = start(peer).await?;
             memory.per_session.push(sessions(&server, plan.sessions).await?);
             memory.resident.push(server.resident()? as f64);
-            server.stop().await?;
+            drop(server);
             let server = start(peer).await?;
             memory.per_stream.push(streams(&server, plan.streams).await?);
-            server.stop().await?;
         }
         all.push(memory);
     }

@@ -6,7 +6,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -35,9 +34,8 @@ pub(crate) const RMCP: &str = "3.8.0";
 /// Makes this program serve instead of measure; the kind follows.
 pub(crate) const ARGUMENT: &str = "serve-as-peer";
 
-/// The SDK with sessions, which it answers with events only, at its best: finished answers are
-/// not kept to be resumed (to keep them costs more with every call of the last minute), and
-/// streams have no priming event and no timer.
+/// The SDK with sessions, in which it answers with events only, at its best: streams have no
+/// priming event and no timer.
 pub(crate) const EVENTS: &str = "rmcp-events";
 /// The SDK with sessions as it comes.
 pub(crate) const DEFAULTS: &str = "rmcp-defaults";
@@ -60,7 +58,6 @@ pub(crate) fn serve(kind: &str) -> Result<(), Failure> {
             EVENTS => {
                 config = config.with_sse_retry(None).with_sse_keep_alive(None);
                 sessions.session_config.sse_retry = None;
-                sessions.session_config.completed_cache_ttl = Duration::ZERO;
             }
             JSON => config = config.with_legacy_session_mode(false).with_json_response(true),
             other => return Err(format!("there is no peer {other}").into()),

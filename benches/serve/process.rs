@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
@@ -15,7 +15,10 @@ const START: Duration = Duration::from_secs(10);
 /// How long a server is left alone before it is looked at, so that it can tidy up after itself.
 pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 
-/// A server that runs. Dropping it kills the process.
+/// How long a killed server may take to be gone.
+const END: Duration = Duration::from_secs(2);
+
+/// A server that runs. Dropping it kills the process and waits for its end, also in a panic.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -53,11 +56,6 @@ impl Server {
         Ok(Self { child, address, _output: output })
     }
 
-    /// Kills the process and waits for its end.
-    pub(crate) async fn stop(mut self) -> Result<(), Failure> {
-        Ok(self.child.kill().await?)
-    }
-
     fn file(&self, name: &str) -> Result<String, Failure> {
         let pid = self.child.id().ok_or("the server has ended")?;
         std::fs::read_to_string(format!("/proc/{pid}/{name}")).map_err(|error| format!("{name}: {error}").into())
@@ -82,5 +80,16 @@ impl Server {
         let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).ok_or("smaps_rollup has no Rss")?;
         let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
         Ok(kibibytes * 1024)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // One that has ended already cannot be killed, and need not be.
+        let _ = self.child.start_kill();
+        let begin = Instant::now();
+        while begin.elapsed() < END && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }

@@ -7,10 +7,10 @@
 //! Held for the codec: `decode` survives any bytes, and a value that it takes says the same after it
 //! was encoded again; what `encode` writes is a legal header value.
 //!
-//! Held for schemas: `mirrors` survives any JSON no deeper than the gateway lets in, and a schema
-//! that spells its strings with escapes asks for the same headers. The headers made from it say what
-//! serde_json reads in the arguments and are accepted; without any one of them, or with another
-//! value in it, the call is refused.
+//! Held for schemas: `mirrors` survives any JSON, of any depth, and a schema that spells its strings
+//! with escapes asks for the same headers. The headers made from it say what serde_json reads in the
+//! arguments and are accepted; without any one of them, or with another value in it, the call is
+//! refused.
 
 #![no_main]
 
@@ -22,7 +22,7 @@ use rialto::protocol::Raw;
 use rialto::protocol::json::depth_within;
 use serde_json::Value;
 
-/// What the gateway allows by default; schemas are walked recursively.
+/// What the gateway allows by default; `respell` is recursive and needs a bound of its own.
 const DEPTH: usize = 128;
 
 fuzz_target!(|data: &[u8]| {
@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn json(text: &[u8]) -> Option<Raw> {
-    depth_within(text, DEPTH).then(|| Raw::parse(&Bytes::copy_from_slice(text)).ok()).flatten()
+    Raw::parse(&Bytes::copy_from_slice(text)).ok()
 }
 
 fn survives(value: &str) {
@@ -52,10 +52,12 @@ fn survives(value: &str) {
 
 fn calls_agree(schema: &Raw, arguments: &Raw) {
     let found = mirrors(schema);
-    let mut escaped = String::new();
-    respell(schema, &mut escaped);
-    let escaped = Raw::parse(&escaped.into()).expect("only the spelling changed");
-    assert_eq!(mirrors(&escaped).ok(), found.as_ref().ok().cloned(), "{escaped}");
+    if depth_within(schema.as_bytes(), DEPTH) {
+        let mut escaped = String::new();
+        respell(schema, &mut escaped);
+        let escaped = Raw::parse(&escaped.into()).expect("only the spelling changed");
+        assert_eq!(mirrors(&escaped).as_ref().ok(), found.as_ref().ok(), "{escaped}");
+    }
 
     let Ok(found) = found else { return };
     let made = make(&found, arguments);
@@ -73,7 +75,11 @@ fn calls_agree(schema: &Raw, arguments: &Raw) {
         match arguments.at(&path).expect("an argument").read::<Value>().expect("a plain value") {
             Value::String(text) => assert_eq!(said, text),
             Value::Bool(flag) => assert_eq!(said, flag.to_string()),
-            Value::Number(number) => assert_eq!(said.parse::<i64>().ok().map(|n| n as f64), number.as_f64()),
+            Value::Number(number) => {
+                let said: i64 = said.parse().expect("an integer");
+                assert!(said.unsigned_abs() < 1 << 53, "every reader keeps it exactly");
+                assert_eq!(Some(said as f64), number.as_f64());
+            }
             other => panic!("{other} has no header"),
         }
 

@@ -1,12 +1,18 @@
 //! The command line.
 
+mod arguments;
+mod client;
 mod serve;
+mod show;
+mod target;
+mod terminal;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::telemetry::{self, LogFormat};
+use client::ClientCommand;
 use serve::ServeArgs;
 
 /// A gateway between every MCP client and every MCP server.
@@ -21,8 +27,9 @@ struct Arguments {
     #[command(flatten)]
     serve: ServeArgs,
     /// What to log: error, warn, info, debug, trace, or targets such as rialto=debug.
-    #[arg(long, global = true, env = "RIALTO_LOG", default_value = "info", value_name = "FILTER")]
-    log: String,
+    /// The default is info when serving, error otherwise.
+    #[arg(long, global = true, env = "RIALTO_LOG", value_name = "FILTER")]
+    log: Option<String>,
     /// How a log line looks.
     #[arg(long, global = true, env = "RIALTO_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     log_format: LogFormat,
@@ -34,6 +41,13 @@ enum Command {
     Serve(ServeArgs),
     /// Serve one client on standard input and output.
     Stdio(ServeArgs),
+    #[command(flatten)]
+    Client(ClientCommand),
+    /// Print completions for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
 }
 
 /// Something was wrong with the arguments, as clap counts it.
@@ -42,7 +56,9 @@ const USAGE: u8 = 2;
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Err(why) = telemetry::start(&arguments.log, arguments.log_format) {
+    let serving = !matches!(arguments.command, Some(Command::Client(_) | Command::Completions { .. }));
+    let filter = arguments.log.as_deref().unwrap_or(if serving { "info" } else { "error" });
+    if let Err(why) = telemetry::start(filter, arguments.log_format) {
         eprintln!("rialto: {why}");
         return ExitCode::from(USAGE);
     }
@@ -58,6 +74,11 @@ pub fn main() -> ExitCode {
             None => serve::http(arguments.serve).await,
             Some(Command::Serve(serve)) => serve::http(serve).await,
             Some(Command::Stdio(serve)) => serve::stdio(serve).await,
+            Some(Command::Client(command)) => client::run(command).await,
+            Some(Command::Completions { shell }) => {
+                clap_complete::generate(shell, &mut Arguments::command(), "rialto", &mut std::io::stdout());
+                ExitCode::SUCCESS
+            }
         }
     });
     // A read from standard input cannot be called back; do not wait for it.
@@ -67,10 +88,10 @@ pub fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Arguments::command().debug_assert();
+        Arguments::command().debug_assert();
     }
 }

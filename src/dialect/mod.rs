@@ -8,6 +8,7 @@ pub mod headers;
 pub mod lift;
 pub mod lower;
 pub mod meta;
+pub mod outgoing;
 mod project;
 
 use std::fmt;
@@ -47,12 +48,12 @@ pub struct Facts {
     pub name: &'static str,
     /// The family it belongs to.
     pub era: Era,
+    /// It opens with a handshake, and what follows belongs to a session.
+    pub sessions: bool,
     /// A body or a line may hold an array of messages.
     pub batches: bool,
     /// A stream opens with an event that has an id and no data.
     pub primed: bool,
-    /// A client that goes away gives up its request.
-    pub closing_cancels: bool,
     /// The server names its completion as a capability.
     pub completions_capability: bool,
     /// Progress may carry a text.
@@ -81,9 +82,9 @@ pub const FACTS: [Facts; 5] = [
         revision: Revision::V2024_11_05,
         name: "2024-11-05",
         era: Era::Handshake,
+        sessions: true,
         batches: false,
         primed: false,
-        closing_cancels: false,
         completions_capability: false,
         progress_message: false,
         tool_annotations: false,
@@ -99,9 +100,9 @@ pub const FACTS: [Facts; 5] = [
         revision: Revision::V2025_03_26,
         name: "2025-03-26",
         era: Era::Handshake,
+        sessions: true,
         batches: true,
         primed: false,
-        closing_cancels: false,
         completions_capability: true,
         progress_message: true,
         tool_annotations: true,
@@ -117,9 +118,9 @@ pub const FACTS: [Facts; 5] = [
         revision: Revision::V2025_06_18,
         name: "2025-06-18",
         era: Era::Handshake,
+        sessions: true,
         batches: false,
         primed: false,
-        closing_cancels: false,
         completions_capability: true,
         progress_message: true,
         tool_annotations: true,
@@ -135,9 +136,9 @@ pub const FACTS: [Facts; 5] = [
         revision: Revision::V2025_11_25,
         name: "2025-11-25",
         era: Era::Handshake,
+        sessions: true,
         batches: false,
         primed: true,
-        closing_cancels: false,
         completions_capability: true,
         progress_message: true,
         tool_annotations: true,
@@ -153,9 +154,9 @@ pub const FACTS: [Facts; 5] = [
         revision: Revision::V2026_07_28,
         name: "2026-07-28",
         era: Era::PerRequest,
+        sessions: false,
         batches: false,
         primed: false,
-        closing_cancels: true,
         completions_capability: true,
         progress_message: true,
         tool_annotations: true,

@@ -134,7 +134,7 @@ pub(super) struct Work {
 
 impl Work {
     /// Sends one reply; true when it was the last.
-    pub(super) async fn send(&self, stream: Stream, reply: Reply) -> bool {
+    pub(super) async fn send(&mut self, stream: Stream, reply: Reply) -> bool {
         let session = self.running.session();
         match reply {
             Reply::Question(question) => {

@@ -167,7 +167,7 @@ impl Visit<'_> {
             reply = work.replies.next() => reply,
             () = tokio::time::sleep(self.inbound.settings.stream_after) => None,
         };
-        let Some(work) = call.0.take() else { return Ok(respond::accepted()) };
+        let Some(mut work) = call.0.take() else { return Ok(respond::accepted()) };
         if let Some(Reply::End(answer)) = first {
             return Ok(respond::json(work.answering.response(answer)));
         }

@@ -15,7 +15,7 @@ use super::{Inbound, sse, stateless};
 use crate::dialect::lift::{self, Path};
 use crate::exchange::Caller;
 use crate::gateway::Group;
-use crate::link::{Line, Lines};
+use crate::link::{Line, Lines, one_line};
 use crate::protocol::{
     ErrorObject, Id, Incoming, Invalid, Message, Method, Notice, Notification, Raw, Request, Response, code,
 };
@@ -76,14 +76,6 @@ async fn write(mut messages: Attachment, mut output: impl AsyncWrite + Unpin) ->
         output.flush().await?;
     }
     output.shutdown().await
-}
-
-/// A message without line breaks, which are legal white space in JSON but end a line here.
-fn one_line(message: Bytes) -> Bytes {
-    if !message.contains(&b'\n') && !message.contains(&b'\r') {
-        return message;
-    }
-    message.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }).collect()
 }
 
 impl Connection {

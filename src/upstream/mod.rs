@@ -1,11 +1,42 @@
 //! Servers that we call.
+//!
+//! A [`Connection`] reaches one over stdio, HTTP+SSE or Streamable HTTP, whatever revision it
+//! speaks; [`Target`] says where it is. What it says by itself, outside of any call, is
+//! [`Unsolicited`].
+
+mod child;
+mod connect;
+mod connection;
+mod duplex;
+mod events;
+mod http;
+mod reaper;
+mod sse;
+mod stdio;
+mod target;
+mod web;
 
 use tokio::sync::broadcast;
 
 use crate::dialect::lower::Server;
 use crate::elements::Elements;
-use crate::exchange::{Call, Change, Replies};
-use crate::protocol::Raw;
+use crate::exchange::{Call, Change, Question, Replies};
+use crate::protocol::{Notification, Raw};
+
+pub use connect::Found;
+pub use connection::Connection;
+pub use target::{Address, Command, HttpTransport, Settings, Target};
+
+/// What an upstream says outside of any call.
+#[derive(Debug)]
+pub enum Unsolicited {
+    /// Something changed, or is worth logging.
+    Notice(Notification),
+    /// It wants to know something of the client.
+    Question(Question),
+    /// It had forgotten our session, and a new one was opened: what was subscribed to is not.
+    Reopened,
+}
 
 /// One server, whatever way it is reached.
 #[derive(Debug, Clone)]

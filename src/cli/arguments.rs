@@ -1,0 +1,199 @@
+//! Arguments of tools and prompts as people type them: `key=value`, `key:=json`.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Kind, Result};
+use crate::protocol::Raw;
+
+/// Reads arguments from a file and from words, and fits them to a schema.
+pub(super) fn read(words: &[String], file: Option<&Path>, schema: Option<&Raw>) -> Result<Map<String, Value>> {
+    let mut arguments = match file {
+        None => Map::new(),
+        Some(file) => from_file(file)?,
+    };
+    let schema: Value = schema.and_then(|schema| schema.read().ok()).unwrap_or(Value::Null);
+    for word in words {
+        let (key, value) = one(word, &schema)?;
+        arguments.insert(key, value);
+    }
+    check(&arguments, &schema)?;
+    Ok(arguments)
+}
+
+fn usage(why: String) -> Error {
+    Error::new(Kind::Usage, why)
+}
+
+fn from_file(file: &Path) -> Result<Map<String, Value>> {
+    let text =
+        if file == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(file) };
+    let text = text.map_err(|error| usage(format!("{}: {error}", file.display())))?;
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Err(usage(format!("{} must hold one JSON object", file.display()))),
+        Err(error) => Err(usage(format!("{} is not JSON: {error}", file.display()))),
+    }
+}
+
+/// One word. `key:=json` is taken as it is, `key=value` as the type that the schema names.
+fn one(word: &str, schema: &Value) -> Result<(String, Value)> {
+    let (key, value) = word.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
+        usage(format!("{word:?} is no argument; write key=value, or key:=json for anything but text"))
+    })?;
+    if let Some(key) = key.strip_suffix(':') {
+        let parsed =
+            serde_json::from_str(value).map_err(|error| usage(format!("the value of {key:?} is not JSON: {error}")))?;
+        return Ok((key.to_owned(), parsed));
+    }
+    let property = &schema["properties"][key];
+    let fitted = typed(value, property)
+        .map_err(|kind| usage(format!("{key:?} must be {kind}, not {value:?}{}", described(property))))?;
+    Ok((key.to_owned(), fitted))
+}
+
+/// Text as a value of the type that a property names; text where it names none.
+fn typed(value: &str, property: &Value) -> std::result::Result<Value, String> {
+    let kinds: Vec<&str> = match &property["type"] {
+        Value::String(kind) => vec![kind],
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    };
+    if kinds.is_empty() || kinds.contains(&"string") {
+        return Ok(value.into());
+    }
+    let parsed: Option<Value> = serde_json::from_str(value).ok();
+    let fits = |kind: &&str| parsed.as_ref().is_some_and(|parsed| is_kind(parsed, kind));
+    match kinds.iter().any(fits) {
+        true => Ok(parsed.unwrap_or(Value::Null)),
+        false => Err(kinds.iter().map(|kind| with_article(kind)).collect::<Vec<_>>().join(" or ")),
+    }
+}
+
+fn is_kind(value: &Value, kind: &str) -> bool {
+    match kind {
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        "null" => value.is_null(),
+        _ => true,
+    }
+}
+
+fn with_article(kind: &str) -> String {
+    let article = if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    format!("{article} {kind}")
+}
+
+fn described(property: &Value) -> String {
+    property["description"].as_str().map(|text| format!(" ({text})")).unwrap_or_default()
+}
+
+/// Looks for the faults that a person makes: a name that is not there, one that is missing, a value
+/// of the wrong kind. Everything else is the server's to judge.
+fn check(arguments: &Map<String, Value>, schema: &Value) -> Result<()> {
+    let empty = Map::new();
+    let properties = schema["properties"].as_object().unwrap_or(&empty);
+    let mut faults = Vec::new();
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if !arguments.contains_key(name) {
+            faults.push(format!(
+                "{name:?} is missing{}",
+                described(&properties.get(name).cloned().unwrap_or(Value::Null))
+            ));
+        }
+    }
+    for (name, value) in arguments {
+        let Some(property) = properties.get(name) else {
+            if schema["additionalProperties"] == Value::Bool(false) {
+                faults.push(format!("{name:?} is not known{}", meant(name, properties)));
+            }
+            continue;
+        };
+        if let Some(kind) = property["type"].as_str().filter(|kind| !is_kind(value, kind)) {
+            faults.push(format!("{name:?} must be {}, not {value}", with_article(kind)));
+        }
+        if let Some(allowed) = property["enum"].as_array().filter(|allowed| !allowed.contains(value)) {
+            let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            faults.push(format!("{name:?} must be one of {}", allowed.join(", ")));
+        }
+    }
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(usage(format!("{}; send it all the same with --unchecked", faults.join("; ")))),
+    }
+}
+
+/// The name that was probably meant.
+fn meant(name: &str, properties: &Map<String, Value>) -> String {
+    let known: Vec<&str> = properties.keys().map(String::as_str).collect();
+    match nearest(name, &known) {
+        Some(near) => format!("; did you mean {near:?}?"),
+        None if known.is_empty() => "; it takes no arguments".to_owned(),
+        None => format!("; it takes {}", known.join(", ")),
+    }
+}
+
+/// The known word that is nearest to one that is not known, if any is near.
+pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let scored = known.iter().map(|candidate| (distance(&word.to_lowercase(), &candidate.to_lowercase()), *candidate));
+    let (score, near) = scored.min()?;
+    (score <= 1 + near.len() / 4).then_some(near)
+}
+
+/// How many letters have to be changed, put in or taken out.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut before = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let changed = before + usize::from(x != *y);
+            before = row[j + 1];
+            row[j + 1] = changed.min(before + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fit(words: &[&str]) -> std::result::Result<String, String> {
+        let schema = Raw::constant(
+            r#"{"type":"object","properties":{"name":{"type":"string"},"count":{"type":"integer","description":"how many"},"deep":{"type":"object"},
+            "mode":{"enum":["a","b"]},"free":{}},"required":["name"],"additionalProperties":false}"#,
+        );
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        read(&words, None, Some(&schema)).map(|map| Value::Object(map).to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn words_become_what_the_schema_wants() {
+        assert_eq!(fit(&["name=7", "count=7", "free=7"]).unwrap(), r#"{"count":7,"free":"7","name":"7"}"#);
+        assert_eq!(fit(&["name=a=b", "deep={\"x\":1}"]).unwrap(), r#"{"deep":{"x":1},"name":"a=b"}"#);
+        assert_eq!(fit(&["name:=\"x\"", "mode=b"]).unwrap(), r#"{"mode":"b","name":"x"}"#);
+    }
+
+    #[test]
+    fn faults_are_explained() {
+        for (words, said) in [
+            (&["count=7"][..], "\"name\" is missing"),
+            (&["name=x", "cuont=7"], "did you mean \"count\"?"),
+            (&["name=x", "count=many"], "\"count\" must be an integer, not \"many\" (how many)"),
+            (&["name:=5"], "\"name\" must be a string, not 5"),
+            (&["name=x", "mode=c"], "one of \"a\", \"b\""),
+            (&["name"], "write key=value"),
+            (&["name:={"], "not JSON"),
+        ] {
+            let error = fit(words).unwrap_err();
+            assert!(error.contains(said), "{words:?}: {error}");
+        }
+    }
+}

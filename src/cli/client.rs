@@ -1,0 +1,342 @@
+//! The commands that use a server: probe, tools, call, resources, read, prompts, prompt, listen.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::arguments;
+use super::show;
+use super::target::Reach;
+use crate::client::{Client, Wishes};
+use crate::error::{Error, Kind, Result};
+use crate::protocol::Raw;
+
+/// The commands of the client. Each takes a URL, or a command to start after `--`.
+#[derive(Debug, Subcommand)]
+pub(super) enum ClientCommand {
+    /// Say what is there: transport, revisions, capabilities, oddities.
+    Probe(Plain),
+    /// List the tools of a server.
+    Tools(Plain),
+    /// Call a tool: `rialto call URL TOOL key=value key:=json`.
+    Call(CallArgs),
+    /// List the resources and templates of a server.
+    Resources(Plain),
+    /// Read a resource: `rialto read URL RESOURCE-URI`.
+    Read(Plain),
+    /// List the prompts of a server.
+    Prompts(Plain),
+    /// Get a prompt: `rialto prompt URL PROMPT key=value`.
+    Prompt(CallArgs),
+    /// Print changes as they come; `rialto listen URL RESOURCE-URI…` subscribes to resources.
+    Listen(Plain),
+}
+
+/// A target and words.
+#[derive(Debug, Args)]
+pub(super) struct Plain {
+    /// The URL of a server, unless a command follows --, and what else the command takes.
+    #[arg(value_name = "URL [WORD]")]
+    words: Vec<String>,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// A target, a name and arguments.
+#[derive(Debug, Args)]
+pub(super) struct CallArgs {
+    /// The URL of a server, unless a command follows --; a name; arguments as key=value or key:=json.
+    #[arg(value_name = "URL NAME [ARGUMENT]")]
+    words: Vec<String>,
+    /// A file with the arguments as one JSON object; - for standard input.
+    #[arg(long, value_name = "FILE")]
+    args: Option<PathBuf>,
+    /// Send the arguments without comparing them with the schema.
+    #[arg(long)]
+    unchecked: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// The tool itself says that it failed.
+const TOOL_FAILED: u8 = 1;
+/// The server cannot be reached, or broke off.
+const UNREACHABLE: u8 = 3;
+/// The server answered with an error, or with something that the protocol does not allow.
+const REFUSED: u8 = 4;
+/// An interrupt ended the call.
+const INTERRUPTED: u8 = 130;
+
+/// Runs a command of the client.
+pub(super) async fn run(command: ClientCommand) -> ExitCode {
+    let running = async {
+        match command {
+            ClientCommand::Probe(plain) => probe(plain).await,
+            ClientCommand::Tools(plain) => tools(plain).await,
+            ClientCommand::Call(call) => self::call(call).await,
+            ClientCommand::Resources(plain) => resources(plain).await,
+            ClientCommand::Read(plain) => read(plain).await,
+            ClientCommand::Prompts(plain) => prompts(plain).await,
+            ClientCommand::Prompt(call) => prompt(call).await,
+            ClientCommand::Listen(plain) => listen(plain).await,
+        }
+    };
+    match running.await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("rialto: {error}");
+            ExitCode::from(match error.kind() {
+                Kind::Usage => super::USAGE,
+                Kind::Unreachable | Kind::Timeout | Kind::Broken | Kind::Status(_) | Kind::Credentials => UNREACHABLE,
+                Kind::Protocol | Kind::Revision | Kind::Answer(_) => REFUSED,
+            })
+        }
+    }
+}
+
+/// Does something with a client and closes it, also when an interrupt comes: dropping what is
+/// under way cancels it at the server.
+async fn with<T>(client: Client, act: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<Option<T>> {
+    let done = tokio::select! {
+        done = act(&client) => Some(done),
+        _ = tokio::signal::ctrl_c() => None,
+    };
+    // What was dropped is told to the server by a task; let it run before the connection goes.
+    tokio::task::yield_now().await;
+    client.close().await;
+    done.transpose()
+}
+
+/// The exit code of what was done, or that of an interrupt.
+fn code(done: Option<ExitCode>) -> ExitCode {
+    done.unwrap_or_else(|| ExitCode::from(INTERRUPTED))
+}
+
+async fn probe(mut plain: Plain) -> Result<ExitCode> {
+    let target = plain.reach.target(&mut plain.words)?;
+    let (client, _) = plain.reach.connect(&target).await?;
+    let begun = Instant::now();
+    let pinged = client.ping().await;
+    let round_trip = begun.elapsed();
+    let found = client.found().clone();
+    let server = client.server().clone();
+    let session = client.session_id();
+    let mut oddities = found.oddities.clone();
+    if let Err(error) = &pinged {
+        oddities.push(format!("it does not answer `ping`: {error}"));
+    }
+    let measured = matches!(pinged, Ok(Some(())));
+    if plain.reach.json {
+        println!(
+            "{}",
+            json!({
+                "target": target.to_string(),
+                "transport": found.transport,
+                "revision": client.revision().to_string(),
+                "offered": client.offered(),
+                "why": found.why,
+                "session": session.is_some(),
+                "server": server.info,
+                "capabilities": server.capabilities,
+                "instructions": server.instructions,
+                "connectMs": found.took.as_secs_f64() * 1000.0,
+                "roundTripMs": measured.then(|| round_trip.as_secs_f64() * 1000.0),
+                "oddities": oddities,
+            })
+        );
+    } else {
+        let mut rows = vec![
+            vec![
+                "server".to_owned(),
+                format!("{} {}", show::text(&server.info, "name"), show::text(&server.info, "version")),
+            ],
+            vec!["transport".to_owned(), found.transport.to_owned()],
+            vec!["revision".to_owned(), format!("{}, because {}", client.revision(), found.why)],
+            vec!["offered".to_owned(), client.offered().join(", ")],
+            vec![
+                "session".to_owned(),
+                session.map_or_else(|| "none".to_owned(), |_| "kept, by Mcp-Session-Id".to_owned()),
+            ],
+            vec![
+                "capabilities".to_owned(),
+                server
+                    .capabilities
+                    .entries()
+                    .map(|(key, value)| format!("{key} {value}"))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            ],
+            vec!["connected in".to_owned(), format!("{:.1} ms", found.took.as_secs_f64() * 1000.0)],
+        ];
+        if measured {
+            rows.push(vec!["round trip".to_owned(), format!("{:.1} ms", round_trip.as_secs_f64() * 1000.0)]);
+        }
+        rows.extend(oddities.iter().map(|oddity| vec!["note".to_owned(), oddity.clone()]));
+        for row in rows {
+            println!("{:<14}{}", row[0], row[1]);
+        }
+    }
+    client.close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_list(json: bool, name: &str, items: &[Raw], table: impl FnOnce() -> String) {
+    match json {
+        true => println!("{}", json!({ name: items })),
+        false => println!("{}", table()),
+    }
+}
+
+async fn tools(mut plain: Plain) -> Result<ExitCode> {
+    let target = plain.reach.target(&mut plain.words)?;
+    let (client, _) = plain.reach.connect(&target).await?;
+    let listed = with(client, async |client| client.tools().await).await?;
+    let Some(tools) = listed else { return Ok(code(None)) };
+    print_list(plain.reach.json, "tools", &tools, || {
+        let row = |tool: &Raw| {
+            vec![show::text(tool, "name"), show::signature(tool.get("inputSchema").as_ref()), show::summary(tool)]
+        };
+        show::table(&["TOOL", "ARGUMENTS", "DESCRIPTION"], tools.iter().map(row))
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn call(mut call: CallArgs) -> Result<ExitCode> {
+    let target = call.reach.target(&mut call.words)?;
+    if call.words.is_empty() {
+        return Err(Error::new(Kind::Usage, "say which tool to call; `rialto tools` lists them"));
+    }
+    let name = call.words.remove(0);
+    let (client, terminal) = call.reach.connect(&target).await?;
+    let done = with(client, async |client| {
+        let schema = if call.unchecked { None } else { Some(schema_of(client, &name).await?) };
+        let arguments = arguments::read(&call.words, call.args.as_deref(), schema.as_ref())?;
+        client.call_tool(&name, Raw::of(&arguments)).await
+    })
+    .await;
+    terminal.finish();
+    let Some(result) = done? else { return Ok(code(None)) };
+    let failed = result.get("isError").is_some_and(|raw| raw.as_bytes() == b"true");
+    match call.reach.json {
+        true => println!("{result}"),
+        false if failed => eprintln!("{}", show::content(&result)),
+        false => println!("{}", show::content(&result)),
+    }
+    Ok(if failed { ExitCode::from(TOOL_FAILED) } else { ExitCode::SUCCESS })
+}
+
+async fn schema_of(client: &Client, name: &str) -> Result<Raw> {
+    let tools = client.tools().await?;
+    let names: Vec<String> = tools.iter().map(|tool| show::text(tool, "name")).collect();
+    let Some(at) = names.iter().position(|known| known == name) else {
+        let known: Vec<&str> = names.iter().map(String::as_str).collect();
+        let hint = match arguments::nearest(name, &known) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("there are {}", known.join(", ")),
+        };
+        return Err(Error::new(Kind::Usage, format!("there is no tool {name:?}; {hint}")));
+    };
+    Ok(tools[at].get("inputSchema").unwrap_or_else(Raw::empty))
+}
+
+async fn resources(mut plain: Plain) -> Result<ExitCode> {
+    let target = plain.reach.target(&mut plain.words)?;
+    let (client, _) = plain.reach.connect(&target).await?;
+    let listed =
+        with(client, async |client| Ok((client.resources().await?, client.templates().await.unwrap_or_default())))
+            .await?;
+    let Some((resources, templates)) = listed else { return Ok(code(None)) };
+    if plain.reach.json {
+        println!("{}", json!({ "resources": resources, "resourceTemplates": templates }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let row = |key: &'static str| {
+        move |item: &Raw| {
+            vec![show::text(item, key), show::text(item, "name"), show::text(item, "mimeType"), show::summary(item)]
+        }
+    };
+    let rows = resources.iter().map(row("uri")).chain(templates.iter().map(row("uriTemplate")));
+    println!("{}", show::table(&["URI", "NAME", "TYPE", "DESCRIPTION"], rows));
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn read(mut plain: Plain) -> Result<ExitCode> {
+    let target = plain.reach.target(&mut plain.words)?;
+    let Some(uri) = plain.words.first().cloned() else {
+        return Err(Error::new(Kind::Usage, "say which resource to read; `rialto resources` lists them"));
+    };
+    let (client, _) = plain.reach.connect(&target).await?;
+    let Some(result) = with(client, async |client| client.read(&uri).await).await? else { return Ok(code(None)) };
+    if plain.reach.json {
+        println!("{result}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    for content in result.get("contents").map(|contents| contents.items()).unwrap_or_default() {
+        println!("{}", show::resource_text(&content));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn prompts(mut plain: Plain) -> Result<ExitCode> {
+    let target = plain.reach.target(&mut plain.words)?;
+    let (client, _) = plain.reach.connect(&target).await?;
+    let listed = with(client, async |client| client.prompts().await).await?;
+    let Some(prompts) = listed else { return Ok(code(None)) };
+    print_list(plain.reach.json, "prompts", &prompts, || {
+        let row = |prompt: &Raw| {
+            let arguments = prompt.get("arguments").map(|list| list.items()).unwrap_or_default();
+            let names: Vec<String> = arguments.iter().map(|argument| show::text(argument, "name")).collect();
+            vec![show::text(prompt, "name"), names.join(" "), show::summary(prompt)]
+        };
+        show::table(&["PROMPT", "ARGUMENTS", "DESCRIPTION"], prompts.iter().map(row))
+    });
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn prompt(mut call: CallArgs) -> Result<ExitCode> {
+    let target = call.reach.target(&mut call.words)?;
+    if call.words.is_empty() {
+        return Err(Error::new(Kind::Usage, "say which prompt to get; `rialto prompts` lists them"));
+    }
+    let name = call.words.remove(0);
+    let arguments = Raw::of(&arguments::read(&call.words, call.args.as_deref(), None)?);
+    let (client, _) = call.reach.connect(&target).await?;
+    let done = with(client, async |client| client.prompt(&name, arguments).await).await?;
+    let Some(result) = done else { return Ok(code(None)) };
+    if call.reach.json {
+        println!("{result}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    for message in result.get("messages").map(|messages| messages.items()).unwrap_or_default() {
+        let content = message.get("content").map(|content| show::block(&content)).unwrap_or_default();
+        println!("{}: {content}", show::text(&message, "role"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn listen(mut plain: Plain) -> Result<ExitCode> {
+    let target = plain.reach.target(&mut plain.words)?;
+    let (client, _) = plain.reach.connect(&target).await?;
+    let wishes = Wishes { lists: true, resources: plain.words.clone() };
+    let json = plain.reach.json;
+    let done = with(client, async |client| {
+        let mut listening = client.listen(wishes).await?;
+        eprintln!("listening; an interrupt ends it");
+        while let Some(notification) = listening.next().await {
+            match json {
+                true => println!("{}", String::from_utf8_lossy(&notification.encode())),
+                false => {
+                    let uri = notification.params.as_ref().map(|params| show::text(params, "uri")).unwrap_or_default();
+                    println!("{} {uri}", notification.notice);
+                }
+            }
+        }
+        Ok(())
+    })
+    .await?;
+    // An interrupt is the usual way to end this.
+    Ok(done.map_or(ExitCode::SUCCESS, |()| ExitCode::from(UNREACHABLE)))
+}

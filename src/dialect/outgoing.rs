@@ -1,0 +1,326 @@
+//! What we say to an upstream, in its revision, and how we read what it says of itself.
+
+use super::headers::{self, Mirror};
+use super::lower::Server;
+use super::{Era, Revision, meta};
+use crate::protocol::{ErrorObject, Level, Method, Outcome, Raw, Request, code};
+
+/// Who speaks to the upstream: the client, as the upstream is to see it.
+#[derive(Debug, Clone)]
+pub struct Speaker {
+    /// What it can do.
+    pub capabilities: Raw,
+    /// Who it is.
+    pub info: Raw,
+}
+
+/// What a request carries beside its method and parameters.
+#[derive(Debug, Clone, Default)]
+pub struct Extras {
+    /// What progress is to be reported under.
+    pub progress: Option<Raw>,
+    /// From which level on log messages are wanted.
+    pub level: Option<Level>,
+}
+
+/// What an upstream turned out to be.
+#[derive(Debug, Clone)]
+pub struct Introduction {
+    /// The revision to speak with it.
+    pub revision: Revision,
+    /// What it says of itself.
+    pub server: Server,
+    /// The revisions that it offers, as far as it says.
+    pub offered: Vec<String>,
+}
+
+/// What an answer to `server/discover` says about the era of an upstream.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It is of the per-request era.
+    PerRequest(Box<Introduction>),
+    /// It is of that era, but the request has to name one of these revisions.
+    Renegotiate(Revision),
+    /// It opens with a handshake, for this reason.
+    Handshake(String),
+    /// It speaks only revisions that we do not.
+    Stranger(Vec<String>),
+}
+
+/// The members of `_meta` that belong to one hop and are never passed on.
+const HOP: [&str; 6] = [
+    meta::PROTOCOL_VERSION,
+    meta::CLIENT_CAPABILITIES,
+    meta::CLIENT_INFO,
+    meta::LOG_LEVEL,
+    meta::SUBSCRIPTION_ID,
+    meta::SERVER_INFO,
+];
+
+/// The parameters of a request as an upstream of that revision wants them: what belongs to the
+/// hop before is taken out, what this hop needs is put in, everything else stays as it came.
+pub fn params(params: Option<&Raw>, revision: Revision, speaker: &Speaker, extras: &Extras) -> Option<Raw> {
+    let empty = Raw::empty();
+    let meta = params.and_then(|params| params.get("_meta")).unwrap_or_else(Raw::empty);
+    let mut edit = meta.edit().remove("progressToken");
+    for key in HOP {
+        edit = edit.remove(key);
+    }
+    if let Some(token) = &extras.progress {
+        edit = edit.set("progressToken", token.clone());
+    }
+    if revision.era() == Era::PerRequest {
+        edit = edit
+            .set(meta::PROTOCOL_VERSION, Raw::of(revision.facts().name))
+            .set(meta::CLIENT_CAPABILITIES, speaker.capabilities.clone())
+            .set(meta::CLIENT_INFO, speaker.info.clone());
+        if let Some(level) = extras.level {
+            edit = edit.set(meta::LOG_LEVEL, Raw::of(level.as_str()));
+        }
+    }
+    let meta = edit.finish();
+    let some_meta = meta.entries().next().is_some();
+    match params {
+        None if !some_meta => None,
+        _ => {
+            let params = params.unwrap_or(&empty);
+            let edit = if some_meta { params.edit().set("_meta", meta) } else { params.edit().remove("_meta") };
+            Some(edit.finish())
+        }
+    }
+}
+
+/// The headers that mirror a request to an upstream over HTTP.
+pub fn mirrored(request: &Request, revision: Revision, mirrors: &[Mirror]) -> Vec<(String, String)> {
+    let mut headers = vec![("MCP-Protocol-Version".to_owned(), revision.facts().name.to_owned())];
+    if revision.era() == Era::Handshake {
+        return headers;
+    }
+    headers.push(("Mcp-Method".to_owned(), request.method.as_str().to_owned()));
+    let member = |key: &str| request.params.as_ref().and_then(|params| params.get(key));
+    if let Some(name) = request.method.name_member().and_then(member) {
+        if let Some(name) = name.text() {
+            headers.push(("Mcp-Name".to_owned(), headers::encode(&name).into_owned()));
+        }
+    }
+    if request.method == Method::ToolsCall {
+        let arguments = member("arguments").unwrap_or_else(Raw::empty);
+        headers.extend(headers::make(mirrors, &arguments));
+    }
+    headers
+}
+
+/// The parameters of `initialize`.
+pub fn initialize(revision: Revision, speaker: &Speaker) -> Raw {
+    Raw::of(&serde_json::json!({
+        "protocolVersion": revision.facts().name,
+        "capabilities": speaker.capabilities,
+        "clientInfo": speaker.info,
+    }))
+}
+
+/// Reads the answer to `initialize`.
+///
+/// # Errors
+/// A sentence about what is wrong with it.
+pub fn read_handshake(result: &Raw) -> Result<Introduction, String> {
+    let version = result.get("protocolVersion");
+    let Some(version) = version.as_ref().and_then(Raw::text) else {
+        return Err("its answer to `initialize` has no `protocolVersion`".into());
+    };
+    let revision = Revision::parse(&version).filter(|revision| revision.era() == Era::Handshake);
+    let Some(revision) = revision else {
+        let ours = super::lift::supported(Era::Handshake).join(", ");
+        return Err(format!("it wants to speak {version}, and we speak {ours}"));
+    };
+    let server = Server {
+        info: result.get("serverInfo").unwrap_or_else(Raw::empty),
+        capabilities: result.get("capabilities").unwrap_or_else(Raw::empty),
+        instructions: result.get("instructions"),
+    };
+    Ok(Introduction { revision, server, offered: vec![version.into_owned()] })
+}
+
+/// Reads the answer to `server/discover`, or what came instead of one. Only codes that this era
+/// alone has are a sign of it; every other error says that the method is not known.
+pub fn verdict(outcome: &Outcome, asked: Revision) -> Verdict {
+    match outcome {
+        Ok(result) => discovered(result),
+        Err(error) if error.code() == code::UNSUPPORTED_VERSION => {
+            let supported: Vec<String> = data_list(error, "supported");
+            match best(&supported) {
+                Some(revision) if revision != asked => Verdict::Renegotiate(revision),
+                _ if supported.iter().any(|name| Revision::parse(name).is_some_and(|r| r.era() == Era::Handshake)) => {
+                    Verdict::Handshake(format!("it offers {}", supported.join(", ")))
+                }
+                _ => Verdict::Stranger(supported),
+            }
+        }
+        Err(error) => {
+            Verdict::Handshake(format!("it answered `server/discover` with {}: {}", error.code(), error.message()))
+        }
+    }
+}
+
+fn discovered(result: &Raw) -> Verdict {
+    let offered: Vec<String> = match result.get("supportedVersions").map(|list| list.read()) {
+        Some(Ok(offered)) => offered,
+        _ => return Verdict::Handshake("its answer to `server/discover` names no versions".into()),
+    };
+    let Some(revision) = best(&offered) else {
+        let handshake = offered.iter().any(|name| Revision::parse(name).is_some_and(|r| r.era() == Era::Handshake));
+        return if handshake {
+            Verdict::Handshake(format!("it offers {} only", offered.join(", ")))
+        } else {
+            Verdict::Stranger(offered)
+        };
+    };
+    let info = result.at(&["_meta", meta::SERVER_INFO]).or_else(|| result.get("serverInfo"));
+    let server = Server {
+        info: info.unwrap_or_else(Raw::empty),
+        capabilities: result.get("capabilities").unwrap_or_else(Raw::empty),
+        instructions: result.get("instructions"),
+    };
+    Verdict::PerRequest(Box::new(Introduction { revision, server, offered }))
+}
+
+/// The newest revision of the per-request era on a list.
+fn best(names: &[String]) -> Option<Revision> {
+    let known = names.iter().filter_map(|name| Revision::parse(name));
+    known.filter(|revision| revision.era() == Era::PerRequest).max()
+}
+
+fn data_list(error: &ErrorObject, key: &str) -> Vec<String> {
+    let list = error.data().and_then(|data| data.get(key));
+    list.and_then(|list| list.read().ok()).unwrap_or_default()
+}
+
+/// What an upstream of the per-request era wants to know before it goes on.
+#[derive(Debug)]
+pub struct InputRequired {
+    /// Each question under its key.
+    pub questions: Vec<(String, Method, Option<Raw>)>,
+    /// What the retry has to carry along, exactly.
+    pub state: Option<Raw>,
+}
+
+/// Reads a result that asks for input; nothing when it is a plain result.
+///
+/// # Errors
+/// A sentence about what is wrong with it.
+pub fn input_required(result: &Raw) -> Result<Option<InputRequired>, String> {
+    let kind = result.get("resultType");
+    if kind.as_ref().and_then(Raw::text).as_deref() != Some("input_required") {
+        return Ok(None);
+    }
+    let state = result.get("requestState");
+    let asked = result.get("inputRequests");
+    if asked.is_none() && state.is_none() {
+        return Err("it asks for input, but neither what nor how to go on".into());
+    }
+    let mut questions = Vec::new();
+    if let Some(asked) = &asked {
+        for (key, question) in asked.entries() {
+            let method = question.get("method");
+            let method = method.as_ref().and_then(Raw::text);
+            match method.as_deref() {
+                Some(name @ ("elicitation/create" | "sampling/createMessage" | "roots/list")) => {
+                    questions.push((key.into_owned(), Method::from(name), question.get("params")));
+                }
+                other => return Err(format!("it asks {other:?}, which no client can answer")),
+            }
+        }
+    }
+    Ok(Some(InputRequired { questions, state }))
+}
+
+/// The parameters of the retry after questions were answered.
+pub fn retried(params: Option<&Raw>, answers: &[(String, Raw)], state: Option<&Raw>) -> Raw {
+    let mut responses = Raw::empty();
+    for (key, answer) in answers {
+        responses = responses.edit().set(key.as_str(), answer.clone()).finish();
+    }
+    let empty = Raw::empty();
+    let mut edit = params.unwrap_or(&empty).edit().remove("requestState").remove("inputResponses");
+    if !answers.is_empty() {
+        edit = edit.set("inputResponses", responses);
+    }
+    if let Some(state) = state {
+        edit = edit.set("requestState", state.clone());
+    }
+    edit.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn raw(text: &str) -> Raw {
+        Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    fn speaker() -> Speaker {
+        Speaker { capabilities: raw(r#"{"roots":{}}"#), info: raw(r#"{"name":"n"}"#) }
+    }
+
+    #[test]
+    fn what_belongs_to_a_hop_stays_there() {
+        let came = raw(
+            r#"{"name":"t","_meta":{"progressToken":"theirs","io.modelcontextprotocol/protocolVersion":"x","vendor/a":1.0}}"#,
+        );
+        let extras = Extras { progress: Some(raw("7")), level: Some(Level::Info) };
+        let old = params(Some(&came), Revision::NEWEST_HANDSHAKE, &speaker(), &extras).unwrap();
+        assert_eq!(old.to_string(), r#"{"name":"t","_meta":{"vendor/a":1.0,"progressToken":7}}"#);
+        let new = params(Some(&came), Revision::NEWEST, &speaker(), &extras).unwrap();
+        for (path, value) in [
+            (&["_meta", meta::PROTOCOL_VERSION][..], r#""2026-07-28""#),
+            (&["_meta", meta::CLIENT_CAPABILITIES], r#"{"roots":{}}"#),
+            (&["_meta", meta::LOG_LEVEL], r#""info""#),
+            (&["_meta", "vendor/a"], "1.0"),
+            (&["name"], r#""t""#),
+        ] {
+            assert_eq!(new.at(path).unwrap().to_string(), value);
+        }
+        assert_eq!(params(None, Revision::NEWEST_HANDSHAKE, &speaker(), &Extras::default()), None);
+        let bare = raw(r#"{"cursor":""}"#);
+        assert_eq!(params(Some(&bare), Revision::NEWEST_HANDSHAKE, &speaker(), &Extras::default()), Some(bare));
+    }
+
+    #[test]
+    fn answers_to_a_probe_are_told_apart() {
+        let error = |code: i64, data: Option<&str>| {
+            let error = ErrorObject::new(code, "m");
+            Err(data.map_or(error.clone(), |data| error.with_data(raw(data))))
+        };
+        let kind = |outcome: Outcome| match verdict(&outcome, Revision::NEWEST) {
+            Verdict::PerRequest(_) => "per-request",
+            Verdict::Renegotiate(_) => "renegotiate",
+            Verdict::Handshake(_) => "handshake",
+            Verdict::Stranger(_) => "stranger",
+        };
+        assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2025-11-25","2026-07-28"]}"#))), "per-request");
+        assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2025-11-25"]}"#))), "handshake");
+        assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2099-01-01"]}"#))), "stranger");
+        assert_eq!(kind(Ok(raw("{}"))), "handshake");
+        assert_eq!(kind(error(-32601, None)), "handshake");
+        assert_eq!(kind(error(-32602, None)), "handshake");
+        assert_eq!(kind(error(-32022, Some(r#"{"supported":["2025-06-18"]}"#))), "handshake");
+        assert_eq!(kind(error(-32022, Some(r#"{"supported":["2099-01-01"]}"#))), "stranger");
+    }
+
+    #[test]
+    fn questions_are_read_and_retries_written() {
+        let result = raw(
+            r#"{"resultType":"input_required","inputRequests":{"u1":{"method":"roots/list"}},"requestState":"s\u0031"}"#,
+        );
+        let asked = input_required(&result).unwrap().unwrap();
+        assert_eq!(asked.questions[0].0, "u1");
+        let before = raw(r#"{"name":"t","requestState":"old"}"#);
+        let retry = retried(Some(&before), &[("u1".into(), raw(r#"{"roots":[]}"#))], asked.state.as_ref());
+        assert_eq!(retry.to_string(), r#"{"name":"t","requestState":"s\u0031","inputResponses":{"u1":{"roots":[]}}}"#);
+        assert!(input_required(&raw(r#"{"resultType":"input_required"}"#)).is_err());
+        assert!(input_required(&raw(r#"{"resultType":"complete"}"#)).unwrap().is_none());
+        assert!(input_required(&raw(r#"{"content":[]}"#)).unwrap().is_none());
+    }
+}

@@ -1,0 +1,86 @@
+//! What can go wrong with an upstream, in words that say what to do.
+
+use std::fmt;
+
+use crate::protocol::{ErrorObject, code};
+
+/// What kind of thing went wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The command could not be started, or nobody listens there.
+    Unreachable,
+    /// It took too long.
+    Timeout,
+    /// The connection broke, or the process ended.
+    Broken,
+    /// It answered with an HTTP status that is no answer.
+    Status(u16),
+    /// It wants credentials, or better ones.
+    Credentials,
+    /// It says what the protocol does not allow.
+    Protocol,
+    /// It speaks no revision that we speak.
+    Revision,
+    /// It answered with an error of the protocol.
+    Answer(i64),
+    /// We were told to do something that makes no sense.
+    Usage,
+}
+
+/// Something went wrong with an upstream.
+#[derive(Debug, Clone)]
+pub struct Error {
+    kind: Kind,
+    message: String,
+    object: Option<ErrorObject>,
+}
+
+/// A result that may be an [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error of a kind, with a sentence.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), object: None }
+    }
+
+    /// An error that the upstream answered with.
+    pub fn answered(object: ErrorObject) -> Self {
+        let message = format!("the server answered with error {}: {}", object.code(), object.message());
+        Self { kind: Kind::Answer(object.code()), message, object: Some(object) }
+    }
+
+    /// What kind of thing went wrong.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The error that the upstream answered with, where it did.
+    pub fn object(&self) -> Option<&ErrorObject> {
+        self.object.as_ref()
+    }
+
+    /// Whether trying again later may help.
+    pub fn may_retry(&self) -> bool {
+        match self.kind {
+            Kind::Unreachable | Kind::Timeout | Kind::Broken => true,
+            Kind::Status(status) => status >= 500 || status == 429,
+            Kind::Credentials | Kind::Protocol | Kind::Revision | Kind::Answer(_) | Kind::Usage => false,
+        }
+    }
+
+    /// The error that a client gets for a call that failed by this.
+    pub fn into_object(self) -> ErrorObject {
+        self.object.unwrap_or_else(|| {
+            ErrorObject::new(code::INTERNAL_ERROR, format!("Upstream unavailable: {}", self.message))
+        })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

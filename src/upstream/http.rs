@@ -1,0 +1,627 @@
+//! An upstream over Streamable HTTP, of either era.
+//!
+//! In the handshake era the session's id is taken from the response to `initialize`, and again from
+//! any later response that carries one, and goes out with every request. A session that the
+//! server has forgotten is opened anew, once, and the call that found out is sent again: the
+//! server did not take it.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, Response as HttpResponse, StatusCode};
+use hyper::body::Incoming;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+
+use super::Unsolicited;
+use super::events::EventReader;
+use super::target::{Address, Settings};
+use super::web::{Web, is_media};
+use crate::dialect::Revision;
+use crate::dialect::headers::Mirror;
+use crate::dialect::outgoing::{self, Introduction, Speaker};
+use crate::error::{Error, Kind, Result};
+use crate::exchange::{Answer, Question, Replies, Reply};
+use crate::protocol::sse::Event;
+use crate::protocol::{ErrorObject, Id, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code};
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// How long to wait before a stream is resumed when the server does not say.
+const RETRY: Duration = Duration::from_millis(1000);
+/// The longest that a server may make us wait.
+const RETRY_CAP: Duration = Duration::from_secs(30);
+/// How often a stream that breaks at once is resumed before it is given up.
+const RESUMES: u32 = 5;
+
+/// One server over Streamable HTTP.
+#[derive(Debug)]
+pub(super) struct Http {
+    web: Web,
+    settings: Settings,
+    speaker: Speaker,
+    state: Mutex<State>,
+    last_id: AtomicI64,
+    unsolicited: mpsc::Sender<Unsolicited>,
+    /// Held while the session is opened anew, so that one does it and the others wait.
+    reopening: tokio::sync::Mutex<()>,
+    revision: OnceLock<Revision>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    session: Option<HeaderValue>,
+    /// Counts the sessions that were opened.
+    generation: u64,
+    listening: Option<AbortHandle>,
+    closed: bool,
+}
+
+/// How an exchange began.
+enum Begun {
+    Answer(Outcome),
+    Events(EventReader),
+}
+
+/// What came back for a probe.
+#[derive(Debug)]
+pub(super) enum Probed {
+    /// An answer of the protocol, whatever the status.
+    Outcome(Outcome),
+    /// A status, and nothing that can be read.
+    Status(StatusCode),
+}
+
+impl Http {
+    pub(super) fn new(
+        address: &Address,
+        settings: &Settings,
+        speaker: Speaker,
+        unsolicited: mpsc::Sender<Unsolicited>,
+    ) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            web: Web::new(address.url.clone(), address.headers.clone(), settings)?,
+            settings: settings.clone(),
+            speaker,
+            state: Mutex::default(),
+            last_id: AtomicI64::new(0),
+            unsolicited,
+            reopening: tokio::sync::Mutex::default(),
+            revision: OnceLock::new(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds this lock")
+    }
+
+    fn next_id(&self) -> Id {
+        Id::Number(self.last_id.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn revision(&self) -> Revision {
+        self.revision.get().copied().unwrap_or(Revision::NEWEST_HANDSHAKE)
+    }
+
+    fn in_handshake_era(&self) -> bool {
+        self.revision().facts().sessions
+    }
+
+    /// The revision that was found; every later request names it.
+    pub(super) fn settle(&self, revision: Revision) {
+        let _ = self.revision.set(revision);
+    }
+
+    /// The id of the session, where there is one.
+    pub(super) fn session_id(&self) -> Option<String> {
+        self.lock().session.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned())
+    }
+
+    /// Asks `server/discover`, with everything that a server of the newest era wants to see.
+    pub(super) async fn probe(&self, revision: Revision) -> Result<Probed> {
+        let params = outgoing::params(None, revision, &self.speaker, &outgoing::Extras::default());
+        let request = Request::new(Id::Text("discover".into()), Method::Discover, params);
+        let headers = headers_for(&outgoing::mirrored(&request, revision, &[]));
+        let response = self.web.send(Verb::POST, headers, request.encode(), self.settings.probe).await?;
+        let status = response.status();
+        match self.read_answer(response, &request.id, self.settings.probe).await {
+            Ok(outcome) => Ok(Probed::Outcome(outcome)),
+            Err(_) if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED => match status {
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => {
+                    Err(self.web.refused(status, b""))
+                }
+                _ => Ok(Probed::Status(status)),
+            },
+            Err(_) if status.is_success() => Ok(Probed::Status(status)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the one answer to a request, from JSON or from a stream.
+    async fn read_answer(&self, response: HttpResponse<Incoming>, id: &Id, patience: Duration) -> Result<Outcome> {
+        let status = response.status();
+        if is_media(response.headers(), "text/event-stream") && status.is_success() {
+            let mut events = EventReader::new(response.into_body(), self.web.limit());
+            let read = async {
+                while let Some(event) = events.next().await? {
+                    if let Ok(Message::Response(response)) = Message::parse(&event.data.into()) {
+                        if response.id.as_ref() == Some(id) {
+                            return Ok(response.outcome);
+                        }
+                    }
+                }
+                Err(Error::new(Kind::Broken, "the stream ended before the answer"))
+            };
+            return match tokio::time::timeout(patience, read).await {
+                Ok(read) => read,
+                Err(_) => Err(Error::new(Kind::Timeout, format!("no answer came within {patience:?}"))),
+            };
+        }
+        let body = self.web.read(response.into_body(), patience).await?;
+        match Message::parse(&body) {
+            // An error that cannot name its request is about the one that was sent.
+            Ok(Message::Response(response))
+                if response.id.as_ref() == Some(id) || (response.id.is_none() && response.outcome.is_err()) =>
+            {
+                Ok(response.outcome)
+            }
+            _ if status.is_success() => {
+                Err(Error::new(Kind::Protocol, format!("{} answered with something that is no answer", self.web.url())))
+            }
+            _ => Err(self.web.refused(status, &body)),
+        }
+    }
+
+    /// Opens a session by a handshake.
+    pub(super) async fn initialize(self: &Arc<Self>, proposed: Revision) -> Result<Introduction> {
+        let request =
+            Request::new(self.next_id(), Method::Initialize, Some(outgoing::initialize(proposed, &self.speaker)));
+        let response = self.web.send(Verb::POST, headers_for(&[]), request.encode(), self.settings.probe).await?;
+        let session = response.headers().get(&SESSION_ID).cloned();
+        let status = response.status();
+        let outcome = match self.read_answer(response, &request.id, self.settings.probe).await {
+            // A refusal whose body only looks like an answer is still a refusal.
+            Ok(Err(object)) if !status.is_success() => {
+                return Err(self.web.refused(status, object.message().as_bytes()));
+            }
+            outcome => outcome?,
+        };
+        let introduction = outcome.map_err(Error::answered)?;
+        let introduction = outgoing::read_handshake(&introduction)
+            .map_err(|why| Error::new(Kind::Revision, format!("{}: {why}", self.web.url())))?;
+        self.settle(introduction.revision);
+        {
+            let mut state = self.lock();
+            state.session = session;
+            state.generation += 1;
+        }
+        self.notify(&Notification::new(Notice::Initialized, None)).await?;
+        self.listen();
+        Ok(introduction)
+    }
+
+    /// Opens the session anew, unless somebody else just did.
+    async fn reopen(self: &Arc<Self>, generation: u64) -> Result<()> {
+        let _one = self.reopening.lock().await;
+        if self.lock().generation != generation {
+            return Ok(());
+        }
+        tracing::info!(url = %self.web.url(), "the server forgot our session; a new one is opened");
+        self.initialize(self.revision()).await?;
+        let _ = self.unsolicited.try_send(Unsolicited::Reopened);
+        Ok(())
+    }
+
+    fn base_headers(&self, extra: &[(String, String)]) -> HeaderMap {
+        let mut headers = headers_for(extra);
+        if let Some(session) = self.lock().session.clone() {
+            headers.insert(SESSION_ID, session);
+        }
+        headers
+    }
+
+    fn version_header(&self) -> Vec<(String, String)> {
+        vec![("MCP-Protocol-Version".to_owned(), self.revision().facts().name.to_owned())]
+    }
+
+    /// A later response may name the session anew.
+    fn note_session(&self, headers: &HeaderMap) {
+        if let Some(id) = headers.get(&SESSION_ID).filter(|_| self.in_handshake_era()) {
+            let mut state = self.lock();
+            if state.session.as_ref() != Some(id) {
+                state.session = Some(id.clone());
+            }
+        }
+    }
+
+    /// Begins a request. `params` are as the server is to get them, but for the progress token.
+    pub(super) fn call(
+        self: &Arc<Self>,
+        method: Method,
+        params: Option<Raw>,
+        token: Option<Raw>,
+        mirrors: &[Mirror],
+    ) -> Replies {
+        let id = self.next_id();
+        let params = match &token {
+            Some(_) => Some(crate::dialect::meta::with(params.as_ref(), "progressToken", id.to_raw())),
+            None => params,
+        };
+        let request = Request::new(id, method, params);
+        let extra = outgoing::mirrored(&request, self.revision(), mirrors);
+        let guard = Cancel { http: Arc::clone(self), id: Some(request.id.clone()) };
+        let exchange = Exchange {
+            http: Arc::clone(self),
+            request,
+            extra,
+            token,
+            phase: Phase::Start,
+            guard,
+            last_event: None,
+            retry: RETRY,
+            resumes: 0,
+        };
+        Replies::stream(futures_util::stream::unfold(exchange, |mut exchange| async move {
+            let reply = exchange.next().await?;
+            Some((reply, exchange))
+        }))
+    }
+
+    async fn begin(self: &Arc<Self>, request: &Request, extra: &[(String, String)]) -> Result<Begun> {
+        let mut again = true;
+        loop {
+            let (generation, had_session) = {
+                let state = self.lock();
+                (state.generation, state.session.is_some())
+            };
+            let response =
+                self.web.send(Verb::POST, self.base_headers(extra), request.encode(), self.settings.call_cap).await?;
+            let status = response.status();
+            if status.is_success() {
+                self.note_session(response.headers());
+                if is_media(response.headers(), "text/event-stream") {
+                    return Ok(Begun::Events(EventReader::new(response.into_body(), self.web.limit())));
+                }
+                return self.read_answer(response, &request.id, self.settings.call).await.map(Begun::Answer);
+            }
+            let body = self.web.read(response.into_body(), self.settings.call).await.unwrap_or_default();
+            if again && self.in_handshake_era() && session_is_lost(status, &body, had_session) {
+                again = false;
+                self.reopen(generation).await?;
+                continue;
+            }
+            return match Message::parse(&body) {
+                Ok(Message::Response(Response { id, outcome: Err(error), .. }))
+                    if id.is_none() || id.as_ref() == Some(&request.id) =>
+                {
+                    Ok(Begun::Answer(Err(error)))
+                }
+                _ => Err(self.web.refused(status, &body)),
+            };
+        }
+    }
+
+    /// Sends a notification, or an answer to a question.
+    pub(super) async fn notify(self: &Arc<Self>, notification: &Notification) -> Result<()> {
+        self.post(notification.encode()).await
+    }
+
+    async fn post(self: &Arc<Self>, message: Bytes) -> Result<()> {
+        let headers = self.base_headers(&self.version_header());
+        let response = self.web.send(Verb::POST, headers, message, self.settings.call).await?;
+        let status = response.status();
+        if status.is_success() {
+            self.note_session(response.headers());
+            return Ok(());
+        }
+        let body = self.web.read(response.into_body(), self.settings.call).await.unwrap_or_default();
+        Err(self.web.refused(status, &body))
+    }
+
+    /// Takes what arrives on a stream: a reply to the call `request`, or nothing.
+    fn take(self: &Arc<Self>, message: Message, request: Option<(&Id, Option<&Raw>)>) -> Option<Reply> {
+        match message {
+            Message::Response(response) => {
+                let (id, _) = request.filter(|(id, _)| response.id.as_ref() == Some(*id))?;
+                tracing::trace!(%id, "answered");
+                Some(Reply::End(Answer { outcome: response.outcome, revision: self.revision() }))
+            }
+            Message::Request(asked) if asked.method == Method::Ping => {
+                let http = Arc::clone(self);
+                tokio::spawn(async move { http.post(Response::new(Some(asked.id), Ok(Raw::empty())).encode()).await });
+                None
+            }
+            Message::Request(asked) => {
+                let question = self.question(asked);
+                match request {
+                    Some(_) => Some(Reply::Question(question)),
+                    None => {
+                        self.outside(Unsolicited::Question(question));
+                        None
+                    }
+                }
+            }
+            Message::Notification(notification) if notification.notice == Notice::Progress => {
+                let (id, token) = request?;
+                let params = notification.params?;
+                let ours = params.get("progressToken").as_ref().and_then(Id::from_raw).as_ref() == Some(id);
+                let token = token.filter(|_| ours)?;
+                let params = params.edit().set("progressToken", token.clone()).finish();
+                Some(Reply::Notice(Notification::new(Notice::Progress, Some(params))))
+            }
+            Message::Notification(notification) => match request {
+                Some(_) if !changes(&notification.notice) => Some(Reply::Notice(notification)),
+                _ => {
+                    self.outside(Unsolicited::Notice(notification));
+                    None
+                }
+            },
+        }
+    }
+
+    fn question(self: &Arc<Self>, asked: Request) -> Question {
+        let (answer, answered) = oneshot::channel();
+        let http = Arc::clone(self);
+        tokio::spawn(async move {
+            let refused = || Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this"));
+            let outcome = answered.await.unwrap_or_else(|_| refused());
+            if let Err(error) = http.post(Response::new(Some(asked.id), outcome).encode()).await {
+                tracing::debug!(%error, "an answer was not taken");
+            }
+        });
+        Question { method: asked.method, params: asked.params, answer }
+    }
+
+    fn outside(&self, what: Unsolicited) {
+        if self.unsolicited.try_send(what).is_err() {
+            tracing::debug!("nobody takes what the upstream says by itself");
+        }
+    }
+
+    /// Listens for what belongs to no call, where the server offers it.
+    fn listen(self: &Arc<Self>) {
+        let task = tokio::spawn(listen(Arc::downgrade(self)));
+        let before = self.lock().listening.replace(task.abort_handle());
+        if let Some(before) = before {
+            before.abort();
+        }
+    }
+
+    /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
+    async fn open_stream(&self, after: Option<&str>) -> Result<Option<EventReader>> {
+        let mut headers = self.base_headers(&self.version_header());
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        headers.remove(CONTENT_TYPE);
+        if let Some(id) = after.and_then(|id| HeaderValue::from_str(id).ok()) {
+            headers.insert(LAST_EVENT_ID, id);
+        }
+        let response = self.web.send(Verb::GET, headers, Bytes::new(), self.settings.call).await?;
+        let status = response.status();
+        if status.is_success() && is_media(response.headers(), "text/event-stream") {
+            return Ok(Some(EventReader::new(response.into_body(), self.web.limit())));
+        }
+        if status == StatusCode::METHOD_NOT_ALLOWED || status.is_success() {
+            return Ok(None);
+        }
+        let body = self.web.read(response.into_body(), self.settings.call).await.unwrap_or_default();
+        Err(self.web.refused(status, &body))
+    }
+
+    /// Ends the session.
+    pub(super) async fn close(&self) {
+        let session = {
+            let mut state = self.lock();
+            state.closed = true;
+            if let Some(listening) = state.listening.take() {
+                listening.abort();
+            }
+            state.session.take()
+        };
+        let Some(session) = session else { return };
+        let mut headers = headers_for(&self.version_header());
+        headers.insert(SESSION_ID, session);
+        headers.remove(CONTENT_TYPE);
+        match self.web.send(Verb::DELETE, headers, Bytes::new(), self.settings.grace).await {
+            Ok(response) => tracing::debug!(status = %response.status(), "the session was ended"),
+            Err(error) => tracing::debug!(%error, "the session could not be ended"),
+        }
+    }
+}
+
+/// Whether a refusal says that the server does not know our session. It is 404 by the book; some
+/// servers say 400 and a sentence.
+fn session_is_lost(status: StatusCode, body: &[u8], had_session: bool) -> bool {
+    let says_session = || String::from_utf8_lossy(body).to_ascii_lowercase().contains("session");
+    match status {
+        StatusCode::NOT_FOUND => had_session,
+        StatusCode::BAD_REQUEST => had_session && says_session(),
+        _ => false,
+    }
+}
+
+/// Whether a notice tells of something that concerns more than one call.
+fn changes(notice: &Notice) -> bool {
+    matches!(notice, Notice::ToolsChanged | Notice::PromptsChanged | Notice::ResourcesChanged | Notice::ResourceUpdated)
+}
+
+fn headers_for(extra: &[(String, String)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    for (name, value) in extra {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
+/// Reads the stream that belongs to no call, as long as somebody holds the connection.
+async fn listen(http: std::sync::Weak<Http>) {
+    let mut last: Option<String> = None;
+    let mut wait = RETRY;
+    let mut failures = 0;
+    loop {
+        let Some(strong) = http.upgrade() else { return };
+        let opened = strong.open_stream(last.as_deref()).await;
+        drop(strong);
+        let mut events = match opened {
+            Ok(Some(events)) => events,
+            Ok(None) => return, // it has none
+            Err(error) => {
+                // A session that is gone is found out by the next call.
+                tracing::debug!(%error, "the listening stream could not be opened");
+                failures += 1;
+                if failures > RESUMES || !error.may_retry() {
+                    return;
+                }
+                tokio::time::sleep(wait * failures).await;
+                continue;
+            }
+        };
+        failures = 0;
+        while let Ok(Some(event)) = events.next().await {
+            let Some(http) = http.upgrade() else { return };
+            wait = event.retry.map_or(wait, pause);
+            last = event.id.clone().or(last);
+            if let Some(message) = parsed(event) {
+                http.take(message, None);
+            }
+        }
+        tokio::time::sleep(wait).await;
+    }
+}
+
+fn pause(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds).min(RETRY_CAP)
+}
+
+fn parsed(event: Event) -> Option<Message> {
+    if event.data.is_empty() {
+        return None;
+    }
+    match Message::parse(&event.data.into()) {
+        Ok(message) => Some(message),
+        Err(invalid) => {
+            tracing::warn!(why = %invalid.why, "an event is no message; it was skipped");
+            None
+        }
+    }
+}
+
+/// One request and what comes back for it.
+struct Exchange {
+    http: Arc<Http>,
+    request: Request,
+    extra: Vec<(String, String)>,
+    token: Option<Raw>,
+    phase: Phase,
+    guard: Cancel,
+    last_event: Option<String>,
+    retry: Duration,
+    resumes: u32,
+}
+
+enum Phase {
+    Start,
+    Events(EventReader),
+    Done,
+}
+
+impl Exchange {
+    async fn next(&mut self) -> Option<Reply> {
+        loop {
+            let reply = match &mut self.phase {
+                Phase::Done => return None,
+                Phase::Start => match self.http.begin(&self.request, &self.extra).await {
+                    Ok(Begun::Events(events)) => {
+                        self.phase = Phase::Events(events);
+                        continue;
+                    }
+                    Ok(Begun::Answer(outcome)) => self.end(outcome),
+                    Err(error) => self.end(Err(error.into_object())),
+                },
+                Phase::Events(events) => match events.next().await {
+                    Ok(Some(event)) => {
+                        self.retry = event.retry.map_or(self.retry, pause);
+                        self.last_event = event.id.clone().or(self.last_event.take());
+                        self.resumes = 0;
+                        let Some(message) = parsed(event) else { continue };
+                        match self.http.take(message, Some((&self.request.id, self.token.as_ref()))) {
+                            Some(reply) => reply,
+                            None => continue,
+                        }
+                    }
+                    Ok(None) => match self.resume(Error::new(Kind::Broken, "the stream ended before the answer")).await
+                    {
+                        Some(reply) => reply,
+                        None => continue,
+                    },
+                    Err(error) => match self.resume(error).await {
+                        Some(reply) => reply,
+                        None => continue,
+                    },
+                },
+            };
+            if matches!(reply, Reply::End(_)) {
+                self.phase = Phase::Done;
+                self.guard.id = None;
+            }
+            return Some(reply);
+        }
+    }
+
+    fn end(&self, outcome: Outcome) -> Reply {
+        Reply::End(Answer { outcome, revision: self.http.revision() })
+    }
+
+    /// The stream broke off: goes on where it broke, where the server has given it a position.
+    async fn resume(&mut self, error: Error) -> Option<Reply> {
+        let resumable = self.last_event.is_some() && self.http.in_handshake_era() && self.resumes < RESUMES;
+        if !resumable {
+            return Some(self.end(Err(error.into_object())));
+        }
+        self.resumes += 1;
+        tokio::time::sleep(self.retry * self.resumes).await;
+        match self.http.open_stream(self.last_event.as_deref()).await {
+            Ok(Some(events)) => {
+                self.phase = Phase::Events(events);
+                None
+            }
+            Ok(None) => Some(self.end(Err(error.into_object()))),
+            Err(error) if error.may_retry() => None,
+            Err(error) => Some(self.end(Err(error.into_object()))),
+        }
+    }
+}
+
+/// Tells the server that nobody waits for a call any more. In the per-request era closing the
+/// stream says so.
+struct Cancel {
+    http: Arc<Http>,
+    id: Option<Id>,
+}
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        let Some(id) = self.id.take().filter(|_| self.http.in_handshake_era()) else { return };
+        let http = Arc::clone(&self.http);
+        let params = Raw::empty().edit().set("requestId", id.to_raw()).finish();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let _ = http.notify(&Notification::new(Notice::Cancelled, Some(params))).await;
+            });
+        }
+    }
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        if let Some(listening) = self.lock().listening.take() {
+            listening.abort();
+        }
+    }
+}

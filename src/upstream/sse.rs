@@ -1,0 +1,147 @@
+//! An upstream over HTTP+SSE: it speaks on one stream, we speak by POST.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method as Verb, Uri};
+use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::Unsolicited;
+use super::duplex::{Duplex, MESSAGES_WAITING};
+use super::events::EventReader;
+use super::target::{Address, Settings};
+use super::web::{Web, is_media, resolve, same_origin};
+use crate::error::{Error, Kind, Result};
+use crate::protocol::{Message, Response};
+
+/// A stream and the address to send to.
+#[derive(Debug)]
+pub(super) struct Sse {
+    pub(super) duplex: Arc<Duplex>,
+    _open: DropGuard,
+}
+
+impl Sse {
+    /// Opens the stream and waits for its first event.
+    pub(super) async fn open(
+        address: &Address,
+        settings: &Settings,
+        unsolicited: mpsc::Sender<Unsolicited>,
+    ) -> Result<Self> {
+        let web = Arc::new(Web::new(address.url.clone(), address.headers.clone(), settings)?);
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let response = web.send(Verb::GET, headers, Bytes::new(), settings.probe).await?;
+        if !response.status().is_success() {
+            let status = response.status();
+            let body = web.read(response.into_body(), settings.probe).await.unwrap_or_default();
+            return Err(web.refused(status, &body));
+        }
+        if !is_media(response.headers(), "text/event-stream") {
+            return Err(Error::new(Kind::Protocol, format!("{} is no event stream", web.url())));
+        }
+        let mut events = EventReader::new(response.into_body(), web.limit());
+        let first = tokio::time::timeout(settings.probe, events.next()).await;
+        let endpoint = match first {
+            Ok(Ok(Some(event))) if event.name.as_deref() == Some("endpoint") => endpoint(&web.url(), &event.data)?,
+            Ok(Err(error)) => return Err(error),
+            _ => {
+                return Err(Error::new(
+                    Kind::Protocol,
+                    format!("{} does not begin with an `endpoint` event", web.url()),
+                ));
+            }
+        };
+        let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING);
+        let duplex = Arc::new(Duplex::new(outgoing, unsolicited));
+        let open = CancellationToken::new();
+        let (reader, writer) =
+            (read(Arc::clone(&duplex), events), write(Arc::clone(&duplex), web, endpoint, messages, settings.call));
+        let ended = open.clone();
+        let closing = Arc::clone(&duplex);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = reader => {}
+                () = writer => {}
+                () = ended.cancelled() => {}
+            }
+            closing.close(Error::new(Kind::Broken, "the event stream ended"));
+        });
+        Ok(Self { duplex, _open: open.drop_guard() })
+    }
+}
+
+/// Where to send messages: a reference that must stay within the stream's origin, or a server
+/// could make us send credentials elsewhere.
+fn endpoint(base: &Uri, reference: &str) -> Result<Uri> {
+    let uri = resolve(base, reference.trim());
+    match uri {
+        Some(uri) if same_origin(base, &uri) => Ok(uri),
+        Some(uri) => {
+            Err(Error::new(Kind::Protocol, format!("{base} wants messages at another origin, {uri}; refused")))
+        }
+        None => Err(Error::new(Kind::Protocol, format!("{base} wants messages at {reference:?}, which is no address"))),
+    }
+}
+
+async fn read(duplex: Arc<Duplex>, mut events: EventReader) {
+    loop {
+        match events.next().await {
+            Ok(Some(event)) => match Message::parse(&event.data.into()) {
+                Ok(message) => duplex.take(message),
+                Err(invalid) => tracing::warn!(why = %invalid.why, "an event is no message; it was skipped"),
+            },
+            Ok(None) => return,
+            Err(error) => {
+                duplex.close(error);
+                return;
+            }
+        }
+    }
+}
+
+async fn write(
+    duplex: Arc<Duplex>,
+    web: Arc<Web>,
+    endpoint: Uri,
+    mut messages: mpsc::Receiver<Bytes>,
+    patience: Duration,
+) {
+    while let Some(message) = messages.recv().await {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let sent = web.send_to(&endpoint, Verb::POST, headers, message.clone(), patience).await;
+        let error = match sent {
+            Ok(response) if response.status().is_success() => continue,
+            Ok(response) => {
+                let status = response.status();
+                let body = web.read(response.into_body(), patience).await.unwrap_or_default();
+                web.refused(status, &body)
+            }
+            Err(error) => error,
+        };
+        // The request was not taken, so its answer will not come on the stream.
+        if let Ok(Message::Request(request)) = Message::parse(&message) {
+            duplex.take(Message::Response(Response::new(Some(request.id), Err(error.into_object()))));
+        } else {
+            tracing::debug!(%error, "a message was not taken");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_stay_within_the_origin() {
+        let base: Uri = "http://h:1/sse".parse().unwrap();
+        assert_eq!(endpoint(&base, "/m?s=1").unwrap().to_string(), "http://h:1/m?s=1");
+        for bad in ["http://evil/m", "//evil/m", "https://h:1/m", "http://h:2/m", "http://"] {
+            assert!(endpoint(&base, bad).is_err(), "{bad}");
+        }
+    }
+}
