@@ -1,8 +1,8 @@
 //! What serving costs: processor time per call, memory per session and per open stream, with the
 //! official Rust SDK beside it.
 //!
-//! `cargo bench --bench serve` takes about two minutes, `cargo bench --bench serve -- --quick` a
-//! quarter of one. Every server is a process of its own, so that the system can say what it used.
+//! `cargo bench --bench serve` takes about a minute, `cargo bench --bench serve -- --quick` some
+//! ten seconds. Every server is a process of its own, so that the system can say what it used.
 //! Timing is no test: the exit code says only whether the benchmark could be carried out.
 
 #[path = "serve/calls.rs"]

@@ -23,7 +23,22 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("gateway", &["protocol", "dialect", "exchange", "upstream"]),
     ("inbound", &["protocol", "dialect", "exchange", "link", "policy", "store", "session", "gateway", "shutdown"]),
     ("app", &["elements", "gateway", "inbound", "policy", "session", "shutdown", "upstream"]),
-    ("cli", &["app", "client", "dialect", "error", "inbound", "policy", "protocol", "session", "store", "telemetry", "upstream"]),
+    (
+        "cli",
+        &[
+            "app",
+            "client",
+            "dialect",
+            "error",
+            "inbound",
+            "policy",
+            "protocol",
+            "session",
+            "store",
+            "telemetry",
+            "upstream",
+        ],
+    ),
 ];
 
 /// Modules that must stay free of input, output and the runtime.

@@ -86,8 +86,9 @@ pub(crate) async fn measure(
     }
     for round in 0..rounds {
         for n in 0..running.len() {
-            // Nobody is always the one after the same other.
-            let at = (n + round) % running.len();
+            // Every other round goes backwards, so that nobody always follows the same other.
+            let step = (n + round) % running.len();
+            let at = if round % 2 == 0 { step } else { running.len() - 1 - step };
             let turn = running[at].turn(calls).await?;
             running[at].turns.push(turn);
         }

@@ -143,7 +143,7 @@ async fn probe(mut plain: Plain) -> Result<ExitCode> {
                 "capabilities": server.capabilities,
                 "instructions": server.instructions,
                 "connectMs": found.took.as_secs_f64() * 1000.0,
-                "roundTripMs": measured.then(|| round_trip.as_secs_f64() * 1000.0),
+                "roundTripMs": measured.then_some(round_trip.as_secs_f64() * 1000.0),
                 "oddities": oddities,
             })
         );

@@ -51,6 +51,12 @@ pub(super) struct ServeArgs {
     /// Open streams that one session may have.
     #[arg(long, env = "RIALTO_MAX_STREAMS", default_value_t = session::Settings::default().streams, value_name = "N", help_heading = "Limits")]
     max_streams: usize,
+    /// Calls that may run in one session.
+    #[arg(long, env = "RIALTO_MAX_CALLS", default_value_t = session::Settings::default().calls, value_name = "N", help_heading = "Limits")]
+    max_calls: usize,
+    /// Resources that one session may be subscribed to.
+    #[arg(long, env = "RIALTO_MAX_SUBSCRIPTIONS", default_value_t = session::Settings::default().subscriptions, value_name = "N", help_heading = "Limits")]
+    max_subscriptions: usize,
     /// Events that are kept for one session, for clients that resume.
     #[arg(long, env = "RIALTO_MAX_EVENTS", default_value_t = Retention::default().count, value_name = "N", help_heading = "Limits")]
     max_events: usize,
@@ -109,6 +115,8 @@ impl ServeArgs {
             sessions: session::Settings {
                 sessions: self.max_sessions,
                 streams: self.max_streams,
+                calls: self.max_calls,
+                subscriptions: self.max_subscriptions,
                 idle: positive(self.session_idle.saturating_mul(1000), "--session-idle")?,
                 retention: Retention {
                     count: self.max_events,

@@ -98,10 +98,8 @@ pub fn mirrored(request: &Request, revision: Revision, mirrors: &[Mirror]) -> Ve
     }
     headers.push(("Mcp-Method".to_owned(), request.method.as_str().to_owned()));
     let member = |key: &str| request.params.as_ref().and_then(|params| params.get(key));
-    if let Some(name) = request.method.name_member().and_then(member) {
-        if let Some(name) = name.text() {
-            headers.push(("Mcp-Name".to_owned(), headers::encode(&name).into_owned()));
-        }
+    if let Some(name) = request.method.name_member().and_then(member).as_ref().and_then(Raw::text) {
+        headers.push(("Mcp-Name".to_owned(), headers::encode(&name).into_owned()));
     }
     if request.method == Method::ToolsCall {
         let arguments = member("arguments").unwrap_or_else(Raw::empty);
@@ -271,7 +269,7 @@ mod tests {
         );
         let extras = Extras { progress: Some(raw("7")), level: Some(Level::Info) };
         let old = params(Some(&came), Revision::NEWEST_HANDSHAKE, &speaker(), &extras).unwrap();
-        assert_eq!(old.to_string(), r#"{"name":"t","_meta":{"vendor/a":1.0,"progressToken":7}}"#);
+        assert_eq!(old.to_string(), r#"{"name":"t","_meta":{"progressToken":7,"vendor/a":1.0}}"#);
         let new = params(Some(&came), Revision::NEWEST, &speaker(), &extras).unwrap();
         for (path, value) in [
             (&["_meta", meta::PROTOCOL_VERSION][..], r#""2026-07-28""#),

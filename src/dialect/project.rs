@@ -120,7 +120,8 @@ fn is_object_schema(schema: &Raw) -> bool {
 }
 
 /// The schema of `{"result": value}` where `schema` is that of the value. References into the
-/// document are led to its new place; definitions move up so that they stay where they were.
+/// document are led to its new place. It is text that is replaced: a default that looks like a
+/// reference would change, too, which a schema for display survives.
 fn wrapped_schema(schema: &Raw) -> Raw {
     let text = schema.to_string();
     let moved = text.replace("\"#/", "\"#/properties/result/").replace("\"#\"", "\"#/properties/result\"");

@@ -13,8 +13,16 @@ use crate::gateway::Group;
 use crate::protocol::{ErrorObject, Id, Level, Message, Method, Notice, Notification, Raw, Request, code};
 use crate::session::{Running, Session, Stream};
 
+/// The longest URI that can be subscribed to.
+const LONGEST_URI: usize = 8 << 10;
+/// How much a client may say of itself; it is kept as long as the session.
+const LONGEST_INTRODUCTION: usize = 64 << 10;
+
 /// Reads how a client introduces itself in `initialize`.
 pub(super) fn introduction(params: Option<&Raw>) -> Result<Client, ErrorObject> {
+    if params.is_some_and(|params| params.as_bytes().len() > LONGEST_INTRODUCTION) {
+        return Err(invalid(&format!("an introduction may have {LONGEST_INTRODUCTION} bytes")));
+    }
     let get = |key| params.and_then(|params| params.get(key));
     let proposed = get("protocolVersion");
     let Some(proposed) = proposed.as_ref().and_then(Raw::text) else {
@@ -92,11 +100,19 @@ fn subscription(session: &Session, group: &Group, request: &Request) -> Result<(
     }
     let uri = request.params.as_ref().and_then(|params| params.get("uri"));
     let uri = uri.as_ref().and_then(Raw::text).ok_or_else(|| invalid("`uri` must be a string"))?;
-    match request.method {
-        Method::Subscribe => session.subscribe(&uri),
-        _ => session.unsubscribe(&uri),
+    if uri.len() > LONGEST_URI {
+        return Err(invalid(&format!("`uri` may have {LONGEST_URI} bytes")));
     }
-    Ok(())
+    match request.method {
+        Method::Subscribe if !session.subscribe(&uri) => {
+            Err(invalid("the session is subscribed to as many resources as it may be; unsubscribe from some"))
+        }
+        Method::Subscribe => Ok(()),
+        _ => {
+            session.unsubscribe(&uri);
+            Ok(())
+        }
+    }
 }
 
 /// Takes a notification or a response in a session. Those that concern nothing here are no fault.
@@ -138,11 +154,18 @@ impl Work {
         let session = self.running.session();
         match reply {
             Reply::Question(question) => {
-                session.ask(stream, self.running.id(), question);
+                if self.answering.revision.facts().sessions {
+                    session.ask(stream, &self.running, question).await;
+                } else {
+                    self.answering.encode(Reply::Question(question));
+                }
                 false
             }
             reply => {
                 let last = matches!(reply, Reply::End(_));
+                if last {
+                    self.running.answered();
+                }
                 if let Some(message) = self.answering.encode(reply) {
                     session.deliver(stream, message).await;
                 }

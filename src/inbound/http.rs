@@ -18,7 +18,7 @@ use crate::exchange::{Caller, Replies, Reply};
 use crate::gateway::Group;
 use crate::protocol::json::depth_within;
 use crate::protocol::{Incoming, Invalid, Message, Request};
-use crate::session::{Opening, Session, SessionId, Stream, Transport};
+use crate::session::{NotBegun, Opening, Session, SessionId, Stream, Transport, Unresumable};
 use crate::store::EventId;
 
 /// A request to one group, admitted.
@@ -55,12 +55,7 @@ impl Inbound {
         if !depth_within(body, limits.json_depth) {
             return Err(Problem::TooDeep(limits.json_depth));
         }
-        match Incoming::parse(body).map_err(Problem::Invalid)? {
-            Incoming::Batch(items) if items.len() > limits.batch_length => {
-                Err(Problem::BatchTooLong(limits.batch_length))
-            }
-            incoming => Ok(incoming),
-        }
+        Incoming::parse(body, limits.batch_length).map_err(Problem::Invalid)
     }
 }
 
@@ -85,11 +80,31 @@ impl Visit<'_> {
         let body = self.inbound.read_body(body).await?;
         match self.inbound.read_messages(&body)? {
             Incoming::Batch(items) => self.batch(items).await,
-            Incoming::One(message) => match lift::classify(&message, headers).map_err(Problem::Refused)? {
-                Path::PerRequest => stateless::serve(self, message).await,
-                Path::Handshake => self.open(message),
-                Path::Session => self.in_session(message).await,
-            },
+            Incoming::One(message) => {
+                // A stop lets running calls finish, and what they need still comes in.
+                if self.inbound.shutdown.is_draining() && matches!(message, Message::Request(_)) {
+                    return Err(Problem::ShuttingDown);
+                }
+                self.one(message).await
+            }
+        }
+    }
+
+    async fn one(&self, message: Message) -> Answered {
+        match lift::classify(&message, &self.parts.headers).map_err(Problem::Refused)? {
+            Path::PerRequest => stateless::serve(self, message).await,
+            Path::Handshake => self.open(message),
+            Path::Session => {
+                let id = match &message {
+                    Message::Request(request) => Some(request.id.clone()),
+                    _ => None,
+                };
+                let answered = self.in_session(message).await;
+                answered.map_err(|problem| match id {
+                    Some(id) => Problem::About(id, Box::new(problem)),
+                    None => problem,
+                })
+            }
         }
     }
 
@@ -171,8 +186,7 @@ impl Visit<'_> {
         if let Some(Reply::End(answer)) = first {
             return Ok(respond::json(work.answering.response(answer)));
         }
-        let (stream, attachment) =
-            session.open_stream(self.inbound.sessions.settings()).map_err(Problem::NotResumable)?;
+        let (stream, attachment) = session.open_stream().map_err(Problem::NotResumable)?;
         if let Some(reply) = first {
             work.send(stream, reply).await;
         }
@@ -187,14 +201,27 @@ impl Visit<'_> {
         replies: Replies,
         answering: Answering,
     ) -> Result<Work, Problem> {
-        let running = session.begin(request.id.clone()).map_err(|_| {
-            Problem::Invalid(Invalid::request(Some(request.id), "a request with this id is running already"))
+        let id = request.id;
+        let running = session.begin(id.clone()).map_err(|why| match why {
+            NotBegun::Duplicate => Problem::Invalid(Invalid::request(Some(id), why.to_string())),
+            NotBegun::TooMany => Problem::TooManyCalls(id),
+            NotBegun::Ended => Problem::NotResumable(Unresumable::Ended),
         })?;
         Ok(Work { running, replies, answering, counted: self.inbound.shutdown.call() })
     }
 
     /// A batch: what wants no answer is taken, the rest is answered together.
     async fn batch(&self, items: Vec<Result<Message, Invalid>>) -> Answered {
+        if self.inbound.shutdown.is_draining()
+            && items.iter().flatten().any(|message| matches!(message, Message::Request(_)))
+        {
+            return Err(Problem::ShuttingDown);
+        }
+        let is_response = |message: &&Message| matches!(message, Message::Response(_));
+        let responses = items.iter().flatten().filter(is_response).count();
+        if responses > 0 && responses < items.len() {
+            return Err(Problem::MixedBatch);
+        }
         let modern = |message: &Message| matches!(lift::classify(message, &self.parts.headers), Ok(Path::PerRequest));
         if items.iter().flatten().any(modern) {
             return Err(Problem::NoBatches);
@@ -231,8 +258,7 @@ impl Visit<'_> {
     }
 
     async fn stream_batch(&self, session: &Arc<Session>, answers: Vec<Bytes>, works: Vec<Work>) -> Answered {
-        let (stream, attachment) =
-            session.open_stream(self.inbound.sessions.settings()).map_err(Problem::NotResumable)?;
+        let (stream, attachment) = session.open_stream().map_err(Problem::NotResumable)?;
         for answer in answers {
             session.deliver(stream, answer).await;
         }
@@ -257,12 +283,11 @@ impl Visit<'_> {
             return Err(Problem::NotAcceptable(EVENTS));
         }
         let session = self.session_and_version()?;
-        let settings = self.inbound.sessions.settings();
         let attachment = match self.parts.headers.get(LAST_EVENT_ID) {
-            None => session.listen(settings),
+            None => session.listen(),
             Some(id) => match id.to_str().ok().and_then(EventId::parse) {
-                Some(id) => session.resume(id, settings),
-                None => Err(crate::session::Unresumable::Unknown),
+                Some(id) => session.resume(id),
+                None => Err(Unresumable::Unknown),
             },
         };
         let attachment = attachment.map_err(Problem::NotResumable)?;

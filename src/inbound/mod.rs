@@ -2,6 +2,7 @@
 
 mod answer;
 mod body;
+mod connection;
 mod cors;
 mod handshake;
 mod headers;
@@ -12,7 +13,6 @@ mod sse;
 mod stateless;
 mod stdio;
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +20,8 @@ use std::time::Duration;
 use ::http::header::ORIGIN;
 use ::http::{Method as Verb, Request, Response};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use tokio::io::{AsyncBufRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 pub use body::Body;
 
@@ -75,17 +72,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const SWEEP: Duration = Duration::from_secs(5);
 
 impl Inbound {
-    /// Accepts connections until a stop is asked for. Never fails: what goes wrong with one
-    /// connection is that connection's matter.
+    /// Accepts connections until the streams are closed: while a stop waits for running calls, their
+    /// clients may still have to answer questions, cancel, or resume. Never fails: what goes wrong
+    /// with one connection is that connection's matter.
     pub async fn listen(self: Arc<Self>, listener: TcpListener) {
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
-                () = self.shutdown.draining().cancelled() => return,
+                () = self.shutdown.closing().cancelled() => return,
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let connection = Arc::clone(&self).connection(stream, peer);
+                    let connection = connection::serve(Arc::clone(&self), stream, peer);
                     self.shutdown.connections().spawn(connection);
                 }
                 Err(error) => {
@@ -93,40 +91,6 @@ impl Inbound {
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
-        }
-    }
-
-    async fn connection(self: Arc<Self>, stream: TcpStream, peer: SocketAddr) {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "small writes to a connection may be delayed");
-        }
-        let limits = &self.settings.limits;
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.settings.body_timeout)
-            .max_headers(limits.header_count)
-            .max_buf_size(limits.header_bytes.max(8192));
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX));
-        let service = service_fn(|request| {
-            let inbound = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(inbound.serve(request, peer).await) }
-        });
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        tokio::pin!(connection);
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = self.shutdown.closing().cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%peer, %error, "a connection broke");
         }
     }
 
@@ -153,13 +117,13 @@ impl Inbound {
         }
         let route = Route::of(parts.uri.path()).ok_or(Problem::NotFound)?;
         match route {
+            Route::Health | Route::Ready if !matches!(parts.method, Verb::GET | Verb::HEAD) => {
+                return Err(Problem::Verb(route.verbs()));
+            }
             Route::Health => return Ok(respond::state(true, "alive\n")),
             Route::Ready if self.shutdown.is_draining() => return Ok(respond::state(false, "shutting down\n")),
             Route::Ready => return Ok(respond::state(true, "ready\n")),
             _ => {}
-        }
-        if self.shutdown.is_draining() {
-            return Err(Problem::ShuttingDown);
         }
         if parts.method == Verb::OPTIONS {
             self.policy.doors.admit(&parts.uri, &parts.headers).map_err(Problem::Denied)?;
@@ -167,7 +131,7 @@ impl Inbound {
         }
         let caller = self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Problem::Denied)?;
         let (group, session_in_path) = match route {
-            Route::Streamable { group, session } => (group, session),
+            Route::Streamable { group, ref session } => (group, session.as_deref()),
             Route::SseStream { group } | Route::SseMessages { group } => (group, None),
             Route::SseBoth { group } => (Some(group), None),
             Route::Health | Route::Ready => (None, None),

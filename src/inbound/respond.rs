@@ -26,14 +26,17 @@ pub(super) enum Problem {
     BodyBroken,
     BodyTooSlow,
     TooDeep(usize),
-    BatchTooLong(usize),
     NoBatches,
+    MixedBatch,
     Invalid(Invalid),
     SessionRequired,
     SessionParameterRequired,
     SessionNotFound(String),
+    /// One of the above, about a request that has an id.
+    About(Id, Box<Problem>),
     SessionsFull,
     NotResumable(Unresumable),
+    TooManyCalls(Id),
     Refused(Refused),
 }
 
@@ -46,6 +49,7 @@ impl Problem {
     fn status(&self) -> StatusCode {
         match self {
             Self::ShuttingDown | Self::SessionsFull => StatusCode::SERVICE_UNAVAILABLE,
+            Self::About(_, problem) => problem.status(),
             Self::NotFound | Self::SessionNotFound(_) => StatusCode::NOT_FOUND,
             Self::Verb(_) | Self::NoSession(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Denied(Denied::Credentials) => StatusCode::UNAUTHORIZED,
@@ -55,12 +59,13 @@ impl Problem {
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
-            Self::NotResumable(Unresumable::TooMany) => StatusCode::TOO_MANY_REQUESTS,
+            Self::NotResumable(Unresumable::TooMany) | Self::TooManyCalls(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::NotResumable(Unresumable::Ended) => StatusCode::NOT_FOUND,
             Self::Refused(refused) => refused_status(refused.error.code()),
             Self::BodyBroken
             | Self::TooDeep(_)
-            | Self::BatchTooLong(_)
             | Self::NoBatches
+            | Self::MixedBatch
             | Self::Invalid(_)
             | Self::SessionRequired
             | Self::SessionParameterRequired
@@ -71,6 +76,10 @@ impl Problem {
     /// What to tell the client, and the request it is about.
     fn error(self) -> (Option<Id>, ErrorObject) {
         let message = match self {
+            Self::About(id, problem) => {
+                let (inner, error) = problem.error();
+                return (inner.or(Some(id)), error);
+            }
             Self::Refused(Refused { id, error }) => return (id, error),
             Self::Invalid(invalid) => {
                 let protocol::Response { id, outcome, .. } = invalid.response();
@@ -109,8 +118,10 @@ impl Problem {
             Self::BodyBroken => "Bad Request: the body ended early".to_owned(),
             Self::BodyTooSlow => "Request Timeout: the body did not arrive in time".to_owned(),
             Self::TooDeep(limit) => format!("Bad Request: JSON may nest {limit} deep"),
-            Self::BatchTooLong(limit) => format!("Bad Request: a batch may hold {limit} messages"),
             Self::NoBatches => "Bad Request: batches exist in sessions of 2025-03-26 only".to_owned(),
+            Self::MixedBatch => {
+                "Bad Request: a batch holds requests and notifications, or responses, not both".to_owned()
+            }
             Self::SessionRequired => "Bad Request: the header `Mcp-Session-Id` is required".to_owned(),
             Self::SessionParameterRequired => "Bad Request: the query parameter `sessionId` is required".to_owned(),
             Self::SessionNotFound(id) => format!("Session not found: {}", shown(&id)),
@@ -122,6 +133,11 @@ impl Problem {
             }
             Self::NotResumable(Unresumable::TooMany) => {
                 "Too Many Requests: the session has too many open streams; close one first".to_owned()
+            }
+            Self::NotResumable(Unresumable::Ended) => "Session not found: it has just ended".to_owned(),
+            Self::TooManyCalls(id) => {
+                let message = "Too Many Requests: too many calls run in this session; wait for some to end";
+                return (Some(id), ErrorObject::new(code::INVALID_REQUEST, message));
             }
         };
         (None, ErrorObject::new(code::INVALID_REQUEST, message))

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Route<'a> {
     /// Streamable HTTP of a group, with a session's id if the path carries one.
-    Streamable { group: Option<&'a str>, session: Option<&'a str> },
+    Streamable { group: Option<&'a str>, session: Option<Cow<'a, str>> },
     /// Where an HTTP+SSE stream opens.
     SseStream { group: Option<&'a str> },
     /// Where messages to such a stream are sent.
@@ -32,7 +32,7 @@ impl<'a> Route<'a> {
         Some(match (first, second, third) {
             ("mcp", None | Some("streamable"), None) => Self::Streamable { group: None, session: None },
             ("mcp", group, session) if !(group.is_some() && session == Some("sse")) => {
-                Self::Streamable { group, session }
+                Self::Streamable { group, session: session.map(decode) }
             }
             (group, Some("mcp"), Some("sse")) if !group.is_empty() => Self::SseBoth { group },
             ("sse", group, None) => Self::SseStream { group },
@@ -92,12 +92,15 @@ mod tests {
 
     #[test]
     fn every_address_has_one_meaning() {
-        let streamable = |group, session| Some(Route::Streamable { group, session });
+        let streamable = |group, session: Option<&'static str>| {
+            Some(Route::Streamable { group, session: session.map(Cow::Borrowed) })
+        };
         for (path, route) in [
             ("/mcp", streamable(None, None)),
             ("/mcp/", streamable(None, None)),
             ("/mcp/streamable", streamable(None, None)),
             ("/mcp/research", streamable(Some("research"), None)),
+            ("/mcp/research/http%3A1", streamable(Some("research"), Some("http:1"))),
             ("/mcp/research/http:1", streamable(Some("research"), Some("http:1"))),
             ("/sse", Some(Route::SseStream { group: None })),
             ("/sse/research", Some(Route::SseStream { group: Some("research") })),

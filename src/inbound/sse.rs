@@ -18,20 +18,20 @@ use crate::dialect::lift;
 use crate::exchange::{Caller, Client};
 use crate::gateway::Group;
 use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code, sse};
-use crate::session::{Attachment, Opening, Session, SessionId, Stream, Transport};
-
-/// How many messages may wait for the client's stream.
-const MESSAGES_WAITING: usize = 256;
+use crate::session::{NotBegun, Opening, Session, SessionId, Stream, Transport};
 
 /// Opens the stream. Its first event says where to send messages: `path` with the session's id.
 pub(super) fn open(visit: &Visit<'_>, path: &str) -> Result<Response<Body>, Problem> {
+    if visit.inbound.shutdown.is_draining() {
+        return Err(Problem::ShuttingDown);
+    }
     if !accepts(&visit.parts.headers, EVENTS) {
         return Err(Problem::NotAcceptable(EVENTS));
     }
     let inbound = visit.inbound;
-    let (sender, attachment) = Attachment::single(MESSAGES_WAITING);
     let opening = Opening { principal: visit.caller.principal.clone(), group: Arc::clone(visit.group.name()) };
-    let session = inbound.sessions.open_single(Transport::Sse, opening, sender).map_err(|_| Problem::SessionsFull)?;
+    let opened = inbound.sessions.open_single(Transport::Sse, opening);
+    let (session, attachment) = opened.map_err(|_| Problem::SessionsFull)?;
     let head = sse::endpoint(&format!("{path}?sessionId={}", session.id()));
     let ending = Ending { sessions: Arc::clone(&inbound.sessions), session };
     Ok(respond::events(Events::single(attachment, head, ending, inbound.settings.keep_alive)))
@@ -45,6 +45,9 @@ pub(super) async fn message(visit: &Visit<'_>, body: HttpBody) -> Result<Respons
     }
     let body = visit.inbound.read_body(body).await?;
     match visit.inbound.read_messages(&body)? {
+        Incoming::One(Message::Request(_)) if visit.inbound.shutdown.is_draining() => {
+            return Err(Problem::ShuttingDown);
+        }
         Incoming::One(message) if is_per_request(&message) => {
             session.deliver(Stream::Listening, elsewhere(&message)).await;
         }
@@ -130,9 +133,9 @@ async fn answer(
             let work = Work { running, replies, answering, counted: inbound.shutdown.call() };
             tokio::spawn(work.run_alone(Stream::Listening));
         }
-        Err(_) => {
-            let error =
-                ErrorObject::new(code::INVALID_REQUEST, "Invalid request: a request with this id is running already");
+        Err(NotBegun::Ended) => {}
+        Err(not_begun) => {
+            let error = ErrorObject::new(code::INVALID_REQUEST, format!("Invalid request: {not_begun}"));
             session.deliver(Stream::Listening, answering.encode_outcome(Err(error))).await;
         }
     }

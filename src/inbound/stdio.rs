@@ -4,6 +4,7 @@
 //! `server/discover`, which a client may send to find out and then go on in the other era.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -21,8 +22,8 @@ use crate::protocol::{
 };
 use crate::session::{Attachment, Opening, Session, Stream, Transport};
 
-/// How many messages may wait to be written.
-const MESSAGES_WAITING: usize = 256;
+/// How long a client may take to read what is left when the connection ends.
+const GOODBYE: Duration = Duration::from_secs(2);
 
 /// What the client has shown itself to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,20 +52,35 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let caller = Arc::new(Caller { principal: "local".into(), peer: None, headers: HeaderMap::new() });
-    let (sender, attachment) = Attachment::single(MESSAGES_WAITING);
     let opening = Opening { principal: caller.principal.clone(), group: Arc::clone(group.name()) };
-    let session = inbound.sessions.open_single(Transport::Stdio, opening, sender);
-    let session = session.map_err(|_| std::io::Error::other("there are too many sessions"))?;
-    let writer = tokio::spawn(write(attachment, output));
+    let opened = inbound.sessions.open_single(Transport::Stdio, opening);
+    let (session, attachment) = opened.map_err(|_| std::io::Error::other("there are too many sessions"))?;
+    let mut writer = tokio::spawn(write(attachment, output));
     let draining = inbound.shutdown.draining().clone();
     let mut lines = Lines::new(input, inbound.settings.limits.body_bytes);
     let mut connection = Connection { inbound, group, session, caller, mode: Mode::Open };
+    let mut written = None;
     let read = tokio::select! {
         read = connection.read(&mut lines) => read,
         () = draining.cancelled() => Ok(()),
+        // Nobody reads any more, so nobody can be answered.
+        ended = &mut writer => {
+            written = Some(ended.map_err(std::io::Error::other)?);
+            Ok(())
+        }
     };
     connection.finish().await;
-    let written = writer.await.map_err(std::io::Error::other)?;
+    let written = match written {
+        Some(written) => written,
+        None => match tokio::time::timeout(GOODBYE, &mut writer).await {
+            Ok(ended) => ended.map_err(std::io::Error::other)?,
+            Err(_) => {
+                tracing::warn!("the client does not read; what was left to say is dropped");
+                writer.abort();
+                Ok(())
+            }
+        },
+    };
     read.and(written)
 }
 
@@ -98,17 +114,20 @@ impl Connection {
             let why = format!("JSON may nest {} deep", limits.json_depth);
             return self.send(Invalid::request(None, why).response()).await;
         }
-        match Incoming::parse(text) {
+        match Incoming::parse(text, limits.batch_length) {
             Ok(Incoming::One(message)) => self.message(message).await,
             Ok(Incoming::Batch(items)) => self.batch(items).await,
+            // Text that is no JSON came from no client that waits for an answer.
+            Err(invalid) if invalid.code == code::PARSE_ERROR => {
+                tracing::warn!(why = %invalid.why, "a line was skipped");
+            }
             Err(invalid) => self.send(invalid.response()).await,
         }
     }
 
     async fn batch(&mut self, items: Vec<Result<Message, Invalid>>) {
-        let batches = self.session.client().is_some_and(|client| client.revision.facts().batches);
-        if !batches || items.len() > self.inbound.settings.limits.batch_length {
-            let why = "batches exist in connections of 2025-03-26 only, and are limited in length";
+        if !self.session.client().is_some_and(|client| client.revision.facts().batches) {
+            let why = "batches exist in connections of 2025-03-26 only";
             return self.send(Invalid::request(None, why).response()).await;
         }
         for item in items {
@@ -167,9 +186,12 @@ impl Connection {
         if request.method != Method::Discover {
             self.mode = Mode::PerRequest;
         }
-        let Ok(running) = self.session.begin(request.id.clone()) else {
-            let why = "a request with this id is running already";
-            return self.send(Invalid::request(Some(request.id), why).response()).await;
+        let running = match self.session.begin(request.id.clone()) {
+            Ok(running) => running,
+            Err(not_begun) => {
+                let invalid = Invalid::request(Some(request.id), not_begun.to_string());
+                return self.send(invalid.response()).await;
+            }
         };
         let listens = request.method == Method::Listen;
         let call = stateless::call(request, checked, Arc::clone(&self.caller));
@@ -189,7 +211,7 @@ impl Connection {
         }
         let session = Arc::clone(&self.session);
         tokio::spawn(async move {
-            let id = work.running.id().clone();
+            let id = work.answering.id.clone();
             let _counted = work.counted.clone();
             let ended = work.run(Stream::Listening).await;
             if listens && ended {

@@ -9,8 +9,11 @@ use super::Denied;
 use crate::exchange::Principal;
 
 /// The tokens that are taken. With none, everybody is the same caller.
-#[derive(Clone, Default)]
-pub struct Tokens(Vec<(Principal, Arc<str>)>);
+#[derive(Clone)]
+pub struct Tokens {
+    known: Vec<(Principal, Arc<str>)>,
+    anybody: Principal,
+}
 
 /// The name of callers where no tokens are asked for.
 const ANYBODY: &str = "anybody";
@@ -25,13 +28,14 @@ impl Tokens {
             Some((name, token)) if !name.is_empty() && !token.is_empty() => Ok((name.into(), token.into())),
             _ => Err("a token is given as NAME=TOKEN, neither of them empty".to_owned()),
         };
-        pairs.iter().map(read).collect::<Result<_, _>>().map(Self)
+        let known = pairs.iter().map(read).collect::<Result<_, _>>()?;
+        Ok(Self { known, ..Self::default() })
     }
 
     /// Who sends these headers.
     pub(super) fn principal(&self, headers: &HeaderMap) -> Result<Principal, Denied> {
-        if self.0.is_empty() {
-            return Ok(ANYBODY.into());
+        if self.known.is_empty() {
+            return Ok(Arc::clone(&self.anybody));
         }
         let given = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         let given = given.and_then(|value| match value.split_at_checked(7) {
@@ -41,7 +45,7 @@ impl Tokens {
         let given = given.ok_or(Denied::Credentials)?;
         // Every token is compared in full, so that the time tells nothing of any.
         let mut found = None;
-        for (principal, token) in &self.0 {
+        for (principal, token) in &self.known {
             if same(token.as_bytes(), given) {
                 found = Some(principal);
             }
@@ -55,9 +59,15 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && differences == 0
 }
 
+impl Default for Tokens {
+    fn default() -> Self {
+        Self { known: Vec::new(), anybody: ANYBODY.into() }
+    }
+}
+
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(principal, _)| principal)).finish()
+        f.debug_list().entries(self.known.iter().map(|(principal, _)| principal)).finish()
     }
 }
 

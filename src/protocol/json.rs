@@ -146,7 +146,7 @@ impl Raw {
         if self.0.first() != Some(&b'"') {
             return None;
         }
-        Some(key_text(&self.0))
+        string(&self.0)
     }
 
     /// Reads the value into a type.
@@ -366,12 +366,15 @@ fn key_is(quoted: &[u8], name: &str) -> bool {
     if plain.contains(&b'\\') { key_text(quoted) == name } else { plain == name.as_bytes() }
 }
 
-/// What the quoted string says.
+/// What a quoted key says.
 fn key_text(quoted: &[u8]) -> Cow<'_, str> {
-    serde_json::from_slice::<&str>(quoted)
-        .map(Cow::Borrowed)
-        .or_else(|_| serde_json::from_slice::<String>(quoted).map(Cow::Owned))
-        .unwrap_or_default()
+    string(quoted).unwrap_or(Cow::Borrowed("\u{fffd}"))
+}
+
+/// What a quoted string says; nothing when it says what no text can, half of a surrogate pair.
+fn string(quoted: &[u8]) -> Option<Cow<'_, str>> {
+    let borrowed = serde_json::from_slice::<&str>(quoted).map(Cow::Borrowed);
+    borrowed.or_else(|_| serde_json::from_slice::<String>(quoted).map(Cow::Owned)).ok()
 }
 
 /// Whether `text` nests arrays and objects no deeper than `limit`. Looks at brackets outside

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::json::Raw;
@@ -126,21 +126,53 @@ pub mod code {
 // === impl Incoming ===
 
 impl Incoming {
-    /// Reads a body or a line.
+    /// Reads a body or a line, with at most so many messages.
     ///
     /// # Errors
-    /// When the text is not JSON, or is neither one message nor an array with something in it.
-    pub fn parse(text: &Bytes) -> Result<Self, Invalid> {
+    /// When the text is not JSON, or is neither one message nor an array of some, but not too many.
+    pub fn parse(text: &Bytes, most: usize) -> Result<Self, Invalid> {
         let first = text.iter().find(|b| !b.is_ascii_whitespace());
         if first != Some(&b'[') {
             return Message::parse(text).map(Self::One);
         }
-        let items: Vec<&RawValue> = serde_json::from_slice(text).map_err(|e| Invalid::syntax(&e))?;
+        let mut deserializer = serde_json::Deserializer::from_slice(text);
+        let items = deserializer.deserialize_seq(BatchVisitor { most });
+        let items = match items.and_then(|items| deserializer.end().map(|()| items)) {
+            Ok(items) => items,
+            Err(error) if error.is_data() => {
+                return Err(Invalid::request(None, format!("a batch may hold {most} messages")));
+            }
+            Err(error) => return Err(Invalid::syntax(&error)),
+        };
         if items.is_empty() {
             return Err(Invalid::request(None, "a batch must hold at least one message"));
         }
         let each = |item: &RawValue| Message::parse(&text.slice_ref(item.get().as_bytes()));
         Ok(Self::Batch(items.into_iter().map(each).collect()))
+    }
+}
+
+/// Reads the items of a batch, and stops at the first that is too many.
+struct BatchVisitor {
+    most: usize,
+}
+
+impl<'de> Visitor<'de> for BatchVisitor {
+    type Value = Vec<&'de RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of messages")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            if items.len() == self.most {
+                return Err(serde::de::Error::custom("too many messages"));
+            }
+            items.push(item);
+        }
+        Ok(items)
     }
 }
 
@@ -566,10 +598,12 @@ mod tests {
     #[test]
     fn batches_are_read_one_by_one() {
         let text = Bytes::from_static(br#" [{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0"},3]"#);
-        let Incoming::Batch(items) = Incoming::parse(&text).unwrap() else { panic!() };
+        let Incoming::Batch(items) = Incoming::parse(&text, 3).unwrap() else { panic!() };
         assert!(items[0].is_ok() && items[1].is_err() && items[2].is_err());
-        let empty = Incoming::parse(&Bytes::from_static(b"[]")).unwrap_err();
+        let empty = Incoming::parse(&Bytes::from_static(b"[]"), 3).unwrap_err();
         assert_eq!(empty.code, code::INVALID_REQUEST);
+        let long = Incoming::parse(&text, 2).unwrap_err();
+        assert_eq!((long.code, long.why.as_str()), (code::INVALID_REQUEST, "a batch may hold 2 messages"));
     }
 
     #[test]

@@ -4,19 +4,25 @@
 //! exist. [`Sessions`] finds and expires them, a [`Session`] knows its running calls, its
 //! unanswered questions and its outbox.
 
+mod attachment;
 mod id;
 mod outbox;
+mod registry;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+pub use attachment::Attachment;
 pub use id::{SessionId, Transport};
-pub use outbox::{Attachment, FRAMES_WAITING, Frame, Stream, Unresumable};
+pub use outbox::{Stream, Unresumable};
+pub use registry::{Full, Opening, Sessions};
 
 use crate::exchange::{Change, Client, Principal, Question};
 use crate::protocol::{Id, Level, Notice, Notification, Outcome, Raw, Request};
@@ -30,19 +36,16 @@ pub struct Settings {
     pub sessions: usize,
     /// How many open streams one session may have.
     pub streams: usize,
+    /// How many calls may run in one session.
+    pub calls: usize,
+    /// How many resources one session may be subscribed to.
+    pub subscriptions: usize,
     /// How long a session may be unused before it ends.
     pub idle: Duration,
     /// What is kept for clients that resume.
     pub retention: Retention,
     /// What clients are told to wait before they reconnect, in milliseconds.
     pub retry: u64,
-}
-
-/// All sessions of this process.
-#[derive(Debug)]
-pub struct Sessions {
-    settings: Settings,
-    map: Mutex<HashMap<SessionId, Arc<Session>>>,
 }
 
 /// One session.
@@ -52,8 +55,10 @@ pub struct Session {
     principal: Principal,
     group: Arc<str>,
     client: OnceLock<Arc<Client>>,
-    retention: Retention,
+    settings: Arc<Settings>,
     live: Mutex<Live>,
+    /// Told when a connection has read something, for calls that wait for their client.
+    read: Notify,
 }
 
 /// The part that changes. The lock is held for moments only, never across an await.
@@ -62,171 +67,59 @@ struct Live {
     outbox: Outbox,
     used: Instant,
     level: Option<Level>,
-    /// Calls that are not answered yet. Dropping the sender says that the call is not wanted.
-    calls: Vec<(Id, oneshot::Sender<()>)>,
+    calls: Vec<Wanted>,
+    last_call: u64,
     questions: Vec<Asked>,
     last_question: i64,
     subscriptions: BTreeSet<Box<str>>,
     closed: bool,
 }
 
+/// A call that is not answered yet. Dropping it says that it is not wanted.
+#[derive(Debug)]
+struct Wanted {
+    id: Id,
+    /// Tells it from a later call with the same id.
+    serial: u64,
+    _unwanted: oneshot::Sender<()>,
+}
+
 #[derive(Debug)]
 struct Asked {
     id: i64,
     /// The call that it was asked for.
-    call: Id,
+    call: u64,
+    /// Where it was asked.
+    stream: Stream,
     answer: oneshot::Sender<Outcome>,
 }
-
-/// Who opens a session, and where.
-#[derive(Debug, Clone)]
-pub struct Opening {
-    /// Who opens it.
-    pub principal: Principal,
-    /// At which group.
-    pub group: Arc<str>,
-}
-
-/// There are as many sessions as there may be.
-#[derive(Debug)]
-pub struct Full;
 
 /// A call in the session's books. Dropping it takes the call out of them.
 #[derive(Debug)]
 pub struct Running {
     session: Arc<Session>,
-    id: Id,
+    serial: u64,
     unwanted: oneshot::Receiver<()>,
 }
 
-// === impl Sessions ===
+/// Why a call cannot begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotBegun {
+    /// A call with this id is running.
+    Duplicate,
+    /// As many calls run as may.
+    TooMany,
+    /// The session has ended.
+    Ended,
+}
 
-impl Sessions {
-    /// No sessions yet.
-    pub fn new(settings: Settings) -> Self {
-        let map = Mutex::default();
-        Self { settings, map }
-    }
-
-    /// What governs sessions.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// Opens a session of Streamable HTTP, whose client has introduced itself.
-    ///
-    /// # Errors
-    /// When there are too many.
-    pub fn open(&self, opening: Opening, client: Arc<Client>) -> Result<Arc<Session>, Full> {
-        let outbox = Outbox::Streams(Streams::new());
-        self.insert(Transport::Http, opening, OnceLock::from(client), outbox)
-    }
-
-    /// Opens a session that lives as long as its one connection; its client will introduce
-    /// itself on it.
-    ///
-    /// # Errors
-    /// When there are too many.
-    pub fn open_single(
-        &self,
-        transport: Transport,
-        opening: Opening,
-        connection: mpsc::Sender<Frame>,
-    ) -> Result<Arc<Session>, Full> {
-        self.insert(transport, opening, OnceLock::new(), Outbox::Single(connection))
-    }
-
-    fn insert(
-        &self,
-        transport: Transport,
-        opening: Opening,
-        client: OnceLock<Arc<Client>>,
-        outbox: Outbox,
-    ) -> Result<Arc<Session>, Full> {
-        let session = Arc::new(Session {
-            id: SessionId::random(transport),
-            principal: opening.principal,
-            group: opening.group,
-            client,
-            retention: self.settings.retention,
-            live: Mutex::new(Live::new(outbox)),
-        });
-        let mut map = self.lock();
-        if map.len() >= self.settings.sessions {
-            return Err(Full);
-        }
-        map.insert(session.id, Arc::clone(&session));
-        Ok(session)
-    }
-
-    /// The session of that id, if it is the caller's, at this group. Finding it is using it.
-    pub fn find(&self, id: SessionId, principal: &Principal, group: &str) -> Option<Arc<Session>> {
-        let session = self.lock().get(&id).map(Arc::clone)?;
-        if session.principal != *principal || *session.group != *group {
-            return None;
-        }
-        session.lock().used = Instant::now();
-        Some(session)
-    }
-
-    /// Ends a session and everything that belongs to it.
-    pub fn close(&self, session: &Session) {
-        self.lock().remove(&session.id);
-        session.close();
-    }
-
-    /// Ends every session.
-    pub fn close_all(&self) {
-        let all = std::mem::take(&mut *self.lock());
-        for session in all.into_values() {
-            session.close();
-        }
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.lock().len()
-    }
-
-    /// Ends the sessions that nobody has used for too long, and drops events that are too old.
-    pub fn sweep(&self) {
-        let now = Instant::now();
-        let mut expired = Vec::new();
-        for session in self.all() {
-            let mut live = session.lock();
-            let in_use = live.outbox.in_use(&self.settings.retention, now) || !live.calls.is_empty();
-            if in_use {
-                live.used = now;
-            }
-            let over = live.closed || now.duration_since(live.used) >= self.settings.idle;
-            drop(live);
-            if over {
-                expired.push(session);
-            }
-        }
-        for session in expired {
-            tracing::debug!(session = %session.id, "the session expired");
-            self.close(&session);
-        }
-    }
-
-    /// Tells every session of a group of a change. Nothing here waits: a session whose
-    /// connection is stuck or gone keeps the notice in its log.
-    pub fn publish(&self, group: &str, change: &Change) {
-        let notification = change.notification().encode();
-        for session in self.all() {
-            if *session.group == *group && session.hears(change) {
-                session.send(Stream::Listening, notification.clone());
-            }
-        }
-    }
-
-    fn all(&self) -> Vec<Arc<Session>> {
-        self.lock().values().map(Arc::clone).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
-        self.map.lock().expect("no thread panics while it holds this lock")
+impl fmt::Display for NotBegun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Duplicate => "a request with this id is running already",
+            Self::TooMany => "too many calls run in this session",
+            Self::Ended => "the session has ended",
+        })
     }
 }
 
@@ -263,9 +156,14 @@ impl Session {
         self.lock().level = Some(level);
     }
 
-    /// The client wants to hear of a resource.
-    pub fn subscribe(&self, uri: &str) {
-        self.lock().subscriptions.insert(uri.into());
+    /// The client wants to hear of a resource; false when it hears of too many already.
+    pub fn subscribe(&self, uri: &str) -> bool {
+        let mut live = self.lock();
+        let room = live.subscriptions.len() < self.settings.subscriptions || live.subscriptions.contains(uri);
+        if room {
+            live.subscriptions.insert(uri.into());
+        }
+        room
     }
 
     /// The client wants to hear of it no longer.
@@ -283,92 +181,113 @@ impl Session {
     /// Enters a call into the books.
     ///
     /// # Errors
-    /// When a call with this id is running, or the session has ended.
-    pub fn begin(self: &Arc<Self>, id: Id) -> Result<Running, Duplicate> {
+    /// When a call with this id is running, too many are, or the session has ended.
+    pub fn begin(self: &Arc<Self>, id: Id) -> Result<Running, NotBegun> {
         let (sender, unwanted) = oneshot::channel();
         let mut live = self.lock();
-        if live.closed || live.calls.iter().any(|(running, _)| *running == id) {
-            return Err(Duplicate);
+        if live.closed {
+            return Err(NotBegun::Ended);
         }
-        live.calls.push((id.clone(), sender));
+        if live.calls.iter().any(|running| running.id == id) {
+            return Err(NotBegun::Duplicate);
+        }
+        if live.calls.len() >= self.settings.calls {
+            return Err(NotBegun::TooMany);
+        }
+        live.last_call += 1;
+        let serial = live.last_call;
+        live.calls.push(Wanted { id, serial, _unwanted: sender });
         drop(live);
-        Ok(Running { session: Arc::clone(self), id, unwanted })
+        Ok(Running { session: Arc::clone(self), serial, unwanted })
     }
 
     /// A call is not wanted any more. One that is not running is none of our business.
     pub fn cancel(&self, id: &Id) {
-        let mut live = self.lock();
-        live.calls.retain(|(running, _)| running != id);
+        self.lock().calls.retain(|running| running.id != *id);
     }
 
     /// Opens a stream for a call, with its connection.
     ///
     /// # Errors
-    /// When the session has as many streams as it may.
-    pub fn open_stream(&self, settings: &Settings) -> Result<(Stream, Attachment), Unresumable> {
-        let priming = self.priming(settings);
-        self.with_streams(settings, |streams| Ok(streams.open(priming)))
+    /// When the session has as many streams as it may, or has ended.
+    pub fn open_stream(self: &Arc<Self>) -> Result<(Stream, Attachment), Unresumable> {
+        let most = self.settings.streams;
+        let (number, serial) = self.with_streams(|streams, retry| match streams.connections() {
+            open if open >= most => Err(Unresumable::TooMany),
+            _ => Ok(streams.open(retry)),
+        })?;
+        Ok((Stream::Call(number), Attachment::new(Arc::clone(self), number, serial)))
     }
 
     /// Attaches a connection that listens for what belongs to no call.
     ///
     /// # Errors
-    /// When the session has as many streams as it may.
-    pub fn listen(&self, settings: &Settings) -> Result<Attachment, Unresumable> {
-        let priming = self.priming(settings);
-        self.with_streams(settings, |streams| Ok(streams.listen(priming)))
+    /// When the session has as many streams as it may, or has ended.
+    pub fn listen(self: &Arc<Self>) -> Result<Attachment, Unresumable> {
+        let most = self.settings.streams;
+        let (number, serial) = self.with_streams(|streams, retry| streams.listen(retry, most))?;
+        Ok(Attachment::new(Arc::clone(self), number, serial))
     }
 
     /// Attaches a connection to a stream that broke, after the last event that arrived.
     ///
     /// # Errors
     /// When the id is not of this session, or what came after it is no longer kept.
-    pub fn resume(&self, id: EventId, settings: &Settings) -> Result<Attachment, Unresumable> {
-        let priming = self.priming(settings);
-        self.with_streams(settings, |streams| streams.resume(id, priming))
-    }
-
-    fn priming(&self, settings: &Settings) -> Option<u64> {
-        let primed = self.client.get().is_some_and(|client| client.revision.facts().primed);
-        primed.then_some(settings.retry)
+    pub fn resume(self: &Arc<Self>, id: EventId) -> Result<Attachment, Unresumable> {
+        let most = self.settings.streams;
+        let (number, serial) = self.with_streams(|streams, retry| streams.resume(id, retry, most))?;
+        Ok(Attachment::new(Arc::clone(self), number, serial))
     }
 
     fn with_streams<T>(
         &self,
-        settings: &Settings,
-        act: impl FnOnce(&mut Streams) -> Result<T, Unresumable>,
+        act: impl FnOnce(&mut Streams, Option<u64>) -> Result<T, Unresumable>,
     ) -> Result<T, Unresumable> {
+        let primed = self.client.get().is_some_and(|client| client.revision.facts().primed);
+        let retry = primed.then_some(self.settings.retry);
         let mut live = self.lock();
-        let closed = live.closed;
+        if live.closed {
+            return Err(Unresumable::Ended);
+        }
         match &mut live.outbox {
-            Outbox::Streams(_) if closed => Err(Unresumable::Gone),
-            Outbox::Streams(streams) => match streams.connections() {
-                open if open >= settings.streams => Err(Unresumable::TooMany),
-                _ => act(streams),
-            },
+            Outbox::Streams(streams) => act(streams, retry),
             Outbox::Single(_) => Err(Unresumable::Unknown),
         }
     }
 
     /// Sends a message on a stream; never waits. A session that lives by one connection ends
-    /// when that does not keep up.
+    /// when that does not keep up at all.
     pub fn send(&self, stream: Stream, message: Bytes) {
         let mut live = self.lock();
-        if !live.closed && !live.outbox.send(stream, message, &self.retention) {
-            tracing::debug!(session = %self.id, "the connection is gone or too slow; the session ends");
+        if !live.closed && !live.outbox.send(stream, message, &self.settings.retention) {
+            tracing::debug!(session = %self.id, "the connection does not keep up; the session ends");
             live.close();
         }
     }
 
-    /// Sends a message on a stream. Where a session lives by one connection this waits for room
-    /// in it, so only the task of a single call may use it; otherwise it is the same as `send`.
+    /// Sends a message on a stream, and waits while its client is behind: on a stream that can be
+    /// resumed for a while, on a single connection until that is gone. Only the task of a single
+    /// call may use it.
     pub async fn deliver(&self, stream: Stream, message: Bytes) {
-        let single = self.lock().outbox.single();
-        match single {
-            None => self.send(stream, message),
-            // A connection that is gone ends the session by itself.
-            Some(connection) => drop(connection.send(Frame::plain(message)).await),
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            let read = self.read.notified();
+            tokio::pin!(read);
+            read.as_mut().enable();
+            let resumable = {
+                let live = self.lock();
+                if live.closed || !live.outbox.is_behind(stream) {
+                    break;
+                }
+                matches!(live.outbox, Outbox::Streams(_))
+            };
+            if !resumable {
+                read.await;
+            } else if tokio::time::timeout_at(patience, read).await.is_err() {
+                break;
+            }
         }
+        self.send(stream, message);
     }
 
     /// Nothing more comes on a call's stream.
@@ -381,15 +300,21 @@ impl Session {
         self.lock().outbox.abandon(stream);
     }
 
-    /// Asks the client something on the stream of a call.
-    pub fn ask(&self, stream: Stream, call: &Id, question: Question) {
+    /// Asks the client something on the stream of a call. Where nobody can hear it, whoever asks
+    /// is told so at once.
+    pub async fn ask(&self, stream: Stream, call: &Running, question: Question) {
         let Question { method, params, answer } = question;
-        let mut live = self.lock();
-        live.last_question += 1;
-        let id = live.last_question;
-        live.questions.push(Asked { id, call: call.clone(), answer });
-        drop(live);
-        self.send(stream, Request::new(id.into(), method, params).encode());
+        if stream == Stream::Nowhere {
+            return; // dropping the question says that no answer will come
+        }
+        let id = {
+            let mut live = self.lock();
+            live.last_question += 1;
+            let id = live.last_question;
+            live.questions.push(Asked { id, call: call.serial, stream, answer });
+            id
+        };
+        self.deliver(stream, Request::new(id.into(), method, params).encode()).await;
     }
 
     /// The client answers a question; false when there is none of that id.
@@ -403,22 +328,39 @@ impl Session {
         true
     }
 
-    /// Takes back the questions of a call that has ended.
-    fn withdraw(&self, call: &Id) {
+    /// Takes a call out of the books, and its questions back.
+    fn forget(&self, call: u64) {
         let mut live = self.lock();
+        live.calls.retain(|running| running.serial != call);
         let before = std::mem::take(&mut live.questions);
-        let (open, rest): (Vec<_>, Vec<_>) = before.into_iter().partition(|asked| asked.call == *call);
+        let (open, rest): (Vec<_>, Vec<_>) = before.into_iter().partition(|asked| asked.call == call);
         live.questions = rest;
         drop(live);
         for asked in open {
             let params = Raw::empty().edit().set("requestId", Raw::of(&asked.id)).finish();
             let notice = Notification::new(Notice::Cancelled, Some(params));
-            self.send(Stream::Listening, notice.encode());
+            self.send(asked.stream, notice.encode());
         }
+    }
+
+    /// The next thing for a connection to write.
+    fn poll(&self, number: u32, serial: u64, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let next = self.lock().outbox.poll(number, serial, context);
+        if matches!(next, Poll::Ready(Some(_))) {
+            self.read.notify_waiters();
+        }
+        next
+    }
+
+    /// A connection is gone.
+    fn detach(&self, number: u32, serial: u64) {
+        self.lock().outbox.detach(number, serial);
+        self.read.notify_waiters();
     }
 
     fn close(&self) {
         self.lock().close();
+        self.read.notify_waiters();
     }
 
     fn lock(&self) -> MutexGuard<'_, Live> {
@@ -426,9 +368,9 @@ impl Session {
     }
 }
 
-/// A call with this id is running already.
-#[derive(Debug)]
-pub struct Duplicate;
+/// How long a call waits for a client that is behind before it goes on without it; the client can
+/// resume.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 // === impl Live ===
 
@@ -439,11 +381,17 @@ impl Live {
             used: Instant::now(),
             level: None,
             calls: Vec::new(),
+            last_call: 0,
             questions: Vec::new(),
             last_question: 0,
             subscriptions: BTreeSet::new(),
             closed: false,
         }
+    }
+
+    /// Whether a client is there, or was so lately that it may resume.
+    fn may_come_back(&self, settings: &Settings, now: Instant) -> bool {
+        self.outbox.is_attached() || !self.calls.is_empty() || now.duration_since(self.used) <= settings.retention.age
     }
 
     /// Gives up the running calls, the unanswered questions and the connections.
@@ -464,9 +412,9 @@ impl Running {
         &self.session
     }
 
-    /// The call's id.
-    pub fn id(&self) -> &Id {
-        &self.id
+    /// The call is answered: its id is free before the answer is on its way.
+    pub fn answered(&self) {
+        self.session.forget(self.serial);
     }
 
     /// Waits until the call is not wanted any more.
@@ -478,8 +426,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.session.cancel(&self.id);
-        self.session.withdraw(&self.id);
+        self.session.forget(self.serial);
     }
 }
 
@@ -488,6 +435,8 @@ impl Default for Settings {
         Self {
             sessions: 100_000,
             streams: 32,
+            calls: 1000,
+            subscriptions: 1000,
             idle: Duration::from_secs(900),
             retention: Retention::default(),
             retry: 3000,

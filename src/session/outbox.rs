@@ -1,14 +1,13 @@
 //! What a session sends: where it goes, and what is kept for a client that went away.
 //!
-//! Nothing here waits for a reader. A message is kept first, then offered to the connection that
-//! is attached to its stream; a connection that does not keep up is let go, and its client can
-//! resume.
+//! Nothing is pushed. A message is kept, and the connection that is attached to its stream reads
+//! it from there at its own pace; it can lag, break and be replaced, and nothing is lost as long
+//! as it is kept. Who sends never waits, except a call's own task, for its own client.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::protocol::sse;
@@ -25,57 +24,7 @@ pub enum Stream {
     Nowhere,
 }
 
-/// A frame for a connection, with its position in the session.
-#[derive(Debug)]
-pub struct Frame {
-    /// The bytes to write.
-    pub bytes: Bytes,
-    position: u32,
-}
-
-/// What a connection reads from.
-#[derive(Debug)]
-pub struct Attachment {
-    frames: mpsc::Receiver<Frame>,
-    taken: Arc<AtomicU32>,
-}
-
-/// What a session sends.
-#[derive(Debug)]
-pub(super) enum Outbox {
-    /// Many streams, each numbered and resumable: Streamable HTTP.
-    Streams(Streams),
-    /// One connection that everything goes to: HTTP+SSE and stdio.
-    Single(mpsc::Sender<Frame>),
-}
-
-/// The streams of one session.
-#[derive(Debug)]
-pub(super) struct Streams {
-    log: EventLog,
-    listening: Route,
-    /// Connections that listened before the newest one; the last of them follows when it goes.
-    earlier: Vec<mpsc::Sender<Frame>>,
-    calls: Vec<Route>,
-    last_number: u32,
-}
-
-/// One stream: how far it was read, and who reads it.
-#[derive(Debug)]
-struct Route {
-    number: u32,
-    connection: Option<mpsc::Sender<Frame>>,
-    /// The highest position that a connection took to write.
-    taken: Arc<AtomicU32>,
-    /// The position at which the stream began.
-    began: u32,
-    /// The highest position that is no longer kept.
-    trimmed: u32,
-    /// Nothing comes after what is kept.
-    finished: bool,
-}
-
-/// Why a stream cannot be resumed.
+/// Why a stream cannot be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unresumable {
     /// The id names no event of this session.
@@ -84,75 +33,132 @@ pub enum Unresumable {
     Gone,
     /// The session has as many open streams as it may.
     TooMany,
+    /// The session has ended.
+    Ended,
 }
 
-/// How many frames may wait for a connection. One that falls further behind is let go.
-pub const FRAMES_WAITING: usize = 64;
+/// What a session sends.
+#[derive(Debug)]
+pub(super) enum Outbox {
+    /// Many streams, each numbered and resumable: Streamable HTTP.
+    Streams(Streams),
+    /// One connection that everything goes to: HTTP+SSE and stdio.
+    Single(Queue),
+}
+
+/// The streams of one session.
+#[derive(Debug)]
+pub(super) struct Streams {
+    log: EventLog,
+    listening: Route,
+    calls: Vec<Route>,
+    last_number: u32,
+    last_serial: u64,
+}
+
+/// One stream: what of it was read, and who reads it.
+#[derive(Debug)]
+struct Route {
+    number: u32,
+    /// The connections, the one that is served last. Only listening has more than one.
+    readers: Vec<Reader>,
+    /// The position up to which it was read.
+    read: u64,
+    /// The position at which it began.
+    began: u64,
+    /// The position of its last event.
+    last: u64,
+    /// The highest position that is no longer kept.
+    trimmed: u64,
+    /// Nothing comes after its last event.
+    finished: bool,
+    /// The position at which a new reader is told to begin, before anything else.
+    primed: Option<(u64, u64)>,
+}
+
+/// A connection that reads a stream.
+#[derive(Debug)]
+struct Reader {
+    serial: u64,
+    waker: Option<Waker>,
+}
+
+/// Messages for a single connection.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    messages: VecDeque<Bytes>,
+    waker: Option<Waker>,
+    closed: bool,
+}
+
+/// How many messages may wait for a single connection before those who can wait do. Notices of
+/// changes cannot; they find room beyond, once each, and more of them than this end the session.
+pub(super) const MESSAGES_WAITING: usize = 256;
+/// How far a connection may lag behind its call before the call waits for it, in events.
+pub(super) const LAG: usize = 256;
 const LISTENING: u32 = 0;
-
-// === impl Attachment ===
-
-impl Attachment {
-    /// Two ends of a connection that everything goes to.
-    pub fn single(room: usize) -> (mpsc::Sender<Frame>, Self) {
-        let (sender, frames) = mpsc::channel(room);
-        (sender, Self { frames, taken: Arc::default() })
-    }
-
-    /// The next frame; nothing when the stream has ended.
-    pub fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Bytes>> {
-        self.frames.poll_recv(context).map(|frame| {
-            let frame = frame?;
-            self.taken.fetch_max(frame.position, Ordering::Relaxed);
-            Some(frame.bytes)
-        })
-    }
-
-    /// The next frame; nothing when the stream has ended. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Bytes> {
-        std::future::poll_fn(|context| self.poll_next(context)).await
-    }
-}
-
-// === impl Frame ===
-
-impl Frame {
-    /// A frame that no position belongs to.
-    pub fn plain(bytes: Bytes) -> Self {
-        Self { bytes, position: 0 }
-    }
-}
 
 // === impl Route ===
 
 impl Route {
-    fn new(number: u32, began: u32) -> Self {
-        Self { number, connection: None, taken: Arc::new(AtomicU32::new(began)), began, trimmed: 0, finished: false }
+    fn new(number: u32, began: u64) -> Self {
+        Self { number, readers: Vec::new(), read: began, began, last: began, trimmed: 0, finished: false, primed: None }
     }
 
-    /// Attaches a connection that begins after `position`: first what is kept, then what comes.
-    fn attach(&mut self, log: &EventLog, position: u32, priming: Option<u64>) -> Attachment {
-        let after = EventId { stream: self.number, position };
-        let kept: Vec<_> = log.after(after).collect();
-        let (sender, frames) = mpsc::channel(FRAMES_WAITING + kept.len() + 1);
-        let offer = |bytes, position| {
-            // There is room for all of it.
-            let _ = sender.try_send(Frame { bytes, position });
+    /// Attaches a connection that begins after `position`.
+    fn attach(&mut self, serial: u64, position: u64, retry: Option<u64>) {
+        self.read = position;
+        self.primed = retry.map(|retry| (position, retry));
+        self.wake(); // the one that was served before has to notice
+        self.readers.push(Reader { serial, waker: None });
+    }
+
+    /// The next thing for a connection to write; the end when another has taken its place, or
+    /// nothing comes any more, or what it would read next is no longer kept.
+    fn poll(&mut self, serial: u64, log: &EventLog, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let Some(at) = self.readers.iter().position(|reader| reader.serial == serial) else {
+            return Poll::Ready(None);
         };
-        if let Some(retry) = priming {
-            offer(sse::priming(&after.to_string(), retry), position);
+        let served = at + 1 == self.readers.len();
+        if let Some((position, retry)) = self.primed.take_if(|_| served) {
+            let id = EventId { stream: self.number, position };
+            return Poll::Ready(Some(sse::priming(&id.to_string(), retry)));
         }
-        for (id, bytes) in kept {
-            offer(bytes, id.position);
+        if served && self.read < self.trimmed {
+            return Poll::Ready(None);
         }
-        if !self.finished {
-            self.connection = Some(sender);
+        if served && self.read < self.last {
+            let after = EventId { stream: self.number, position: self.read };
+            if let Some((id, event)) = log.after(after).next() {
+                self.read = id.position;
+                return Poll::Ready(Some(event));
+            }
         }
-        Attachment { frames, taken: Arc::clone(&self.taken) }
+        if self.finished {
+            return Poll::Ready(None);
+        }
+        self.readers[at].waker = Some(context.waker().clone());
+        Poll::Pending
     }
 
-    fn is_open(&self) -> bool {
-        self.connection.as_ref().is_some_and(|connection| !connection.is_closed())
+    fn detach(&mut self, serial: u64) {
+        self.readers.retain(|reader| reader.serial != serial);
+        self.wake(); // the one before it, if any, goes on
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.readers.last_mut().and_then(|reader| reader.waker.take()) {
+            waker.wake();
+        }
+    }
+
+    fn wake_all(&mut self) {
+        self.readers.iter_mut().filter_map(|reader| reader.waker.take()).for_each(Waker::wake);
+    }
+
+    /// Whether something is kept that nobody has read.
+    fn unread(&self) -> bool {
+        self.read.max(self.trimmed) < self.last
     }
 }
 
@@ -163,37 +169,58 @@ impl Streams {
         Self {
             log: EventLog::default(),
             listening: Route::new(LISTENING, 0),
-            earlier: Vec::new(),
             calls: Vec::new(),
             last_number: LISTENING,
+            last_serial: 0,
+        }
+    }
+
+    fn serial(&mut self) -> u64 {
+        self.last_serial += 1;
+        self.last_serial
+    }
+
+    fn route(&mut self, number: u32) -> Option<&mut Route> {
+        match number {
+            LISTENING => Some(&mut self.listening),
+            number => self.calls.iter_mut().find(|route| route.number == number),
         }
     }
 
     /// Opens a stream for a call, with its connection.
-    pub(super) fn open(&mut self, priming: Option<u64>) -> (Stream, Attachment) {
+    pub(super) fn open(&mut self, retry: Option<u64>) -> (u32, u64) {
         self.last_number += 1;
+        let serial = self.serial();
         let mut route = Route::new(self.last_number, self.log.position());
-        let attachment = route.attach(&self.log, route.began, priming);
-        let stream = Stream::Call(route.number);
+        route.attach(serial, route.began, retry);
         self.calls.push(route);
-        (stream, attachment)
+        (self.last_number, serial)
     }
 
-    /// Attaches a connection that listens, from what no connection has taken yet.
-    pub(super) fn listen(&mut self, priming: Option<u64>) -> Attachment {
-        let position = self.listening.taken.load(Ordering::Relaxed).max(self.listening.trimmed);
-        self.take_over(position, priming)
+    /// Attaches a connection that listens, from what no connection has read yet.
+    pub(super) fn listen(&mut self, retry: Option<u64>, most: usize) -> Result<(u32, u64), Unresumable> {
+        let position = self.listening.read.max(self.listening.trimmed);
+        self.attach_listening(position, retry, most)
     }
 
-    fn take_over(&mut self, position: u32, priming: Option<u64>) -> Attachment {
-        self.earlier.extend(self.listening.connection.take());
-        self.earlier.retain(|connection| !connection.is_closed());
-        self.listening.attach(&self.log, position, priming)
+    /// Too many listeners of one client are most likely dead ones: the oldest has to go.
+    fn attach_listening(&mut self, position: u64, retry: Option<u64>, most: usize) -> Result<(u32, u64), Unresumable> {
+        if self.connections() >= most {
+            if self.listening.readers.is_empty() {
+                return Err(Unresumable::TooMany);
+            }
+            if let Some(waker) = self.listening.readers.remove(0).waker {
+                waker.wake();
+            }
+        }
+        let serial = self.serial();
+        self.listening.attach(serial, position, retry);
+        Ok((LISTENING, serial))
     }
 
     /// Attaches a connection to the stream of an event, after that event. One that was still
     /// attached to a call's stream is replaced: it is most likely dead.
-    pub(super) fn resume(&mut self, id: EventId, priming: Option<u64>) -> Result<Attachment, Unresumable> {
+    pub(super) fn resume(&mut self, id: EventId, retry: Option<u64>, most: usize) -> Result<(u32, u64), Unresumable> {
         if id.position > self.log.position() {
             return Err(Unresumable::Unknown);
         }
@@ -201,152 +228,219 @@ impl Streams {
             if id.position < self.listening.trimmed {
                 return Err(Unresumable::Gone);
             }
-            return Ok(self.take_over(id.position, priming));
+            return self.attach_listening(id.position, retry, most);
         }
-        let log = &self.log;
-        let found = self.calls.iter_mut().find(|route| route.number == id.stream);
-        match found {
-            None if id.stream <= self.last_number => Err(Unresumable::Gone),
-            None => Err(Unresumable::Unknown),
-            Some(route) if id.position < route.began => Err(Unresumable::Unknown),
-            Some(route) if id.position < route.trimmed => Err(Unresumable::Gone),
-            Some(route) => Ok(route.attach(log, id.position, priming)),
+        let connections = self.connections();
+        let serial = self.serial();
+        let known = id.stream <= self.last_number;
+        let Some(route) = self.route(id.stream) else {
+            return Err(if known { Unresumable::Gone } else { Unresumable::Unknown });
+        };
+        if id.position < route.began {
+            return Err(Unresumable::Unknown);
         }
+        if id.position < route.trimmed {
+            return Err(Unresumable::Gone);
+        }
+        if connections - route.readers.len() >= most {
+            return Err(Unresumable::TooMany);
+        }
+        route.wake_all();
+        route.readers.clear();
+        route.attach(serial, id.position, retry);
+        Ok((id.stream, serial))
     }
 
     /// How many connections are attached.
-    pub(super) fn connections(&mut self) -> usize {
-        self.earlier.retain(|connection| !connection.is_closed());
-        let calls = self.calls.iter().filter(|route| route.is_open()).count();
-        calls + self.earlier.len() + usize::from(self.listening.is_open())
+    pub(super) fn connections(&self) -> usize {
+        let calls: usize = self.calls.iter().map(|route| route.readers.len()).sum();
+        calls + self.listening.readers.len()
     }
 
-    /// Keeps a message and offers it to the stream's connection.
-    fn send(&mut self, stream: Stream, message: &[u8], retention: &Retention) {
-        let number = match stream {
-            Stream::Call(number) => number,
-            Stream::Listening => LISTENING,
-            Stream::Nowhere => return,
-        };
+    fn send(&mut self, number: u32, message: &[u8], retention: &Retention) {
         let id = self.log.next_id(number);
-        let bytes = sse::message(Some(&id.to_string()), message);
-        self.log.append(number, bytes.clone(), Instant::now());
-        let frame = Frame { bytes, position: id.position };
-        if number == LISTENING {
-            self.offer_listening(frame);
-        } else if let Some(route) = self.calls.iter_mut().find(|route| route.number == number) {
-            let gone = route.connection.as_ref().is_some_and(|connection| connection.try_send(frame).is_err());
-            if gone {
-                route.connection = None;
-            }
-        }
-        self.trim(retention, Instant::now());
-    }
-
-    /// Offers a frame to the newest connection that listens; one that is gone or too slow is let
-    /// go, and the one before it takes its place.
-    fn offer_listening(&mut self, mut frame: Frame) {
-        while let Some(connection) = &self.listening.connection {
-            match connection.try_send(frame) {
-                Ok(()) => return,
-                Err(mpsc::error::TrySendError::Closed(back) | mpsc::error::TrySendError::Full(back)) => frame = back,
-            }
-            self.listening.connection = self.earlier.pop();
-        }
+        let Some(route) = self.route(number) else { return };
+        route.last = id.position;
+        route.wake();
+        let event = sse::message(Some(&id.to_string()), message);
+        let now = Instant::now();
+        self.log.append(number, event, now);
+        self.trim(retention, now);
     }
 
     /// Drops what is no longer kept, and streams that nothing is left of.
     fn trim(&mut self, retention: &Retention, now: Instant) {
         let Self { log, listening, calls, .. } = self;
+        let mut dropped = false;
         log.trim(retention, now, |id| {
+            dropped = true;
             let route = match id.stream {
                 LISTENING => Some(&mut *listening),
                 number => calls.iter_mut().find(|route| route.number == number),
             };
             if let Some(route) = route {
                 route.trimmed = route.trimmed.max(id.position);
+                route.wake(); // a reader that lags this far has to notice
             }
         });
-        calls.retain(|route| !route.finished || log.has(route.number));
-        if calls.is_empty() {
-            *calls = Vec::new();
-        }
-    }
-
-    /// Nothing more comes on a stream; what is kept can still be resumed.
-    fn finish(&mut self, stream: Stream) {
-        let Stream::Call(number) = stream else { return };
-        if let Some(route) = self.calls.iter_mut().find(|route| route.number == number) {
-            route.finished = true;
-            route.connection = None;
+        if dropped {
+            calls.retain(|route| !route.finished || route.trimmed < route.last);
+            calls.shrink_to_fit();
         }
     }
 
     /// A stream ends without its answer, and nobody may wait for it.
-    fn abandon(&mut self, stream: Stream) {
-        let Stream::Call(number) = stream else { return };
+    fn abandon(&mut self, number: u32) {
+        if let Some(route) = self.route(number) {
+            route.wake_all();
+        }
         self.calls.retain(|route| route.number != number);
         self.log.forget(number);
     }
 
-    /// Whether something is kept that no connection took yet.
-    fn undelivered(&self) -> bool {
-        let waiting = |route: &Route| {
-            let position = route.taken.load(Ordering::Relaxed);
-            self.log.after(EventId { stream: route.number, position }).next().is_some()
-        };
-        waiting(&self.listening) || self.calls.iter().any(waiting)
+    /// Whether a connection lags so far behind that its call should wait for it.
+    fn lags(&self, number: u32) -> bool {
+        let route = self.calls.iter().find(|route| route.number == number);
+        let Some(route) = route.filter(|route| !route.readers.is_empty()) else { return false };
+        // Positions run through the session, so this counts too much rather than too little.
+        route.last - route.read > LAG as u64
+            && self.log.after(EventId { stream: number, position: route.read }).nth(LAG).is_some()
+    }
+}
+
+// === impl Queue ===
+
+impl Queue {
+    fn push(&mut self, message: Bytes) {
+        self.messages.push_back(message);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        match self.messages.pop_front() {
+            Some(message) => Poll::Ready(Some(message)),
+            None if self.closed => Poll::Ready(None),
+            None => {
+                self.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
     }
 }
 
 // === impl Outbox ===
 
 impl Outbox {
-    /// Sends a message; false when the session cannot go on without its connection.
+    /// Sends a message that nobody waits with; false when the client is so far behind that the
+    /// session cannot go on. A notice that already waits is not sent twice.
     pub(super) fn send(&mut self, stream: Stream, message: Bytes, retention: &Retention) -> bool {
         match self {
             Self::Streams(streams) => {
-                streams.send(stream, &message, retention);
+                match stream {
+                    Stream::Call(number) => streams.send(number, &message, retention),
+                    Stream::Listening => streams.send(LISTENING, &message, retention),
+                    Stream::Nowhere => {}
+                }
                 true
             }
-            Self::Single(connection) => connection.try_send(Frame::plain(message)).is_ok(),
+            Self::Single(queue) if queue.messages.len() < MESSAGES_WAITING => {
+                queue.push(message);
+                true
+            }
+            Self::Single(queue) => {
+                if !queue.messages.range(MESSAGES_WAITING / 2..).any(|waiting| *waiting == message) {
+                    queue.push(message);
+                }
+                queue.messages.len() < 2 * MESSAGES_WAITING
+            }
         }
     }
 
-    /// The one connection that everything goes to, where there is only one.
-    pub(super) fn single(&self) -> Option<mpsc::Sender<Frame>> {
+    /// Whether a call should wait before it sends more on a stream.
+    pub(super) fn is_behind(&self, stream: Stream) -> bool {
+        match (self, stream) {
+            (Self::Single(queue), _) => queue.messages.len() >= MESSAGES_WAITING,
+            (Self::Streams(streams), Stream::Call(number)) => streams.lags(number),
+            (Self::Streams(_), _) => false,
+        }
+    }
+
+    /// The next thing for a connection to write.
+    pub(super) fn poll(&mut self, number: u32, serial: u64, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         match self {
-            Self::Single(connection) => Some(connection.clone()),
-            Self::Streams(_) => None,
+            Self::Single(queue) => queue.poll(context),
+            Self::Streams(streams) => {
+                let Streams { log, listening, calls, .. } = streams;
+                let route = match number {
+                    LISTENING => Some(listening),
+                    number => calls.iter_mut().find(|route| route.number == number),
+                };
+                match route {
+                    Some(route) => route.poll(serial, log, context),
+                    None => Poll::Ready(None),
+                }
+            }
+        }
+    }
+
+    /// A connection is gone.
+    pub(super) fn detach(&mut self, number: u32, serial: u64) {
+        let Self::Streams(streams) = self else { return };
+        if let Some(route) = streams.route(number) {
+            route.detach(serial);
         }
     }
 
     pub(super) fn finish(&mut self, stream: Stream) {
-        if let Self::Streams(streams) = self {
-            streams.finish(stream);
+        let (Self::Streams(streams), Stream::Call(number)) = (self, stream) else { return };
+        if let Some(route) = streams.route(number) {
+            route.finished = true;
+            route.wake();
         }
     }
 
     pub(super) fn abandon(&mut self, stream: Stream) {
-        if let Self::Streams(streams) = self {
-            streams.abandon(stream);
+        if let (Self::Streams(streams), Stream::Call(number)) = (self, stream) {
+            streams.abandon(number);
         }
     }
 
-    /// Whether the session is in use: a connection is attached, or something waits for one.
-    /// Drops what is no longer kept on the way.
-    pub(super) fn in_use(&mut self, retention: &Retention, now: Instant) -> bool {
+    /// Whether a connection is attached.
+    pub(super) fn is_attached(&self) -> bool {
         match self {
-            Self::Single(connection) => !connection.is_closed(),
+            Self::Single(_) => true,
+            Self::Streams(streams) => streams.connections() > 0,
+        }
+    }
+
+    /// Whether something waits for a client that may come back. Drops what is no longer kept.
+    pub(super) fn has_unread(&mut self, retention: &Retention, now: Instant) -> bool {
+        match self {
+            Self::Single(_) => false,
             Self::Streams(streams) => {
                 streams.trim(retention, now);
-                streams.connections() > 0 || streams.undelivered()
+                streams.listening.unread() || streams.calls.iter().any(Route::unread)
             }
         }
     }
 
-    /// Lets every connection go.
+    /// Nothing more comes: connections read what is there, and end.
     pub(super) fn close(&mut self) {
-        *self = Self::Streams(Streams::new());
+        match self {
+            Self::Streams(streams) => {
+                for route in streams.calls.iter_mut().chain([&mut streams.listening]) {
+                    route.finished = true;
+                    route.wake_all();
+                }
+            }
+            Self::Single(queue) => {
+                queue.closed = true;
+                if let Some(waker) = queue.waker.take() {
+                    waker.wake();
+                }
+            }
+        }
     }
 }

@@ -79,11 +79,10 @@ impl Duplex {
             Some(_) => Some(crate::dialect::meta::with(params.as_ref(), "progressToken", Raw::of(&id))),
             None => params,
         };
-        self.send_request(id, Request::new(id.into(), method, params), token, revision)
+        self.send_request(id, &Request::new(id.into(), method, params), token, revision)
     }
 
-    /// Begins a request with an id of its own kind, which cannot be mistaken for a later one.
-    fn send_request(&self, id: i64, request: Request, token: Option<Raw>, revision: Revision) -> Replies {
+    fn send_request(&self, id: i64, request: &Request, token: Option<Raw>, revision: Revision) -> Replies {
         let (replies, receiver) = mpsc::channel(REPLIES_WAITING);
         let Ok(end) = replies.clone().try_reserve_owned() else {
             return ErrorObject::new(code::INTERNAL_ERROR, "Internal error: a new queue is full").into();
@@ -120,7 +119,7 @@ impl Duplex {
         match message {
             Message::Response(response) => self.complete(response),
             Message::Request(request) if request.method == Method::Ping => {
-                self.reply(Response::new(Some(request.id), Ok(Raw::empty())));
+                self.reply(&Response::new(Some(request.id), Ok(Raw::empty())));
             }
             Message::Request(request) => self.ask(request),
             Message::Notification(notification) => self.tell(notification),
@@ -218,7 +217,7 @@ impl Duplex {
     }
 
     /// Sends a short answer from the reading task, which may not wait.
-    fn reply(&self, response: Response) {
+    fn reply(&self, response: &Response) {
         let message = response.encode();
         if let Err(mpsc::error::TrySendError::Full(message)) = self.outgoing.try_send(message) {
             let outgoing = self.outgoing.clone();

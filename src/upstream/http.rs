@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 
 use super::Unsolicited;
 use super::events::EventReader;
+use super::http_call::Exchange;
 use super::target::{Address, Settings};
 use super::web::{Web, is_media};
 use crate::dialect::Revision;
@@ -31,11 +32,11 @@ use crate::protocol::{ErrorObject, Id, Message, Method, Notice, Notification, Ou
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// How long to wait before a stream is resumed when the server does not say.
-const RETRY: Duration = Duration::from_millis(1000);
+pub(super) const RETRY: Duration = Duration::from_millis(1000);
 /// The longest that a server may make us wait.
 const RETRY_CAP: Duration = Duration::from_secs(30);
 /// How often a stream that breaks at once is resumed before it is given up.
-const RESUMES: u32 = 5;
+pub(super) const RESUMES: u32 = 5;
 
 /// One server over Streamable HTTP.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ struct State {
 }
 
 /// How an exchange began.
-enum Begun {
+pub(super) enum Begun {
     Answer(Outcome),
     Events(EventReader),
 }
@@ -102,11 +103,11 @@ impl Http {
         Id::Number(self.last_id.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    fn revision(&self) -> Revision {
+    pub(super) fn revision(&self) -> Revision {
         self.revision.get().copied().unwrap_or(Revision::NEWEST_HANDSHAKE)
     }
 
-    fn in_handshake_era(&self) -> bool {
+    pub(super) fn in_handshake_era(&self) -> bool {
         self.revision().facts().sessions
     }
 
@@ -147,10 +148,11 @@ impl Http {
             let mut events = EventReader::new(response.into_body(), self.web.limit());
             let read = async {
                 while let Some(event) = events.next().await? {
-                    if let Ok(Message::Response(response)) = Message::parse(&event.data.into()) {
-                        if response.id.as_ref() == Some(id) {
+                    match Message::parse(&event.data.into()) {
+                        Ok(Message::Response(response)) if response.id.as_ref() == Some(id) => {
                             return Ok(response.outcome);
                         }
+                        _ => {}
                     }
                 }
                 Err(Error::new(Kind::Broken, "the stream ended before the answer"))
@@ -252,25 +254,10 @@ impl Http {
         };
         let request = Request::new(id, method, params);
         let extra = outgoing::mirrored(&request, self.revision(), mirrors);
-        let guard = Cancel { http: Arc::clone(self), id: Some(request.id.clone()) };
-        let exchange = Exchange {
-            http: Arc::clone(self),
-            request,
-            extra,
-            token,
-            phase: Phase::Start,
-            guard,
-            last_event: None,
-            retry: RETRY,
-            resumes: 0,
-        };
-        Replies::stream(futures_util::stream::unfold(exchange, |mut exchange| async move {
-            let reply = exchange.next().await?;
-            Some((reply, exchange))
-        }))
+        Exchange::new(Arc::clone(self), request, extra, token).replies()
     }
 
-    async fn begin(self: &Arc<Self>, request: &Request, extra: &[(String, String)]) -> Result<Begun> {
+    pub(super) async fn begin(self: &Arc<Self>, request: &Request, extra: &[(String, String)]) -> Result<Begun> {
         let mut again = true;
         loop {
             let (generation, had_session) = {
@@ -322,7 +309,7 @@ impl Http {
     }
 
     /// Takes what arrives on a stream: a reply to the call `request`, or nothing.
-    fn take(self: &Arc<Self>, message: Message, request: Option<(&Id, Option<&Raw>)>) -> Option<Reply> {
+    pub(super) fn take(self: &Arc<Self>, message: Message, request: Option<(&Id, Option<&Raw>)>) -> Option<Reply> {
         match message {
             Message::Response(response) => {
                 let (id, _) = request.filter(|(id, _)| response.id.as_ref() == Some(*id))?;
@@ -391,7 +378,7 @@ impl Http {
     }
 
     /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
-    async fn open_stream(&self, after: Option<&str>) -> Result<Option<EventReader>> {
+    pub(super) async fn open_stream(&self, after: Option<&str>) -> Result<Option<EventReader>> {
         let mut headers = self.base_headers(&self.version_header());
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         headers.remove(CONTENT_TYPE);
@@ -495,11 +482,11 @@ async fn listen(http: std::sync::Weak<Http>) {
     }
 }
 
-fn pause(milliseconds: u64) -> Duration {
+pub(super) fn pause(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds).min(RETRY_CAP)
 }
 
-fn parsed(event: Event) -> Option<Message> {
+pub(super) fn parsed(event: Event) -> Option<Message> {
     if event.data.is_empty() {
         return None;
     }
@@ -508,112 +495,6 @@ fn parsed(event: Event) -> Option<Message> {
         Err(invalid) => {
             tracing::warn!(why = %invalid.why, "an event is no message; it was skipped");
             None
-        }
-    }
-}
-
-/// One request and what comes back for it.
-struct Exchange {
-    http: Arc<Http>,
-    request: Request,
-    extra: Vec<(String, String)>,
-    token: Option<Raw>,
-    phase: Phase,
-    guard: Cancel,
-    last_event: Option<String>,
-    retry: Duration,
-    resumes: u32,
-}
-
-enum Phase {
-    Start,
-    Events(EventReader),
-    Done,
-}
-
-impl Exchange {
-    async fn next(&mut self) -> Option<Reply> {
-        loop {
-            let reply = match &mut self.phase {
-                Phase::Done => return None,
-                Phase::Start => match self.http.begin(&self.request, &self.extra).await {
-                    Ok(Begun::Events(events)) => {
-                        self.phase = Phase::Events(events);
-                        continue;
-                    }
-                    Ok(Begun::Answer(outcome)) => self.end(outcome),
-                    Err(error) => self.end(Err(error.into_object())),
-                },
-                Phase::Events(events) => match events.next().await {
-                    Ok(Some(event)) => {
-                        self.retry = event.retry.map_or(self.retry, pause);
-                        self.last_event = event.id.clone().or(self.last_event.take());
-                        self.resumes = 0;
-                        let Some(message) = parsed(event) else { continue };
-                        match self.http.take(message, Some((&self.request.id, self.token.as_ref()))) {
-                            Some(reply) => reply,
-                            None => continue,
-                        }
-                    }
-                    Ok(None) => match self.resume(Error::new(Kind::Broken, "the stream ended before the answer")).await
-                    {
-                        Some(reply) => reply,
-                        None => continue,
-                    },
-                    Err(error) => match self.resume(error).await {
-                        Some(reply) => reply,
-                        None => continue,
-                    },
-                },
-            };
-            if matches!(reply, Reply::End(_)) {
-                self.phase = Phase::Done;
-                self.guard.id = None;
-            }
-            return Some(reply);
-        }
-    }
-
-    fn end(&self, outcome: Outcome) -> Reply {
-        Reply::End(Answer { outcome, revision: self.http.revision() })
-    }
-
-    /// The stream broke off: goes on where it broke, where the server has given it a position.
-    async fn resume(&mut self, error: Error) -> Option<Reply> {
-        let resumable = self.last_event.is_some() && self.http.in_handshake_era() && self.resumes < RESUMES;
-        if !resumable {
-            return Some(self.end(Err(error.into_object())));
-        }
-        self.resumes += 1;
-        tokio::time::sleep(self.retry * self.resumes).await;
-        match self.http.open_stream(self.last_event.as_deref()).await {
-            Ok(Some(events)) => {
-                self.phase = Phase::Events(events);
-                None
-            }
-            Ok(None) => Some(self.end(Err(error.into_object()))),
-            Err(error) if error.may_retry() => None,
-            Err(error) => Some(self.end(Err(error.into_object()))),
-        }
-    }
-}
-
-/// Tells the server that nobody waits for a call any more. In the per-request era closing the
-/// stream says so.
-struct Cancel {
-    http: Arc<Http>,
-    id: Option<Id>,
-}
-
-impl Drop for Cancel {
-    fn drop(&mut self) {
-        let Some(id) = self.id.take().filter(|_| self.http.in_handshake_era()) else { return };
-        let http = Arc::clone(&self.http);
-        let params = Raw::empty().edit().set("requestId", id.to_raw()).finish();
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let _ = http.notify(&Notification::new(Notice::Cancelled, Some(params))).await;
-            });
         }
     }
 }

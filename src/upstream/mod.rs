@@ -10,6 +10,7 @@ mod connection;
 mod duplex;
 mod events;
 mod http;
+mod http_call;
 mod reaper;
 mod sse;
 mod stdio;

@@ -50,6 +50,9 @@ impl Stdio {
     }
 }
 
+/// How many messages a child may put into one line.
+const MOST_IN_A_BATCH: usize = 1000;
+
 /// Looks after one child until it ends.
 struct Keeper {
     process: Process,
@@ -124,7 +127,7 @@ async fn read(duplex: Arc<Duplex>, output: ChildStdout, limit: usize) {
 }
 
 fn take(duplex: &Duplex, text: &Bytes) {
-    match Incoming::parse(text) {
+    match Incoming::parse(text, MOST_IN_A_BATCH) {
         Ok(Incoming::One(message)) => duplex.take(message),
         Ok(Incoming::Batch(items)) => {
             let (good, bad): (Vec<_>, Vec<_>) = items.into_iter().partition(std::result::Result::is_ok);

@@ -111,19 +111,49 @@ async fn streams_of_a_session_are_bounded() {
     let rialto = Rialto::with(|settings| settings.sessions.streams = 2).await;
     let session = rialto.open("2025-11-25").await;
     let one = session.get().go().await;
-    let two = session.post(&survey(1, 118, 100)).go().await;
-    assert_eq!((one.status, two.status), (200, 200));
-    assert_eq!(session.get().status().await, 429);
+    let mut two = session.post(&survey(1, 118, 100)).go().await.events();
+    assert_eq!(one.status, 200);
+    let position = two.next().await.unwrap().id.unwrap();
     assert_eq!(session.post(&survey(2, 118, 100)).status().await, 429);
-    drop(one);
-    // The loss of a connection is noticed within moments; until then the limit holds.
-    loop {
-        let status = session.get().status().await;
-        if status == 200 {
-            break;
-        }
-        assert_eq!(status, 429);
+    // Resuming replaces a connection, so it is never too many.
+    let resumed = session.resume(&position).go().await;
+    assert_eq!(resumed.status, 200);
+    // Of several that listen the oldest is most likely dead, and has to go.
+    let three = session.get().go().await;
+    assert_eq!(three.status, 200);
+    assert!(one.events().rest().await.is_empty());
+}
+
+#[tokio::test]
+async fn calls_of_a_session_are_bounded() {
+    let rialto = Rialto::with(|settings| settings.sessions.calls = 2).await;
+    let session = rialto.open("2025-11-25").await;
+    let _one = session.post(&survey(1, 118, 100)).go().await;
+    let _two = session.post(&survey(2, 118, 100)).go().await;
+    let (status, answer) = session.post(&survey(3, 118, 100)).json().await;
+    assert_eq!((status, &answer["id"]), (429, &json!(3)));
+    assert_eq!(
+        session.post(&request(4, "ping", json!({}))).status().await,
+        200,
+        "what is answered at once is no matter"
+    );
+}
+
+#[tokio::test]
+async fn subscriptions_and_introductions_are_bounded() {
+    let rialto = Rialto::with(|settings| settings.sessions.subscriptions = 2).await;
+    let session = rialto.open("2025-11-25").await;
+    for (uri, good) in [("a:1", true), ("a:2", true), ("a:3", false), ("a:2", true)] {
+        let answer = session.ask("resources/subscribe", json!({ "uri": uri })).await;
+        assert_eq!(answer.get("result").is_some(), good, "{uri}");
     }
+    session.ask("resources/unsubscribe", json!({ "uri": "a:1" })).await;
+    assert!(session.ask("resources/subscribe", json!({ "uri": "a:3" })).await.get("result").is_some());
+    let long = session.ask("resources/subscribe", json!({ "uri": "x".repeat(9000) })).await;
+    assert_eq!(long["error"]["code"], -32602);
+    let mut hello = initialize("2025-11-25");
+    hello["params"]["clientInfo"]["name"] = "x".repeat(70_000).into();
+    assert_eq!(rialto.post("/mcp", &hello).refused().await, (400, -32602));
 }
 
 #[tokio::test]

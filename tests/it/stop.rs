@@ -49,6 +49,12 @@ async fn nothing_new_is_taken() {
         let (status, retry) = kept.post(name, value, &body.to_string()).await;
         assert_eq!((status, retry.as_deref()), (503, Some("1")));
     }
+    // What running calls need still comes in, also over new connections.
+    let told = crate::harness::notification("notifications/cancelled", json!({ "requestId": 77 }));
+    let told = rialto.post("/mcp", &told).header("mcp-session-id", &session.1).status().await;
+    assert_eq!(told, 202);
+    assert_eq!(rialto.send("GET", "/readyz").status().await, 503);
+    assert_eq!(rialto.send("GET", "/healthz").status().await, 200);
     assert_eq!(session.0.rest().await.last().unwrap()["id"], 1);
     assert!(rialto.stopped().await);
     assert!(tokio::net::TcpStream::connect(address).await.is_err());

@@ -313,8 +313,11 @@ async fn batches_exist_in_one_revision() {
         assert_eq!(of(json!(1))["result"], json!({}));
         assert!(of(json!("two"))["result"]["content"][0]["text"].as_str().unwrap().contains("Helium"));
         assert_eq!(of(json!(3))["error"]["code"], -32600);
-        let quiet =
-            json!([notification("notifications/initialized", json!({})), { "jsonrpc": "2.0", "id": 9, "result": {} }]);
+        let answers = json!([{ "jsonrpc": "2.0", "id": 9, "result": {} }]);
+        assert_eq!(session.post(&answers).status().await, 202);
+        let mixed = json!([request(1, "ping", json!({})), { "jsonrpc": "2.0", "id": 9, "result": {} }]);
+        assert_eq!(session.post(&mixed).refused().await, (400, -32600));
+        let quiet = json!([notification("notifications/initialized", json!({}))]);
         assert_eq!(session.post(&quiet).status().await, 202);
     }
     assert_eq!(rialto.post("/mcp", &batch).status().await, 400);

@@ -1,0 +1,116 @@
+//! One connection of a client: which HTTP it speaks, and how patient we are with it.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio_io_timeout::TimeoutStream;
+
+use super::Inbound;
+
+/// What a connection that speaks HTTP/2 begins with.
+const PREFACE: &[u8] = b"PRI";
+/// How long a client may take to read anything of what we have for it.
+const STUCK: Duration = Duration::from_secs(60);
+/// How often a quiet HTTP/2 connection is asked whether it is there, and how long it may take to say so.
+const ALIVE: Duration = Duration::from_secs(20);
+/// How long an HTTP/2 connection may take to agree that it is over.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// Serves a connection until it ends.
+pub(super) async fn serve(inbound: Arc<Inbound>, stream: TcpStream, peer: SocketAddr) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "small writes to a connection may be delayed");
+    }
+    let patience = inbound.settings.body_timeout;
+    let begun = tokio::select! {
+        begun = tokio::time::timeout(patience, is_http2(&stream)) => begun,
+        () = inbound.shutdown.closing().cancelled() => return,
+    };
+    let ended = match begun {
+        Err(_) => return, // it says nothing
+        Ok(Err(error)) => Err(error.to_string()),
+        Ok(Ok(true)) => serve_http2(&inbound, stream, peer).await.map_err(|error| error.to_string()),
+        Ok(Ok(false)) => serve_http1(&inbound, stream, peer).await.map_err(|error| error.to_string()),
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "a connection broke");
+    }
+}
+
+/// Looks at the first bytes without taking them.
+async fn is_http2(stream: &TcpStream) -> std::io::Result<bool> {
+    let mut first = [0; PREFACE.len()];
+    loop {
+        let seen = stream.peek(&mut first).await?;
+        if seen == 0 || first[..seen] != PREFACE[..seen] {
+            return Ok(false);
+        }
+        if seen == PREFACE.len() {
+            return Ok(true);
+        }
+        // Part of it is there, and looking again would not wait for the rest.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The stream of a client that has to read now and then.
+fn watched(stream: TcpStream) -> TokioIo<Pin<Box<TimeoutStream<TcpStream>>>> {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(STUCK));
+    TokioIo::new(Box::pin(stream))
+}
+
+async fn serve_http1(inbound: &Arc<Inbound>, stream: TcpStream, peer: SocketAddr) -> hyper::Result<()> {
+    let limits = &inbound.settings.limits;
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(inbound.settings.body_timeout)
+        .max_headers(limits.header_count)
+        .max_buf_size(limits.header_bytes.max(8192));
+    let service = service_fn(|request| {
+        let inbound = Arc::clone(inbound);
+        async move { Ok::<_, Infallible>(inbound.serve(request, peer).await) }
+    });
+    let connection = builder.serve_connection(watched(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = inbound.shutdown.closing().cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    }
+}
+
+async fn serve_http2(inbound: &Arc<Inbound>, stream: TcpStream, peer: SocketAddr) -> hyper::Result<()> {
+    let header_bytes = u32::try_from(inbound.settings.limits.header_bytes).unwrap_or(u32::MAX);
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_header_list_size(header_bytes)
+        .keep_alive_interval(ALIVE)
+        .keep_alive_timeout(ALIVE);
+    let inbound = Arc::clone(inbound);
+    let closing = inbound.shutdown.closing().clone();
+    let service = service_fn(move |request| {
+        let inbound = Arc::clone(&inbound);
+        async move { Ok::<_, Infallible>(inbound.serve(request, peer).await) }
+    });
+    let connection = builder.serve_connection(watched(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = closing.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            tokio::time::timeout(GOODBYE, connection).await.unwrap_or(Ok(()))
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! All sessions of this process: opening, finding, ending, and telling them of changes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::outbox::{Outbox, Queue, Streams};
+use super::{Attachment, Live, Session, SessionId, Settings, Stream, Transport};
+use crate::exchange::{Change, Client, Principal};
+
+/// All sessions of this process.
+#[derive(Debug)]
+pub struct Sessions {
+    settings: Arc<Settings>,
+    map: Mutex<HashMap<SessionId, Arc<Session>>>,
+}
+
+/// Who opens a session, and where.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    /// Who opens it.
+    pub principal: Principal,
+    /// At which group.
+    pub group: Arc<str>,
+}
+
+/// There are as many sessions as there may be.
+#[derive(Debug)]
+pub struct Full;
+
+impl Sessions {
+    /// No sessions yet.
+    pub fn new(settings: Settings) -> Self {
+        let map = Mutex::default();
+        Self { settings: Arc::new(settings), map }
+    }
+
+    /// What governs sessions.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Opens a session of Streamable HTTP, whose client has introduced itself.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn open(&self, opening: Opening, client: Arc<Client>) -> Result<Arc<Session>, Full> {
+        let outbox = Outbox::Streams(Streams::new());
+        self.insert(Transport::Http, opening, OnceLock::from(client), outbox)
+    }
+
+    /// Opens a session that lives as long as its one connection; its client will introduce
+    /// itself on it.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn open_single(&self, transport: Transport, opening: Opening) -> Result<(Arc<Session>, Attachment), Full> {
+        let session = self.insert(transport, opening, OnceLock::new(), Outbox::Single(Queue::default()))?;
+        let attachment = Attachment::new(Arc::clone(&session), 0, 0);
+        Ok((session, attachment))
+    }
+
+    fn insert(
+        &self,
+        transport: Transport,
+        opening: Opening,
+        client: OnceLock<Arc<Client>>,
+        outbox: Outbox,
+    ) -> Result<Arc<Session>, Full> {
+        let session = Arc::new(Session {
+            id: SessionId::random(transport),
+            principal: opening.principal,
+            group: opening.group,
+            client,
+            settings: Arc::clone(&self.settings),
+            live: Mutex::new(Live::new(outbox)),
+            read: Notify::new(),
+        });
+        let mut map = self.lock();
+        if map.len() >= self.settings.sessions {
+            return Err(Full);
+        }
+        map.insert(session.id, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// The session of that id, if it is the caller's, at this group. Finding it is using it.
+    pub fn find(&self, id: SessionId, principal: &Principal, group: &str) -> Option<Arc<Session>> {
+        let session = self.lock().get(&id).map(Arc::clone)?;
+        if session.principal != *principal || *session.group != *group {
+            return None;
+        }
+        let mut live = session.lock();
+        if live.closed {
+            return None;
+        }
+        live.used = Instant::now();
+        drop(live);
+        Some(session)
+    }
+
+    /// Ends a session and everything that belongs to it.
+    pub fn close(&self, session: &Session) {
+        self.lock().remove(&session.id);
+        session.close();
+    }
+
+    /// Ends every session.
+    pub fn close_all(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        for session in all.into_values() {
+            session.close();
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Ends the sessions that nobody has used for too long, and drops events that are too old.
+    pub fn sweep(&self) {
+        let now = Instant::now();
+        let mut expired = Vec::new();
+        for session in self.all() {
+            let mut live = session.lock();
+            let unread = live.outbox.has_unread(&self.settings.retention, now);
+            if live.outbox.is_attached() || !live.calls.is_empty() {
+                live.used = now;
+            }
+            let idle = now.duration_since(live.used) >= self.settings.idle;
+            let over = live.closed || (idle && !unread);
+            drop(live);
+            if over {
+                expired.push(session);
+            }
+        }
+        for session in expired {
+            tracing::debug!(session = %session.id, "the session expired");
+            self.close(&session);
+        }
+    }
+
+    /// Tells every session of a group of a change. Nothing here waits: a session whose
+    /// connection is stuck or gone keeps the notice for later. One that nobody has used for longer
+    /// than notices are kept is left alone, or it would never end.
+    pub fn publish(&self, group: &str, change: &Change) {
+        let notification = change.notification().encode();
+        let now = Instant::now();
+        for session in self.all() {
+            if *session.group == *group && session.hears(change) && session.lock().may_come_back(&self.settings, now) {
+                session.send(Stream::Listening, notification.clone());
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<Session>> {
+        self.lock().values().map(Arc::clone).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
+        self.map.lock().expect("no thread panics while it holds this lock")
+    }
+}

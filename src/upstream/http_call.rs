@@ -1,0 +1,130 @@
+//! One request over Streamable HTTP: JSON or a stream, resumed where it breaks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::events::EventReader;
+use super::http::{Begun, Http, RESUMES, RETRY, parsed, pause};
+use crate::error::{Error, Kind};
+use crate::exchange::{Answer, Replies, Reply};
+use crate::protocol::{Id, Notice, Notification, Outcome, Raw, Request};
+
+/// One request and what comes back for it.
+pub(super) struct Exchange {
+    http: Arc<Http>,
+    request: Request,
+    extra: Vec<(String, String)>,
+    token: Option<Raw>,
+    phase: Phase,
+    guard: Cancel,
+    last_event: Option<String>,
+    retry: Duration,
+    resumes: u32,
+}
+
+enum Phase {
+    Start,
+    Events(Box<EventReader>),
+    Done,
+}
+
+impl Exchange {
+    pub(super) fn new(http: Arc<Http>, request: Request, extra: Vec<(String, String)>, token: Option<Raw>) -> Self {
+        let guard = Cancel { http: Arc::clone(&http), id: Some(request.id.clone()) };
+        let phase = Phase::Start;
+        Self { http, request, extra, token, phase, guard, last_event: None, retry: RETRY, resumes: 0 }
+    }
+
+    /// The replies; dropping them gives the request up.
+    pub(super) fn replies(self) -> Replies {
+        Replies::stream(futures_util::stream::unfold(self, |mut exchange| async move {
+            let reply = exchange.next().await?;
+            Some((reply, exchange))
+        }))
+    }
+
+    async fn next(&mut self) -> Option<Reply> {
+        loop {
+            let reply = match &mut self.phase {
+                Phase::Done => return None,
+                Phase::Start => match self.http.begin(&self.request, &self.extra).await {
+                    Ok(Begun::Events(events)) => {
+                        self.phase = Phase::Events(Box::new(events));
+                        continue;
+                    }
+                    Ok(Begun::Answer(outcome)) => self.end(outcome),
+                    Err(error) => self.end(Err(error.into_object())),
+                },
+                Phase::Events(events) => match events.next().await {
+                    Ok(Some(event)) => {
+                        self.retry = event.retry.map_or(self.retry, pause);
+                        self.last_event = event.id.clone().or(self.last_event.take());
+                        self.resumes = 0;
+                        let Some(message) = parsed(event) else { continue };
+                        match self.http.take(message, Some((&self.request.id, self.token.as_ref()))) {
+                            Some(reply) => reply,
+                            None => continue,
+                        }
+                    }
+                    Ok(None) => match self.resume(Error::new(Kind::Broken, "the stream ended before the answer")).await
+                    {
+                        Some(reply) => reply,
+                        None => continue,
+                    },
+                    Err(error) => match self.resume(error).await {
+                        Some(reply) => reply,
+                        None => continue,
+                    },
+                },
+            };
+            if matches!(reply, Reply::End(_)) {
+                self.phase = Phase::Done;
+                self.guard.id = None;
+            }
+            return Some(reply);
+        }
+    }
+
+    fn end(&self, outcome: Outcome) -> Reply {
+        Reply::End(Answer { outcome, revision: self.http.revision() })
+    }
+
+    /// The stream broke off: goes on where it broke, where the server has given it a position.
+    async fn resume(&mut self, error: Error) -> Option<Reply> {
+        let resumable = self.last_event.is_some() && self.http.in_handshake_era() && self.resumes < RESUMES;
+        if !resumable {
+            return Some(self.end(Err(error.into_object())));
+        }
+        self.resumes += 1;
+        tokio::time::sleep(self.retry * self.resumes).await;
+        match self.http.open_stream(self.last_event.as_deref()).await {
+            Ok(Some(events)) => {
+                self.phase = Phase::Events(Box::new(events));
+                None
+            }
+            Ok(None) => Some(self.end(Err(error.into_object()))),
+            Err(error) if error.may_retry() => None,
+            Err(error) => Some(self.end(Err(error.into_object()))),
+        }
+    }
+}
+
+/// Tells the server that nobody waits for a call any more. In the per-request era closing the
+/// stream says so.
+struct Cancel {
+    http: Arc<Http>,
+    id: Option<Id>,
+}
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        let Some(id) = self.id.take().filter(|_| self.http.in_handshake_era()) else { return };
+        let http = Arc::clone(&self.http);
+        let params = Raw::empty().edit().set("requestId", id.to_raw()).finish();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let _ = http.notify(&Notification::new(Notice::Cancelled, Some(params))).await;
+            });
+        }
+    }
+}
