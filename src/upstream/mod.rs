@@ -9,8 +9,10 @@ mod connect;
 mod connection;
 mod duplex;
 mod events;
+mod health;
 mod http;
 mod http_call;
+mod managed;
 mod reaper;
 mod sse;
 mod stdio;
@@ -26,6 +28,8 @@ use crate::protocol::{Notification, Raw};
 
 pub use connect::Found;
 pub use connection::Connection;
+pub use health::{Health, Phase};
+pub use managed::Managed;
 pub use target::{Address, Command, HttpTransport, Settings, Target};
 
 /// What an upstream says outside of any call.

@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, reason = "nobody outside uses a test")]
 
 mod checklist;
+mod children;
 mod harness;
 mod limits;
 mod peers;

@@ -1,0 +1,224 @@
+//! An upstream that is kept connected: opened, watched, and opened again when it breaks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Connection;
+use super::health::{Health, Phase};
+use super::target::{Settings, Target};
+use super::{Unsolicited, connect};
+use crate::dialect::outgoing::Speaker;
+use crate::error::{Error, Kind, Result};
+use crate::exchange::{Call, Caller, Client};
+use crate::protocol::{Id, Method};
+
+/// The first wait before a new try.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+/// The longest.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// How often in a row it may fail to answer before it is connected anew.
+const SILENCES: u32 = 2;
+
+/// An upstream that is kept connected.
+#[derive(Debug)]
+pub struct Managed {
+    health: watch::Receiver<Health>,
+    current: watch::Receiver<Option<Arc<Connection>>>,
+    stop: CancellationToken,
+    keeper: JoinHandle<()>,
+}
+
+struct Keeper {
+    target: Target,
+    settings: Settings,
+    speaker: Speaker,
+    unsolicited: mpsc::Sender<Unsolicited>,
+    health: watch::Sender<Health>,
+    current: watch::Sender<Option<Arc<Connection>>>,
+    stop: CancellationToken,
+}
+
+impl Managed {
+    /// Begins to keep an upstream connected.
+    pub fn start(target: Target, settings: Settings, speaker: Speaker, unsolicited: mpsc::Sender<Unsolicited>) -> Self {
+        let (health_sender, health) = watch::channel(Health::starting());
+        let (current_sender, current) = watch::channel(None);
+        let stop = CancellationToken::new();
+        let keeper = Keeper {
+            target,
+            settings,
+            speaker,
+            unsolicited,
+            health: health_sender,
+            current: current_sender,
+            stop: stop.clone(),
+        };
+        let keeper = tokio::spawn(keeper.run());
+        Self { health, current, stop, keeper }
+    }
+
+    /// How it is.
+    pub fn health(&self) -> Health {
+        self.health.borrow().clone()
+    }
+
+    /// How it is, as that changes.
+    pub fn watch(&self) -> watch::Receiver<Health> {
+        self.health.clone()
+    }
+
+    /// The connection. Waits while it is being opened, but not when it cannot be.
+    ///
+    /// # Errors
+    /// When the upstream is down, or does not come up in time.
+    pub async fn connection(&self, patience: Duration) -> Result<Arc<Connection>> {
+        let mut current = self.current.clone();
+        let mut health = self.health.clone();
+        let ready = async {
+            loop {
+                if let Some(connection) = current.borrow_and_update().clone() {
+                    return Ok(connection);
+                }
+                let state = health.borrow_and_update().clone();
+                if state.phase == Phase::Down {
+                    let reason = state.reason.unwrap_or_default();
+                    return Err(Error::new(Kind::Unreachable, format!("the upstream is down: {reason}")));
+                }
+                let changed = tokio::select! {
+                    changed = current.changed() => changed,
+                    changed = health.changed() => changed,
+                };
+                if changed.is_err() {
+                    return Err(Error::new(Kind::Broken, "the upstream was removed"));
+                }
+            }
+        };
+        match tokio::time::timeout(patience, ready).await {
+            Ok(ready) => ready,
+            Err(_) => Err(Error::new(Kind::Timeout, "the upstream is still starting")),
+        }
+    }
+
+    /// Ends the connection, and does not open it again.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        let _ = self.keeper.await;
+    }
+}
+
+impl Keeper {
+    async fn run(self) {
+        let mut failures = 0;
+        loop {
+            let opened = tokio::select! {
+                opened = Connection::open(&self.target, self.settings.clone(), self.speaker.clone(), self.unsolicited.clone()) => opened,
+                () = self.stop.cancelled() => return,
+            };
+            match opened {
+                Ok(connection) => {
+                    failures = 0;
+                    self.become_phase(Phase::Ready, None);
+                    self.health.send_modify(|health| health.connects += 1);
+                    if self.health.borrow().connects > 1 {
+                        // What was subscribed to on the connection before is not on this one.
+                        let _ = self.unsolicited.try_send(Unsolicited::Reopened);
+                    }
+                    self.current.send_replace(Some(Arc::clone(&connection)));
+                    let why = tokio::select! {
+                        why = self.watch(&connection) => why,
+                        () = self.stop.cancelled() => {
+                            self.current.send_replace(None);
+                            connection.close().await;
+                            return;
+                        }
+                    };
+                    self.current.send_replace(None);
+                    tracing::warn!(target = %self.target, %why, "the upstream is lost; it is connected anew");
+                    self.become_phase(Phase::Starting, Some(why.to_string()));
+                    connection.close().await;
+                }
+                Err(error) => {
+                    failures += 1;
+                    tracing::warn!(target = %self.target, %error, failures, "the upstream cannot be reached");
+                    self.become_phase(Phase::Down, Some(error.to_string()));
+                    let wait = if error.may_retry() { back_off(failures) } else { LONGEST_WAIT };
+                    tokio::select! {
+                        () = tokio::time::sleep(wait) => {}
+                        () = self.stop.cancelled() => return,
+                    }
+                }
+            }
+        }
+    }
+
+    fn become_phase(&self, phase: Phase, reason: Option<String>) {
+        self.health.send_modify(|health| health.become_phase(phase, reason));
+    }
+
+    /// Watches a connection until it is over, asking now and then whether anybody is there.
+    async fn watch(&self, connection: &Arc<Connection>) -> Error {
+        let Some(every) = self.settings.ping else { return connection.closed().await };
+        let mut silences = 0;
+        loop {
+            tokio::select! {
+                why = connection.closed() => return why,
+                () = tokio::time::sleep(every) => {}
+            }
+            match self.ping(connection).await {
+                Ok(()) => {
+                    silences = 0;
+                    self.become_phase(Phase::Ready, None);
+                }
+                Err(error) => {
+                    silences += 1;
+                    if silences >= SILENCES {
+                        return error;
+                    }
+                    self.become_phase(Phase::Degraded, Some(error.to_string()));
+                }
+            }
+        }
+    }
+
+    /// Asks whether anybody is there. An answer that is an error is an answer.
+    async fn ping(&self, connection: &Arc<Connection>) -> Result<()> {
+        let method = if connection.revision().facts().sessions { Method::Ping } else { Method::Discover };
+        let client = Client {
+            revision: connection.revision(),
+            capabilities: self.speaker.capabilities.clone(),
+            info: Some(self.speaker.info.clone()),
+        };
+        let call = Call {
+            id: Id::Number(0),
+            method,
+            params: None,
+            client: Arc::new(client),
+            caller: Arc::new(Caller { principal: "rialto".into(), peer: None, headers: HeaderMap::new() }),
+            level: None,
+            progress: None,
+        };
+        let outcome = connect::answer(connection.call(call), self.settings.probe, "`ping`").await?;
+        match outcome {
+            Err(error) if error.message().starts_with("Upstream unavailable") => {
+                Err(Error::new(Kind::Broken, error.message()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A wait that doubles with every failure, and is never the same for two who fail together.
+fn back_off(failures: u32) -> Duration {
+    let wait = FIRST_WAIT.saturating_mul(1 << failures.min(10)).min(LONGEST_WAIT);
+    let mut random = [0; 4];
+    let part = match getrandom::fill(&mut random) {
+        Ok(()) => f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX),
+        Err(_) => 1.0,
+    };
+    wait.mul_f64(0.5 + part / 2.0)
+}

@@ -1,0 +1,254 @@
+//! Children that misbehave, each a real process; what breaks heals, and nothing is left behind.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rialto::client::{Client, Options};
+use rialto::dialect::outgoing::Speaker;
+use rialto::error::Kind;
+use rialto::protocol::{Method, Raw};
+use rialto::upstream::{Managed, Phase, Settings, Target};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::harness::{PATIENCE, Rialto, until};
+
+const RIALTO: &str = env!("CARGO_BIN_EXE_rialto");
+
+/// A shell that does something before, beside or after being a good server. The marker is found
+/// again in the list of processes, also in those that it starts.
+fn shell(marker: &str, script: &str) -> Target {
+    let mut target = Target::command("sh", ["-c", script]);
+    if let Target::Command(command) = &mut target {
+        command.environment = vec![("RIALTO".into(), RIALTO.into()), ("MARKER".into(), marker.into())];
+    }
+    target
+}
+
+fn settings() -> Settings {
+    Settings { grace: Duration::from_millis(200), ping: Some(Duration::from_millis(100)), ..Settings::default() }
+}
+
+async fn connect(target: &Target) -> rialto::error::Result<Client> {
+    Client::connect(target, Options { settings: settings(), ..Options::default() }).await
+}
+
+fn element(name: &str) -> Raw {
+    Raw::of(&json!({ "name": name }))
+}
+
+async fn works(client: &Client) {
+    let result = client.call_tool("getElement", element("Fe")).await.unwrap();
+    assert!(result.to_string().contains("Iron"));
+}
+
+/// The processes that carry a marker in their environment.
+fn marked(marker: &str) -> Vec<u32> {
+    let wanted = format!("MARKER={marker}\0");
+    let ids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    ids.filter(|id: &u32| {
+        let environment = std::fs::read(Path::new("/proc").join(id.to_string()).join("environ")).unwrap_or_default();
+        environment.windows(wanted.len()).any(|part| part == wanted.as_bytes())
+    })
+    .collect()
+}
+
+fn marker(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+async fn gone(marker: &str) {
+    until("its processes are gone", || marked(marker).is_empty()).await;
+}
+
+#[tokio::test]
+async fn rubbish_on_its_output_is_skipped() {
+    let marker = marker("rubbish");
+    let target = shell(&marker, r#"echo 'Starting up...'; echo '{"broken'; printf '\377\376\n'; exec "$RIALTO" stdio"#);
+    let client = connect(&target).await.unwrap();
+    works(&client).await;
+    client.close().await;
+    gone(&marker).await;
+}
+
+#[tokio::test]
+async fn a_huge_line_is_skipped() {
+    let marker = marker("huge");
+    let target = shell(&marker, r#"head -c 100000000 /dev/zero | tr '\0' x; echo; exec "$RIALTO" stdio"#);
+    let client = connect(&target).await.unwrap();
+    works(&client).await;
+    client.close().await;
+    gone(&marker).await;
+}
+
+#[tokio::test]
+async fn an_end_during_a_call_is_explained() {
+    let marker = marker("ends");
+    let target = shell(&marker, r#"echo 'out of cheese' >&2; exec "$RIALTO" stdio"#);
+    let client = connect(&target).await.unwrap();
+    let survey = Raw::of(&json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": 1000 } }));
+    let mut replies = client.begin(Method::ToolsCall, Some(survey));
+    let waiting = tokio::spawn(async move { replies.next().await });
+    until("the child runs", || !marked(&marker).is_empty()).await;
+    for id in marked(&marker) {
+        let _ = std::process::Command::new("kill").args(["-KILL", &id.to_string()]).status();
+    }
+    let reply = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
+    let rialto::exchange::Reply::End(answer) = reply.unwrap() else { panic!("an end was expected") };
+    let message = answer.outcome.unwrap_err().message();
+    assert!(message.contains("signal: 9") && message.contains("out of cheese"), "{message}");
+    // What comes after it fails at once, and says why.
+    let error = client.call_tool("getElement", element("H")).await.unwrap_err();
+    assert!(error.to_string().contains("signal: 9"), "{error}");
+    client.close().await;
+    gone(&marker).await;
+}
+
+#[tokio::test]
+async fn one_that_ends_at_once_is_explained() {
+    let target = shell("at-once", "echo 'no licence' >&2; exit 3");
+    let error = connect(&target).await.err().unwrap();
+    assert_eq!(error.kind(), Kind::Broken);
+    assert!(error.to_string().contains("exit status: 3") && error.to_string().contains("no licence"), "{error}");
+    let error = connect(&Target::command("no-such-program-anywhere", [""; 0])).await.err().unwrap();
+    assert!(error.to_string().contains("is it installed"), "{error}");
+}
+
+#[tokio::test]
+async fn one_that_ends_when_it_is_probed_is_started_again() {
+    let marker = marker("probed");
+    // Ends at anything but a handshake, as some servers do.
+    let script = r#"read -r line; case "$line" in *'"initialize"'*) { echo "$line"; cat; } | "$RIALTO" stdio;; *) exit 1;; esac"#;
+    let client = connect(&shell(&marker, script)).await.unwrap();
+    assert_eq!(client.revision().to_string(), "2025-11-25");
+    assert_eq!(client.found().oddities.len(), 1, "{:?}", client.found());
+    works(&client).await;
+    client.close().await;
+    gone(&marker).await;
+}
+
+#[tokio::test]
+async fn one_that_ignores_everything_is_killed() {
+    let marker = marker("ignores");
+    let client = connect(&shell(&marker, r#"trap '' TERM; "$RIALTO" stdio; sleep 1000; sleep 1000"#)).await.unwrap();
+    works(&client).await;
+    client.close().await;
+    gone(&marker).await;
+}
+
+#[tokio::test]
+async fn what_it_started_ends_with_it() {
+    let marker = marker("forks");
+    let client = connect(&shell(&marker, r#"sleep 1000 & sleep 1000 & exec "$RIALTO" stdio"#)).await.unwrap();
+    assert!(marked(&marker).len() >= 3);
+    client.close().await;
+    gone(&marker).await;
+
+    let client = connect(&shell(&marker, r#"sleep 1000 & exec "$RIALTO" stdio"#)).await.unwrap();
+    drop(client); // without a word
+    gone(&marker).await;
+}
+
+#[tokio::test]
+async fn nothing_outlives_a_kill() {
+    let marker = marker("killed");
+    let mut outer = tokio::process::Command::new(RIALTO);
+    let set = format!("MARKER={marker}");
+    outer.args(["call", "surveyElements", "delayMs=5000", "--env", &set, "--", "sh", "-c"]);
+    outer.args([r#"sleep 1000 & trap '' TERM HUP; "$0" stdio; sleep 1000"#, RIALTO]);
+    outer.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).kill_on_drop(true);
+    let mut outer = outer.spawn().unwrap();
+    until("the child and its children run", || marked(&marker).len() >= 3).await;
+    outer.start_kill().unwrap(); // as hard as it gets
+    outer.wait().await.unwrap();
+    gone(&marker).await;
+}
+
+#[tokio::test]
+async fn a_thousand_connections_leave_nothing() {
+    let rialto = Rialto::start().await;
+    let target = Target::url(&rialto.url("/mcp")).unwrap();
+    let pinned = Settings { revision: rialto::dialect::Revision::parse("2025-11-25"), ..settings() };
+    let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let open = |target: Target, settings: Settings| async move {
+        let client = Client::connect(&target, Options { settings, ..Options::default() }).await.unwrap();
+        client.close().await;
+    };
+    open(target.clone(), pinned.clone()).await;
+    let before = files();
+    for _ in 0..1000 {
+        open(target.clone(), pinned.clone()).await;
+    }
+    until("every session is ended", || rialto.inbound.sessions.count() == 0).await;
+    until("every socket is closed or pooled", || files() < before + 20).await;
+
+    let marker = marker("cycles");
+    for _ in 0..30 {
+        let client = connect(&shell(&marker, r#"exec "$RIALTO" stdio"#)).await.unwrap();
+        client.close().await;
+    }
+    gone(&marker).await;
+    until("no pipe is left", || files() < before + 20).await;
+}
+
+fn managed(target: Target) -> (Managed, mpsc::Receiver<rialto::upstream::Unsolicited>) {
+    let (sender, receiver) = mpsc::channel(64);
+    let speaker = Speaker { capabilities: Raw::empty(), info: Raw::of(&json!({ "name": "test", "version": "1" })) };
+    (Managed::start(target, settings(), speaker, sender), receiver)
+}
+
+async fn phase(managed: &Managed, wanted: Phase) {
+    let mut watch = managed.watch();
+    let reached = watch.wait_for(|health| health.phase == wanted);
+    tokio::time::timeout(PATIENCE, reached).await.expect("that state in time").unwrap();
+}
+
+#[tokio::test]
+async fn a_killed_child_is_started_again() {
+    let marker = marker("heals");
+    let (managed, _heard) = managed(shell(&marker, r#"exec "$RIALTO" stdio"#));
+    phase(&managed, Phase::Ready).await;
+    for round in 1..=3 {
+        for id in marked(&marker) {
+            let _ = std::process::Command::new("kill").args(["-KILL", &id.to_string()]).status();
+        }
+        let mut watch = managed.watch();
+        let healed = watch.wait_for(|health| health.connects > round && health.phase == Phase::Ready);
+        tokio::time::timeout(PATIENCE, healed).await.expect("it heals").unwrap();
+    }
+    managed.stop().await;
+    gone(&marker).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_waited_for() {
+    let mut first = Rialto::start().await;
+    let address = first.address;
+    let (managed, _heard) = managed(Target::url(&first.url("/mcp")).unwrap());
+    let connection = managed.connection(PATIENCE).await.unwrap();
+    assert_eq!(connection.server().info.get("name").unwrap().to_string(), r#""elements""#);
+    drop(connection);
+    first.begin_stop();
+    assert!(first.stopped().await);
+    phase(&managed, Phase::Down).await;
+    let error = managed.connection(PATIENCE).await.unwrap_err();
+    assert!(error.to_string().contains("down"), "{error}");
+    let _second = Rialto::with(|settings| settings.listen = address).await;
+    phase(&managed, Phase::Ready).await;
+    managed.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_forgot_the_session_gets_a_new_one() {
+    let rialto = Arc::new(Rialto::start().await);
+    let target = Target::url(&rialto.url("/mcp")).unwrap();
+    let pinned = Settings { revision: rialto::dialect::Revision::parse("2025-06-18"), ..settings() };
+    let client = Client::connect(&target, Options { settings: pinned, ..Options::default() }).await.unwrap();
+    let before = client.session_id().unwrap();
+    rialto.inbound.sessions.close_all();
+    works(&client).await;
+    assert_ne!(client.session_id().unwrap(), before);
+    client.close().await;
+    until("the new session is ended", || rialto.inbound.sessions.count() == 0).await;
+}
