@@ -16,6 +16,7 @@
 pub mod app;
 pub mod cli;
 pub mod client;
+pub mod config;
 pub mod dialect;
 pub mod elements;
 pub mod error;

@@ -40,6 +40,11 @@ impl Shutdown {
         self.calls.token()
     }
 
+    /// How many calls run.
+    pub fn running_calls(&self) -> usize {
+        self.calls.len()
+    }
+
     /// Held by a call that stays open until it is told to end; a stop waits for its last word.
     pub fn lingering(&self) -> TaskTrackerToken {
         self.lingering.token()

@@ -19,6 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("session", &["protocol", "dialect", "exchange", "store"]),
     ("error", &["protocol"]),
     ("upstream", &["protocol", "dialect", "error", "exchange", "link", "elements"]),
+    ("config", &["error", "upstream"]),
     ("client", &["protocol", "dialect", "error", "exchange", "upstream"]),
     ("gateway", &["protocol", "dialect", "exchange", "upstream"]),
     ("inbound", &["protocol", "dialect", "exchange", "link", "policy", "store", "session", "gateway", "shutdown"]),
@@ -28,6 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "app",
             "client",
+            "config",
             "dialect",
             "error",
             "inbound",

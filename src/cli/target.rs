@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::arguments::nearest;
 use super::terminal::{Answers, Terminal};
 use crate::client::{Client, Options};
+use crate::config;
 use crate::dialect::Revision;
 use crate::error::{Error, Kind, Result};
 use crate::protocol::Level;
@@ -16,6 +18,9 @@ use crate::upstream::{HttpTransport, Settings, Target};
 /// What all commands of the client take.
 #[derive(Debug, Args)]
 pub(super) struct Reach {
+    /// A file that names servers, as other clients have it (mcpServers or servers); ./mcp.json otherwise.
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
+    config: Option<PathBuf>,
     /// A header to send along, as 'Name: value'. May be repeated.
     #[arg(long, short = 'H', value_name = "HEADER", help_heading = "Server")]
     header: Vec<String>,
@@ -83,12 +88,33 @@ impl Reach {
                 target
             }
             None if words.is_empty() => {
-                let why = "say which server: a URL such as http://127.0.0.1:3001/mcp, or a command after --";
+                let why = "say which server: a URL such as http://127.0.0.1:3001/mcp, a name from mcp.json, or a command after --";
                 return Err(Error::new(Kind::Usage, why));
             }
-            None => Target::url(&words.remove(0))?,
+            None => self.named(&words.remove(0))?,
         };
         self.with_headers(target)
+    }
+
+    /// A URL as it is, anything else as a name in a file.
+    fn named(&self, word: &str) -> Result<Target> {
+        if word.contains("://") {
+            return Target::url(word);
+        }
+        let Some(file) = config::find(self.config.as_deref()) else {
+            let why =
+                format!("{word:?} is no URL, and there is no mcp.json here that could name it; give one with --config");
+            return Err(Error::new(Kind::Usage, why));
+        };
+        let mut targets = config::targets(&file)?;
+        targets.remove(word).ok_or_else(|| {
+            let known: Vec<&str> = targets.keys().map(String::as_str).collect();
+            let hint = match nearest(word, &known) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!("it names {}", known.join(", ")),
+            };
+            Error::new(Kind::Usage, format!("{} has no server {word:?}; {hint}", file.display()))
+        })
     }
 
     fn with_headers(&self, mut target: Target) -> Result<Target> {

@@ -7,7 +7,7 @@
 use super::meta;
 use super::project;
 use super::{Era, Revision};
-use crate::protocol::{ErrorObject, Method, Notice, Notification, Outcome, Raw, code};
+use crate::protocol::{ErrorObject, Method, Notice, Notification, Outcome, Raw, code, json};
 
 /// What a gateway says of a server, in the shapes of the newest revision.
 #[derive(Debug, Clone)]
@@ -52,12 +52,22 @@ fn result(result: Raw, method: &Method, from: Revision, to: Revision, server: &S
 
 /// Takes out what the per-request era adds to every result.
 fn without_envelope(result: &Raw) -> Raw {
-    let mut edit = result.edit().remove("resultType").remove("ttlMs").remove("cacheScope");
-    if let Some(meta) = result.get("_meta") {
-        let rest = meta.edit().remove(meta::SERVER_INFO).finish();
-        edit = if rest.entries().next().is_none() { edit.remove("_meta") } else { edit.set("_meta", rest) };
+    let server_info = meta::SERVER_INFO.as_bytes();
+    let mut mixed = false;
+    let stripped = result.without(|key, value| match key {
+        b"resultType" | b"ttlMs" | b"cacheScope" => true,
+        b"_meta" => {
+            let is_ours = |member: json::Member| value[member.key.start + 1..member.key.end - 1] == *server_info;
+            let others = json::members(value).filter(|member| !is_ours(member.clone())).count();
+            mixed = others > 0 && others < json::members(value).count();
+            others == 0
+        }
+        _ => false,
+    });
+    match stripped.get("_meta").filter(|_| mixed) {
+        Some(meta) => stripped.edit().set("_meta", meta.edit().remove(meta::SERVER_INFO).finish()).finish(),
+        None => stripped,
     }
-    edit.finish()
 }
 
 /// Puts in what the per-request era requires of every result.

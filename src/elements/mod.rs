@@ -12,7 +12,9 @@ mod tools;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::json;
+use serde_json::value::RawValue;
 use tokio::sync::broadcast;
 
 use crate::dialect::lower::{CacheHint, Server, cached};
@@ -29,6 +31,8 @@ pub struct Elements(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     server: Server,
+    /// What every result says of who answers.
+    meta: Box<RawValue>,
     tools: Raw,
     resources: Raw,
     templates: Raw,
@@ -69,7 +73,9 @@ impl Elements {
         let templates = finished(json!({ "resourceTemplates": resources::templates() }), &server, Some(HINT));
         let prompts = finished(json!({ "prompts": [prompt()] }), &server, Some(HINT));
         let changes = broadcast::Sender::new(CHANGES_WAITING);
-        Self(Arc::new(Shared { server, tools, resources, templates, prompts, changes, spotlight }))
+        let meta = json!({ meta::SERVER_INFO: server.info }).to_string();
+        let meta = RawValue::from_string(meta).expect("it was just written as JSON");
+        Self(Arc::new(Shared { server, meta, tools, resources, templates, prompts, changes, spotlight }))
     }
 
     /// What the server says of itself.
@@ -186,19 +192,39 @@ pub fn line(element: &Element) -> String {
 }
 
 /// An element as an object: its line, and its fields.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Object<'e> {
+    content: &'e str,
+    atomic_number: u8,
+    symbol: &'e str,
+    chinese_name: &'e str,
+    pinyin: &'e str,
+    english_name: &'e str,
+    atomic_mass: f64,
+    period: u8,
+    group: &'e str,
+}
+
+impl<'e> Object<'e> {
+    fn new(element: &'e Element, line: &'e str) -> Self {
+        Self {
+            content: line,
+            atomic_number: element.number,
+            symbol: element.symbol,
+            chinese_name: element.chinese,
+            pinyin: element.pinyin,
+            english_name: element.english,
+            atomic_mass: element.mass.parse().unwrap_or_default(),
+            period: element.period,
+            group: element.group,
+        }
+    }
+}
+
+/// An element as JSON.
 fn object(element: &Element) -> serde_json::Value {
-    let mass: serde_json::Number = element.mass.parse().unwrap_or_else(|_| element.number.into());
-    json!({
-        "content": line(element),
-        "atomicNumber": element.number,
-        "symbol": element.symbol,
-        "chineseName": element.chinese,
-        "pinyin": element.pinyin,
-        "englishName": element.english,
-        "atomicMass": mass,
-        "period": element.period,
-        "group": element.group,
-    })
+    serde_json::to_value(Object::new(element, &line(element))).unwrap_or_default()
 }
 
 /// Adds what the newest revision wants in every result.

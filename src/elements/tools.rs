@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::table::{self, ELEMENTS, Element};
-use super::{Elements, invalid, line, object, text_param};
+use super::{Elements, Object, invalid, line, text_param};
 use crate::exchange::{Answer, Call, Replier, Replies};
 use crate::protocol::{Level, Method, Notice, Notification, Raw};
 
@@ -107,17 +109,41 @@ pub(super) fn call(elements: &Elements, call: &Call) -> Replies {
         }
     };
     let answer = Answer::result(match &found {
-        Ok(element) => {
-            let content = json!([{ "type": "text", "text": line(element) }]);
-            let body = json!({ "content": content, "structuredContent": object(element), "isError": false });
-            elements.result(&Method::ToolsCall, body)
-        }
+        Ok(element) => found_result(elements, element),
         Err(refused) => refusal(elements, refused),
     });
-    match log(call, Level::Debug, &json!({ "tool": name, "found": found.ok().map(|element| element.symbol) })) {
+    let told = || json!({ "tool": name, "found": found.as_ref().ok().map(|element| element.symbol) });
+    match log(call, Level::Debug, told) {
         Some(message) => Replies::queued([message], answer),
         None => answer.into(),
     }
+}
+
+/// The result of a look-up, written straight to text.
+fn found_result(elements: &Elements, element: &Element) -> Raw {
+    #[derive(Serialize)]
+    struct Text<'a> {
+        r#type: &'static str,
+        text: &'a str,
+    }
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Found<'a> {
+        content: [Text<'a>; 1],
+        structured_content: Object<'a>,
+        is_error: bool,
+        result_type: &'static str,
+        #[serde(rename = "_meta")]
+        meta: &'a RawValue,
+    }
+    let line = line(element);
+    Raw::of(&Found {
+        content: [Text { r#type: "text", text: &line }],
+        structured_content: Object::new(element, &line),
+        is_error: false,
+        result_type: "complete",
+        meta: &elements.0.meta,
+    })
 }
 
 /// Why a tool cannot do what it was asked: a word for it, and what is allowed.
@@ -149,9 +175,9 @@ fn by_position(arguments: &Raw) -> Result<&'static Element, Refused> {
 }
 
 /// A message for the client's log, if it wants messages of that level.
-fn log(call: &Call, level: Level, data: &Value) -> Option<Notification> {
+fn log(call: &Call, level: Level, data: impl FnOnce() -> Value) -> Option<Notification> {
     call.level.filter(|wanted| *wanted <= level)?;
-    let params = json!({ "level": level.as_str(), "logger": "elements", "data": data });
+    let params = json!({ "level": level.as_str(), "logger": "elements", "data": data() });
     Some(Notification::new(Notice::Message, Some(Raw::of(&params))))
 }
 
@@ -189,7 +215,7 @@ async fn walk(elements: Elements, call: Call, replier: Replier, count: usize, de
                 json!({ "progressToken": token, "progress": n + 1, "total": count, "message": element.english });
             notices.push(Notification::new(Notice::Progress, Some(Raw::of(&params))));
         }
-        notices.extend(log(&call, Level::Info, &json!({ "surveyed": element.symbol })));
+        notices.extend(log(&call, Level::Info, || json!({ "surveyed": element.symbol })));
         for notice in notices {
             if !replier.notice(notice).await {
                 return;

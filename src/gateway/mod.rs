@@ -31,6 +31,8 @@ pub struct Group {
     name: Arc<str>,
     server: Server,
     upstream: Upstream,
+    /// Which capabilities the group has, by their place in [`Family::ALL`].
+    families: [bool; Family::ALL.len()],
     mirrors: HashMap<String, Vec<Mirror>>,
     changes: broadcast::Sender<Change>,
     closing: CancellationToken,
@@ -66,9 +68,11 @@ impl Gateway {
 
 impl Group {
     fn new(name: &str, upstream: Upstream, closing: CancellationToken) -> Self {
+        let server = changeable(upstream.server());
         Self {
             name: name.into(),
-            server: changeable(upstream.server()),
+            families: Family::ALL.map(|family| server.capabilities.get(family.as_str()).is_some()),
+            server,
             mirrors: upstream.tools().as_ref().map(mirrors_of).unwrap_or_default(),
             upstream,
             changes: broadcast::Sender::new(CHANGES_WAITING),
@@ -118,7 +122,7 @@ impl Group {
 
     /// Whether the group has a capability.
     pub fn offers(&self, family: Family) -> bool {
-        self.server.capabilities.get(family.as_str()).is_some()
+        self.families[family as usize]
     }
 
     /// Whether the group tells of changes to single resources.

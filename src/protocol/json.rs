@@ -157,6 +157,43 @@ impl Raw {
         serde_json::from_slice(&self.0)
     }
 
+    /// This object without some of its members, in one pass; the very same text when none of them is
+    /// there. `drop` gets each key as it is written, without its quotes, and its value.
+    pub fn without(&self, mut drop: impl FnMut(&[u8], &[u8]) -> bool) -> Raw {
+        let text = &self.0;
+        let mut out: Option<BytesMut> = None;
+        let mut copied = 0;
+        let mut kept = false;
+        for member in members(text) {
+            let key = &text[member.key.start + 1..member.key.end - 1];
+            if drop(key, &text[member.value.clone()]) {
+                let out = out.get_or_insert_with(|| BytesMut::with_capacity(text.len()));
+                if copied == 0 {
+                    out.put_u8(b'{');
+                    kept = out.len() > 1;
+                }
+                copied = member.value.end;
+            } else if let Some(out) = &mut out {
+                copy_gap(out, text, copied..member.value.end, kept);
+                copied = member.value.end;
+                kept = true;
+            } else {
+                let mut begun = BytesMut::with_capacity(text.len());
+                begun.extend_from_slice(&text[..member.value.end]);
+                copied = member.value.end;
+                kept = true;
+                out = Some(begun);
+            }
+        }
+        match out {
+            Some(mut out) if copied > 0 => {
+                out.extend_from_slice(&text[copied..]);
+                if out.len() == text.len() { self.clone() } else { Raw::trusted(out.freeze()) }
+            }
+            _ => self.clone(),
+        }
+    }
+
     /// Begins changes to the members of this object.
     pub fn edit(&self) -> Edit<'_> {
         Edit { object: self, changes: Vec::new() }
@@ -316,12 +353,12 @@ fn skip_space(text: &[u8], mut at: usize) -> usize {
 /// Past the string that begins at `at`.
 fn skip_string(text: &[u8], at: usize) -> usize {
     let mut at = at + 1;
-    while let Some(byte) = text.get(at) {
-        match byte {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
+    while let Some(found) = text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
+        at += found;
+        if text[at] == b'"' {
+            return at + 1;
         }
+        at += 2;
     }
     text.len()
 }
@@ -440,6 +477,22 @@ mod tests {
                 None => object.edit().remove(key),
             };
             assert_eq!(edit.finish().to_string(), expected, "{object} {key}");
+        }
+    }
+
+    #[test]
+    fn members_are_left_out_in_one_pass() {
+        let cases = [
+            (r#"{"a":1,"b":2,"c":3}"#, r#"{"b":2}"#),
+            (r#"{ "b" : 2 , "a" : 1 }"#, r#"{ "b" : 2 }"#),
+            (r#"{"a":1}"#, "{}"),
+            (r#"{"b":{"a":1},"d":"a"}"#, r#"{"b":{"a":1},"d":"a"}"#),
+            ("{}", "{}"),
+            ("[1]", "[1]"),
+        ];
+        for (object, expected) in cases {
+            let left = raw(object).without(|key, _| matches!(key, b"a" | b"c"));
+            assert_eq!(left.to_string(), expected, "{object}");
         }
     }
 

@@ -179,6 +179,9 @@ impl Method {
 // === impl Family ===
 
 impl Family {
+    /// Every family, in the order of their values.
+    pub const ALL: [Self; 5] = [Self::Tools, Self::Prompts, Self::Resources, Self::Completions, Self::Logging];
+
     /// The name of the capability.
     pub fn as_str(self) -> &'static str {
         match self {

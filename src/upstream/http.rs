@@ -340,7 +340,10 @@ impl Http {
                 Some(Reply::Notice(Notification::new(Notice::Progress, Some(params))))
             }
             Message::Notification(notification) => match request {
-                Some(_) if !changes(&notification.notice) => Some(Reply::Notice(notification)),
+                // In the per-request era a stream carries only what was asked for on it.
+                Some(_) if !self.in_handshake_era() || !changes(&notification.notice) => {
+                    Some(Reply::Notice(notification))
+                }
                 _ => {
                     self.outside(Unsolicited::Notice(notification));
                     None

@@ -5,6 +5,7 @@
 
 mod checklist;
 mod children;
+mod cli;
 mod harness;
 mod limits;
 mod peers;
