@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::task::JoinHandle;
 
 use super::reaper;
 use super::target::Command;
@@ -31,6 +32,8 @@ const INHERITED: [&str; 12] = [
 ];
 /// How many of the last lines on standard error are kept to explain an end.
 const LAST_WORDS: usize = 5;
+/// How long the last of them may take to arrive.
+const LAST_WORDS_WAIT: Duration = Duration::from_millis(200);
 /// The longest line on standard error that is logged whole.
 const LOG_LINE: usize = 4096;
 
@@ -40,6 +43,7 @@ pub(super) struct Process {
     child: Child,
     group: Option<Pid>,
     last_words: LastWords,
+    errors: JoinHandle<()>,
 }
 
 /// The last lines on standard error.
@@ -74,8 +78,8 @@ impl Process {
             return Err(Error::new(Kind::Unreachable, "the child has no pipes"));
         };
         let last_words = LastWords::default();
-        tokio::spawn(log_errors(errors, command.program.clone(), last_words.clone()));
-        Ok((Self { child, group, last_words }, input, output))
+        let errors = tokio::spawn(log_errors(errors, command.program.clone(), last_words.clone()));
+        Ok((Self { child, group, last_words, errors }, input, output))
     }
 
     /// What it said last on standard error.
@@ -83,9 +87,12 @@ impl Process {
         self.last_words.clone()
     }
 
-    /// Waits for a child that ends by itself.
+    /// Waits for a child that ends by itself, and for what it still had to say.
     pub(super) async fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.wait().await.ok()
+        let status = self.child.wait().await.ok();
+        // What it started may hold its standard error open for longer than it lives.
+        let _ = tokio::time::timeout(LAST_WORDS_WAIT, &mut self.errors).await;
+        status
     }
 
     /// Ends a child whose input was closed: waits, asks, then kills the whole group.

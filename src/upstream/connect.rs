@@ -196,9 +196,11 @@ impl Attempt<'_> {
         let proposed = pinned.unwrap_or(Revision::NEWEST_HANDSHAKE);
         let params: Raw = outgoing::initialize(proposed, self.speaker);
         let replies = duplex.call(Method::Initialize, Some(params), None, proposed);
-        let result = answer(replies, patience, "`initialize`").await?.map_err(|object| {
-            if duplex.is_closed() { Error::new(Kind::Broken, object.message()) } else { Error::answered(object) }
-        })?;
+        let result = match answer(replies, patience, "`initialize`").await? {
+            Ok(result) => result,
+            Err(_) if duplex.is_closed() => return Err(duplex.closed().await),
+            Err(object) => return Err(Error::answered(object)),
+        };
         let introduction = outgoing::read_handshake(&result).map_err(|why| Error::new(Kind::Revision, why))?;
         duplex.notify(&Notification::new(Notice::Initialized, None)).await;
         Ok(introduction)

@@ -85,7 +85,7 @@ impl Keeper {
             }
             None => {
                 // Its output ended: it exits now, or it cannot be talked to any more.
-                let status = tokio::time::timeout(grace, process.ended()).await.ok().flatten();
+                let status = tokio::time::timeout(grace + grace, process.ended()).await.ok().flatten();
                 let how = status.map_or_else(|| "closed its output".to_owned(), |status| format!("ended ({status})"));
                 let words = process.last_words().explained();
                 duplex.close(Error::new(Kind::Broken, format!("the command {program:?} {how}{words}")));
