@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
 
+use crate::protocol::json::depth_within;
 use crate::protocol::{ErrorObject, Raw, code};
 
 /// The revision that a request speaks.
@@ -26,6 +27,9 @@ const OPEN: &str = "=?base64?";
 const CLOSE: &str = "?=";
 /// The largest integer that every JSON reader keeps exactly.
 const SAFE_INTEGER: i64 = (1 << 53) - 1;
+
+/// How deep a schema may nest that is looked through.
+const DEEPEST_SCHEMA: usize = 128;
 
 /// An argument that a header mirrors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,8 +104,12 @@ pub fn mismatch(why: impl AsRef<str>) -> ErrorObject {
 /// A sentence that says which annotation is not allowed; such a tool must not be offered.
 pub fn mirrors(schema: &Raw) -> Result<Vec<Mirror>, String> {
     let mut found = Vec::new();
-    // Most schemas have none; a plain search spares them the walk.
-    if find(schema.as_bytes(), ANNOTATION.as_bytes()) {
+    // Most schemas have none; a plain search spares them the walk. A key may be written with
+    // escapes, and only this one can spell its letters.
+    if find(schema.as_bytes(), ANNOTATION.as_bytes()) || find(schema.as_bytes(), b"\\u") {
+        if !depth_within(schema.as_bytes(), DEEPEST_SCHEMA) {
+            return Err(format!("the schema nests more than {DEEPEST_SCHEMA} deep"));
+        }
         walk(schema, Some(&mut Vec::new()), &mut found)?;
     }
     Ok(found)
@@ -237,7 +245,7 @@ fn integer(text: &str) -> Option<i64> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    whole.parse().ok().filter(|number: &i64| number.abs() <= SAFE_INTEGER)
+    whole.parse().ok().filter(|number| (-SAFE_INTEGER..=SAFE_INTEGER).contains(number))
 }
 
 #[cfg(test)]
@@ -297,6 +305,10 @@ mod tests {
         ] {
             assert!(mirrors(&raw(bad)).is_err(), "{bad}");
         }
+        let escaped = raw(r#"{"properties":{"a":{"type":"string","x-mcp-\u0068eader":"A"}}}"#);
+        assert_eq!(mirrors(&escaped).unwrap().len(), 1);
+        let deep = format!(r#"{}{{"x-mcp-header":1}}{}"#, "[".repeat(4000), "]".repeat(4000));
+        assert!(mirrors(&raw(&deep)).is_err());
         let named = raw(r#"{"properties":{"x-mcp-header":{"type":"string"}}}"#);
         assert_eq!(mirrors(&named).unwrap(), []);
     }
@@ -328,6 +340,7 @@ mod tests {
             (&[("mcp-param-n", " 42 ")], true),
             (&[("mcp-param-n", "43")], false),
             (&[("mcp-param-n", "4.2e1")], false),
+            (&[("mcp-param-n", "-9223372036854775808")], false),
             (&[], false),
             (&[("mcp-param-n", "42"), ("mcp-param-n", "42")], false),
             (&[("mcp-param-n", "42"), ("mcp-param-s", "x")], false),

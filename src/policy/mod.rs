@@ -53,3 +53,22 @@ impl Policy {
         Ok(Caller { principal, peer, headers: chosen })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_carries_the_headers_that_were_chosen() {
+        let policy = Policy { caller_headers: vec![HeaderName::from_static("x-tenant")], ..Policy::default() };
+        let mut headers = HeaderMap::new();
+        for (name, value) in [("host", "localhost"), ("x-tenant", "a"), ("x-tenant", "b"), ("cookie", "secret")] {
+            headers.append(name, value.parse().unwrap());
+        }
+        let peer: SocketAddr = "127.0.0.1:5".parse().unwrap();
+        let caller = policy.admit(&Uri::from_static("/mcp"), &headers, Some(peer)).unwrap();
+        assert_eq!((caller.principal.as_ref(), caller.peer), ("anybody", Some(peer)));
+        assert_eq!(caller.headers.get_all("x-tenant").iter().count(), 2);
+        assert_eq!(caller.headers.len(), 2, "and no others");
+    }
+}

@@ -139,7 +139,7 @@ impl Incoming {
         let items = deserializer.deserialize_seq(BatchVisitor { most });
         let items = match items.and_then(|items| deserializer.end().map(|()| items)) {
             Ok(items) => items,
-            Err(error) if error.is_data() => {
+            Err(error) if error.is_data() && is_json(text) => {
                 return Err(Invalid::request(None, format!("a batch may hold {most} messages")));
             }
             Err(error) => return Err(Invalid::syntax(&error)),
@@ -189,7 +189,7 @@ impl Message {
         let envelope = read.and_then(|envelope| deserializer.end().map(|()| envelope));
         match envelope {
             Ok(envelope) => envelope.classify(text),
-            Err(error) if error.is_data() => {
+            Err(error) if error.is_data() && is_json(text) => {
                 Err(Invalid::request(None, "a message must be an object with each member once"))
             }
             Err(error) => Err(Invalid::syntax(&error)),
@@ -204,6 +204,11 @@ impl Message {
             Self::Response(response) => response.encode(),
         }
     }
+}
+
+/// Whether the text is JSON at all.
+fn is_json(text: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
 /// An envelope with its members still raw.
@@ -553,6 +558,8 @@ mod tests {
             ("{} x", code::PARSE_ERROR, "JSON"),
             ("", code::PARSE_ERROR, "JSON"),
             ("1", code::INVALID_REQUEST, "object"),
+            ("1 x", code::PARSE_ERROR, "JSON"),
+            (r#"{"id":1,"id":2"#, code::PARSE_ERROR, "JSON"),
             ("{}", code::INVALID_REQUEST, "jsonrpc"),
             (r#"{"jsonrpc":"1.0","id":1,"method":"m"}"#, code::INVALID_REQUEST, "jsonrpc"),
             (r#"{"jsonrpc":"2.0","id":1}"#, code::INVALID_REQUEST, "method"),

@@ -84,8 +84,8 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes in and gives back the events that they complete. Events with neither data nor
-    /// an id are dropped, as the format says; one with an id and no data is a priming event.
+    /// Takes bytes in and gives back the events that they complete. Events that say nothing are
+    /// dropped; one with an id or a time to wait but no data only tells how to resume.
     ///
     /// # Errors
     /// When one event is larger than the limit; the stream cannot be read on.
@@ -133,6 +133,7 @@ impl Decoder {
         let mut line = self.buffer.split_to(end + 1).freeze();
         line.truncate(end);
         if !std::mem::replace(&mut self.begun, true) && line.starts_with(b"\xef\xbb\xbf") {
+            self.size += 3; // it counts, however the bytes arrive
             return Some(line.slice(3..));
         }
         Some(line)
@@ -149,7 +150,9 @@ impl Decoder {
         match name {
             b"event" => self.event.name = Some(text.into_owned()),
             b"id" if !value.contains(&0) => self.event.id = Some(text.into_owned()),
-            b"retry" => self.event.retry = text.parse().ok(),
+            b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
+                self.event.retry = text.parse().ok().or(self.event.retry);
+            }
             b"data" => {
                 if std::mem::replace(&mut self.has_data, true) {
                     self.event.data.push('\n');
@@ -189,6 +192,21 @@ mod tests {
         assert_eq!(events.len(), 2);
         assert_eq!(events[0].data, "a\nb\nc");
         assert_eq!(events[1].data, "");
+    }
+
+    #[test]
+    fn only_digits_are_a_time_to_wait() {
+        let events = decode(b"retry: 5\nretry: x\nretry: +7\ndata: 1\n\n");
+        assert_eq!(events[0].retry, Some(5));
+    }
+
+    #[test]
+    fn a_mark_at_the_beginning_counts_however_it_is_cut() {
+        let bytes = b"\xef\xbb\xbf\n";
+        let mut decoder = Decoder::new(1);
+        assert_eq!(decoder.push(bytes), Err(TooLarge));
+        let mut decoder = Decoder::new(1);
+        assert!(bytes.iter().any(|byte| decoder.push(&[*byte]).is_err()));
     }
 
     #[test]

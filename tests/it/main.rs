@@ -6,6 +6,7 @@
 mod checklist;
 mod children;
 mod cli;
+mod elements;
 mod harness;
 mod limits;
 mod peers;
