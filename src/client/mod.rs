@@ -72,6 +72,7 @@ struct State {
     host: Arc<dyn Host>,
     notices: broadcast::Sender<Notification>,
     subscriptions: Mutex<Vec<String>>,
+    level: Option<Level>,
 }
 
 /// How many notices may wait for a slow listener; who falls behind misses the oldest.
@@ -91,8 +92,12 @@ impl Client {
         let speaker = Speaker { capabilities: host.capabilities(), info };
         let (unsolicited, heard) = mpsc::channel(UNSOLICITED_WAITING);
         let connection = Connection::open(target, settings, speaker.clone(), unsolicited).await?;
-        let state =
-            Arc::new(State { host, notices: broadcast::Sender::new(NOTICES_WAITING), subscriptions: Mutex::default() });
+        let state = Arc::new(State {
+            host,
+            notices: broadcast::Sender::new(NOTICES_WAITING),
+            subscriptions: Mutex::default(),
+            level,
+        });
         // Questions are to come as questions, whatever way the server has of asking.
         let speaker = Arc::new(exchange::Client {
             revision: Revision::NEWEST_HANDSHAKE,
@@ -306,13 +311,12 @@ async fn hear(
             }
             Unsolicited::Question(question) => host::answer(&state.host, question),
             Unsolicited::Reopened => {
-                let uris = state.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let Some(connection) = connection.upgrade() else { return };
-                for uri in uris {
+                for (method, params) in state.to_renew() {
                     let call = Call {
                         id: Id::Number(0),
-                        method: Method::Subscribe,
-                        params: Some(Raw::of(&json!({ "uri": uri }))),
+                        method,
+                        params: Some(params),
                         client: Arc::clone(&speaker),
                         caller: Arc::clone(&caller),
                         level: None,
@@ -323,6 +327,16 @@ async fn hear(
                 }
             }
         }
+    }
+}
+
+impl State {
+    /// What a new session has to be told that the one before knew.
+    fn to_renew(&self) -> Vec<(Method, Raw)> {
+        let level = self.level.map(|level| (Method::SetLevel, Raw::of(&json!({ "level": level.as_str() }))));
+        let uris = self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let subscribe = |uri: String| (Method::Subscribe, Raw::of(&json!({ "uri": uri })));
+        level.into_iter().chain(uris.into_iter().map(subscribe)).collect()
     }
 }
 

@@ -79,6 +79,11 @@ pub fn progress_token(params: Option<&Raw>) -> Option<Raw> {
     params?.at(&["_meta", "progressToken"])
 }
 
+/// The listen request that a notification belongs to.
+pub fn subscription(params: Option<&Raw>) -> Option<Raw> {
+    params?.at(&["_meta", SUBSCRIPTION_ID])
+}
+
 /// `params` with a member of `_meta` set.
 pub fn with(params: Option<&Raw>, key: &str, value: Raw) -> Raw {
     let empty = Raw::empty();

@@ -20,7 +20,7 @@ use crate::dialect::Revision;
 use crate::dialect::outgoing::{self, Extras, Introduction, Speaker, Verdict};
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{Replies, Reply};
-use crate::protocol::{Method, Notice, Notification, Outcome, Raw};
+use crate::protocol::{Method, Notice, Notification, Outcome, Raw, code};
 
 /// The ways to an upstream.
 #[derive(Debug)]
@@ -113,8 +113,20 @@ impl Attempt<'_> {
             }
             Err(error) => format!("it did not answer `server/discover` ({error})"),
         };
-        let introduction = self.handshake(&stdio.duplex, patience).await?;
-        Ok((Wire::Stdio(stdio), introduction, why))
+        match self.handshake(&stdio.duplex, patience).await {
+            Ok(introduction) => Ok((Wire::Stdio(stdio), introduction, why)),
+            // It was only slow to start, and has answered the question when nobody waited any more.
+            Err(error) if error.kind() == Kind::Answer(code::UNSUPPORTED_VERSION) => {
+                match self.discover(&stdio.duplex, patience).await {
+                    Ok(Verdict::PerRequest(introduction)) => {
+                        self.oddities.push("it was slow to answer `server/discover`".into());
+                        Ok((Wire::Stdio(stdio), *introduction, "it answers `server/discover`".into()))
+                    }
+                    _ => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn address(&mut self, address: &Address) -> Result<Way> {

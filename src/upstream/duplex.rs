@@ -55,6 +55,8 @@ struct Waiting {
     /// What the caller knows the progress by.
     token: Option<Raw>,
     revision: Revision,
+    /// It stays open to hear of changes, and nothing else belongs to it.
+    listens: bool,
 }
 
 /// Takes a call out of the table when nobody waits for it any more, and tells the upstream.
@@ -87,7 +89,8 @@ impl Duplex {
         let Ok(end) = replies.clone().try_reserve_owned() else {
             return ErrorObject::new(code::INTERNAL_ERROR, "Internal error: a new queue is full").into();
         };
-        let waiting = Waiting { replies, end, token, revision };
+        let listens = request.method == Method::Listen;
+        let waiting = Waiting { replies, end, token, revision, listens };
         if let Err(error) = self.table.enter(id, waiting) {
             return error.into_object().into();
         }
@@ -127,15 +130,11 @@ impl Duplex {
     }
 
     fn complete(&self, response: Response) {
-        let id = match response.id {
-            Some(Id::Number(id)) => id,
-            // A number written as a string is a common slip.
-            Some(Id::Text(text)) => text.parse().unwrap_or(-1),
-            None => {
-                tracing::debug!(outcome = ?response.outcome, "an answer came without an id");
-                return;
-            }
+        let Some(id) = &response.id else {
+            tracing::debug!(outcome = ?response.outcome, "an answer came without an id");
+            return;
         };
+        let id = number(id).unwrap_or(-1);
         match self.table.leave(id) {
             Some(waiting) => waiting.answer(response.outcome),
             None => tracing::debug!(id, "an answer came that nobody waits for"),
@@ -147,12 +146,7 @@ impl Duplex {
         match notification.notice {
             Notice::Progress => {
                 let token = params.and_then(|params| params.get("progressToken"));
-                let id = token.as_ref().and_then(Id::from_raw);
-                let id = match id {
-                    Some(Id::Number(id)) => Some(id),
-                    Some(Id::Text(text)) => text.parse().ok(),
-                    None => None,
-                };
+                let id = token.as_ref().and_then(Id::from_raw).as_ref().and_then(number);
                 let mut state = self.table.lock();
                 if let Some(waiting) = id.and_then(|id| state.calls.get_mut(&id)) {
                     waiting.progress(&notification);
@@ -160,10 +154,17 @@ impl Duplex {
             }
             Notice::Cancelled => {
                 let id = params.and_then(|params| params.get("requestId"));
-                if let Some(id) = id.as_ref().and_then(Id::from_raw) {
-                    self.table.lock().questions.remove(&id);
+                let Some(id) = id.as_ref().and_then(Id::from_raw) else { return };
+                let mut state = self.table.lock();
+                state.questions.remove(&id);
+                // A server ends a listen request this way, too.
+                let ours = number(&id).filter(|id| state.calls.get(id).is_some_and(|waiting| waiting.listens));
+                if let Some(waiting) = ours.and_then(|id| state.calls.remove(&id)) {
+                    waiting.answer(Ok(Raw::empty()));
                 }
             }
+            // In the per-request era news of changes name the request that asked for them.
+            _ if self.subscribed(&notification) => {}
             // A log line does not say what it belongs to; with one call at work it is clear.
             Notice::Message if self.only_call(|waiting| waiting.notice(notification.clone())) => {}
             _ => self.outside(Unsolicited::Notice(notification)),
@@ -197,10 +198,23 @@ impl Duplex {
         }
     }
 
+    /// Passes a notice on to the listen request that it names; false when it names none of ours.
+    fn subscribed(&self, notification: &Notification) -> bool {
+        let id = crate::dialect::meta::subscription(notification.params.as_ref());
+        let Some(id) = id.as_ref().and_then(Id::from_raw).as_ref().and_then(number) else { return false };
+        match self.table.lock().calls.get_mut(&id) {
+            Some(waiting) => {
+                waiting.notice(notification.clone());
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Does something to the one call at work; false when there is none, or more than one.
     fn only_call(&self, act: impl FnOnce(&mut Waiting)) -> bool {
         let mut state = self.table.lock();
-        let mut calls = state.calls.values_mut();
+        let mut calls = state.calls.values_mut().filter(|waiting| !waiting.listens);
         match (calls.next(), calls.next()) {
             (Some(waiting), None) => {
                 act(waiting);
@@ -260,6 +274,14 @@ impl Duplex {
     fn closed_why(&self) -> Error {
         let closed = self.table.lock().closed.clone();
         closed.unwrap_or_else(|| Error::new(Kind::Broken, "the connection was closed"))
+    }
+}
+
+/// One of our ids as it comes back. A number written as a string is a common slip.
+fn number(id: &Id) -> Option<i64> {
+    match id {
+        Id::Number(id) => Some(*id),
+        Id::Text(text) => text.parse().ok(),
     }
 }
 

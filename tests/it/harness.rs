@@ -94,8 +94,7 @@ impl Rialto {
     }
 
     pub fn send(&self, verb: &'static str, path: &str) -> Sending {
-        Sending { address: self.address, verb, path: path.into(), headers: Vec::new(), body: Bytes::new() }
-            .header("host", &self.address.to_string())
+        Sending::to(self.address, verb, path)
     }
 
     /// A POST of JSON with the headers that every client sends.
@@ -159,6 +158,12 @@ pub fn survey(id: impl Into<Value>, count: u32, delay: u32) -> Value {
 // === impl Sending ===
 
 impl Sending {
+    /// A request to whoever listens at an address.
+    pub fn to(address: SocketAddr, verb: &'static str, path: &str) -> Self {
+        Self { address, verb, path: path.into(), headers: Vec::new(), body: Bytes::new() }
+            .header("host", &address.to_string())
+    }
+
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.into(), value.into()));
         self

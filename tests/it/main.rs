@@ -13,6 +13,7 @@ mod peers;
 mod per_request;
 mod process;
 mod rmcp_client;
+mod servers;
 mod sse;
 mod stdio;
 mod stop;

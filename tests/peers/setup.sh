@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs the SDKs that the peers run on: setup.sh DEST
 #
-# Leaves in DEST: node/ (packages, a Node 22 and the client scripts), py1/ and py2/ (one Python environment per SDK
-# generation). What is there already and unchanged is left alone, and two runs at once wait for each other.
+# Leaves in DEST: node/ (packages, a Node 22 and the scripts), py1/ and py2/ (one Python environment per SDK
+# generation) and fastmcp/ (one of its own). What is there already and unchanged is left alone, and two runs at once
+# wait for each other.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -101,7 +102,7 @@ python_environment() {
     python3 -m venv "$dest/$name"
     "$dest/$name/bin/python" -m pip install --quiet --disable-pip-version-check -r "$manifest" >&2
     echo "$hash" >"$dest/$name.stamp"
-    say "$name: installed $(grep '^mcp==' "$manifest")"
+    say "$name: installed $(grep -E "^(mcp|$name)==" "$manifest" | paste -sd' ')"
 }
 
 exec 9>"$dest/.lock"
@@ -111,4 +112,5 @@ node_packages
 node_scripts
 python_environment py1
 python_environment py2
+python_environment fastmcp
 say "ready in $dest"

@@ -1,0 +1,519 @@
+//! Servers of other makes, called by `rialto::client`: every transport and revision that they speak.
+//!
+//! The scripts under `tests/peers` offer the same tools, resources and prompts on different SDKs, so
+//! one scenario serves them all; the reference server has its own. What they need is installed on
+//! first use.
+
+mod everything;
+mod rmcp_server;
+mod strict;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rialto::client::{Answering, Client, Host, Options, Wishes};
+use rialto::dialect::Revision;
+use rialto::error::Kind;
+use rialto::exchange::Reply;
+use rialto::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
+use rialto::upstream::{Settings, Target};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::harness::{PATIENCE, Sending, request};
+use crate::peers::{installed, source};
+
+/// A server of another make, and what it cannot do.
+#[derive(Clone, Copy)]
+struct Make {
+    interpreter: &'static str,
+    script: &'static str,
+    /// It speaks the newest era, too.
+    both_eras: bool,
+    /// It tells of changes to resources.
+    subscriptions: bool,
+    /// What it answers to a session that has ended.
+    forgotten: u16,
+}
+
+const NODE: &str = "node/node_modules/.bin/node";
+const PYTHON_1: Make = Make {
+    interpreter: "py1/bin/python",
+    script: "python/server1.py",
+    both_eras: false,
+    subscriptions: true,
+    forgotten: 404,
+};
+const PYTHON_2: Make = Make { interpreter: "py2/bin/python", script: "python/server2.py", both_eras: true, ..PYTHON_1 };
+const FASTMCP: Make =
+    Make { interpreter: "fastmcp/bin/python", script: "python/fastmcp_server.py", subscriptions: false, ..PYTHON_2 };
+const TYPESCRIPT_2: Make = Make { interpreter: NODE, script: "node/server2.mjs", ..PYTHON_2 };
+const EVERYTHING: Make =
+    Make { interpreter: NODE, script: "node/everything.mjs", both_eras: false, subscriptions: true, forgotten: 400 };
+
+/// Found out, and every revision by name.
+const REVISIONS: [Option<Revision>; 6] = [
+    None,
+    Some(Revision::V2024_11_05),
+    Some(Revision::V2025_03_26),
+    Some(Revision::V2025_06_18),
+    Some(Revision::V2025_11_25),
+    Some(Revision::V2026_07_28),
+];
+/// Found out, and the revisions at the ends of each era: where every one costs the start of a process, the ones between
+/// are left to the other transports.
+const ENDS: [Option<Revision>; 4] =
+    [None, Some(Revision::V2024_11_05), Some(Revision::V2025_11_25), Some(Revision::V2026_07_28)];
+const CRASHING: [(Make, Revision); 5] = [
+    (PYTHON_1, Revision::NEWEST_HANDSHAKE),
+    (PYTHON_2, Revision::NEWEST_HANDSHAKE),
+    (PYTHON_2, Revision::NEWEST),
+    (TYPESCRIPT_2, Revision::NEWEST_HANDSHAKE),
+    (TYPESCRIPT_2, Revision::NEWEST),
+];
+const CLOCK: &str = "test://clock";
+const ROOT: &str = "file:///somewhere";
+
+impl Make {
+    async fn command(self, arguments: &[&str]) -> (String, Vec<String>) {
+        let place = tokio::task::spawn_blocking(installed).await.unwrap();
+        let script =
+            if self.script.starts_with("node/") { place.join(self.script) } else { source().join(self.script) };
+        let script = script.to_str().unwrap().to_owned();
+        let arguments = std::iter::once(script).chain(arguments.iter().map(|&argument| argument.to_owned()));
+        (place.join(self.interpreter).to_str().unwrap().to_owned(), arguments.collect())
+    }
+
+    /// The revision that is spoken when `pinned` is asked for.
+    fn spoken(self, pinned: Option<Revision>, transport: &str) -> Revision {
+        let newest = if self.both_eras && transport != "sse" { Revision::NEWEST } else { Revision::NEWEST_HANDSHAKE };
+        pinned.unwrap_or(newest)
+    }
+
+    fn speaks(self, pinned: Option<Revision>, transport: &str) -> bool {
+        pinned != Some(Revision::NEWEST) || self.spoken(None, transport) == Revision::NEWEST
+    }
+}
+
+/// A server in a process of its own, at an address.
+struct Served {
+    address: SocketAddr,
+    _child: Child,
+}
+
+impl Served {
+    async fn start(make: Make, arguments: &[&str]) -> Self {
+        let (program, arguments) = make.command(arguments).await;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let port = async {
+            while let Some(line) = lines.next_line().await.unwrap() {
+                if let Some(port) = line.strip_prefix("listening on ") {
+                    return port.parse::<u16>().unwrap();
+                }
+            }
+            panic!("{} ended before it listened", make.script);
+        };
+        let port = tokio::time::timeout(PATIENCE, port).await.expect("a server that listens in time");
+        // Whatever else it says must not fill the pipe.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Self { address: ([127, 0, 0, 1], port).into(), _child: child }
+    }
+
+    fn target(&self, path: &str) -> Target {
+        Target::url(&format!("http://{}{path}", self.address)).unwrap()
+    }
+}
+
+/// A command line whose process writes its id into a file before it becomes the server.
+struct Spawned {
+    target: Target,
+    note: PathBuf,
+}
+
+impl Spawned {
+    async fn new(make: Make, arguments: &[&str]) -> Self {
+        static LAST: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = LAST.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let note = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("child-{}-{number}", std::process::id()));
+        let (program, rest) = make.command(arguments).await;
+        let script = r#"echo $$ >"$0"; exec "$@""#;
+        let shell = ["-c", script, note.to_str().unwrap(), &program].map(str::to_owned);
+        Self { target: Target::command("sh", shell.into_iter().chain(rest)), note }
+    }
+
+    /// Whether the process is still there.
+    fn runs(&self) -> bool {
+        let id = std::fs::read_to_string(&self.note).expect("the child was started");
+        let mut command = std::process::Command::new("kill");
+        command.args(["-0", id.trim()]).stderr(Stdio::null()).status().unwrap().success()
+    }
+}
+
+impl Drop for Spawned {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.note);
+    }
+}
+
+/// Answers every question the same way, and remembers what it hears.
+#[derive(Default)]
+struct Witness {
+    notices: Mutex<Vec<Notification>>,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Host for Witness {
+    fn capabilities(&self) -> Raw {
+        Raw::of(&json!({ "sampling": {}, "elicitation": { "form": {} }, "roots": { "listChanged": true } }))
+    }
+
+    fn notice(&self, notification: &Notification) {
+        self.notices.lock().unwrap().push(notification.clone());
+    }
+
+    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> Answering<'a> {
+        self.asked.lock().unwrap().push(method.as_str().to_owned());
+        let params = params.map(value).unwrap_or_default();
+        let answer = match method.as_str() {
+            "elicitation/create" => {
+                let wanted = &params["requestedSchema"]["properties"];
+                assert_eq!(wanted["name"]["type"], "string", "{params}");
+                let sure = if wanted["sure"].is_object() { "sure" } else { "check" };
+                Ok(json!({ "action": "accept", "content": { "name": "Ada", sure: true } }))
+            }
+            "sampling/createMessage" => {
+                let content = &params["messages"][0]["content"];
+                let prompt = content["text"].as_str().or(content[0]["text"].as_str()).unwrap();
+                let content = json!({ "type": "text", "text": format!("thoughts on {prompt}") });
+                Ok(json!({ "role": "assistant", "model": "none", "stopReason": "endTurn", "content": content }))
+            }
+            "roots/list" => Ok(json!({ "roots": [{ "uri": ROOT, "name": "here" }] })),
+            other => Err(ErrorObject::new(code::METHOD_NOT_FOUND, other)),
+        };
+        Box::pin(async move { answer.map(|answer| Raw::of(&answer)) })
+    }
+}
+
+impl Witness {
+    /// What was reported as progress so far, and forgets it.
+    fn progress(&self) -> Vec<u64> {
+        let mut notices = self.notices.lock().unwrap();
+        let of = |notice: &Notification| {
+            let params = value(notice.params.as_ref().unwrap());
+            params["progress"].as_f64().unwrap().round() as u64
+        };
+        let seen = notices.iter().filter(|notice| notice.notice == Notice::Progress).map(of).collect();
+        notices.retain(|notice| notice.notice != Notice::Progress);
+        seen
+    }
+
+    fn has_logged(&self, text: &str) -> bool {
+        self.notices.lock().unwrap().iter().any(|notice| {
+            let params = notice.params.as_ref().map(value).unwrap_or_default();
+            notice.notice == Notice::Message && params["level"] == "info" && params["data"].to_string().contains(text)
+        })
+    }
+}
+
+fn value(raw: &Raw) -> Value {
+    raw.read().unwrap()
+}
+
+/// One member of each item of a list, in order of the alphabet.
+fn names(list: &[Raw], member: &str) -> Vec<String> {
+    let mut names: Vec<String> =
+        list.iter().map(|item| value(item)[member].as_str().unwrap_or_default().to_owned()).collect();
+    names.sort();
+    names
+}
+
+fn text(result: &Raw) -> String {
+    value(result)["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text: {result}")).to_owned()
+}
+
+fn json_text(result: &Raw) -> Value {
+    serde_json::from_str(&text(result)).unwrap_or_else(|error| panic!("{error}: {result}"))
+}
+
+async fn in_time<T>(what: &str, waited: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, waited).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
+async fn connect(target: &Target, revision: Option<Revision>) -> rialto::error::Result<(Client, Arc<Witness>)> {
+    let witness = Arc::new(Witness::default());
+    let host: Arc<dyn Host> = Arc::clone(&witness) as _;
+    // Some of them take long to start when all tests run at once.
+    let settings = Settings { revision, call: PATIENCE, probe: PATIENCE, ..Settings::default() };
+    let options = Options { settings, host, level: Some(Level::Info), ..Options::default() };
+    Ok((Client::connect(target, options).await?, witness))
+}
+
+/// Calls a tool that has to work.
+async fn call(client: &Client, name: &str, arguments: Value) -> Raw {
+    let result = in_time(name, client.call_tool(name, Raw::of(&arguments))).await;
+    let result = result.unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_ne!(value(&result)["isError"], true, "{name}: {result}");
+    result
+}
+
+/// Begins a call, waits until it is at work, and gives it up.
+async fn give_up(client: &Client, name: &str, arguments: Value) {
+    let params = Raw::of(&json!({ "name": name, "arguments": arguments }));
+    let mut replies = client.begin(Method::ToolsCall, Some(params));
+    loop {
+        match in_time("progress of a call", replies.next()).await {
+            Some(Reply::Notice(notice)) if notice.notice == Notice::Progress => return,
+            Some(Reply::Notice(_)) => {}
+            other => panic!("no progress but {other:?}"),
+        }
+    }
+}
+
+/// Waits for the first news of a resource.
+async fn hear_of(client: &Client, uri: &str) {
+    let wishes = Wishes { resources: vec![uri.into()], ..Wishes::default() };
+    let mut listening = in_time("listening", client.listen(wishes)).await.unwrap();
+    let news = in_time("an update", listening.next()).await.expect("the server goes on telling");
+    assert_eq!(news.notice, Notice::ResourceUpdated);
+    assert_eq!(value(news.params.as_ref().unwrap())["uri"], uri);
+}
+
+/// Goes through all that the servers under `tests/peers` offer.
+async fn scenario(make: Make, client: &Client, witness: &Witness) {
+    let revision = client.revision();
+    lists(client).await;
+    assert_eq!(text(&call(client, "echo", json!({ "message": "héllo" })).await), "héllo");
+    crate::harness::until("the log message is seen", || witness.has_logged("echo: h")).await;
+    let counted = call(client, "count", json!({ "to": 5, "delayMs": 10 })).await;
+    assert_eq!(text(&counted), "counted to 5");
+    assert_eq!(witness.progress(), [1, 2, 3, 4, 5]);
+    questions(revision, client, witness).await;
+    let failed = in_time("fail", client.call_tool("fail", Raw::empty())).await.unwrap();
+    assert_eq!(value(&failed)["isError"], true, "{failed}");
+    assert!(text(&failed).contains("on purpose"), "{failed}");
+    if revision.facts().structured {
+        assert_eq!(value(&call(client, "structured", json!({})).await)["structuredContent"], json!({ "running": 0 }));
+    }
+    for (uri, expected) in [("test://static", "always the same"), ("test://item/7", "item 7")] {
+        let read = in_time(uri, client.read(uri)).await.unwrap();
+        assert_eq!(value(&read)["contents"][0]["text"], expected, "{read}");
+    }
+    let missing = in_time("a resource that is missing", client.read("other://nothing")).await.unwrap_err();
+    assert!(matches!(missing.kind(), Kind::Answer(_)), "{missing}");
+    let greeting = in_time("greet", client.prompt("greet", Raw::of(&json!({ "name": "Ada" })))).await.unwrap();
+    assert_eq!(value(&greeting)["messages"][0]["content"]["text"], "Hello, Ada", "{greeting}");
+    let argument =
+        json!({ "ref": { "type": "ref/prompt", "name": "greet" }, "argument": { "name": "name", "value": "A" } });
+    let completed = in_time("completion", client.request(Method::Complete, Some(Raw::of(&argument)))).await.unwrap();
+    assert_eq!(value(&completed)["completion"]["values"], json!(["Ada", "Alan"]), "{completed}");
+    if make.subscriptions {
+        hear_of(client, CLOCK).await;
+    }
+    give_up(client, "count", json!({ "to": 100_000, "delayMs": 10 })).await;
+    idle(client).await;
+}
+
+/// Waits until no count is running at the server.
+async fn idle(client: &Client) {
+    let idle = async {
+        // Revisions without structured content have it as text.
+        while json_text(&call(client, "structured", json!({})).await) != json!({ "running": 0 }) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    in_time("the server stopped counting", idle).await;
+}
+
+async fn lists(client: &Client) {
+    let tools = in_time("tools", client.tools()).await.unwrap();
+    let all = ["confirm", "count", "crash", "echo", "fail", "structured", "think", "where"];
+    assert_eq!(names(&tools, "name"), all);
+    let resources = in_time("resources", client.resources()).await.unwrap();
+    assert_eq!(names(&resources, "uri"), [CLOCK, "test://static"]);
+    let templates = in_time("templates", client.templates()).await.unwrap();
+    assert_eq!(names(&templates, "uriTemplate"), ["test://item/{id}"]);
+    let prompts = in_time("prompts", client.prompts()).await.unwrap();
+    assert_eq!(names(&prompts, "name"), ["greet"]);
+}
+
+async fn questions(revision: Revision, client: &Client, witness: &Witness) {
+    // Elicitation came with 2025-06-18.
+    if revision >= Revision::V2025_06_18 {
+        let confirmed = json_text(&call(client, "confirm", json!({})).await);
+        assert_eq!(confirmed, json!({ "action": "accept", "content": { "name": "Ada", "sure": true } }));
+        assert_eq!(witness.asked.lock().unwrap().pop().unwrap(), "elicitation/create");
+    }
+    let thought = text(&call(client, "think", json!({ "prompt": "bridges" })).await);
+    assert_eq!(thought, "thoughts on bridges");
+    let roots = json_text(&call(client, "where", json!({})).await);
+    assert_eq!(roots, json!([ROOT]));
+    assert_eq!(*witness.asked.lock().unwrap(), ["sampling/createMessage", "roots/list"]);
+}
+
+/// That a session which was ended is not known any more.
+async fn is_forgotten(make: Make, address: SocketAddr, revision: Revision, session: &str) {
+    let ping = Sending::to(address, "POST", "/mcp")
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream")
+        .header("mcp-protocol-version", revision.facts().name)
+        .header("mcp-session-id", session)
+        .body(request(1, "ping", json!({})).to_string());
+    assert_eq!(ping.status().await, make.forgotten);
+}
+
+async fn over_http(make: Make, arguments: &[&str], revisions: &[Option<Revision>]) {
+    let served = Served::start(make, arguments).await;
+    let transport = if arguments[0] == "sse" { "sse" } else { "streamable-http" };
+    let target = served.target(if transport == "sse" { "/sse" } else { "/mcp" });
+    for &pinned in revisions {
+        if !make.speaks(pinned, transport) {
+            refuses(&target, pinned).await;
+            continue;
+        }
+        let (client, witness) = connect(&target, pinned).await.unwrap_or_else(|error| panic!("{pinned:?}: {error}"));
+        assert_eq!((client.found().transport, client.revision()), (transport, make.spoken(pinned, transport)));
+        if make.script == EVERYTHING.script {
+            everything::scenario(&client, &witness).await;
+        } else {
+            scenario(make, &client, &witness).await;
+        }
+        let (session, revision) = (client.session_id(), client.revision());
+        assert_eq!(session.is_some(), transport != "sse" && revision.facts().sessions, "{session:?}");
+        in_time("closed", client.close()).await;
+        if let Some(session) = session {
+            is_forgotten(make, served.address, revision, &session).await;
+        }
+    }
+}
+
+async fn over_stdio(make: Make, arguments: &[&str], revisions: &[Option<Revision>]) {
+    for &pinned in revisions {
+        let spawned = Spawned::new(make, arguments).await;
+        if !make.speaks(pinned, "stdio") {
+            refuses(&spawned.target, pinned).await;
+            crate::harness::until("the child is gone", || !spawned.runs()).await;
+            continue;
+        }
+        let connected = connect(&spawned.target, pinned).await;
+        let (client, witness) = connected.unwrap_or_else(|error| panic!("{pinned:?}: {error}"));
+        assert_eq!((client.found().transport, client.revision()), ("stdio", make.spoken(pinned, "stdio")));
+        assert!(spawned.runs());
+        if make.script == EVERYTHING.script {
+            everything::scenario(&client, &witness).await;
+        } else {
+            scenario(make, &client, &witness).await;
+        }
+        in_time("closed", client.close()).await;
+        assert!(!spawned.runs(), "{pinned:?}: the child outlives its connection");
+    }
+}
+
+/// That a revision is not to be had.
+async fn refuses(target: &Target, pinned: Option<Revision>) {
+    let error = connect(target, pinned).await.err().unwrap_or_else(|| panic!("{pinned:?} is spoken"));
+    assert_eq!(error.kind(), Kind::Revision, "{error}");
+}
+
+/// A server that ends in the middle of a call: the call ends, too, and so does what comes after.
+async fn crashes(target: &Target, revision: Revision) {
+    let (client, _) = connect(target, Some(revision)).await.unwrap_or_else(|error| panic!("{revision}: {error}"));
+    for (name, arguments) in [("crash", json!({})), ("echo", json!({ "message": "anybody there?" }))] {
+        let ended = in_time("an end of the call", client.call_tool(name, Raw::of(&arguments))).await;
+        assert!(ended.is_err(), "{name}: {ended:?}");
+    }
+    in_time("closed", client.close()).await;
+}
+
+#[tokio::test]
+async fn crashes_over_stdio() {
+    for (make, revision) in CRASHING {
+        let spawned = Spawned::new(make, &["stdio"]).await;
+        crashes(&spawned.target, revision).await;
+        assert!(!spawned.runs());
+    }
+}
+
+#[tokio::test]
+async fn crashes_over_http() {
+    for (make, revision) in CRASHING {
+        let served = Served::start(make, &["http", "0"]).await;
+        crashes(&served.target("/mcp"), revision).await;
+    }
+    let served = Served::start(PYTHON_1, &["sse", "0"]).await;
+    crashes(&served.target("/sse"), Revision::NEWEST_HANDSHAKE).await;
+}
+
+macro_rules! servers {
+    ($($name:ident: $make:ident, $($transport:ident),+;)+) => {
+        $(mod $name {
+            use super::*;
+
+            $(servers!(@ $transport $make);)+
+        })+
+    };
+    (@ stdio $make:ident) => {
+        #[tokio::test]
+        async fn stdio() {
+            over_stdio($make, &["stdio"], &ENDS).await;
+        }
+    };
+    (@ http $make:ident) => {
+        #[tokio::test]
+        async fn streamable_http() {
+            over_http($make, &["http", "0"], &REVISIONS).await;
+        }
+    };
+    (@ sse $make:ident) => {
+        #[tokio::test]
+        async fn http_and_sse() {
+            // Nothing is pinned to the era that this transport does not have.
+            over_http($make, &["sse", "0"], &REVISIONS[..5]).await;
+        }
+    };
+}
+
+servers! {
+    python_1: PYTHON_1, stdio, http, sse;
+    python_2: PYTHON_2, stdio, http, sse;
+    fastmcp: FASTMCP, stdio, http, sse;
+    typescript_2: TYPESCRIPT_2, stdio, http;
+}
+
+/// Servers that serve one era only, though their SDK knows both.
+mod one_era {
+    use super::*;
+
+    const HANDSHAKE: Make = Make { both_eras: false, ..TYPESCRIPT_2 };
+    const REVISIONS: [Option<Revision>; 2] = [None, Some(Revision::NEWEST)];
+
+    #[tokio::test]
+    async fn per_request_over_stdio() {
+        over_stdio(TYPESCRIPT_2, &["stdio", "modern"], &REVISIONS).await;
+        let spawned = Spawned::new(TYPESCRIPT_2, &["stdio", "modern"]).await;
+        assert!(connect(&spawned.target, Some(Revision::NEWEST_HANDSHAKE)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn per_request_over_http() {
+        over_http(TYPESCRIPT_2, &["http", "0", "modern"], &REVISIONS).await;
+        let served = Served::start(TYPESCRIPT_2, &["http", "0", "modern"]).await;
+        assert!(connect(&served.target("/mcp"), Some(Revision::NEWEST_HANDSHAKE)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn handshake_over_stdio() {
+        over_stdio(HANDSHAKE, &["stdio", "handshake"], &REVISIONS).await;
+    }
+
+    #[tokio::test]
+    async fn handshake_over_http() {
+        over_http(HANDSHAKE, &["http", "0", "handshake"], &REVISIONS).await;
+    }
+}

@@ -1,0 +1,67 @@
+//! The reference server, which has tools of its own.
+
+use super::*;
+
+#[tokio::test]
+async fn stdio() {
+    over_stdio(EVERYTHING, &["stdio"], &ENDS).await;
+}
+
+#[tokio::test]
+async fn streamable_http() {
+    over_http(EVERYTHING, &["streamableHttp", "0"], &REVISIONS).await;
+}
+
+#[tokio::test]
+async fn http_and_sse() {
+    over_http(EVERYTHING, &["sse", "0"], &REVISIONS[..5]).await;
+}
+
+/// Goes through what it offers, as far as it offers it to a client that can be asked.
+pub async fn scenario(client: &Client, witness: &Witness) {
+    let tools = async {
+        loop {
+            let tools = names(&client.tools().await.unwrap(), "name");
+            // Those that ask are added once the handshake is over.
+            if tools.iter().any(|name| name == "get-roots-list") {
+                return tools;
+            }
+        }
+    };
+    let tools = in_time("the tools that ask", tools).await;
+    let wanted = ["echo", "get-roots-list", "trigger-elicitation-request", "trigger-sampling-request"];
+    assert!(wanted.iter().all(|name| tools.iter().any(|tool| tool == name)), "{tools:?}");
+    assert!(!in_time("resources", client.resources()).await.unwrap().is_empty());
+    let templates = in_time("templates", client.templates()).await.unwrap();
+    assert!(names(&templates, "uriTemplate").iter().any(|template| template.starts_with("demo://")));
+    assert!(!in_time("prompts", client.prompts()).await.unwrap().is_empty());
+
+    assert_eq!(text(&call(client, "echo", json!({ "message": "hello" })).await), "Echo: hello");
+    let long = "trigger-long-running-operation";
+    let done = call(client, long, json!({ "duration": 0.2, "steps": 4 })).await;
+    assert!(text(&done).contains("completed"), "{done}");
+    assert_eq!(witness.progress(), [1, 2, 3, 4]);
+    asks(client).await;
+
+    let read = in_time("read", client.read("demo://resource/dynamic/text/1")).await.unwrap();
+    assert!(value(&read)["contents"][0]["text"].is_string(), "{read}");
+    let wishes = Wishes { resources: vec!["demo://resource/dynamic/text/1".into()], ..Wishes::default() };
+    let mut listening = in_time("listening", client.listen(wishes)).await.unwrap();
+    call(client, "toggle-subscriber-updates", json!({})).await;
+    let news = in_time("an update", listening.next()).await.expect("the server goes on telling");
+    assert_eq!(news.notice, Notice::ResourceUpdated);
+    call(client, "toggle-subscriber-updates", json!({})).await;
+    crate::harness::until("a log message is seen", || witness.has_logged("Received Subscribe")).await;
+
+    give_up(client, long, json!({ "duration": 2, "steps": 200 })).await;
+    assert_eq!(text(&call(client, "echo", json!({ "message": "free" })).await), "Echo: free");
+}
+
+async fn asks(client: &Client) {
+    let sampled = call(client, "trigger-sampling-request", json!({ "prompt": "bridges", "maxTokens": 10 })).await;
+    assert!(text(&sampled).contains("thoughts on"), "{sampled}");
+    let elicited = call(client, "trigger-elicitation-request", json!({})).await;
+    assert!(elicited.to_string().contains("Ada"), "{elicited}");
+    let roots = call(client, "get-roots-list", json!({})).await;
+    assert!(text(&roots).contains(ROOT), "{roots}");
+}

@@ -1,0 +1,262 @@
+//! Servers that insist: small ones made here, that hold a client to the letter.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{HeaderMap, Method as Verb, Response};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+use super::*;
+
+type Body = BoxBody<Bytes, std::io::Error>;
+
+/// What a server has seen of a request.
+struct Seen {
+    verb: Verb,
+    headers: HeaderMap,
+    body: Value,
+}
+
+/// Serves with a function, until the test ends.
+async fn serve(answer: impl Fn(Seen) -> Response<Body> + Send + Sync + 'static) -> Target {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let answer = Arc::new(answer);
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let answer = Arc::clone(&answer);
+            let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+                let answer = Arc::clone(&answer);
+                async move {
+                    let (parts, body) = request.into_parts();
+                    let body = body.collect().await.unwrap().to_bytes();
+                    let body = serde_json::from_slice(&body).unwrap_or_default();
+                    Ok::<_, Infallible>(answer(Seen { verb: parts.method, headers: parts.headers, body }))
+                }
+            });
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    Target::url(&url).unwrap()
+}
+
+fn respond(status: u16, kind: &str, body: impl Into<Bytes>) -> Response<Body> {
+    let body = Full::new(body.into()).map_err(|never| match never {}).boxed();
+    Response::builder().status(status).header("content-type", kind).body(body).unwrap()
+}
+
+fn result(seen: &Seen, result: Value) -> Response<Body> {
+    let answer = json!({ "jsonrpc": "2.0", "id": seen.body["id"], "result": result });
+    respond(200, "application/json", answer.to_string())
+}
+
+fn refused(status: u16, message: &str) -> Response<Body> {
+    let error = json!({ "code": -32000, "message": message });
+    respond(status, "application/json", json!({ "jsonrpc": "2.0", "id": null, "error": error }).to_string())
+}
+
+/// The answer to `initialize`, in a session of that name.
+fn opened(seen: &Seen, session: &str) -> Response<Body> {
+    let info = json!({ "name": "strict", "version": "1" });
+    let result = json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {} }, "serverInfo": info });
+    let mut response = self::result(seen, result);
+    response.headers_mut().insert("mcp-session-id", session.parse().unwrap());
+    response
+}
+
+fn echoed(seen: &Seen) -> Response<Body> {
+    result(seen, json!({ "content": [{ "type": "text", "text": seen.body["params"]["arguments"]["message"] }] }))
+}
+
+fn is_in(seen: &Seen, session: &str) -> bool {
+    seen.headers.get("mcp-session-id").is_some_and(|id| id == session)
+}
+
+async fn echo(client: &Client, message: &str) {
+    assert_eq!(text(&call(client, "echo", json!({ "message": message })).await), message);
+}
+
+#[tokio::test]
+async fn the_session_is_named_on_every_request() {
+    let complaints = Arc::new(Mutex::new(Vec::new()));
+    let verbs = Arc::new(Mutex::new(Vec::new()));
+    let (complaining, noting) = (Arc::clone(&complaints), Arc::clone(&verbs));
+    let target = serve(move |seen| {
+        let method = seen.body["method"].as_str().unwrap_or_default();
+        let complain = |what: String| complaining.lock().unwrap().push(what);
+        if method == "initialize" {
+            if seen.headers.contains_key("mcp-session-id") {
+                complain("a session before it was opened".into());
+            }
+            return opened(&seen, "s-1");
+        }
+        if !seen.headers.contains_key("mcp-session-id") {
+            if method != "server/discover" {
+                complain(format!("{} {method} without a session", seen.verb));
+            }
+            return refused(400, "Bad Request: Missing session ID");
+        }
+        noting.lock().unwrap().push(format!("{} {method}", seen.verb));
+        if !is_in(&seen, "s-1") || seen.headers.get("mcp-protocol-version").is_none_or(|name| name != "2025-11-25") {
+            complain(format!("{} {method} with {:?}", seen.verb, seen.headers));
+        }
+        match (seen.verb.as_str(), method) {
+            ("GET", _) => respond(405, "text/plain", ""),
+            ("DELETE", _) => respond(200, "text/plain", ""),
+            (_, "notifications/initialized") => {
+                // Some servers refuse a member that is null or empty.
+                if seen.body.get("params").is_some() {
+                    complain(format!("initialized has params: {}", seen.body));
+                }
+                respond(202, "text/plain", "")
+            }
+            (_, "tools/call") => echoed(&seen),
+            (_, other) => {
+                complain(format!("what is {other}?"));
+                refused(400, "no")
+            }
+        }
+    })
+    .await;
+    let (client, _) = connect(&target, None).await.unwrap();
+    assert_eq!((client.found().transport, client.revision()), ("streamable-http", Revision::V2025_11_25));
+    assert_eq!(client.session_id().as_deref(), Some("s-1"));
+    echo(&client, "one").await;
+    echo(&client, "two").await;
+    in_time("closed", client.close()).await;
+    assert_eq!(*complaints.lock().unwrap(), Vec::<String>::new());
+    let verbs = verbs.lock().unwrap();
+    let count = |what: &str| verbs.iter().filter(|verb| *verb == what).count();
+    assert_eq!((count("POST notifications/initialized"), count("POST tools/call")), (1, 2), "{verbs:?}");
+    assert_eq!(verbs.last().unwrap(), "DELETE ", "{verbs:?}");
+}
+
+#[tokio::test]
+async fn a_session_that_was_lost_is_opened_anew() {
+    let sessions = Arc::new(AtomicU32::new(0));
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let (counting, noting) = (Arc::clone(&sessions), Arc::clone(&calls));
+    let target = serve(move |seen| {
+        let session = format!("s-{}", counting.load(Ordering::SeqCst));
+        match seen.body["method"].as_str() {
+            Some("initialize") => {
+                let number = counting.fetch_add(1, Ordering::SeqCst) + 1;
+                opened(&seen, &format!("s-{number}"))
+            }
+            Some("server/discover") => refused(400, "Bad Request: Missing session ID"),
+            _ if !is_in(&seen, &session) => refused(404, "Session not found"),
+            _ if seen.verb == Verb::GET => respond(405, "text/plain", ""),
+            Some("tools/call") => {
+                let message = seen.body["params"]["arguments"]["message"].as_str().unwrap().to_owned();
+                if message == "forget" && session == "s-1" {
+                    // As after a restart: the session is gone, and the call was not taken.
+                    return refused(404, "Session not found");
+                }
+                noting.lock().unwrap().push(format!("{session} {message}"));
+                echoed(&seen)
+            }
+            _ => respond(202, "text/plain", ""),
+        }
+    })
+    .await;
+    let (client, _) = connect(&target, None).await.unwrap();
+    echo(&client, "before").await;
+    echo(&client, "forget").await;
+    assert_eq!(client.session_id().as_deref(), Some("s-2"));
+    echo(&client, "after").await;
+    in_time("closed", client.close()).await;
+    assert_eq!(sessions.load(Ordering::SeqCst), 2);
+    assert_eq!(*calls.lock().unwrap(), ["s-1 before", "s-2 forget", "s-2 after"]);
+}
+
+/// Events, then an end of the stream, in order or not.
+fn events(frames: &[String], broken: bool) -> Response<Body> {
+    let frames: Vec<_> = frames.iter().map(|frame| Ok(Frame::data(Bytes::from(frame.clone())))).collect();
+    let cut = stream::iter(broken.then_some(())).then(|()| async {
+        // What came before is written out when the body has nothing more for the moment.
+        tokio::task::yield_now().await;
+        Err(std::io::Error::other("cut"))
+    });
+    let body = BodyExt::boxed(StreamBody::new(Box::pin(stream::iter(frames).chain(cut))));
+    Response::builder().status(200).header("content-type", "text/event-stream").body(body).unwrap()
+}
+
+#[tokio::test]
+async fn a_stream_that_was_cut_is_resumed() {
+    for broken in [false, true] {
+        let (resumed, told) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None)));
+        let (noting, telling) = (Arc::clone(&resumed), Arc::clone(&told));
+        let pending = Mutex::new(Value::Null);
+        let target = serve(move |seen| {
+            let progress = |id: u32, token: &Value, retry: &str| {
+                let params = json!({ "progressToken": token, "progress": id });
+                let notice = json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params });
+                format!("id: e-{id}\n{retry}data: {notice}\n\n")
+            };
+            match (seen.verb.as_str(), seen.body["method"].as_str()) {
+                (_, Some("initialize")) => opened(&seen, "s-1"),
+                (_, Some("server/discover")) => refused(400, "Bad Request: Missing session ID"),
+                (_, Some("tools/call")) => {
+                    *pending.lock().unwrap() = seen.body.clone();
+                    *telling.lock().unwrap() = Some(std::time::Instant::now());
+                    let token = &seen.body["params"]["_meta"]["progressToken"];
+                    events(&["id: e-0\ndata:\n\n".into(), progress(1, token, "retry: 150\n")], broken)
+                }
+                ("GET", _) => {
+                    let Some(last) = seen.headers.get("last-event-id") else { return respond(405, "text/plain", "") };
+                    let waited = telling.lock().unwrap().unwrap().elapsed();
+                    noting.lock().unwrap().push((last.to_str().unwrap().to_owned(), waited));
+                    let asked = pending.lock().unwrap();
+                    let token = &asked["params"]["_meta"]["progressToken"];
+                    if last == "e-1" {
+                        // Cut once more before the answer.
+                        return events(&[progress(2, token, "")], broken);
+                    }
+                    let content = json!([{ "type": "text", "text": "at last" }]);
+                    let answer = json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "content": content } });
+                    events(&[format!("id: e-3\ndata: {answer}\n\n")], false)
+                }
+                _ => respond(202, "text/plain", ""),
+            }
+        })
+        .await;
+        let (client, witness) = connect(&target, None).await.unwrap();
+        assert_eq!(text(&call(&client, "slow", json!({})).await), "at last");
+        assert_eq!(witness.progress(), [1, 2]);
+        in_time("closed", client.close()).await;
+        let resumed = resumed.lock().unwrap();
+        assert_eq!(resumed.iter().map(|(last, _)| last.as_str()).collect::<Vec<_>>(), ["e-1", "e-2"]);
+        assert!(resumed[0].1 >= Duration::from_millis(150), "it did not wait as long as it was told: {resumed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_starts_slowly_is_not_mistaken_for_an_older_one() {
+    // It reads nothing until the client has given up waiting and tries a handshake, and then
+    // answers in order: first the question, then the handshake, which it does not take any more.
+    let script = r#"
+        discovery='"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{},"ttlMs":0,"cacheScope":"private"}'
+        asked=0
+        while read -r line; do
+          id=$(printf %s "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+          case "$line" in
+            *server/discover*) asked=$((asked + 1)); [ $asked = 1 ] && first=$id ||
+              printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$discovery" ;;
+            *'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$first" "$discovery"
+              printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"no","data":{"supported":["2026-07-28"],"requested":"2025-11-25"}}}\n' "$id" ;;
+          esac
+        done"#;
+    let target = Target::command("sh", ["-c", script]);
+    let settings = Settings { probe: Duration::from_secs(1), ..Settings::default() };
+    let options = Options { settings, ..Options::default() };
+    let client = in_time("connected", Client::connect(&target, options)).await.unwrap();
+    assert_eq!(client.revision(), Revision::NEWEST);
+    in_time("closed", client.close()).await;
+}

@@ -1,0 +1,197 @@
+// A server on @modelcontextprotocol/server 2.x: server2.mjs stdio | http PORT, then both | modern | handshake.
+//
+// `both` is what is done without the last word: both eras at one place. `modern` serves 2026-07-28 only, `handshake`
+// the revisions before it only. In the handshake era HTTP keeps sessions. The SDK has no HTTP+SSE.
+
+import { randomUUID } from 'node:crypto';
+import http from 'node:http';
+import { Readable } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import {
+    McpServer,
+    ResourceTemplate,
+    WebStandardStreamableHTTPServerTransport,
+    completable,
+    createMcpHandler,
+    inputRequired,
+    isLegacyRequest
+} from '@modelcontextprotocol/server';
+import { StdioServerTransport, serveStdio } from '@modelcontextprotocol/server/stdio';
+import { z } from 'zod';
+
+const CLOCK = 'test://clock';
+const CLOCK_MS = 300;
+const NAMES = ['Ada', 'Alan', 'Barbara'];
+const FORM = {
+    type: 'object',
+    properties: { name: { type: 'string' }, sure: { type: 'boolean' } },
+    required: ['name', 'sure']
+};
+
+let running = 0;
+// Those that are told when the clock moves, each as a function.
+const watchers = new Set();
+setInterval(() => watchers.forEach(tell => tell()), CLOCK_MS).unref();
+
+const text = value => ({ content: [{ type: 'text', text: value }] });
+
+// Asks by a result; the SDK turns that into a request in the middle of the call for clients of the handshake era.
+function asking(context, question, answered) {
+    const answer = context.mcpReq.inputResponses?.question;
+    return answer ? text(answered(answer)) : inputRequired({ inputRequests: { question } });
+}
+
+async function count({ to, delayMs }, context) {
+    const { signal, notify, _meta } = context.mcpReq;
+    running += 1;
+    try {
+        for (let step = 1; step <= to; step += 1) {
+            await sleep(delayMs, undefined, { signal });
+            if (_meta?.progressToken !== undefined) {
+                const params = { progressToken: _meta.progressToken, progress: step, total: to };
+                await notify({ method: 'notifications/progress', params });
+            }
+        }
+    } finally {
+        running -= 1;
+    }
+    return text(`counted to ${to}`);
+}
+
+function build() {
+    const capabilities = { logging: {}, resources: { subscribe: true }, tools: {}, prompts: {}, completions: {} };
+    const server = new McpServer({ name: 'server2', version: '2' }, { capabilities, instructions: 'For tests.' });
+    const tool = (name, inputSchema, run) => server.registerTool(name, { inputSchema: z.object(inputSchema) }, run);
+
+    tool('echo', { message: z.string() }, async ({ message }, context) => {
+        await context.mcpReq.log('info', `echo: ${message}`);
+        return text(message);
+    });
+    tool('count', { to: z.number().int(), delayMs: z.number().int() }, count);
+    tool('confirm', {}, (_, context) =>
+        asking(
+            context,
+            inputRequired.elicit({ message: 'Who are you?', requestedSchema: FORM }),
+            ({ action, content }) => JSON.stringify({ action, content })
+        )
+    );
+    tool('think', { prompt: z.string() }, ({ prompt }, context) => {
+        const messages = [{ role: 'user', content: { type: 'text', text: prompt } }];
+        return asking(context, inputRequired.createMessage({ messages, maxTokens: 100 }), ({ content }) => content.text);
+    });
+    tool('where', {}, (_, context) =>
+        asking(context, inputRequired.listRoots(), ({ roots }) => JSON.stringify(roots.map(root => root.uri)))
+    );
+    tool('fail', {}, () => ({ ...text('on purpose'), isError: true }));
+    tool('crash', {}, () => process.exit(3));
+    const outputSchema = z.object({ running: z.number().int() });
+    server.registerTool('structured', { inputSchema: z.object({}), outputSchema }, () => {
+        const structuredContent = { running };
+        return { ...text(JSON.stringify(structuredContent)), structuredContent };
+    });
+
+    const contents = (uri, value) => ({ contents: [{ uri: uri.href, text: value }] });
+    server.registerResource('static', 'test://static', {}, uri => contents(uri, 'always the same'));
+    server.registerResource('clock', CLOCK, {}, uri => contents(uri, 'tick'));
+    const template = new ResourceTemplate('test://item/{id}', { list: undefined });
+    server.registerResource('item', template, {}, (uri, { id }) => contents(uri, `item ${id}`));
+
+    const name = completable(z.string(), value => NAMES.filter(candidate => candidate.startsWith(value)));
+    server.registerPrompt('greet', { argsSchema: z.object({ name }) }, args => ({
+        messages: [{ role: 'user', content: { type: 'text', text: `Hello, ${args.name}` } }]
+    }));
+
+    const tell = () => server.server.sendResourceUpdated({ uri: CLOCK }).catch(() => watchers.delete(tell));
+    server.server.setRequestHandler('resources/subscribe', ({ params }) => {
+        if (params.uri === CLOCK) watchers.add(tell);
+        return {};
+    });
+    server.server.setRequestHandler('resources/unsubscribe', () => {
+        watchers.delete(tell);
+        return {};
+    });
+    server.server.onclose = () => watchers.delete(tell);
+    return { server, tell };
+}
+
+async function overStdio(eras) {
+    if (eras === 'handshake') {
+        await build().server.connect(new StdioServerTransport());
+        return;
+    }
+    const factory = ({ era }) => {
+        const { server, tell } = build();
+        // In the newest era the SDK passes a change on to those that listen for it, and to nobody else.
+        if (era === 'modern') watchers.add(tell);
+        return server;
+    };
+    serveStdio(factory, { legacy: eras === 'modern' ? 'reject' : 'serve' });
+}
+
+const sessions = new Map();
+
+// The handshake era, with sessions.
+async function inSession(request) {
+    const id = request.headers.get('mcp-session-id');
+    if (id !== null) {
+        const known = sessions.get(id);
+        return known ? known.handleRequest(request) : Response.json(refusal('Session not found'), { status: 404 });
+    }
+    const transport = new WebStandardStreamableHTTPServerTransport({
+        sessionIdGenerator: randomUUID,
+        onsessioninitialized: opened => void sessions.set(opened, transport),
+        onsessionclosed: closed => void sessions.delete(closed)
+    });
+    await build().server.connect(transport);
+    return transport.handleRequest(request);
+}
+
+const refusal = message => ({ jsonrpc: '2.0', id: null, error: { code: -32001, message } });
+
+async function overHttp(eras, port) {
+    const modern = createMcpHandler(() => build().server, { legacy: 'reject' });
+    watchers.add(() => modern.notify.resourceUpdated(CLOCK));
+    const answer = async request => {
+        if (eras === 'handshake') return inSession(request);
+        if (eras === 'both' && (await isLegacyRequest(request))) return inSession(request);
+        return modern.fetch(request);
+    };
+    const listener = http.createServer(async (incoming, outgoing) => {
+        if (incoming.url !== '/mcp') {
+            outgoing.writeHead(404).end();
+            return;
+        }
+        const gone = new AbortController();
+        outgoing.on('close', () => gone.abort());
+        const bodied = incoming.method === 'POST';
+        const request = new Request(`http://${incoming.headers.host}/mcp`, {
+            method: incoming.method,
+            headers: incoming.headers,
+            body: bodied ? Readable.toWeb(incoming) : undefined,
+            duplex: 'half',
+            signal: gone.signal
+        });
+        const response = await answer(request);
+        outgoing.writeHead(response.status, Object.fromEntries(response.headers));
+        outgoing.flushHeaders();
+        if (!response.body) {
+            outgoing.end();
+            return;
+        }
+        const body = Readable.fromWeb(response.body);
+        // Cancels what the SDK still does for a client that went away.
+        outgoing.on('close', () => body.destroy());
+        body.on('error', () => outgoing.destroy()).pipe(outgoing);
+    });
+    listener.listen(port, '127.0.0.1', () => console.log(`listening on ${listener.address().port}`));
+}
+
+const [transport, ...rest] = process.argv.slice(2);
+const port = transport === 'http' ? Number(rest.shift()) : 0;
+const eras = rest.shift() ?? 'both';
+if (!['stdio', 'http'].includes(transport) || !['both', 'modern', 'handshake'].includes(eras) || Number.isNaN(port)) {
+    console.error('usage: server2.mjs stdio | http PORT, then both | modern | handshake');
+    process.exit(2);
+}
+await (transport === 'http' ? overHttp(eras, port) : overStdio(eras));
