@@ -20,7 +20,8 @@
 //!
 //! Transport, era and revision are found out; [`Options`] can pin them. What the server asks
 //! (sampling, elicitation, roots) goes to the [`Host`], whether it comes as a request during the
-//! call or as a result that asks for input.
+//! call or as a result that asks for input. `examples/conformance_client.rs` is a whole program with
+//! one.
 
 mod host;
 mod listening;

@@ -140,17 +140,18 @@ pub fn read_handshake(result: &Raw) -> Result<Introduction, String> {
 }
 
 /// Reads the answer to `server/discover`, or what came instead of one. Only codes that this era
-/// alone has are a sign of it; every other error says that the method is not known.
-pub fn verdict(outcome: &Outcome, asked: Revision) -> Verdict {
+/// alone has are a sign of it; every other error says that the method is not known. `again` is
+/// whether it may still be asked again.
+pub fn verdict(outcome: &Outcome, again: bool) -> Verdict {
     match outcome {
         Ok(result) => discovered(result),
         Err(error) if error.code() == code::UNSUPPORTED_VERSION => {
             let supported: Vec<String> = data_list(error, "supported");
+            let handshake = offers_handshake(&supported);
             match best(&supported) {
-                Some(revision) if revision != asked => Verdict::Renegotiate(revision),
-                _ if supported.iter().any(|name| Revision::parse(name).is_some_and(|r| r.era() == Era::Handshake)) => {
-                    Verdict::Handshake(format!("it offers {}", supported.join(", ")))
-                }
+                // Even when it is the one that was asked for: what it offers counts, not why it refused.
+                Some(revision) if again || !handshake => Verdict::Renegotiate(revision),
+                _ if handshake => Verdict::Handshake(format!("it offers {}", supported.join(", "))),
                 _ => Verdict::Stranger(supported),
             }
         }
@@ -166,8 +167,7 @@ fn discovered(result: &Raw) -> Verdict {
         _ => return Verdict::Handshake("its answer to `server/discover` names no versions".into()),
     };
     let Some(revision) = best(&offered) else {
-        let handshake = offered.iter().any(|name| Revision::parse(name).is_some_and(|r| r.era() == Era::Handshake));
-        return if handshake {
+        return if offers_handshake(&offered) {
             Verdict::Handshake(format!("it offers {} only", offered.join(", ")))
         } else {
             Verdict::Stranger(offered)
@@ -186,6 +186,10 @@ fn discovered(result: &Raw) -> Verdict {
 fn best(names: &[String]) -> Option<Revision> {
     let known = names.iter().filter_map(|name| Revision::parse(name));
     known.filter(|revision| revision.era() == Era::PerRequest).max()
+}
+
+fn offers_handshake(names: &[String]) -> bool {
+    names.iter().any(|name| Revision::parse(name).is_some_and(|revision| revision.era() == Era::Handshake))
 }
 
 fn data_list(error: &ErrorObject, key: &str) -> Vec<String> {
@@ -291,12 +295,13 @@ mod tests {
             let error = ErrorObject::new(code, "m");
             Err(data.map_or(error.clone(), |data| error.with_data(raw(data))))
         };
-        let kind = |outcome: Outcome| match verdict(&outcome, Revision::NEWEST) {
+        let kind_when = |outcome: Outcome, again: bool| match verdict(&outcome, again) {
             Verdict::PerRequest(_) => "per-request",
             Verdict::Renegotiate(_) => "renegotiate",
             Verdict::Handshake(_) => "handshake",
             Verdict::Stranger(_) => "stranger",
         };
+        let kind = |outcome: Outcome| kind_when(outcome, true);
         assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2025-11-25","2026-07-28"]}"#))), "per-request");
         assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2025-11-25"]}"#))), "handshake");
         assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2099-01-01"]}"#))), "stranger");
@@ -305,6 +310,11 @@ mod tests {
         assert_eq!(kind(error(-32602, None)), "handshake");
         assert_eq!(kind(error(-32022, Some(r#"{"supported":["2025-06-18"]}"#))), "handshake");
         assert_eq!(kind(error(-32022, Some(r#"{"supported":["2099-01-01"]}"#))), "stranger");
+        // The revision that was just refused is worth a second try, but not a third.
+        assert_eq!(kind(error(-32022, Some(r#"{"supported":["2026-07-28"]}"#))), "renegotiate");
+        let both = || error(-32022, Some(r#"{"supported":["2025-11-25","2026-07-28"]}"#));
+        assert_eq!(kind(both()), "renegotiate");
+        assert_eq!(kind_when(both(), false), "handshake");
     }
 
     #[test]

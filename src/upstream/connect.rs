@@ -171,14 +171,14 @@ impl Attempt<'_> {
     /// Asks a two-way connection what it is.
     async fn discover(&self, duplex: &Duplex, patience: Duration) -> Result<Verdict> {
         let mut revision = self.settings.revision.unwrap_or(Revision::NEWEST);
-        for _ in 0..2 {
+        for again in [true, false] {
             let params = outgoing::params(None, revision, self.speaker, &Extras::default());
             let replies = duplex.call(Method::Discover, params, None, revision);
             let outcome = answer(replies, patience, "`server/discover`").await?;
             if duplex.is_closed() {
                 return Err(duplex.closed().await);
             }
-            match outgoing::verdict(&outcome, revision) {
+            match outgoing::verdict(&outcome, again) {
                 Verdict::Renegotiate(other) => revision = other,
                 verdict => return Ok(verdict),
             }
@@ -188,12 +188,12 @@ impl Attempt<'_> {
 
     async fn discover_http(&self, http: &Http) -> Result<Verdict> {
         let mut revision = self.settings.revision.unwrap_or(Revision::NEWEST);
-        for _ in 0..2 {
+        for again in [true, false] {
             match http.probe(revision).await? {
                 Probed::Status(status) => {
                     return Ok(Verdict::Handshake(format!("it answered `server/discover` with {status}")));
                 }
-                Probed::Outcome(outcome) => match outgoing::verdict(&outcome, revision) {
+                Probed::Outcome(outcome) => match outgoing::verdict(&outcome, again) {
                     Verdict::Renegotiate(other) => revision = other,
                     verdict => return Ok(verdict),
                 },

@@ -35,6 +35,8 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const RETRY: Duration = Duration::from_millis(1000);
 /// The longest that a server may make us wait.
 const RETRY_CAP: Duration = Duration::from_secs(30);
+/// How long a new session is held back until its listening stream is there.
+const HEAD_START: Duration = Duration::from_millis(1000);
 /// How often a stream that breaks at once is resumed before it is given up.
 pub(super) const RESUMES: u32 = 5;
 
@@ -201,7 +203,12 @@ impl Http {
             state.generation += 1;
         }
         self.notify(&Notification::new(Notice::Initialized, None)).await?;
-        self.listen();
+        let listening = self.listen();
+        if self.speaker.capabilities.entries().next().is_some() {
+            // Some servers ask on this stream even during a call, and lose what they ask before it
+            // is there. Others do not answer it before they have something to say.
+            let _ = tokio::time::timeout(HEAD_START, listening).await;
+        }
         Ok(introduction)
     }
 
@@ -371,13 +378,16 @@ impl Http {
         }
     }
 
-    /// Listens for what belongs to no call, where the server offers it.
-    fn listen(self: &Arc<Self>) {
-        let task = tokio::spawn(listen(Arc::downgrade(self)));
+    /// Listens for what belongs to no call, where the server offers it. What is given back ends
+    /// when the server has answered.
+    fn listen(self: &Arc<Self>) -> oneshot::Receiver<()> {
+        let (answered, listening) = oneshot::channel();
+        let task = tokio::spawn(listen(Arc::downgrade(self), answered));
         let before = self.lock().listening.replace(task.abort_handle());
         if let Some(before) = before {
             before.abort();
         }
+        listening
     }
 
     /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
@@ -450,7 +460,8 @@ fn headers_for(extra: &[(String, String)]) -> HeaderMap {
 }
 
 /// Reads the stream that belongs to no call, as long as somebody holds the connection.
-async fn listen(http: std::sync::Weak<Http>) {
+async fn listen(http: std::sync::Weak<Http>, answered: oneshot::Sender<()>) {
+    let mut answered = Some(answered);
     let mut last: Option<String> = None;
     let mut wait = RETRY;
     let mut failures = 0;
@@ -458,6 +469,7 @@ async fn listen(http: std::sync::Weak<Http>) {
         let Some(strong) = http.upgrade() else { return };
         let opened = strong.open_stream(last.as_deref()).await;
         drop(strong);
+        drop(answered.take());
         let mut events = match opened {
             Ok(Some(events)) => events,
             Ok(None) => return, // it has none

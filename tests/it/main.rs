@@ -6,9 +6,11 @@
 mod checklist;
 mod children;
 mod cli;
+mod conformance;
 mod elements;
 mod harness;
 mod limits;
+mod listening;
 mod peers;
 mod per_request;
 mod process;

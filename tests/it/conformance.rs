@@ -1,0 +1,194 @@
+//! The official conformance suite, with our client under test.
+//!
+//! The suite plays a server for each of its scenarios and runs `examples/conformance_client.rs`
+//! against it. What is known to fail stands in `tests/conformance/client-expected-failures.yml`,
+//! with the reason; the suite itself is strict about that file: a failure that is not listed is
+//! one, and so is an entry that passes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::sync::Mutex;
+
+use crate::peers::installed;
+
+/// A suite is done in a few seconds; each scenario has half a minute by the suite's own clock.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The suite of what belongs to no revision.
+const EXTENSIONS: &str = "extensions";
+
+/// What passes of the suite of each revision. Everything else that belongs to it is listed as an
+/// expected failure.
+const PASSING: [(&str, &[&str]); 5] = [
+    ("2025-03-26", &[]),
+    ("2025-06-18", &["initialize", "tools_call"]),
+    (
+        "2025-11-25",
+        &[
+            "elicitation-sep1034-client-defaults",
+            "initialize",
+            "json-schema-2020-12-preservation",
+            "sse-retry",
+            "tools_call",
+        ],
+    ),
+    (
+        "2026-07-28",
+        &[
+            "http-custom-headers",
+            "http-invalid-tool-headers",
+            "http-standard-headers",
+            "json-schema-2020-12-preservation",
+            "json-schema-ref-no-deref",
+            "request-metadata",
+            "sep-2322-client-request-state",
+            "tools_call",
+        ],
+    ),
+    (EXTENSIONS, &[]),
+];
+
+/// What the suite does not ask of older revisions, but what must hold there just as well.
+const BEYOND: [(&str, &[&str]); 2] = [
+    ("2025-03-26", &["json-schema-2020-12-preservation", "sse-retry", "tools_call"]),
+    ("2025-06-18", &["elicitation-sep1034-client-defaults", "json-schema-2020-12-preservation", "sse-retry"]),
+];
+
+fn expected_failures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/client-expected-failures.yml")
+}
+
+/// The folder of the examples, which lies beside the one of the tests.
+fn examples() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().and_then(Path::parent).unwrap().join("examples");
+    // Cargo builds examples for the whole of the tests, but not for a selection of them.
+    let advice = "is the client built? `cargo test` does that, otherwise `cargo build --examples`";
+    let built = fs::metadata(folder.join("conformance_client")).and_then(|client| client.modified()).expect(advice);
+    let sources = fs::read_to_string(folder.join("conformance_client.d")).expect(advice);
+    for source in sources.split_whitespace().skip(1) {
+        let changed = fs::metadata(source).and_then(|source| source.modified());
+        assert!(changed.map_or(true, |changed| changed <= built), "{source} is newer than the client; {advice}");
+    }
+    folder
+}
+
+/// A fresh folder for the results of one run.
+fn results(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance-client").join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// What a run of the suite came to.
+struct Run {
+    success: bool,
+    /// What it printed.
+    text: String,
+    /// Where it left what it saw.
+    results: PathBuf,
+}
+
+impl Run {
+    /// Runs the suite, with the client's `options` and with `arguments` of its own.
+    async fn new(name: &str, options: &str, arguments: &[&str]) -> Self {
+        // A suite starts all of its clients together, which is enough at a time.
+        static ONE: Mutex<()> = Mutex::const_new(());
+        let place = tokio::task::spawn_blocking(installed).await.unwrap();
+        let _one = ONE.lock().await;
+        let modules = place.join("node/node_modules/.bin");
+        let results = results(name);
+        let mut command = Command::new(modules.join("node"));
+        command.arg(modules.join("conformance")).arg("client");
+        // The suite splits the command at spaces, of which the path to it may have some.
+        command.arg("--command").arg(format!("./conformance_client{options}")).current_dir(examples());
+        command.args(arguments).arg("--output-dir").arg(&results);
+        // Clients that outlive the suite soon end as well: their server is gone.
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("an end in time").unwrap();
+        let text = [output.stdout, output.stderr].map(|part| String::from_utf8_lossy(&part).into_owned()).join("\n");
+        Self { success: output.status.success(), text, results }
+    }
+
+    /// The scenarios that were run, and whether each passed: some check did, and none failed.
+    fn verdicts(&self) -> Vec<(&str, bool)> {
+        let verdict = |line| {
+            let (_, line) = str::split_once(line, ' ')?;
+            let (scenario, counts) = line.split_once(": ")?;
+            let (passed, rest) = counts.split_once(" passed, ")?;
+            let passed: u32 = passed.parse().ok()?;
+            Some((scenario, passed > 0 && rest == "0 failed"))
+        };
+        let summary = self.text.lines().skip_while(|line| !line.contains("SUITE SUMMARY"));
+        summary.skip(1).take_while(|line| !line.starts_with("Total:")).filter_map(verdict).collect()
+    }
+
+    /// Whether the client came to its own end in a scenario. A suite looks only at what arrives.
+    fn client_was_done(&self, scenario: &str) -> bool {
+        let folders = fs::read_dir(&self.results).unwrap().map(|entry| entry.unwrap().path());
+        let of_scenario = |folder: &PathBuf| {
+            let name = folder.file_name().unwrap().to_string_lossy();
+            name.strip_prefix(scenario).is_some_and(|time| time.starts_with("-20"))
+        };
+        let folder = folders.into_iter().find(of_scenario).expect("results of the scenario");
+        fs::read_to_string(folder.join("stdout.txt")).unwrap().ends_with("done\n")
+    }
+}
+
+/// Runs every suite; gives back what failed.
+async fn suites(options: &str) -> BTreeSet<String> {
+    let expected = expected_failures();
+    let mut failed = BTreeSet::new();
+    for (suite, passing) in PASSING {
+        let mut arguments = vec!["--expected-failures", expected.to_str().unwrap(), "--suite"];
+        match suite {
+            EXTENSIONS => arguments.push(EXTENSIONS),
+            revision => arguments.extend(["all", "--spec-version", revision]),
+        }
+        let name = format!("{suite}{options}");
+        let run = Run::new(&name, options, &arguments).await;
+        assert!(run.success, "{name}:\n{}", run.text);
+        let verdicts = run.verdicts();
+        let mut passed: Vec<&str> = verdicts.iter().filter(|(_, passed)| *passed).map(|(name, _)| *name).collect();
+        passed.sort_unstable();
+        assert_eq!(passed, passing, "{name}:\n{}", run.text);
+        for scenario in passed {
+            assert!(run.client_was_done(scenario), "{name} {scenario}:\n{}", run.text);
+        }
+        failed.extend(verdicts.iter().filter(|(_, passed)| !passed).map(|(name, _)| (*name).to_owned()));
+    }
+    failed
+}
+
+#[tokio::test]
+async fn our_client_passes_what_is_not_listed() {
+    let failed = suites("").await;
+    // The suite does not mind an entry that it never runs.
+    let list = fs::read_to_string(expected_failures()).unwrap();
+    let listed = list.lines().filter_map(|line| line.trim().strip_prefix("- "));
+    let listed: BTreeSet<String> = listed.map(|entry| entry.split(" #").next().unwrap().trim().to_owned()).collect();
+    assert_eq!(listed, failed);
+}
+
+#[tokio::test]
+async fn our_client_passes_the_same_without_being_told_the_revision() {
+    suites(" --probe").await;
+}
+
+#[tokio::test]
+async fn our_client_passes_more_than_older_revisions_are_asked() {
+    for (revision, scenarios) in BEYOND {
+        for scenario in scenarios {
+            let name = format!("{revision}-{scenario}");
+            let arguments = ["--scenario", scenario, "--spec-version", revision, "--force"];
+            let run = Run::new(&name, "", &arguments).await;
+            assert!(run.success, "{name}:\n{}", run.text);
+        }
+    }
+}
