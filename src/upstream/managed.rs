@@ -12,6 +12,7 @@ use super::connection::Connection;
 use super::health::{Health, Phase};
 use super::target::{Settings, Target};
 use super::{Unsolicited, connect};
+use crate::dialect::Revision;
 use crate::dialect::outgoing::Speaker;
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{Call, Caller, Client};
@@ -114,14 +115,18 @@ impl Managed {
 impl Keeper {
     async fn run(self) {
         let mut failures = 0;
+        // What was found the last time, which spares the next start the asking.
+        let mut known: Option<Revision> = None;
         loop {
+            let settings = Settings { revision: self.settings.revision.or(known), ..self.settings.clone() };
             let opened = tokio::select! {
-                opened = Connection::open(&self.target, self.settings.clone(), self.speaker.clone(), self.unsolicited.clone()) => opened,
+                opened = Connection::open(&self.target, settings, self.speaker.clone(), self.unsolicited.clone()) => opened,
                 () = self.stop.cancelled() => return,
             };
             match opened {
                 Ok(connection) => {
                     failures = 0;
+                    known = Some(connection.revision());
                     self.become_phase(Phase::Ready, None);
                     self.health.send_modify(|health| health.connects += 1);
                     if self.health.borrow().connects > 1 {
@@ -141,6 +146,10 @@ impl Keeper {
                     tracing::warn!(target = %self.target, %why, "the upstream is lost; it is connected anew");
                     self.become_phase(Phase::Starting, Some(why.to_string()));
                     connection.close().await;
+                }
+                // It may have become another server meanwhile: what it is has to be found out anew.
+                Err(error) if known.take().is_some() && !error.may_retry() => {
+                    tracing::info!(target = %self.target, %error, "the upstream is not what it was");
                 }
                 Err(error) => {
                     failures += 1;

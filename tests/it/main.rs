@@ -11,6 +11,7 @@ mod elements;
 mod harness;
 mod limits;
 mod listening;
+mod outbound;
 mod peers;
 mod per_request;
 mod process;

@@ -1,0 +1,58 @@
+//! A tour of the library: a gateway in this process, and a client that uses it.
+//!
+//! Run it with `cargo run --example tour`.
+
+use std::sync::Arc;
+
+use rialto::app::{App, Settings};
+use rialto::client::{Answering, Client, Host, Options};
+use rialto::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
+use rialto::upstream::Target;
+use serde_json::json;
+
+/// Prints progress, and answers no questions.
+struct Printer;
+
+impl Host for Printer {
+    fn capabilities(&self) -> Raw {
+        Raw::empty()
+    }
+
+    fn notice(&self, notification: &Notification) {
+        if let (Notice::Progress, Some(params)) = (&notification.notice, &notification.params) {
+            println!("  progress: {params}");
+        }
+    }
+
+    fn ask<'a>(&'a self, method: &'a Method, _: Option<&'a Raw>) -> Answering<'a> {
+        Box::pin(async move { Err(ErrorObject::new(code::METHOD_NOT_FOUND, format!("nobody answers {method} here"))) })
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // The caller chooses the port and says when to stop; the system chooses here.
+    let gateway = App::bind(Settings { listen: ([127, 0, 0, 1], 0).into(), ..Settings::default() }).await?;
+    let url = format!("http://{}/mcp", gateway.address());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(gateway.run(async {
+        let _ = stopped.await;
+    }));
+
+    let options = Options { host: Arc::new(Printer), ..Options::default() };
+    let client = Client::connect(&Target::url(&url)?, options).await?;
+    println!("{url} speaks {} over {}", client.revision(), client.found().transport);
+    for tool in client.tools().await? {
+        println!("  tool: {}", tool.get("name").unwrap_or_else(Raw::empty));
+    }
+    let found = client.call_tool("getElement", Raw::of(&json!({ "name": "Au" }))).await?;
+    println!("{}", found.at(&["structuredContent", "content"]).unwrap_or_else(Raw::empty));
+    client.call_tool("surveyElements", Raw::of(&json!({ "count": 3, "delayMs": 10 }))).await?;
+    client.close().await;
+
+    // Dropping the sender would do as well.
+    let _ = stop.send(());
+    let clean = serving.await?;
+    println!("stopped, and nothing had to be cut off: {clean}");
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! What leaves the process: redirects, credentials, and how patient we are.
+
+use std::time::Duration;
+
+use rialto::client::{Client, Options};
+use rialto::error::Kind;
+use rialto::protocol::{Method, Raw};
+use rialto::upstream::{Settings, Target};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::harness::Rialto;
+
+/// A server that answers every request with the same bytes, and tells what it was sent.
+async fn answering(answer: String) -> (String, mpsc::UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (sender, received) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut bytes = vec![0; 65536];
+            let length = stream.read(&mut bytes).await.unwrap_or(0);
+            let _ = sender.send(String::from_utf8_lossy(&bytes[..length]).into_owned());
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    (address, received)
+}
+
+fn redirect(to: &str) -> String {
+    format!("HTTP/1.1 307 Temporary Redirect\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+}
+
+#[tokio::test]
+async fn a_redirect_elsewhere_is_refused_and_takes_no_credentials_along() {
+    let (other, mut seen_there) = answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".into()).await;
+    let (first, mut seen) = answering(redirect(&format!("http://{other}/mcp"))).await;
+    let target =
+        Target::url(&format!("http://{first}/mcp")).unwrap().with_header("Authorization", "Bearer s3cret").unwrap();
+    let error = Client::connect(&target, Options::default()).await.err().unwrap();
+    assert_eq!(error.kind(), Kind::Protocol);
+    assert!(error.to_string().contains("another origin"), "{error}");
+    assert!(seen.recv().await.unwrap().contains("s3cret"));
+    assert!(seen_there.try_recv().is_err(), "the other one was never asked");
+}
+
+#[tokio::test]
+async fn a_redirect_that_goes_round_and_round_ends() {
+    let (address, _seen) = answering(redirect("/mcp/")).await;
+    let error = Client::connect(&Target::url(&format!("http://{address}/mcp")).unwrap(), Options::default())
+        .await
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("again and again"), "{error}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_silent_for_too_long_is_given_up() {
+    let mut rialto = Rialto::start().await;
+    for (revision, progress) in [("2025-11-25", false), ("2026-07-28", false), ("2025-11-25", true)] {
+        let settings = Settings {
+            revision: rialto::dialect::Revision::parse(revision),
+            call: Duration::from_millis(300),
+            call_cap: Duration::from_millis(900),
+            ..Settings::default()
+        };
+        let options = Options { settings, ..Options::default() };
+        let client = Client::connect(&Target::url(&rialto.url("/mcp")).unwrap(), options).await.unwrap();
+        // One is silent; the other reports progress all the time, and takes too long in all.
+        let delay = if progress { 50 } else { 5000 };
+        let params = json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": delay } });
+        let error = client.request(Method::ToolsCall, Some(Raw::of(&params))).await.unwrap_err();
+        let limit = if progress { "900ms" } else { "300ms" };
+        assert!(error.to_string().contains("timed out") && error.to_string().contains(limit), "{error}");
+        client.close().await;
+    }
+    rialto.begin_stop();
+    assert!(rialto.stopped().await, "the calls were cancelled at the server");
+}
+
+#[tokio::test]
+async fn refusals_are_explained() {
+    for (answer, kind, word) in [
+        (
+            "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+            Kind::Credentials,
+            "credentials",
+        ),
+        (
+            "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\nconnection: close\r\n\r\nbusy",
+            Kind::Status(503),
+            "busy",
+        ),
+        ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", Kind::Status(404), "404"),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>",
+            Kind::Protocol,
+            "no answer",
+        ),
+    ] {
+        let (address, _seen) = answering(answer.into()).await;
+        let target = Target::url(&format!("http://{address}/mcp")).unwrap();
+        let error = Client::connect(&target, Options::default()).await.err().unwrap();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    for bad in ["", "x", "ftp://h/x", "http://", "http://user:secret@h/mcp"] {
+        let error = Target::url(bad).unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage, "{bad}");
+    }
+}
