@@ -133,7 +133,7 @@ impl Attempt<'_> {
         if address.transport == Some(HttpTransport::Sse) {
             return self.sse(address, "the transport is pinned".into()).await;
         }
-        let http = Http::new(address, self.settings, self.speaker.clone(), self.unsolicited.clone())?;
+        let http = Http::new(address, self.settings, self.speaker.clone(), self.unsolicited.clone());
         let pinned = self.settings.revision;
         let why = if pinned.is_some_and(|revision| revision.facts().sessions) {
             "the revision is pinned".to_owned()

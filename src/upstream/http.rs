@@ -84,9 +84,9 @@ impl Http {
         settings: &Settings,
         speaker: Speaker,
         unsolicited: mpsc::Sender<Unsolicited>,
-    ) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self {
-            web: Web::new(address.url.clone(), address.headers.clone(), settings)?,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            web: Web::new(address.url.clone(), address.headers.clone(), settings),
             settings: settings.clone(),
             speaker,
             state: Mutex::default(),
@@ -94,7 +94,7 @@ impl Http {
             unsolicited,
             reopening: tokio::sync::Mutex::default(),
             revision: OnceLock::new(),
-        }))
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

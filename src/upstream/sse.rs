@@ -31,7 +31,7 @@ impl Sse {
         settings: &Settings,
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Self> {
-        let web = Arc::new(Web::new(address.url.clone(), address.headers.clone(), settings)?);
+        let web = Arc::new(Web::new(address.url.clone(), address.headers.clone(), settings));
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         let response = web.send(Verb::GET, headers, Bytes::new(), settings.probe).await?;

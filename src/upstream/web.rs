@@ -39,9 +39,9 @@ pub(super) struct Web {
 }
 
 impl Web {
-    pub(super) fn new(url: Uri, headers: HeaderMap, settings: &Settings) -> Result<Self> {
-        let pool = pool(settings.connect)?;
-        Ok(Self { pool, url: Mutex::new(url), headers, connect: settings.connect, limit: settings.message_bytes })
+    pub(super) fn new(url: Uri, headers: HeaderMap, settings: &Settings) -> Self {
+        let pool = pool(settings.connect);
+        Self { pool, url: Mutex::new(url), headers, connect: settings.connect, limit: settings.message_bytes }
     }
 
     /// Where requests go.
@@ -133,24 +133,33 @@ impl Web {
 
 /// The pool that everything with the same patience shares, so that many sessions with one server
 /// use few connections.
-fn pool(connect: Duration) -> Result<Pool> {
+fn pool(connect: Duration) -> Pool {
     static POOLS: Mutex<BTreeMap<Duration, Pool>> = Mutex::new(BTreeMap::new());
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(pool) = pools.get(&connect) {
-        return Ok(pool.clone());
+        return pool.clone();
     }
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(connect));
-    let builder = HttpsConnectorBuilder::new().with_native_roots();
-    let builder = builder
-        .map_err(|error| Error::new(Kind::Unreachable, format!("the system's TLS roots cannot be read: {error}")))?;
+    let builder = HttpsConnectorBuilder::new().with_native_roots().unwrap_or_else(|error| {
+        // A system without roots can still reach what needs none; TLS will say that it trusts nobody.
+        tracing::warn!(%error, "the system's TLS roots cannot be read; no HTTPS server will be trusted");
+        HttpsConnectorBuilder::new().with_tls_config(trusting_nobody())
+    });
     let connector = builder.https_or_http().enable_http1().wrap_connector(tcp);
     let pool: Pool =
         Client::builder(TokioExecutor::new()).pool_idle_timeout(IDLE).pool_timer(TokioTimer::new()).build(connector);
     pools.insert(connect, pool.clone());
-    Ok(pool)
+    pool
+}
+
+fn trusting_nobody() -> rustls::ClientConfig {
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.expect("the provider has the usual versions");
+    config.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
 }
 
 fn unreachable(url: &Uri, error: &hyper_util::client::legacy::Error) -> Error {
