@@ -4,6 +4,7 @@
 //! The body is the truth. A mirrored header is only ever compared with it.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -113,6 +114,17 @@ pub fn mirrors(schema: &Raw) -> Result<Vec<Mirror>, String> {
         walk(schema, Some(&mut Vec::new()), &mut found)?;
     }
     Ok(found)
+}
+
+/// The arguments that each tool of a list wants mirrored. Tools whose annotations are not allowed
+/// are not among them.
+pub fn mirrors_of_tools(list: &Raw) -> HashMap<String, Vec<Mirror>> {
+    let tools = list.get("tools").map(|tools| tools.items()).unwrap_or_default();
+    let mirrored = |tool: &Raw| {
+        let name = tool.get("name")?.text()?.into_owned();
+        Some((name, mirrors(&tool.get("inputSchema")?).ok()?))
+    };
+    tools.iter().filter_map(mirrored).collect()
 }
 
 fn find(text: &[u8], word: &[u8]) -> bool {

@@ -73,7 +73,7 @@ impl Group {
             name: name.into(),
             families: Family::ALL.map(|family| server.capabilities.get(family.as_str()).is_some()),
             server,
-            mirrors: upstream.tools().as_ref().map(mirrors_of).unwrap_or_default(),
+            mirrors: upstream.tools().as_ref().map(headers::mirrors_of_tools).unwrap_or_default(),
             upstream,
             changes: broadcast::Sender::new(CHANGES_WAITING),
             closing,
@@ -165,16 +165,4 @@ fn changeable(server: &Server) -> Server {
         }
     }
     Server { capabilities, ..server.clone() }
-}
-
-/// The arguments that the tools of a list want mirrored. A tool whose annotations are not
-/// allowed has none.
-fn mirrors_of(list: &Raw) -> HashMap<String, Vec<Mirror>> {
-    let tools = list.get("tools").map(|tools| tools.items()).unwrap_or_default();
-    let mirrored = |tool: Raw| {
-        let name = tool.get("name")?.text()?.into_owned();
-        let mirrors = headers::mirrors(&tool.get("inputSchema")?).ok()?;
-        (!mirrors.is_empty()).then_some((name, mirrors))
-    };
-    tools.into_iter().filter_map(mirrored).collect()
 }

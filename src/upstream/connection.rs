@@ -213,7 +213,7 @@ impl Connection {
             let params = cursor.take().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish());
             let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call), None, &[]);
             let Ok(Ok(page)) = connect::answer(replies, self.settings.call, "`tools/list`").await else { break };
-            known.extend(mirrors_in(&page));
+            known.extend(headers::mirrors_of_tools(&page));
             cursor = page.get("nextCursor");
             if cursor.is_none() {
                 break;
@@ -229,7 +229,7 @@ impl Connection {
             return page.clone();
         }
         let mut known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_default().extend(mirrors_in(page));
+        known.get_or_insert_default().extend(headers::mirrors_of_tools(page));
         let tools = page.get("tools").map(|tools| tools.items()).unwrap_or_default();
         let allowed = |tool: &&Raw| match tool.get("inputSchema").map(|schema| headers::mirrors(&schema)) {
             Some(Err(why)) => {
@@ -244,15 +244,6 @@ impl Connection {
         }
         page.edit().set("tools", Raw::of(&kept)).finish()
     }
-}
-
-fn mirrors_in(page: &Raw) -> HashMap<String, Vec<Mirror>> {
-    let tools = page.get("tools").map(|tools| tools.items()).unwrap_or_default();
-    let mirrored = |tool: &Raw| {
-        let name = tool.get("name")?.text()?.into_owned();
-        Some((name, headers::mirrors(&tool.get("inputSchema")?).ok()?))
-    };
-    tools.iter().filter_map(mirrored).collect()
 }
 
 /// One call, over as many rounds as it takes.
