@@ -270,24 +270,27 @@ impl Session {
     /// call may use it.
     pub async fn deliver(&self, stream: Stream, message: Bytes) {
         let patience = Instant::now() + PATIENCE;
+        let mut patient = true;
         loop {
             let read = self.read.notified();
             tokio::pin!(read);
             read.as_mut().enable();
             let resumable = {
-                let live = self.lock();
-                if live.closed || !live.outbox.is_behind(stream) {
-                    break;
+                let mut live = self.lock();
+                if live.closed {
+                    return;
+                }
+                if !patient || !live.outbox.is_behind(stream) {
+                    return live.outbox.put(stream, message, &self.settings.retention);
                 }
                 matches!(live.outbox, Outbox::Streams(_))
             };
-            if !resumable {
+            if resumable {
+                patient = tokio::time::timeout_at(patience, read).await.is_ok();
+            } else {
                 read.await;
-            } else if tokio::time::timeout_at(patience, read).await.is_err() {
-                break;
             }
         }
-        self.send(stream, message);
     }
 
     /// Nothing more comes on a call's stream.

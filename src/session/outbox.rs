@@ -333,29 +333,30 @@ impl Queue {
 // === impl Outbox ===
 
 impl Outbox {
-    /// Sends a message that nobody waits with; false when the client is so far behind that the
-    /// session cannot go on. A notice that already waits is not sent twice.
+    /// Sends a message of a call, which has waited until its client was not too far behind.
+    pub(super) fn put(&mut self, stream: Stream, message: Bytes, retention: &Retention) {
+        match (self, stream) {
+            (Self::Single(queue), _) => queue.push(message),
+            (Self::Streams(streams), Stream::Call(number)) => streams.send(number, &message, retention),
+            (Self::Streams(streams), Stream::Listening) => streams.send(LISTENING, &message, retention),
+            (Self::Streams(_), Stream::Nowhere) => {}
+        }
+    }
+
+    /// Sends a notice that nobody waits with; false when the client is so far behind that the
+    /// session cannot go on. To one that is behind, what already waits is not said twice.
     pub(super) fn send(&mut self, stream: Stream, message: Bytes, retention: &Retention) -> bool {
-        match self {
-            Self::Streams(streams) => {
-                match stream {
-                    Stream::Call(number) => streams.send(number, &message, retention),
-                    Stream::Listening => streams.send(LISTENING, &message, retention),
-                    Stream::Nowhere => {}
-                }
-                true
+        if let Self::Single(queue) = self {
+            let waiting = queue.messages.len();
+            if waiting >= 2 * MESSAGES_WAITING {
+                return false;
             }
-            Self::Single(queue) if queue.messages.len() < MESSAGES_WAITING => {
-                queue.push(message);
-                true
-            }
-            Self::Single(queue) => {
-                if !queue.messages.range(MESSAGES_WAITING / 2..).any(|waiting| *waiting == message) {
-                    queue.push(message);
-                }
-                queue.messages.len() < 2 * MESSAGES_WAITING
+            if waiting >= MESSAGES_WAITING && queue.messages.range(waiting / 2..).any(|other| *other == message) {
+                return true;
             }
         }
+        self.put(stream, message, retention);
+        true
     }
 
     /// Whether a call should wait before it sends more on a stream.
