@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
-use serde_json::json;
 
 use super::arguments;
 use super::show;
@@ -87,7 +86,7 @@ pub(super) async fn run(command: ClientCommand) -> ExitCode {
     match running.await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("rialto: {error}");
+            eprintln!("rialto: {}", show::plain(&error.to_string()));
             ExitCode::from(match error.kind() {
                 Kind::Usage => super::USAGE,
                 Kind::Unreachable | Kind::Timeout | Kind::Broken | Kind::Status(_) | Kind::Credentials => UNREACHABLE,
@@ -130,23 +129,26 @@ async fn probe(mut plain: Plain) -> Result<ExitCode> {
     }
     let measured = matches!(pinged, Ok(Some(())));
     if plain.reach.json {
-        println!(
-            "{}",
-            json!({
-                "target": target.to_string(),
-                "transport": found.transport,
-                "revision": client.revision().to_string(),
-                "offered": client.offered(),
-                "why": found.why,
-                "session": session.is_some(),
-                "server": server.info,
-                "capabilities": server.capabilities,
-                "instructions": server.instructions,
-                "connectMs": found.took.as_secs_f64() * 1000.0,
-                "roundTripMs": measured.then_some(round_trip.as_secs_f64() * 1000.0),
-                "oddities": oddities,
-            })
-        );
+        let empty = Raw::empty();
+        let mut shown = empty.edit();
+        let measured_ms = measured.then_some(round_trip.as_secs_f64() * 1000.0);
+        for (key, value) in [
+            ("target", Raw::of(&target.to_string())),
+            ("transport", Raw::of(found.transport)),
+            ("revision", Raw::of(&client.revision().to_string())),
+            ("offered", Raw::of(client.offered())),
+            ("why", Raw::of(&found.why)),
+            ("session", Raw::of(&session.is_some())),
+            ("server", server.info.clone()),
+            ("capabilities", server.capabilities.clone()),
+            ("instructions", server.instructions.clone().unwrap_or(Raw::constant("null"))),
+            ("connectMs", Raw::of(&(found.took.as_secs_f64() * 1000.0))),
+            ("roundTripMs", Raw::of(&measured_ms)),
+            ("oddities", Raw::of(&oddities)),
+        ] {
+            shown = shown.set(key, value);
+        }
+        show::line(&shown.finish().to_string());
     } else {
         let mut rows = vec![
             vec![
@@ -176,7 +178,7 @@ async fn probe(mut plain: Plain) -> Result<ExitCode> {
         }
         rows.extend(oddities.iter().map(|oddity| vec!["note".to_owned(), oddity.clone()]));
         for row in rows {
-            println!("{:<14}{}", row[0], row[1]);
+            show::line(&format!("{:<14}{}", row[0], show::plain(&row[1])));
         }
     }
     client.close().await;
@@ -185,8 +187,8 @@ async fn probe(mut plain: Plain) -> Result<ExitCode> {
 
 fn print_list(json: bool, name: &str, items: &[Raw], table: impl FnOnce() -> String) {
     match json {
-        true => println!("{}", json!({ name: items })),
-        false => println!("{}", table()),
+        true => show::line(&Raw::empty().edit().set(name, Raw::of(items)).finish().to_string()),
+        false => show::line(&table()),
     }
 }
 
@@ -221,9 +223,9 @@ async fn call(mut call: CallArgs) -> Result<ExitCode> {
     let Some(result) = done? else { return Ok(code(None)) };
     let failed = result.get("isError").is_some_and(|raw| raw.as_bytes() == b"true");
     match call.reach.json {
-        true => println!("{result}"),
+        true => show::line(&result.to_string()),
         false if failed => eprintln!("{}", show::content(&result)),
-        false => println!("{}", show::content(&result)),
+        false => show::line(&show::content(&result)),
     }
     Ok(if failed { ExitCode::from(TOOL_FAILED) } else { ExitCode::SUCCESS })
 }
@@ -250,7 +252,9 @@ async fn resources(mut plain: Plain) -> Result<ExitCode> {
             .await?;
     let Some((resources, templates)) = listed else { return Ok(code(None)) };
     if plain.reach.json {
-        println!("{}", json!({ "resources": resources, "resourceTemplates": templates }));
+        let empty = Raw::empty();
+        let both = empty.edit().set("resources", Raw::of(&resources)).set("resourceTemplates", Raw::of(&templates));
+        show::line(&both.finish().to_string());
         return Ok(ExitCode::SUCCESS);
     }
     let row = |key: &'static str| {
@@ -259,7 +263,7 @@ async fn resources(mut plain: Plain) -> Result<ExitCode> {
         }
     };
     let rows = resources.iter().map(row("uri")).chain(templates.iter().map(row("uriTemplate")));
-    println!("{}", show::table(&["URI", "NAME", "TYPE", "DESCRIPTION"], rows));
+    show::line(&show::table(&["URI", "NAME", "TYPE", "DESCRIPTION"], rows));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -271,11 +275,11 @@ async fn read(mut plain: Plain) -> Result<ExitCode> {
     let (client, _) = plain.reach.connect(&target).await?;
     let Some(result) = with(client, async |client| client.read(&uri).await).await? else { return Ok(code(None)) };
     if plain.reach.json {
-        println!("{result}");
+        show::line(&result.to_string());
         return Ok(ExitCode::SUCCESS);
     }
     for content in result.get("contents").map(|contents| contents.items()).unwrap_or_default() {
-        println!("{}", show::resource_text(&content));
+        show::line(&show::resource_text(&content));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -307,12 +311,12 @@ async fn prompt(mut call: CallArgs) -> Result<ExitCode> {
     let done = with(client, async |client| client.prompt(&name, arguments).await).await?;
     let Some(result) = done else { return Ok(code(None)) };
     if call.reach.json {
-        println!("{result}");
+        show::line(&result.to_string());
         return Ok(ExitCode::SUCCESS);
     }
     for message in result.get("messages").map(|messages| messages.items()).unwrap_or_default() {
         let content = message.get("content").map(|content| show::block(&content)).unwrap_or_default();
-        println!("{}: {content}", show::text(&message, "role"));
+        show::line(&format!("{}: {content}", show::text(&message, "role")));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -327,10 +331,10 @@ async fn listen(mut plain: Plain) -> Result<ExitCode> {
         eprintln!("listening; an interrupt ends it");
         while let Some(notification) = listening.next().await {
             match json {
-                true => println!("{}", String::from_utf8_lossy(&notification.encode())),
+                true => show::line(&String::from_utf8_lossy(&notification.encode())),
                 false => {
                     let uri = notification.params.as_ref().map(|params| show::text(params, "uri")).unwrap_or_default();
-                    println!("{} {uri}", notification.notice);
+                    show::line(&format!("{} {uri}", show::plain(notification.notice.as_str())));
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! What people see: tables, and the content of results.
 
+use std::io::Write;
+
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::Value;
 
@@ -16,12 +18,25 @@ pub(super) fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>
     table.trim_fmt()
 }
 
+/// Prints a line. Whoever reads may have gone; then there is nothing left to do.
+pub(super) fn line(text: &str) {
+    if writeln!(std::io::stdout(), "{text}").is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// What a server wrote, without the control characters that a terminal would obey.
+pub(super) fn plain(text: &str) -> String {
+    let harmless = |letter: char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    text.chars().map(|letter| if harmless(letter) { letter } else { '\u{fffd}' }).collect()
+}
+
 /// A member of an item as text.
 pub(super) fn text(item: &Raw, key: &str) -> String {
     let value = item.get(key);
     match value.as_ref().and_then(Raw::text) {
-        Some(text) => text.into_owned(),
-        None => value.map(|value| value.to_string()).unwrap_or_default(),
+        Some(text) => plain(&text),
+        None => plain(&value.map(|value| value.to_string()).unwrap_or_default()),
     }
 }
 
@@ -36,7 +51,8 @@ pub(super) fn signature(schema: Option<&Raw>) -> String {
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let one = |(name, property): (&String, &Value)| {
         let kind = property["type"].as_str().unwrap_or("any");
-        if required.contains(&name.as_str()) { format!("{name}:{kind}") } else { format!("[{name}:{kind}]") }
+        let name_and_kind = plain(&format!("{name}:{kind}"));
+        if required.contains(&name.as_str()) { name_and_kind } else { format!("[{name_and_kind}]") }
     };
     schema["properties"].as_object().map(|all| all.iter().map(one).collect::<Vec<_>>().join(" ")).unwrap_or_default()
 }
@@ -68,15 +84,13 @@ pub(super) fn block(block: &Raw) -> String {
 /// The content of a resource.
 pub(super) fn resource_text(resource: &Raw) -> String {
     match resource.get("text").as_ref().and_then(Raw::text) {
-        Some(text) => text.into_owned(),
+        Some(text) => plain(&text),
         None => format!("[{}, {} bytes in Base64]", text(resource, "mimeType"), text(resource, "blob").len()),
     }
 }
 
 /// JSON for people.
 pub(super) fn pretty(raw: &Raw) -> String {
-    raw.read::<Value>()
-        .ok()
-        .and_then(|value| serde_json::to_string_pretty(&value).ok())
-        .unwrap_or_else(|| raw.to_string())
+    let pretty = raw.read::<Value>().ok().and_then(|value| serde_json::to_string_pretty(&value).ok());
+    plain(&pretty.unwrap_or_else(|| raw.to_string()))
 }

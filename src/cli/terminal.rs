@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use tokio::io::AsyncWriteExt;
 
+use super::show::plain;
 use super::target::split;
 use crate::client::{Answering, Host};
 use crate::error::{Error, Kind, Result};
@@ -92,7 +93,7 @@ impl Terminal {
             params.get("message").and_then(|raw| raw.text().map(std::borrow::Cow::into_owned)).unwrap_or_default();
         if !std::io::stderr().is_terminal() {
             let of = total.map(|total| format!("/{total}")).unwrap_or_default();
-            eprintln!("progress: {done}{of} {message}");
+            eprintln!("progress: {done}{of} {}", plain(&message));
             return;
         }
         let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,18 +107,18 @@ impl Terminal {
         if let Some(total) = total.filter(|total| *total > 0.0) {
             bar.set_position((done / total * 1000.0) as u64);
         }
-        bar.set_message(message);
+        bar.set_message(plain(&message));
         bar.tick();
     }
 
     async fn elicit(&self, params: &Raw) -> Outcome {
         let _one = self.asking.lock().await;
         let params: Value = params.read().unwrap_or(Value::Null);
-        let message = params["message"].as_str().unwrap_or_default();
+        let message = plain(params["message"].as_str().unwrap_or_default());
         self.finish();
         eprintln!("The server asks: {message}");
         if params["mode"] == "url" {
-            let url = params["url"].as_str().unwrap_or_default();
+            let url = plain(params["url"].as_str().unwrap_or_default());
             eprintln!("It wants you to open this address yourself, if you trust it: {url}");
             let agreed = self.agree("Have you done so?").await;
             return Ok(Raw::of(&json!({ "action": if agreed { "accept" } else { "decline" } })));
@@ -148,7 +149,7 @@ impl Terminal {
             return if default.is_some() || !required { Some(default) } else { None };
         }
         loop {
-            let label = property["title"].as_str().unwrap_or(name);
+            let label = plain(property["title"].as_str().unwrap_or(name));
             let choices = choices(property).map(|all| format!(" [{}]", all.join(" | "))).unwrap_or_default();
             let hint = default.as_ref().map(|value| format!(" (default {value})")).unwrap_or_default();
             let line = self.read(&format!("  {label}{choices}{hint}: ")).await?;
@@ -196,11 +197,17 @@ impl Terminal {
             Ok(child) => child,
             Err(error) => return refuse(format!("--sample-with: {error}")),
         };
-        if let Some(mut input) = child.stdin.take() {
-            // A command that does not read its input is fine.
-            let _ = input.write_all(params.as_bytes()).await;
-        }
-        match child.wait_with_output().await {
+        let input = child.stdin.take();
+        let request = params.bytes();
+        let writing = tokio::spawn(async move {
+            if let Some(mut input) = input {
+                // A command that does not read its input is fine.
+                let _ = input.write_all(&request).await;
+            }
+        });
+        let output = child.wait_with_output().await;
+        writing.abort();
+        match output {
             Ok(output) if output.status.success() => {
                 let text = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
                 let content = json!({ "type": "text", "text": text });
@@ -268,7 +275,7 @@ impl Host for Terminal {
                     .and_then(|level| level.text().map(std::borrow::Cow::into_owned))
                     .unwrap_or_default();
                 let data = params.get("data").map(|data| data.to_string()).unwrap_or_default();
-                self.line(&format!("{level}: {data}"));
+                self.line(&plain(&format!("{level}: {data}")));
             }
             _ => {}
         }

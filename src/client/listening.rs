@@ -1,6 +1,7 @@
 //! Hearing of changes, in either era.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::broadcast;
@@ -9,6 +10,7 @@ use super::Client;
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{Replies, Reply};
 use crate::protocol::{Method, Notice, Notification, Raw};
+use crate::upstream::Connection;
 
 /// What to hear of.
 #[derive(Debug, Clone, Default)]
@@ -28,8 +30,11 @@ enum Source {
     /// A call that stays open.
     Call(Replies),
     /// What the session hears anyway.
-    Session(broadcast::Receiver<Notification>, Wishes),
+    Session(broadcast::Receiver<Notification>, Wishes, Arc<Connection>),
 }
+
+/// How long a server may take to say what it will tell of.
+const ACKNOWLEDGEMENT: Duration = Duration::from_secs(10);
 
 pub(super) async fn listen(client: &Client, wishes: Wishes) -> Result<Listening> {
     if client.revision().facts().sessions {
@@ -38,7 +43,7 @@ pub(super) async fn listen(client: &Client, wishes: Wishes) -> Result<Listening>
             client.request(Method::Subscribe, Some(Raw::of(&json!({ "uri": uri })))).await?;
             client.state.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).push(uri.clone());
         }
-        return Ok(Listening(Source::Session(notices, wishes)));
+        return Ok(Listening(Source::Session(notices, wishes, Arc::clone(&client.connection))));
     }
     let lists = wishes.lists;
     let asked = json!({
@@ -48,7 +53,8 @@ pub(super) async fn listen(client: &Client, wishes: Wishes) -> Result<Listening>
         "resourceSubscriptions": wishes.resources,
     });
     let mut replies = client.begin(Method::Listen, Some(Raw::of(&json!({ "notifications": asked }))));
-    match replies.next().await {
+    let first = tokio::time::timeout(ACKNOWLEDGEMENT, replies.next()).await;
+    match first.map_err(|_| early())? {
         Some(Reply::Notice(first)) if first.notice == Notice::Acknowledged => Ok(Listening(Source::Call(replies))),
         Some(Reply::End(answer)) => Err(answer.outcome.err().map_or_else(early, Error::answered)),
         _ => Err(early()),
@@ -70,8 +76,12 @@ impl Listening {
                     Reply::End(_) => return None,
                 }
             },
-            Source::Session(notices, wishes) => loop {
-                match notices.recv().await {
+            Source::Session(notices, wishes, connection) => loop {
+                let heard = tokio::select! {
+                    heard = notices.recv() => heard,
+                    _ = connection.closed() => return None,
+                };
+                match heard {
                     Ok(notification) if wishes.cover(&notification) => return Some(notification),
                     Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
                     Err(broadcast::error::RecvError::Closed) => return None,

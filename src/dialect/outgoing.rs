@@ -110,11 +110,9 @@ pub fn mirrored(request: &Request, revision: Revision, mirrors: &[Mirror]) -> Ve
 
 /// The parameters of `initialize`.
 pub fn initialize(revision: Revision, speaker: &Speaker) -> Raw {
-    Raw::of(&serde_json::json!({
-        "protocolVersion": revision.facts().name,
-        "capabilities": speaker.capabilities,
-        "clientInfo": speaker.info,
-    }))
+    let empty = Raw::empty();
+    let edit = empty.edit().set("protocolVersion", Raw::of(revision.facts().name));
+    edit.set("capabilities", speaker.capabilities.clone()).set("clientInfo", speaker.info.clone()).finish()
 }
 
 /// Reads the answer to `initialize`.
@@ -206,6 +204,9 @@ pub struct InputRequired {
     pub state: Option<Raw>,
 }
 
+/// How many things may be asked in one round.
+const MOST_QUESTIONS: usize = 64;
+
 /// Reads a result that asks for input; nothing when it is a plain result.
 ///
 /// # Errors
@@ -223,6 +224,9 @@ pub fn input_required(result: &Raw) -> Result<Option<InputRequired>, String> {
     let mut questions = Vec::new();
     if let Some(asked) = &asked {
         for (key, question) in asked.entries() {
+            if questions.len() == MOST_QUESTIONS {
+                return Err(format!("it asks more than {MOST_QUESTIONS} things at once"));
+            }
             let method = question.get("method");
             let method = method.as_ref().and_then(Raw::text);
             match method.as_deref() {
@@ -238,11 +242,12 @@ pub fn input_required(result: &Raw) -> Result<Option<InputRequired>, String> {
 
 /// The parameters of the retry after questions were answered.
 pub fn retried(params: Option<&Raw>, answers: &[(String, Raw)], state: Option<&Raw>) -> Raw {
-    let mut responses = Raw::empty();
-    for (key, answer) in answers {
-        responses = responses.edit().set(key.as_str(), answer.clone()).finish();
-    }
     let empty = Raw::empty();
+    let mut responses = empty.edit();
+    for (key, answer) in answers {
+        responses = responses.set(key.as_str(), answer.clone());
+    }
+    let responses = responses.finish();
     let mut edit = params.unwrap_or(&empty).edit().remove("requestState").remove("inputResponses");
     if !answers.is_empty() {
         edit = edit.set("inputResponses", responses);
@@ -287,6 +292,13 @@ mod tests {
         assert_eq!(params(None, Revision::NEWEST_HANDSHAKE, &speaker(), &Extras::default()), None);
         let bare = raw(r#"{"cursor":""}"#);
         assert_eq!(params(Some(&bare), Revision::NEWEST_HANDSHAKE, &speaker(), &Extras::default()), Some(bare));
+    }
+
+    #[test]
+    fn whatever_a_client_says_of_itself_is_passed_on() {
+        let info = raw(r#"{"name":"\ud800","n":1e999,"big":12345678901234567890123}"#);
+        let params = initialize(Revision::NEWEST_HANDSHAKE, &Speaker { info: info.clone(), ..speaker() });
+        assert_eq!(params.get("clientInfo"), Some(info));
     }
 
     #[test]

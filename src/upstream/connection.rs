@@ -150,18 +150,21 @@ impl Connection {
         }
     }
 
-    /// Ends the connection: the session is ended, the child stopped. When others still hold the
-    /// connection, it ends with the last of them.
-    pub async fn close(self: Arc<Self>) {
-        if let Wire::Http(http) = &self.wire {
-            http.close().await;
-            return;
+    /// Whether a call is at work, as far as the connection can tell.
+    pub fn is_busy(&self) -> bool {
+        match &self.wire {
+            Wire::Http(_) => false,
+            Wire::Stdio(stdio) => stdio.duplex.is_busy(),
+            Wire::Sse(sse) => sse.duplex.is_busy(),
         }
-        if let Some(connection) = Arc::into_inner(self) {
-            match connection.wire {
-                Wire::Stdio(stdio) => stdio.close().await,
-                Wire::Sse(_) | Wire::Http(_) => {}
-            }
+    }
+
+    /// Ends the connection: the session is ended, the child stopped, whoever still waits is told.
+    pub async fn close(&self) {
+        match &self.wire {
+            Wire::Http(http) => http.close().await,
+            Wire::Stdio(stdio) => stdio.close().await,
+            Wire::Sse(sse) => sse.close(),
         }
     }
 
@@ -210,14 +213,16 @@ impl Connection {
         let mut known = HashMap::new();
         let mut cursor: Option<Raw> = None;
         for _ in 0..PAGES {
-            let params = cursor.take().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish());
+            let before = cursor.take();
+            let params = before.clone().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish());
             let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call), None, &[]);
             let Ok(Ok(page)) = connect::answer(replies, self.settings.call, "`tools/list`").await else { break };
             known.extend(headers::mirrors_of_tools(&page));
-            cursor = page.get("nextCursor");
-            if cursor.is_none() {
+            let next = page.get("nextCursor").filter(|next| !next.is_null());
+            if next.is_none() || next == before {
                 break;
             }
+            cursor = next;
         }
         *self.mirrors.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
     }

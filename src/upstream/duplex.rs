@@ -21,6 +21,8 @@ use crate::protocol::{ErrorObject, Id, Message, Method, Notice, Notification, Ou
 
 /// How many replies may wait for the reader of one call; more notices than that are dropped.
 const REPLIES_WAITING: usize = 256;
+/// How many questions of the upstream may be open at once; more are dropped.
+const QUESTIONS: usize = 64;
 /// How many messages may wait to be written; who wants to send more waits.
 pub(super) const MESSAGES_WAITING: usize = 64;
 
@@ -176,7 +178,14 @@ impl Duplex {
         let (answer, answered) = oneshot::channel();
         let (withdraw, withdrawn) = oneshot::channel();
         let id = request.id;
-        self.table.lock().questions.insert(id.clone(), withdraw);
+        {
+            let mut state = self.table.lock();
+            if state.questions.len() >= QUESTIONS {
+                tracing::debug!("the upstream asks too much at once; a question is dropped");
+                return;
+            }
+            state.questions.insert(id.clone(), withdraw);
+        }
         let outgoing = self.outgoing.clone();
         let table = Arc::clone(&self.table);
         tokio::spawn(async move {
@@ -233,9 +242,9 @@ impl Duplex {
     /// Sends a short answer from the reading task, which may not wait.
     fn reply(&self, response: &Response) {
         let message = response.encode();
-        if let Err(mpsc::error::TrySendError::Full(message)) = self.outgoing.try_send(message) {
-            let outgoing = self.outgoing.clone();
-            tokio::spawn(async move { outgoing.send(message).await });
+        if self.outgoing.try_send(message).is_err() {
+            // It asks whether we are there, and does not read that we are.
+            tracing::debug!("a ping was not answered");
         }
     }
 
@@ -268,7 +277,12 @@ impl Duplex {
 
     /// Whether the connection is over.
     pub(super) fn is_closed(&self) -> bool {
-        self.closed.is_cancelled()
+        self.table.lock().closed.is_some()
+    }
+
+    /// Whether a call is at work.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.table.lock().calls.is_empty()
     }
 
     fn closed_why(&self) -> Error {

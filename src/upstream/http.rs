@@ -13,14 +13,15 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, Response as HttpResponse, StatusCode};
 use hyper::body::Incoming;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::Unsolicited;
 use super::events::EventReader;
 use super::http_call::Exchange;
 use super::target::{Address, Settings};
-use super::web::{Web, is_media};
+use super::web::{Web, is_media, shown};
 use crate::dialect::Revision;
 use crate::dialect::headers::Mirror;
 use crate::dialect::outgoing::{self, Introduction, Speaker};
@@ -33,6 +34,12 @@ const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// How long to wait before a stream is resumed when the server does not say.
 pub(super) const RETRY: Duration = Duration::from_millis(1000);
+/// The least that we wait, or a server could keep us busy.
+const RETRY_FLOOR: Duration = Duration::from_millis(250);
+/// How long after one new session the next may be opened.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// How many answers of ours may be on their way at once.
+const ANSWERS: usize = 32;
 /// The longest that a server may make us wait.
 const RETRY_CAP: Duration = Duration::from_secs(30);
 /// How long a new session is held back until its listening stream is there.
@@ -50,7 +57,9 @@ pub(super) struct Http {
     last_id: AtomicI64,
     unsolicited: mpsc::Sender<Unsolicited>,
     /// Held while the session is opened anew, so that one does it and the others wait.
-    reopening: tokio::sync::Mutex<()>,
+    reopening: tokio::sync::Mutex<Option<Instant>>,
+    /// How many answers of ours may be on their way at once; a server that asks more gets none.
+    answers: Arc<Semaphore>,
     revision: OnceLock<Revision>,
 }
 
@@ -93,6 +102,7 @@ impl Http {
             last_id: AtomicI64::new(0),
             unsolicited,
             reopening: tokio::sync::Mutex::default(),
+            answers: Arc::new(Semaphore::new(ANSWERS)),
             revision: OnceLock::new(),
         })
     }
@@ -172,9 +182,10 @@ impl Http {
             {
                 Ok(response.outcome)
             }
-            _ if status.is_success() => {
-                Err(Error::new(Kind::Protocol, format!("{} answered with something that is no answer", self.web.url())))
-            }
+            _ if status.is_success() => Err(Error::new(
+                Kind::Protocol,
+                format!("{} answered with something that is no answer", shown(&self.web.url())),
+            )),
             _ => Err(self.web.refused(status, &body)),
         }
     }
@@ -195,10 +206,13 @@ impl Http {
         };
         let introduction = outcome.map_err(Error::answered)?;
         let introduction = outgoing::read_handshake(&introduction)
-            .map_err(|why| Error::new(Kind::Revision, format!("{}: {why}", self.web.url())))?;
+            .map_err(|why| Error::new(Kind::Revision, format!("{}: {why}", shown(&self.web.url()))))?;
         self.settle(introduction.revision);
         {
             let mut state = self.lock();
+            if state.closed {
+                return Err(Error::new(Kind::Broken, "the connection was closed"));
+            }
             state.session = session;
             state.generation += 1;
         }
@@ -214,14 +228,28 @@ impl Http {
 
     /// Opens the session anew, unless somebody else just did.
     async fn reopen(self: &Arc<Self>, generation: u64) -> Result<()> {
-        let _one = self.reopening.lock().await;
+        let mut last = self.reopening.lock().await;
+        self.check_open()?;
         if self.lock().generation != generation {
             return Ok(());
         }
-        tracing::info!(url = %self.web.url(), "the server forgot our session; a new one is opened");
+        // A server that forgets every session at once must not be asked for them in a tight loop.
+        if let Some(last) = *last {
+            tokio::time::sleep_until(last + REOPEN_PAUSE).await;
+        }
+        *last = Some(Instant::now());
+        tracing::info!(url = %shown(&self.web.url()), "the server forgot our session; a new one is opened");
         self.initialize(self.revision()).await?;
         let _ = self.unsolicited.try_send(Unsolicited::Reopened);
         Ok(())
+    }
+
+    /// Nothing is opened, and nothing sent again, on a connection that was closed.
+    fn check_open(&self) -> Result<()> {
+        match self.lock().closed {
+            true => Err(Error::new(Kind::Broken, "the connection was closed")),
+            false => Ok(()),
+        }
     }
 
     fn base_headers(&self, extra: &[(String, String)]) -> HeaderMap {
@@ -282,12 +310,16 @@ impl Http {
                 return self.read_answer(response, &request.id, self.settings.call).await.map(Begun::Answer);
             }
             let body = self.web.read(response.into_body(), self.settings.call).await.unwrap_or_default();
-            if again && self.in_handshake_era() && session_is_lost(status, &body, had_session) {
+            let message = Message::parse(&body);
+            let answered =
+                matches!(&message, Ok(Message::Response(response)) if response.id.as_ref() == Some(&request.id));
+            let lost = session_is_lost(status, &body, had_session, answered);
+            if again && self.in_handshake_era() && lost {
                 again = false;
                 self.reopen(generation).await?;
                 continue;
             }
-            return match Message::parse(&body) {
+            return match message {
                 Ok(Message::Response(Response { id, outcome: Err(error), .. }))
                     if id.is_none() || id.as_ref() == Some(&request.id) =>
                 {
@@ -324,12 +356,16 @@ impl Http {
                 Some(Reply::End(Answer { outcome: response.outcome, revision: self.revision() }))
             }
             Message::Request(asked) if asked.method == Method::Ping => {
+                let permit = Arc::clone(&self.answers).try_acquire_owned().ok()?;
                 let http = Arc::clone(self);
-                tokio::spawn(async move { http.post(Response::new(Some(asked.id), Ok(Raw::empty())).encode()).await });
+                tokio::spawn(async move {
+                    let _permit = permit;
+                    http.post(Response::new(Some(asked.id), Ok(Raw::empty())).encode()).await
+                });
                 None
             }
             Message::Request(asked) => {
-                let question = self.question(asked);
+                let question = self.question(asked)?;
                 match request {
                     Some(_) => Some(Reply::Question(question)),
                     None => {
@@ -359,17 +395,19 @@ impl Http {
         }
     }
 
-    fn question(self: &Arc<Self>, asked: Request) -> Question {
+    fn question(self: &Arc<Self>, asked: Request) -> Option<Question> {
+        let permit = Arc::clone(&self.answers).try_acquire_owned().ok()?;
         let (answer, answered) = oneshot::channel();
         let http = Arc::clone(self);
         tokio::spawn(async move {
+            let _permit = permit;
             let refused = || Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this"));
             let outcome = answered.await.unwrap_or_else(|_| refused());
             if let Err(error) = http.post(Response::new(Some(asked.id), outcome).encode()).await {
                 tracing::debug!(%error, "an answer was not taken");
             }
         });
-        Question { method: asked.method, params: asked.params, answer }
+        Some(Question { method: asked.method, params: asked.params, answer })
     }
 
     fn outside(&self, what: Unsolicited) {
@@ -432,12 +470,12 @@ impl Http {
 }
 
 /// Whether a refusal says that the server does not know our session. It is 404 by the book; some
-/// servers say 400 and a sentence.
-fn session_is_lost(status: StatusCode, body: &[u8], had_session: bool) -> bool {
+/// servers say 400 and a sentence, which must not be the answer to this very request.
+fn session_is_lost(status: StatusCode, body: &[u8], had_session: bool, answered: bool) -> bool {
     let says_session = || String::from_utf8_lossy(body).to_ascii_lowercase().contains("session");
     match status {
         StatusCode::NOT_FOUND => had_session,
-        StatusCode::BAD_REQUEST => had_session && says_session(),
+        StatusCode::BAD_REQUEST => had_session && !answered && says_session(),
         _ => false,
     }
 }
@@ -498,7 +536,7 @@ async fn listen(http: std::sync::Weak<Http>, answered: oneshot::Sender<()>) {
 }
 
 pub(super) fn pause(milliseconds: u64) -> Duration {
-    Duration::from_millis(milliseconds).min(RETRY_CAP)
+    Duration::from_millis(milliseconds).clamp(RETRY_FLOOR, RETRY_CAP)
 }
 
 pub(super) fn parsed(event: Event) -> Option<Message> {

@@ -59,8 +59,8 @@ impl Exchange {
                     Ok(Some(event)) => {
                         self.retry = event.retry.map_or(self.retry, pause);
                         self.last_event = event.id.clone().or(self.last_event.take());
-                        self.resumes = 0;
                         let Some(message) = parsed(event) else { continue };
+                        self.resumes = 0;
                         match self.http.take(message, Some((&self.request.id, self.token.as_ref()))) {
                             Some(reply) => reply,
                             None => continue,

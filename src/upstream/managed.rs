@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
@@ -22,6 +23,8 @@ use crate::protocol::{Id, Method};
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 /// The longest.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// How long a connection has to live to count as a good one.
+const LIVED: Duration = Duration::from_secs(30);
 /// How often in a row it may fail to answer before it is connected anew.
 const SILENCES: u32 = 2;
 
@@ -125,7 +128,7 @@ impl Keeper {
             };
             match opened {
                 Ok(connection) => {
-                    failures = 0;
+                    let opened_at = Instant::now();
                     known = Some(connection.revision());
                     self.become_phase(Phase::Ready, None);
                     self.health.send_modify(|health| health.connects += 1);
@@ -146,6 +149,11 @@ impl Keeper {
                     tracing::warn!(target = %self.target, %why, "the upstream is lost; it is connected anew");
                     self.become_phase(Phase::Starting, Some(why.to_string()));
                     connection.close().await;
+                    // One that breaks again and again is not tried in a tight loop.
+                    failures = if opened_at.elapsed() >= LIVED { 0 } else { failures + 1 };
+                    if failures > 1 && !self.rest(back_off(failures)).await {
+                        return;
+                    }
                 }
                 // It may have become another server meanwhile: what it is has to be found out anew.
                 Err(error) if known.take().is_some() && !error.may_retry() => {
@@ -156,12 +164,19 @@ impl Keeper {
                     tracing::warn!(target = %self.target, %error, failures, "the upstream cannot be reached");
                     self.become_phase(Phase::Down, Some(error.to_string()));
                     let wait = if error.may_retry() { back_off(failures) } else { LONGEST_WAIT };
-                    tokio::select! {
-                        () = tokio::time::sleep(wait) => {}
-                        () = self.stop.cancelled() => return,
+                    if !self.rest(wait).await {
+                        return;
                     }
                 }
             }
+        }
+    }
+
+    /// Waits; false when the upstream is not wanted any more.
+    async fn rest(&self, wait: Duration) -> bool {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => true,
+            () = self.stop.cancelled() => false,
         }
     }
 
@@ -185,7 +200,8 @@ impl Keeper {
                 }
                 Err(error) => {
                     silences += 1;
-                    if silences >= SILENCES {
+                    // One that works on a call may have no time to answer.
+                    if silences >= SILENCES && !connection.is_busy() {
                         return error;
                     }
                     self.become_phase(Phase::Degraded, Some(error.to_string()));

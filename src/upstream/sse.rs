@@ -7,13 +7,13 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method as Verb, Uri};
 use tokio::sync::mpsc;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::Unsolicited;
 use super::duplex::{Duplex, MESSAGES_WAITING};
 use super::events::EventReader;
 use super::target::{Address, Settings};
-use super::web::{Web, is_media, resolve, same_origin};
+use super::web::{Web, is_media, resolve, same_origin, shown};
 use crate::error::{Error, Kind, Result};
 use crate::protocol::{Message, Response};
 
@@ -21,7 +21,7 @@ use crate::protocol::{Message, Response};
 #[derive(Debug)]
 pub(super) struct Sse {
     pub(super) duplex: Arc<Duplex>,
-    _open: DropGuard,
+    open: CancellationToken,
 }
 
 impl Sse {
@@ -41,7 +41,7 @@ impl Sse {
             return Err(web.refused(status, &body));
         }
         if !is_media(response.headers(), "text/event-stream") {
-            return Err(Error::new(Kind::Protocol, format!("{} is no event stream", web.url())));
+            return Err(Error::new(Kind::Protocol, format!("{} is no event stream", shown(&web.url()))));
         }
         let mut events = EventReader::new(response.into_body(), web.limit());
         let first = tokio::time::timeout(settings.probe, events.next()).await;
@@ -51,7 +51,7 @@ impl Sse {
             _ => {
                 return Err(Error::new(
                     Kind::Protocol,
-                    format!("{} does not begin with an `endpoint` event", web.url()),
+                    format!("{} does not begin with an `endpoint` event", shown(&web.url())),
                 ));
             }
         };
@@ -70,7 +70,20 @@ impl Sse {
             }
             closing.close(Error::new(Kind::Broken, "the event stream ended"));
         });
-        Ok(Self { duplex, _open: open.drop_guard() })
+        Ok(Self { duplex, open })
+    }
+}
+
+impl Sse {
+    /// Ends the stream.
+    pub(super) fn close(&self) {
+        self.open.cancel();
+    }
+}
+
+impl Drop for Sse {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -80,10 +93,13 @@ fn endpoint(base: &Uri, reference: &str) -> Result<Uri> {
     let uri = resolve(base, reference.trim());
     match uri {
         Some(uri) if same_origin(base, &uri) => Ok(uri),
-        Some(uri) => {
-            Err(Error::new(Kind::Protocol, format!("{base} wants messages at another origin, {uri}; refused")))
+        Some(uri) => Err(Error::new(
+            Kind::Protocol,
+            format!("{} wants messages at another origin, {}; refused", shown(base), shown(&uri)),
+        )),
+        None => {
+            Err(Error::new(Kind::Protocol, format!("{} wants messages at something that is no address", shown(base))))
         }
-        None => Err(Error::new(Kind::Protocol, format!("{base} wants messages at {reference:?}, which is no address"))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! An upstream that is a child process.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use tokio::io::{AsyncWriteExt, BufReader};
@@ -19,7 +19,7 @@ use crate::protocol::{Incoming, Message};
 #[derive(Debug)]
 pub(super) struct Stdio {
     pub(super) duplex: Arc<Duplex>,
-    stop: Option<oneshot::Sender<oneshot::Sender<()>>>,
+    stop: Mutex<Option<oneshot::Sender<oneshot::Sender<()>>>>,
 }
 
 impl Stdio {
@@ -37,13 +37,14 @@ impl Stdio {
         let reader = read(Arc::clone(&duplex), output, settings.message_bytes);
         let keeper = Keeper { process, duplex: Arc::clone(&duplex), writer, program: command.program.clone() };
         tokio::spawn(keeper.run(reader, stopped, settings.grace));
-        Ok(Self { duplex, stop: Some(stop) })
+        Ok(Self { duplex, stop: Mutex::new(Some(stop)) })
     }
 
     /// Ends the child, step by step, and waits for it.
-    pub(super) async fn close(mut self) {
+    pub(super) async fn close(&self) {
         let (done, ended) = oneshot::channel();
-        let told = self.stop.take().is_some_and(|stop| stop.send(done).is_ok());
+        let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let told = stop.is_some_and(|stop| stop.send(done).is_ok());
         if told {
             let _ = ended.await;
         }
@@ -68,9 +69,11 @@ impl Keeper {
         stopped: oneshot::Receiver<oneshot::Sender<()>>,
         grace: std::time::Duration,
     ) {
-        let Self { mut process, duplex, writer, program } = self;
+        let Self { mut process, duplex, mut writer, program } = self;
         let done = tokio::select! {
             () = reader => None,
+            // What it does not read it will not answer.
+            _ = &mut writer => None,
             // A dropped handle asks for the end as well.
             done = stopped => Some(done.ok()),
         };

@@ -128,11 +128,9 @@ impl Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Command(command) => {
-                f.write_str(&command.program)?;
-                command.arguments.iter().try_for_each(|argument| write!(f, " {argument}"))
-            }
-            Self::Url(address) => write!(f, "{}", address.url),
+            // Arguments and queries may hold secrets.
+            Self::Command(command) => f.write_str(&command.program),
+            Self::Url(address) => f.write_str(&super::web::shown(&address.url)),
         }
     }
 }
@@ -141,7 +139,7 @@ impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&String> = self.environment.iter().map(|(name, _)| name).collect();
         let mut shown = f.debug_struct("Command");
-        shown.field("program", &self.program).field("arguments", &self.arguments);
+        shown.field("program", &self.program).field("arguments", &self.arguments.len());
         shown.field("environment", &names).field("folder", &self.folder).finish()
     }
 }
@@ -150,7 +148,11 @@ impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&HeaderName> = self.headers.keys().collect();
         let mut shown = f.debug_struct("Address");
-        shown.field("url", &self.url).field("headers", &names).field("transport", &self.transport).finish()
+        shown
+            .field("url", &super::web::shown(&self.url))
+            .field("headers", &names)
+            .field("transport", &self.transport)
+            .finish()
     }
 }
 

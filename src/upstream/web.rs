@@ -66,11 +66,11 @@ impl Web {
         for _ in 0..=REDIRECTS {
             let response = self.send_to(&url, verb.clone(), headers.clone(), body.clone(), patience).await?;
             let Some(next) = redirected(&url, &response)? else { return Ok(response) };
-            tracing::debug!(from = %url, to = %next, "the server moved within its origin");
+            tracing::debug!(from = %shown(&url), to = %shown(&next), "the server moved within its origin");
             *self.url.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
             url = next;
         }
-        Err(Error::new(Kind::Protocol, format!("{url} redirects again and again")))
+        Err(Error::new(Kind::Protocol, format!("{} redirects again and again", shown(&url))))
     }
 
     /// Sends to some address of the same origin. No redirect is followed.
@@ -94,12 +94,13 @@ impl Web {
                 all.entry(HOST).or_insert(authority);
             }
         }
-        let request =
-            request.body(Full::new(body)).map_err(|error| Error::new(Kind::Usage, format!("{url}: {error}")))?;
+        let request = request
+            .body(Full::new(body))
+            .map_err(|error| Error::new(Kind::Usage, format!("{}: {error}", shown(url))))?;
         match tokio::time::timeout(self.connect + patience, self.pool.request(request)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(unreachable(url, &error)),
-            Err(_) => Err(Error::new(Kind::Timeout, format!("{url} did not answer within {patience:?}"))),
+            Err(_) => Err(Error::new(Kind::Timeout, format!("{} did not answer within {patience:?}", shown(url)))),
         }
     }
 
@@ -123,10 +124,11 @@ impl Web {
         let text = text.trim();
         let said = if text.is_empty() { String::new() } else { format!(": {text}") };
         match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Error::new(Kind::Credentials, format!("{url} answered {status}{said}; give credentials as a header"))
-            }
-            _ => Error::new(Kind::Status(status.as_u16()), format!("{url} answered {status}{said}")),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Error::new(
+                Kind::Credentials,
+                format!("{} answered {status}{said}; give credentials as a header", shown(&url)),
+            ),
+            _ => Error::new(Kind::Status(status.as_u16()), format!("{} answered {status}{said}", shown(&url))),
         }
     }
 }
@@ -171,8 +173,10 @@ fn unreachable(url: &Uri, error: &hyper_util::client::legacy::Error) -> Error {
         source = inner.source();
     }
     match error.is_connect() {
-        true => Error::new(Kind::Unreachable, format!("{url} cannot be reached: {why}; is the server running?")),
-        false => Error::new(Kind::Broken, format!("the connection to {url} broke: {why}")),
+        true => {
+            Error::new(Kind::Unreachable, format!("{} cannot be reached: {why}; is the server running?", shown(url)))
+        }
+        false => Error::new(Kind::Broken, format!("the connection to {} broke: {why}", shown(url))),
     }
 }
 
@@ -188,10 +192,12 @@ fn redirected(url: &Uri, response: &Response<Incoming>) -> Result<Option<Uri>> {
     );
     let Some(location) = response.headers().get(LOCATION).filter(|_| moved) else { return Ok(None) };
     let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
-    let next = resolve(url, &location)
-        .ok_or_else(|| Error::new(Kind::Protocol, format!("{url} redirects to {location:?}, which is no address")))?;
+    let next = resolve(url, &location).ok_or_else(|| {
+        Error::new(Kind::Protocol, format!("{} redirects to {location:?}, which is no address", shown(url)))
+    })?;
     if !same_origin(url, &next) {
-        let why = format!("{url} redirects to another origin, {next}; use that address if you trust it");
+        let why =
+            format!("{} redirects to another origin, {}; use that address if you trust it", shown(url), shown(&next));
         return Err(Error::new(Kind::Protocol, why));
     }
     Ok(Some(next))
@@ -199,7 +205,8 @@ fn redirected(url: &Uri, response: &Response<Incoming>) -> Result<Option<Uri>> {
 
 /// An address as it is meant from another one.
 pub(super) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
-    if reference.contains("://") {
+    let absolute = ["http://", "https://"].iter().any(|scheme| reference.starts_with(scheme));
+    if absolute || reference.split('/').next().is_some_and(|first| first.ends_with(':')) {
         return reference.parse().ok();
     }
     let scheme = base.scheme_str()?;
@@ -227,7 +234,15 @@ pub(super) fn same_origin(a: &Uri, b: &Uri) -> bool {
         })
     };
     let host = |uri: &Uri| uri.host().map(str::to_ascii_lowercase);
-    a.scheme_str() == b.scheme_str() && host(a) == host(b) && port(a) == port(b)
+    let bare = |uri: &Uri| uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+    bare(a) && bare(b) && a.scheme_str() == b.scheme_str() && host(a) == host(b) && port(a) == port(b)
+}
+
+/// An address as it may be shown: without its query, which may hold secrets.
+pub(super) fn shown(url: &Uri) -> String {
+    let scheme = url.scheme_str().unwrap_or("http");
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    format!("{scheme}://{authority}{}", url.path())
 }
 
 /// Whether a response is of a media type.
@@ -248,6 +263,7 @@ mod tests {
             ("m?s=1", "http://h:1/a/m?s=1"),
             ("?s=1", "http://h:1/a/sse?s=1"),
             ("http://h:1/m", "http://h:1/m"),
+            ("/m?next=http://x", "http://h:1/m?next=http://x"),
             ("//other/m", "http://other/m"),
         ] {
             assert_eq!(resolve(&base, reference).unwrap().to_string(), expected);
@@ -262,5 +278,6 @@ mod tests {
         assert!(!same("http://h", "https://h"));
         assert!(!same("http://h:1", "http://h:2"));
         assert!(!same("http://h", "http://h.evil"));
+        assert!(!same("http://h", "http://user@h"));
     }
 }
