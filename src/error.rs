@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::protocol::{ErrorObject, code};
+use crate::protocol::ErrorObject;
 
 /// What kind of thing went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +44,11 @@ impl Error {
         Self { kind, message: message.into(), object: None }
     }
 
-    /// An error that the upstream answered with.
+    /// An error that the upstream answered with, or that stands for an answer that did not come.
     pub fn answered(object: ErrorObject) -> Self {
+        if object.is_unavailable() {
+            return Self::new(Kind::Broken, object.message());
+        }
         let message = format!("the server answered with error {}: {}", object.code(), object.message());
         Self { kind: Kind::Answer(object.code()), message, object: Some(object) }
     }
@@ -71,9 +74,7 @@ impl Error {
 
     /// The error that a client gets for a call that failed by this.
     pub fn into_object(self) -> ErrorObject {
-        self.object.unwrap_or_else(|| {
-            ErrorObject::new(code::INTERNAL_ERROR, format!("Upstream unavailable: {}", self.message))
-        })
+        self.object.unwrap_or_else(|| ErrorObject::unavailable(format!("Upstream unavailable: {}", self.message)))
     }
 }
 

@@ -82,6 +82,10 @@ const NOTICES_WAITING: usize = 256;
 const UNSOLICITED_WAITING: usize = 256;
 /// How many pages of a list are read.
 const PAGES: usize = 100;
+/// How many items a list may have.
+const ITEMS: usize = 10_000;
+/// How large a list may be.
+const LIST_BYTES: usize = 64 << 20;
 
 impl Client {
     /// Finds out what is at the target, and connects to it.
@@ -224,6 +228,7 @@ impl Client {
 
     async fn list(&self, method: Method, member: &str) -> Result<Vec<Raw>> {
         let mut items = Vec::new();
+        let mut bytes = 0;
         let mut cursor: Option<Raw> = None;
         for _ in 0..PAGES {
             let params = cursor.as_ref().map(|cursor| Raw::empty().edit().set("cursor", cursor.clone()).finish());
@@ -231,7 +236,14 @@ impl Client {
             if method == Method::ToolsList {
                 page = self.connection.note_tools(&page);
             }
+            bytes += page.as_bytes().len();
             items.extend(page.get(member).map(|list| list.items()).unwrap_or_default());
+            if items.len() > ITEMS || bytes > LIST_BYTES {
+                return Err(Error::new(
+                    Kind::Protocol,
+                    format!("the list has more than {ITEMS} items or {LIST_BYTES} bytes"),
+                ));
+            }
             let next = page.get("nextCursor").filter(|cursor| !cursor.is_null());
             if next.is_none() || next == cursor {
                 return Ok(items);

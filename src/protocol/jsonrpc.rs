@@ -68,6 +68,8 @@ pub type Extra = Vec<(Box<str>, Raw)>;
 pub struct ErrorObject {
     code: i64,
     raw: Raw,
+    /// Nobody answered with it: it stands for an answer that did not come. Never on the wire.
+    unavailable: bool,
 }
 
 /// Any single message.
@@ -465,7 +467,17 @@ impl ErrorObject {
     pub fn new(code: i64, message: impl AsRef<str>) -> Self {
         let message = message.as_ref();
         let raw = Raw::of(&serde_json::json!({ "code": code, "message": message }));
-        Self { code, raw }
+        Self { code, raw, unavailable: false }
+    }
+
+    /// An error that stands for an answer that did not come.
+    pub fn unavailable(message: impl AsRef<str>) -> Self {
+        Self { unavailable: true, ..Self::new(code::INTERNAL_ERROR, message) }
+    }
+
+    /// Whether nobody answered with it: it stands for an answer that did not come.
+    pub fn is_unavailable(&self) -> bool {
+        self.unavailable
     }
 
     /// The same error with `data`.
@@ -479,7 +491,7 @@ impl ErrorObject {
     #[must_use]
     pub fn with_code(self, code: i64) -> Self {
         let raw = self.raw.edit().set("code", Raw::of(&code)).finish();
-        Self { code, raw }
+        Self { code, raw, ..self }
     }
 
     fn read(raw: Raw) -> Option<Self> {
@@ -487,7 +499,7 @@ impl ErrorObject {
             return None;
         }
         let code = raw.get("code")?.read().ok()?;
-        Some(Self { code, raw })
+        Some(Self { code, raw, unavailable: false })
     }
 
     /// What kind of error it is.

@@ -61,6 +61,7 @@ impl Process {
         if let Some(folder) = &command.folder {
             process.current_dir(folder);
         }
+        reaper::prepare();
         let mut child = process.spawn().map_err(|error| {
             let hint = match error.kind() {
                 std::io::ErrorKind::NotFound => "; is it installed, and on the PATH?",

@@ -322,7 +322,7 @@ impl Conversation {
                     let whole = Instant::now() >= self.end;
                     let limit = if whole { settings.call_cap } else { silence };
                     let why = format!("Request timed out: the server was silent for {limit:?}");
-                    return Err(ErrorObject::new(code::INTERNAL_ERROR, why));
+                    return Err(ErrorObject::unavailable(why));
                 }
             },
         };

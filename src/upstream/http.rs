@@ -38,6 +38,9 @@ pub(super) const RETRY: Duration = Duration::from_millis(1000);
 const RETRY_FLOOR: Duration = Duration::from_millis(250);
 /// How long after one new session the next may be opened.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// How long the stream that listens may take to begin: some servers say nothing before they have
+/// something to say.
+const QUIET: Duration = Duration::from_secs(24 * 3600);
 /// How many answers of ours may be on their way at once.
 const ANSWERS: usize = 32;
 /// The longest that a server may make us wait.
@@ -121,6 +124,11 @@ impl Http {
 
     pub(super) fn in_handshake_era(&self) -> bool {
         self.revision().facts().sessions
+    }
+
+    /// How long an answer may take to begin.
+    pub(super) fn patience(&self) -> Duration {
+        self.settings.call
     }
 
     /// The revision that was found; every later request names it.
@@ -265,10 +273,11 @@ impl Http {
     }
 
     /// A later response may name the session anew.
-    fn note_session(&self, headers: &HeaderMap) {
+    fn note_session(&self, headers: &HeaderMap, generation: u64) {
         if let Some(id) = headers.get(&SESSION_ID).filter(|_| self.in_handshake_era()) {
             let mut state = self.lock();
-            if state.session.as_ref() != Some(id) {
+            // A late answer of a session that is over must not bring it back.
+            if state.generation == generation && !state.closed && state.session.as_ref() != Some(id) {
                 state.session = Some(id.clone());
             }
         }
@@ -303,7 +312,7 @@ impl Http {
                 self.web.send(Verb::POST, self.base_headers(extra), request.encode(), self.settings.call_cap).await?;
             let status = response.status();
             if status.is_success() {
-                self.note_session(response.headers());
+                self.note_session(response.headers(), generation);
                 if is_media(response.headers(), "text/event-stream") {
                     return Ok(Begun::Events(EventReader::new(response.into_body(), self.web.limit())));
                 }
@@ -316,7 +325,10 @@ impl Http {
             let lost = session_is_lost(status, &body, had_session, answered);
             if again && self.in_handshake_era() && lost {
                 again = false;
-                self.reopen(generation).await?;
+                // In a task of its own: a caller that goes away must not leave it half done.
+                let http = Arc::clone(self);
+                let reopened = tokio::spawn(async move { http.reopen(generation).await }).await;
+                reopened.unwrap_or_else(|_| Err(Error::new(Kind::Broken, "no new session could be opened")))?;
                 continue;
             }
             return match message {
@@ -336,11 +348,12 @@ impl Http {
     }
 
     async fn post(self: &Arc<Self>, message: Bytes) -> Result<()> {
+        let generation = self.lock().generation;
         let headers = self.base_headers(&self.version_header());
         let response = self.web.send(Verb::POST, headers, message, self.settings.call).await?;
         let status = response.status();
         if status.is_success() {
-            self.note_session(response.headers());
+            self.note_session(response.headers(), generation);
             return Ok(());
         }
         let body = self.web.read(response.into_body(), self.settings.call).await.unwrap_or_default();
@@ -429,14 +442,14 @@ impl Http {
     }
 
     /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
-    pub(super) async fn open_stream(&self, after: Option<&str>) -> Result<Option<EventReader>> {
+    pub(super) async fn open_stream(&self, after: Option<&str>, patience: Duration) -> Result<Option<EventReader>> {
         let mut headers = self.base_headers(&self.version_header());
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         headers.remove(CONTENT_TYPE);
         if let Some(id) = after.and_then(|id| HeaderValue::from_str(id).ok()) {
             headers.insert(LAST_EVENT_ID, id);
         }
-        let response = self.web.send(Verb::GET, headers, Bytes::new(), self.settings.call).await?;
+        let response = self.web.send(Verb::GET, headers, Bytes::new(), patience).await?;
         let status = response.status();
         if status.is_success() && is_media(response.headers(), "text/event-stream") {
             return Ok(Some(EventReader::new(response.into_body(), self.web.limit())));
@@ -505,7 +518,7 @@ async fn listen(http: std::sync::Weak<Http>, answered: oneshot::Sender<()>) {
     let mut failures = 0;
     loop {
         let Some(strong) = http.upgrade() else { return };
-        let opened = strong.open_stream(last.as_deref()).await;
+        let opened = strong.open_stream(last.as_deref(), QUIET).await;
         drop(strong);
         drop(answered.take());
         let mut events = match opened {

@@ -97,7 +97,7 @@ impl Exchange {
         }
         self.resumes += 1;
         tokio::time::sleep(self.retry * self.resumes).await;
-        match self.http.open_stream(self.last_event.as_deref()).await {
+        match self.http.open_stream(self.last_event.as_deref(), self.http.patience()).await {
             Ok(Some(events)) => {
                 self.phase = Phase::Events(Box::new(events));
                 None

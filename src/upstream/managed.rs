@@ -229,9 +229,7 @@ impl Keeper {
         };
         let outcome = connect::answer(connection.call(call), self.settings.probe, "`ping`").await?;
         match outcome {
-            Err(error) if error.message().starts_with("Upstream unavailable") => {
-                Err(Error::new(Kind::Broken, error.message()))
-            }
+            Err(error) if error.is_unavailable() => Err(Error::answered(error)),
             _ => Ok(()),
         }
     }

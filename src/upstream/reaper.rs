@@ -25,6 +25,15 @@ for group in $groups; do kill -9 "-$group" 2>/dev/null; done
 
 static SHELL: Mutex<Option<Child>> = Mutex::new(None);
 
+/// Makes sure that the shell is there before a child is started, so that next to no time passes
+/// between a child's start and its being known.
+pub(super) fn prepare() {
+    let mut shell = SHELL.lock().unwrap_or_else(PoisonError::into_inner);
+    if shell.is_none() {
+        *shell = start();
+    }
+}
+
 /// Remembers a process group that has to end with us.
 pub(super) fn adopt(group: i32) {
     tell(&format!("+{group}\n"));

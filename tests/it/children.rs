@@ -193,11 +193,16 @@ async fn nothing_outlives_a_kill() {
     let marker = marker("killed");
     let mut outer = tokio::process::Command::new(RIALTO);
     let set = format!("MARKER={marker}");
-    outer.args(["call", "surveyElements", "delayMs=5000", "--env", &set, "--", "sh", "-c"]);
+    outer.args(["call", "surveyElements", "delayMs=200", "--env", &set, "--", "sh", "-c"]);
     outer.args([r#"sleep 1000 & trap '' TERM HUP; "$0" stdio; sleep 1000"#, RIALTO]);
-    outer.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).kill_on_drop(true);
+    outer.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).kill_on_drop(true);
     let mut outer = outer.spawn().unwrap();
-    until("the child and its children run", || marked(&marker).len() >= 3).await;
+    // The innermost of them answers only after its parents, and we, know of it.
+    let mut errors = tokio::io::BufReader::new(outer.stderr.take().unwrap());
+    let mut line = String::new();
+    tokio::io::AsyncBufReadExt::read_line(&mut errors, &mut line).await.unwrap();
+    assert!(line.starts_with("progress: 1/"), "{line}");
+    assert!(marked(&marker).len() >= 3);
     outer.start_kill().unwrap(); // as hard as it gets
     outer.wait().await.unwrap();
     gone(&marker).await;
