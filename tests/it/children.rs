@@ -227,7 +227,7 @@ async fn a_thousand_connections_leave_nothing() {
     until("every socket is closed or pooled", || files() < before + 20).await;
 
     let marker = marker("cycles");
-    for _ in 0..30 {
+    for _ in 0..1000 {
         let client = connect(&shell(&marker, r#"exec "$RIALTO" stdio"#)).await.unwrap();
         client.close().await;
     }
