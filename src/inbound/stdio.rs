@@ -216,7 +216,7 @@ impl Connection {
             let ended = work.run(Stream::Listening).await;
             if listens && ended {
                 // On a shared pipe the end of the answer is no sign by itself.
-                session.deliver(Stream::Listening, cancelled(&id).encode()).await;
+                session.deliver(Stream::Listening, Notification::cancelled(&id).encode()).await;
             }
         });
     }
@@ -231,11 +231,6 @@ impl Connection {
         let sessions = Arc::clone(&self.inbound.sessions);
         self.inbound.shutdown.stop(deadline, || sessions.close_all()).await;
     }
-}
-
-fn cancelled(id: &Id) -> Notification {
-    let params = Raw::empty().edit().set("requestId", id.to_raw()).finish();
-    Notification::new(Notice::Cancelled, Some(params))
 }
 
 fn proposed(request: &Request) -> String {

@@ -339,6 +339,12 @@ impl Notification {
         Self { notice, params, extra }
     }
 
+    /// Says that a request is no longer wanted.
+    pub fn cancelled(id: &Id) -> Self {
+        let params = Raw::empty().edit().set("requestId", id.to_raw()).finish();
+        Self::new(Notice::Cancelled, Some(params))
+    }
+
     /// The notification as text.
     pub fn encode(&self) -> Bytes {
         let mut out = open(self.params.as_ref());

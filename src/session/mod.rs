@@ -25,7 +25,7 @@ pub use outbox::{Stream, Unresumable};
 pub use registry::{Full, Opening, Sessions};
 
 use crate::exchange::{Change, Client, Principal, Question};
-use crate::protocol::{Id, Level, Notice, Notification, Outcome, Raw, Request};
+use crate::protocol::{Id, Level, Notification, Outcome, Request};
 use crate::store::{EventId, Retention};
 use outbox::{Outbox, Streams};
 
@@ -340,9 +340,7 @@ impl Session {
         live.questions = rest;
         drop(live);
         for asked in open {
-            let params = Raw::empty().edit().set("requestId", Raw::of(&asked.id)).finish();
-            let notice = Notification::new(Notice::Cancelled, Some(params));
-            self.send(asked.stream, notice.encode());
+            self.send(asked.stream, Notification::cancelled(&asked.id.into()).encode());
         }
     }
 

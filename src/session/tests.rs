@@ -1,6 +1,6 @@
 use super::*;
 use crate::dialect::Revision;
-use crate::protocol::Method;
+use crate::protocol::{Method, Raw};
 
 fn client() -> Arc<Client> {
     let capabilities = Raw::empty();

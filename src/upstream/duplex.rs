@@ -356,8 +356,7 @@ impl Drop for Abandon {
         if self.table.leave(self.id).is_none() {
             return; // it was answered
         }
-        let params = Raw::empty().edit().set("requestId", Raw::of(&self.id)).finish();
-        let message = Notification::new(Notice::Cancelled, Some(params)).encode();
+        let message = Notification::cancelled(&self.id.into()).encode();
         if let Err(mpsc::error::TrySendError::Full(message)) = self.outgoing.try_send(message) {
             let outgoing = self.outgoing.clone();
             if let Ok(runtime) = tokio::runtime::Handle::try_current() {

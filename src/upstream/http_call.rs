@@ -7,7 +7,7 @@ use super::events::EventReader;
 use super::http::{Begun, Http, RESUMES, RETRY, parsed, pause};
 use crate::error::{Error, Kind};
 use crate::exchange::{Answer, Replies, Reply};
-use crate::protocol::{Id, Notice, Notification, Outcome, Raw, Request};
+use crate::protocol::{Id, Notification, Outcome, Raw, Request};
 
 /// One request and what comes back for it.
 pub(super) struct Exchange {
@@ -120,10 +120,9 @@ impl Drop for Cancel {
     fn drop(&mut self) {
         let Some(id) = self.id.take().filter(|_| self.http.in_handshake_era()) else { return };
         let http = Arc::clone(&self.http);
-        let params = Raw::empty().edit().set("requestId", id.to_raw()).finish();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                let _ = http.notify(&Notification::new(Notice::Cancelled, Some(params))).await;
+                let _ = http.notify(&Notification::cancelled(&id)).await;
             });
         }
     }
