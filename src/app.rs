@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
-use crate::elements::{Elements, SPOTLIGHT};
-use crate::gateway::{Gateway, Group};
+use crate::elements::SPOTLIGHT;
+use crate::gateway::{DEFAULT_GROUP, Gateway, Group, Layout, Plan};
 use crate::inbound::{self, Inbound};
 use crate::policy::Policy;
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
-use crate::upstream::Upstream;
+use crate::upstream::{Spec, SpecKind};
 
 /// Everything that can be set.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ pub struct Settings {
     pub sessions: session::Settings,
     /// Who may do what.
     pub policy: Policy,
-    /// How often the resource of the built-in server that changes does so.
-    pub spotlight: Duration,
+    /// The upstreams and groups.
+    pub layout: Layout,
 }
 
 /// A gateway, built and not yet running.
@@ -48,9 +48,8 @@ impl App {
     /// Builds a gateway.
     pub fn new(settings: Settings) -> Self {
         let shutdown = Shutdown::default();
-        let elements = Upstream::Elements(Elements::new(settings.spotlight));
         let inbound = Arc::new(Inbound {
-            gateway: Arc::new(Gateway::new(elements, shutdown.closing().clone())),
+            gateway: Arc::new(Gateway::new(&settings.layout, shutdown.closing().clone(), settings.inbound.drain)),
             sessions: Arc::new(Sessions::new(settings.sessions)),
             policy: settings.policy,
             settings: settings.inbound,
@@ -81,9 +80,6 @@ impl App {
 
     fn start(&self) {
         tokio::spawn(Arc::clone(&self.inbound).look_after_sessions());
-        for group in self.inbound.gateway.groups() {
-            tokio::spawn(Arc::clone(group).run());
-        }
     }
 
     /// Serves one client on standard input and output until that ends or `stop` does.
@@ -96,7 +92,7 @@ impl App {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
         let group: Arc<Group> = match self.inbound.gateway.group(group) {
-            Some(group) => Arc::clone(group),
+            Some(group) => group,
             None => return Err(io::Error::other("there is no such group")),
         };
         self.start();
@@ -106,7 +102,9 @@ impl App {
             draining.cancel();
         });
         let input = tokio::io::BufReader::new(tokio::io::stdin());
-        Arc::clone(&self.inbound).serve_stdio(group, input, tokio::io::stdout()).await
+        let served = Arc::clone(&self.inbound).serve_stdio(group, input, tokio::io::stdout()).await;
+        self.inbound.gateway.stop().await;
+        served
     }
 }
 
@@ -131,8 +129,16 @@ impl Bound {
         let sessions = Arc::clone(&inbound.sessions);
         let clean = inbound.shutdown.stop(inbound.settings.drain, || sessions.close_all()).await;
         listening.abort();
+        inbound.gateway.stop().await;
         clean
     }
+}
+
+/// The built-in server alone, whose resource that changes does so this often.
+pub fn built_in(spotlight: Duration) -> Layout {
+    let elements = Spec::new("elements", SpecKind::Elements(spotlight));
+    let group = Plan::new(DEFAULT_GROUP, [Arc::clone(&elements.name)]);
+    Layout { upstreams: vec![elements], groups: vec![group] }
 }
 
 impl Default for Settings {
@@ -142,7 +148,7 @@ impl Default for Settings {
             inbound: inbound::Settings::default(),
             sessions: session::Settings::default(),
             policy: Policy::default(),
-            spotlight: SPOTLIGHT,
+            layout: built_in(SPOTLIGHT),
         }
     }
 }

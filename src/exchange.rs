@@ -4,15 +4,18 @@
 //! Replies are notices and questions, then exactly one answer. Dropping them gives the call up:
 //! whoever works on it sees [`Replier::abandoned`] and stops.
 
+use std::any::Any;
 use std::collections::VecDeque;
+use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use futures_util::Stream;
 use http::HeaderMap;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::dialect::Revision;
 use crate::protocol::{ErrorObject, Id, Level, Method, Notice, Notification, Outcome, Raw, code};
@@ -59,7 +62,43 @@ pub struct Call {
     pub level: Option<Level>,
     /// What progress is to be reported under; nothing means that none is wanted.
     pub progress: Option<Raw>,
+    /// The session that the call belongs to; nothing in the per-request era.
+    pub audience: Option<Arc<dyn Audience>>,
 }
+
+/// A client that can be reached outside of its calls: a session.
+pub trait Audience: fmt::Debug + Send + Sync {
+    /// Tells it from every other.
+    fn key(&self) -> u128;
+
+    /// From which level on it wants log messages, once it has chosen.
+    fn level(&self) -> Option<Level>;
+
+    /// Sends it a notification that belongs to no call. Never waits.
+    fn tell(&self, notification: Notification);
+
+    /// Asks it something that belongs to no call. Never waits.
+    fn ask(self: Arc<Self>, question: Question);
+
+    /// Cancelled when it is gone.
+    fn ended(&self) -> &CancellationToken;
+
+    /// It hears of a resource from now on; what is kept is let go when it does no longer.
+    fn subscribed(&self, uri: &str, kept: Kept);
+
+    /// It hears of a resource no longer.
+    fn unsubscribed(&self, uri: &str);
+
+    /// A place for what the gateway remembers of it.
+    fn shelf(&self) -> &Shelf;
+}
+
+/// Something that is let go by dropping it.
+pub type Kept = Option<Box<dyn Any + Send + Sync>>;
+
+/// A place for one thing that somebody else knows the type of.
+#[derive(Default)]
+pub struct Shelf(Mutex<Option<Arc<dyn Any + Send + Sync>>>);
 
 /// One thing that comes back for a call.
 #[derive(Debug)]
@@ -167,6 +206,27 @@ impl Change {
     }
 }
 
+// === impl Shelf ===
+
+impl Shelf {
+    /// What lies there, if it is of that type.
+    pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        let here = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        here.and_then(|here| here.downcast().ok())
+    }
+
+    /// Puts something there instead of what was.
+    pub fn put<T: Any + Send + Sync>(&self, thing: Arc<T>) {
+        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(thing);
+    }
+}
+
+impl fmt::Debug for Shelf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shelf")
+    }
+}
+
 // === impl Replies ===
 
 impl Replies {
@@ -232,8 +292,8 @@ impl Replies {
     }
 }
 
-impl std::fmt::Debug for Source {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Queue(_) => "Queue",
             Self::Ready(_) => "Ready",

@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("upstream", &["protocol", "dialect", "error", "exchange", "link", "elements"]),
     ("config", &["error", "upstream"]),
     ("client", &["protocol", "dialect", "error", "exchange", "upstream"]),
-    ("gateway", &["protocol", "dialect", "exchange", "upstream"]),
+    ("gateway", &["protocol", "dialect", "error", "exchange", "upstream"]),
     ("inbound", &["protocol", "dialect", "exchange", "link", "policy", "store", "session", "gateway", "shutdown"]),
     ("app", &["elements", "gateway", "inbound", "policy", "session", "shutdown", "upstream"]),
     (

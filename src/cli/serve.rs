@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use http::HeaderName;
 
-use crate::app::{App, Settings};
+use crate::app::{self, App, Settings};
 use crate::policy::{Doors, Limits, Policy, Tokens};
 use crate::store::Retention;
 use crate::{inbound, session};
@@ -130,7 +130,7 @@ impl ServeArgs {
                 tokens: Tokens::parse(&self.token)?,
                 caller_headers: self.caller_header,
             },
-            spotlight: positive(self.spotlight_ms, "--spotlight-ms")?,
+            layout: app::built_in(positive(self.spotlight_ms, "--spotlight-ms")?),
         })
     }
 }

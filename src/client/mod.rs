@@ -43,7 +43,7 @@ use crate::dialect::outgoing::Speaker;
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{self, Call, Caller, Replies, Reply};
 use crate::protocol::{Id, Level, Method, Notification, Raw};
-use crate::upstream::{Connection, Found, Settings, Target, Unsolicited};
+use crate::upstream::{self, Connection, Found, List, Settings, Target, Unsolicited};
 
 /// How a client behaves.
 pub struct Options {
@@ -80,12 +80,6 @@ struct State {
 const NOTICES_WAITING: usize = 256;
 /// How many things that the server says by itself may wait.
 const UNSOLICITED_WAITING: usize = 256;
-/// How many pages of a list are read.
-const PAGES: usize = 100;
-/// How many items a list may have.
-const ITEMS: usize = 10_000;
-/// How large a list may be.
-const LIST_BYTES: usize = 64 << 20;
 
 impl Client {
     /// Finds out what is at the target, and connects to it.
@@ -191,6 +185,7 @@ impl Client {
             client: Arc::clone(&self.speaker),
             caller: Arc::clone(&self.caller),
             level: per_request_level,
+            audience: None,
         }
     }
 
@@ -199,7 +194,7 @@ impl Client {
     /// # Errors
     /// When the server does not list them.
     pub async fn tools(&self) -> Result<Vec<Raw>> {
-        self.list(Method::ToolsList, "tools").await
+        self.list(List::Tools).await
     }
 
     /// All prompts, through all pages.
@@ -207,7 +202,7 @@ impl Client {
     /// # Errors
     /// When the server does not list them.
     pub async fn prompts(&self) -> Result<Vec<Raw>> {
-        self.list(Method::PromptsList, "prompts").await
+        self.list(List::Prompts).await
     }
 
     /// All resources, through all pages.
@@ -215,7 +210,7 @@ impl Client {
     /// # Errors
     /// When the server does not list them.
     pub async fn resources(&self) -> Result<Vec<Raw>> {
-        self.list(Method::ResourcesList, "resources").await
+        self.list(List::Resources).await
     }
 
     /// All resource templates, through all pages.
@@ -223,34 +218,11 @@ impl Client {
     /// # Errors
     /// When the server does not list them.
     pub async fn templates(&self) -> Result<Vec<Raw>> {
-        self.list(Method::TemplatesList, "resourceTemplates").await
+        self.list(List::Templates).await
     }
 
-    async fn list(&self, method: Method, member: &str) -> Result<Vec<Raw>> {
-        let mut items = Vec::new();
-        let mut bytes = 0;
-        let mut cursor: Option<Raw> = None;
-        for _ in 0..PAGES {
-            let params = cursor.as_ref().map(|cursor| Raw::empty().edit().set("cursor", cursor.clone()).finish());
-            let mut page = self.request(method.clone(), params).await?;
-            if method == Method::ToolsList {
-                page = self.connection.note_tools(&page);
-            }
-            bytes += page.as_bytes().len();
-            items.extend(page.get(member).map(|list| list.items()).unwrap_or_default());
-            if items.len() > ITEMS || bytes > LIST_BYTES {
-                return Err(Error::new(
-                    Kind::Protocol,
-                    format!("the list has more than {ITEMS} items or {LIST_BYTES} bytes"),
-                ));
-            }
-            let next = page.get("nextCursor").filter(|cursor| !cursor.is_null());
-            if next.is_none() || next == cursor {
-                return Ok(items);
-            }
-            cursor = next;
-        }
-        Err(Error::new(Kind::Protocol, format!("the list has more than {PAGES} pages")))
+    async fn list(&self, list: List) -> Result<Vec<Raw>> {
+        Ok(upstream::lists::read(&self.connection, list).await?.items)
     }
 
     /// Calls a tool.
@@ -334,6 +306,7 @@ async fn hear(
                         caller: Arc::clone(&caller),
                         level: None,
                         progress: None,
+                        audience: None,
                     };
                     let mut replies = connection.call(call);
                     while replies.next().await.is_some() {}

@@ -173,6 +173,8 @@ pub const FACTS: [Facts; 5] = [
 // === impl Revision ===
 
 impl Revision {
+    /// How many there are.
+    pub const COUNT: usize = FACTS.len();
     /// The newest revision.
     pub const NEWEST: Self = Self::V2026_07_28;
     /// The newest revision that opens with a handshake.

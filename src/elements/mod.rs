@@ -83,9 +83,14 @@ impl Elements {
         &self.0.server
     }
 
-    /// The list of tools.
-    pub fn tools(&self) -> &Raw {
-        &self.0.tools
+    /// The list that a method asks for; the tools where it asks for none.
+    pub fn list(&self, method: &Method) -> &Raw {
+        match method {
+            Method::ResourcesList => &self.0.resources,
+            Method::TemplatesList => &self.0.templates,
+            Method::PromptsList => &self.0.prompts,
+            _ => &self.0.tools,
+        }
     }
 
     /// What changes, as it changes.
@@ -106,12 +111,10 @@ impl Elements {
 
     /// Answers a call.
     pub fn call(&self, call: &Call) -> Replies {
-        let shared = &self.0;
         let answered = match &call.method {
-            Method::ToolsList => listed(call, &shared.tools),
-            Method::ResourcesList => listed(call, &shared.resources),
-            Method::TemplatesList => listed(call, &shared.templates),
-            Method::PromptsList => listed(call, &shared.prompts),
+            Method::ToolsList | Method::ResourcesList | Method::TemplatesList | Method::PromptsList => {
+                listed(call, self.list(&call.method))
+            }
             Method::ToolsCall => return tools::call(self, call),
             Method::ResourcesRead => resources::read(self, call),
             Method::PromptsGet => self.prompt(call),

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::Group;
+use super::group::{Group, invalid};
+use super::view::View;
 use crate::dialect::lift::method_not_found;
 use crate::dialect::lower;
 use crate::exchange::{Answer, Call, Change, Replier, Replies};
 use crate::protocol::method::Family;
-use crate::protocol::{ErrorObject, Notification, Raw, code};
+use crate::protocol::{ErrorObject, Notification, Raw};
+use crate::upstream::Watch;
 
 /// Which changes one listener hears of.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -28,11 +30,14 @@ struct Listener {
     changes: broadcast::Receiver<Change>,
     closing: CancellationToken,
     replier: Replier,
+    /// Upstreams tell of the resources as long as these are held.
+    _watches: Vec<Watch>,
 }
 
 impl Group {
-    pub(super) fn listen(&self, call: &Call) -> Replies {
-        if !self.offers_updates() && !self.tells_of_lists() {
+    pub(super) fn listen(&self, call: &Call, view: &View) -> Replies {
+        let lists = [Family::Tools, Family::Prompts, Family::Resources];
+        if !view.offers_updates() && !lists.into_iter().any(|family| view.lists_change(family)) {
             return method_not_found(&call.method).into();
         }
         let asked = match Wishes::read(call.params.as_ref()) {
@@ -41,30 +46,19 @@ impl Group {
         };
         // From here on nothing is missed: the acknowledgement goes out after this.
         let changes = self.changes();
-        let wishes = asked.granted(self);
+        let (wishes, watches) = asked.granted(view);
         let subscription = call.id.to_raw();
         let acknowledgement = lower::acknowledgement(&subscription, wishes.to_raw());
         let (replier, replies) = Replies::channel();
-        let closing = self.closing.clone();
-        let listener = Listener { wishes, subscription, changes, closing, replier };
+        let closing = self.ended().clone();
+        let listener = Listener { wishes, subscription, changes, closing, replier, _watches: watches };
         tokio::spawn(listener.run(acknowledgement));
         replies
-    }
-
-    /// Whether any list of the group may change while it is served.
-    fn tells_of_lists(&self) -> bool {
-        [Family::Tools, Family::Prompts, Family::Resources].into_iter().any(|family| self.lists_change(family))
-    }
-
-    fn lists_change(&self, family: Family) -> bool {
-        let path = [family.as_str(), "listChanged"];
-        self.server.capabilities.at(&path).is_some_and(|raw| raw.as_bytes() == b"true")
     }
 }
 
 impl Wishes {
     fn read(params: Option<&Raw>) -> Result<Self, ErrorObject> {
-        let invalid = |why: &str| ErrorObject::new(code::INVALID_PARAMS, format!("Invalid params: {why}"));
         let asked = params.and_then(|params| params.get("notifications")).filter(Raw::is_object);
         let asked =
             asked.ok_or_else(|| invalid("`params.notifications` must be an object that says what to listen to"))?;
@@ -87,14 +81,24 @@ impl Wishes {
         })
     }
 
-    /// What of it the group can do.
-    fn granted(self, group: &Group) -> Self {
-        Self {
-            tools: self.tools && group.lists_change(Family::Tools),
-            prompts: self.prompts && group.lists_change(Family::Prompts),
-            resources: self.resources && group.lists_change(Family::Resources),
-            updates: if group.offers_updates() { self.updates } else { Vec::new() },
+    /// What of it the group can do, and what has to be held so that it does.
+    fn granted(self, view: &View) -> (Self, Vec<Watch>) {
+        let mut watches = Vec::new();
+        let mut updates = Vec::new();
+        for uri in self.updates {
+            let Some((member, own)) = view.by_uri(&uri).filter(|(member, _)| member.state.offers_updates()) else {
+                continue;
+            };
+            watches.push(member.upstream.want(own));
+            updates.push(uri);
         }
+        let wishes = Self {
+            tools: self.tools && view.lists_change(Family::Tools),
+            prompts: self.prompts && view.lists_change(Family::Prompts),
+            resources: self.resources && view.lists_change(Family::Resources),
+            updates,
+        };
+        (wishes, watches)
     }
 
     fn to_raw(&self) -> Raw {

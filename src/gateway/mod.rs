@@ -1,168 +1,181 @@
-//! The heart: which group serves an address, and which upstream answers a call.
+//! The heart: which group serves an address, which upstream answers a call, and what all of them
+//! show together.
 
+mod cursor;
+mod forward;
+mod group;
 mod listen;
+mod names;
+mod plan;
+mod rename;
+mod seal;
+mod view;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use crate::dialect::headers::{self, Mirror};
-use crate::dialect::lift::method_not_found;
-use crate::dialect::lower::{self, CacheHint, Server};
-use crate::exchange::{Answer, Call, Change, Replies};
-use crate::protocol::method::{Family, Route};
-use crate::protocol::{Method, Raw};
-use crate::upstream::Upstream;
+use crate::exchange::Change;
+use crate::upstream::{Spec, Upstream};
+
+pub use group::Group;
+pub use plan::{Filter, Naming, PAGE, Plan};
+pub use seal::Seal;
+pub use view::{Member, View};
 
 /// The name of the group that is served where an address names none.
 pub const DEFAULT_GROUP: &str = "default";
 
-/// All groups.
+/// All groups, and all upstreams.
 #[derive(Debug)]
 pub struct Gateway {
-    groups: HashMap<Box<str>, Arc<Group>>,
-}
-
-/// A named set of upstreams, served at one address.
-#[derive(Debug)]
-pub struct Group {
-    name: Arc<str>,
-    server: Server,
-    upstream: Upstream,
-    /// Which capabilities the group has, by their place in [`Family::ALL`].
-    families: [bool; Family::ALL.len()],
-    mirrors: HashMap<String, Vec<Mirror>>,
-    changes: broadcast::Sender<Change>,
+    groups: ArcSwap<HashMap<Arc<str>, Arc<Group>>>,
+    upstreams: Mutex<Vec<Arc<Upstream>>>,
+    told: broadcast::Sender<Told>,
+    seal: Seal,
     closing: CancellationToken,
+    drain: Duration,
 }
 
-/// What a client may keep of what we say of ourselves.
-const DISCOVERY_HINT: CacheHint = CacheHint { ttl: 60_000, public: true };
-/// How many changes may wait for those who listen; who falls behind is told that all changed.
-const CHANGES_WAITING: usize = 256;
+/// What a gateway is to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layout {
+    /// Every upstream.
+    pub upstreams: Vec<Spec>,
+    /// Every group.
+    pub groups: Vec<Plan>,
+}
 
-// === impl Gateway ===
+/// A change in some group.
+#[derive(Debug, Clone)]
+pub struct Told {
+    /// The group's name.
+    pub group: Arc<str>,
+    /// What changed.
+    pub change: Change,
+}
+
+/// What another layout came to.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// Upstreams that are new.
+    pub added: Vec<Arc<str>>,
+    /// Upstreams that are other than they were.
+    pub changed: Vec<Arc<str>>,
+    /// Upstreams that are no more.
+    pub removed: Vec<Arc<str>>,
+    /// Groups that are no more.
+    pub closed: Vec<Arc<str>>,
+}
+
+/// How many changes may wait for those who pass them on.
+const TOLD_WAITING: usize = 1024;
 
 impl Gateway {
-    /// A gateway with one group, the default one, of one upstream.
-    pub fn new(upstream: Upstream, closing: CancellationToken) -> Self {
-        let group = Arc::new(Group::new(DEFAULT_GROUP, upstream, closing));
-        let groups = HashMap::from([(DEFAULT_GROUP.into(), group)]);
-        Self { groups }
+    /// A gateway of that layout. What is removed later may take `drain` to finish.
+    pub fn new(layout: &Layout, closing: CancellationToken, drain: Duration) -> Self {
+        let gateway = Self {
+            groups: ArcSwap::default(),
+            upstreams: Mutex::default(),
+            told: broadcast::Sender::new(TOLD_WAITING),
+            seal: Seal::random(),
+            closing,
+            drain,
+        };
+        gateway.apply(layout);
+        gateway
     }
 
     /// The group of that name; the default one when there is no name.
-    pub fn group(&self, name: Option<&str>) -> Option<&Arc<Group>> {
-        self.groups.get(name.unwrap_or(DEFAULT_GROUP))
+    pub fn group(&self, name: Option<&str>) -> Option<Arc<Group>> {
+        self.groups.load().get(name.unwrap_or(DEFAULT_GROUP)).cloned()
     }
 
-    /// Every group.
-    pub fn groups(&self) -> impl Iterator<Item = &Arc<Group>> {
-        self.groups.values()
-    }
-}
-
-// === impl Group ===
-
-impl Group {
-    fn new(name: &str, upstream: Upstream, closing: CancellationToken) -> Self {
-        let server = changeable(upstream.server());
-        Self {
-            name: name.into(),
-            families: Family::ALL.map(|family| server.capabilities.get(family.as_str()).is_some()),
-            server,
-            mirrors: upstream.tools().as_ref().map(headers::mirrors_of_tools).unwrap_or_default(),
-            upstream,
-            changes: broadcast::Sender::new(CHANGES_WAITING),
-            closing,
-        }
+    /// Every group, by name.
+    pub fn groups(&self) -> Vec<Arc<Group>> {
+        let mut groups: Vec<_> = self.groups.load().values().cloned().collect();
+        groups.sort_by(|one, other| one.name().cmp(other.name()));
+        groups
     }
 
-    /// The group's name.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
+    /// Every upstream, in order.
+    pub fn upstreams(&self) -> Vec<Arc<Upstream>> {
+        self.lock().clone()
     }
 
-    /// What the group says of itself.
-    pub fn server(&self) -> &Server {
-        &self.server
+    /// What changes in any group, as it changes.
+    pub fn changes(&self) -> broadcast::Receiver<Told> {
+        self.told.subscribe()
     }
 
-    /// What changes in the group, as it changes.
-    pub fn changes(&self) -> broadcast::Receiver<Change> {
-        self.changes.subscribe()
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Upstream>>> {
+        self.upstreams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells everybody who listens of a change.
-    pub fn publish(&self, change: Change) {
-        // Nobody may be listening; that is no fault.
-        let _ = self.changes.send(change);
-    }
-
-    /// Passes on what changes at the upstream, for as long as it lives.
-    pub async fn run(self: Arc<Self>) {
-        let mut changes = self.upstream.changes();
-        let follow = async {
-            loop {
-                match changes.recv().await {
-                    Ok(change) => self.publish(change),
-                    Err(broadcast::error::RecvError::Lagged(_)) => {
-                        for change in [Change::Tools, Change::Prompts, Change::Resources] {
-                            self.publish(change);
-                        }
-                    }
-                    Err(broadcast::error::RecvError::Closed) => return,
+    /// Becomes another layout. What is as it was goes on undisturbed; calls to an upstream that is
+    /// removed or changed may finish.
+    pub fn apply(&self, layout: &Layout) -> Applied {
+        let mut applied = Applied::default();
+        let mut upstreams = self.lock();
+        let mut before = std::mem::take(&mut *upstreams);
+        for spec in &layout.upstreams {
+            let known = before.iter().position(|upstream| upstream.name() == &spec.name);
+            let kept = known.filter(|known| before[*known].spec() == spec);
+            upstreams.push(match kept {
+                Some(kept) => before.swap_remove(kept),
+                None => {
+                    let list = if known.is_some() { &mut applied.changed } else { &mut applied.added };
+                    list.push(Arc::clone(&spec.name));
+                    Upstream::start(spec.clone())
                 }
-            }
+            });
+        }
+        let now = upstreams.clone();
+        drop(upstreams);
+        let of_plan = |plan: &Plan| -> Vec<Arc<Upstream>> {
+            let find = |name: &Arc<str>| now.iter().find(|upstream| upstream.name() == name).cloned();
+            plan.servers.iter().filter_map(find).collect()
         };
-        tokio::join!(follow, self.upstream.clone().run());
-    }
-
-    /// Whether the group has a capability.
-    pub fn offers(&self, family: Family) -> bool {
-        self.families[family as usize]
-    }
-
-    /// Whether the group tells of changes to single resources.
-    pub fn offers_updates(&self) -> bool {
-        let subscribe = self.server.capabilities.at(&["resources", "subscribe"]);
-        subscribe.is_some_and(|raw| raw.as_bytes() == b"true")
-    }
-
-    /// The arguments of a tool that headers mirror.
-    pub fn mirrors(&self, tool: &str) -> &[Mirror] {
-        self.mirrors.get(tool).map_or(&[], Vec::as_slice)
-    }
-
-    /// Answers a call, or passes it on to the upstream that can.
-    pub fn handle(&self, call: &Call) -> Replies {
-        if call.method.family().is_some_and(|family| !self.offers(family)) {
-            return method_not_found(&call.method).into();
+        let old = self.groups.load_full();
+        let mut groups = HashMap::new();
+        for plan in &layout.groups {
+            let members = of_plan(plan);
+            let group = match old.get(&plan.name) {
+                Some(group) => {
+                    let view = group.view();
+                    let same = view.members.len() == members.len()
+                        && view.members.iter().zip(&members).all(|(seen, new)| Arc::ptr_eq(&seen.upstream, new));
+                    if *view.plan != *plan || !same {
+                        group.become_plan(plan.clone(), &members);
+                    }
+                    Arc::clone(group)
+                }
+                None => Group::start(plan.clone(), &members, self.told.clone(), self.seal.clone(), &self.closing),
+            };
+            groups.insert(Arc::clone(&plan.name), group);
         }
-        match call.method.route() {
-            Route::Here => match call.method {
-                Method::Ping => Answer::result(Raw::empty()).into(),
-                Method::Discover => Answer::result(lower::discovery(&self.server, DISCOVERY_HINT)).into(),
-                Method::Listen => self.listen(call),
-                _ => method_not_found(&call.method).into(),
-            },
-            Route::List | Route::ByName | Route::ByUri | Route::ByReference | Route::Unknown => {
-                self.upstream.call(call)
+        for (name, group) in old.iter().filter(|(name, _)| !groups.contains_key(*name)) {
+            group.end();
+            applied.closed.push(Arc::clone(name));
+        }
+        self.groups.store(Arc::new(groups));
+        for upstream in before {
+            if !applied.changed.contains(upstream.name()) {
+                applied.removed.push(Arc::clone(upstream.name()));
             }
+            let drain = self.drain;
+            tokio::spawn(async move { upstream.retire(drain).await });
         }
+        applied
     }
-}
 
-/// A server as a group presents it: whatever the upstream says, the group's lists may change.
-fn changeable(server: &Server) -> Server {
-    let mut capabilities = server.capabilities.clone();
-    for family in [Family::Tools, Family::Prompts, Family::Resources] {
-        if let Some(offered) = capabilities.get(family.as_str()) {
-            let offered = offered.edit().set("listChanged", Raw::constant("true")).finish();
-            capabilities = capabilities.edit().set(family.as_str(), offered).finish();
-        }
+    /// Ends every connection to every upstream.
+    pub async fn stop(&self) {
+        let upstreams = std::mem::take(&mut *self.lock());
+        futures_util::future::join_all(upstreams.iter().map(|upstream| upstream.stop())).await;
     }
-    Server { capabilities, ..server.clone() }
 }

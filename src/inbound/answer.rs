@@ -21,7 +21,7 @@ pub(super) struct Answering {
 impl Answering {
     /// The outcome as this client's revision has it.
     pub(super) fn outcome(&self, answer: Answer) -> Outcome {
-        lower::outcome(answer.outcome, &self.method, answer.revision, self.revision, self.group.server())
+        lower::outcome(answer.outcome, &self.method, answer.revision, self.revision, &self.group.view().server)
     }
 
     /// The whole response.

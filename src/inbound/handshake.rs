@@ -5,10 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::Inbound;
 use super::answer::Answering;
 use crate::dialect::lift::method_not_found;
 use crate::dialect::{Era, has_method, lower, meta, negotiate};
-use crate::exchange::{Answer, Call, Caller, Client, Replies, Reply};
+use crate::exchange::{Answer, Audience, Call, Caller, Client, Replies, Reply};
 use crate::gateway::Group;
 use crate::protocol::{ErrorObject, Id, Level, Message, Method, Notice, Notification, Raw, Request, code};
 use crate::session::{Running, Session, Stream};
@@ -45,45 +46,53 @@ fn compact(raw: &Raw) -> Raw {
     Raw::trusted(Bytes::copy_from_slice(raw.as_bytes()))
 }
 
-/// The result of `initialize`, and the client's introduction.
-pub(super) fn welcome(group: &Group, client: &Client) -> Raw {
-    lower::handshake(group.server(), client.revision)
+/// The result of `initialize`. Waits a little for upstreams that are being connected: what is said
+/// here cannot be taken back.
+pub(super) async fn welcome(group: &Group, client: &Client) -> Raw {
+    group.settle().await;
+    lower::handshake(&group.view().server, client.revision)
 }
 
 /// Begins to answer a request in a session.
-pub(super) fn request(session: &Session, group: &Group, request: &Request, caller: Arc<Caller>) -> Replies {
+pub(super) fn request(
+    inbound: &Inbound,
+    session: &Arc<Session>,
+    group: &Arc<Group>,
+    request: &Request,
+    caller: &Arc<Caller>,
+) -> Replies {
     let Some(client) = session.client() else {
         return match request.method {
             Method::Ping => Answer::result(Raw::empty()).into(),
             _ => ErrorObject::new(code::INVALID_REQUEST, "Invalid request: send `initialize` first").into(),
         };
     };
+    if !has_method(Era::Handshake, &request.method) {
+        return method_not_found(&request.method).into();
+    }
+    inbound.note_initialized(session);
     let params = request.params.as_ref();
-    let offered = request.method.family().is_none_or(|family| group.offers(family));
-    match &request.method {
+    let prepared = match &request.method {
         Method::Initialize => {
-            ErrorObject::new(code::INVALID_REQUEST, "Invalid request: the session is initialized already").into()
+            Err(ErrorObject::new(code::INVALID_REQUEST, "Invalid request: the session is initialized already"))
         }
-        method if !offered || !has_method(Era::Handshake, method) => method_not_found(method).into(),
-        Method::SetLevel => done(set_level(session, params)),
-        Method::Subscribe | Method::Unsubscribe => done(subscription(session, group, request)),
-        method => group.handle(&Call {
-            id: request.id.clone(),
-            method: method.clone(),
-            params: request.params.clone(),
-            client: Arc::clone(client),
-            caller,
-            level: session.level(),
-            progress: meta::progress_token(params),
-        }),
+        Method::SetLevel => set_level(session, params),
+        Method::Subscribe => may_subscribe(session, params),
+        _ => Ok(()),
+    };
+    if let Err(error) = prepared {
+        return error.into();
     }
-}
-
-fn done(outcome: Result<(), ErrorObject>) -> Replies {
-    match outcome {
-        Ok(()) => Answer::result(Raw::empty()).into(),
-        Err(error) => error.into(),
-    }
+    group.handle(&Call {
+        id: request.id.clone(),
+        method: request.method.clone(),
+        params: request.params.clone(),
+        client: Arc::clone(client),
+        caller: Arc::clone(caller),
+        level: session.level(),
+        progress: meta::progress_token(params),
+        audience: Some(Arc::clone(session) as Arc<dyn Audience>),
+    })
 }
 
 fn set_level(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObject> {
@@ -94,30 +103,22 @@ fn set_level(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObject>
     Ok(())
 }
 
-fn subscription(session: &Session, group: &Group, request: &Request) -> Result<(), ErrorObject> {
-    if !group.offers_updates() {
-        return Err(method_not_found(&request.method));
-    }
-    let uri = request.params.as_ref().and_then(|params| params.get("uri"));
+fn may_subscribe(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObject> {
+    let uri = params.and_then(|params| params.get("uri"));
     let uri = uri.as_ref().and_then(Raw::text).ok_or_else(|| invalid("`uri` must be a string"))?;
     if uri.len() > LONGEST_URI {
         return Err(invalid(&format!("`uri` may have {LONGEST_URI} bytes")));
     }
-    match request.method {
-        Method::Subscribe if !session.subscribe(&uri) => {
-            Err(invalid("the session is subscribed to as many resources as it may be; unsubscribe from some"))
-        }
-        Method::Subscribe => Ok(()),
-        _ => {
-            session.unsubscribe(&uri);
-            Ok(())
-        }
+    if !session.may_subscribe(&uri) {
+        return Err(invalid("the session is subscribed to as many resources as it may be; unsubscribe from some"));
     }
+    Ok(())
 }
 
 /// Takes a notification or a response in a session. Those that concern nothing here are no fault.
-pub(super) fn tell(session: &Session, message: Message) {
+pub(super) fn tell(inbound: &Inbound, session: &Arc<Session>, group: &Group, message: Message) {
     match message {
+        Message::Notification(Notification { notice: Notice::Initialized, .. }) => inbound.note_initialized(session),
         Message::Notification(Notification { notice: Notice::Cancelled, params, .. }) => {
             let id = params.as_ref().and_then(|params| params.get("requestId"));
             if let Some(id) = id.as_ref().and_then(Id::from_raw) {
@@ -130,7 +131,8 @@ pub(super) fn tell(session: &Session, message: Message) {
                 tracing::debug!(session = %session.id(), "an answer came to no question");
             }
         }
-        Message::Notification(_) | Message::Request(_) => {}
+        Message::Notification(notification) => group.tell(session.as_ref(), &notification),
+        Message::Request(_) => {}
     }
 }
 
@@ -155,7 +157,7 @@ impl Work {
         match reply {
             Reply::Question(question) => {
                 if self.answering.revision.facts().sessions {
-                    session.ask(stream, &self.running, question).await;
+                    session.ask_in(stream, &self.running, question).await;
                 } else {
                     self.answering.encode(Reply::Question(question));
                 }

@@ -93,7 +93,7 @@ impl Visit<'_> {
     async fn one(&self, message: Message) -> Answered {
         match lift::classify(&message, &self.parts.headers).map_err(Problem::Refused)? {
             Path::PerRequest => stateless::serve(self, message).await,
-            Path::Handshake => self.open(message),
+            Path::Handshake => self.open(message).await,
             Path::Session => {
                 let id = match &message {
                     Message::Request(request) => Some(request.id.clone()),
@@ -109,7 +109,7 @@ impl Visit<'_> {
     }
 
     /// `initialize`: opens a session.
-    fn open(&self, message: Message) -> Answered {
+    async fn open(&self, message: Message) -> Answered {
         let Message::Request(request) = message else { return Err(Problem::SessionRequired) };
         if self.named_session().is_some() {
             self.session()?;
@@ -119,7 +119,7 @@ impl Visit<'_> {
         let client = handshake::introduction(request.params.as_ref());
         let client = Arc::new(client.map_err(|error| Problem::Refused(request.refused(error)))?);
         let opening = Opening { principal: self.caller.principal.clone(), group: Arc::clone(self.group.name()) };
-        let result = handshake::welcome(&self.group, &client);
+        let result = handshake::welcome(&self.group, &client).await;
         let session = self.inbound.sessions.open(opening, client).map_err(|_| Problem::SessionsFull)?;
         tracing::debug!(session = %session.id(), group = %session.group(), "a session was opened");
         let response = crate::protocol::Response::new(Some(request.id), Ok(result));
@@ -151,7 +151,7 @@ impl Visit<'_> {
         match message {
             Message::Request(request) => self.answer(&session, request).await,
             message => {
-                handshake::tell(&session, message);
+                handshake::tell(self.inbound, &session, &self.group, message);
                 Ok(respond::accepted())
             }
         }
@@ -165,7 +165,7 @@ impl Visit<'_> {
     /// Answers a request: with JSON when the answer is the first thing that comes, with a stream
     /// when something comes before it or nothing comes for a while.
     async fn answer(&self, session: &Arc<Session>, request: Request) -> Answered {
-        let mut replies = handshake::request(session, &self.group, &request, Arc::clone(&self.caller));
+        let mut replies = handshake::request(self.inbound, session, &self.group, &request, &self.caller);
         let answering = self.answering(session, &request);
         if let Some(answer) = replies.take_ready() {
             return Ok(respond::json(answering.response(answer)));
@@ -236,7 +236,7 @@ impl Visit<'_> {
             match item {
                 Err(invalid) => answers.push(invalid.response().encode()),
                 Ok(Message::Request(request)) => {
-                    let mut replies = handshake::request(&session, &self.group, &request, Arc::clone(&self.caller));
+                    let mut replies = handshake::request(self.inbound, &session, &self.group, &request, &self.caller);
                     let answering = self.answering(&session, &request);
                     match replies.take_ready() {
                         Some(answer) => answers.push(answering.response(answer)),
@@ -247,7 +247,7 @@ impl Visit<'_> {
                         },
                     }
                 }
-                Ok(message) => handshake::tell(&session, message),
+                Ok(message) => handshake::tell(self.inbound, &session, &self.group, message),
             }
         }
         match (answers.is_empty(), works.is_empty()) {

@@ -28,7 +28,7 @@ pub use body::Body;
 use crate::exchange::Change;
 use crate::gateway::{Gateway, Group};
 use crate::policy::{Limits, Policy};
-use crate::session::Sessions;
+use crate::session::{Session, Sessions};
 use crate::shutdown::Shutdown;
 use http::Visit;
 use respond::Problem;
@@ -49,6 +49,24 @@ pub struct Settings {
     pub allow_delete: bool,
     /// How long running calls may take to finish when the process stops.
     pub drain: Duration,
+    /// What others want to know of.
+    pub hooks: Hooks,
+}
+
+/// What those who embed the gateway want to know of.
+#[derive(Clone, Default)]
+pub struct Hooks {
+    /// Runs once for each session, when its client has initialized it.
+    pub initialized: Option<SessionHook>,
+}
+
+/// Something that runs for a session. It must not wait for anything.
+pub type SessionHook = Arc<dyn Fn(&Session) + Send + Sync>;
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hooks")
+    }
 }
 
 /// Everything that a request may need.
@@ -138,7 +156,7 @@ impl Inbound {
         };
         let visit = Visit {
             inbound: self,
-            group: Arc::clone(self.gateway.group(group).ok_or(Problem::NotFound)?),
+            group: self.gateway.group(group).ok_or(Problem::NotFound)?,
             caller: Arc::new(caller),
             session_in_path,
             parts: &parts,
@@ -171,30 +189,39 @@ impl Inbound {
 
     /// Tells sessions of changes, and ends those that nobody uses, until the streams are closed.
     pub async fn look_after_sessions(self: Arc<Self>) {
-        let mut tasks = tokio::task::JoinSet::new();
-        for group in self.gateway.groups() {
-            tasks.spawn(publish(Arc::clone(&self.sessions), Arc::clone(group)));
-        }
+        let publishing = tokio::spawn(publish(Arc::clone(&self.sessions), Arc::clone(&self.gateway)));
         let mut ticks = tokio::time::interval(SWEEP.min(self.sessions.settings().idle));
         loop {
             tokio::select! {
                 _ = ticks.tick() => self.sessions.sweep(),
-                () = self.shutdown.closing().cancelled() => return,
+                () = self.shutdown.closing().cancelled() => return publishing.abort(),
+            }
+        }
+    }
+
+    /// A client has shown that it is ready; what waits for that runs once.
+    fn note_initialized(&self, session: &Session) {
+        if session.initialized() {
+            tracing::debug!(session = %session.id(), group = %session.group(), "a session is initialized");
+            if let Some(hook) = &self.settings.hooks.initialized {
+                hook(session);
             }
         }
     }
 }
 
-/// Passes the changes of a group on to its sessions.
-async fn publish(sessions: Arc<Sessions>, group: Arc<Group>) {
+/// Passes the changes of groups on to their sessions.
+async fn publish(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
     use tokio::sync::broadcast::error::RecvError;
-    let mut changes = group.changes();
+    let mut changes = gateway.changes();
     loop {
         match changes.recv().await {
-            Ok(change) => sessions.publish(group.name(), &change),
+            Ok(told) => sessions.publish(&told.group, &told.change),
             Err(RecvError::Lagged(_)) => {
-                for change in [Change::Tools, Change::Prompts, Change::Resources] {
-                    sessions.publish(group.name(), &change);
+                for group in gateway.groups() {
+                    for change in [Change::Tools, Change::Prompts, Change::Resources] {
+                        sessions.publish(group.name(), &change);
+                    }
                 }
             }
             Err(RecvError::Closed) => return,
@@ -211,6 +238,7 @@ impl Default for Settings {
             body_timeout: Duration::from_secs(30),
             allow_delete: true,
             drain: Duration::from_secs(10),
+            hooks: Hooks::default(),
         }
     }
 }

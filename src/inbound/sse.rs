@@ -101,16 +101,19 @@ pub(super) async fn take(
 ) {
     match message {
         Message::Request(request) if request.method == Method::Initialize && session.client().is_none() => {
-            let outcome = handshake::introduction(request.params.as_ref()).map(|client| {
-                let client: Arc<Client> = Arc::new(client);
-                let result = handshake::welcome(group, &client);
-                session.introduce(client);
-                result
-            });
+            let outcome = match handshake::introduction(request.params.as_ref()) {
+                Ok(client) => {
+                    let client: Arc<Client> = Arc::new(client);
+                    let result = handshake::welcome(group, &client).await;
+                    session.introduce(client);
+                    Ok(result)
+                }
+                Err(error) => Err(error),
+            };
             session.deliver(Stream::Listening, protocol::Response::new(Some(request.id), outcome).encode()).await;
         }
         Message::Request(request) => answer(inbound, group, session, &request, caller).await,
-        message => handshake::tell(session, message),
+        message => handshake::tell(inbound, session, group, message),
     }
 }
 
@@ -121,7 +124,7 @@ async fn answer(
     request: &Request,
     caller: &Arc<Caller>,
 ) {
-    let mut replies = handshake::request(session, group, request, Arc::clone(caller));
+    let mut replies = handshake::request(inbound, session, group, request, caller);
     let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
     let answering =
         Answering { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(group) };

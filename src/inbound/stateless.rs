@@ -25,6 +25,7 @@ pub(super) fn call(request: Request, checked: Checked, caller: Arc<Caller>) -> C
         caller,
         level: meta.level,
         progress: meta.progress,
+        audience: None,
     }
 }
 
@@ -52,7 +53,8 @@ fn check_mirrors(visit: &Visit<'_>, request: &Request) -> Result<(), Problem> {
     };
     let name = params.get("name");
     let Some(name) = name.as_ref().and_then(Raw::text) else { return Ok(()) };
-    let mirrors = visit.group.mirrors(&name);
+    let view = visit.group.view();
+    let mirrors = view.mirrors(&name);
     if mirrors.is_empty() {
         return Ok(());
     }

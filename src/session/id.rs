@@ -59,6 +59,11 @@ impl SessionId {
         Some(Self { transport: arrived_on, key })
     }
 
+    /// The random part.
+    pub(super) fn key(self) -> u128 {
+        self.key
+    }
+
     /// The transport it belongs to.
     pub fn transport(&self) -> Transport {
         self.transport

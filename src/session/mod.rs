@@ -9,7 +9,7 @@ mod id;
 mod outbox;
 mod registry;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll};
@@ -18,14 +18,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 pub use attachment::Attachment;
 pub use id::{SessionId, Transport};
 pub use outbox::{Stream, Unresumable};
 pub use registry::{Full, Opening, Sessions};
 
-use crate::exchange::{Change, Client, Principal, Question};
-use crate::protocol::{Id, Level, Notification, Outcome, Request};
+use crate::dialect::lower;
+use crate::exchange::{Audience, Change, Client, Kept, Principal, Question, Shelf};
+use crate::protocol::{Id, Level, Notice, Notification, Outcome, Request};
 use crate::store::{EventId, Retention};
 use outbox::{Outbox, Streams};
 
@@ -59,6 +61,9 @@ pub struct Session {
     live: Mutex<Live>,
     /// Told when a connection has read something, for calls that wait for their client.
     read: Notify,
+    /// What the gateway remembers of it.
+    shelf: Shelf,
+    ended: CancellationToken,
 }
 
 /// The part that changes. The lock is held for moments only, never across an await.
@@ -71,8 +76,20 @@ struct Live {
     last_call: u64,
     questions: Vec<Asked>,
     last_question: i64,
-    subscriptions: BTreeSet<Box<str>>,
+    /// The resources that it hears of, and what has to be held for that.
+    subscriptions: BTreeMap<Box<str>, Held>,
+    /// The client has said that it is ready.
+    initialized: bool,
     closed: bool,
+}
+
+/// What has to be held for a subscription.
+struct Held(#[allow(dead_code, reason = "it is held to be dropped")] Kept);
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Held")
+    }
 }
 
 /// A call that is not answered yet. Dropping it says that it is not wanted.
@@ -146,34 +163,25 @@ impl Session {
         self.client.set(client).is_ok()
     }
 
-    /// From which level on the client wants log messages.
-    pub fn level(&self) -> Option<Level> {
-        self.lock().level
-    }
-
     /// The client chooses what is logged to it.
     pub fn set_level(&self, level: Level) {
         self.lock().level = Some(level);
     }
 
-    /// The client wants to hear of a resource; false when it hears of too many already.
-    pub fn subscribe(&self, uri: &str) -> bool {
-        let mut live = self.lock();
-        let room = live.subscriptions.len() < self.settings.subscriptions || live.subscriptions.contains(uri);
-        if room {
-            live.subscriptions.insert(uri.into());
-        }
-        room
+    /// Whether the client may hear of one more resource.
+    pub fn may_subscribe(&self, uri: &str) -> bool {
+        let live = self.lock();
+        live.subscriptions.len() < self.settings.subscriptions || live.subscriptions.contains_key(uri)
     }
 
-    /// The client wants to hear of it no longer.
-    pub fn unsubscribe(&self, uri: &str) {
-        self.lock().subscriptions.remove(uri);
+    /// The client says that it is ready; true the first time.
+    pub fn initialized(&self) -> bool {
+        self.client.get().is_some() && !std::mem::replace(&mut self.lock().initialized, true)
     }
 
     fn hears(&self, change: &Change) -> bool {
         match change {
-            Change::Updated(uri) => self.lock().subscriptions.contains(uri.as_ref()),
+            Change::Updated(uri) => self.lock().subscriptions.contains_key(uri.as_ref()),
             Change::Tools | Change::Prompts | Change::Resources => self.client.get().is_some(),
         }
     }
@@ -262,6 +270,7 @@ impl Session {
         if !live.closed && !live.outbox.send(stream, message, &self.settings.retention) {
             tracing::debug!(session = %self.id, "the connection does not keep up; the session ends");
             live.close();
+            self.ended.cancel();
         }
     }
 
@@ -305,19 +314,22 @@ impl Session {
 
     /// Asks the client something on the stream of a call. Where nobody can hear it, whoever asks
     /// is told so at once.
-    pub async fn ask(&self, stream: Stream, call: &Running, question: Question) {
-        let Question { method, params, answer } = question;
+    pub async fn ask_in(&self, stream: Stream, call: &Running, question: Question) {
         if stream == Stream::Nowhere {
             return; // dropping the question says that no answer will come
         }
-        let id = {
-            let mut live = self.lock();
-            live.last_question += 1;
-            let id = live.last_question;
-            live.questions.push(Asked { id, call: call.serial, stream, answer });
-            id
-        };
-        self.deliver(stream, Request::new(id.into(), method, params).encode()).await;
+        let message = self.enter(stream, call.serial, question);
+        self.deliver(stream, message).await;
+    }
+
+    /// Enters a question into the books, and gives it an id.
+    fn enter(&self, stream: Stream, call: u64, question: Question) -> Bytes {
+        let Question { method, params, answer } = question;
+        let mut live = self.lock();
+        live.last_question += 1;
+        let id = live.last_question;
+        live.questions.push(Asked { id, call, stream, answer });
+        Request::new(id.into(), method, params).encode()
     }
 
     /// The client answers a question; false when there is none of that id.
@@ -361,6 +373,7 @@ impl Session {
 
     fn close(&self) {
         self.lock().close();
+        self.ended.cancel();
         self.read.notify_waiters();
     }
 
@@ -369,6 +382,64 @@ impl Session {
     }
 }
 
+impl Audience for Session {
+    fn key(&self) -> u128 {
+        self.id.key()
+    }
+
+    fn level(&self) -> Option<Level> {
+        self.lock().level
+    }
+
+    fn tell(&self, notification: Notification) {
+        let notification = match self.client.get() {
+            Some(client) => lower::notification(notification, client.revision),
+            None => notification,
+        };
+        // A log that nobody reads must not end the session.
+        if notification.notice == Notice::Message && self.lock().outbox.is_behind(Stream::Listening) {
+            return;
+        }
+        self.send(Stream::Listening, notification.encode());
+    }
+
+    fn ask(self: Arc<Self>, question: Question) {
+        let stream = {
+            let mut live = self.lock();
+            live.questions.retain(|asked| !asked.answer.is_closed());
+            if live.closed || live.questions.len() >= QUESTIONS {
+                return; // dropping the question says that no answer will come
+            }
+            live.outbox.best_for_questions()
+        };
+        let message = self.enter(stream, NO_CALL, question);
+        self.send(stream, message);
+    }
+
+    fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    fn subscribed(&self, uri: &str, kept: Kept) {
+        let mut live = self.lock();
+        if !live.closed {
+            live.subscriptions.insert(uri.into(), Held(kept));
+        }
+    }
+
+    fn unsubscribed(&self, uri: &str) {
+        self.lock().subscriptions.remove(uri);
+    }
+
+    fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+}
+
+/// How many questions may wait for answers.
+const QUESTIONS: usize = 64;
+/// Stands for the call of a question that belongs to none.
+const NO_CALL: u64 = 0;
 /// How long a call waits for a client that is behind before it goes on without it; the client can
 /// resume.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -385,7 +456,8 @@ impl Live {
             last_call: 0,
             questions: Vec::new(),
             last_question: 0,
-            subscriptions: BTreeSet::new(),
+            subscriptions: BTreeMap::new(),
+            initialized: false,
             closed: false,
         }
     }
@@ -400,7 +472,7 @@ impl Live {
         self.closed = true;
         self.calls = Vec::new();
         self.questions = Vec::new();
-        self.subscriptions = BTreeSet::new();
+        self.subscriptions = BTreeMap::new();
         self.outbox.close();
     }
 }

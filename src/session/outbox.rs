@@ -359,6 +359,16 @@ impl Outbox {
         true
     }
 
+    /// Where a question that belongs to no call is most likely heard.
+    pub(super) fn best_for_questions(&self) -> Stream {
+        let Self::Streams(streams) = self else { return Stream::Listening };
+        if !streams.listening.readers.is_empty() {
+            return Stream::Listening;
+        }
+        let open = streams.calls.iter().rev().find(|route| !route.readers.is_empty() && !route.finished);
+        open.map_or(Stream::Listening, |route| Stream::Call(route.number))
+    }
+
     /// Whether a call should wait before it sends more on a stream.
     pub(super) fn is_behind(&self, stream: Stream) -> bool {
         match (self, stream) {

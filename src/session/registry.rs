@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::outbox::{Outbox, Queue, Streams};
 use super::{Attachment, Live, Session, SessionId, Settings, Stream, Transport};
-use crate::exchange::{Change, Client, Principal};
+use crate::exchange::{Change, Client, Principal, Shelf};
 
 /// All sessions of this process.
 #[derive(Debug)]
@@ -77,6 +78,8 @@ impl Sessions {
             settings: Arc::clone(&self.settings),
             live: Mutex::new(Live::new(outbox)),
             read: Notify::new(),
+            shelf: Shelf::default(),
+            ended: CancellationToken::new(),
         });
         let mut map = self.lock();
         if map.len() >= self.settings.sessions {
@@ -112,6 +115,13 @@ impl Sessions {
         let all = std::mem::take(&mut *self.lock());
         for session in all.into_values() {
             session.close();
+        }
+    }
+
+    /// Ends every session of a group.
+    pub fn close_group(&self, group: &str) {
+        for session in self.all().into_iter().filter(|session| *session.group == *group) {
+            self.close(&session);
         }
     }
 

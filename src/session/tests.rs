@@ -177,7 +177,7 @@ async fn changes_do_not_keep_an_abandoned_session() {
     let settings = sessions.settings();
     let (age, idle) = (settings.retention.age, settings.idle);
     let session = open(&sessions);
-    session.subscribe("a:b");
+    session.subscribed("a:b", None);
     let end = Instant::now() + age + age + idle + Duration::from_secs(60);
     while sessions.count() > 0 {
         assert!(Instant::now() < end, "it never ends");
@@ -224,7 +224,7 @@ async fn closing_gives_everything_up() {
     let mut attachment = session.listen().unwrap();
     let mut running = session.begin(1.into()).unwrap();
     let (answer, asked) = oneshot::channel();
-    session.ask(Stream::Listening, &running, Question { method: Method::Ping, params: None, answer }).await;
+    session.ask_in(Stream::Listening, &running, Question { method: Method::Ping, params: None, answer }).await;
     assert!(attachment.next().await.is_some());
     sessions.close(&session);
     running.unwanted().await;
@@ -241,13 +241,13 @@ async fn questions_are_answered_once_and_withdrawn_with_their_call() {
     let mut attachment = session.listen().unwrap();
     let running = session.begin(1.into()).unwrap();
     let (answer, asked) = oneshot::channel();
-    session.ask(Stream::Listening, &running, Question { method: Method::Ping, params: None, answer }).await;
+    session.ask_in(Stream::Listening, &running, Question { method: Method::Ping, params: None, answer }).await;
     assert!(text(&mut attachment).await.contains(r#""id":1,"method":"ping""#));
     assert!(session.answer(&1.into(), Ok(Raw::empty())));
     assert!(!session.answer(&1.into(), Ok(Raw::empty())));
     assert!(asked.await.unwrap().is_ok());
     let (answer, asked) = oneshot::channel();
-    session.ask(Stream::Listening, &running, Question { method: Method::Ping, params: None, answer }).await;
+    session.ask_in(Stream::Listening, &running, Question { method: Method::Ping, params: None, answer }).await;
     drop(running);
     assert!(asked.await.is_err());
     assert!(text(&mut attachment).await.contains(r#""method":"ping""#));

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::HeaderMap;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -15,8 +16,8 @@ use crate::dialect::headers::{self, Mirror};
 use crate::dialect::lower::Server;
 use crate::dialect::outgoing::{self, Extras, InputRequired, Speaker};
 use crate::error::{Error, Kind, Result};
-use crate::exchange::{Answer, Call, Question, Replies, Reply};
-use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
+use crate::exchange::{Answer, Call, Caller, Client, Question, Replies, Reply};
+use crate::protocol::{ErrorObject, Id, Method, Notification, Outcome, Raw, code};
 
 /// A connection to an upstream.
 #[derive(Debug)]
@@ -122,6 +123,35 @@ impl Connection {
         }))
     }
 
+    /// A call of our own.
+    pub(super) fn own_call(&self, method: Method, params: Option<Raw>) -> Call {
+        let client = Client {
+            revision: self.revision,
+            capabilities: self.speaker.capabilities.clone(),
+            info: Some(self.speaker.info.clone()),
+        };
+        Call {
+            id: Id::Number(0),
+            method,
+            params,
+            client: Arc::new(client),
+            caller: Arc::new(Caller { principal: "rialto".into(), peer: None, headers: HeaderMap::new() }),
+            level: None,
+            progress: None,
+            audience: None,
+        }
+    }
+
+    /// Makes a request of our own and waits for its result, past everything that comes before it.
+    ///
+    /// # Errors
+    /// When the server answers with an error, or not at all.
+    pub async fn request(self: &Arc<Self>, method: Method, params: Option<Raw>) -> Result<Raw> {
+        let what = format!("`{method}`");
+        let replies = self.call(self.own_call(method, params));
+        connect::answer(replies, self.settings.call_cap, &what).await?.map_err(Error::answered)
+    }
+
     /// Sends a notification.
     ///
     /// # Errors
@@ -148,6 +178,20 @@ impl Connection {
             Wire::Stdio(stdio) => stdio.duplex.closed().await,
             Wire::Sse(sse) => sse.duplex.closed().await,
         }
+    }
+
+    /// Whether the connection is over, as far as it can tell.
+    pub fn is_closed(&self) -> bool {
+        match &self.wire {
+            Wire::Http(http) => http.is_closed(),
+            Wire::Stdio(stdio) => stdio.duplex.is_closed(),
+            Wire::Sse(sse) => sse.duplex.is_closed(),
+        }
+    }
+
+    /// Whether questions come with the call that they belong to.
+    pub fn attributes_questions(&self) -> bool {
+        matches!(self.wire, Wire::Http(_))
     }
 
     /// Whether a call is at work, as far as the connection can tell.

@@ -252,6 +252,10 @@ impl Http {
         Ok(())
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     /// Nothing is opened, and nothing sent again, on a connection that was closed.
     fn check_open(&self) -> Result<()> {
         match self.lock().closed {

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -16,8 +14,7 @@ use super::{Unsolicited, connect};
 use crate::dialect::Revision;
 use crate::dialect::outgoing::Speaker;
 use crate::error::{Error, Kind, Result};
-use crate::exchange::{Call, Caller, Client};
-use crate::protocol::{Id, Method};
+use crate::protocol::Method;
 
 /// The first wait before a new try.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
@@ -34,7 +31,7 @@ pub struct Managed {
     health: watch::Receiver<Health>,
     current: watch::Receiver<Option<Arc<Connection>>>,
     stop: CancellationToken,
-    keeper: JoinHandle<()>,
+    stopped: CancellationToken,
 }
 
 struct Keeper {
@@ -62,8 +59,13 @@ impl Managed {
             current: current_sender,
             stop: stop.clone(),
         };
-        let keeper = tokio::spawn(keeper.run());
-        Self { health, current, stop, keeper }
+        let stopped = CancellationToken::new();
+        let done = stopped.clone().drop_guard();
+        tokio::spawn(async move {
+            let _done = done;
+            keeper.run().await;
+        });
+        Self { health, current, stop, stopped }
     }
 
     /// How it is.
@@ -108,10 +110,15 @@ impl Managed {
         }
     }
 
+    /// The connection, as that changes; nothing while there is none.
+    pub fn connections(&self) -> watch::Receiver<Option<Arc<Connection>>> {
+        self.current.clone()
+    }
+
     /// Ends the connection, and does not open it again.
-    pub async fn stop(self) {
+    pub async fn stop(&self) {
         self.stop.cancel();
-        let _ = self.keeper.await;
+        self.stopped.cancelled().await;
     }
 }
 
@@ -213,20 +220,7 @@ impl Keeper {
     /// Asks whether anybody is there. An answer that is an error is an answer.
     async fn ping(&self, connection: &Arc<Connection>) -> Result<()> {
         let method = if connection.revision().facts().sessions { Method::Ping } else { Method::Discover };
-        let client = Client {
-            revision: connection.revision(),
-            capabilities: self.speaker.capabilities.clone(),
-            info: Some(self.speaker.info.clone()),
-        };
-        let call = Call {
-            id: Id::Number(0),
-            method,
-            params: None,
-            client: Arc::new(client),
-            caller: Arc::new(Caller { principal: "rialto".into(), peer: None, headers: HeaderMap::new() }),
-            level: None,
-            progress: None,
-        };
+        let call = connection.own_call(method, None);
         let outcome = connect::answer(connection.call(call), self.settings.probe, "`ping`").await?;
         match outcome {
             Err(error) if error.is_unavailable() => Err(Error::answered(error)),
@@ -236,7 +230,7 @@ impl Keeper {
 }
 
 /// A wait that doubles with every failure, and is never the same for two who fail together.
-fn back_off(failures: u32) -> Duration {
+pub(super) fn back_off(failures: u32) -> Duration {
     let wait = FIRST_WAIT.saturating_mul(1 << failures.min(10)).min(LONGEST_WAIT);
     let mut random = [0; 4];
     let part = match getrandom::fill(&mut random) {

@@ -4,6 +4,7 @@
 //! speaks; [`Target`] says where it is. What it says by itself, outside of any call, is
 //! [`Unsolicited`].
 
+mod catalog;
 mod child;
 mod connect;
 mod connection;
@@ -12,24 +13,45 @@ mod events;
 mod health;
 mod http;
 mod http_call;
+mod lending;
+pub mod lists;
 mod managed;
 mod reaper;
+mod spec;
 mod sse;
+mod state;
 mod stdio;
 mod target;
 mod web;
 
-use tokio::sync::broadcast;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use crate::dialect::lower::Server;
+use serde_json::json;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::dialect::Revision;
+use crate::dialect::outgoing::Speaker;
 use crate::elements::Elements;
+use crate::error::{Error, Kind as Wrong, Result};
 use crate::exchange::{Call, Change, Question, Replies};
 use crate::protocol::{Notification, Raw};
+use catalog::Catalog;
+use lending::{Busy, Lending};
+use state::Shared;
 
 pub use connect::Found;
 pub use connection::Connection;
 pub use health::{Health, Phase};
+pub use lending::{Borrowed, Outlet, QUESTIONS};
+pub use lists::{List, Listed};
 pub use managed::Managed;
+pub use spec::{Isolation, Spec, SpecKind};
+pub use state::{State, Watch};
 pub use target::{Address, Command, HttpTransport, Settings, Target};
 
 /// What an upstream says outside of any call.
@@ -43,46 +65,233 @@ pub enum Unsolicited {
     Reopened,
 }
 
-/// One server, whatever way it is reached.
-#[derive(Debug, Clone)]
-pub enum Upstream {
-    /// The periodic table, in this process.
-    Elements(Elements),
+/// One configured server, whatever way it is reached, with what is known of it.
+#[derive(Debug)]
+pub struct Upstream {
+    spec: Spec,
+    speaker: Speaker,
+    kind: Kind,
+    shared: Arc<Shared>,
+    lending: Lending,
+    /// How many calls use it.
+    busy: Arc<AtomicUsize>,
+    retired: CancellationToken,
+    stop: CancellationToken,
+    tasks: TaskTracker,
 }
 
+#[derive(Debug)]
+enum Kind {
+    Elements(Elements),
+    Remote(Managed),
+}
+
+/// How many things that an upstream says by itself may wait.
+const HEARD_WAITING: usize = 1024;
+/// How long a call waits for an upstream that is being connected.
+const START_PATIENCE: Duration = Duration::from_secs(5);
+/// How often a retired upstream is looked at.
+const RETIRING: Duration = Duration::from_millis(50);
+
 impl Upstream {
-    /// What the server says of itself.
-    pub fn server(&self) -> &Server {
-        match self {
-            Self::Elements(elements) => elements.server(),
+    /// Begins to look after a server.
+    pub fn start(spec: Spec) -> Arc<Self> {
+        let info = json!({ "name": "rialto", "title": "Rialto", "version": env!("CARGO_PKG_VERSION") });
+        let speaker = Speaker { capabilities: Raw::empty(), info: Raw::of(&info) };
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let (kind, shared) = match &spec.kind {
+            SpecKind::Elements(spotlight) => {
+                let elements = Elements::new(*spotlight);
+                let shared = Shared::new(built_in(&elements));
+                tasks.spawn(follow(elements.clone(), Arc::clone(&shared), stop.clone()));
+                (Kind::Elements(elements), shared)
+            }
+            SpecKind::Target(target) => {
+                let shared = Shared::new(State::starting(target.transport()));
+                let (said, heard) = mpsc::channel(HEARD_WAITING);
+                let managed = Managed::start(target.clone(), spec.settings.clone(), speaker.clone(), said);
+                let catalog = Catalog {
+                    spec: spec.clone(),
+                    shared: Arc::clone(&shared),
+                    connections: managed.connections(),
+                    health: managed.watch(),
+                    heard,
+                    stop: stop.clone(),
+                };
+                tasks.spawn(catalog.run());
+                (Kind::Remote(managed), shared)
+            }
+        };
+        let lending = Lending::new(spec.connections);
+        let retired = CancellationToken::new();
+        Arc::new(Self { spec, speaker, kind, shared, lending, busy: Arc::default(), retired, stop, tasks })
+    }
+
+    /// What it is called here.
+    pub fn name(&self) -> &Arc<str> {
+        &self.spec.name
+    }
+
+    /// What it is configured to be.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// What is known of it.
+    pub fn state(&self) -> Arc<State> {
+        self.shared.state()
+    }
+
+    /// What is known of it, as that changes.
+    pub fn watch(&self) -> watch::Receiver<Arc<State>> {
+        self.shared.watch()
+    }
+
+    /// The resources that change, as far as somebody [wants](Self::want) to hear of them.
+    pub fn updates(&self) -> broadcast::Receiver<Arc<str>> {
+        self.shared.updates()
+    }
+
+    /// Somebody wants to hear of a resource, until what is given back is dropped.
+    pub fn want(&self, uri: &str) -> Watch {
+        self.shared.want(uri)
+    }
+
+    /// How many connections are lent to clients.
+    pub fn lent(&self) -> usize {
+        self.lending.count()
+    }
+
+    /// How many calls use it.
+    pub fn running(&self) -> usize {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    /// The replies to a call, where the server is in this process.
+    pub fn answer(&self, call: &Call) -> Option<Replies> {
+        match &self.kind {
+            Kind::Elements(elements) => Some(elements.call(call)),
+            Kind::Remote(_) => None,
         }
     }
 
-    /// Passes a call on.
-    pub fn call(&self, call: &Call) -> Replies {
-        match self {
-            Self::Elements(elements) => elements.call(call),
+    /// Whether a caller has a connection of its own to this server, as far as is known.
+    pub fn lends(&self, call: &Call) -> bool {
+        let keeps_sessions = self.state().revision.is_some_and(|revision| revision.facts().sessions);
+        matches!(self.kind, Kind::Remote(_))
+            && self.spec.isolation == Isolation::Client
+            && keeps_sessions
+            && call.audience.is_some()
+    }
+
+    /// A connection for a call. Waits while it is opened, but not for a server that is down.
+    ///
+    /// # Errors
+    /// When the server cannot be reached.
+    pub async fn borrow(
+        self: &Arc<Self>,
+        call: &Call,
+        outlet: impl FnOnce() -> Option<Arc<dyn Outlet>>,
+    ) -> Result<Borrowed> {
+        self.check_wanted()?;
+        let Kind::Remote(managed) = &self.kind else {
+            return Err(Error::new(Wrong::Usage, "it needs no connection"));
+        };
+        let state = self.state();
+        let revision = match state.revision {
+            Some(revision) => revision,
+            None => managed.connection(START_PATIENCE).await?.revision(),
+        };
+        if self.spec.isolation == Isolation::Shared || !revision.facts().sessions {
+            let connection = managed.connection(START_PATIENCE).await?;
+            return Ok(Borrowed::shared(connection, self.busy()));
+        }
+        self.borrow_own(call, outlet).await
+    }
+
+    fn busy(&self) -> Busy {
+        Busy::new(&self.busy)
+    }
+
+    /// Why it cannot be connected just now, if that is known.
+    fn check_reachable(&self) -> Result<()> {
+        let Kind::Remote(managed) = &self.kind else { return Ok(()) };
+        let health = managed.health();
+        match health.phase {
+            Phase::Down => {
+                let reason = health.reason.unwrap_or_default();
+                Err(Error::new(Wrong::Unreachable, format!("the upstream is down: {reason}")))
+            }
+            _ => Ok(()),
         }
     }
 
-    /// Its list of tools as it was last seen.
-    pub fn tools(&self) -> Option<Raw> {
-        match self {
-            Self::Elements(elements) => Some(elements.tools().clone()),
+    fn check_wanted(&self) -> Result<()> {
+        match self.retired.is_cancelled() {
+            true => Err(Error::new(Wrong::Unreachable, "the upstream was removed")),
+            false => Ok(()),
         }
     }
 
-    /// What changes there, as it changes.
-    pub fn changes(&self) -> broadcast::Receiver<Change> {
-        match self {
-            Self::Elements(elements) => elements.changes(),
+    fn target(&self) -> Result<&Target> {
+        match &self.spec.kind {
+            SpecKind::Target(target) => Ok(target),
+            SpecKind::Elements(_) => Err(Error::new(Wrong::Usage, "it needs no connection")),
         }
     }
 
-    /// Does what has to be done in the background, for as long as the upstream lives.
-    pub async fn run(self) {
-        match self {
-            Self::Elements(elements) => elements.run().await,
+    /// Takes no more calls, lets those at work finish for a while, then stops.
+    pub async fn retire(&self, patience: Duration) {
+        self.retired.cancel();
+        let end = Instant::now() + patience;
+        while self.running() > 0 && Instant::now() < end {
+            tokio::time::sleep(RETIRING).await;
         }
+        self.stop().await;
+    }
+
+    /// Ends every connection: sessions are ended, children stopped.
+    pub async fn stop(&self) {
+        self.retired.cancel();
+        self.stop.cancel();
+        if let Kind::Remote(managed) = &self.kind {
+            managed.stop().await;
+        }
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+/// What is known of the built-in server.
+fn built_in(elements: &Elements) -> State {
+    let mut state = State::starting("in this process");
+    state.health.become_phase(Phase::Ready, None);
+    state.settled = true;
+    state.server = Some(elements.server().clone());
+    state.revision = Some(Revision::NEWEST);
+    for list in List::ALL {
+        let listed = Listed::whole(list, elements.list(&list.method()), Revision::NEWEST);
+        state.lists[list as usize] = Some(Arc::new(listed));
+    }
+    state
+}
+
+/// Passes on what changes at the built-in server.
+async fn follow(elements: Elements, shared: Arc<Shared>, stop: CancellationToken) {
+    let mut changes = elements.changes();
+    let pass_on = async {
+        loop {
+            match changes.recv().await {
+                Ok(Change::Updated(uri)) => shared.updated(uri),
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return,
+            }
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = pass_on => {}
+        () = elements.clone().run() => {}
     }
 }

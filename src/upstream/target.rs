@@ -10,7 +10,7 @@ use crate::dialect::Revision;
 use crate::error::{Error, Kind, Result};
 
 /// Where an upstream is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Target {
     /// A process that we start, on its standard input and output.
     Command(Command),
@@ -19,7 +19,7 @@ pub enum Target {
 }
 
 /// A process to start.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Command {
     /// The program.
     pub program: String,
@@ -32,7 +32,7 @@ pub struct Command {
 }
 
 /// An address to call.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     /// The URL.
     pub url: Uri,
@@ -52,7 +52,7 @@ pub enum HttpTransport {
 }
 
 /// How an upstream is treated.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The revision to speak, if it is not to be found out.
     pub revision: Option<Revision>,
@@ -104,6 +104,15 @@ impl Target {
             return Err(wrong("has credentials in it; give them as a header"));
         }
         Ok(Self::Url(Address { url: uri, headers: HeaderMap::new(), transport: None }))
+    }
+
+    /// The transport that reaches it, as far as that is plain.
+    pub fn transport(&self) -> &'static str {
+        match self {
+            Self::Command(_) => "stdio",
+            Self::Url(Address { transport: Some(HttpTransport::Sse), .. }) => "sse",
+            Self::Url(_) => "streamable-http",
+        }
     }
 
     /// The same address with a header to send along.

@@ -174,7 +174,7 @@ async fn an_interrupt_cancels_the_call() {
 
 #[tokio::test]
 async fn listening_prints_changes() {
-    let server = Rialto::with(|settings| settings.spotlight = Duration::from_millis(50)).await;
+    let server = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(50))).await;
     for revision in ["2026-07-28", "2025-06-18"] {
         let mut child = rialto();
         child.args(["listen", "--revision", revision, &server.url("/mcp"), "elements://spotlight"]);

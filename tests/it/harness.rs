@@ -85,7 +85,7 @@ impl Rialto {
         Self { address, inbound, stop: Some(stop), done: Some(done) }
     }
 
-    pub fn group(&self) -> &Arc<Group> {
+    pub fn group(&self) -> Arc<Group> {
         self.inbound.gateway.group(None).unwrap()
     }
 

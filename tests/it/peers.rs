@@ -122,7 +122,7 @@ fn check(peer: Peer, asked: &str, transport: &str, report: &Value) {
 }
 
 async fn over_http(peer: Peer, transport: &str, revisions: &[&str]) {
-    let rialto = Rialto::with(|settings| settings.spotlight = Duration::from_millis(300)).await;
+    let rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(300))).await;
     let path = if transport == "sse" { "/sse" } else { "/mcp" };
     for revision in revisions {
         let seen = report(peer, revision, transport, &[rialto.url(path)]).await;

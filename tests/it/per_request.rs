@@ -272,7 +272,7 @@ async fn closing_the_stream_gives_the_call_up() {
 
 #[tokio::test]
 async fn listening_is_acknowledged_first_and_ended_last() {
-    let mut rialto = Rialto::with(|settings| settings.spotlight = Duration::from_millis(50)).await;
+    let mut rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(50))).await;
     for (id, header) in [(json!(7), "7"), (json!("7"), "\"7\"")] {
         let wishes = json!({ "notifications": { "toolsListChanged": true, "resourceSubscriptions": ["elements://spotlight"], "unknown": true } });
         let body = modern(id.clone(), "subscriptions/listen", wishes);

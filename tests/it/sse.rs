@@ -184,7 +184,7 @@ async fn a_session_belongs_to_who_opened_it() {
 
 #[tokio::test]
 async fn changes_and_cancellation_work_here_too() {
-    let rialto = Rialto::with(|settings| settings.spotlight = Duration::from_millis(30)).await;
+    let rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(30))).await;
     let mut client = Client::introduced(&rialto, "/sse", "2025-06-18").await;
     client.ask(&request(1, "resources/subscribe", json!({ "uri": "elements://spotlight" }))).await;
     while client.events.message().await.unwrap()["method"] != "notifications/resources/updated" {}

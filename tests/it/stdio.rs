@@ -28,7 +28,7 @@ impl Pipe {
         let mut settings = Settings::default();
         change(&mut settings);
         let app = App::new(settings);
-        let group = Arc::clone(app.gateway().group(None).unwrap());
+        let group = app.gateway().group(None).unwrap();
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (read, write) = tokio::io::split(theirs);
         let inbound = Arc::clone(app.inbound());

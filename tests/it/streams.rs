@@ -256,7 +256,7 @@ async fn a_change_reaches_everybody_even_when_some_are_stuck() {
 
 #[tokio::test]
 async fn subscriptions_are_heard_by_those_who_asked() {
-    let rialto = Rialto::with(|settings| settings.spotlight = Duration::from_millis(30)).await;
+    let rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(30))).await;
     let asked = rialto.open("2025-11-25").await;
     let silent = rialto.open("2025-11-25").await;
     asked.ask("resources/subscribe", json!({ "uri": "elements://spotlight" })).await;

@@ -1,0 +1,253 @@
+//! A call on its way to an upstream, and what comes back for it: names are changed back, questions
+//! and log messages pass only where they may, and failures are told in our words.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::group::Group;
+use super::rename::Rename;
+use super::view::Member;
+use crate::error::{Error, Kind};
+use crate::exchange::{Answer, Audience, Call, Client, Question, Replies, Reply};
+use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
+use crate::upstream::{Borrowed, Outlet, QUESTIONS, Upstream};
+
+/// A call on its way.
+struct Forward {
+    group: Arc<Group>,
+    call: Call,
+    upstream: Arc<Upstream>,
+    rename: Rename,
+    phase: Phase,
+    /// The URI, as the client knows it, that the call subscribes to.
+    subscribes: Option<String>,
+}
+
+enum Phase {
+    Start,
+    Running(Replies, Option<Borrowed>),
+    Done,
+}
+
+/// Passes a call on to a member of a group.
+pub(super) fn call(group: &Arc<Group>, call: Call, member: &Member) -> Replies {
+    let mut forward = Forward::new(group, call, member, None);
+    if let Some(mut replies) = member.upstream.answer(&forward.call) {
+        if let Some(answer) = replies.take_ready() {
+            return forward.answer(answer).into();
+        }
+        forward.phase = Phase::Running(replies, None);
+    }
+    forward.replies()
+}
+
+/// Passes a subscription on, and remembers it when it was taken.
+pub(super) fn subscription(group: &Arc<Group>, call: Call, member: &Member, uri: &str) -> Replies {
+    Forward::new(group, call, member, Some(uri.to_owned())).replies()
+}
+
+/// Replies that are known only after some waiting.
+pub(super) fn later(begin: impl Future<Output = Replies> + Send + 'static) -> Replies {
+    enum State<F> {
+        Waiting(F),
+        Running(Replies),
+    }
+    let state = State::Waiting(Box::pin(begin));
+    Replies::stream(futures_util::stream::unfold(state, |state| async move {
+        let mut replies = match state {
+            State::Waiting(begin) => begin.await,
+            State::Running(replies) => replies,
+        };
+        let reply = replies.next().await?;
+        Some((reply, State::Running(replies)))
+    }))
+}
+
+impl Forward {
+    fn new(group: &Arc<Group>, call: Call, member: &Member, subscribes: Option<String>) -> Self {
+        Self {
+            group: Arc::clone(group),
+            call,
+            upstream: Arc::clone(&member.upstream),
+            rename: member.rename.clone(),
+            phase: Phase::Start,
+            subscribes,
+        }
+    }
+
+    fn replies(self) -> Replies {
+        Replies::stream(futures_util::stream::unfold(self, |mut forward| async move {
+            let reply = forward.next().await?;
+            Some((reply, forward))
+        }))
+    }
+
+    async fn next(&mut self) -> Option<Reply> {
+        loop {
+            match &mut self.phase {
+                Phase::Done => return None,
+                Phase::Start => {
+                    let door = self.door();
+                    let outlet = || door.map(|door| Arc::new(door) as Arc<dyn Outlet>);
+                    let (upstream, call) = (Arc::clone(&self.upstream), self.call.clone());
+                    match upstream.borrow(&call, outlet).await {
+                        Ok(borrowed) => {
+                            let replies = borrowed.connection().call(call);
+                            self.phase = Phase::Running(replies, Some(borrowed));
+                        }
+                        Err(error) => {
+                            self.phase = Phase::Done;
+                            return Some(Reply::End(Answer::error(self.unreachable(&error))));
+                        }
+                    }
+                }
+                Phase::Running(replies, _) => {
+                    let reply = replies.next().await?;
+                    if let Some(reply) = self.reply(reply) {
+                        return Some(reply);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where things go that the server says to this caller outside of its calls.
+    fn door(&self) -> Option<Door> {
+        let audience = self.call.audience.clone()?;
+        Some(Door {
+            group: Arc::clone(&self.group),
+            upstream: Arc::clone(&self.upstream),
+            client: Arc::clone(&self.call.client),
+            audience,
+        })
+    }
+
+    fn reply(&mut self, reply: Reply) -> Option<Reply> {
+        match reply {
+            Reply::Notice(notification) => {
+                let passes = notification.notice != Notice::Message
+                    || logs(&notification, self.call.level, self.call.audience.is_some());
+                passes.then(|| Reply::Notice(self.rename.notification(notification)))
+            }
+            Reply::Question(question) => {
+                let question = admit(question, &self.upstream, &self.call.client)?;
+                Some(Reply::Question(self.rename.question(question)))
+            }
+            Reply::End(answer) => {
+                let phase = std::mem::replace(&mut self.phase, Phase::Done);
+                if let (Phase::Running(_, Some(borrowed)), Ok(_)) = (phase, &answer.outcome) {
+                    self.remember(&borrowed);
+                }
+                Some(Reply::End(self.answer(answer)))
+            }
+        }
+    }
+
+    fn remember(&self, borrowed: &Borrowed) {
+        let (Some(uri), Some(audience)) = (&self.subscribes, &self.call.audience) else { return };
+        let own = self.call.params.as_ref().and_then(|params| params.get("uri"));
+        let own = own.as_ref().and_then(Raw::text).unwrap_or_default();
+        let subscribes = self.call.method == Method::Subscribe;
+        borrowed.remember(&own, subscribes);
+        if subscribes {
+            audience.subscribed(uri, None);
+        } else {
+            audience.unsubscribed(uri);
+        }
+    }
+
+    fn answer(&self, answer: Answer) -> Answer {
+        let outcome = match answer.outcome {
+            Ok(result) => Ok(self.rename.result(&self.call.method, result)),
+            Err(error) if error.is_unavailable() => Err(self.unavailable(&error)),
+            Err(error) => Err(self.rename.error(error)),
+        };
+        Answer { outcome, ..answer }
+    }
+
+    /// An answer that did not come, in words that are fit for anybody: where the server is, and what
+    /// it said last, is for the log.
+    fn unavailable(&self, error: &ErrorObject) -> ErrorObject {
+        let name = self.upstream.name();
+        tracing::warn!(upstream = %name, group = %self.group.name(), method = %self.call.method, error = error.message(), "a call was not answered");
+        let why = match error.message().starts_with("Request timed out") {
+            true => "did not answer in time",
+            false => "broke off before it answered; the call may or may not have been carried out",
+        };
+        ErrorObject::unavailable(format!("Upstream unavailable: {name:?} {why}"))
+    }
+
+    fn unreachable(&self, error: &Error) -> ErrorObject {
+        let name = self.upstream.name();
+        tracing::warn!(upstream = %name, group = %self.group.name(), method = %self.call.method, %error, "a call cannot be passed on");
+        let why = match error.kind() {
+            Kind::Timeout => "is still starting; try again in a moment",
+            Kind::Credentials => "wants other credentials than it is given here",
+            Kind::Revision => "speaks no revision that is spoken here",
+            _ if error.to_string().contains("connections are in use") => {
+                "has as many clients as it may have; try again later"
+            }
+            _ => "cannot be reached just now; the call was not sent",
+        };
+        ErrorObject::unavailable(format!("Upstream unavailable: {name:?} {why}"))
+    }
+}
+
+/// Whether a log message is wanted.
+fn logs(notification: &Notification, wanted: Option<Level>, in_session: bool) -> bool {
+    // A session that has not chosen gets what the server sends by itself.
+    let Some(wanted) = wanted else { return in_session };
+    let level = notification.params.as_ref().and_then(|params| params.get("level"));
+    level.as_ref().and_then(Level::from_raw).is_none_or(|level| level >= wanted)
+}
+
+/// Lets a question pass if the upstream may ask and the client can answer; otherwise whoever asks is
+/// told so at once.
+fn admit(question: Question, upstream: &Upstream, client: &Client) -> Option<Question> {
+    let kind = question.method.as_str().split('/').next().unwrap_or_default();
+    let known = QUESTIONS.contains(&kind);
+    let why = if known && !upstream.spec().questions {
+        "questions are not passed on to clients here"
+    } else if known && client.capabilities.get(kind).is_none() {
+        "the client cannot be asked this"
+    } else {
+        return Some(question);
+    };
+    // The upstream may have stopped waiting; then nobody has to be told.
+    let _ = question.answer.send(Err(ErrorObject::new(code::METHOD_NOT_FOUND, why)));
+    None
+}
+
+/// What a server says to one session outside of its calls.
+#[derive(Debug)]
+struct Door {
+    group: Arc<Group>,
+    upstream: Arc<Upstream>,
+    client: Arc<Client>,
+    audience: Arc<dyn Audience>,
+}
+
+impl Door {
+    fn rename(&self) -> Rename {
+        self.group.member(self.upstream.name()).map(|member| member.rename).unwrap_or_default()
+    }
+}
+
+impl Outlet for Door {
+    fn notice(&self, notification: Notification) {
+        if notification.notice != Notice::Message || logs(&notification, self.audience.level(), true) {
+            self.audience.tell(self.rename().notification(notification));
+        }
+    }
+
+    fn ask(&self, question: Question) {
+        if let Some(question) = admit(question, &self.upstream, &self.client) {
+            Arc::clone(&self.audience).ask(self.rename().question(question));
+        }
+    }
+
+    fn ended(&self) -> &CancellationToken {
+        self.audience.ended()
+    }
+}

@@ -1,0 +1,372 @@
+//! Looks after what is known of an upstream: its lists are read once and again when they change, on
+//! one connection that is kept for it. Nobody who asks for a list waits for this.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Unsolicited;
+use super::connection::Connection;
+use super::health::{Health, Phase};
+use super::lists::{self, List, Listed};
+use super::spec::Spec;
+use super::state::Shared;
+use crate::error::{Error, Kind, Result};
+use crate::exchange::{Replies, Reply};
+use crate::protocol::{Method, Notice, Notification, Raw};
+
+/// Looks after one upstream.
+#[derive(Debug)]
+pub(super) struct Catalog {
+    pub(super) spec: Spec,
+    pub(super) shared: Arc<Shared>,
+    pub(super) connections: watch::Receiver<Option<Arc<Connection>>>,
+    pub(super) health: watch::Receiver<Health>,
+    pub(super) heard: mpsc::Receiver<Unsolicited>,
+    pub(super) stop: CancellationToken,
+}
+
+/// What is to be done on one connection, and when.
+struct Duty {
+    connection: Arc<Connection>,
+    /// The lists that have to be read, and when.
+    due: Vec<(List, Instant)>,
+    /// The resources that this connection is subscribed to.
+    subscribed: BTreeSet<Arc<str>>,
+    /// The call that tells of changes, in the per-request era.
+    listening: Option<Replies>,
+    /// When that has to be made again.
+    listen_at: Option<Instant>,
+    /// How often in a row it ended without having told anything.
+    ends: u32,
+    /// It does not tell of changes, whatever it said of itself.
+    deaf: bool,
+}
+
+/// How long to wait for more changes before a list is read again.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// How long after a failure a list is read again.
+const AGAIN: Duration = Duration::from_secs(10);
+/// The least time between two readings that nobody asked for.
+const LEAST_TTL: Duration = Duration::from_secs(1);
+/// How long after its end the call that tells of changes is made again.
+const LISTEN_AGAIN: Duration = Duration::from_secs(2);
+/// How many times that the wait may become when it ends again and again.
+const LONGEST_LISTEN: u32 = 15;
+
+impl Catalog {
+    pub(super) async fn run(mut self) {
+        let stop = self.stop.clone();
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.look_after() => {}
+        }
+    }
+
+    async fn look_after(&mut self) {
+        loop {
+            self.note_health();
+            let connection = self.connections.borrow_and_update().clone();
+            match connection {
+                Some(connection) => self.attend(connection).await,
+                None => self.miss().await,
+            }
+            if self.connections.has_changed().is_err() {
+                return; // the upstream is gone
+            }
+        }
+    }
+
+    fn note_health(&mut self) {
+        let health = self.health.borrow_and_update().clone();
+        self.shared.change(|state| {
+            if health.phase == Phase::Down {
+                state.settled = true;
+            }
+            // Connected is not yet ready: the lists have to be read first.
+            if health.phase == Phase::Ready && !state.settled {
+                return;
+            }
+            state.health = health;
+        });
+    }
+
+    /// Waits for a connection. After a while its lists are not served any more.
+    async fn miss(&mut self) {
+        let mut forget = Some(Instant::now() + self.spec.stale);
+        loop {
+            let patience = async {
+                match forget {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = self.connections.changed() => {
+                    if changed.is_err() || self.connections.borrow().is_some() {
+                        return;
+                    }
+                }
+                changed = self.health.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.note_health();
+                }
+                // Nothing that was said before the connection broke matters now.
+                Some(_) = self.heard.recv() => {}
+                () = patience => {
+                    forget = None;
+                    self.shared.change(|state| state.lists = Default::default());
+                }
+            }
+        }
+    }
+
+    /// Keeps everything up to date while there is a connection.
+    async fn attend(&mut self, connection: Arc<Connection>) {
+        self.shared.change(|state| {
+            state.server = Some(connection.server().clone());
+            state.revision = Some(connection.revision());
+            state.transport = connection.found().transport;
+        });
+        let now = Instant::now();
+        let mut duty = Duty {
+            connection,
+            due: Vec::new(),
+            subscribed: BTreeSet::new(),
+            listening: None,
+            listen_at: None,
+            ends: 0,
+            deaf: false,
+        };
+        let state = self.shared.state();
+        if !duty.connection.revision().facts().sessions {
+            duty.listen_at = Some(now);
+        }
+        let offered = |list: &List| state.offers(list.family()) == Some(true);
+        for list in List::ALL.into_iter().filter(|list| !offered(list)) {
+            self.shared.change(|state| state.lists[list as usize] = None);
+        }
+        self.read(&mut duty, List::ALL.into_iter().filter(offered)).await;
+        self.shared.change(|state| state.settled = true);
+        self.note_health();
+        self.subscribe(&mut duty).await;
+        loop {
+            let next = duty.due.iter().map(|(_, at)| *at).chain(duty.listen_at).min();
+            let timer = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = self.connections.changed() => return,
+                changed = self.health.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.note_health();
+                }
+                heard = self.heard.recv() => match heard {
+                    None => return,
+                    Some(heard) => self.hear(&mut duty, heard),
+                },
+                reply = next_of(&mut duty.listening) => self.listened(&mut duty, reply),
+                () = self.shared.wanting.notified() => self.subscribe(&mut duty).await,
+                () = timer => self.do_what_is_due(&mut duty).await,
+            }
+        }
+    }
+
+    fn hear(&self, duty: &mut Duty, heard: Unsolicited) {
+        match heard {
+            Unsolicited::Notice(notification) => self.notice(duty, &notification),
+            // Nobody stands behind this connection who could answer; dropping it says so.
+            Unsolicited::Question(question) => drop(question),
+            Unsolicited::Reopened => {
+                duty.subscribed.clear();
+                self.shared.wanting.notify_one();
+                for list in List::ALL {
+                    duty.schedule(list, Instant::now() + DEBOUNCE);
+                }
+            }
+        }
+    }
+
+    fn notice(&self, duty: &mut Duty, notification: &Notification) {
+        for list in List::told_by(&notification.notice) {
+            duty.schedule(*list, Instant::now() + DEBOUNCE);
+        }
+        if notification.notice == Notice::ResourceUpdated {
+            let uri = notification.params.as_ref().and_then(|params| params.get("uri"));
+            if let Some(uri) = uri.as_ref().and_then(Raw::text) {
+                self.shared.updated(uri.as_ref().into());
+            }
+        }
+    }
+
+    async fn do_what_is_due(&self, duty: &mut Duty) {
+        let now = Instant::now();
+        let (due, later): (Vec<_>, Vec<_>) = duty.due.iter().copied().partition(|(_, at)| *at <= now);
+        duty.due = later;
+        let state = self.shared.state();
+        let due = due.into_iter().map(|(list, _)| list);
+        self.read(duty, due.filter(|list| state.offers(list.family()) == Some(true))).await;
+        if duty.listen_at.is_some_and(|at| at <= now) {
+            duty.listen_at = None;
+            self.listen(duty);
+        }
+    }
+
+    /// Reads some lists at once, and says when they have to be read again.
+    async fn read(&self, duty: &mut Duty, lists: impl Iterator<Item = List>) {
+        let connection = &duty.connection;
+        let limit = self.spec.settings.call;
+        let readings = lists.map(|list| async move {
+            let read = match tokio::time::timeout(limit, lists::read(connection, list)).await {
+                Ok(read) => read,
+                Err(_) => Err(Error::new(Kind::Timeout, format!("it was not read within {limit:?}"))),
+            };
+            self.note_list(list, &read);
+            (list, read.map(|listed| listed.expires()))
+        });
+        let read = futures_util::future::join_all(readings).await;
+        let now = Instant::now();
+        let state = self.shared.state();
+        for (list, expires) in read {
+            let polled = || (duty.deaf || !state.tells_of(list)).then(|| now + self.spec.poll);
+            let next = match expires {
+                Ok(expires) => expires.map(|at| at.max(now + LEAST_TTL)).or_else(polled),
+                Err(_) => Some(now + AGAIN),
+            };
+            if let Some(next) = next {
+                duty.schedule(list, next);
+            }
+        }
+    }
+
+    fn note_list(&self, list: List, read: &Result<Listed>) {
+        if let Err(error) = read {
+            tracing::warn!(upstream = %self.spec.name, list = list.member(), %error, "a list cannot be read");
+        }
+        self.shared.change(|state| match read {
+            Ok(listed) => {
+                state.lists[list as usize] = Some(Arc::new(listed.clone()));
+                state.troubles.remove(list.member());
+            }
+            Err(error) => {
+                state.troubles.insert(list.member(), error.to_string());
+            }
+        });
+    }
+
+    /// Subscribes to what somebody wants to hear of, and to nothing else.
+    async fn subscribe(&self, duty: &mut Duty) {
+        if !self.shared.state().offers_updates() {
+            return;
+        }
+        let wanted: BTreeSet<Arc<str>> = self.shared.wanted().into_iter().collect();
+        if wanted == duty.subscribed {
+            return;
+        }
+        if !duty.connection.revision().facts().sessions {
+            self.listen(duty);
+            return;
+        }
+        let connection = Arc::clone(&duty.connection);
+        for uri in duty.subscribed.difference(&wanted) {
+            self.ask(&connection, Method::Unsubscribe, uri).await;
+        }
+        for uri in wanted.difference(&duty.subscribed) {
+            self.ask(&connection, Method::Subscribe, uri).await;
+        }
+        duty.subscribed = wanted;
+    }
+
+    async fn ask(&self, connection: &Arc<Connection>, method: Method, uri: &str) {
+        let asked = connection.request(method.clone(), Some(Raw::of(&json!({ "uri": uri })))).await;
+        if let Err(error) = asked {
+            tracing::debug!(upstream = %self.spec.name, %method, %error, "a subscription was not changed");
+        }
+    }
+
+    /// Makes the call that tells of changes, with everything that is wanted now.
+    fn listen(&self, duty: &mut Duty) {
+        let wanted = self.shared.wanted();
+        duty.subscribed = wanted.iter().cloned().collect();
+        let mut asked = serde_json::Map::new();
+        let state = self.shared.state();
+        for (list, member) in [
+            (List::Tools, "toolsListChanged"),
+            (List::Prompts, "promptsListChanged"),
+            (List::Resources, "resourcesListChanged"),
+        ] {
+            if state.tells_of(list) {
+                asked.insert(member.into(), true.into());
+            }
+        }
+        if !wanted.is_empty() && state.offers_updates() {
+            asked
+                .insert("resourceSubscriptions".into(), json!(wanted.iter().map(AsRef::as_ref).collect::<Vec<&str>>()));
+        }
+        if asked.is_empty() {
+            duty.listening = None;
+            return;
+        }
+        let params = Raw::of(&json!({ "notifications": asked }));
+        duty.listening = Some(duty.connection.call(duty.connection.own_call(Method::Listen, Some(params))));
+    }
+
+    fn listened(&self, duty: &mut Duty, reply: Option<Reply>) {
+        match reply {
+            Some(Reply::Notice(notification)) => {
+                duty.ends = 0;
+                self.notice(duty, &notification);
+            }
+            Some(Reply::Question(question)) => drop(question),
+            Some(Reply::End(answer)) => {
+                duty.listening = None;
+                duty.ends += 1;
+                match answer.outcome {
+                    Err(error) if !error.is_unavailable() => {
+                        tracing::info!(upstream = %self.spec.name, error = error.message(), "it does not tell of changes");
+                        duty.deaf = true;
+                    }
+                    _ => duty.listen_at = Some(Instant::now() + LISTEN_AGAIN * duty.ends.min(LONGEST_LISTEN)),
+                }
+                // What changes meanwhile is not told.
+                for list in List::ALL {
+                    duty.schedule(list, Instant::now() + LISTEN_AGAIN * duty.ends.min(LONGEST_LISTEN) + DEBOUNCE);
+                }
+                for uri in &duty.subscribed {
+                    self.shared.updated(Arc::clone(uri));
+                }
+            }
+            None => duty.listening = None,
+        }
+    }
+}
+
+impl Duty {
+    /// A list has to be read at some time, or sooner if that was said before.
+    fn schedule(&mut self, list: List, at: Instant) {
+        match self.due.iter_mut().find(|(due, _)| *due == list) {
+            Some((_, due)) => *due = (*due).min(at),
+            None => self.due.push((list, at)),
+        }
+    }
+}
+
+/// The next reply of a call that may not be there.
+async fn next_of(replies: &mut Option<Replies>) -> Option<Reply> {
+    match replies {
+        Some(replies) => replies.next().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,70 @@
+//! What a server is configured to be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::target::{Settings, Target};
+
+/// A server as it is configured. Two that are equal need not be told apart.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spec {
+    /// What it is called here; names and URIs of a group with several servers begin with it.
+    pub name: Arc<str>,
+    /// What it is.
+    pub kind: SpecKind,
+    /// How it is treated.
+    pub settings: Settings,
+    /// Whether clients share a connection to it.
+    pub isolation: Isolation,
+    /// How many connections may be lent to clients at once.
+    pub connections: usize,
+    /// After how long an unused connection that was lent to callers without a session is closed.
+    pub idle: Duration,
+    /// How often its lists are read again when nothing says whether they changed.
+    pub poll: Duration,
+    /// How long its lists are still served while it is away.
+    pub stale: Duration,
+    /// Whether it may ask clients something.
+    pub questions: bool,
+}
+
+/// What a server is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SpecKind {
+    /// The built-in periodic table; the element in its spotlight changes this often.
+    Elements(Duration),
+    /// A server somewhere else.
+    Target(Target),
+}
+
+/// Whether clients share a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Isolation {
+    /// Each client has its own, where the server keeps sessions.
+    #[default]
+    Client,
+    /// All clients share one, and the server cannot ask them anything.
+    Shared,
+}
+
+impl Spec {
+    /// Whether it is in this process and never changes.
+    pub fn is_built_in(&self) -> bool {
+        matches!(self.kind, SpecKind::Elements(_))
+    }
+
+    /// A server with nothing but a name and what it is.
+    pub fn new(name: &str, kind: SpecKind) -> Self {
+        Self {
+            name: name.into(),
+            kind,
+            settings: Settings::default(),
+            isolation: Isolation::default(),
+            connections: 256,
+            idle: Duration::from_secs(300),
+            poll: Duration::from_secs(60),
+            stale: Duration::from_secs(300),
+            questions: true,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What is known of an upstream: how it is, what it says of itself, and its lists.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, broadcast, watch};
+
+use super::health::Health;
+use super::lists::{List, Listed};
+use crate::dialect::Revision;
+use crate::dialect::lower::Server;
+use crate::protocol::Raw;
+use crate::protocol::method::Family;
+
+/// What is known of an upstream.
+#[derive(Debug, Clone)]
+pub struct State {
+    /// How it is.
+    pub health: Health,
+    /// Whether it was reached, or could not be, at least once.
+    pub settled: bool,
+    /// What it says of itself, as last seen.
+    pub server: Option<Server>,
+    /// The revision that it speaks, as last seen.
+    pub revision: Option<Revision>,
+    /// The transport that reaches it.
+    pub transport: &'static str,
+    /// Its lists, as last seen, by their place in [`List::ALL`].
+    pub lists: [Option<Arc<Listed>>; List::ALL.len()],
+    /// The lists that it could not give, and why.
+    pub troubles: BTreeMap<&'static str, String>,
+}
+
+/// What those who look after an upstream share with those who use it.
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: watch::Sender<Arc<State>>,
+    /// Resources that changed, by their URI.
+    updates: broadcast::Sender<Arc<str>>,
+    /// Resources that somebody wants to hear of, and how many do.
+    wanted: Mutex<BTreeMap<Arc<str>, usize>>,
+    /// Told when what is wanted becomes another.
+    pub(super) wanting: Notify,
+}
+
+/// Somebody wants to hear of a resource, until this is dropped.
+#[derive(Debug)]
+pub struct Watch {
+    shared: Arc<Shared>,
+    uri: Arc<str>,
+}
+
+/// How many changes of resources may wait for those who listen; who falls behind misses the oldest.
+const UPDATES_WAITING: usize = 1024;
+
+// === impl State ===
+
+impl State {
+    /// At the very beginning.
+    pub(super) fn starting(transport: &'static str) -> Self {
+        Self {
+            health: Health::starting(),
+            settled: false,
+            server: None,
+            revision: None,
+            transport,
+            lists: Default::default(),
+            troubles: BTreeMap::new(),
+        }
+    }
+
+    /// One of its lists, as last seen.
+    pub fn list(&self, list: List) -> Option<&Arc<Listed>> {
+        self.lists[list as usize].as_ref()
+    }
+
+    /// Whether it has a capability; nothing when that is not known.
+    pub fn offers(&self, family: Family) -> Option<bool> {
+        let server = self.server.as_ref()?;
+        // The oldest revision completes arguments without saying so.
+        let unsaid = family == Family::Completions
+            && self.revision.is_some_and(|revision| !revision.facts().completions_capability);
+        Some(unsaid || server.capabilities.get(family.as_str()).is_some())
+    }
+
+    /// Whether it tells of changes to single resources.
+    pub fn offers_updates(&self) -> bool {
+        self.flag(&["resources", "subscribe"])
+    }
+
+    /// Whether it tells when a list changes.
+    pub(super) fn tells_of(&self, list: List) -> bool {
+        self.flag(&[list.family().as_str(), "listChanged"])
+    }
+
+    fn flag(&self, path: &[&str]) -> bool {
+        let found = self.server.as_ref().and_then(|server| server.capabilities.at(path));
+        found.as_ref().map(Raw::as_bytes) == Some(b"true")
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    pub(super) fn new(state: State) -> Arc<Self> {
+        Arc::new(Self {
+            state: watch::Sender::new(Arc::new(state)),
+            updates: broadcast::Sender::new(UPDATES_WAITING),
+            wanted: Mutex::default(),
+            wanting: Notify::new(),
+        })
+    }
+
+    pub(super) fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state.borrow())
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<Arc<State>> {
+        self.state.subscribe()
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut State)) {
+        self.state.send_modify(|state| change(Arc::make_mut(state)));
+    }
+
+    pub(super) fn updates(&self) -> broadcast::Receiver<Arc<str>> {
+        self.updates.subscribe()
+    }
+
+    /// A resource changed.
+    pub(super) fn updated(&self, uri: Arc<str>) {
+        // Nobody may be listening; that is no fault.
+        let _ = self.updates.send(uri);
+    }
+
+    /// The resources that somebody wants to hear of.
+    pub(super) fn wanted(&self) -> Vec<Arc<str>> {
+        self.lock().keys().cloned().collect()
+    }
+
+    pub(super) fn want(self: &Arc<Self>, uri: &str) -> Watch {
+        let uri: Arc<str> = uri.into();
+        let count = {
+            let mut wanted = self.lock();
+            let count = wanted.entry(Arc::clone(&uri)).or_default();
+            *count += 1;
+            *count
+        };
+        if count == 1 {
+            self.wanting.notify_one();
+        }
+        Watch { shared: Arc::clone(self), uri }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, usize>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut wanted = self.shared.lock();
+        let Some(count) = wanted.get_mut(&self.uri) else { return };
+        *count -= 1;
+        if *count == 0 {
+            wanted.remove(&self.uri);
+            drop(wanted);
+            self.shared.wanting.notify_one();
+        }
+    }
+}
