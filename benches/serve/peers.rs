@@ -15,6 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use rialto::elements::{Elements, SPOTLIGHT, line, table};
+use rialto::protocol::Method;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, ListToolsResult,
     PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
@@ -126,7 +127,7 @@ impl Handler {
     /// Takes the tool's definition from Rialto's own list.
     fn new() -> Result<Self, Failure> {
         let elements = Elements::new(SPOTLIGHT);
-        let tools = elements.tools().get("tools").ok_or("there is no list of tools")?;
+        let tools = elements.list(&Method::ToolsList).get("tools").ok_or("there is no list of tools")?;
         let tools: Vec<Tool> = tools.read()?;
         let tool = tools.into_iter().find(|tool| tool.name == "getElement").ok_or("there is no getElement")?;
         Ok(Self { tool })
