@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
+use crate::admin::Admin;
 use crate::elements::SPOTLIGHT;
 use crate::gateway::{DEFAULT_GROUP, Gateway, Group, Layout, Plan};
-use crate::inbound::{self, Inbound};
+use crate::inbound::{self, Inbound, Side};
 use crate::policy::Policy;
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
@@ -48,9 +49,12 @@ impl App {
     /// Builds a gateway.
     pub fn new(settings: Settings) -> Self {
         let shutdown = Shutdown::default();
+        let gateway = Arc::new(Gateway::new(&settings.layout, shutdown.closing().clone(), settings.inbound.drain));
+        let sessions = Arc::new(Sessions::new(settings.sessions));
         let inbound = Arc::new(Inbound {
-            gateway: Arc::new(Gateway::new(&settings.layout, shutdown.closing().clone(), settings.inbound.drain)),
-            sessions: Arc::new(Sessions::new(settings.sessions)),
+            admin: Admin::new(Arc::clone(&gateway), Arc::clone(&sessions), shutdown.clone()),
+            gateway,
+            sessions,
             policy: settings.policy,
             settings: settings.inbound,
             shutdown,
@@ -123,7 +127,7 @@ impl Bound {
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
         let inbound = Arc::clone(&self.app.inbound);
         self.app.start();
-        let listening = tokio::spawn(Arc::clone(&inbound).listen(self.listener));
+        let listening = tokio::spawn(Arc::clone(&inbound).listen(Side::Everybody, self.listener));
         stop.await;
         tracing::info!("stopping: running calls may finish");
         let sessions = Arc::clone(&inbound.sessions);

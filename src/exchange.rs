@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use futures_util::Stream;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +32,18 @@ pub struct Caller {
     pub peer: Option<SocketAddr>,
     /// The headers that policy lets through.
     pub headers: HeaderMap,
+}
+
+/// The header that names a request.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The headers that tell a trace across processes; in messages they are members of `_meta`.
+pub const TRACE: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+
+impl Caller {
+    /// The name of the request, for logs.
+    pub fn request(&self) -> &str {
+        self.headers.get(&REQUEST_ID).and_then(|name| name.to_str().ok()).unwrap_or("-")
+    }
 }
 
 /// What a client has said of itself, in its handshake or with the request.

@@ -13,6 +13,7 @@
 //!
 //! [`app`] puts them together, [`cli`] is the command line. `docs/ARCHITECTURE.md` tells the rest.
 
+pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod client;
@@ -24,6 +25,7 @@ pub mod exchange;
 pub mod gateway;
 pub mod inbound;
 pub mod link;
+pub mod metrics;
 pub mod policy;
 pub mod protocol;
 pub mod session;

@@ -11,6 +11,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("dialect", &["protocol"]),
     ("shutdown", &[]),
     ("telemetry", &[]),
+    ("metrics", &[]),
     ("link", &[]),
     ("exchange", &["protocol", "dialect"]),
     ("policy", &["protocol", "dialect", "exchange"]),
@@ -21,9 +22,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("upstream", &["protocol", "dialect", "error", "exchange", "link", "elements"]),
     ("config", &["error", "upstream"]),
     ("client", &["protocol", "dialect", "error", "exchange", "upstream"]),
-    ("gateway", &["protocol", "dialect", "error", "exchange", "upstream"]),
-    ("inbound", &["protocol", "dialect", "exchange", "link", "policy", "store", "session", "gateway", "shutdown"]),
-    ("app", &["elements", "gateway", "inbound", "policy", "session", "shutdown", "upstream"]),
+    ("gateway", &["protocol", "dialect", "error", "exchange", "metrics", "upstream"]),
+    ("admin", &["dialect", "gateway", "metrics", "session", "shutdown", "upstream"]),
+    (
+        "inbound",
+        &["protocol", "dialect", "exchange", "link", "policy", "store", "session", "gateway", "shutdown", "admin"],
+    ),
+    ("app", &["admin", "elements", "gateway", "inbound", "policy", "session", "shutdown", "upstream"]),
     (
         "cli",
         &[

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use memchr::memmem;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::group::Group;
@@ -10,6 +12,7 @@ use super::rename::Rename;
 use super::view::Member;
 use crate::error::{Error, Kind};
 use crate::exchange::{Answer, Audience, Call, Client, Question, Replies, Reply};
+use crate::metrics::Ending;
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
 use crate::upstream::{Borrowed, Outlet, QUESTIONS, Upstream};
 
@@ -22,6 +25,7 @@ struct Forward {
     phase: Phase,
     /// The URI, as the client knows it, that the call subscribes to.
     subscribes: Option<String>,
+    begun: Instant,
 }
 
 enum Phase {
@@ -35,6 +39,7 @@ pub(super) fn call(group: &Arc<Group>, call: Call, member: &Member) -> Replies {
     let mut forward = Forward::new(group, call, member, None);
     if let Some(mut replies) = member.upstream.answer(&forward.call) {
         if let Some(answer) = replies.take_ready() {
+            forward.phase = Phase::Done;
             return forward.answer(answer).into();
         }
         forward.phase = Phase::Running(replies, None);
@@ -73,6 +78,7 @@ impl Forward {
             rename: member.rename.clone(),
             phase: Phase::Start,
             subscribes,
+            begun: Instant::now(),
         }
     }
 
@@ -98,6 +104,7 @@ impl Forward {
                         }
                         Err(error) => {
                             self.phase = Phase::Done;
+                            self.note(Ending::Unavailable);
                             return Some(Reply::End(Answer::error(self.unreachable(&error))));
                         }
                     }
@@ -157,7 +164,26 @@ impl Forward {
         }
     }
 
+    fn note(&self, ending: Ending) {
+        tracing::debug!(
+            request = self.call.caller.request(),
+            group = %self.group.name(),
+            upstream = %self.upstream.name(),
+            method = %self.call.method,
+            outcome = ending.as_str(),
+            took = ?self.begun.elapsed(),
+            "a call ended"
+        );
+        self.group.note(self.upstream.name(), &self.call.method, self.begun, ending);
+    }
+
     fn answer(&self, answer: Answer) -> Answer {
+        self.note(match &answer.outcome {
+            Ok(result) if self.call.method == Method::ToolsCall && says_error(result) => Ending::ToolError,
+            Ok(_) => Ending::Ok,
+            Err(error) if error.is_unavailable() => Ending::Unavailable,
+            Err(_) => Ending::Error,
+        });
         let outcome = match answer.outcome {
             Ok(result) => Ok(self.rename.result(&self.call.method, result)),
             Err(error) if error.is_unavailable() => Err(self.unavailable(&error)),
@@ -170,7 +196,7 @@ impl Forward {
     /// it said last, is for the log.
     fn unavailable(&self, error: &ErrorObject) -> ErrorObject {
         let name = self.upstream.name();
-        tracing::warn!(upstream = %name, group = %self.group.name(), method = %self.call.method, error = error.message(), "a call was not answered");
+        tracing::warn!(request = self.call.caller.request(), upstream = %name, group = %self.group.name(), method = %self.call.method, error = error.message(), "a call was not answered");
         let why = match error.message().starts_with("Request timed out") {
             true => "did not answer in time",
             false => "broke off before it answered; the call may or may not have been carried out",
@@ -180,7 +206,7 @@ impl Forward {
 
     fn unreachable(&self, error: &Error) -> ErrorObject {
         let name = self.upstream.name();
-        tracing::warn!(upstream = %name, group = %self.group.name(), method = %self.call.method, %error, "a call cannot be passed on");
+        tracing::warn!(request = self.call.caller.request(), upstream = %name, group = %self.group.name(), method = %self.call.method, %error, "a call cannot be passed on");
         let why = match error.kind() {
             Kind::Timeout => "is still starting; try again in a moment",
             Kind::Credentials => "wants other credentials than it is given here",
@@ -192,6 +218,20 @@ impl Forward {
         };
         ErrorObject::unavailable(format!("Upstream unavailable: {name:?} {why}"))
     }
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        if !matches!(self.phase, Phase::Done) {
+            self.note(Ending::Cancelled);
+        }
+    }
+}
+
+/// Whether a result says that the tool failed.
+fn says_error(result: &Raw) -> bool {
+    memmem::find(result.as_bytes(), b"\"isError\"").is_some()
+        && result.get("isError").is_some_and(|flag| flag.as_bytes() == b"true")
 }
 
 /// Whether a log message is wanted.

@@ -9,15 +9,15 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Told;
 use super::cursor::Cursor;
 use super::forward;
 use super::plan::Plan;
-use super::seal::Seal;
 use super::view::{Member, View};
+use super::{Common, Told};
 use crate::dialect::lift::method_not_found;
 use crate::dialect::lower::{self, CacheHint, Server};
 use crate::exchange::{Answer, Audience, Call, Change, Replies};
+use crate::metrics::Ending;
 use crate::protocol::method::{Family, Route};
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
 use crate::upstream::{List, Upstream};
@@ -30,8 +30,7 @@ pub struct Group {
     /// The last views, for clients that are in the middle of a list.
     before: Mutex<Vec<Arc<View>>>,
     changes: broadcast::Sender<Change>,
-    told: broadcast::Sender<Told>,
-    seal: Seal,
+    common: Common,
     dirty: Notify,
     /// Until when clients wait for upstreams that are being connected.
     patience: Mutex<Instant>,
@@ -62,13 +61,7 @@ struct Own {
 
 impl Group {
     /// A group of these upstreams, in the order of the plan. Runs until it is ended.
-    pub(super) fn start(
-        plan: Plan,
-        upstreams: &[Arc<Upstream>],
-        told: broadcast::Sender<Told>,
-        seal: Seal,
-        closing: &CancellationToken,
-    ) -> Arc<Self> {
+    pub(super) fn start(plan: Plan, upstreams: &[Arc<Upstream>], common: &Common) -> Arc<Self> {
         let name = Arc::clone(&plan.name);
         let plan = Arc::new(plan);
         let members = upstreams.iter().map(|upstream| Member::new(Arc::clone(upstream), &plan)).collect();
@@ -77,12 +70,11 @@ impl Group {
             view: watch::Sender::new(Arc::new(View::new(plan, members))),
             before: Mutex::default(),
             changes: broadcast::Sender::new(CHANGES_WAITING),
-            told,
-            seal,
+            common: common.clone(),
             dirty: Notify::new(),
             patience: Mutex::new(Instant::now() + PATIENCE),
             followers: Mutex::default(),
-            ended: closing.child_token(),
+            ended: common.closing.child_token(),
         });
         group.follow(upstreams);
         tokio::spawn(Arc::clone(&group).run());
@@ -117,7 +109,7 @@ impl Group {
     /// Tells everybody who listens of a change.
     pub fn publish(&self, change: Change) {
         // Nobody may be listening; that is no fault.
-        let _ = self.told.send(Told { group: Arc::clone(&self.name), change: change.clone() });
+        let _ = self.common.told.send(Told { group: Arc::clone(&self.name), change: change.clone() });
         let _ = self.changes.send(change);
     }
 
@@ -237,9 +229,19 @@ impl Group {
         let _ = tokio::time::timeout_at(patience, settled).await;
     }
 
-    fn waits(&self) -> bool {
+    /// Whether some upstream is still waited for.
+    pub fn is_settling(&self) -> bool {
         !self.view.borrow().is_settled()
             && *self.patience.lock().unwrap_or_else(PoisonError::into_inner) > Instant::now()
+    }
+
+    /// Counts a call that ended.
+    pub(super) fn note(&self, upstream: &Arc<str>, method: &Method, begun: Instant, ending: Ending) {
+        let method = match method {
+            Method::Other(_) => "other",
+            known => known.as_str(),
+        };
+        self.common.metrics.ended(&self.name, upstream, method, begun.elapsed(), ending);
     }
 
     /// What a caller sees: what everybody does, or what its own connections have shown it.
@@ -273,7 +275,7 @@ impl Group {
 
     /// Answers a call, or passes it on to the upstream that can.
     pub fn handle(self: &Arc<Self>, call: &Call) -> Replies {
-        if self.waits() {
+        if self.is_settling() {
             let (group, call) = (Arc::clone(self), call.clone());
             return forward::later(async move {
                 group.settle().await;
@@ -300,7 +302,13 @@ impl Group {
                 Method::Subscribe | Method::Unsubscribe => self.subscription(call, &view),
                 _ => method_not_found(&call.method).into(),
             },
-            Route::List => self.list(call, &view).unwrap_or_else(Replies::from),
+            Route::List => {
+                let begun = Instant::now();
+                let listed = self.list(call, &view);
+                let ending = if listed.is_ok() { Ending::Ok } else { Ending::Error };
+                self.note(&self.common.ourselves, &call.method, begun, ending);
+                listed.unwrap_or_else(Replies::from)
+            }
             Route::ByName => self.by_name(call, &view).unwrap_or_else(Replies::from),
             Route::ByUri => self.by_uri(call, &view).unwrap_or_else(Replies::from),
             Route::ByReference => self.by_reference(call, &view).unwrap_or_else(Replies::from),
@@ -316,14 +324,14 @@ impl Group {
         let revision = call.client.revision;
         let cursor = call.params.as_ref().and_then(|params| params.get("cursor")).filter(|cursor| !cursor.is_null());
         let page = match cursor {
-            None => view.page(list, 0, revision, &self.seal)?,
+            None => view.page(list, 0, revision, &self.common.seal)?,
             Some(cursor) => {
-                let cursor = cursor.text().and_then(|text| Cursor::open(&self.seal, &self.name, &text));
+                let cursor = cursor.text().and_then(|text| Cursor::open(&self.common.seal, &self.name, &text));
                 let cursor = cursor.filter(|cursor| cursor.list == list);
                 let cursor = cursor.ok_or_else(|| invalid("the cursor is none of this list; begin without one"))?;
                 let then = self.view_then(view, cursor.epoch);
                 let then = then.ok_or_else(|| invalid("the list has changed since; begin again without a cursor"))?;
-                then.page(list, cursor.offset as usize, revision, &self.seal)?
+                then.page(list, cursor.offset as usize, revision, &self.common.seal)?
             }
         };
         Ok(Answer { outcome: Ok(page), revision }.into())

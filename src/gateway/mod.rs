@@ -20,6 +20,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::exchange::Change;
+use crate::metrics::Metrics;
 use crate::upstream::{Spec, Upstream};
 
 pub use group::Group;
@@ -35,10 +36,19 @@ pub const DEFAULT_GROUP: &str = "default";
 pub struct Gateway {
     groups: ArcSwap<HashMap<Arc<str>, Arc<Group>>>,
     upstreams: Mutex<Vec<Arc<Upstream>>>,
+    common: Common,
+    drain: Duration,
+}
+
+/// What all groups have in common.
+#[derive(Debug, Clone)]
+struct Common {
     told: broadcast::Sender<Told>,
     seal: Seal,
+    metrics: Arc<Metrics>,
     closing: CancellationToken,
-    drain: Duration,
+    /// Stands for the upstream where we answer ourselves.
+    ourselves: Arc<str>,
 }
 
 /// What a gateway is to be.
@@ -81,9 +91,13 @@ impl Gateway {
         let gateway = Self {
             groups: ArcSwap::default(),
             upstreams: Mutex::default(),
-            told: broadcast::Sender::new(TOLD_WAITING),
-            seal: Seal::random(),
-            closing,
+            common: Common {
+                told: broadcast::Sender::new(TOLD_WAITING),
+                seal: Seal::random(),
+                metrics: Arc::default(),
+                closing,
+                ourselves: "rialto".into(),
+            },
             drain,
         };
         gateway.apply(layout);
@@ -109,7 +123,12 @@ impl Gateway {
 
     /// What changes in any group, as it changes.
     pub fn changes(&self) -> broadcast::Receiver<Told> {
-        self.told.subscribe()
+        self.common.told.subscribe()
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.common.metrics
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Upstream>>> {
@@ -154,7 +173,7 @@ impl Gateway {
                     }
                     Arc::clone(group)
                 }
-                None => Group::start(plan.clone(), &members, self.told.clone(), self.seal.clone(), &self.closing),
+                None => Group::start(plan.clone(), &members, &self.common),
             };
             groups.insert(Arc::clone(&plan.name), group);
         }

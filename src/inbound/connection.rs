@@ -12,10 +12,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio_io_timeout::TimeoutStream;
 
-use super::Inbound;
+use super::{Inbound, Side};
 
 /// What a connection that speaks HTTP/2 begins with.
-const PREFACE: &[u8] = b"PRI";
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a client may take to read anything of what we have for it.
 const STUCK: Duration = Duration::from_secs(60);
 /// How often a quiet HTTP/2 connection is asked whether it is there, and how long it may take to say so.
@@ -24,7 +24,7 @@ const ALIVE: Duration = Duration::from_secs(20);
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Serves a connection until it ends.
-pub(super) async fn serve(inbound: Arc<Inbound>, stream: TcpStream, peer: SocketAddr) {
+pub(super) async fn serve(inbound: Arc<Inbound>, side: Side, stream: TcpStream, peer: SocketAddr) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "small writes to a connection may be delayed");
     }
@@ -36,8 +36,8 @@ pub(super) async fn serve(inbound: Arc<Inbound>, stream: TcpStream, peer: Socket
     let ended = match begun {
         Err(_) => return, // it says nothing
         Ok(Err(error)) => Err(error.to_string()),
-        Ok(Ok(true)) => serve_http2(&inbound, stream, peer).await.map_err(|error| error.to_string()),
-        Ok(Ok(false)) => serve_http1(&inbound, stream, peer).await.map_err(|error| error.to_string()),
+        Ok(Ok(true)) => serve_http2(&inbound, side, stream, peer).await.map_err(|error| error.to_string()),
+        Ok(Ok(false)) => serve_http1(&inbound, side, stream, peer).await.map_err(|error| error.to_string()),
     };
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "a connection broke");
@@ -67,7 +67,7 @@ fn watched(stream: TcpStream) -> TokioIo<Pin<Box<TimeoutStream<TcpStream>>>> {
     TokioIo::new(Box::pin(stream))
 }
 
-async fn serve_http1(inbound: &Arc<Inbound>, stream: TcpStream, peer: SocketAddr) -> hyper::Result<()> {
+async fn serve_http1(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer: SocketAddr) -> hyper::Result<()> {
     let limits = &inbound.settings.limits;
     let mut builder = http1::Builder::new();
     builder
@@ -77,7 +77,7 @@ async fn serve_http1(inbound: &Arc<Inbound>, stream: TcpStream, peer: SocketAddr
         .max_buf_size(limits.header_bytes.max(8192));
     let service = service_fn(|request| {
         let inbound = Arc::clone(inbound);
-        async move { Ok::<_, Infallible>(inbound.serve(request, peer).await) }
+        async move { Ok::<_, Infallible>(inbound.serve(request, side, peer).await) }
     });
     let connection = builder.serve_connection(watched(stream), service);
     tokio::pin!(connection);
@@ -90,7 +90,7 @@ async fn serve_http1(inbound: &Arc<Inbound>, stream: TcpStream, peer: SocketAddr
     }
 }
 
-async fn serve_http2(inbound: &Arc<Inbound>, stream: TcpStream, peer: SocketAddr) -> hyper::Result<()> {
+async fn serve_http2(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer: SocketAddr) -> hyper::Result<()> {
     let header_bytes = u32::try_from(inbound.settings.limits.header_bytes).unwrap_or(u32::MAX);
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -102,7 +102,7 @@ async fn serve_http2(inbound: &Arc<Inbound>, stream: TcpStream, peer: SocketAddr
     let closing = inbound.shutdown.closing().clone();
     let service = service_fn(move |request| {
         let inbound = Arc::clone(&inbound);
-        async move { Ok::<_, Infallible>(inbound.serve(request, peer).await) }
+        async move { Ok::<_, Infallible>(inbound.serve(request, side, peer).await) }
     });
     let connection = builder.serve_connection(watched(stream), service);
     tokio::pin!(connection);

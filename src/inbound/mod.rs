@@ -12,6 +12,7 @@ mod route;
 mod sse;
 mod stateless;
 mod stdio;
+mod trace;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ use tokio::net::TcpListener;
 
 pub use body::Body;
 
-use crate::exchange::Change;
+use crate::admin::Admin;
+use crate::exchange::{Change, REQUEST_ID};
 use crate::gateway::{Gateway, Group};
 use crate::policy::{Limits, Policy};
 use crate::session::{Session, Sessions};
@@ -82,10 +84,25 @@ pub struct Inbound {
     pub settings: Settings,
     /// The stages of a stop.
     pub shutdown: Shutdown,
+    /// What the gateway tells of itself.
+    pub admin: Admin,
+}
+
+/// Who calls at a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Everybody.
+    Everybody,
+    /// Clients; those who operate the gateway have a listener of their own.
+    Clients,
+    /// Those who operate the gateway.
+    Operators,
 }
 
 /// How long to wait before accepting again after accepting failed, for want of descriptors say.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The kind of text that figures are.
+const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// How often sessions are looked through.
 const SWEEP: Duration = Duration::from_secs(5);
 
@@ -93,7 +110,7 @@ impl Inbound {
     /// Accepts connections until the streams are closed: while a stop waits for running calls, their
     /// clients may still have to answer questions, cancel, or resume. Never fails: what goes wrong
     /// with one connection is that connection's matter.
-    pub async fn listen(self: Arc<Self>, listener: TcpListener) {
+    pub async fn listen(self: Arc<Self>, side: Side, listener: TcpListener) {
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -101,7 +118,7 @@ impl Inbound {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let connection = connection::serve(Arc::clone(&self), stream, peer);
+                    let connection = connection::serve(Arc::clone(&self), side, stream, peer);
                     self.shutdown.connections().spawn(connection);
                 }
                 Err(error) => {
@@ -113,13 +130,15 @@ impl Inbound {
     }
 
     /// Serves one request.
-    async fn serve(self: &Arc<Self>, request: Request<Incoming>, peer: SocketAddr) -> Response<Body> {
+    async fn serve(self: &Arc<Self>, mut request: Request<Incoming>, side: Side, peer: SocketAddr) -> Response<Body> {
         let origin = request.headers().get(ORIGIN).filter(|origin| {
             let origin = String::from_utf8_lossy(origin.as_bytes());
             self.policy.doors.origin_allowed(&origin)
         });
         let origin = origin.cloned();
-        let mut response = self.dispatch(request, peer).await.unwrap_or_else(Problem::respond);
+        let name = trace::name(request.headers_mut());
+        let mut response = self.dispatch(request, side, peer).await.unwrap_or_else(Problem::respond);
+        response.headers_mut().insert(REQUEST_ID, name);
         cors::decorate(&mut response, origin);
         response
     }
@@ -127,6 +146,7 @@ impl Inbound {
     async fn dispatch(
         self: &Arc<Self>,
         request: Request<Incoming>,
+        side: Side,
         peer: SocketAddr,
     ) -> Result<Response<Body>, Problem> {
         let (parts, body) = request.into_parts();
@@ -134,14 +154,11 @@ impl Inbound {
             return Err(Problem::HeadTooLarge);
         }
         let route = Route::of(parts.uri.path()).ok_or(Problem::NotFound)?;
-        match route {
-            Route::Health | Route::Ready if !matches!(parts.method, Verb::GET | Verb::HEAD) => {
-                return Err(Problem::Verb(route.verbs()));
-            }
-            Route::Health => return Ok(respond::state(true, "alive\n")),
-            Route::Ready if self.shutdown.is_draining() => return Ok(respond::state(false, "shutting down\n")),
-            Route::Ready => return Ok(respond::state(true, "ready\n")),
-            _ => {}
+        if matches!(route, Route::Health | Route::Ready | Route::Metrics | Route::Status) {
+            return self.tell(&route, &parts, side, peer);
+        }
+        if side == Side::Operators {
+            return Err(Problem::NotFound);
         }
         if parts.method == Verb::OPTIONS {
             self.policy.doors.admit(&parts.uri, &parts.headers).map_err(Problem::Denied)?;
@@ -152,7 +169,7 @@ impl Inbound {
             Route::Streamable { group, ref session } => (group, session.as_deref()),
             Route::SseStream { group } | Route::SseMessages { group } => (group, None),
             Route::SseBoth { group } => (Some(group), None),
-            Route::Health | Route::Ready => (None, None),
+            Route::Health | Route::Ready | Route::Metrics | Route::Status => (None, None),
         };
         let visit = Visit {
             inbound: self,
@@ -173,6 +190,37 @@ impl Inbound {
             (Route::SseBoth { .. }, &Verb::POST) => sse::message(&visit, body).await,
             _ => Err(Problem::Verb(verbs)),
         }
+    }
+
+    /// Tells those who operate the gateway how it is. Whether it is alive and ready is no secret;
+    /// anything else is for operators, or for callers who may call.
+    fn tell(
+        &self,
+        route: &Route<'_>,
+        parts: &::http::request::Parts,
+        side: Side,
+        peer: SocketAddr,
+    ) -> Result<Response<Body>, Problem> {
+        if !matches!(parts.method, Verb::GET | Verb::HEAD) {
+            return Err(Problem::Verb(route.verbs()));
+        }
+        match (route, side) {
+            (Route::Health, _) => return Ok(respond::state(true, "alive\n")),
+            (Route::Ready, _) => {
+                let ready = self.admin.ready();
+                return Ok(respond::state(ready.is_ok(), ready.err().unwrap_or("ready\n")));
+            }
+            (_, Side::Clients) => return Err(Problem::NotFound),
+            // No page of any site has business here.
+            (_, Side::Operators) if !parts.headers.contains_key(ORIGIN) => {}
+            _ => {
+                self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Problem::Denied)?;
+            }
+        }
+        Ok(match route {
+            Route::Metrics => respond::text(METRICS, self.admin.metrics()),
+            _ => respond::text(headers::JSON, serde_json::to_string(&self.admin.status()).unwrap_or_default()),
+        })
     }
 
     /// Serves one client on a pair of byte streams, as `rialto stdio` does.

@@ -223,6 +223,14 @@ pub(super) fn state(good: bool, text: &'static str) -> Response<Body> {
     response
 }
 
+/// A text of some kind.
+pub(super) fn text(kind: &'static str, text: String) -> Response<Body> {
+    let mut response = Response::new(Body::Full(text.into()));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
 /// A stream of events.
 pub(super) fn events(events: Events) -> Response<Body> {
     let mut response = Response::new(Body::Events(Box::new(events)));

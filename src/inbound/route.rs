@@ -17,6 +17,10 @@ pub(super) enum Route<'a> {
     Health,
     /// Does it take work?
     Ready,
+    /// Figures for Prometheus.
+    Metrics,
+    /// Everything that the gateway holds.
+    Status,
 }
 
 impl<'a> Route<'a> {
@@ -39,6 +43,8 @@ impl<'a> Route<'a> {
             ("message", group, None) => Self::SseMessages { group },
             ("healthz", None, None) => Self::Health,
             ("readyz", None, None) => Self::Ready,
+            ("metrics", None, None) => Self::Metrics,
+            ("admin", None | Some("status"), None) => Self::Status,
             _ => return None,
         })
     }
@@ -50,7 +56,7 @@ impl<'a> Route<'a> {
             Self::SseStream { .. } => "GET, OPTIONS",
             Self::SseMessages { .. } => "POST, OPTIONS",
             Self::SseBoth { .. } => "GET, POST, OPTIONS",
-            Self::Health | Self::Ready => "GET",
+            Self::Health | Self::Ready | Self::Metrics | Self::Status => "GET",
         }
     }
 }
@@ -109,6 +115,8 @@ mod tests {
             ("/research/mcp/sse", Some(Route::SseBoth { group: "research" })),
             ("/mcp/mcp/sse", Some(Route::SseBoth { group: "mcp" })),
             ("/healthz", Some(Route::Health)),
+            ("/metrics", Some(Route::Metrics)),
+            ("/admin/status", Some(Route::Status)),
             ("/", None),
             ("", None),
             ("/other", None),

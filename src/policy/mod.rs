@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use http::{HeaderMap, HeaderName, Uri};
 
-use crate::exchange::{Caller, Principal};
+use crate::exchange::{Caller, Principal, REQUEST_ID, TRACE};
 
 pub use auth::Tokens;
 pub use limits::Limits;
@@ -45,6 +45,11 @@ impl Policy {
         self.doors.admit(uri, headers)?;
         let principal: Principal = self.tokens.principal(headers)?;
         let mut chosen = HeaderMap::new();
+        for name in TRACE.into_iter().map(HeaderName::from_static).chain([REQUEST_ID]) {
+            if let Some(value) = headers.get(&name) {
+                chosen.insert(name, value.clone());
+            }
+        }
         for name in &self.caller_headers {
             for value in headers.get_all(name) {
                 chosen.append(name, value.clone());

@@ -21,8 +21,8 @@ pub struct SessionId {
 }
 
 impl Transport {
-    /// What ids of this transport begin with.
-    fn prefix(self) -> &'static str {
+    /// Its name, which ids of this transport begin with.
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
             Self::Sse => "sse",
@@ -48,7 +48,7 @@ impl SessionId {
     pub fn parse(text: &str, arrived_on: Transport) -> Option<Self> {
         let key = match text.split_once(':') {
             None => text,
-            Some((prefix, key)) if prefix == arrived_on.prefix() => key,
+            Some((prefix, key)) if prefix == arrived_on.as_str() => key,
             Some(_) => return None,
         };
         let hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -72,7 +72,7 @@ impl SessionId {
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{:032x}", self.transport.prefix(), self.key)
+        write!(f, "{}:{:032x}", self.transport.as_str(), self.key)
     }
 }
 

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub use attachment::Attachment;
 pub use id::{SessionId, Transport};
 pub use outbox::{Stream, Unresumable};
-pub use registry::{Full, Opening, Sessions};
+pub use registry::{Full, Opening, Sessions, Survey};
 
 use crate::dialect::lower;
 use crate::exchange::{Audience, Change, Client, Kept, Principal, Question, Shelf};

@@ -426,6 +426,14 @@ impl Outbox {
         }
     }
 
+    /// How many connections, events and bytes of events it holds.
+    pub(super) fn holds(&self) -> (usize, usize, usize) {
+        match self {
+            Self::Single(queue) => (1, queue.messages.len(), queue.messages.iter().map(Bytes::len).sum()),
+            Self::Streams(streams) => (streams.connections(), streams.log.len(), streams.log.bytes()),
+        }
+    }
+
     /// Whether something waits for a client that may come back. Drops what is no longer kept.
     pub(super) fn has_unread(&mut self, retention: &Retention, now: Instant) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! All sessions of this process: opening, finding, ending, and telling them of changes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio::sync::Notify;
@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::outbox::{Outbox, Queue, Streams};
 use super::{Attachment, Live, Session, SessionId, Settings, Stream, Transport};
+use crate::dialect::Revision;
 use crate::exchange::{Change, Client, Principal, Shelf};
 
 /// All sessions of this process.
@@ -25,6 +26,19 @@ pub struct Opening {
     pub principal: Principal,
     /// At which group.
     pub group: Arc<str>,
+}
+
+/// What sessions there are, and what they hold.
+#[derive(Debug, Clone, Default)]
+pub struct Survey {
+    /// How many there are of each kind: group, transport, and revision once that is known.
+    pub alike: BTreeMap<(Arc<str>, &'static str, Option<Revision>), usize>,
+    /// Streams that are open.
+    pub streams: usize,
+    /// Events that are kept.
+    pub events: usize,
+    /// Bytes of these.
+    pub event_bytes: usize,
 }
 
 /// There are as many sessions as there may be.
@@ -128,6 +142,21 @@ impl Sessions {
     /// How many there are.
     pub fn count(&self) -> usize {
         self.lock().len()
+    }
+
+    /// Looks at all of them.
+    pub fn survey(&self) -> Survey {
+        let mut survey = Survey::default();
+        for session in self.all() {
+            let revision = session.client.get().map(|client| client.revision);
+            let kind = (Arc::clone(&session.group), session.id.transport().as_str(), revision);
+            *survey.alike.entry(kind).or_default() += 1;
+            let (streams, events, bytes) = session.lock().outbox.holds();
+            survey.streams += streams;
+            survey.events += events;
+            survey.event_bytes += bytes;
+        }
+        survey
     }
 
     /// Ends the sessions that nobody has used for too long, and drops events that are too old.

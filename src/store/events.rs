@@ -55,6 +55,11 @@ impl EventLog {
         self.position
     }
 
+    /// How many bytes they have together.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The id that the next event of a stream gets.
     pub fn next_id(&self, stream: u32) -> EventId {
         EventId { stream, position: self.position + 1 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +37,13 @@ const LAST_WORDS: usize = 5;
 const LAST_WORDS_WAIT: Duration = Duration::from_millis(200);
 /// The longest line on standard error that is logged whole.
 const LOG_LINE: usize = 4096;
+
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// How many children this process has.
+pub fn children() -> usize {
+    RUNNING.load(Ordering::Relaxed)
+}
 
 /// A child and what it said last on standard error.
 #[derive(Debug)]
@@ -80,6 +88,7 @@ impl Process {
         };
         let last_words = LastWords::default();
         let errors = tokio::spawn(log_errors(errors, command.program.clone(), last_words.clone()));
+        RUNNING.fetch_add(1, Ordering::Relaxed);
         Ok((Self { child, group, last_words, errors }, input, output))
     }
 
@@ -119,6 +128,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
         self.signal(Signal::KILL);
         if let Some(group) = self.group {
             reaper::release(group.as_raw_nonzero().get());

@@ -16,7 +16,7 @@ use crate::dialect::headers::{self, Mirror};
 use crate::dialect::lower::Server;
 use crate::dialect::outgoing::{self, Extras, InputRequired, Speaker};
 use crate::error::{Error, Kind, Result};
-use crate::exchange::{Answer, Call, Caller, Client, Question, Replies, Reply};
+use crate::exchange::{Answer, Call, Caller, Client, Question, Replies, Reply, TRACE};
 use crate::protocol::{ErrorObject, Id, Method, Notification, Outcome, Raw, code};
 
 /// A connection to an upstream.
@@ -212,9 +212,9 @@ impl Connection {
         }
     }
 
-    fn send(&self, method: Method, params: Option<Raw>, token: Option<Raw>, mirrors: &[Mirror]) -> Replies {
+    fn send(&self, method: Method, params: Option<Raw>, token: Option<Raw>, extra: Headers<'_>) -> Replies {
         match &self.wire {
-            Wire::Http(http) => http.call(method, params, token, mirrors),
+            Wire::Http(http) => http.call(method, params, token, extra.mirrors, extra.caller),
             Wire::Stdio(stdio) => stdio.duplex.call(method, params, token, self.revision),
             Wire::Sse(sse) => sse.duplex.call(method, params, token, self.revision),
         }
@@ -226,7 +226,11 @@ impl Connection {
             capabilities: call.client.capabilities.clone(),
             info: call.client.info.clone().unwrap_or_else(|| self.speaker.info.clone()),
         };
-        outgoing::params(params, self.revision, &speaker, &Extras { progress: None, level: call.level })
+        let params = outgoing::params(params, self.revision, &speaker, &Extras { progress: None, level: call.level });
+        match &self.wire {
+            Wire::Http(_) => params, // the trace goes into the headers
+            Wire::Stdio(_) | Wire::Sse(_) => traced(params, &call.caller.headers),
+        }
     }
 
     /// Whether calls of tools need headers that only the list of tools tells.
@@ -259,7 +263,8 @@ impl Connection {
         for _ in 0..PAGES {
             let before = cursor.take();
             let params = before.clone().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish());
-            let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call), None, &[]);
+            let headers = Headers { mirrors: &[], caller: &call.caller.headers };
+            let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call), None, headers);
             let Ok(Ok(page)) = connect::answer(replies, self.settings.call, "`tools/list`").await else { break };
             known.extend(headers::mirrors_of_tools(&page));
             let next = page.get("nextCursor").filter(|next| !next.is_null());
@@ -293,6 +298,13 @@ impl Connection {
         }
         page.edit().set("tools", Raw::of(&kept)).finish()
     }
+}
+
+/// What goes into the headers of a request, where it has some.
+#[derive(Clone, Copy)]
+struct Headers<'h> {
+    mirrors: &'h [Mirror],
+    caller: &'h HeaderMap,
 }
 
 /// One call, over as many rounds as it takes.
@@ -350,7 +362,8 @@ impl Conversation {
             let mirrors = self.connection.mirrors_of(&self.call).await;
             let params = self.connection.params(self.params.as_ref(), &self.call);
             let token = self.call.progress.clone();
-            self.replies = Some(self.connection.send(self.call.method.clone(), params, token, &mirrors));
+            let headers = Headers { mirrors: &mirrors, caller: &self.call.caller.headers };
+            self.replies = Some(self.connection.send(self.call.method.clone(), params, token, headers));
         }
         let settings = &self.connection.settings;
         let silence = if self.asked_client { settings.call_cap } else { settings.call };
@@ -449,6 +462,17 @@ impl Conversation {
         };
         Reply::End(Answer { outcome, revision: self.connection.revision })
     }
+}
+
+/// Parameters with the trace that came in the client's headers, where they do not tell one already.
+fn traced(mut params: Option<Raw>, headers: &HeaderMap) -> Option<Raw> {
+    for name in TRACE {
+        let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
+        if params.as_ref().and_then(|params| params.at(&["_meta", name])).is_none() {
+            params = Some(crate::dialect::meta::with(params.as_ref(), name, Raw::of(value)));
+        }
+    }
+    params
 }
 
 fn lost() -> ErrorObject {

@@ -294,6 +294,7 @@ impl Http {
         params: Option<Raw>,
         token: Option<Raw>,
         mirrors: &[Mirror],
+        caller: &HeaderMap,
     ) -> Replies {
         let id = self.next_id();
         let params = match &token {
@@ -301,7 +302,11 @@ impl Http {
             None => params,
         };
         let request = Request::new(id, method, params);
-        let extra = outgoing::mirrored(&request, self.revision(), mirrors);
+        let mut extra = outgoing::mirrored(&request, self.revision(), mirrors);
+        let text = |(name, value): (&HeaderName, &HeaderValue)| {
+            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+        };
+        extra.extend(caller.iter().filter_map(text));
         Exchange::new(Arc::clone(self), request, extra, token).replies()
     }
 

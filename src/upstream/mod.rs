@@ -44,6 +44,7 @@ use catalog::Catalog;
 use lending::{Busy, Lending};
 use state::Shared;
 
+pub use child::children;
 pub use connect::Found;
 pub use connection::Connection;
 pub use health::{Health, Phase};

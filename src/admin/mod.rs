@@ -1,0 +1,49 @@
+//! What a gateway tells of itself to those who operate it.
+
+mod readings;
+mod status;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use crate::gateway::Gateway;
+use crate::session::Sessions;
+use crate::shutdown::Shutdown;
+
+pub use status::{Configuration, GroupStatus, ListCounts, SessionStatus, Status, UpstreamStatus, seconds};
+
+/// What a gateway tells of itself.
+#[derive(Debug)]
+pub struct Admin {
+    gateway: Arc<Gateway>,
+    sessions: Arc<Sessions>,
+    shutdown: Shutdown,
+    started: SystemTime,
+    configuration: Mutex<Configuration>,
+}
+
+impl Admin {
+    /// Tells of this gateway, from now on.
+    pub fn new(gateway: Arc<Gateway>, sessions: Arc<Sessions>, shutdown: Shutdown) -> Self {
+        Self { gateway, sessions, shutdown, started: SystemTime::now(), configuration: Mutex::default() }
+    }
+
+    /// A configuration was read, and taken or not.
+    pub fn configured(&self, change: impl FnOnce(&mut Configuration)) {
+        change(&mut self.configuration.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Whether requests can be served as they are meant to be, or why not.
+    ///
+    /// # Errors
+    /// A line that says why not.
+    pub fn ready(&self) -> Result<(), &'static str> {
+        if self.shutdown.is_draining() {
+            return Err("shutting down\n");
+        }
+        if self.gateway.groups().iter().any(|group| group.is_settling()) {
+            return Err("starting\n");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Figures that are read when somebody asks for them.
+
+use super::Admin;
+use crate::metrics::Reading;
+use crate::upstream::{self, Phase};
+
+impl Admin {
+    /// All figures, as Prometheus reads them.
+    pub fn metrics(&self) -> String {
+        let survey = self.sessions.survey();
+        let upstreams = self.gateway.upstreams();
+        let mut sessions: Vec<(Vec<(&'static str, String)>, i64)> = Vec::new();
+        for ((group, transport, revision), count) in &survey.alike {
+            let labels = vec![
+                ("group", group.to_string()),
+                ("transport", (*transport).to_owned()),
+                ("revision", revision.map_or_else(|| "unknown".to_owned(), |revision| revision.to_string())),
+            ];
+            sessions.push((labels, whole(*count)));
+        }
+        let mut states = Vec::new();
+        for upstream in &upstreams {
+            let now = upstream.state().health.phase;
+            for phase in [Phase::Starting, Phase::Ready, Phase::Degraded, Phase::Down] {
+                let labels = vec![("upstream", upstream.name().to_string()), ("state", phase.to_string())];
+                states.push((labels, i64::from(phase == now)));
+            }
+        }
+        let each = |count: &dyn Fn(&upstream::Upstream) -> usize| {
+            let one = |upstream: &std::sync::Arc<upstream::Upstream>| {
+                (vec![("upstream", upstream.name().to_string())], whole(count(upstream)))
+            };
+            upstreams.iter().map(one).collect::<Vec<_>>()
+        };
+        let reading = |name, help, values| Reading { name, help, values };
+        let plain = |count: usize| vec![(Vec::new(), whole(count))];
+        let readings = vec![
+            reading("sessions", "Open sessions", sessions),
+            reading("streams", "Open streams of sessions", plain(survey.streams)),
+            reading("events", "Events that are kept for clients that resume", plain(survey.events)),
+            reading("event_bytes", "Bytes of events that are kept", plain(survey.event_bytes)),
+            reading("running_calls", "Calls at work", plain(self.shutdown.running_calls())),
+            reading("children", "Child processes that run", plain(upstream::children())),
+            reading("upstream_state", "1 for the state that an upstream is in", states),
+            reading("upstream_connections", "Connections lent to clients", each(&|upstream| upstream.lent())),
+            reading("upstream_calls", "Calls that use an upstream", each(&|upstream| upstream.running())),
+            reading(
+                "upstream_connects",
+                "How often an upstream was connected",
+                each(&|upstream| usize::try_from(upstream.state().health.connects).unwrap_or(usize::MAX)),
+            ),
+        ];
+        self.gateway.metrics().render(readings).unwrap_or_default()
+    }
+}
+
+fn whole(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,166 @@
+//! Figures for whoever operates a gateway. Calls are counted as they end; everything else is counted
+//! when somebody asks.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// What is counted.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    calls: Family<Call, Counter>,
+    seconds: Family<Way, Histogram, fn() -> Histogram>,
+    reloads: Family<Reload, Counter>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// With a result.
+    Ok,
+    /// With a result that says that the tool failed.
+    ToolError,
+    /// With an error of the protocol.
+    Error,
+    /// Without an answer from the upstream.
+    Unavailable,
+    /// Without an answer, because the client wanted none any more.
+    Cancelled,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Call {
+    group: Arc<str>,
+    upstream: Arc<str>,
+    method: String,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Way {
+    group: Arc<str>,
+    upstream: Arc<str>,
+    method: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reload {
+    outcome: &'static str,
+}
+
+/// A figure that is read when somebody asks: its name, what it is, and its values by label.
+#[derive(Debug)]
+pub struct Reading {
+    /// Its name, without the prefix that all have.
+    pub name: &'static str,
+    /// What it is.
+    pub help: &'static str,
+    /// Its values.
+    pub values: Vec<(Vec<(&'static str, String)>, i64)>,
+}
+
+/// What names begin with.
+const PREFIX: &str = "rialto";
+/// The bounds of how long calls take, in seconds.
+const BOUNDS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+impl Ending {
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ToolError => "tool_error",
+            Self::Error => "error",
+            Self::Unavailable => "unavailable",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl Metrics {
+    /// Nothing has happened yet.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix(PREFIX);
+        let calls = Family::default();
+        registry.register("calls", "Calls that ended", calls.clone());
+        let seconds = Family::new_with_constructor((|| Histogram::new(BOUNDS)) as fn() -> Histogram);
+        registry.register("call_duration_seconds", "How long calls took", seconds.clone());
+        let reloads = Family::default();
+        registry.register("reloads", "Configurations that were read again", reloads.clone());
+        Self { registry, calls, seconds, reloads }
+    }
+
+    /// A call ended. `method` must be one of few.
+    pub fn ended(&self, group: &Arc<str>, upstream: &Arc<str>, method: &str, took: Duration, outcome: Ending) {
+        let (group, upstream, method) = (Arc::clone(group), Arc::clone(upstream), method.to_owned());
+        let way = Way { group: Arc::clone(&group), upstream: Arc::clone(&upstream), method: method.clone() };
+        self.seconds.get_or_create(&way).observe(took.as_secs_f64());
+        self.calls.get_or_create(&Call { group, upstream, method, outcome: outcome.as_str() }).inc();
+    }
+
+    /// A configuration was read again.
+    pub fn reloaded(&self, taken: bool) {
+        self.reloads.get_or_create(&Reload { outcome: if taken { "ok" } else { "refused" } }).inc();
+    }
+
+    /// Everything as text, with what is read just now.
+    ///
+    /// # Errors
+    /// Never, as text takes everything.
+    pub fn render(&self, readings: Vec<Reading>) -> Result<String, std::fmt::Error> {
+        let mut now = Registry::with_prefix(PREFIX);
+        for reading in readings {
+            let family = Family::<Vec<(String, String)>, Gauge>::default();
+            for (labels, value) in reading.values {
+                let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+                family.get_or_create(&labels).set(value);
+            }
+            now.register(reading.name, reading.help, family);
+        }
+        let mut out = String::new();
+        text::encode_registry(&mut out, &self.registry)?;
+        text::encode_registry(&mut out, &now)?;
+        out.write_str("# EOF\n")?;
+        Ok(out)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_written_as_text() {
+        let metrics = Metrics::new();
+        let (group, upstream): (Arc<str>, Arc<str>) = ("default".into(), "files".into());
+        metrics.ended(&group, &upstream, "tools/call", Duration::from_millis(3), Ending::ToolError);
+        let sessions = Reading {
+            name: "sessions",
+            help: "Open sessions",
+            values: vec![(vec![("transport", "http".to_owned())], 2)],
+        };
+        let text = metrics.render(vec![sessions]).unwrap();
+        for line in [
+            r#"rialto_calls_total{group="default",upstream="files",method="tools/call",outcome="tool_error"} 1"#,
+            r#"rialto_call_duration_seconds_bucket{le="0.005",group="default",upstream="files",method="tools/call"} 1"#,
+            r#"rialto_sessions{transport="http"} 2"#,
+            "# EOF",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+}
