@@ -63,17 +63,17 @@ fn expected_failures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/client-expected-failures.yml")
 }
 
-/// The folder of the examples, which lies beside the one of the tests.
-fn examples() -> PathBuf {
+/// The folder of the examples, which lies beside the one of the tests; the named one is up to date.
+pub fn examples(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.parent().and_then(Path::parent).unwrap().join("examples");
     // Cargo builds examples for the whole of the tests, but not for a selection of them.
-    let advice = "is the client built? `cargo test` does that, otherwise `cargo build --examples`";
-    let built = fs::metadata(folder.join("conformance_client")).and_then(|client| client.modified()).expect(advice);
-    let sources = fs::read_to_string(folder.join("conformance_client.d")).expect(advice);
+    let advice = format!("is {name} built? `cargo test` does that, otherwise `cargo build --examples`");
+    let built = fs::metadata(folder.join(name)).and_then(|program| program.modified()).expect(&advice);
+    let sources = fs::read_to_string(folder.join(format!("{name}.d"))).expect(&advice);
     for source in sources.split_whitespace().skip(1) {
         let changed = fs::metadata(source).and_then(|source| source.modified());
-        assert!(changed.map_or(true, |changed| changed <= built), "{source} is newer than the client; {advice}");
+        assert!(changed.map_or(true, |changed| changed <= built), "{source} is newer; {advice}");
     }
     folder
 }
@@ -107,7 +107,10 @@ impl Run {
         let mut command = Command::new(modules.join("node"));
         command.arg(modules.join("conformance")).arg("client");
         // The suite splits the command at spaces, of which the path to it may have some.
-        command.arg("--command").arg(format!("./conformance_client{options}")).current_dir(examples());
+        command
+            .arg("--command")
+            .arg(format!("./conformance_client{options}"))
+            .current_dir(examples("conformance_client"));
         command.args(arguments).arg("--output-dir").arg(&results);
         // Clients that outlive the suite soon end as well: their server is gone.
         command.stdin(Stdio::null()).kill_on_drop(true);

@@ -7,6 +7,7 @@ mod checklist;
 mod children;
 mod cli;
 mod conformance;
+mod conformance_server;
 mod elements;
 mod harness;
 mod limits;

@@ -32,13 +32,13 @@ pub async fn serving(arguments: &[&str]) -> (Child, BufReader<ChildStdout>, Stri
     (child, output, address.to_owned())
 }
 
-fn signal(child: &Child, name: &str) {
+pub fn signal(child: &Child, name: &str) {
     let id = child.id().unwrap().to_string();
     let status = std::process::Command::new("kill").args([name, &id]).status().unwrap();
     assert!(status.success());
 }
 
-async fn exit_code(mut child: Child) -> Option<i32> {
+pub async fn exit_code(mut child: Child) -> Option<i32> {
     tokio::time::timeout(PATIENCE, child.wait()).await.expect("an end in time").unwrap().code()
 }
 

@@ -3,15 +3,11 @@
 // `both` is what is done without the last word: both eras at one place. `modern` serves 2026-07-28 only, `handshake`
 // the revisions before it only. In the handshake era HTTP keeps sessions. The SDK has no HTTP+SSE.
 
-import { randomUUID } from 'node:crypto';
-import http from 'node:http';
-import { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import {
     McpServer,
     ResourceTemplate,
-    WebStandardStreamableHTTPServerTransport,
     completable,
     createMcpHandler,
     inputRequired,
@@ -19,6 +15,8 @@ import {
 } from '@modelcontextprotocol/server';
 import { StdioServerTransport, serveStdio } from '@modelcontextprotocol/server/stdio';
 import { z } from 'zod';
+
+import { inSessions, listen } from './web.mjs';
 
 const CLOCK = 'test://clock';
 const CLOCK_MS = 300;
@@ -129,27 +127,8 @@ async function overStdio(eras) {
     serveStdio(factory, { legacy: eras === 'modern' ? 'reject' : 'serve' });
 }
 
-const sessions = new Map();
-
-// The handshake era, with sessions.
-async function inSession(request) {
-    const id = request.headers.get('mcp-session-id');
-    if (id !== null) {
-        const known = sessions.get(id);
-        return known ? known.handleRequest(request) : Response.json(refusal('Session not found'), { status: 404 });
-    }
-    const transport = new WebStandardStreamableHTTPServerTransport({
-        sessionIdGenerator: randomUUID,
-        onsessioninitialized: opened => void sessions.set(opened, transport),
-        onsessionclosed: closed => void sessions.delete(closed)
-    });
-    await build().server.connect(transport);
-    return transport.handleRequest(request);
-}
-
-const refusal = message => ({ jsonrpc: '2.0', id: null, error: { code: -32001, message } });
-
 async function overHttp(eras, port) {
+    const inSession = inSessions(transport => build().server.connect(transport));
     const modern = createMcpHandler(() => build().server, { legacy: 'reject' });
     watchers.add(() => modern.notify.resourceUpdated(CLOCK));
     const answer = async request => {
@@ -157,34 +136,7 @@ async function overHttp(eras, port) {
         if (eras === 'both' && (await isLegacyRequest(request))) return inSession(request);
         return modern.fetch(request);
     };
-    const listener = http.createServer(async (incoming, outgoing) => {
-        if (incoming.url !== '/mcp') {
-            outgoing.writeHead(404).end();
-            return;
-        }
-        const gone = new AbortController();
-        outgoing.on('close', () => gone.abort());
-        const bodied = incoming.method === 'POST';
-        const request = new Request(`http://${incoming.headers.host}/mcp`, {
-            method: incoming.method,
-            headers: incoming.headers,
-            body: bodied ? Readable.toWeb(incoming) : undefined,
-            duplex: 'half',
-            signal: gone.signal
-        });
-        const response = await answer(request);
-        outgoing.writeHead(response.status, Object.fromEntries(response.headers));
-        outgoing.flushHeaders();
-        if (!response.body) {
-            outgoing.end();
-            return;
-        }
-        const body = Readable.fromWeb(response.body);
-        // Cancels what the SDK still does for a client that went away.
-        outgoing.on('close', () => body.destroy());
-        body.on('error', () => outgoing.destroy()).pipe(outgoing);
-    });
-    listener.listen(port, '127.0.0.1', () => console.log(`listening on ${listener.address().port}`));
+    console.log(`listening on ${await listen(answer, port)}`);
 }
 
 const [transport, ...rest] = process.argv.slice(2);

@@ -1,0 +1,486 @@
+//! The official conformance suite, with a server behind the gateway under test.
+//!
+//! There are two servers with everything that the suite calls by name, `examples/conformance_server`
+//! and `tests/peers/node/conformance.mjs`. The suite is run against each alone, and then through the
+//! gateway: what it says has to be the same, check by check, down to what it recorded of passing
+//! ones, for many of its checks pass whatever is answered. What may differ stands in
+//! `tests/conformance/server-differences.yml`, with the reason.
+
+mod allowed;
+mod fixtures;
+mod verdict;
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use futures_util::future::join_all;
+use rialto::client::{Client, Options};
+use rialto::dialect::Revision;
+use rialto::error::Kind;
+use rialto::protocol::Raw;
+use rialto::upstream::{Settings, Target};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use self::allowed::{Allowed, faults, listed, parse};
+use self::fixtures::{Fixture, Line, Served, Shape, script};
+use self::verdict::{HANDSHAKE, OLDER, OLDEST, PER_REQUEST, Suite, Verdict, What, differences, normalized};
+use crate::harness::{PATIENCE, Rialto};
+use crate::process::{exit_code, serving, signal};
+
+/// One run through the gateway.
+pub struct Row {
+    fixture: Fixture,
+    shape: Shape,
+    transport: Transport,
+    placement: Placement,
+    suite: Suite,
+}
+
+/// How the gateway reaches the fixture. The suite itself always comes over HTTP.
+#[derive(Clone, Copy, PartialEq)]
+enum Transport {
+    Http,
+    Stdio,
+}
+
+/// Where the fixture stands.
+#[derive(Clone, Copy, PartialEq)]
+enum Placement {
+    /// It has a group of its own.
+    Alone,
+    /// It shares one with two other servers, and all keep their names.
+    Three,
+}
+
+use Fixture::{Rmcp, TypeScript};
+use Placement::{Alone, Three};
+use Shape::{Both, PerRequest};
+use Transport::{Http, Stdio};
+
+const fn row(fixture: Fixture, shape: Shape, transport: Transport, placement: Placement, suite: Suite) -> Row {
+    Row { fixture, shape, transport, placement, suite }
+}
+
+/// Clients of an era in front of a server that speaks it.
+const ROWS: [Row; 17] = [
+    row(Rmcp, Both, Http, Alone, HANDSHAKE),
+    row(Rmcp, Both, Http, Alone, PER_REQUEST),
+    row(Rmcp, Both, Stdio, Alone, HANDSHAKE),
+    row(Rmcp, Both, Stdio, Alone, PER_REQUEST),
+    row(Rmcp, Both, Http, Three, HANDSHAKE),
+    row(Rmcp, Both, Http, Three, PER_REQUEST),
+    row(Rmcp, Shape::Handshake, Http, Alone, HANDSHAKE),
+    row(Rmcp, Shape::Handshake, Stdio, Alone, HANDSHAKE),
+    row(Rmcp, PerRequest, Http, Alone, PER_REQUEST),
+    row(Rmcp, PerRequest, Stdio, Alone, PER_REQUEST),
+    row(Rmcp, Shape::Handshake, Http, Alone, OLDER),
+    row(Rmcp, Shape::Handshake, Http, Alone, OLDEST),
+    row(TypeScript, Both, Http, Alone, HANDSHAKE),
+    row(TypeScript, Both, Http, Alone, PER_REQUEST),
+    row(TypeScript, Shape::Handshake, Http, Alone, HANDSHAKE),
+    row(TypeScript, PerRequest, Http, Alone, PER_REQUEST),
+    row(TypeScript, Both, Http, Three, HANDSHAKE),
+];
+
+/// Clients of one era in front of a server that speaks the other only. Alone it would refuse them,
+/// so they are measured by what the suite says of the same fixture in their own era.
+const BRIDGED: [Row; 6] = [
+    row(Rmcp, Shape::Handshake, Http, Alone, PER_REQUEST),
+    row(Rmcp, Shape::Handshake, Stdio, Alone, PER_REQUEST),
+    row(Rmcp, PerRequest, Http, Alone, HANDSHAKE),
+    row(Rmcp, PerRequest, Stdio, Alone, HANDSHAKE),
+    row(TypeScript, Shape::Handshake, Http, Alone, PER_REQUEST),
+    row(TypeScript, PerRequest, Http, Alone, HANDSHAKE),
+];
+
+/// Checks whose details tell of all that a group offers.
+const OVERVIEWS: [&str; 10] = [
+    "json-schema-2020-12-tool-found",
+    "prompts-list",
+    "resources-list",
+    "sep-2575-discover-capabilities-match-handlers",
+    "sep-2575-request-meta-client-info-optional",
+    "sep-2575-server-declares-prompts-in-discover",
+    "sep-2575-server-implements-discover",
+    "server-initialize",
+    "tools-list",
+    "tools-name-format",
+];
+
+/// How many rows are under way at once: each has a gateway, one to three servers and a suite.
+const AT_ONCE: usize = 2;
+
+// === impl Row ===
+
+impl Row {
+    /// Whether the fixture speaks what the suite does.
+    fn is_bridged(&self) -> bool {
+        match self.shape {
+            Both => false,
+            Shape::Handshake => self.suite.revision == PER_REQUEST.revision,
+            PerRequest => self.suite.revision != PER_REQUEST.revision,
+        }
+    }
+
+    /// Runs the suite with nothing in between and through the gateway; gives back what is wrong.
+    async fn faults(&self, list: &[Allowed]) -> Vec<String> {
+        let shape = if self.is_bridged() { Both } else { self.shape };
+        let alone = self.fixture.alone(shape, self.suite).await;
+        let through = self.through().await;
+        let overviews: &[&str] = if self.placement == Three { &OVERVIEWS } else { &[] };
+        faults(self, &differences(&alone, &through, overviews), list)
+    }
+
+    async fn through(&self) -> Verdict {
+        let mut served = Vec::new();
+        let mut config = String::new();
+        let line = self.fixture.line(self.transport.name(), self.shape).await;
+        match self.transport {
+            Http => {
+                let fixture = Served::start(line).await;
+                config += &at_url("fixture", &fixture.url);
+                served.push(fixture);
+            }
+            Stdio => config += &as_child("fixture", &line),
+        }
+        config += "[groups.default]\nservers = [\"fixture\"]\n";
+        if self.placement == Three {
+            let other = Served::start(script("server2.mjs", vec!["http".into(), "0".into()]).await).await;
+            config += &at_url("other", &other.url);
+            config += "[servers.elements]\nbuiltin = \"elements\"\n";
+            config += "[groups.three]\nservers = [\"fixture\", \"elements\", \"other\"]\nnaming = \"plain\"\n";
+            served.push(other);
+        }
+        let file = Written::new(&config);
+        let (child, _output, address) = serving(&["--config", file.0.to_str().unwrap()]).await;
+        let path = if self.placement == Three { "/mcp/three" } else { "/mcp" };
+        let verdict = self.suite.run(&format!("http://{address}{path}")).await;
+        // Told to stop, it stops the children that it has started.
+        signal(&child, "-TERM");
+        assert_eq!(exit_code(child).await, Some(0), "{self}");
+        verdict
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (fixture, shape, revision) = (self.fixture.name(), self.shape.name(), self.suite.revision);
+        write!(f, "{fixture} {shape} {} {} {revision}", self.transport.name(), self.placement.name())
+    }
+}
+
+impl Transport {
+    fn name(self) -> &'static str {
+        match self {
+            Http => "http",
+            Stdio => "stdio",
+        }
+    }
+}
+
+impl Placement {
+    fn name(self) -> &'static str {
+        match self {
+            Alone => "alone",
+            Three => "three",
+        }
+    }
+}
+
+fn at_url(name: &str, url: &str) -> String {
+    format!("[servers.{name}]\nurl = {}\n", json!(url))
+}
+
+/// What JSON writes is TOML, too, as far as strings and lists of them go.
+fn as_child(name: &str, (program, arguments): &Line) -> String {
+    format!("[servers.{name}]\ncommand = {}\nargs = {}\n", json!(program), json!(arguments))
+}
+
+/// A configuration file, for as long as it is needed.
+struct Written(PathBuf);
+
+impl Written {
+    fn new(text: &str) -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        let name = format!("conformance-{}-{number}.toml", std::process::id());
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::write(&file, text).unwrap();
+        Self(file)
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Goes through rows, a few at a time, and says all that is wrong with any of them.
+async fn check(rows: &[Row]) {
+    let list = listed();
+    let turns = Semaphore::new(AT_ONCE);
+    let faults = rows.iter().map(async |row| {
+        let _turn = turns.acquire().await.unwrap();
+        row.faults(&list).await
+    });
+    let faults = join_all(faults).await.concat();
+    assert!(faults.is_empty(), "{} differences:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[tokio::test]
+#[ignore = "needs the configuration file"]
+async fn the_verdict_through_rialto_is_that_of_the_fixture_alone() {
+    check(&ROWS).await;
+}
+
+#[tokio::test]
+#[ignore = "questions across eras"]
+async fn the_verdict_across_eras_is_that_of_the_fixture_in_the_suites_own() {
+    check(&BRIDGED).await;
+}
+
+#[test]
+fn the_rows_are_in_the_right_list() {
+    for (rows, bridged) in [(&ROWS[..], false), (&BRIDGED[..], true)] {
+        for row in rows {
+            assert_eq!(row.is_bridged(), bridged, "{row}");
+        }
+    }
+    for entry in listed() {
+        // One that speaks of no row would never be found to be stale.
+        assert!(ROWS.iter().chain(&BRIDGED).any(|row| entry.speaks_of(row)), "{entry:?}");
+    }
+}
+
+/// Everything passes, scored or not; but one SDK has no tasks.
+async fn passes(fixture: Fixture, shape: Shape, suite: Suite, scenarios: usize) -> Arc<Verdict> {
+    let name = format!("{} {} {}", fixture.name(), shape.name(), suite.revision);
+    let verdict = fixture.alone(shape, suite).await;
+    assert!(verdict.passed, "{name}:\n{}", verdict.text);
+    assert_eq!(verdict.scenarios.len(), scenarios, "{name}");
+    for (scenario, checks) in &verdict.scenarios {
+        let wanted = fixture != TypeScript || !scenario.starts_with("tasks-");
+        for (check, seen) in checks.iter().filter(|_| wanted) {
+            let passed = !matches!(seen.status.as_str(), "FAILURE" | "WARNING");
+            assert!(passed, "{name}: {scenario} / {check}: {} {}", seen.status, seen.seen);
+        }
+    }
+    verdict
+}
+
+/// A second run says the same: what is compared does not change by itself.
+async fn is_steady(fixture: Fixture, suite: Suite, first: &Verdict) {
+    let served = Served::start(fixture.line("http", Both).await).await;
+    let second = suite.run(&served.url).await;
+    let changed: Vec<String> = differences(first, &second, &[]).iter().map(ToString::to_string).collect();
+    assert!(changed.is_empty(), "{} {} changes:\n{}", fixture.name(), suite.revision, changed.join("\n"));
+}
+
+/// Uses a fixture, if it speaks a revision.
+async fn speaks(target: &Target, revision: Revision) -> bool {
+    let settings = Settings { revision: Some(revision), call: PATIENCE, probe: PATIENCE, ..Settings::default() };
+    let client = match Client::connect(target, Options { settings, ..Options::default() }).await {
+        Ok(client) => client,
+        Err(error) => {
+            // The SDKs refuse in different words, but both refuse.
+            let refused = matches!(error.kind(), Kind::Revision | Kind::Answer(-32022) | Kind::Status(400));
+            assert!(refused, "{error}");
+            return false;
+        }
+    };
+    assert_eq!(client.revision(), revision);
+    let result = client.call_tool("test_simple_text", Raw::empty()).await.unwrap();
+    assert!(result.to_string().contains("plain text"), "{result}");
+    client.close().await;
+    true
+}
+
+/// That it speaks what its shape says, and nothing else, over both transports.
+async fn keeps_to_its_shape(fixture: Fixture) {
+    for (shape, handshake, per_request) in
+        [(Both, true, true), (Shape::Handshake, true, false), (PerRequest, false, true)]
+    {
+        let served = Served::start(fixture.line("http", shape).await).await;
+        let (program, arguments) = fixture.line("stdio", shape).await;
+        for target in [Target::url(&served.url).unwrap(), Target::command(&program, arguments)] {
+            let spoken = [Revision::NEWEST_HANDSHAKE, Revision::NEWEST].map(|revision| speaks(&target, revision));
+            let spoken = join_all(spoken).await;
+            assert_eq!(spoken, [handshake, per_request], "{} {}", fixture.name(), shape.name());
+        }
+    }
+}
+
+macro_rules! alone {
+    ($($name:ident: $fixture:ident;)+) => {
+        $(mod $name {
+            use super::*;
+
+            #[tokio::test]
+            async fn passes_in_both_eras() {
+                for (suite, scenarios) in [(HANDSHAKE, 33), (PER_REQUEST, 50)] {
+                    let verdict = passes($fixture, Both, suite, scenarios).await;
+                    is_steady($fixture, suite, &verdict).await;
+                }
+            }
+
+            #[tokio::test]
+            async fn passes_in_one_era() {
+                passes($fixture, Shape::Handshake, HANDSHAKE, 33).await;
+                passes($fixture, PerRequest, PER_REQUEST, 50).await;
+            }
+
+            #[tokio::test]
+            async fn passes_on_older_wires() {
+                passes($fixture, Shape::Handshake, OLDER, 27).await;
+                passes($fixture, Shape::Handshake, OLDEST, 27).await;
+            }
+
+            #[tokio::test]
+            async fn keeps_to_its_shape() {
+                super::keeps_to_its_shape($fixture).await;
+            }
+        })+
+    };
+}
+
+alone! {
+    rmcp_alone: Rmcp;
+    typescript_alone: TypeScript;
+}
+
+#[tokio::test]
+async fn the_periodic_table_is_not_mistaken_for_a_fixture() {
+    let rialto = Rialto::start().await;
+    for suite in [HANDSHAKE, PER_REQUEST] {
+        let alone = Rmcp.alone(Both, suite).await;
+        let table = suite.run(&rialto.url("/mcp")).await;
+        let found = differences(&alone, &table, &[]);
+        let has = |check: &str| found.iter().find(|difference| difference.check == check);
+        // It passes this check just as well, with other tools.
+        let tools = has("tools-list").expect("it has other tools");
+        assert!(matches!(tools.what, What::Details(_)), "{tools}");
+        // A tool that it does not have.
+        let image = has("tools-call-image").expect("it has no images");
+        assert!(matches!(image.what, What::Status(_)), "{image}");
+        // With the lists allowed to be longer, they are still not those of the fixture.
+        assert!(differences(&alone, &table, &OVERVIEWS).iter().any(|difference| difference.check == "tools-list"));
+        // None of it is listed.
+        let row = row(Rmcp, Both, Http, Alone, suite);
+        assert!(faults(&row, &found, &[]).len() == found.len() && !found.is_empty());
+    }
+}
+
+/// The verdict of a suite with one scenario.
+fn said(checks: Value) -> Verdict {
+    let checks = verdict::checks(checks.as_array().unwrap(), "http://127.0.0.1:4000/mcp");
+    Verdict { passed: true, text: String::new(), scenarios: [("scenario".to_owned(), checks)].into() }
+}
+
+fn shown(one: Value, other: Value, overviews: &[&str]) -> Vec<String> {
+    differences(&said(one), &said(other), overviews).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_changes_from_run_to_run_is_not_compared() {
+    let url = "http://127.0.0.1:4000/mcp";
+    for (value, expected) in [
+        (json!({ "sessionId": "abc" }), json!({ "sessionId": "<sessionId>" })),
+        // That there is none, though, counts.
+        (json!({ "sessionId": null }), json!({ "sessionId": null })),
+        (json!({ "url": url }), json!({ "url": "<url>" })),
+        (json!(["localhost:4000", "40001"]), json!(["localhost:<port>", "40001"])),
+        (json!("it is 2026-07-28T10:20:30.123Z in é"), json!("it is <time> in é")),
+        (json!("2026-07-28"), json!("2026-07-28")),
+        (json!("session 0b2f7d2e-9c1c-4e0e-8f6a-0123456789ab!"), json!("session <uuid>!")),
+        (json!({ "id": "0/1", "data": "" }), json!({ "id": "<id>", "data": "" })),
+        // The id of a message is that of the request.
+        (json!({ "id": 7, "result": {} }), json!({ "id": 7, "result": {} })),
+        (
+            json!({ "eventId": "3", "data": "{\"id\":1,\"result\":{\"nextCursor\":\"x\"}}" }),
+            json!({ "eventId": "<eventId>", "data": { "id": 1, "result": { "nextCursor": "<nextCursor>" } } }),
+        ),
+        (
+            json!({ "headers": { "Date": "today", "content-type": "application/json", "mcp-session-id": "s" } }),
+            json!({ "headers": { "content-type": "application/json", "mcp-session-id": "<mcp-session-id>" } }),
+        ),
+        (json!({ "ttlMs": 1000, "progress": 50 }), json!({ "ttlMs": 1000, "progress": 50 })),
+    ] {
+        assert_eq!(normalized(&value, url), expected);
+    }
+}
+
+#[test]
+fn every_other_difference_is_told() {
+    let check = |id: &str, status: &str, details: Value| json!({ "id": id, "status": status, "details": details });
+    let one = json!([check("a", "SUCCESS", json!({ "n": 1 })), check("a", "SUCCESS", json!({ "n": 2 }))]);
+    assert_eq!(shown(one.clone(), one.clone(), &[]), Vec::<String>::new());
+    for (other, expected) in [
+        (json!([check("a", "SUCCESS", json!({ "n": 1 }))]), "scenario / a#2: is missing"),
+        (
+            json!([check("a", "SUCCESS", json!({ "n": 1 })), check("a", "FAILURE", json!({ "n": 2 }))]),
+            "scenario / a#2: SUCCESS became FAILURE: ",
+        ),
+        (
+            json!([check("a", "SUCCESS", json!({ "n": 1 })), check("a", "SUCCESS", json!({ "n": 3, "m": null }))]),
+            "scenario / a#2: details.n: 2 became 3; details.m was not there: null",
+        ),
+        (
+            json!([check("a", "SUCCESS", json!({})), check("a", "SUCCESS", json!({ "n": 2 }))]),
+            "scenario / a: details.n is missing; it was 1",
+        ),
+    ] {
+        assert_eq!(shown(one.clone(), other, &[]), [expected]);
+    }
+    assert_eq!(shown(json!([]), one.clone(), &[]), ["scenario / a: was not there", "scenario / a#2: was not there"]);
+    let empty = Verdict { passed: true, text: String::new(), scenarios: Default::default() };
+    let found = differences(&said(one), &empty, &[]);
+    assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), ["scenario / all: is missing"]);
+}
+
+#[test]
+fn an_overview_may_show_more_but_not_less() {
+    let listing = |names: Value| json!([{ "id": "list", "status": "SUCCESS", "details": { "toolCount": names.as_array().unwrap().len(), "tools": names } }]);
+    let ours = listing(json!(["a", "b"]));
+    let more = listing(json!(["x", "a", "y", "b"]));
+    assert_eq!(shown(ours.clone(), more.clone(), &[]).len(), 1);
+    assert_eq!(shown(ours.clone(), more, &["list"]), Vec::<String>::new());
+    for less in [json!(["a"]), json!(["b", "a"]), json!(["a", "c", "d"])] {
+        assert_eq!(shown(ours.clone(), listing(less.clone()), &["list"]).len(), 1, "{less}");
+    }
+}
+
+#[test]
+fn the_list_is_strict() {
+    let entry =
+        "# why\n\n- fixture: rmcp\n  revision: \"2025-11-25\"\n  scenario: scenario\n  check: a\n  reason: so\n";
+    let list = parse(entry).unwrap();
+    let different = differences(
+        &said(json!([{ "id": "a", "status": "SUCCESS" }])),
+        &said(json!([{ "id": "a", "status": "WARNING" }])),
+        &[],
+    );
+    let here = row(Rmcp, Both, Http, Alone, HANDSHAKE);
+    let there = row(Rmcp, Both, Http, Three, HANDSHAKE);
+    assert_eq!(faults(&here, &different, &list), Vec::<String>::new());
+    assert_eq!(faults(&here, &different, &[]).len(), 1);
+    assert_eq!(faults(&here, &[], &list), ["rmcp both http alone 2025-11-25: scenario / a is listed, but the same"]);
+    assert_eq!(faults(&row(TypeScript, Both, Http, Alone, HANDSHAKE), &different, &list).len(), 1);
+    let narrow = parse(&format!("{entry}  placement: three\n")).unwrap();
+    assert_eq!(faults(&there, &different, &narrow), Vec::<String>::new());
+    assert_eq!(faults(&here, &[], &narrow), Vec::<String>::new());
+    for wrong in [
+        "- fixture: rmcp\n",
+        "  check: a\n",
+        "what\n",
+        "- reason:\n",
+        &format!("{entry}  check: b\n"),
+        &format!("{entry}  since: today\n"),
+    ] {
+        parse(wrong).unwrap_err();
+    }
+}
