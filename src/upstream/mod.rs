@@ -17,6 +17,7 @@ mod lending;
 pub mod lists;
 mod managed;
 mod reaper;
+pub mod rest;
 mod spec;
 mod sse;
 mod state;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use serde_json::json;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
@@ -39,9 +41,10 @@ use crate::dialect::outgoing::Speaker;
 use crate::elements::Elements;
 use crate::error::{Error, Kind as Wrong, Result};
 use crate::exchange::{Call, Change, Question, Replies};
-use crate::protocol::{Notification, Raw};
+use crate::protocol::{ErrorObject, Notification, Raw};
 use catalog::Catalog;
 use lending::{Busy, Lending};
+use rest::Rest;
 use state::Shared;
 
 pub use child::children;
@@ -54,6 +57,7 @@ pub use managed::Managed;
 pub use spec::{Isolation, Spec, SpecKind};
 pub use state::{State, Watch};
 pub use target::{Address, Command, HttpTransport, Settings, Target};
+pub use web::fetch;
 
 /// What an upstream says outside of any call.
 #[derive(Debug)]
@@ -84,6 +88,7 @@ pub struct Upstream {
 #[derive(Debug)]
 enum Kind {
     Elements(Elements),
+    Rest(Arc<ArcSwapOption<Rest>>),
     Remote(Managed),
 }
 
@@ -107,6 +112,20 @@ impl Upstream {
                 let shared = Shared::new(built_in(&elements));
                 tasks.spawn(follow(elements.clone(), Arc::clone(&shared), stop.clone()));
                 (Kind::Elements(elements), shared)
+            }
+            SpecKind::Rest(api) => {
+                let shared = Shared::new(State::starting("rest"));
+                let loaded: Arc<ArcSwapOption<Rest>> = Arc::default();
+                let loading = Loading {
+                    name: Arc::clone(&spec.name),
+                    api: api.clone(),
+                    settings: spec.settings.clone(),
+                    shared: Arc::clone(&shared),
+                    loaded: Arc::clone(&loaded),
+                };
+                let stop = stop.clone();
+                tasks.spawn(async move { stop.run_until_cancelled(loading.run()).await });
+                (Kind::Rest(loaded), shared)
             }
             SpecKind::Target(target) => {
                 let shared = Shared::new(State::starting(target.transport()));
@@ -173,6 +192,10 @@ impl Upstream {
     pub fn answer(&self, call: &Call) -> Option<Replies> {
         match &self.kind {
             Kind::Elements(elements) => Some(elements.call(call)),
+            Kind::Rest(loaded) => Some(match loaded.load().as_deref() {
+                Some(rest) => rest.call(call),
+                None => ErrorObject::unavailable("its document is not loaded").into(),
+            }),
             Kind::Remote(_) => None,
         }
     }
@@ -238,7 +261,7 @@ impl Upstream {
     fn target(&self) -> Result<&Target> {
         match &self.spec.kind {
             SpecKind::Target(target) => Ok(target),
-            SpecKind::Elements(_) => Err(Error::new(Wrong::Usage, "it needs no connection")),
+            SpecKind::Elements(_) | SpecKind::Rest(_) => Err(Error::new(Wrong::Usage, "it needs no connection")),
         }
     }
 
@@ -261,6 +284,47 @@ impl Upstream {
         }
         self.tasks.close();
         self.tasks.wait().await;
+    }
+}
+
+/// Loads what an HTTP API has to offer.
+struct Loading {
+    name: Arc<str>,
+    api: rest::Spec,
+    settings: Settings,
+    shared: Arc<Shared>,
+    loaded: Arc<ArcSwapOption<Rest>>,
+}
+
+impl Loading {
+    /// Tries until it is there.
+    async fn run(self) {
+        let mut failures = 0;
+        let rest = loop {
+            match Rest::load(&self.api, &self.settings).await {
+                Ok(rest) => break rest,
+                Err(error) => {
+                    failures += 1;
+                    tracing::warn!(upstream = %self.name, %error, failures, "its document cannot be loaded");
+                    self.shared.change(|state| {
+                        state.settled = true;
+                        state.health.become_phase(Phase::Down, Some(error.to_string()));
+                    });
+                    tokio::time::sleep(managed::back_off(failures)).await;
+                }
+            }
+        };
+        let rest = Arc::new(rest);
+        self.loaded.store(Some(Arc::clone(&rest)));
+        self.shared.change(|state| {
+            state.settled = true;
+            state.health.become_phase(Phase::Ready, None);
+            state.health.connects += 1;
+            state.server = Some(rest.server().clone());
+            state.revision = Some(Revision::NEWEST);
+            let tools = Listed::whole(List::Tools, rest.tools(), Revision::NEWEST);
+            state.lists[List::Tools as usize] = Some(Arc::new(tools));
+        });
     }
 }
 

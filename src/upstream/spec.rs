@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::rest;
 use super::target::{Settings, Target};
 
 /// A server as it is configured. Two that are equal need not be told apart.
@@ -26,6 +27,8 @@ pub struct Spec {
     pub stale: Duration,
     /// Whether it may ask clients something.
     pub questions: bool,
+    /// Stands for what is in the files that it names; it is another server when that changes.
+    pub contents: u64,
 }
 
 /// What a server is.
@@ -35,6 +38,8 @@ pub enum SpecKind {
     Elements(Duration),
     /// A server somewhere else.
     Target(Target),
+    /// An HTTP API whose operations become tools.
+    Rest(rest::Spec),
 }
 
 /// Whether clients share a connection.
@@ -65,6 +70,7 @@ impl Spec {
             poll: Duration::from_secs(60),
             stale: Duration::from_secs(300),
             questions: true,
+            contents: 0,
         }
     }
 }

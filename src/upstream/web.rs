@@ -15,7 +15,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use super::target::Settings;
+use super::target::{Address, Settings};
 use crate::error::{Error, Kind, Result};
 
 type Pool = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
@@ -135,6 +135,18 @@ impl Web {
 
 /// The pool that everything with the same patience shares, so that many sessions with one server
 /// use few connections.
+/// Reads what is at an address.
+///
+/// # Errors
+/// When it cannot be reached, or answers with anything but success.
+pub async fn fetch(address: &Address, settings: &Settings) -> Result<Bytes> {
+    let web = Web::new(address.url.clone(), address.headers.clone(), settings);
+    let response = web.send(Verb::GET, HeaderMap::new(), Bytes::new(), settings.probe).await?;
+    let status = response.status();
+    let body = web.read(response.into_body(), settings.call).await?;
+    if status.is_success() { Ok(body) } else { Err(web.refused(status, &body)) }
+}
+
 fn pool(connect: Duration) -> Pool {
     static POOLS: Mutex<BTreeMap<Duration, Pool>> = Mutex::new(BTreeMap::new());
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,6 +16,8 @@ mod outbound;
 mod peers;
 mod per_request;
 mod process;
+mod rest;
+mod rest_documents;
 mod rmcp_client;
 mod servers;
 mod sse;

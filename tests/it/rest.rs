@@ -1,0 +1,817 @@
+//! HTTP APIs as upstreams, against servers that the tests run themselves.
+
+use std::convert::Infallible;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method as Verb, Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rialto::dialect::Revision;
+use rialto::exchange::{Call, Caller, Client, Reply};
+use rialto::protocol::{Method, Outcome, Raw};
+use rialto::upstream::Settings;
+use rialto::upstream::rest::{Document, HandArgument, HandBody, HandTool, Rest, Spec, ValueKind};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::harness::PATIENCE;
+
+/// A request as a server saw it.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub verb: String,
+    /// Path and query, as they were sent.
+    pub target: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// An API that remembers what it was asked.
+#[derive(Clone)]
+pub struct Api {
+    pub address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Api {
+    pub async fn start(answer: impl Fn(&Seen) -> Response<Full<Bytes>> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let api = Self { address: listener.local_addr().unwrap(), seen: Arc::default() };
+        let (seen, answer) = (Arc::clone(&api.seen), Arc::new(answer));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
+                    async move {
+                        let (parts, body) = request.into_parts();
+                        let request = Seen {
+                            verb: parts.method.to_string(),
+                            target: parts.uri.to_string(),
+                            headers: parts.headers,
+                            body: body.collect().await.unwrap().to_bytes(),
+                        };
+                        seen.lock().unwrap().push(request.clone());
+                        Ok::<_, Infallible>(answer(&request))
+                    }
+                });
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
+                );
+            }
+        });
+        api
+    }
+
+    /// One that answers every request with the same JSON.
+    pub async fn json(text: &'static str) -> Self {
+        Self::start(move |_| json_response(200, text)).await
+    }
+
+    /// What it was asked last, and only that.
+    pub fn last(&self) -> Seen {
+        let mut seen = self.seen.lock().unwrap();
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        seen.remove(0)
+    }
+
+    pub fn count(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+
+    pub fn spec(&self) -> Spec {
+        spec(&format!("http://{}", self.address))
+    }
+}
+
+fn json_response(status: u16, text: &'static str) -> Response<Full<Bytes>> {
+    let builder = Response::builder().status(status).header("content-type", "application/json");
+    builder.body(Full::from(text)).unwrap()
+}
+
+fn moved(status: u16, location: String) -> Response<Full<Bytes>> {
+    Response::builder().status(status).header("location", location).body(Full::default()).unwrap()
+}
+
+pub fn spec(base_url: &str) -> Spec {
+    Spec {
+        base_url: base_url.parse().unwrap(),
+        headers: HeaderMap::new(),
+        query: Vec::new(),
+        document: None,
+        allow: Vec::new(),
+        deny: Vec::new(),
+        tools: Vec::new(),
+    }
+}
+
+pub fn settings() -> Settings {
+    Settings { call: Duration::from_secs(10), connect: Duration::from_secs(2), ..Settings::default() }
+}
+
+pub fn call(method: Method, params: Value) -> Call {
+    let client = Client { revision: Revision::NEWEST, capabilities: Raw::empty(), info: None };
+    let caller = Caller { principal: "test".into(), peer: None, headers: HeaderMap::new() };
+    Call {
+        id: 1.into(),
+        method,
+        params: Some(Raw::of(&params)),
+        client: Arc::new(client),
+        caller: Arc::new(caller),
+        level: None,
+        progress: None,
+        audience: None,
+    }
+}
+
+async fn outcome(rest: &Rest, call: &Call) -> Outcome {
+    let mut replies = rest.call(call);
+    let reply = tokio::time::timeout(PATIENCE, replies.next()).await.unwrap().unwrap();
+    let Reply::End(answer) = reply else { panic!("{reply:?}") };
+    assert!(replies.next().await.is_none());
+    answer.outcome
+}
+
+/// Calls a tool and reads its result.
+pub async fn use_tool(rest: &Rest, name: &str, arguments: Value) -> Value {
+    let call = call(Method::ToolsCall, json!({ "name": name, "arguments": arguments }));
+    let result = outcome(rest, &call).await.unwrap();
+    result.read().unwrap()
+}
+
+/// What a tool says that went wrong.
+pub async fn refusal(rest: &Rest, name: &str, arguments: Value) -> String {
+    let result = use_tool(rest, name, arguments).await;
+    assert_eq!(result["isError"], true, "{result}");
+    assert!(result.get("structuredContent").is_none());
+    result["content"][0]["text"].as_str().unwrap().to_owned()
+}
+
+pub fn listed(rest: &Rest) -> Vec<Value> {
+    let list: Value = rest.tools().read().unwrap();
+    list["tools"].as_array().unwrap().clone()
+}
+
+/// A document in a file, for as long as the test runs.
+struct File(PathBuf);
+
+impl File {
+    fn of(document: &Value) -> Self {
+        Self::text(&document.to_string())
+    }
+
+    fn text(text: &str) -> Self {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("rest-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A tool that is mapped by hand, with arguments that are all required strings.
+fn hand(name: &str, method: Verb, url: &str, arguments: &[&str]) -> HandTool {
+    let argument = |name: &&str| HandArgument {
+        name: (*name).to_owned(),
+        kind: ValueKind::String,
+        description: None,
+        required: true,
+        default: None,
+        choices: Vec::new(),
+    };
+    HandTool {
+        name: name.to_owned(),
+        title: None,
+        description: None,
+        method,
+        url: url.to_owned(),
+        arguments: arguments.iter().map(argument).collect(),
+        headers: Vec::new(),
+        body: None,
+        pick: None,
+        read_only: None,
+        destructive: None,
+        idempotent: None,
+    }
+}
+
+async fn documented(api: &Api, document: &Value) -> Rest {
+    let file = File::of(document);
+    let spec = Spec { document: Some(Document::File(file.0.clone())), ..api.spec() };
+    Rest::load(&spec, &settings()).await.unwrap()
+}
+
+const WEATHER: &str = r#"{"latitude":52.52,"longitude":13.4,"current_weather":{"temperature":11.30,"windspeed":4}}"#;
+
+/// The weather as a document says it.
+const WEATHER_DOCUMENT: &str = "
+openapi: 3.0.3
+info: { title: Weather, version: '1.0', description: Forecasts for anywhere. }
+servers: [{ url: 'https://elsewhere.example/wrong' }]
+paths:
+  /v1/forecast:
+    get:
+      operationId: getForecast
+      summary: Forecast for a place
+      parameters:
+        - { name: latitude, in: query, required: true, description: Degrees north., schema: { type: number } }
+        - { name: longitude, in: query, required: true, schema: { type: number } }
+        - { name: current_weather, in: query, schema: { type: boolean } }
+      responses: { 200: { description: A forecast. } }
+";
+
+#[tokio::test]
+async fn the_weather_from_a_document() {
+    let api = Api::json(WEATHER).await;
+    let file = File::text(WEATHER_DOCUMENT);
+    let mut spec = Spec { document: Some(Document::File(file.0.clone())), ..api.spec() };
+    spec.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
+    spec.query.push(("appid".to_owned(), "secret key".to_owned()));
+    assert!(!format!("{spec:?}").contains("secret"), "{spec:?}");
+    let rest = Rest::load(&spec, &settings()).await.unwrap();
+    assert!(!format!("{rest:?}").contains("secret"), "{rest:?}");
+    assert_eq!(
+        rest.server().info.read::<Value>().unwrap(),
+        json!({ "name": "Weather", "title": "Weather", "version": "1.0" })
+    );
+    assert_eq!(rest.server().instructions.as_ref().unwrap().text().unwrap(), "Forecasts for anywhere.");
+    assert_eq!(
+        listed(&rest),
+        [json!({
+            "name": "getForecast",
+            "title": "Forecast for a place",
+            "description": "Forecast for a place",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    "latitude": { "type": "number", "description": "Degrees north." },
+                    "longitude": { "type": "number" },
+                    "current_weather": { "type": "boolean" },
+                },
+                "required": ["latitude", "longitude"],
+                "additionalProperties": false,
+            },
+            "annotations": { "readOnlyHint": true, "idempotentHint": true, "openWorldHint": true },
+        })]
+    );
+    let arguments = json!({ "latitude": 52.52, "longitude": 13.4, "current_weather": true });
+    let result = use_tool(&rest, "getForecast", arguments).await;
+    assert_eq!(result["isError"], false);
+    assert_eq!(result["resultType"], "complete");
+    assert_eq!(result["content"], json!([{ "type": "text", "text": WEATHER }]));
+    assert_eq!(result["structuredContent"]["current_weather"]["temperature"], 11.3);
+    let seen = api.last();
+    assert_eq!(seen.verb, "GET");
+    assert_eq!(seen.target, "/v1/forecast?latitude=52.52&longitude=13.4&current_weather=true&appid=secret%20key");
+    assert_eq!(seen.headers["authorization"], "Bearer secret-token");
+    assert_eq!(seen.headers["accept"], "application/json, */*;q=0.5");
+    assert!(seen.body.is_empty() && !seen.headers.contains_key("content-type"));
+}
+
+#[tokio::test]
+async fn the_weather_by_hand() {
+    let api = Api::json(WEATHER).await;
+    let url = "/v1/forecast?latitude={latitude}&longitude={longitude}&units={units}&current_weather=true";
+    let mut tool = hand("forecast", Verb::GET, url, &["latitude", "longitude", "units"]);
+    tool.arguments[0].kind = ValueKind::Number;
+    tool.arguments[1].kind = ValueKind::Number;
+    tool.arguments[2].required = false;
+    tool.arguments[2].choices = vec![json!("C"), json!("F")];
+    tool.pick = Some("current_weather".to_owned());
+    let rest = Rest::load(&Spec { tools: vec![tool], ..api.spec() }, &settings()).await.unwrap();
+    let result = use_tool(&rest, "forecast", json!({ "latitude": 52.52, "longitude": 13 })).await;
+    assert_eq!(result["structuredContent"], json!({ "temperature": 11.3, "windspeed": 4 }));
+    assert_eq!(result["content"][0]["text"], r#"{"temperature":11.30,"windspeed":4}"#);
+    assert_eq!(api.last().target, "/v1/forecast?latitude=52.52&longitude=13&current_weather=true");
+    let wrong = refusal(&rest, "forecast", json!({ "latitude": "north", "units": "K", "place": "x" })).await;
+    assert_eq!(
+        wrong,
+        "`latitude` must be of type number; it was \"north\"; `longitude` is missing; `units` must be one of \"C\", \
+         \"F\"; it was \"K\"; `place` is not among the arguments; this tool takes `latitude`, `longitude`, `units`"
+    );
+    assert_eq!(api.count(), 0);
+}
+
+#[tokio::test]
+async fn bodies_by_hand() {
+    let api = Api::json("[]").await;
+    let mut json_tool = hand("note", Verb::POST, "/notes/{id}?tag={tags}", &["id", "text", "tags", "extra"]);
+    json_tool.arguments[2].kind = ValueKind::Array;
+    json_tool.arguments[3].required = false;
+    json_tool.headers =
+        vec![("X-Note".to_owned(), "note {id}".to_owned()), ("X-Extra".to_owned(), "{extra}".to_owned())];
+    let template =
+        json!({ "t": "{text}", "said": "It says {text}.", "tags": "{tags}", "more": ["{extra}", 1, "{{}}"] });
+    json_tool.body = Some(HandBody::Json(template));
+    let mut form_tool = hand("form", Verb::PUT, "form", &["a"]);
+    form_tool.body = Some(HandBody::Form(vec![("x y".to_owned(), "{a}".to_owned())]));
+    let mut text_tool = hand("text", Verb::POST, "/text", &["a"]);
+    text_tool.body = Some(HandBody::Text("<{a}>".to_owned()));
+    let tools = vec![json_tool, form_tool, text_tool];
+    let rest = Rest::load(&Spec { tools, ..api.spec() }, &settings()).await.unwrap();
+
+    let result = use_tool(&rest, "note", json!({ "id": "a/b", "text": "\"hi\"", "tags": ["p&q", "r"] })).await;
+    assert_eq!(result["structuredContent"], json!({ "result": [] }));
+    let seen = api.last();
+    assert_eq!((seen.verb.as_str(), seen.target.as_str()), ("POST", "/notes/a%2Fb?tag=p%26q&tag=r"));
+    assert_eq!(seen.headers["x-note"], "note a/b");
+    assert!(!seen.headers.contains_key("x-extra"));
+    assert_eq!(seen.headers["content-type"], "application/json");
+    let body: Value = serde_json::from_slice(&seen.body).unwrap();
+    assert_eq!(body, json!({ "t": "\"hi\"", "said": "It says \"hi\".", "tags": ["p&q", "r"], "more": [1, "{}"] }));
+
+    use_tool(&rest, "form", json!({ "a": "1&2" })).await;
+    let seen = api.last();
+    assert_eq!((seen.target.as_str(), &seen.body[..]), ("/form", &b"x%20y=1%262"[..]));
+    assert_eq!(seen.headers["content-type"], "application/x-www-form-urlencoded");
+    use_tool(&rest, "text", json!({ "a": "b" })).await;
+    assert_eq!(api.last().body, "<b>");
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_by_hand_is_refused() {
+    type Change = fn(&mut HandTool);
+    let spec = spec("https://api.example.com/v1");
+    let with = |change: Change| {
+        let mut tool = hand("t", Verb::GET, "/a/{b}", &["b"]);
+        change(&mut tool);
+        let spec = Spec { tools: vec![tool], ..spec.clone() };
+        async move { Rest::load(&spec, &settings()).await.map(|_| ()).map_err(|error| error.to_string()) }
+    };
+    assert_eq!(with(|_| {}).await, Ok(()));
+    let cases: [(Change, &str); 10] = [
+        (|tool| tool.name = "a b".to_owned(), "is no name for a tool"),
+        (|tool| tool.url = "https://evil.example/{b}".to_owned(), "is a path below the base URL"),
+        (|tool| tool.url = "//evil.example/{b}".to_owned(), "is a path below the base URL"),
+        (|tool| tool.url = "/../{b}".to_owned(), "leads elsewhere"),
+        (|tool| tool.url = "/a/%2e%2E/{b}".to_owned(), "leads elsewhere"),
+        (|tool| tool.url = "/a".to_owned(), "the argument \"b\" is nowhere in the request"),
+        (|tool| tool.url = "/a/{c}".to_owned(), "`{c}` is not among its arguments"),
+        (|tool| tool.arguments[0].required = false, "must be required or have a default"),
+        (
+            |tool| tool.headers = vec![("Authorization".to_owned(), "{b}".to_owned())],
+            "cannot be set by a tool's arguments",
+        ),
+        (|tool| tool.headers = vec![("Host".to_owned(), "evil".to_owned())], "cannot be set by a tool's arguments"),
+    ];
+    for (change, expected) in cases {
+        let said = with(change).await.unwrap_err();
+        assert!(said.contains(expected), "{said}");
+    }
+    for (url, expected) in [
+        ("https://api.example.com/v1?key=1", "has a query"),
+        ("https://me:pw@api.example.com/", "has credentials in it"),
+        ("ftp://api.example.com", "is no HTTP address"),
+        ("/v1", "is no absolute URL"),
+    ] {
+        let spec = Spec { base_url: url.parse().unwrap(), ..spec.clone() };
+        let said = Rest::load(&spec, &settings()).await.unwrap_err().to_string();
+        assert!(said.contains(expected) && !said.contains("pw"), "{said}");
+    }
+}
+
+/// Everything that an operation can take, with names that clash.
+fn clashing() -> Value {
+    let text = json!({ "type": "string" });
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Clash", "version": "1" },
+        "paths": { "/things/{id}": {
+            "parameters": [
+                { "name": "id", "in": "path", "required": true, "schema": text },
+                { "name": "page", "in": "query", "schema": { "type": "string" } },
+            ],
+            "post": {
+                "operationId": "things/change",
+                "parameters": [
+                    { "name": "page", "in": "query", "schema": { "type": "integer" } },
+                    { "name": "id", "in": "query", "schema": text },
+                    { "name": "id", "in": "header", "schema": text },
+                    { "name": "filter[name]", "in": "query", "schema": text },
+                    { "name": "session", "in": "cookie", "schema": text },
+                    { "name": "Authorization", "in": "header", "required": true, "schema": text },
+                    { "name": "Mcp-Session-Id", "in": "header", "schema": text },
+                    { "name": "X-Api-Version", "in": "header", "schema": text },
+                    { "name": "key", "in": "query", "schema": text },
+                ],
+                "requestBody": { "required": true, "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Thing" } } } },
+            },
+            "put": {
+                "requestBody": { "content": { "application/json": { "schema": { "properties": { "id": text } } } } },
+            },
+            "trace": {},
+        } },
+        "components": { "schemas": { "Thing": {
+            "type": "object",
+            "required": ["label", "created"],
+            "properties": {
+                "label": text,
+                "created": { "type": "string", "readOnly": true },
+                "parts": { "type": "array", "items": { "$ref": "#/components/schemas/Thing" } },
+            },
+        } } },
+    })
+}
+
+#[tokio::test]
+async fn every_place_has_its_argument() {
+    let api = Api::json("{}").await;
+    let file = File::of(&clashing());
+    let mut spec = Spec { document: Some(Document::File(file.0.clone())), ..api.spec() };
+    spec.base_url = format!("http://{}/base/", api.address).parse().unwrap();
+    spec.headers.insert("x-api-version", "7".parse().unwrap());
+    spec.query.push(("KEY".to_owned(), "k".to_owned()));
+    let rest = Rest::load(&spec, &settings()).await.unwrap();
+    let tools = listed(&rest);
+    let names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["put_things_id", "things_change"]);
+    let schema = &tools[1]["inputSchema"];
+    let properties: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
+    assert_eq!(properties, ["filter_name", "id", "id_header", "id_query", "label", "page", "parts", "session"]);
+    assert_eq!(schema["required"], json!(["id", "label"]));
+    assert_eq!(schema["properties"]["page"]["type"], "integer");
+    assert_eq!(schema["properties"]["parts"]["items"], json!({ "$ref": "#/$defs/Thing" }));
+    assert_eq!(schema["$defs"]["Thing"]["required"], json!(["label"]));
+    assert_eq!(tools[1]["annotations"]["destructiveHint"], false);
+
+    let arguments = json!({
+        "id": "a", "id_query": "b", "id_header": "c", "page": 2, "filter_name": "x=y", "session": "s;t",
+        "label": "L", "parts": [{ "label": "M" }],
+    });
+    let mut made = call(Method::ToolsCall, json!({ "name": "things_change", "arguments": arguments }));
+    let mut headers = HeaderMap::new();
+    headers.insert("traceparent", "00-1-2-01".parse().unwrap());
+    headers.insert("x-request-id", "r1".parse().unwrap());
+    headers.insert("x-other", "no".parse().unwrap());
+    made.caller = Arc::new(Caller { headers, ..(*made.caller).clone() });
+    outcome(&rest, &made).await.unwrap();
+    let seen = api.last();
+    assert_eq!(seen.target, "/base/things/a?page=2&id=b&filter%5Bname%5D=x%3Dy&KEY=k");
+    assert_eq!(seen.headers["id"], "c");
+    assert_eq!(seen.headers["cookie"], "session=s%3Bt");
+    assert_eq!(seen.headers["x-api-version"], "7");
+    assert_eq!(seen.headers["traceparent"], "00-1-2-01");
+    assert_eq!(seen.headers["x-request-id"], "r1");
+    assert!(!seen.headers.contains_key("x-other") && !seen.headers.contains_key("authorization"));
+    assert_eq!(seen.body, r#"{"label":"L","parts":[{"label":"M"}]}"#);
+
+    // A body whose members clash stays in one piece, and one that need not be there is not sent.
+    use_tool(&rest, "put_things_id", json!({ "id": "a", "body": { "id": "b" } })).await;
+    assert_eq!(api.last().body, r#"{"id":"b"}"#);
+    use_tool(&rest, "put_things_id", json!({ "id": "a", "page": null })).await;
+    let seen = api.last();
+    assert_eq!((seen.target.as_str(), seen.body.len()), ("/base/things/a?KEY=k", 0));
+}
+
+#[tokio::test]
+async fn operations_are_chosen() {
+    let operation = |id: &str| json!({ "operationId": id });
+    let document = json!({
+        "swagger": "2.0",
+        "paths": {
+            "/a": { "get": operation("getA"), "delete": operation("getRidOfA") },
+            "/b": { "get": operation("getB"), "post": operation("makeB") },
+        },
+    });
+    let file = File::of(&document);
+    for (allow, deny, expected) in [
+        (&[][..], &[][..], &["getA", "getRidOfA", "getB", "makeB"][..]),
+        (&["get*"], &["DELETE *"], &["getA", "getB"]),
+        (&["* /b"], &["makeB"], &["getB"]),
+        (&["get?"], &[], &["getA", "getB"]),
+    ] {
+        let owned = |patterns: &[&str]| patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
+        let document = Some(Document::File(file.0.clone()));
+        let spec = Spec { document, allow: owned(allow), deny: owned(deny), ..spec("http://127.0.0.1:1") };
+        let rest = Rest::load(&spec, &settings()).await.unwrap();
+        let tools = listed(&rest);
+        let mut names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+        let mut expected = expected.to_vec();
+        names.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(names, expected);
+    }
+    let none = Spec { document: Some(Document::File(file.0.clone())), deny: vec!["*".to_owned()], ..spec("http://h") };
+    let said = Rest::load(&none, &settings()).await.unwrap_err().to_string();
+    assert_eq!(said, "the document has no operation that is offered; see `allow` and `deny`");
+}
+
+#[tokio::test]
+async fn nothing_leads_to_another_host() {
+    let other = Api::json(r#"{"stolen":true}"#).await;
+    let elsewhere = format!("http://{}", other.address);
+    let target = elsewhere.clone();
+    let api = Api::start(move |seen| match seen.target.split('?').next().unwrap() {
+        "/base/away" => moved(302, format!("{target}/x")),
+        "/base/slashes" => moved(307, format!("//{}/x", target.trim_start_matches("http://"))),
+        "/base/up" => moved(302, "/admin".to_owned()),
+        "/base/dots" => moved(302, "/base/../admin".to_owned()),
+        "/base/near" => moved(301, "/base/there?x=1".to_owned()),
+        "/base/loop" => moved(302, "/base/loop".to_owned()),
+        _ => json_response(200, r#"{"here":true}"#),
+    })
+    .await;
+    let path = |name: &str| json!({ name: { "operationId": name.trim_matches('/'), "x": 1 } });
+    let mut paths = serde_json::Map::new();
+    for name in ["away", "slashes", "up", "dots", "near", "loop"] {
+        paths.insert(
+            format!("/{name}"),
+            json!({ "get": { "operationId": name }, "post": { "operationId": format!("{name}Post") } }),
+        );
+    }
+    let argument = |name: &str, place: &str| json!({ "name": name, "in": place, "schema": {} });
+    let parameters = json!([
+        argument("p", "path"),
+        argument("q", "query"),
+        argument("Host", "header"),
+        argument("x-h", "header"),
+        argument("authorization", "header"),
+        argument("X-Forwarded-Host", "header"),
+    ]);
+    let servers = json!([{ "url": elsewhere }]);
+    paths.insert(
+        "/at/{p}".to_owned(),
+        json!({ "servers": servers, "get": { "operationId": "at", "parameters": parameters, "servers": servers } }),
+    );
+    paths.insert(
+        "/spread".to_owned(),
+        json!({ "get": { "operationId": "spread", "parameters": [
+        { "name": "o", "in": "query", "schema": { "type": "object" } },
+    ] } }),
+    );
+    paths.insert("/x/../../up".to_owned(), path("get"));
+    paths.insert(format!("@{}/", other.address), path("get"));
+    paths.insert("/ref".to_owned(), json!({ "$ref": format!("{elsewhere}/path.json") }));
+    let schema = json!({ "$ref": format!("{elsewhere}/schema.json") });
+    paths.insert("/schema".to_owned(), json!({ "post": { "operationId": "schema", "requestBody": { "content": { "application/json": { "schema": schema } } } } }));
+    let document = json!({ "openapi": "3.0.0", "servers": servers, "paths": paths });
+    let file = File::of(&document);
+    let mut spec = Spec { document: Some(Document::File(file.0.clone())), ..api.spec() };
+    spec.base_url = format!("http://{}/base", api.address).parse().unwrap();
+    spec.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
+    spec.query.push(("key".to_owned(), "secret-key".to_owned()));
+    let rest = Rest::load(&spec, &settings()).await.unwrap();
+    assert_eq!(listed(&rest).len(), 15);
+
+    for tool in ["away", "slashes", "up", "dots", "loop", "awayPost", "nearPost"] {
+        let said = refusal(&rest, tool, json!({})).await;
+        assert!(said.contains("redirects") && !said.contains("secret"), "{said}");
+    }
+    api.seen.lock().unwrap().clear();
+    let result = use_tool(&rest, "near", json!({})).await;
+    assert_eq!(result["structuredContent"], json!({ "here": true }));
+    assert_eq!(api.seen.lock().unwrap()[1].target, "/base/there?x=1&key=secret-key");
+
+    let hostile = [
+        "../../x",
+        "..",
+        ".",
+        "",
+        "//127.0.0.1/x",
+        "a?b=c",
+        "a#b",
+        "%2e%2e",
+        "..%2f",
+        "a\r\nHost: evil",
+        "@evil",
+        "\\\\evil",
+        &elsewhere,
+        "a;b",
+        "\u{0}",
+        "a b",
+        "é",
+    ];
+    for value in hostile {
+        api.seen.lock().unwrap().clear();
+        use_tool(&rest, "at", json!({ "p": value, "q": value })).await;
+        // What is another place even after somebody decodes it does not go out at all.
+        if value.is_empty() || value.split('/').any(|part| matches!(part, "." | "..")) {
+            assert_eq!(api.count(), 0, "{value:?}");
+            continue;
+        }
+        let seen = api.last();
+        let (path, query) = seen.target.split_once('?').unwrap();
+        assert_eq!(path.matches('/').count(), 3, "{path}");
+        assert!(path.starts_with("/base/at/") && !path.contains([';', '\\', '#']), "{path}");
+        assert_eq!(query.split('&').count(), 2, "{query}");
+        let decoded = percent(path.strip_prefix("/base/at/").unwrap());
+        assert_eq!(decoded, value);
+        assert_eq!(seen.headers["host"], api.address.to_string());
+        assert_eq!(seen.headers["authorization"], "Bearer secret-token");
+    }
+    api.seen.lock().unwrap().clear();
+    for name in ["Host", "authorization", "X-Forwarded-Host"] {
+        let said = refusal(&rest, "at", json!({ "p": "a", name: "evil" })).await;
+        assert!(said.contains("is not among the arguments"), "{said}");
+    }
+    let said = refusal(&rest, "at", json!({ "p": "a", "x-h": "a\r\nX-Evil: 1" })).await;
+    assert_eq!(said, "the header `x-h` can only hold visible ASCII characters");
+    assert_eq!(api.count(), 0);
+    use_tool(&rest, "spread", json!({ "o": { "key": "mine", "Key": "mine", "a&b": 1 } })).await;
+    assert_eq!(api.last().target, "/base/spread?a%26b=1&key=secret-key");
+    use_tool(&rest, "schema", json!({ "body": [1] })).await;
+    assert_eq!(api.last().body, "[1]");
+    assert_eq!(other.count(), 0, "the other host was called");
+}
+
+fn percent(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        if *first == b'%' {
+            bytes.push(u8::from_str_radix(std::str::from_utf8(&tail[..2]).unwrap(), 16).unwrap());
+            rest = &tail[2..];
+        } else {
+            bytes.push(*first);
+            rest = tail;
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+#[tokio::test]
+async fn failures_are_told() {
+    let api = Api::start(|seen| match seen.target.as_str() {
+        "/gone" => json_response(410, r#"{"message":"it is gone"}"#),
+        "/empty" => Response::builder().status(204).body(Full::default()).unwrap(),
+        "/huge" => Response::new(Full::from(vec![b'x'; 70_000])),
+        "/huge-failure" => Response::builder().status(500).body(Full::from(vec![b'x'; 70_000])).unwrap(),
+        "/zipped" => Response::builder().header("content-encoding", "gzip").body(Full::from("x")).unwrap(),
+        _ => json_response(200, "{}"),
+    })
+    .await;
+    let tools = ["gone", "empty", "huge", "huge-failure", "zipped"];
+    let tools = tools.map(|name| hand(name, Verb::GET, &format!("/{name}"), &[])).to_vec();
+    let settings = Settings { message_bytes: 64 << 10, ..settings() };
+    let rest = Rest::load(&Spec { tools: tools.clone(), ..api.spec() }, &settings).await.unwrap();
+    assert_eq!(refusal(&rest, "gone", json!({})).await, "410 Gone\n\n{\"message\":\"it is gone\"}");
+    assert_eq!(refusal(&rest, "huge", json!({})).await, "the server sent a body of more than 65536 bytes");
+    assert_eq!(refusal(&rest, "huge-failure", json!({})).await, "500 Internal Server Error");
+    assert!(refusal(&rest, "zipped", json!({})).await.contains("gzip"));
+    let empty = use_tool(&rest, "empty", json!({})).await;
+    assert_eq!(empty["content"], json!([{ "type": "text", "text": "204 No Content" }]));
+
+    let unknown = outcome(&rest, &call(Method::ToolsCall, json!({ "name": "none" }))).await.unwrap_err();
+    assert_eq!((unknown.code(), unknown.message().as_str()), (-32602, "Invalid params: there is no tool \"none\""));
+    let list = call(Method::ToolsCall, json!({ "name": "gone", "arguments": [] }));
+    assert_eq!(outcome(&rest, &list).await.unwrap_err().code(), -32602);
+    let prompts = outcome(&rest, &call(Method::PromptsList, json!({}))).await.unwrap_err();
+    assert_eq!(prompts.code(), -32601);
+    let cursor = outcome(&rest, &call(Method::ToolsList, json!({ "cursor": "x" }))).await.unwrap_err();
+    assert_eq!(cursor.code(), -32602);
+    assert_eq!(&outcome(&rest, &call(Method::ToolsList, json!({}))).await.unwrap(), rest.tools());
+
+    // Nobody listens here.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut nobody = Spec { tools, ..spec(&format!("http://{}", listener.local_addr().unwrap())) };
+    nobody.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
+    nobody.query.push(("key".to_owned(), "secret-key".to_owned()));
+    drop(listener);
+    let rest = Rest::load(&nobody, &settings).await.unwrap();
+    let error = outcome(&rest, &call(Method::ToolsCall, json!({ "name": "gone" }))).await.unwrap_err();
+    assert!(error.is_unavailable() && error.message().contains("cannot be reached"), "{}", error.message());
+    assert!(!error.message().contains("secret"), "{}", error.message());
+}
+
+/// A server that reads a request and then says `words`, and tells how its connection ended.
+async fn silent(words: &'static [u8]) -> (SocketAddr, tokio::sync::mpsc::Receiver<&'static str>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, told) = tokio::sync::mpsc::channel(8);
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut buffer = [0; 4096];
+        assert!(stream.read(&mut buffer).await.unwrap() > 0);
+        stream.write_all(words).await.unwrap();
+        tell.send("asked").await.unwrap();
+        if let Ok(0) | Err(_) = stream.read(&mut buffer).await {
+            tell.send("closed").await.unwrap();
+        }
+    });
+    (address, told)
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_closes_its_connection() {
+    for words in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
+        let (address, mut told) = silent(words).await;
+        let tools = vec![hand("t", Verb::GET, "/", &[])];
+        let rest = Rest::load(&Spec { tools, ..spec(&format!("http://{address}")) }, &settings()).await.unwrap();
+        let mut replies = rest.call(&call(Method::ToolsCall, json!({ "name": "t" })));
+        tokio::select! {
+            reply = replies.next() => panic!("{reply:?}"),
+            told = told.recv() => assert_eq!(told, Some("asked")),
+        }
+        drop(replies);
+        let closed = tokio::time::timeout(PATIENCE, told.recv()).await.unwrap();
+        assert_eq!(closed, Some("closed"));
+    }
+}
+
+#[tokio::test]
+async fn a_slow_server_is_not_waited_for() {
+    for words in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
+        let (address, mut told) = silent(words).await;
+        let tools = vec![hand("t", Verb::GET, "/p", &[])];
+        let settings = Settings { call: Duration::from_millis(300), ..settings() };
+        let rest = Rest::load(&Spec { tools, ..spec(&format!("http://{address}")) }, &settings).await.unwrap();
+        let begun = Instant::now();
+        let error = outcome(&rest, &call(Method::ToolsCall, json!({ "name": "t" }))).await.unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(error.is_unavailable(), "{}", error.message());
+        assert!(error.message().contains("within 300ms"), "{}", error.message());
+        assert_eq!(told.recv().await, Some("asked"));
+        assert_eq!(tokio::time::timeout(PATIENCE, told.recv()).await.unwrap(), Some("closed"));
+    }
+}
+
+#[tokio::test]
+async fn a_document_is_brought_from_an_address() {
+    let api = Api::start(|seen| match seen.target.as_str() {
+        "/openapi.yaml" => Response::new(Full::from(WEATHER_DOCUMENT)),
+        "/moved.yaml" => moved(302, "/openapi.yaml".to_owned()),
+        "/v1/forecast?latitude=1&longitude=2" => json_response(200, "{}"),
+        _ => json_response(404, "{}"),
+    })
+    .await;
+    let at = |path: &str| Some(Document::Url(format!("http://{}{path}", api.address).parse().unwrap()));
+    let mut own = Spec { document: at("/moved.yaml"), ..api.spec() };
+    own.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
+    let rest = Rest::load(&own, &settings()).await.unwrap();
+    assert_eq!(listed(&rest).len(), 1);
+    // Where the API is, its credentials may go.
+    assert_eq!(api.seen.lock().unwrap()[1].headers["authorization"], "Bearer secret-token");
+    api.seen.lock().unwrap().clear();
+    let other = Spec { base_url: "http://127.0.0.1:1".parse().unwrap(), document: at("/openapi.yaml"), ..own.clone() };
+    Rest::load(&other, &settings()).await.unwrap();
+    assert!(!api.last().headers.contains_key("authorization"));
+
+    let missing = Spec { document: at("/none"), ..own.clone() };
+    let said = Rest::load(&missing, &settings()).await.unwrap_err().to_string();
+    assert!(said.contains("/none answered 404"), "{said}");
+    let file = Spec { document: Some(Document::File("no/such/file.yaml".into())), ..own.clone() };
+    let said = Rest::load(&file, &settings()).await.unwrap_err().to_string();
+    assert!(said.starts_with("the document no/such/file.yaml cannot be read"), "{said}");
+    let (address, _told) = silent(b"").await;
+    let slow = Some(Document::Url(format!("http://{address}/").parse().unwrap()));
+    let hasty = Settings { probe: Duration::from_millis(200), connect: Duration::from_millis(300), ..settings() };
+    let said = Rest::load(&Spec { document: slow, ..own }, &hasty).await.unwrap_err().to_string();
+    assert!(said.contains("did not answer within"), "{said}");
+}
+
+#[tokio::test]
+async fn swagger_takes_forms_and_files() {
+    let api = Api::json("{}").await;
+    let document = json!({
+        "swagger": "2.0", "basePath": "/wrong", "host": "elsewhere.example",
+        "paths": {
+            "/form": { "post": { "operationId": "form", "consumes": ["application/x-www-form-urlencoded"], "parameters": [
+                { "name": "a", "in": "formData", "type": "string", "required": true },
+                { "name": "l", "in": "formData", "type": "array", "items": { "type": "string" }, "collectionFormat": "pipes" },
+            ] } },
+            "/file": { "post": { "operationId": "file", "parameters": [
+                { "name": "f", "in": "formData", "type": "file", "required": true },
+            ] } },
+            "/body": { "post": { "operationId": "body", "consumes": ["text/plain"], "parameters": [
+                { "name": "b", "in": "body", "schema": { "type": "string" } },
+            ] } },
+            "/list": { "get": { "operationId": "list", "parameters": [
+                { "name": "c", "in": "query", "type": "array", "items": { "type": "integer" } },
+                { "name": "m", "in": "query", "type": "array", "items": { "type": "integer" }, "collectionFormat": "multi" },
+                { "name": "t", "in": "query", "type": "array", "items": { "type": "integer" }, "collectionFormat": "tsv" },
+            ] } },
+        },
+    });
+    let rest = documented(&api, &document).await;
+    let file = &listed(&rest)[1]["inputSchema"]["properties"]["f"];
+    let said = "Text, or bytes as a `data:` URI in Base64.";
+    assert_eq!(*file, json!({ "type": "string", "format": "binary", "description": said }));
+    use_tool(&rest, "form", json!({ "a": "1", "l": ["x", "y|z"] })).await;
+    let seen = api.last();
+    assert_eq!((seen.target.as_str(), &seen.body[..]), ("/form", &b"a=1&l=x%7Cy%7Cz"[..]));
+    use_tool(&rest, "file", json!({ "f": "data:text/csv;base64,YSxi" })).await;
+    let seen = api.last();
+    assert!(seen.headers["content-type"].to_str().unwrap().starts_with("multipart/form-data; boundary="));
+    let body = String::from_utf8(seen.body.to_vec()).unwrap();
+    assert!(body.contains("name=\"f\"; filename=\"f\"\r\nContent-Type: text/csv\r\n\r\na,b\r\n"), "{body}");
+    use_tool(&rest, "body", json!({ "body": "plain words" })).await;
+    let seen = api.last();
+    assert_eq!((&seen.headers["content-type"], &seen.body[..]), (&"text/plain".parse().unwrap(), &b"plain words"[..]));
+    use_tool(&rest, "list", json!({ "c": [1, 2], "m": [3, 4], "t": [5, 6] })).await;
+    assert_eq!(api.last().target, "/list?c=1,2&m=3&m=4&t=5%096");
+}

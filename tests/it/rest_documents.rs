@@ -1,0 +1,214 @@
+//! Published documents of HTTP APIs: every operation becomes a tool, and a call the right request.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rialto::upstream::rest::{Document, Rest, Spec};
+use serde_json::{Value, json};
+
+use crate::peers::source;
+use crate::rest::{Api, listed, settings, use_tool};
+
+/// The largest that the schema of a tool may be.
+const LARGEST_SCHEMA: usize = 64 << 10;
+
+/// Brings the documents, once.
+fn brought() -> &'static Path {
+    static PLACE: OnceLock<PathBuf> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers");
+        let script = source().join("setup.sh");
+        let status = std::process::Command::new("bash").arg(script).arg(&place).arg("documents").status();
+        assert!(status.expect("bash runs").success(), "the documents could not be brought; the lines above say why");
+        place.join("documents")
+    })
+}
+
+async fn loaded(name: &str, api: &Api) -> Rest {
+    let place = tokio::task::spawn_blocking(brought).await.unwrap();
+    let document = Some(Document::File(place.join(name)));
+    let begun = Instant::now();
+    let rest = Rest::load(&Spec { document, ..api.spec() }, &settings()).await.unwrap();
+    let took = begun.elapsed();
+    println!("{name}: {} tools, {} bytes, in {took:?}", listed(&rest).len(), rest.tools().as_bytes().len());
+    assert!(took < Duration::from_secs(30), "{name} took {took:?}");
+    check(name, &rest);
+    rest
+}
+
+/// What holds for every tool.
+fn check(document: &str, rest: &Rest) {
+    let mut names = BTreeSet::new();
+    for tool in listed(rest) {
+        let name = tool["name"].as_str().unwrap().to_owned();
+        let allowed = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c));
+        assert!((1..=64).contains(&name.len()) && allowed(&name), "{document}: {name}");
+        assert!(names.insert(name.clone()), "{document}: {name} twice");
+        assert!(tool["description"].as_str().is_some_and(|said| !said.is_empty() && said.len() < 2000));
+        let schema = &tool["inputSchema"];
+        let text = schema.to_string();
+        assert_eq!(schema["type"], "object");
+        assert!(text.len() <= LARGEST_SCHEMA, "{document}: {name} has {} bytes", text.len());
+        let properties = schema["properties"].as_object().unwrap();
+        assert!(properties.keys().all(|key| key.len() <= 64 && allowed(key)), "{document}: {name}: {properties:?}");
+        for required in schema["required"].as_array().into_iter().flatten() {
+            assert!(properties.contains_key(required.as_str().unwrap()), "{document}: {name}: {required}");
+        }
+        for target in text.split("\"$ref\":\"").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+            let target = target.strip_prefix("#/$defs/").unwrap();
+            assert!(schema["$defs"].get(target).is_some(), "{document}: {name}: {target}");
+        }
+        assert!(tool["annotations"]["openWorldHint"].as_bool().unwrap());
+    }
+}
+
+/// Calls a tool and compares what the API saw: `METHOD target`, and the body.
+async fn sends(rest: &Rest, api: &Api, tool: &str, arguments: Value, expected: &str, body: &str) {
+    let result = use_tool(rest, tool, arguments).await;
+    assert_eq!(result["isError"], false, "{tool}: {result}");
+    let seen = api.last();
+    assert_eq!(format!("{} {}", seen.verb, seen.target), expected, "{tool}");
+    let sent = String::from_utf8(seen.body.to_vec()).unwrap();
+    if let Some(boundary) =
+        seen.headers.get("content-type").and_then(|media| media.to_str().ok()?.split_once("boundary="))
+    {
+        let sent = sent.replace(boundary.1, "B").replace("\r\n", "\n");
+        assert_eq!(sent, body, "{tool}");
+    } else {
+        assert_eq!(sent, body, "{tool}");
+    }
+}
+
+#[tokio::test]
+async fn the_pet_store_in_three_versions() {
+    let api = Api::json("{}").await;
+    for name in ["petstore-2.0.json", "petstore-3.0.json", "petstore-3.1.yaml"] {
+        let rest = loaded(name, &api).await;
+        assert_eq!(listed(&rest).len(), 20, "{name}");
+        sends(&rest, &api, "getPetById", json!({ "petId": 7 }), "GET /pet/7", "").await;
+        let status = json!({ "status": ["available", "sold"] });
+        let query = "status=available&status=sold";
+        sends(&rest, &api, "findPetsByStatus", status, &format!("GET /pet/findByStatus?{query}"), "").await;
+        let pet = json!({ "name": "Rex", "photoUrls": ["a"], "category": { "id": 1, "name": "dogs" } });
+        let body = r#"{"category":{"id":1,"name":"dogs"},"name":"Rex","photoUrls":["a"]}"#;
+        sends(&rest, &api, "addPet", pet, "POST /pet", body).await;
+        let user = json!({ "username": "a b", "password": "c&d" });
+        sends(&rest, &api, "loginUser", user, "GET /user/login?username=a%20b&password=c%26d", "").await;
+        let form = json!({ "petId": 7, "name": "Rex & Co", "status": "sold" });
+        sends(&rest, &api, "updatePetWithForm", form, "POST /pet/7", "name=Rex%20%26%20Co&status=sold").await;
+        let users = json!({ "body": [{ "username": "x" }] });
+        sends(&rest, &api, "createUsersWithArrayInput", users, "POST /user/createWithArray", r#"[{"username":"x"}]"#)
+            .await;
+        sends(&rest, &api, "deleteOrder", json!({ "orderId": 3 }), "DELETE /store/order/3", "").await;
+    }
+}
+
+#[tokio::test]
+async fn every_style_of_parameters() {
+    let api = Api::json("{}").await;
+    let rest = loaded("styles.json", &api).await;
+    let all = json!({ "primitive": "buster", "array": ["blue", "black"], "object": { "bar": "y z", "foo": "x" } });
+    let most = json!({ "array": ["blue", "black"], "object": { "bar": "y z", "foo": "x" } });
+    for (tool, arguments, expected) in [
+        ("query_standard", &all, "GET /anything/query?primitive=buster&array=blue&array=black&bar=y%20z&foo=x"),
+        (
+            "query_form_nonExploded",
+            &all,
+            "GET /anything/query/form?primitive=buster&array=blue,black&object=bar,y%20z,foo,x",
+        ),
+        (
+            "query_form_exploded",
+            &all,
+            "POST /anything/query/form?primitive=buster&array=blue&array=black&bar=y%20z&foo=x",
+        ),
+        (
+            "query_spaceDelimited_nonExploded",
+            &most,
+            "GET /anything/query/spaceDelimited?array=blue%20black&object=bar%20y%20z%20foo%20x",
+        ),
+        (
+            "query_pipeDelimited_nonExploded",
+            &most,
+            "GET /anything/query/pipeDelimited?array=blue%7Cblack&object=bar%7Cy%20z%7Cfoo%7Cx",
+        ),
+        ("paths_standard", &all, "GET /anything/path/buster/blue,black/bar,y%20z,foo,x"),
+        (
+            "paths_matrix_nonExploded",
+            &all,
+            "GET /anything/path/matrix/;primitive=buster/;array=blue,black/;object=bar,y%20z,foo,x",
+        ),
+        (
+            "paths_matrix_exploded",
+            &all,
+            "POST /anything/path/matrix/;primitive=buster/;array=blue;array=black/;bar=y%20z;foo=x",
+        ),
+        ("paths_label_nonExploded", &all, "GET /anything/path/label/.buster/.blue,black/.bar,y%20z,foo,x"),
+        ("paths_label_exploded", &all, "POST /anything/path/label/.buster/.blue.black/.bar=y%20z.foo=x"),
+        ("paths_simple_exploded", &all, "POST /anything/path/simple/buster/blue,black/bar=y%20z,foo=x"),
+    ] {
+        sends(&rest, &api, tool, arguments.clone(), expected, "").await;
+    }
+    let deep = json!({ "object": { "bar": "y", "foo": "x" } });
+    let expected = "GET /anything/query/deepObject?object%5Bbar%5D=y&object%5Bfoo%5D=x";
+    sends(&rest, &api, "query_deepObject_nonExploded", deep, expected, "").await;
+    use_tool(&rest, "headers_simple_exploded", all.clone()).await;
+    let seen = api.last();
+    assert_eq!(
+        (&seen.headers["array"], &seen.headers["object"]),
+        (&"blue,black".parse().unwrap(), &"bar=y z,foo=x".parse().unwrap())
+    );
+    use_tool(&rest, "cookies_form_nonExploded", all.clone()).await;
+    let seen = api.last();
+    assert_eq!(seen.target, "/cookies");
+    assert_eq!(seen.headers["cookie"], "primitive=buster; array=blue,black; object=bar,y%20z,foo,x");
+    let part = |name: &str, text: &str| format!("--B\nContent-Disposition: form-data; name=\"{name}\"\n\n{text}\n");
+    let json = "--B\nContent-Disposition: form-data; name=\"object\"\nContent-Type: application/json\n\n";
+    let parts = format!(
+        "{}{}{json}{{\"bar\":\"y z\",\"foo\":\"x\"}}\n{}--B--\n",
+        part("array", "blue"),
+        part("array", "black"),
+        part("primitive", "buster")
+    );
+    sends(&rest, &api, "formData_standard", all, "POST /anything/form-data", &parts).await;
+}
+
+#[tokio::test]
+async fn trains_netlify_and_figma() {
+    let api = Api::json("[]").await;
+    let trains = loaded("trains.yaml", &api).await;
+    assert!(listed(&trains).len() >= 6);
+    let netlify = loaded("netlify.json", &api).await;
+    assert_eq!(listed(&netlify).len(), 181);
+    let site = json!({ "site_id": "s/1", "page": 2 });
+    sends(&netlify, &api, "listSiteDeploys", site, "GET /sites/s%2F1/deploys?page=2", "").await;
+    let figma = loaded("figma.yaml", &api).await;
+    assert_eq!(listed(&figma).len(), 54);
+    let file = json!({ "file_key": "k", "ids": "1:2,1:3", "depth": 2 });
+    sends(&figma, &api, "getFile", file, "GET /v1/files/k?ids=1%3A2%2C1%3A3&depth=2", "").await;
+    let comment = json!({ "file_key": "k", "message": "hello" });
+    sends(&figma, &api, "postComment", comment, "POST /v1/files/k/comments", r#"{"message":"hello"}"#).await;
+}
+
+#[tokio::test]
+async fn the_whole_of_github() {
+    let api = Api::json("{}").await;
+    let rest = loaded("github.json", &api).await;
+    assert_eq!(listed(&rest).len(), 1223, "every operation is a tool");
+    let repository = json!({ "owner": "octo cat", "repo": "hello/world" });
+    sends(&rest, &api, "repos_get", repository, "GET /repos/octo%20cat/hello%2Fworld", "").await;
+    let listing = json!({ "owner": "o", "repo": "r", "state": "closed", "labels": "a,b", "per_page": 5 });
+    let expected = "GET /repos/o/r/issues?state=closed&labels=a%2Cb&per_page=5";
+    sends(&rest, &api, "issues_list-for-repo", listing, expected, "").await;
+    let made = json!({ "owner": "o", "repo": "r", "title": "T", "labels": ["x", { "name": "y" }], "assignee": null });
+    let body = r#"{"assignee":null,"labels":["x",{"name":"y"}],"title":"T"}"#;
+    sends(&rest, &api, "issues_create", made, "POST /repos/o/r/issues", body).await;
+    let search = json!({ "q": "is:open repo:o/r", "sort": "stars" });
+    sends(&rest, &api, "search_repos", search, "GET /search/repositories?q=is%3Aopen%20repo%3Ao%2Fr&sort=stars", "")
+        .await;
+    let content = json!({ "owner": "o", "repo": "r", "path": "docs/a b.md", "message": "m", "content": "YQ==" });
+    let expected = "PUT /repos/o/r/contents/docs%2Fa%20b.md";
+    let body = r#"{"content":"YQ==","message":"m"}"#;
+    sends(&rest, &api, "repos_create-or-update-file-contents", content, expected, body).await;
+}
