@@ -11,7 +11,8 @@
 //! - [`upstream`] reaches that; [`elements`] is one that is built in,
 //! - [`exchange`] holds the two values that travel this line, the call and its replies.
 //!
-//! [`app`] puts them together, [`cli`] is the command line. `docs/ARCHITECTURE.md` tells the rest.
+//! [`config`] reads the file that names the upstreams and groups, [`app`] puts all together, [`cli`] is
+//! the command line. `docs/ARCHITECTURE.md` tells the rest.
 
 pub mod admin;
 pub mod app;

@@ -12,6 +12,11 @@ pub enum LogFormat {
     Json,
 }
 
+/// Whether a filter can be read.
+pub fn is_filter(filter: &str) -> bool {
+    EnvFilter::try_new(filter).is_ok()
+}
+
 /// Starts logging. `filter` is a level, or targets with levels as in `rialto=debug,hyper=warn`.
 ///
 /// # Errors

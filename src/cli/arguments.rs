@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use crate::config::nearest;
 use crate::error::{Error, Kind, Result};
 use crate::protocol::Raw;
 
@@ -136,29 +137,6 @@ fn meant(name: &str, properties: &Map<String, Value>) -> String {
         None if known.is_empty() => "; it takes no arguments".to_owned(),
         None => format!("; it takes {}", known.join(", ")),
     }
-}
-
-/// The known word that is nearest to one that is not known, if any is near.
-pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    let scored = known.iter().map(|candidate| (distance(&word.to_lowercase(), &candidate.to_lowercase()), *candidate));
-    let (score, near) = scored.min()?;
-    (score <= 1 + near.len() / 4).then_some(near)
-}
-
-/// How many letters have to be changed, put in or taken out.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let changed = before + usize::from(x != *y);
-            before = row[j + 1];
-            row[j + 1] = changed.min(before + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

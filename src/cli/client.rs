@@ -235,7 +235,7 @@ async fn schema_of(client: &Client, name: &str) -> Result<Raw> {
     let names: Vec<String> = tools.iter().map(|tool| show::text(tool, "name")).collect();
     let Some(at) = names.iter().position(|known| known == name) else {
         let known: Vec<&str> = names.iter().map(String::as_str).collect();
-        let hint = match arguments::nearest(name, &known) {
+        let hint = match crate::config::nearest(name, &known) {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("there are {}", known.join(", ")),
         };

@@ -1,9 +1,11 @@
 //! The command line.
 
 mod arguments;
+mod check;
 mod client;
 mod serve;
 mod show;
+mod status;
 mod target;
 mod terminal;
 
@@ -11,14 +13,17 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::config::Config;
 use crate::telemetry::{self, LogFormat};
+use check::{CheckArgs, InitArgs};
 use client::ClientCommand;
-use serve::ServeArgs;
+use serve::{ServeArgs, StdioArgs};
+use status::StatusArgs;
 
 /// A gateway between every MCP client and every MCP server.
 ///
-/// Without a command it serves, as `rialto serve` does: the built-in periodic table on
-/// http://127.0.0.1:3001/mcp.
+/// Without a command it serves, as `rialto serve` does: what ./rialto.toml says, or else the built-in
+/// periodic table on http://127.0.0.1:3001/mcp.
 #[derive(Debug, Parser)]
 #[command(name = "rialto", version, max_term_width = 100, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -30,9 +35,9 @@ struct Arguments {
     /// The default is info when serving, error otherwise.
     #[arg(long, global = true, env = "RIALTO_LOG", value_name = "FILTER")]
     log: Option<String>,
-    /// How a log line looks.
-    #[arg(long, global = true, env = "RIALTO_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
-    log_format: LogFormat,
+    /// How a log line looks. The default is text.
+    #[arg(long, global = true, env = "RIALTO_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -40,7 +45,15 @@ enum Command {
     /// Serve over HTTP (the default).
     Serve(ServeArgs),
     /// Serve one client on standard input and output.
-    Stdio(ServeArgs),
+    Stdio(StdioArgs),
+    /// Explain a configuration, or say everything that is wrong with it.
+    Check(CheckArgs),
+    /// Write a configuration to begin with.
+    Init(InitArgs),
+    /// Print the JSON Schema of rialto.toml, for editors.
+    Schema,
+    /// Show what a running gateway holds, by asking it.
+    Status(StatusArgs),
     #[command(flatten)]
     Client(ClientCommand),
     /// Print completions for a shell.
@@ -56,9 +69,24 @@ const USAGE: u8 = 2;
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let serving = !matches!(arguments.command, Some(Command::Client(_) | Command::Completions { .. }));
-    let filter = arguments.log.as_deref().unwrap_or(if serving { "info" } else { "error" });
-    if let Err(why) = telemetry::start(filter, arguments.log_format) {
+    let config = match &arguments.command {
+        None => arguments.serve.load(),
+        Some(Command::Serve(serve)) => serve.load(),
+        Some(Command::Stdio(stdio)) => stdio.serve().load(),
+        Some(Command::Check(check)) => return check::check(check),
+        Some(Command::Init(init)) => return check::init(init),
+        Some(Command::Schema) => return check::schema(),
+        Some(Command::Client(_) | Command::Status(_) | Command::Completions { .. }) => Ok(Config::default()),
+    };
+    let config = match config {
+        Ok(config) => config,
+        Err(code) => return code,
+    };
+    let serving = matches!(arguments.command, None | Some(Command::Serve(_) | Command::Stdio(_)));
+    let filter = arguments.log.as_deref().or(config.log.filter.as_deref());
+    let filter = filter.unwrap_or(if serving { "info" } else { "error" });
+    let format = arguments.log_format.or(config.log.format).unwrap_or(LogFormat::Text);
+    if let Err(why) = telemetry::start(filter, format) {
         eprintln!("rialto: {why}");
         return ExitCode::from(USAGE);
     }
@@ -71,14 +99,17 @@ pub fn main() -> ExitCode {
     };
     let code = runtime.block_on(async {
         match arguments.command {
-            None => serve::http(arguments.serve).await,
-            Some(Command::Serve(serve)) => serve::http(serve).await,
-            Some(Command::Stdio(serve)) => serve::stdio(serve).await,
+            None => serve::http(arguments.serve, &config).await,
+            Some(Command::Serve(serve)) => serve::http(serve, &config).await,
+            Some(Command::Stdio(stdio)) => serve::stdio(stdio, &config).await,
+            Some(Command::Status(status)) => status::run(status).await,
             Some(Command::Client(command)) => client::run(command).await,
             Some(Command::Completions { shell }) => {
                 clap_complete::generate(shell, &mut Arguments::command(), "rialto", &mut std::io::stdout());
                 ExitCode::SUCCESS
             }
+            // Done above, as they need neither logs nor a runtime.
+            Some(Command::Check(_) | Command::Init(_) | Command::Schema) => ExitCode::SUCCESS,
         }
     });
     // A read from standard input cannot be called back; do not wait for it.

@@ -88,7 +88,8 @@ fn shown(status: &Status) -> String {
         groups.add_row(row);
     }
     out.push_str(&format!("{groups}\n\n"));
-    let mut upstreams = table(&["upstream", "state", "since", "transport", "revision", "tools", "lent", "calls", "why"]);
+    let mut upstreams =
+        table(&["upstream", "state", "since", "transport", "revision", "tools", "lent", "calls", "why"]);
     for upstream in &status.upstreams {
         let mut why: Vec<String> = upstream.reason.iter().cloned().collect();
         why.extend(upstream.troubles.iter().cloned());
@@ -121,7 +122,7 @@ fn shown(status: &Status) -> String {
 
 fn table(heads: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(heads.to_vec());
+    table.load_style(presets::NOTHING).set_header(heads.to_vec());
     table
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::arguments::nearest;
 use super::terminal::{Answers, Terminal};
 use crate::client::{Client, Options};
 use crate::config;
@@ -18,7 +17,8 @@ use crate::upstream::{HttpTransport, Settings, Target};
 /// What all commands of the client take.
 #[derive(Debug, Args)]
 pub(super) struct Reach {
-    /// A file that names servers, as other clients have it (mcpServers or servers); ./mcp.json otherwise.
+    /// A file that names servers: rialto.toml, or as other clients have it (mcpServers or servers).
+    /// Otherwise ./rialto.toml, ./mcp.json, ./.mcp.json or ./.vscode/mcp.json.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     config: Option<PathBuf>,
     /// A header to send along, as 'Name: value'. May be repeated.
@@ -88,7 +88,7 @@ impl Reach {
                 target
             }
             None if words.is_empty() => {
-                let why = "say which server: a URL such as http://127.0.0.1:3001/mcp, a name from mcp.json, or a command after --";
+                let why = "say which server: a URL such as http://127.0.0.1:3001/mcp, a name from rialto.toml or mcp.json, or a command after --";
                 return Err(Error::new(Kind::Usage, why));
             }
             None => self.named(&words.remove(0))?,
@@ -102,19 +102,12 @@ impl Reach {
             return Target::url(word);
         }
         let Some(file) = config::find(self.config.as_deref()) else {
-            let why =
-                format!("{word:?} is no URL, and there is no mcp.json here that could name it; give one with --config");
+            let why = format!(
+                "{word:?} is no URL, and there is no rialto.toml or mcp.json here that could name it; give one with --config"
+            );
             return Err(Error::new(Kind::Usage, why));
         };
-        let mut targets = config::targets(&file)?;
-        targets.remove(word).ok_or_else(|| {
-            let known: Vec<&str> = targets.keys().map(String::as_str).collect();
-            let hint = match nearest(word, &known) {
-                Some(near) => format!("did you mean {near:?}?"),
-                None => format!("it names {}", known.join(", ")),
-            };
-            Error::new(Kind::Usage, format!("{} has no server {word:?}; {hint}", file.display()))
-        })
+        config::target(&file, word)
     }
 
     fn with_headers(&self, mut target: Target) -> Result<Target> {

@@ -1,14 +1,21 @@
 //! `${NAME}` and `${NAME:-default}` in the values of a file.
 
 /// Puts the values of variables into a text. `${env:NAME}`, as some clients write it, is the same
-/// as `${NAME}`.
+/// as `${NAME}`, and `$${` stands for `${` itself. A variable that is empty counts as not set.
 ///
 /// # Errors
-/// The name of the first variable that is not set and has no default.
-pub(super) fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+/// The names of the variables that are not set and have no default.
+pub(super) fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, Vec<String>> {
     let mut out = String::with_capacity(text.len());
+    let mut missing = Vec::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {
+        if let Some(before) = before.strip_suffix('$') {
+            out.push_str(before);
+            out.push_str("${");
+            rest = after;
+            continue;
+        }
         out.push_str(before);
         let Some((inner, tail)) = after.split_once('}') else {
             out.push_str("${");
@@ -19,12 +26,12 @@ pub(super) fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Res
         let (name, default) = inner.split_once(":-").map_or((inner, None), |(name, default)| (name, Some(default)));
         match lookup(name).filter(|value| !value.is_empty()).or_else(|| default.map(str::to_owned)) {
             Some(value) => out.push_str(&value),
-            None => return Err(name.to_owned()),
+            None => missing.push(name.to_owned()),
         }
         rest = tail;
     }
     out.push_str(rest);
-    Ok(out)
+    if missing.is_empty() { Ok(out) } else { Err(missing) }
 }
 
 #[cfg(test)]
@@ -33,18 +40,28 @@ mod tests {
 
     #[test]
     fn variables_are_put_in() {
-        let lookup = |name: &str| (name == "A").then(|| "1".to_owned());
+        let lookup = |name: &str| match name {
+            "A" => Some("1".to_owned()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        };
         for (text, expanded) in [
             ("plain", Ok("plain")),
             ("a${A}b", Ok("a1b")),
+            ("${A}${A}", Ok("11")),
             ("${env:A}", Ok("1")),
             ("${B:-two}", Ok("two")),
+            ("${env:B:-two}", Ok("two")),
             ("${B:-}", Ok("")),
-            ("${B}", Err("B")),
+            ("${EMPTY:-two}", Ok("two")),
+            ("$${A} ${A}", Ok("${A} 1")),
             ("${A", Ok("${A")),
             ("$A", Ok("$A")),
+            ("${B}${A}${C}", Err(vec!["B".to_owned(), "C".to_owned()])),
+            ("${EMPTY}", Err(vec!["EMPTY".to_owned()])),
+            ("${input:key}", Err(vec!["input:key".to_owned()])),
         ] {
-            assert_eq!(expand(text, &lookup).as_deref().map_err(String::as_str), expanded, "{text}");
+            assert_eq!(expand(text, &lookup), expanded.map(str::to_owned), "{text}");
         }
     }
 }

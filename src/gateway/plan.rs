@@ -78,6 +78,16 @@ impl Plan {
     }
 }
 
+impl Naming {
+    /// Its name in a configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Prefix => "prefix",
+            Self::Plain => "plain",
+        }
+    }
+}
+
 impl Filter {
     /// A filter from its patterns.
     pub fn new(allow: &[String], deny: &[String]) -> Self {

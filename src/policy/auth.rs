@@ -19,6 +19,12 @@ pub struct Tokens {
 const ANYBODY: &str = "anybody";
 
 impl Tokens {
+    /// Tokens with the names of their callers.
+    pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Self {
+        let known = pairs.into_iter().map(|(name, token)| (name.into(), token.into())).collect();
+        Self { known, ..Self::default() }
+    }
+
     /// Reads `name=token` pairs.
     ///
     /// # Errors

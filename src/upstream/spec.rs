@@ -52,6 +52,16 @@ pub enum Isolation {
     Shared,
 }
 
+impl Isolation {
+    /// Its name in a configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Shared => "shared",
+        }
+    }
+}
+
 impl Spec {
     /// Whether it is in this process and never changes.
     pub fn is_built_in(&self) -> bool {

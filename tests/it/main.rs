@@ -6,6 +6,7 @@
 mod checklist;
 mod children;
 mod cli;
+mod config;
 mod conformance;
 mod conformance_server;
 mod elements;

@@ -1,5 +1,7 @@
 //! Wiring: settings become a gateway with listeners. The only file that knows every module.
 
+mod reload;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,11 +18,15 @@ use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
 use crate::upstream::{Spec, SpecKind};
 
+pub use reload::Reloader;
+
 /// Everything that can be set.
 #[derive(Debug)]
 pub struct Settings {
     /// Where to listen; port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// Where those who operate the gateway are served; where everybody is when nothing is said.
+    pub admin: Option<SocketAddr>,
     /// What governs the transports.
     pub inbound: inbound::Settings,
     /// What governs sessions.
@@ -43,6 +49,8 @@ pub struct Bound {
     app: App,
     listener: TcpListener,
     address: SocketAddr,
+    admin: Option<(TcpListener, SocketAddr)>,
+    reloader: Option<Reloader>,
 }
 
 impl App {
@@ -62,14 +70,22 @@ impl App {
         Self { inbound }
     }
 
-    /// Takes the port.
+    /// Takes the ports.
     ///
     /// # Errors
-    /// When it is not to be had.
+    /// When they are not to be had.
     pub async fn bind(settings: Settings) -> io::Result<Bound> {
         let listener = TcpListener::bind(settings.listen).await?;
         let address = listener.local_addr()?;
-        Ok(Bound { app: Self::new(settings), listener, address })
+        let admin = match settings.admin {
+            None => None,
+            Some(wanted) => {
+                let listener = TcpListener::bind(wanted).await?;
+                let address = listener.local_addr()?;
+                Some((listener, address))
+            }
+        };
+        Ok(Bound { app: Self::new(settings), listener, address, admin, reloader: None })
     }
 
     /// The groups, for those who embed the gateway.
@@ -118,6 +134,18 @@ impl Bound {
         self.address
     }
 
+    /// Where those who operate it are served, if not there.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|(_, address)| *address)
+    }
+
+    /// The same, with a configuration that is read again when it changes.
+    #[must_use]
+    pub fn reloading(mut self, reloader: Option<Reloader>) -> Self {
+        self.reloader = reloader;
+        self
+    }
+
     /// The gateway.
     pub fn app(&self) -> &App {
         &self.app
@@ -127,12 +155,21 @@ impl Bound {
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
         let inbound = Arc::clone(&self.app.inbound);
         self.app.start();
-        let listening = tokio::spawn(Arc::clone(&inbound).listen(Side::Everybody, self.listener));
+        let mut tasks = tokio::task::JoinSet::new();
+        let side = if self.admin.is_some() { Side::Clients } else { Side::Everybody };
+        tasks.spawn(Arc::clone(&inbound).listen(side, self.listener));
+        if let Some((listener, _)) = self.admin {
+            tasks.spawn(Arc::clone(&inbound).listen(Side::Operators, listener));
+        }
+        let reloading = self.reloader.map(|reloader| tasks.spawn(reloader.run(Arc::clone(&inbound))));
         stop.await;
         tracing::info!("stopping: running calls may finish");
+        if let Some(reloading) = reloading {
+            reloading.abort();
+        }
         let sessions = Arc::clone(&inbound.sessions);
         let clean = inbound.shutdown.stop(inbound.settings.drain, || sessions.close_all()).await;
-        listening.abort();
+        tasks.shutdown().await;
         inbound.gateway.stop().await;
         clean
     }
@@ -152,6 +189,7 @@ impl Default for Settings {
             inbound: inbound::Settings::default(),
             sessions: session::Settings::default(),
             policy: Policy::default(),
+            admin: None,
             layout: built_in(SPOTLIGHT),
         }
     }

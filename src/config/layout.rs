@@ -1,0 +1,62 @@
+//! A configuration as the layout of a gateway.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use super::shape::{Config, Filter, Group, Server, ServerKind};
+use crate::gateway::{self, Layout, Plan};
+use crate::upstream::{Spec, SpecKind, rest};
+
+impl Config {
+    /// The upstreams and groups; the resource of the built-in server that changes does so every
+    /// `spotlight`.
+    pub fn layout(&self, spotlight: Duration) -> Layout {
+        let enabled = self.servers.iter().filter(|server| !server.disabled);
+        Layout {
+            upstreams: enabled.map(|server| spec(server, spotlight)).collect(),
+            groups: self.groups.iter().map(plan).collect(),
+        }
+    }
+}
+
+fn spec(server: &Server, spotlight: Duration) -> Spec {
+    let kind = match &server.kind {
+        ServerKind::Elements => SpecKind::Elements(spotlight),
+        ServerKind::Target(target) => SpecKind::Target(target.clone()),
+        ServerKind::Rest(rest) => SpecKind::Rest(rest.clone()),
+    };
+    let defaults = Spec::new(&server.name, kind);
+    Spec {
+        settings: server.settings.clone(),
+        isolation: server.isolation.unwrap_or_default(),
+        connections: server.connections,
+        idle: server.idle,
+        poll: server.poll.unwrap_or(defaults.poll),
+        stale: server.stale,
+        questions: server.questions,
+        contents: contents(&server.kind),
+        ..defaults
+    }
+}
+
+/// Stands for what is in the files that a server names.
+fn contents(kind: &ServerKind) -> u64 {
+    let ServerKind::Rest(rest::Spec { document: Some(rest::Document::File(path)), .. }) = kind else { return 0 };
+    let mut hash = DefaultHasher::new();
+    // One that cannot be read is told of when it is loaded.
+    std::fs::read(path).ok().hash(&mut hash);
+    hash.finish()
+}
+
+fn plan(group: &Group) -> Plan {
+    let filter = |filter: &Filter| gateway::Filter::new(&filter.allow, &filter.deny);
+    Plan {
+        naming: group.naming,
+        instructions: group.instructions.clone(),
+        tools: filter(&group.tools),
+        prompts: filter(&group.prompts),
+        resources: filter(&group.resources),
+        page: group.page,
+        ..Plan::new(&group.name, group.servers.iter().cloned())
+    }
+}

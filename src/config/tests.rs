@@ -1,0 +1,427 @@
+//! Whole files, and everything that can be wrong with them.
+
+mod mistakes;
+
+use std::path::Path;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::keys::{ACCESS, ARGUMENT, DEFAULTS, FILE as TOP, FILTER, GROUP, KINDS, Key, LIMITS, LOG, SERVER, TOOL};
+use super::*;
+use crate::gateway::Naming;
+use crate::upstream::Isolation;
+use crate::upstream::rest::{Document, HandBody};
+use crate::upstream::{HttpTransport, Settings, Target};
+
+fn lookup(name: &str) -> Option<String> {
+    match name {
+        "TOKEN" => Some("t0ken".to_owned()),
+        "PORT" => Some("4321".to_owned()),
+        "BAD" => Some("b\u{1}d s3cret".to_owned()),
+        "HOME" => Some("/home/ann".to_owned()),
+        _ => None,
+    }
+}
+
+/// What is wrong with a text, each on a line of its own.
+fn problems(text: &str, name: &str) -> String {
+    let path = Path::new(name);
+    let problems = match parse(text, path, Format::of(path, text), &lookup) {
+        Ok(loaded) => loaded.warnings,
+        Err(problems) => problems,
+    };
+    problems
+        .iter()
+        .map(|problem| problem.to_string().replacen(&format!("{name}:"), "", 1))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn toml(text: &str) -> Config {
+    match parse(text, Path::new("rialto.toml"), Format::Toml, &lookup) {
+        Ok(loaded) => loaded.config,
+        Err(problems) => panic!("{text}\n{}", problems.iter().map(|p| format!("{p}\n")).collect::<String>()),
+    }
+}
+
+fn json(text: &str) -> Config {
+    match parse(text, Path::new("project/.vscode/mcp.json"), Format::McpJson, &lookup) {
+        Ok(loaded) => loaded.config,
+        Err(problems) => panic!("{text}\n{problems:?}"),
+    }
+}
+
+#[test]
+fn a_file_is_read_in_its_order() {
+    let config = toml(
+        r#"
+        listen = "127.0.0.1:${PORT}"
+        [defaults]
+        call = "2m"
+        isolation = "shared"
+        [servers.zebra]
+        command = "npx"
+        args = ["-y", "$${literal}"]
+        env = { Z = "1", A = "2" }
+        cwd = "."
+        ping = "off"
+        [servers.apple]
+        url = "https://tracker.example/mcp"
+        headers = { Authorization = "Bearer ${TOKEN}" }
+        type = "sse"
+        revision = 2025-06-18
+        isolation = "client"
+        [servers.off]
+        builtin = "elements"
+        disabled = true
+        [groups.research]
+        servers = ["apple", "zebra", "off"]
+        naming = "plain"
+        tools = { allow = ["get*"] }
+        page = 10
+        "#,
+    );
+    assert_eq!(config.listen.unwrap().port(), 4321);
+    assert_eq!(config.servers.iter().map(|server| &*server.name).collect::<Vec<_>>(), ["zebra", "apple", "off"]);
+    let [zebra, apple, off] = config.servers.as_slice() else { panic!("three") };
+    let ServerKind::Target(Target::Command(command)) = &zebra.kind else { panic!("{zebra:?}") };
+    assert_eq!(command.arguments, ["-y", "${literal}"]);
+    assert_eq!(command.environment, [("Z".to_owned(), "1".to_owned()), ("A".to_owned(), "2".to_owned())]);
+    assert_eq!((zebra.settings.call, zebra.settings.ping), (Duration::from_secs(120), None));
+    assert_eq!((zebra.isolation, apple.isolation), (Some(Isolation::Shared), Some(Isolation::Client)));
+    let ServerKind::Target(Target::Url(address)) = &apple.kind else { panic!("{apple:?}") };
+    assert_eq!(address.headers["authorization"], "Bearer t0ken");
+    assert!(address.headers["authorization"].is_sensitive());
+    assert_eq!(address.transport, Some(HttpTransport::Sse));
+    assert_eq!(apple.settings.revision.unwrap().to_string(), "2025-06-18");
+    assert!(off.disabled && off.kind == ServerKind::Elements);
+    assert_eq!(config.groups.iter().map(|group| &*group.name).collect::<Vec<_>>(), ["default", "research"]);
+    let members = |name| config.group(name).unwrap().servers.iter().map(|name| &**name).collect::<Vec<_>>();
+    assert_eq!(members(None), ["zebra", "apple"]);
+    assert_eq!(members(Some("research")), ["apple", "zebra"]);
+    let research = config.group(Some("research")).unwrap();
+    assert_eq!((research.naming, research.page), (Naming::Plain, 10));
+    let tools = crate::gateway::Filter::new(&research.tools.allow, &research.tools.deny);
+    assert!(tools.passes("getUser") && !tools.passes("putUser"));
+}
+
+#[test]
+fn nothing_at_all_serves_the_elements() {
+    assert_eq!(toml(""), Config::default());
+    assert_eq!(toml("# only a comment"), Config::default());
+    assert_eq!(toml("[defaults]\ncall = \"5s\"").servers[0].settings.call, Duration::from_secs(5));
+    assert_eq!(toml(STARTER).servers, Config::default().servers);
+    assert_eq!(toml(STARTER).groups, Config::default().groups);
+}
+
+#[test]
+fn what_the_starter_shows_is_right_too() {
+    let shown =
+        |line: &str| line.starts_with("# [") || line.split_once(" = ").is_some_and(|(key, _)| !key[2..].contains(' '));
+    let bare = |line: &str| match line.strip_prefix("# ") {
+        Some(bare) if shown(line) => format!("{bare}\n"),
+        _ => format!("{line}\n"),
+    };
+    let text: String = STARTER.lines().map(bare).collect();
+    let loaded = parse(&text, Path::new("rialto.toml"), Format::Toml, &|_| Some("x".to_owned()));
+    let told: Vec<String> = loaded.unwrap_err().iter().map(|problem| problem.message.clone()).collect();
+    assert_eq!(told, ["the file that `openapi` names is not there"], "{text}");
+    assert!(text.lines().filter(|line| line.starts_with('[')).count() > 6, "{text}");
+}
+
+#[test]
+fn one_of_call_and_cap_draws_the_other() {
+    let settings =
+        |text: &str| toml(&format!("[servers.a]\nbuiltin = \"elements\"\n{text}")).servers[0].settings.clone();
+    assert_eq!(settings("call = \"1h\"").call_cap, Duration::from_secs(3600));
+    assert_eq!(settings("call_cap = \"5s\"").call, Duration::from_secs(5));
+}
+
+#[test]
+fn rest_servers_are_read() {
+    let config = toml(
+        r#"
+        [servers.weather]
+        base_url = "https://api.example/v1"
+        openapi = "https://api.example/openapi.json"
+        headers = { X-Key = "${TOKEN}" }
+        query = { key = "${TOKEN}" }
+        operations = { allow = ["get*"], deny = ["*Internal"] }
+        [[servers.weather.tools]]
+        name = "forecast"
+        title = "Forecast"
+        description = "The days to come."
+        method = "POST"
+        url = "/forecast/{city}"
+        headers = { Accept = "application/json" }
+        body = { days = "{days}", units = ["C", 1, 1.5, true] }
+        pick = "data.days"
+        read_only = true
+        destructive = false
+        idempotent = true
+        [servers.weather.tools.arguments.city]
+        description = "Where."
+        required = true
+        [servers.weather.tools.arguments.days]
+        type = "integer"
+        default = 3
+        enum = [1, 3, 7]
+        "#,
+    );
+    let ServerKind::Rest(rest) = &config.servers[0].kind else { panic!("{config:?}") };
+    assert!(matches!(&rest.document, Some(Document::Url(url)) if url.host() == Some("api.example")));
+    assert_eq!((rest.query[0].1.as_str(), rest.allow.len(), rest.deny.len()), ("t0ken", 1, 1));
+    let tool = &rest.tools[0];
+    assert_eq!((tool.method.as_str(), tool.pick.as_deref(), tool.read_only), ("POST", Some("data.days"), Some(true)));
+    let Some(HandBody::Json(body)) = &tool.body else { panic!("{tool:?}") };
+    assert_eq!(body["units"], serde_json::json!(["C", 1, 1.5, true]));
+    let [city, days] = tool.arguments.as_slice() else { panic!("{tool:?}") };
+    assert_eq!((city.name.as_str(), city.kind.as_str(), city.required), ("city", "string", true));
+    assert_eq!((days.kind.as_str(), days.choices.len(), &days.default), ("integer", 3, &Some(3.into())));
+    assert!(!format!("{config:?}").contains("t0ken"));
+}
+
+#[test]
+fn the_forms_of_other_clients_are_read() {
+    let config = json(
+        r#"{
+          // As Visual Studio Code has it.
+          "inputs": [{ "id": "x" }],
+          "servers": {
+            "My Files": { "type": "stdio", "command": "npx", "args": ["-y", "${workspaceFolder}/x"], "env": { "A": "${env:TOKEN}", "N": 5 }, "cwd": "sub" },
+            "my-files": { "url": "https://h/mcp", "type": "http", "headers": { "Authorization": "Bearer ${TOKEN}" }, },
+            "日本": { "serverUrl": "http://h/sse", "transport": "sse", "disabled": true },
+            "old": { "httpUrl": "http://h/mcp", "enabled": false, "url": null },
+          },
+        }"#,
+    );
+    let names: Vec<_> =
+        config.servers.iter().map(|server| (&*server.name, &*server.written, server.disabled)).collect();
+    assert_eq!(
+        names,
+        [
+            ("my-files", "My Files", false),
+            ("my-files-2", "my-files", false),
+            ("server", "日本", true),
+            ("old", "old", true)
+        ]
+    );
+    assert_eq!(config.groups.len(), 1);
+    assert_eq!(config.groups[0].servers.len(), 2);
+    let ServerKind::Target(Target::Command(command)) = &config.servers[0].kind else { panic!("{config:?}") };
+    let workspace = std::path::absolute("project").unwrap();
+    assert_eq!(command.arguments[1], format!("{}/x", workspace.display()));
+    assert_eq!(command.environment[0].1, "t0ken");
+    assert_eq!(command.environment[1].1, "5");
+    assert_eq!(command.folder.as_deref(), Some(workspace.join("sub").as_path()));
+    let transport = |at: usize| match &config.servers[at].kind {
+        ServerKind::Target(Target::Url(address)) => address.transport,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((transport(1), transport(2), transport(3)), (None, Some(HttpTransport::Sse), None));
+    assert_eq!(config.servers[0].settings, Settings::default());
+    // As desktop clients and the settings of an editor have it.
+    assert_eq!(json(r#"{"globalShortcut":"","mcpServers":{"a":{"command":"x"}}}"#).servers.len(), 1);
+    assert_eq!(json(r#"{"mcp":{"servers":{"a":{"command":"x"}}},"editor.fontSize":12}"#).servers.len(), 1);
+}
+
+#[test]
+fn a_file_of_variables_is_read() {
+    let folder = std::env::temp_dir().join(format!("rialto-env-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("a.env"), "# comment\nexport A=1\nB=\"two words\"\n\nC='x=y'\nD=old\nnonsense\n")
+        .unwrap();
+    let text = r#"{"mcpServers":{"a":{"command":"x","envFile":"${workspaceFolder}/a.env","env":{"D":"new"}}}}"#;
+    let loaded = parse(text, &folder.join("mcp.json"), Format::McpJson, &lookup).unwrap();
+    let ServerKind::Target(Target::Command(command)) = &loaded.config.servers[0].kind else { panic!("a command") };
+    let pairs: Vec<_> = command.environment.iter().map(|(name, value)| (&**name, &**value)).collect();
+    assert_eq!(pairs, [("A", "1"), ("B", "two words"), ("C", "x=y"), ("D", "new")]);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn names_are_made_to_fit() {
+    for (name, slug) in [
+        ("My Server", "my-server"),
+        ("@scope/pkg_name", "scope-pkg-name"),
+        ("--x--", "x"),
+        ("", "server"),
+        ("ÄÖÜ", "server"),
+        ("abcdefghijklmnopqrstuvw-xyz", "abcdefghijklmnopqrstuvw"),
+    ] {
+        assert_eq!(import::slug(name, &[]), slug, "{name}");
+        assert!(servers::is_name(&import::slug(name, &[slug])), "{name}");
+    }
+    assert_eq!(import::slug("a b", &["a-b", "a-b-2"]), "a-b-3");
+    for (name, fits) in [("a", true), ("0-a", true), ("-a", false), ("A", false), ("a_b", false), ("", false)] {
+        assert_eq!(servers::is_name(name), fits, "{name}");
+    }
+}
+
+#[test]
+fn one_server_is_found_whatever_is_wrong_with_others() {
+    let folder = std::env::temp_dir().join(format!("rialto-target-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("mcp.json");
+    let text = r#"{"mcpServers":{"My Good":{"command":"x"},"bad":{"command":"${RIALTO_NOT_SET}"}}}"#;
+    std::fs::write(&file, text).unwrap();
+    assert_eq!(target(&file, "My Good").unwrap(), target(&file, "my-good").unwrap());
+    for (name, word) in
+        [("bad", "RIALTO_NOT_SET"), ("my god", "did you mean \"My Good\"?"), ("qqq", "it names My Good")]
+    {
+        let error = target(&file, name).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+    let file = folder.join("rialto.toml");
+    std::fs::write(&file, "[servers.here]\nurl = \"http://h\"\n[servers.table]\nbuiltin = \"elements\"").unwrap();
+    assert!(matches!(target(&file, "here"), Ok(Target::Url(_))));
+    assert!(target(&file, "table").unwrap_err().to_string().contains("no address of its own"));
+    assert!(target(&folder.join("none.json"), "x").unwrap_err().to_string().contains("cannot be read"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn formats_are_told_apart() {
+    for (path, text, format) in [
+        ("a.toml", "{", Format::Toml),
+        ("a.json", "x", Format::McpJson),
+        ("a.jsonc", "", Format::McpJson),
+        ("a", " \n{", Format::McpJson),
+        ("a", "// x\n{", Format::McpJson),
+        ("a.conf", "listen = 1", Format::Toml),
+    ] {
+        assert_eq!(Format::of(Path::new(path), text), format, "{path} {text}");
+    }
+    let bom = "\u{feff}listen = \"127.0.0.1:1\"";
+    assert_eq!(toml(bom).listen.unwrap().port(), 1);
+}
+
+/// A file around one line of a table, and the same without the line.
+fn around(before: &str, key: &Key, after: &str) -> (String, String) {
+    (format!("{before}\n{} = {}\n{after}", key.name, key.example), format!("{before}\n{after}"))
+}
+
+#[test]
+fn every_key_is_read() {
+    let other = "[servers.a]\nbuiltin = \"elements\"\n[servers.b]\nbuiltin = \"elements\"\n";
+    let mut files = Vec::new();
+    for key in TOP.keys().filter(|key| !key.example.is_empty()) {
+        files.push(around("", key, ""));
+    }
+    for (name, section) in [
+        ("log", &LOG),
+        ("admin", &super::keys::ADMIN),
+        ("access", &ACCESS),
+        ("limits", &LIMITS),
+        ("defaults", &DEFAULTS),
+    ] {
+        files.extend(section.keys().map(|key| around(&format!("[{name}]"), key, "")));
+    }
+    for key in SERVER.keys() {
+        let kind = match key.with.first() {
+            _ if KINDS.contains(&key.name) => "",
+            Some(&"command") => "command = \"x\"",
+            Some(&"url") => "url = \"http://h\"",
+            Some(&"base_url") => "base_url = \"http://h\"\ntools = []",
+            _ => "builtin = \"elements\"",
+        };
+        let kind = if key.name == "tools" { "base_url = \"http://h\"\nopenapi = \"http://h\"" } else { kind };
+        let (with, mut without) =
+            around(&format!("[servers.a]\n{kind}"), key, if key.name == "base_url" { "tools = []" } else { "" });
+        if KINDS.contains(&key.name) {
+            without = "[servers.a]\ncommand = \"other\"".to_owned();
+        }
+        files.push((with, without));
+    }
+    files.extend(GROUP.keys().map(|key| around(&format!("{other}[groups.default]"), key, "")));
+    files.extend(FILTER.keys().map(|key| around(&format!("{other}[groups.default.tools]"), key, "")));
+    for key in TOOL.keys() {
+        let needed: String = TOOL
+            .keys()
+            .filter(|other| matches!(other.kind, keys::Kind::Needed) && other.name != key.name)
+            .map(|key| format!("{} = \"x\"\n", key.name))
+            .collect();
+        let (with, without) =
+            around(&format!("[servers.a]\nbase_url = \"http://h\"\n[[servers.a.tools]]\n{needed}"), key, "");
+        let without =
+            if needed.matches('\n').count() == 2 { without } else { format!("{without}\n{} = \"other\"", key.name) };
+        files.push((with, without));
+    }
+    for key in ARGUMENT.keys() {
+        let before = "[servers.a]\nbase_url = \"http://h\"\n[[servers.a.tools]]\nname = \"x\"\nurl = \"x\"\n[servers.a.tools.arguments.b]";
+        let (with, without) = around(before, key, "");
+        // The example has to fit the type of the other examples, so another is compared with.
+        files.push((with, if key.name == "type" { format!("{without}\ntype = \"array\"") } else { without }));
+    }
+    for (with, without) in files {
+        if with.contains("store =") || with.contains("= \n") {
+            continue; // There is only one so far.
+        }
+        assert_ne!(toml(&with), toml(&without), "this is not read:\n{with}");
+    }
+}
+
+#[test]
+fn the_defaults_of_servers_are_as_told() {
+    let line = |key: &Key| match key.default {
+        Some(default) if key.name != "isolation" => format!("{} = {default}\n", key.name),
+        _ => String::new(),
+    };
+    let text = format!("[defaults]\n{}", DEFAULTS.keys().map(line).collect::<String>());
+    assert_eq!(toml(&text), Config::default(), "{text}");
+    let page = GROUP.key("page").unwrap().default.unwrap();
+    assert_eq!(page, Config::default().groups[0].page.to_string());
+}
+
+#[test]
+fn the_page_for_people_names_every_key() {
+    let page = include_str!("../../docs/configuration.md");
+    for section in
+        [&TOP, &LOG, &super::keys::ADMIN, &ACCESS, &LIMITS, &DEFAULTS, &SERVER, &FILTER, &TOOL, &ARGUMENT, &GROUP]
+    {
+        for key in section.keys() {
+            assert!(page.contains(&format!("`{}`", key.name)), "docs/configuration.md does not name `{}`", key.name);
+            let plain = key
+                .default
+                .filter(|_| matches!(key.kind, keys::Kind::Duration(..) | keys::Kind::Count(..) | keys::Kind::Size));
+            if let Some(default) = plain {
+                let row = page.lines().any(|line| line.contains(&format!("`{}`", key.name)) && line.contains(default));
+                assert!(row, "docs/configuration.md does not tell that `{}` is {default}", key.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn deep_nesting_is_refused() {
+    for text in ["[".repeat(100_000), "a = ".to_owned() + &"[".repeat(100_000), "{\"a\":".repeat(100_000)] {
+        assert!(!problems(&text, "rialto.toml").is_empty());
+        assert!(!problems(&text, "mcp.json").is_empty());
+    }
+}
+
+/// A file that uses much, to be broken.
+const WHOLE: &str = "listen = \"127.0.0.1:1\"\n[defaults]\ncall = \"2m\"\n[servers.a]\ncommand = \"x\"\nargs = [\"${TOKEN}\", \"é\"]\n[servers.b]\nurl = \"https://h\"\nheaders = { A = \"b\" }\n[servers.c]\nbase_url = \"http://h\"\n[[servers.c.tools]]\nname = \"t\"\nurl = \"/{x}\"\n[servers.c.tools.arguments.x]\ntype = \"integer\"\n[groups.g]\nservers = [\"a\", \"b\"]\ntools = { allow = [\"*\"] }\n";
+const WHOLE_JSON: &str = "{ // c\n \"servers\": { \"a b\": { \"command\": \"x\", \"args\": [\"${TOKEN}\"], \"env\": {\"é\": \"b\"} }, \"c\": { \"url\": \"http://h\", \"type\": \"sse\" }, } }";
+
+proptest! {
+    #[test]
+    fn rubbish_is_refused_and_nothing_worse(text in "\\PC{0,200}") {
+        problems(&text, "rialto.toml");
+        problems(&text, "mcp.json");
+    }
+
+    #[test]
+    fn a_broken_file_is_refused_and_nothing_worse(at in 0..WHOLE.len(), cut in 0..20usize, put in "[\\[\\]{}=\"'.,$0-9a-z\n é-]{0,6}") {
+        for (whole, name) in [(WHOLE, "rialto.toml"), (WHOLE_JSON, "mcp.json")] {
+            let letters: Vec<char> = whole.chars().collect();
+            let at = at % letters.len();
+            let rest = &letters[(at + cut).min(letters.len())..];
+            let text: String = letters[..at].iter().copied().chain(put.chars()).chain(rest.iter().copied()).collect();
+            for line in problems(&text, name).lines() {
+                prop_assert!(!line.contains("t0ken"));
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The configuration as people meet it: `check`, `init`, `schema`, and files that are served.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::harness::PATIENCE;
+use crate::process::rialto;
+
+/// A folder of its own for a test.
+struct Folder(PathBuf);
+
+struct Ran {
+    code: i32,
+    output: String,
+    errors: String,
+}
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("config-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.join(name), text).unwrap();
+    }
+
+    /// Runs the binary in this folder.
+    async fn run(&self, arguments: &[&str]) -> Ran {
+        let mut command = rialto();
+        command.current_dir(&self.0).env_remove("RIALTO_CONFIG").env("RIALTO_TEST_TOKEN", "t0ken");
+        let output = tokio::time::timeout(PATIENCE, command.args(arguments).stdin(Stdio::null()).output());
+        let output = output.await.expect("an end in time").unwrap();
+        Ran {
+            code: output.status.code().unwrap(),
+            output: String::from_utf8(output.stdout).unwrap(),
+            errors: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// Serves in this folder, and gives the line that says where.
+    async fn serve(&self, arguments: &[&str]) -> String {
+        let mut command = rialto();
+        command.current_dir(&self.0).env_remove("RIALTO_CONFIG").stderr(Stdio::null());
+        let mut child = command.args(arguments).spawn().unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        tokio::time::timeout(PATIENCE, output.read_line(&mut line)).await.unwrap().unwrap();
+        line
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_written_explained_and_served() {
+    let folder = Folder::new("init");
+    let ran = folder.run(&["init"]).await;
+    assert_eq!(ran.code, 0, "{}", ran.errors);
+    let ran = folder.run(&["check"]).await;
+    assert_eq!((ran.code, ran.errors.as_str()), (0, ""));
+    for word in ["rialto.toml can be used", "127.0.0.1:3001", "elements", "built in", "default", "/mcp"] {
+        assert!(ran.output.contains(word), "{word}: {}", ran.output);
+    }
+    folder.write("rialto.toml", "# mine");
+    let ran = folder.run(&["init"]).await;
+    assert!(ran.code == 1 && ran.errors.contains("--force"), "{}", ran.errors);
+    assert_eq!(std::fs::read_to_string(folder.0.join("rialto.toml")).unwrap(), "# mine");
+    let ran = folder.run(&["init", "--force"]).await;
+    assert_eq!(ran.code, 0, "{}", ran.errors);
+    let line = folder.serve(&["--listen", "127.0.0.1:0"]).await;
+    assert!(line.contains("/mcp") && !line.contains(":0/"), "{line}");
+    let ran = folder.run(&["init", "nowhere/rialto.toml"]).await;
+    assert!(ran.code == 1 && ran.errors.contains("cannot be written"), "{}", ran.errors);
+}
+
+#[tokio::test]
+async fn a_configuration_is_explained_without_its_secrets() {
+    let folder = Folder::new("explain");
+    folder.write(
+        "rialto.toml",
+        r#"
+        listen = "127.0.0.1:4000"
+        [access.tokens]
+        ann = "${RIALTO_TEST_TOKEN}"
+        [defaults]
+        call = "2m"
+        [servers.files]
+        command = "npx"
+        args = ["--key", "${RIALTO_TEST_TOKEN}"]
+        [servers.tracker]
+        url = "https://tracker.example/mcp?key=${RIALTO_TEST_TOKEN}"
+        headers = { Authorization = "Bearer ${RIALTO_TEST_TOKEN}" }
+        revision = "2025-06-18"
+        isolation = "shared"
+        [servers.old]
+        builtin = "elements"
+        disabled = true
+        [groups.research]
+        servers = ["files", "tracker", "old"]
+        naming = "plain"
+        "#,
+    );
+    let ran = folder.run(&["check"]).await;
+    assert_eq!(ran.code, 0, "{}", ran.errors);
+    for word in ["127.0.0.1:4000", "ann", "npx", "tracker.example", "2025-06-18", "shared", "/mcp/research", "plain"] {
+        assert!(ran.output.contains(word), "{word}: {}", ran.output);
+    }
+    assert!(ran.output.contains("old (disabled)"), "{}", ran.output);
+    let told = folder.run(&["check", "--json", "rialto.toml"]).await;
+    let value: Value = serde_json::from_str(&told.output).unwrap();
+    assert_eq!((&value["ok"], &value["problems"]), (&json!(true), &json!([])));
+    assert_eq!(value["servers"][1]["isolation"], "shared");
+    assert_eq!(value["servers"][0]["call"], "2m");
+    assert_eq!(value["groups"][0]["servers"], json!(["files", "tracker"]));
+    assert_eq!(value["groups"][1]["address"], "/mcp/research");
+    assert!(!ran.output.contains("t0ken") && !told.output.contains("t0ken"), "{}", ran.output);
+}
+
+#[tokio::test]
+async fn all_mistakes_are_told_at_once() {
+    let folder = Folder::new("mistakes");
+    folder.write("bad.toml", "listn = 1\n[servers.a]\ncomand = \"x\"\nurl = \"${RIALTO_NOT_SET}\"\n");
+    let ran = folder.run(&["check", "bad.toml"]).await;
+    assert_eq!(ran.code, 1);
+    for line in [
+        "bad.toml:1:1: error: unknown key `listn`; did you mean `listen`?",
+        "bad.toml:3:1: error: unknown key `comand` in [servers.a]; did you mean `command`?",
+        "bad.toml:4:8: error: the variable `RIALTO_NOT_SET` is not set",
+        "bad.toml cannot be used: 3 errors",
+    ] {
+        assert!(ran.errors.contains(line), "{line}: {}", ran.errors);
+    }
+    let told: Value = serde_json::from_str(&folder.run(&["check", "--json", "bad.toml"]).await.output).unwrap();
+    assert_eq!((&told["ok"], told["problems"].as_array().unwrap().len()), (&json!(false), 3));
+    assert_eq!(told["problems"][1]["hint"], "did you mean `command`?");
+    for command in ["serve", "stdio"] {
+        let ran = folder.run(&[command, "--config", "bad.toml"]).await;
+        assert!(ran.code == 2 && ran.errors.contains("bad.toml:1:1"), "{}", ran.errors);
+    }
+    let ran = folder.run(&["check", "nowhere.toml"]).await;
+    assert!(ran.code == 1 && ran.errors.contains("nowhere.toml:1:1: error: the file cannot be read"), "{}", ran.errors);
+    assert_eq!(folder.run(&["check", "--nonsense"]).await.code, 2);
+}
+
+#[tokio::test]
+async fn without_a_file_the_elements_are_explained() {
+    let folder = Folder::new("none");
+    let ran = folder.run(&["check"]).await;
+    assert!(
+        ran.code == 0 && ran.output.contains("no rialto.toml") && ran.output.contains("elements"),
+        "{}",
+        ran.output
+    );
+}
+
+#[tokio::test]
+async fn the_file_says_where_to_listen_unless_the_command_line_does() {
+    let folder = Folder::new("listen");
+    folder.write("rialto.toml", "listen = \"127.0.0.2:0\"");
+    assert!(folder.serve(&[]).await.contains("http://127.0.0.2:"));
+    assert!(folder.serve(&["serve", "--listen", "127.0.0.3:0"]).await.contains("http://127.0.0.3:"));
+    let ran = folder.run(&["stdio", "--group", "nope"]).await;
+    assert!(ran.code == 2 && ran.errors.contains("there is no group \"nope\"; there is default"), "{}", ran.errors);
+}
+
+#[tokio::test]
+async fn the_schema_is_printed() {
+    let folder = Folder::new("schema");
+    let ran = folder.run(&["schema"]).await;
+    let schema: Value = serde_json::from_str(&ran.output).unwrap();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    assert_eq!(schema["properties"]["servers"]["additionalProperties"]["properties"]["rounds"]["type"], "integer");
+}
