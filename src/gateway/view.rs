@@ -114,6 +114,8 @@ impl View {
         let mut print = DefaultHasher::new();
         for (n, member) in self.members.iter().enumerate() {
             let Some(listed) = member.state.list(list) else { continue };
+            // What an upstream says to be another is told, whether or not it looks the same.
+            print.write_u64(member.state.announced[list as usize]);
             for (m, item) in listed.items.iter().enumerate() {
                 let own = item.get(list.key());
                 let Some(own) = own.as_ref().and_then(Raw::text) else { continue };

@@ -135,6 +135,9 @@ pub enum Route {
     Unknown,
 }
 
+/// The methods of the tasks extension that name a task.
+const TASKS: [&str; 3] = ["tasks/get", "tasks/update", "tasks/cancel"];
+
 // === impl Method ===
 
 impl Method {
@@ -170,7 +173,7 @@ impl Method {
         match self {
             Self::ToolsCall | Self::PromptsGet => Some("name"),
             Self::ResourcesRead => Some("uri"),
-            Self::Other(name) if name.starts_with("tasks/") => Some("taskId"),
+            Self::Other(name) if TASKS.contains(&name.as_ref()) => Some("taskId"),
             _ => None,
         }
     }

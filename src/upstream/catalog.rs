@@ -42,6 +42,8 @@ struct Duty {
     listening: Option<Replies>,
     /// When that has to be made again.
     listen_at: Option<Instant>,
+    /// How often changes of lists were told and not passed on yet.
+    announced: [u64; List::ALL.len()],
     /// How often in a row it ended without having told anything.
     ends: u32,
     /// It does not tell of changes, whatever it said of itself.
@@ -142,6 +144,7 @@ impl Catalog {
             subscribed: BTreeSet::new(),
             listening: None,
             listen_at: None,
+            announced: Default::default(),
             ends: 0,
             deaf: false,
         };
@@ -202,6 +205,7 @@ impl Catalog {
     fn notice(&self, duty: &mut Duty, notification: &Notification) {
         for list in List::told_by(&notification.notice) {
             duty.schedule(*list, Instant::now() + DEBOUNCE);
+            duty.announced[*list as usize] += 1;
         }
         if notification.notice == Notice::ResourceUpdated {
             let uri = notification.params.as_ref().and_then(|params| params.get("uri"));
@@ -227,13 +231,15 @@ impl Catalog {
     /// Reads some lists at once, and says when they have to be read again.
     async fn read(&self, duty: &mut Duty, lists: impl Iterator<Item = List>) {
         let connection = &duty.connection;
+        let announced = &mut duty.announced;
+        let lists: Vec<_> = lists.map(|list| (list, std::mem::take(&mut announced[list as usize]))).collect();
         let limit = self.spec.settings.call;
-        let readings = lists.map(|list| async move {
+        let readings = lists.into_iter().map(|(list, announced)| async move {
             let read = match tokio::time::timeout(limit, lists::read(connection, list)).await {
                 Ok(read) => read,
                 Err(_) => Err(Error::new(Kind::Timeout, format!("it was not read within {limit:?}"))),
             };
-            self.note_list(list, &read);
+            self.note_list(list, &read, announced);
             (list, read.map(|listed| listed.expires()))
         });
         let read = futures_util::future::join_all(readings).await;
@@ -251,13 +257,14 @@ impl Catalog {
         }
     }
 
-    fn note_list(&self, list: List, read: &Result<Listed>) {
+    fn note_list(&self, list: List, read: &Result<Listed>, announced: u64) {
         if let Err(error) = read {
             tracing::warn!(upstream = %self.spec.name, list = list.member(), %error, "a list cannot be read");
         }
         self.shared.change(|state| match read {
             Ok(listed) => {
                 state.lists[list as usize] = Some(Arc::new(listed.clone()));
+                state.announced[list as usize] += announced;
                 state.troubles.remove(list.member());
             }
             Err(error) => {

@@ -27,6 +27,8 @@ pub struct State {
     pub transport: &'static str,
     /// Its lists, as last seen, by their place in [`List::ALL`].
     pub lists: [Option<Arc<Listed>>; List::ALL.len()],
+    /// How often it has said that a list is another now, by their place in [`List::ALL`].
+    pub announced: [u64; List::ALL.len()],
     /// The lists that it could not give, and why.
     pub troubles: BTreeMap<&'static str, String>,
 }
@@ -65,6 +67,7 @@ impl State {
             revision: None,
             transport,
             lists: Default::default(),
+            announced: Default::default(),
             troubles: BTreeMap::new(),
         }
     }

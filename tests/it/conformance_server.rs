@@ -233,7 +233,7 @@ async fn check(rows: &[Row]) {
 }
 
 #[tokio::test]
-#[ignore = "needs the configuration file"]
+
 async fn the_verdict_through_rialto_is_that_of_the_fixture_alone() {
     check(&ROWS).await;
 }

@@ -60,7 +60,7 @@ async function count({ to, delayMs }, context) {
 function build() {
     const capabilities = { logging: {}, resources: { subscribe: true }, tools: {}, prompts: {}, completions: {} };
     const server = new McpServer({ name: 'server2', version: '2' }, { capabilities, instructions: 'For tests.' });
-    const tool = (name, inputSchema, run) => server.registerTool(name, { inputSchema: z.object(inputSchema) }, run);
+    const tool = (name, inputSchema, run) => server.registerTool(name, { description: `The tool ${name}`, inputSchema: z.object(inputSchema) }, run);
 
     tool('echo', { message: z.string() }, async ({ message }, context) => {
         await context.mcpReq.log('info', `echo: ${message}`);
@@ -84,7 +84,7 @@ function build() {
     tool('fail', {}, () => ({ ...text('on purpose'), isError: true }));
     tool('crash', {}, () => process.exit(3));
     const outputSchema = z.object({ running: z.number().int() });
-    server.registerTool('structured', { inputSchema: z.object({}), outputSchema }, () => {
+    server.registerTool('structured', { description: 'Gives structured content', inputSchema: z.object({}), outputSchema }, () => {
         const structuredContent = { running };
         return { ...text(JSON.stringify(structuredContent)), structuredContent };
     });
@@ -96,7 +96,7 @@ function build() {
     server.registerResource('item', template, {}, (uri, { id }) => contents(uri, `item ${id}`));
 
     const name = completable(z.string(), value => NAMES.filter(candidate => candidate.startsWith(value)));
-    server.registerPrompt('greet', { argsSchema: z.object({ name }) }, args => ({
+    server.registerPrompt('greet', { description: 'Greets somebody', argsSchema: z.object({ name }) }, args => ({
         messages: [{ role: 'user', content: { type: 'text', text: `Hello, ${args.name}` } }]
     }));
 
