@@ -218,6 +218,29 @@ impl Change {
     }
 }
 
+// === impl Question ===
+
+impl Question {
+    /// Says that the client cannot be asked this.
+    pub fn refuse(self) {
+        // The upstream may have stopped waiting; then nobody has to be told.
+        let _ = self.answer.send(Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client cannot be asked this")));
+    }
+
+    /// Says that there is nobody to answer, in the way that each kind of question has for it.
+    pub fn abandon(self) {
+        let outcome = match self.method.as_str() {
+            "elicitation/create" => Ok(Raw::constant(r#"{"action":"cancel"}"#)),
+            "sampling/createMessage" => Err(ErrorObject::new(REFUSED, "nobody is there to sample")),
+            _ => Err(ErrorObject::new(code::METHOD_NOT_FOUND, "nobody is there to answer")),
+        };
+        let _ = self.answer.send(outcome);
+    }
+}
+
+/// The code by which clients decline to sample.
+const REFUSED: i64 = -1;
+
 // === impl Shelf ===
 
 impl Shelf {

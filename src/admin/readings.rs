@@ -40,6 +40,7 @@ impl Admin {
             reading("events", "Events that are kept for clients that resume", plain(survey.events)),
             reading("event_bytes", "Bytes of events that are kept", plain(survey.event_bytes)),
             reading("running_calls", "Calls at work", plain(self.shutdown.running_calls())),
+            reading("held_calls", "Calls that wait for answers from their clients", plain(self.gateway.held())),
             reading("children", "Child processes that run", plain(upstream::children())),
             reading("upstream_state", "1 for the state that an upstream is in", states),
             reading("upstream_connections", "Connections lent to clients", each(&|upstream| upstream.lent())),

@@ -32,6 +32,8 @@ pub struct Status {
     pub event_bytes: usize,
     /// Calls at work.
     pub calls: usize,
+    /// Calls that wait for answers from their clients.
+    pub held: usize,
     /// Child processes that run.
     pub children: usize,
 }
@@ -142,6 +144,7 @@ impl Admin {
             events: survey.events,
             event_bytes: survey.event_bytes,
             calls: self.shutdown.running_calls(),
+            held: self.gateway.held(),
             children: upstream::children(),
         }
     }

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 use crate::admin::Admin;
 use crate::elements::SPOTLIGHT;
-use crate::gateway::{DEFAULT_GROUP, Gateway, Group, Layout, Plan};
+use crate::gateway::{self, DEFAULT_GROUP, Gateway, Group, Holding, Layout, Plan};
 use crate::inbound::{self, Inbound, Side};
 use crate::policy::Policy;
 use crate::session::{self, Sessions};
@@ -33,6 +33,8 @@ pub struct Settings {
     pub sessions: session::Settings,
     /// Who may do what.
     pub policy: Policy,
+    /// What governs calls that wait for answers from their clients.
+    pub holding: Holding,
     /// The upstreams and groups.
     pub layout: Layout,
 }
@@ -57,7 +59,10 @@ impl App {
     /// Builds a gateway.
     pub fn new(settings: Settings) -> Self {
         let shutdown = Shutdown::default();
-        let gateway = Arc::new(Gateway::new(&settings.layout, shutdown.closing().clone(), settings.inbound.drain));
+        let gateway = {
+            let governed = gateway::Settings { drain: settings.inbound.drain, holding: settings.holding };
+            Arc::new(Gateway::new(&settings.layout, governed, shutdown.closing().clone()))
+        };
         let sessions = Arc::new(Sessions::new(settings.sessions));
         let inbound = Arc::new(Inbound {
             admin: Admin::new(Arc::clone(&gateway), Arc::clone(&sessions), shutdown.clone()),
@@ -190,6 +195,7 @@ impl Default for Settings {
             sessions: session::Settings::default(),
             policy: Policy::default(),
             admin: None,
+            holding: Holding::default(),
             layout: built_in(SPOTLIGHT),
         }
     }

@@ -203,6 +203,7 @@ impl ServeArgs {
                 },
                 caller_headers: given(&self.caller_header, &config.access.caller_headers).to_vec(),
             },
+            holding: defaults.holding,
             layout: config.layout(self.spotlight()?),
         })
     }

@@ -78,8 +78,8 @@ fn shown(status: &Status) -> String {
     }
     let sessions: usize = status.sessions.iter().map(|alike| alike.count).sum();
     out.push_str(&format!(
-        "{sessions} sessions, {} open streams, {} events ({} bytes), {} running calls, {} children\n\n",
-        status.streams, status.events, status.event_bytes, status.calls, status.children
+        "{sessions} sessions, {} open streams, {} events ({} bytes), {} running calls, {} held, {} children\n\n",
+        status.streams, status.events, status.event_bytes, status.calls, status.held, status.children
     ));
     let mut groups = table(&["group", "servers", "tools", "prompts", "resources", "templates"]);
     for group in &status.groups {

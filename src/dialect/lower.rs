@@ -165,6 +165,18 @@ pub fn discovery(server: &Server, hint: CacheHint) -> Raw {
     }
 }
 
+/// A result that asks for input, each question under its key.
+pub fn input_required(asked: &[(String, Raw)], state: &str, server: &Server) -> Raw {
+    let empty = Raw::empty();
+    let mut requests = empty.edit();
+    for (key, request) in asked {
+        requests = requests.set(key.as_str(), request.clone());
+    }
+    let result = Raw::constant(r#"{"resultType":"input_required"}"#);
+    let result = result.edit().set("inputRequests", requests.finish()).set("requestState", Raw::of(state)).finish();
+    meta::with(Some(&result), meta::SERVER_INFO, server.info.clone())
+}
+
 /// The first word on a listen stream: what of the wishes is honoured.
 pub fn acknowledgement(subscription: &Raw, honoured: Raw) -> Notification {
     let params = Raw::empty().edit().set("notifications", honoured).finish();

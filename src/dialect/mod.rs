@@ -10,6 +10,7 @@ pub mod lower;
 pub mod meta;
 pub mod outgoing;
 mod project;
+pub mod questions;
 
 use std::fmt;
 
@@ -70,6 +71,8 @@ pub struct Facts {
     pub resource_links: bool,
     /// Things may have icons; implementations a description and a site.
     pub icons: bool,
+    /// Questions may send people to an address, give choices titles, and sample with tools.
+    pub rich_questions: bool,
     /// Structured content and output schemas may be of any type, not objects only.
     pub any_structured: bool,
     /// The code that says that a resource does not exist.
@@ -93,6 +96,7 @@ pub const FACTS: [Facts; 5] = [
         structured: false,
         resource_links: false,
         icons: false,
+        rich_questions: false,
         any_structured: false,
         resource_not_found: -32002,
     },
@@ -111,6 +115,7 @@ pub const FACTS: [Facts; 5] = [
         structured: false,
         resource_links: false,
         icons: false,
+        rich_questions: false,
         any_structured: false,
         resource_not_found: -32002,
     },
@@ -129,6 +134,7 @@ pub const FACTS: [Facts; 5] = [
         structured: true,
         resource_links: true,
         icons: false,
+        rich_questions: false,
         any_structured: false,
         resource_not_found: -32002,
     },
@@ -147,6 +153,7 @@ pub const FACTS: [Facts; 5] = [
         structured: true,
         resource_links: true,
         icons: true,
+        rich_questions: true,
         any_structured: false,
         resource_not_found: -32002,
     },
@@ -165,6 +172,7 @@ pub const FACTS: [Facts; 5] = [
         structured: true,
         resource_links: true,
         icons: true,
+        rich_questions: true,
         any_structured: true,
         resource_not_found: -32602,
     },
@@ -173,6 +181,11 @@ pub const FACTS: [Facts; 5] = [
 // === impl Revision ===
 
 impl Revision {
+    /// Whether what is said in the one has to be translated across eras for the other.
+    pub fn is_bridged_to(self, other: Self) -> bool {
+        self.era() != other.era()
+    }
+
     /// How many there are.
     pub const COUNT: usize = FACTS.len();
     /// The newest revision.

@@ -57,6 +57,37 @@ const HOP: [&str; 6] = [
     meta::SERVER_INFO,
 ];
 
+/// What a client of one revision can do, as it is told to an upstream of another. Tasks are another
+/// thing in each era, and neither has the other's.
+pub fn capabilities(able: &Raw, from: Revision, to: Revision) -> Raw {
+    if from.era() == to.era() {
+        return able.clone();
+    }
+    let mut edit = able.edit().remove("tasks");
+    if let Some(extensions) = able.get("extensions").filter(|all| all.get(TASKS).is_some()) {
+        edit = edit.set("extensions", extensions.edit().remove(TASKS).finish());
+    }
+    match able.get("roots").filter(|_| to.era() == Era::PerRequest) {
+        Some(_) => edit.set("roots", Raw::empty()).finish(),
+        None => edit.finish(),
+    }
+}
+
+/// What a server of one revision can do, as it is told to a client of another.
+pub fn offers(able: &Raw, from: Revision, to: Revision) -> Raw {
+    if from.era() == to.era() {
+        return able.clone();
+    }
+    let edit = able.edit().remove("tasks");
+    match able.get("extensions").filter(|all| all.get(TASKS).is_some()) {
+        Some(extensions) => edit.set("extensions", extensions.edit().remove(TASKS).finish()).finish(),
+        None => edit.finish(),
+    }
+}
+
+/// The extension that is tasks.
+const TASKS: &str = "io.modelcontextprotocol/tasks";
+
 /// The parameters of a request as an upstream of that revision wants them: what belongs to the
 /// hop before is taken out, what this hop needs is put in, everything else stays as it came.
 pub fn params(params: Option<&Raw>, revision: Revision, speaker: &Speaker, extras: &Extras) -> Option<Raw> {
@@ -83,7 +114,11 @@ pub fn params(params: Option<&Raw>, revision: Revision, speaker: &Speaker, extra
     match params {
         None if !some_meta => None,
         _ => {
-            let params = params.unwrap_or(&empty);
+            let mut params = params.unwrap_or(&empty).clone();
+            if revision.era() == Era::Handshake {
+                // What one era carries between rounds means nothing in the other.
+                params = params.without(|key, _| matches!(key, b"inputResponses" | b"requestState"));
+            }
             let edit = if some_meta { params.edit().set("_meta", meta) } else { params.edit().remove("_meta") };
             Some(edit.finish())
         }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::group::Group;
 use super::rename::Rename;
 use super::view::Member;
+use crate::dialect::questions;
 use crate::error::{Error, Kind};
 use crate::exchange::{Answer, Audience, Call, Client, Question, Replies, Reply};
 use crate::metrics::Ending;
@@ -247,16 +248,24 @@ fn logs(notification: &Notification, wanted: Option<Level>, in_session: bool) ->
 fn admit(question: Question, upstream: &Upstream, client: &Client) -> Option<Question> {
     let kind = question.method.as_str().split('/').next().unwrap_or_default();
     let known = QUESTIONS.contains(&kind);
-    let why = if known && !upstream.spec().questions {
-        "questions are not passed on to clients here"
-    } else if known && client.capabilities.get(kind).is_none() {
-        "the client cannot be asked this"
-    } else {
-        return Some(question);
+    let url = kind == "elicitation" && {
+        let mode = question.params.as_ref().and_then(|params| params.get("mode"));
+        mode.as_ref().and_then(Raw::text).as_deref() == Some("url")
     };
-    // The upstream may have stopped waiting; then nobody has to be told.
-    let _ = question.answer.send(Err(ErrorObject::new(code::METHOD_NOT_FOUND, why)));
-    None
+    let able = client.capabilities.get(kind).is_some_and(|able| !url || able.get("url").is_some());
+    if known && !(upstream.spec().questions && able) {
+        question.refuse();
+        return None;
+    }
+    let Question { method, params, answer } = question;
+    match questions::for_client(&method, params, client.revision) {
+        Ok(params) => Some(Question { method, params, answer }),
+        Err(why) => {
+            // The upstream may have stopped waiting; then nobody has to be told.
+            let _ = answer.send(Err(ErrorObject::new(code::INVALID_PARAMS, why)));
+            None
+        }
+    }
 }
 
 /// What a server says to one session outside of its calls.

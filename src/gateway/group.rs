@@ -11,7 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::cursor::Cursor;
 use super::forward;
+use super::held::{self, Holder};
 use super::plan::Plan;
+use super::seal::Seal;
+use super::state::State;
 use super::view::{Member, View};
 use super::{Common, Told};
 use crate::dialect::lift::method_not_found;
@@ -94,6 +97,14 @@ impl Group {
     /// What the group says of itself.
     pub fn server(&self) -> Server {
         self.view.borrow().server.clone()
+    }
+
+    pub(super) fn holder(&self) -> &Arc<Holder> {
+        &self.common.holder
+    }
+
+    pub(super) fn seal(&self) -> &Seal {
+        &self.common.seal
     }
 
     /// What changes in the group, as it changes.
@@ -286,6 +297,19 @@ impl Group {
     }
 
     fn handle_now(self: &Arc<Self>, call: &Call) -> Replies {
+        if !may_ask(call) {
+            return self.route(call);
+        }
+        match State::of(self, call) {
+            Ok(None) => self.route(call),
+            Ok(Some(State::Held(id))) => forward::later(held::resume(Arc::clone(self), call.clone(), id)),
+            Ok(Some(State::Again)) => self.route(&carrying(call, None)),
+            Ok(Some(State::Upstream(own))) => self.route(&carrying(call, Some(own))),
+            Err(error) => error.into(),
+        }
+    }
+
+    fn route(self: &Arc<Self>, call: &Call) -> Replies {
         let view = self.view_for(call);
         if call.method.family().is_some_and(|family| !view.offers(family)) {
             return method_not_found(&call.method).into();
@@ -295,7 +319,7 @@ impl Group {
                 Method::Ping => Answer::result(Raw::empty()).into(),
                 Method::Discover => {
                     let hint = if view.is_settled() { DISCOVERY_HINT } else { EARLY_HINT };
-                    Answer::result(lower::discovery(&view.server, hint)).into()
+                    Answer::result(lower::discovery(&view.server_for(call.client.revision), hint)).into()
                 }
                 Method::Listen => self.listen(call, &view),
                 Method::SetLevel => self.set_level(call, &view),
@@ -313,7 +337,11 @@ impl Group {
             Route::ByUri => self.by_uri(call, &view).unwrap_or_else(Replies::from),
             Route::ByReference => self.by_reference(call, &view).unwrap_or_else(Replies::from),
             Route::Unknown => match view.only() {
-                Some(only) => self.pass_on(call.clone(), only),
+                // Tasks are another thing in each era.
+                Some(only) if call.method.is_of_tasks() && only.is_bridged_to(call.client.revision) => {
+                    method_not_found(&call.method).into()
+                }
+                Some(only) => self.pass_on(call, call.clone(), only),
                 None => method_not_found(&call.method).into(),
             },
         }
@@ -355,18 +383,18 @@ impl Group {
         let (member, own) = view
             .by_name(list, &name)
             .ok_or_else(|| ErrorObject::new(code::INVALID_PARAMS, format!("Unknown {what}: {name}")))?;
-        Ok(self.pass_on(with(call, &["name"], own), member))
+        Ok(self.pass_on(call, with(call, &["name"], own), member))
     }
 
     fn by_uri(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
         let uri = text(call, &["uri"])?;
         let (member, own) = view.by_uri(&uri).ok_or_else(|| no_resource(&uri))?;
-        Ok(self.pass_on(with(call, &["uri"], own), member))
+        Ok(self.pass_on(call, with(call, &["uri"], own), member))
     }
 
     fn by_reference(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
         if let Some(only) = view.only() {
-            return Ok(self.pass_on(call.clone(), only));
+            return Ok(self.pass_on(call, call.clone(), only));
         }
         let kind = text(call, &["ref", "type"])?;
         let key = match kind.as_str() {
@@ -385,7 +413,7 @@ impl Group {
             let nothing = Raw::constant(r#"{"completion":{"values":[]},"resultType":"complete"}"#);
             return Ok(Answer::result(nothing).into());
         }
-        Ok(self.pass_on(with(call, &["ref", key], own), member))
+        Ok(self.pass_on(call, with(call, &["ref", key], own), member))
     }
 
     /// A client chooses what is logged to it: every server that it has a connection to is told.
@@ -423,9 +451,16 @@ impl Group {
         Answer::result(Raw::empty()).into()
     }
 
-    /// Passes a call on to a member.
-    fn pass_on(self: &Arc<Self>, call: Call, member: &Member) -> Replies {
-        forward::call(self, call, member)
+    /// Passes a call on to a member, under the names that it knows.
+    fn pass_on(self: &Arc<Self>, call: &Call, renamed: Call, member: &Member) -> Replies {
+        let mut replies = forward::call(self, renamed, member);
+        if !may_ask(call) || member.upstream.spec().is_local() {
+            return replies;
+        }
+        match replies.take_ready() {
+            Some(answer) => answer.into(),
+            None => held::hold(self, call.clone(), replies),
+        }
     }
 
     /// A session tells something that its servers may want to know.
@@ -439,6 +474,21 @@ impl Group {
             }
         }
     }
+}
+
+/// Whether a call is of the per-request era and may end by asking for input.
+fn may_ask(call: &Call) -> bool {
+    !call.client.revision.facts().sessions
+        && matches!(call.method, Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead)
+}
+
+/// A call with the upstream's own state, or with none and no answers.
+fn carrying(call: &Call, own: Option<Raw>) -> Call {
+    let params = call.params.as_ref().map(|params| match own {
+        Some(own) => params.edit().set("requestState", own).finish(),
+        None => params.edit().remove("requestState").remove("inputResponses").finish(),
+    });
+    Call { params, ..call.clone() }
 }
 
 async fn set_levels(upstreams: &[Arc<Upstream>], session: u128, level: Level) {

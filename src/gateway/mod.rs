@@ -4,11 +4,13 @@
 mod cursor;
 mod forward;
 mod group;
+mod held;
 mod listen;
 mod names;
 mod plan;
 mod rename;
 mod seal;
+mod state;
 mod view;
 
 use std::collections::HashMap;
@@ -22,8 +24,10 @@ use tokio_util::sync::CancellationToken;
 use crate::exchange::Change;
 use crate::metrics::Metrics;
 use crate::upstream::{Spec, Upstream};
+use held::Holder;
 
 pub use group::Group;
+pub use held::Holding;
 pub use plan::{Filter, Naming, PAGE, Plan};
 pub use seal::Seal;
 pub use view::{Member, View};
@@ -46,9 +50,19 @@ struct Common {
     told: broadcast::Sender<Told>,
     seal: Seal,
     metrics: Arc<Metrics>,
+    holder: Arc<Holder>,
     closing: CancellationToken,
     /// Stands for the upstream where we answer ourselves.
     ourselves: Arc<str>,
+}
+
+/// What governs a gateway.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// How long calls to what is removed may take to finish.
+    pub drain: Duration,
+    /// What governs held calls.
+    pub holding: Holding,
 }
 
 /// What a gateway is to be.
@@ -86,8 +100,8 @@ pub struct Applied {
 const TOLD_WAITING: usize = 1024;
 
 impl Gateway {
-    /// A gateway of that layout. What is removed later may take `drain` to finish.
-    pub fn new(layout: &Layout, closing: CancellationToken, drain: Duration) -> Self {
+    /// A gateway of that layout.
+    pub fn new(layout: &Layout, settings: Settings, closing: CancellationToken) -> Self {
         let gateway = Self {
             groups: ArcSwap::default(),
             upstreams: Mutex::default(),
@@ -95,10 +109,11 @@ impl Gateway {
                 told: broadcast::Sender::new(TOLD_WAITING),
                 seal: Seal::random(),
                 metrics: Arc::default(),
+                holder: Arc::new(Holder::new(settings.holding)),
                 closing,
                 ourselves: "rialto".into(),
             },
-            drain,
+            drain: settings.drain,
         };
         gateway.apply(layout);
         gateway
@@ -124,6 +139,11 @@ impl Gateway {
     /// What changes in any group, as it changes.
     pub fn changes(&self) -> broadcast::Receiver<Told> {
         self.common.told.subscribe()
+    }
+
+    /// How many calls wait for answers from their clients.
+    pub fn held(&self) -> usize {
+        self.common.holder.count()
     }
 
     /// What is counted.

@@ -17,7 +17,7 @@ use super::rename::Rename;
 use super::seal::Seal;
 use crate::dialect::headers::{self, Mirror};
 use crate::dialect::lower::{self, CacheHint, Server};
-use crate::dialect::{Revision, meta};
+use crate::dialect::{Revision, meta, outgoing};
 use crate::protocol::method::Family;
 use crate::protocol::{ErrorObject, Raw, code};
 use crate::upstream::{List, Listed, Phase, State, Upstream};
@@ -76,6 +76,11 @@ impl Member {
     pub fn new(upstream: Arc<Upstream>, plan: &Plan) -> Self {
         let prefix = plan.prefixes().then(|| Arc::clone(upstream.name()));
         Self { state: upstream.state(), upstream, rename: Rename { prefix } }
+    }
+
+    /// Whether what a client of that revision says has to be translated across eras.
+    pub(super) fn is_bridged_to(&self, client: Revision) -> bool {
+        self.state.revision.is_some_and(|revision| revision.is_bridged_to(client))
     }
 
     /// Whether it is not there, or what it shows is not what it has now.
@@ -145,6 +150,16 @@ impl View {
         merged.print = print.finish();
         self.names[list as usize] = names;
         self.lists[list as usize] = merged;
+    }
+
+    /// What it says of itself to a client of that revision.
+    pub fn server_for(&self, client: Revision) -> Server {
+        let only = self.only().and_then(|only| only.state.revision);
+        let capabilities = match only {
+            Some(revision) => outgoing::offers(&self.server.capabilities, revision, client),
+            None => self.server.capabilities.clone(),
+        };
+        Server { capabilities, ..self.server.clone() }
     }
 
     /// Whether the group has a capability.

@@ -50,7 +50,7 @@ fn compact(raw: &Raw) -> Raw {
 /// here cannot be taken back.
 pub(super) async fn welcome(group: &Group, client: &Client) -> Raw {
     group.settle().await;
-    lower::handshake(&group.view().server, client.revision)
+    lower::handshake(&group.view().server_for(client.revision), client.revision)
 }
 
 /// Begins to answer a request in a session.

@@ -117,6 +117,8 @@ pub mod code {
     pub const INTERNAL_ERROR: i64 = -32603;
     /// The resource does not exist (handshake era).
     pub const RESOURCE_NOT_FOUND: i64 = -32002;
+    /// A person has to go to some address first (2025-11-25).
+    pub const URL_ELICITATION_REQUIRED: i64 = -32042;
     /// A mirrored header is missing, malformed, or does not agree with the body (2026-07-28).
     pub const HEADER_MISMATCH: i64 = -32020;
     /// The request needs a client capability that was not declared (2026-07-28).

@@ -168,6 +168,11 @@ impl Method {
         }
     }
 
+    /// Whether it is one of the methods that have to do with tasks.
+    pub fn is_of_tasks(&self) -> bool {
+        self.as_str().starts_with("tasks/")
+    }
+
     /// The member of `params` that the header `Mcp-Name` mirrors.
     pub fn name_member(&self) -> Option<&'static str> {
         match self {

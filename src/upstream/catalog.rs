@@ -181,6 +181,7 @@ impl Catalog {
                     Some(heard) => self.hear(&mut duty, heard),
                 },
                 reply = next_of(&mut duty.listening) => self.listened(&mut duty, reply),
+                () = self.shared.announcing.notified() => duty.announce(&self.shared.take_announced()),
                 () = self.shared.wanting.notified() => self.subscribe(&mut duty).await,
                 () = timer => self.do_what_is_due(&mut duty).await,
             }
@@ -203,10 +204,7 @@ impl Catalog {
     }
 
     fn notice(&self, duty: &mut Duty, notification: &Notification) {
-        for list in List::told_by(&notification.notice) {
-            duty.schedule(*list, Instant::now() + DEBOUNCE);
-            duty.announced[*list as usize] += 1;
-        }
+        duty.announce(List::told_by(&notification.notice));
         if notification.notice == Notice::ResourceUpdated {
             let uri = notification.params.as_ref().and_then(|params| params.get("uri"));
             if let Some(uri) = uri.as_ref().and_then(Raw::text) {
@@ -361,6 +359,14 @@ impl Catalog {
 }
 
 impl Duty {
+    /// Lists are others now, as the upstream says.
+    fn announce(&mut self, lists: &[List]) {
+        for list in lists {
+            self.schedule(*list, Instant::now() + DEBOUNCE);
+            self.announced[*list as usize] += 1;
+        }
+    }
+
     /// A list has to be read at some time, or sooner if that was said before.
     fn schedule(&mut self, list: List, at: Instant) {
         match self.due.iter_mut().find(|(due, _)| *due == list) {

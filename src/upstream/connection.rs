@@ -1,6 +1,6 @@
 //! A connection to an upstream: calls with their limits and their questions.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::dialect::lower::Server;
 use crate::dialect::outgoing::{self, Extras, InputRequired, Speaker};
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{Answer, Call, Caller, Client, Question, Replies, Reply, TRACE};
-use crate::protocol::{ErrorObject, Id, Method, Notification, Outcome, Raw, code};
+use crate::protocol::{ErrorObject, Id, Method, Notice, Notification, Outcome, Raw, code};
 
 /// A connection to an upstream.
 #[derive(Debug)]
@@ -37,6 +37,10 @@ pub struct Connection {
 const COME_BACK: Duration = Duration::from_millis(250);
 /// The longest of such waits.
 const COME_BACK_CAP: Duration = Duration::from_secs(5);
+/// How long a person may take at an address before the server is asked again, at first.
+const VISIT: Duration = Duration::from_secs(2);
+/// The longest of such waits.
+const VISIT_CAP: Duration = Duration::from_secs(30);
 /// How many pages of a list are read.
 const PAGES: usize = 100;
 
@@ -109,6 +113,8 @@ impl Connection {
             replies: None,
             queue: VecDeque::new(),
             asked: Vec::new(),
+            visited: HashSet::new(),
+            progress: f64::NEG_INFINITY,
             state: None,
             rounds: 0,
             asked_client: false,
@@ -223,7 +229,7 @@ impl Connection {
     /// The parameters as the server is to get them.
     fn params(&self, params: Option<&Raw>, call: &Call) -> Option<Raw> {
         let speaker = Speaker {
-            capabilities: call.client.capabilities.clone(),
+            capabilities: outgoing::capabilities(&call.client.capabilities, call.client.revision, self.revision),
             info: call.client.info.clone().unwrap_or_else(|| self.speaker.info.clone()),
         };
         let params = outgoing::params(params, self.revision, &speaker, &Extras { progress: None, level: call.level });
@@ -315,14 +321,26 @@ struct Conversation {
     params: Option<Raw>,
     replies: Option<Replies>,
     queue: VecDeque<Reply>,
-    /// Questions that were passed on, by key, and where their answers come.
-    asked: Vec<(String, oneshot::Receiver<Outcome>)>,
+    /// Questions that were passed on, and where their answers come.
+    asked: Vec<Asked>,
+    /// The addresses that somebody has agreed to go to.
+    visited: HashSet<String>,
+    /// How far the call has come, over all rounds.
+    progress: f64,
     state: Option<Raw>,
     rounds: u32,
     /// The client was asked something, and may take its time.
     asked_client: bool,
     refreshed: bool,
     end: Instant,
+}
+
+/// A question that was passed on.
+struct Asked {
+    key: String,
+    answered: oneshot::Receiver<Outcome>,
+    /// The address that it sends people to.
+    url: Option<String>,
 }
 
 impl Conversation {
@@ -348,9 +366,12 @@ impl Conversation {
                     }
                 }
                 Reply::Question(question) => {
+                    // However long the client takes does not count.
                     self.asked_client = true;
+                    self.end = Instant::now() + self.connection.settings.call_cap;
                     return Reply::Question(question);
                 }
+                Reply::Notice(notification) if !self.goes_on(&notification) => {}
                 notice @ Reply::Notice(_) => return notice,
             }
         }
@@ -415,12 +436,29 @@ impl Conversation {
         }
     }
 
+    /// Whether a notice may be passed on: progress that begins anew with a round has to catch up first.
+    fn goes_on(&mut self, notification: &Notification) -> bool {
+        let told = notification.params.as_ref().filter(|_| notification.notice == Notice::Progress);
+        let value = told.and_then(|params| params.get("progress")).and_then(|value| value.read::<f64>().ok());
+        let Some(value) = value else { return true };
+        let further = self.rounds == 0 || value > self.progress;
+        self.progress = self.progress.max(value);
+        further
+    }
+
     fn pass_on(&mut self, input: InputRequired) {
         self.state = input.state;
         for (key, method, params) in input.questions {
             let (answer, answered) = oneshot::channel();
-            self.queue.push_back(Reply::Question(Question { method, params, answer }));
-            self.asked.push((key, answered));
+            let url = params.as_ref().and_then(|params| params.get("url"));
+            let url = url.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned);
+            if url.as_ref().is_some_and(|url| self.visited.contains(url)) {
+                // Somebody is on the way there already; the server only has to be asked again later.
+                let _ = answer.send(Ok(Raw::constant(r#"{"action":"accept"}"#)));
+            } else {
+                self.queue.push_back(Reply::Question(Question { method, params, answer }));
+            }
+            self.asked.push(Asked { key, answered, url });
         }
     }
 
@@ -432,11 +470,19 @@ impl Conversation {
             // It only wants us to come back later.
             let wait = COME_BACK * 2u32.saturating_pow(self.rounds.saturating_sub(1));
             tokio::time::sleep(wait.min(COME_BACK_CAP)).await;
+        } else if asked.iter().all(|asked| asked.url.as_ref().is_some_and(|url| self.visited.contains(url))) {
+            let wait = VISIT * 2u32.saturating_pow(self.rounds.saturating_sub(2));
+            tokio::time::sleep(wait.min(VISIT_CAP)).await;
         }
         let mut answers = Vec::with_capacity(asked.len());
-        for (key, answered) in asked {
+        for Asked { key, answered, url } in asked {
             match tokio::time::timeout(self.connection.settings.call_cap, answered).await {
-                Ok(Ok(Ok(result))) => answers.push((key, result.edit().remove("_meta").finish())),
+                Ok(Ok(Ok(result))) => {
+                    let action = result.get("action");
+                    let agreed = action.as_ref().and_then(Raw::text).as_deref() == Some("accept");
+                    self.visited.extend(url.filter(|_| agreed));
+                    answers.push((key, result.edit().remove("_meta").finish()));
+                }
                 Ok(Ok(Err(error))) => {
                     return Err(Error::new(Kind::Protocol, format!("the client did not answer: {}", error.message())));
                 }

@@ -16,7 +16,8 @@ use super::connection::Connection;
 use super::lists::{self, List, Listed};
 use super::managed::back_off;
 use super::{Unsolicited, Upstream};
-use crate::dialect::outgoing::Speaker;
+use crate::dialect::Revision;
+use crate::dialect::outgoing::{self, Speaker};
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{Call, Principal, Question};
 use crate::protocol::method::Family;
@@ -177,8 +178,9 @@ impl Upstream {
 
     /// Who a server is to think that it speaks with: the client, with what we can pass on for it.
     fn speaker_for(&self, call: &Call) -> Speaker {
-        let mut capabilities = call.client.capabilities.clone();
-        if !self.spec.questions || call.audience.is_none() {
+        let to = self.state().revision.unwrap_or(Revision::NEWEST_HANDSHAKE);
+        let mut capabilities = outgoing::capabilities(&call.client.capabilities, call.client.revision, to);
+        if !self.spec.questions {
             capabilities = QUESTIONS.iter().fold(capabilities, |left, kind| left.edit().remove(*kind).finish());
         }
         Speaker { capabilities, info: call.client.info.clone().unwrap_or_else(|| self.speaker.info.clone()) }
@@ -332,10 +334,14 @@ impl Upstream {
         match said {
             Unsolicited::Question(question) => match outlet {
                 Some(outlet) => outlet.ask(question),
-                None => drop(question), // which says that nobody answers
+                None => question.abandon(),
             },
             Unsolicited::Notice(notification) => {
                 let lists = List::told_by(&notification.notice);
+                let Some(outlet) = outlet else {
+                    // Nobody has a session here: what one caller has changed, all see.
+                    return self.shared.announce(lists);
+                };
                 let same = match connection.filter(|_| !lists.is_empty()) {
                     Some(connection) => !self.read_own(lent, connection, lists).await,
                     None => false,
@@ -343,9 +349,7 @@ impl Upstream {
                 if same {
                     return; // everybody hears of it from the catalog
                 }
-                if let Some(outlet) = outlet {
-                    outlet.notice(notification);
-                }
+                outlet.notice(notification);
             }
             Unsolicited::Reopened => {
                 if let Some(connection) = connection {

@@ -63,6 +63,11 @@ impl Isolation {
 }
 
 impl Spec {
+    /// Whether it needs no connection, and asks nobody anything.
+    pub fn is_local(&self) -> bool {
+        matches!(self.kind, SpecKind::Elements(_) | SpecKind::Rest(_))
+    }
+
     /// Whether it is in this process and never changes.
     pub fn is_built_in(&self) -> bool {
         matches!(self.kind, SpecKind::Elements(_))

@@ -43,6 +43,10 @@ pub(super) struct Shared {
     wanted: Mutex<BTreeMap<Arc<str>, usize>>,
     /// Told when what is wanted becomes another.
     pub(super) wanting: Notify,
+    /// Lists that a connection lent to callers has said to be others.
+    announced: Mutex<Vec<List>>,
+    /// Told when there are some.
+    pub(super) announcing: Notify,
 }
 
 /// Somebody wants to hear of a resource, until this is dropped.
@@ -111,6 +115,8 @@ impl Shared {
             updates: broadcast::Sender::new(UPDATES_WAITING),
             wanted: Mutex::default(),
             wanting: Notify::new(),
+            announced: Mutex::default(),
+            announcing: Notify::new(),
         })
     }
 
@@ -134,6 +140,19 @@ impl Shared {
     pub(super) fn updated(&self, uri: Arc<str>) {
         // Nobody may be listening; that is no fault.
         let _ = self.updates.send(uri);
+    }
+
+    /// Lists are others, as a connection lent to callers has said.
+    pub(super) fn announce(&self, lists: &[List]) {
+        if !lists.is_empty() {
+            self.announced.lock().unwrap_or_else(PoisonError::into_inner).extend(lists);
+            self.announcing.notify_one();
+        }
+    }
+
+    /// The lists that were said to be others.
+    pub(super) fn take_announced(&self) -> Vec<List> {
+        std::mem::take(&mut *self.announced.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The resources that somebody wants to hear of.
