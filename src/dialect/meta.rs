@@ -37,6 +37,11 @@ pub fn claims(params: Option<&Raw>) -> bool {
     meta.is_some_and(|meta| meta.get(PROTOCOL_VERSION).is_some())
 }
 
+/// Whether a request of the per-request era asks for log messages.
+pub fn asks_for_logs(params: Option<&Raw>) -> bool {
+    params.and_then(|params| params.at(&["_meta", LOG_LEVEL])).is_some()
+}
+
 /// Reads `_meta`.
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::Unsolicited;
-use crate::dialect::Revision;
+use crate::dialect::{Revision, meta};
 use crate::error::{Error, Kind};
 use crate::exchange::{Answer, Question, Replies, Reply};
 use crate::protocol::{ErrorObject, Id, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code};
@@ -59,6 +59,8 @@ struct Waiting {
     revision: Revision,
     /// It stays open to hear of changes, and nothing else belongs to it.
     listens: bool,
+    /// Log messages may belong to it.
+    logs: bool,
 }
 
 /// Takes a call out of the table when nobody waits for it any more, and tells the upstream.
@@ -80,7 +82,7 @@ impl Duplex {
     pub(super) fn call(&self, method: Method, params: Option<Raw>, token: Option<Raw>, revision: Revision) -> Replies {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let params = match &token {
-            Some(_) => Some(crate::dialect::meta::with(params.as_ref(), "progressToken", Raw::of(&id))),
+            Some(_) => Some(meta::with(params.as_ref(), "progressToken", Raw::of(&id))),
             None => params,
         };
         self.send_request(id, &Request::new(id.into(), method, params), token, revision)
@@ -92,7 +94,8 @@ impl Duplex {
             return ErrorObject::new(code::INTERNAL_ERROR, "Internal error: a new queue is full").into();
         };
         let listens = request.method == Method::Listen;
-        let waiting = Waiting { replies, end, token, revision, listens };
+        let logs = !listens && (revision.facts().sessions || meta::asks_for_logs(request.params.as_ref()));
+        let waiting = Waiting { replies, end, token, revision, listens, logs };
         if let Err(error) = self.table.enter(id, waiting) {
             return error.into_object().into();
         }
@@ -168,7 +171,7 @@ impl Duplex {
             // In the per-request era news of changes name the request that asked for them.
             _ if self.subscribed(&notification) => {}
             // A log line does not say what it belongs to; with one call at work it is clear.
-            Notice::Message if self.only_call(|waiting| waiting.notice(notification.clone())) => {}
+            Notice::Message if self.only_call(|call| call.logs, |call| call.notice(notification.clone())) => {}
             _ => self.outside(Unsolicited::Notice(notification)),
         }
     }
@@ -197,11 +200,12 @@ impl Duplex {
             let _ = outgoing.send(Response::new(Some(id), outcome).encode()).await;
         });
         let mut question = Some(Question { method: request.method, params: request.params, answer });
-        self.only_call(|waiting| {
+        let ask = |call: &mut Waiting| {
             if let Some(question) = question.take() {
-                waiting.question(question);
+                call.question(question);
             }
-        });
+        };
+        self.only_call(|call| !call.listens, ask);
         if let Some(question) = question {
             self.outside(Unsolicited::Question(question));
         }
@@ -209,7 +213,7 @@ impl Duplex {
 
     /// Passes a notice on to the listen request that it names; false when it names none of ours.
     fn subscribed(&self, notification: &Notification) -> bool {
-        let id = crate::dialect::meta::subscription(notification.params.as_ref());
+        let id = meta::subscription(notification.params.as_ref());
         let Some(id) = id.as_ref().and_then(Id::from_raw).as_ref().and_then(number) else { return false };
         match self.table.lock().calls.get_mut(&id) {
             Some(waiting) => {
@@ -220,10 +224,10 @@ impl Duplex {
         }
     }
 
-    /// Does something to the one call at work; false when there is none, or more than one.
-    fn only_call(&self, act: impl FnOnce(&mut Waiting)) -> bool {
+    /// Does something to the one call at work that fits; false when there is none, or more than one.
+    fn only_call(&self, fits: impl Fn(&Waiting) -> bool, act: impl FnOnce(&mut Waiting)) -> bool {
         let mut state = self.table.lock();
-        let mut calls = state.calls.values_mut().filter(|waiting| !waiting.listens);
+        let mut calls = state.calls.values_mut().filter(|waiting| fits(waiting));
         match (calls.next(), calls.next()) {
             (Some(waiting), None) => {
                 act(waiting);
