@@ -1,5 +1,7 @@
 //! Logs, on standard error.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
@@ -24,8 +26,11 @@ pub fn is_filter(filter: &str) -> bool {
 pub fn start(filter: &str, format: LogFormat) -> Result<(), String> {
     let filter =
         EnvFilter::try_new(filter).map_err(|error| format!("the log filter {filter:?} cannot be read: {error}"))?;
-    let lines =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_span_events(FmtSpan::NONE);
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_span_events(FmtSpan::NONE);
     match format {
         LogFormat::Text => lines.try_init(),
         LogFormat::Json => lines.json().try_init(),

@@ -39,6 +39,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "dialect",
             "elements",
             "error",
+            "gateway",
             "inbound",
             "policy",
             "protocol",

@@ -12,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::app::{App, Reloader, Settings};
 use crate::config::{self, Config, Loaded};
 use crate::elements::SPOTLIGHT;
+use crate::gateway::Holding;
 use crate::policy::{Doors, Limits, Policy, Tokens};
 use crate::store::Retention;
 use crate::{inbound, session};
@@ -203,7 +204,12 @@ impl ServeArgs {
                 },
                 caller_headers: given(&self.caller_header, &config.access.caller_headers).to_vec(),
             },
-            holding: defaults.holding,
+            holding: Holding {
+                most: limits.held.unwrap_or(defaults.holding.most),
+                each: limits.held_each.unwrap_or(defaults.holding.each),
+                people: limits.answer_people.unwrap_or(defaults.holding.people),
+                programs: limits.answer_programs.unwrap_or(defaults.holding.programs),
+            },
             layout: config.layout(self.spotlight()?),
         })
     }

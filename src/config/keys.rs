@@ -186,6 +186,16 @@ pub(super) static LIMITS: Section = Section {
         key("session_idle", Kind::Duration(false, false), "After how long an unused session ends.")
             .default("\"15m\"")
             .example("\"5m\""),
+        key("held", Kind::Count(0, MANY), "Calls that may wait in all for answers from clients without a session.")
+            .default("10000")
+            .example("10"),
+        key("held_each", Kind::Count(0, MANY), "Such calls that one caller may have.").default("1000").example("5"),
+        key("answer_people", Kind::Duration(false, false), "How long a form or an address may take to be answered.")
+            .default("\"10m\"")
+            .example("\"5m\""),
+        key("answer_programs", Kind::Duration(false, false), "How long sampling or roots may take to be answered.")
+            .default("\"2m\"")
+            .example("\"1m\""),
         key("stream_after", Kind::Duration(true, false), "After how long a quiet call is answered with a stream.")
             .default("\"1s\"")
             .example("\"250ms\""),

@@ -103,6 +103,14 @@ pub struct Limits {
     pub event_age: Option<Duration>,
     /// After how long an unused session ends.
     pub session_idle: Option<Duration>,
+    /// Calls that may wait in all for answers from clients without a session.
+    pub held: Option<usize>,
+    /// Such calls that one caller may have.
+    pub held_each: Option<usize>,
+    /// How long a form or an address may take to be answered.
+    pub answer_people: Option<Duration>,
+    /// How long sampling or roots may take to be answered.
+    pub answer_programs: Option<Duration>,
     /// After how long a quiet call is answered with a stream.
     pub stream_after: Option<Duration>,
     /// After how long a quiet stream gets a comment.
