@@ -330,7 +330,7 @@ impl ServerHandler for Fixture {
     }
 
     async fn list_tools(&self, _: Option<PaginatedRequestParams>, _: Context) -> Result<ListToolsResult> {
-        result(json!({ "tools": tools(), "ttlMs": 1000, "cacheScope": "public" }))
+        result(json!({ "tools": tools(), "ttlMs": 100_000, "cacheScope": "public" }))
     }
 
     async fn call_tool(&self, request: CallToolRequestParams, context: Context) -> Result<CallToolResponse> {
@@ -338,7 +338,7 @@ impl ServerHandler for Fixture {
     }
 
     async fn list_resources(&self, _: Option<PaginatedRequestParams>, _: Context) -> Result<ListResourcesResult> {
-        result(json!({ "resources": resources(), "ttlMs": 2000, "cacheScope": "public" }))
+        result(json!({ "resources": resources(), "ttlMs": 200_000, "cacheScope": "public" }))
     }
 
     async fn list_resource_templates(
@@ -352,19 +352,20 @@ impl ServerHandler for Fixture {
             "description": "Says which one it is",
             "mimeType": "application/json",
         });
-        result(json!({ "resourceTemplates": [template], "ttlMs": 3000, "cacheScope": "public" }))
+        result(json!({ "resourceTemplates": [template], "ttlMs": 300_000, "cacheScope": "public" }))
     }
 
     async fn read_resource(&self, request: ReadResourceRequestParams, _: Context) -> Result<ReadResourceResponse> {
         let missing =
             || ErrorData::resource_not_found("there is no such resource", Some(json!({ "uri": request.uri })));
         let contents = contents(&request.uri).ok_or_else(missing)?;
-        let read: ReadResourceResult = result(json!({ "contents": contents, "ttlMs": 4000, "cacheScope": "private" }))?;
+        let read: ReadResourceResult =
+            result(json!({ "contents": contents, "ttlMs": 400_000, "cacheScope": "private" }))?;
         Ok(read.into())
     }
 
     async fn list_prompts(&self, _: Option<PaginatedRequestParams>, _: Context) -> Result<ListPromptsResult> {
-        result(json!({ "prompts": prompts(), "ttlMs": 5000, "cacheScope": "public" }))
+        result(json!({ "prompts": prompts(), "ttlMs": 500_000, "cacheScope": "public" }))
     }
 
     async fn get_prompt(&self, request: GetPromptRequestParams, context: Context) -> Result<GetPromptResponse> {

@@ -85,8 +85,13 @@ pub fn offers(able: &Raw, from: Revision, to: Revision) -> Raw {
     }
 }
 
+/// Whether a server has tasks, as the newest era has them.
+pub fn has_tasks(able: &Raw) -> bool {
+    able.at(&["extensions", TASKS]).is_some()
+}
+
 /// The extension that is tasks.
-const TASKS: &str = "io.modelcontextprotocol/tasks";
+pub const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// The parameters of a request as an upstream of that revision wants them: what belongs to the
 /// hop before is taken out, what this hop needs is put in, everything else stays as it came.

@@ -13,12 +13,14 @@ use super::cursor::Cursor;
 use super::forward;
 use super::held::{self, Holder};
 use super::plan::Plan;
+use super::rename::Rename;
 use super::seal::Seal;
 use super::state::State;
 use super::view::{Member, View};
 use super::{Common, Told};
 use crate::dialect::lift::method_not_found;
 use crate::dialect::lower::{self, CacheHint, Server};
+use crate::dialect::outgoing;
 use crate::exchange::{Answer, Audience, Call, Change, Replies};
 use crate::metrics::Ending;
 use crate::protocol::method::{Family, Route};
@@ -319,6 +321,9 @@ impl Group {
                 Method::Ping => Answer::result(Raw::empty()).into(),
                 Method::Discover => {
                     let hint = if view.is_settled() { DISCOVERY_HINT } else { EARLY_HINT };
+                    // What others say of themselves may depend on who asks.
+                    let public = view.members.iter().all(|member| member.upstream.spec().is_built_in());
+                    let hint = CacheHint { public, ..hint };
                     Answer::result(lower::discovery(&view.server_for(call.client.revision), hint)).into()
                 }
                 Method::Listen => self.listen(call, &view),
@@ -342,9 +347,32 @@ impl Group {
                     method_not_found(&call.method).into()
                 }
                 Some(only) => self.pass_on(call, call.clone(), only),
+                None if call.method.is_of_tasks() => self.by_task(call, &view).unwrap_or_else(Replies::from),
                 None => method_not_found(&call.method).into(),
             },
         }
+    }
+
+    /// A task is with the upstream that its id names.
+    fn by_task(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
+        let has_tasks = |member: &&Member| {
+            member.state.server.as_ref().is_some_and(|server| outgoing::has_tasks(&server.capabilities))
+        };
+        let able: Vec<&Member> = view
+            .members
+            .iter()
+            .filter(has_tasks)
+            .filter(|member| !member.is_bridged_to(call.client.revision))
+            .collect();
+        let Some(first) = able.first() else { return Err(method_not_found(&call.method)) };
+        let id = text(call, &["taskId"]).unwrap_or_default();
+        let named = Rename::task_in(&id).and_then(|(name, own)| {
+            let member = able.iter().find(|member| **member.upstream.name() == *name)?;
+            Some((*member, own))
+        });
+        // One that knows no such task says so best.
+        let (member, own) = named.unwrap_or((*first, id.as_str()));
+        Ok(self.pass_on(call, with(call, &["taskId"], own), member))
     }
 
     fn list(&self, call: &Call, view: &Arc<View>) -> Result<Replies, ErrorObject> {

@@ -19,6 +19,8 @@ use crate::upstream::List;
 pub struct Rename {
     /// What they begin with; nothing where they stay as they are.
     pub prefix: Option<Arc<str>>,
+    /// What the ids of tasks begin with; nothing where only one upstream can have them.
+    pub tasks: Option<Arc<str>>,
 }
 
 /// Who asks, in the `_meta` of a question.
@@ -56,8 +58,27 @@ impl Rename {
         item.edit().set("_meta", meta.edit().set("ui", ui).finish()).finish()
     }
 
+    /// The id of a task as clients see it.
+    fn with_task(&self, result: Raw) -> Raw {
+        let Some(prefix) = self.tasks.as_deref().filter(|_| memmem::find(result.as_bytes(), b"\"taskId\"").is_some())
+        else {
+            return result;
+        };
+        let id = result.get("taskId");
+        match id.as_ref().and_then(Raw::text) {
+            Some(id) => result.edit().set("taskId", Raw::of(&format!("{prefix}.{id}"))).finish(),
+            None => result,
+        }
+    }
+
+    /// The upstream that has a task, and its id there.
+    pub fn task_in(id: &str) -> Option<(&str, &str)> {
+        id.split_once('.')
+    }
+
     /// A result as clients see it.
     pub fn result(&self, method: &Method, result: Raw) -> Raw {
+        let result = if *method == Method::ToolsCall || method.is_of_tasks() { self.with_task(result) } else { result };
         if self.prefix.is_none() || memmem::find(result.as_bytes(), b"uri\"").is_none() {
             return result;
         }
@@ -164,7 +185,7 @@ mod tests {
     }
 
     fn files() -> Rename {
-        Rename { prefix: Some("files".into()) }
+        Rename { prefix: Some("files".into()), tasks: Some("files".into()) }
     }
 
     #[test]
@@ -190,6 +211,15 @@ mod tests {
             let untouched = raw(before);
             assert_eq!(Rename::default().result(&method, untouched.clone()), untouched);
         }
+    }
+
+    #[test]
+    fn tasks_say_whose_they_are() {
+        let created = raw(r#"{"resultType":"task","taskId":"t.1","status":"working"}"#);
+        let seen = files().result(&Method::ToolsCall, created.clone());
+        assert_eq!(seen.to_string(), r#"{"resultType":"task","taskId":"files.t.1","status":"working"}"#);
+        assert_eq!(Rename::task_in("files.t.1"), Some(("files", "t.1")));
+        assert_eq!(Rename::default().result(&Method::ToolsCall, created.clone()), created);
     }
 
     #[test]

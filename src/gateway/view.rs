@@ -75,7 +75,8 @@ impl Member {
     /// An upstream as it is now.
     pub fn new(upstream: Arc<Upstream>, plan: &Plan) -> Self {
         let prefix = plan.prefixes().then(|| Arc::clone(upstream.name()));
-        Self { state: upstream.state(), upstream, rename: Rename { prefix } }
+        let tasks = (plan.servers.len() > 1).then(|| Arc::clone(upstream.name()));
+        Self { state: upstream.state(), upstream, rename: Rename { prefix, tasks } }
     }
 
     /// Whether what a client of that revision says has to be translated across eras.
@@ -154,11 +155,12 @@ impl View {
 
     /// What it says of itself to a client of that revision.
     pub fn server_for(&self, client: Revision) -> Server {
-        let only = self.only().and_then(|only| only.state.revision);
-        let capabilities = match only {
-            Some(revision) => outgoing::offers(&self.server.capabilities, revision, client),
-            None => self.server.capabilities.clone(),
+        // Of several, only what is of the newest era is merged beyond what all eras have.
+        let revision = match self.only() {
+            Some(only) => only.state.revision.unwrap_or(client),
+            None => Revision::NEWEST,
         };
+        let capabilities = outgoing::offers(&self.server.capabilities, revision, client);
         Server { capabilities, ..self.server.clone() }
     }
 
@@ -406,6 +408,9 @@ fn ourselves(plan: &Plan) -> Raw {
 fn merged(known: &[(&str, &Server)], members: usize) -> Raw {
     let complete = known.len() == members;
     let mut capabilities = serde_json::Map::new();
+    if known.iter().any(|(_, server)| outgoing::has_tasks(&server.capabilities)) {
+        capabilities.insert("extensions".into(), json!({ outgoing::TASKS: {} }));
+    }
     for family in Family::ALL {
         let offered: Vec<Raw> =
             known.iter().filter_map(|(_, server)| server.capabilities.get(family.as_str())).collect();

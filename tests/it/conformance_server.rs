@@ -98,16 +98,19 @@ const BRIDGED: [Row; 6] = [
 ];
 
 /// Checks whose details tell of all that a group offers.
-const OVERVIEWS: [&str; 10] = [
+const OVERVIEWS: [&str; 13] = [
     "json-schema-2020-12-tool-found",
     "prompts-list",
     "resources-list",
+    "sep-2243-header-name-case-insensitive",
+    "sep-2243-header-name-case-insensitive#2",
     "sep-2575-discover-capabilities-match-handlers",
     "sep-2575-request-meta-client-info-optional",
     "sep-2575-server-declares-prompts-in-discover",
     "sep-2575-server-implements-discover",
     "server-initialize",
     "tools-list",
+    "tools-list-deterministic-order",
     "tools-name-format",
 ];
 
@@ -233,7 +236,6 @@ async fn check(rows: &[Row]) {
 }
 
 #[tokio::test]
-
 async fn the_verdict_through_rialto_is_that_of_the_fixture_alone() {
     check(&ROWS).await;
 }
@@ -405,12 +407,134 @@ fn what_changes_from_run_to_run_is_not_compared() {
             json!({ "eventId": "<eventId>", "data": { "id": 1, "result": { "nextCursor": "<nextCursor>" } } }),
         ),
         (
-            json!({ "headers": { "Date": "today", "content-type": "application/json", "mcp-session-id": "s" } }),
+            json!({ "headers": {
+                "Date": "today", "content-type": "application/json", "mcp-session-id": "s", "x-request-id": "r",
+            } }),
             json!({ "headers": { "content-type": "application/json", "mcp-session-id": "<mcp-session-id>" } }),
         ),
         (json!({ "ttlMs": 1000, "progress": 50 }), json!({ "ttlMs": 1000, "progress": 50 })),
     ] {
         assert_eq!(normalized(&value, url), expected);
+    }
+}
+
+#[test]
+fn a_stream_of_one_message_says_what_the_message_says() {
+    let url = "http://127.0.0.1:4000/mcp";
+    let message = json!({ "jsonrpc": "2.0", "id": 1, "result": { "n": 1.50 } });
+    for text in [
+        format!("data: {message}\n\n"),
+        format!("id: 0/0\nretry: 3000\ndata:\n\n: still here\n\nevent: message\nid: 1/0\ndata: {message}\n\n"),
+    ] {
+        assert_eq!(normalized(&json!({ "responseBody": text }), url), json!({ "responseBody": message }), "{text}");
+    }
+    for text in [
+        "".to_owned(),
+        "data:\n\n".to_owned(),
+        "data: text\n\n".to_owned(),
+        "Forbidden: no".to_owned(),
+        format!("data: {message}\n\ndata: {message}\n\n"),
+        format!("event: endpoint\ndata: {message}\n\n"),
+    ] {
+        let body = json!({ "responseBody": text });
+        assert_eq!(normalized(&body, url), body);
+    }
+    // It is the body that is looked into, and nothing else.
+    let other = json!({ "text": format!("data: {message}\n\n") });
+    assert_eq!(normalized(&other, url), other);
+}
+
+/// What differs between the details of two checks.
+fn differing(check: &str, one: Value, other: Value) -> Vec<String> {
+    let said = |details: Value| json!([{ "id": check, "status": "SUCCESS", "details": details }]);
+    shown(said(one), said(other), &[])
+}
+
+#[test]
+fn the_words_of_the_gateway_are_its_own() {
+    let error = |code: i64, message: &str| json!({ "error": { "code": code, "message": message } });
+    let own = error(-32601, "Method not found: ping");
+    assert_eq!(differing("a", error(-32601, "ping"), own.clone()), Vec::<String>::new());
+    // The code counts, and so do the words of a server.
+    assert_eq!(differing("a", error(-32600, "ping"), own), ["scenario / a: details.error.code: -32600 became -32601"]);
+    for other in [error(-32602, "Method not found: ping"), error(-32601, "no ping")] {
+        assert_eq!(differing("a", error(-32601, "ping"), other.clone()).len(), 1, "{other}");
+    }
+    assert_eq!(differing("a", error(-32602, "no such tool"), error(-32602, "no tool")).len(), 1);
+    // Of the data, what the protocol defines.
+    let error = |message: &str, data: Value| json!({ "error": { "code": -32022, "message": message, "data": data } });
+    let own = "Unsupported protocol version \"x\"";
+    let one = error("no", json!({ "supported": ["2026-07-28"], "requested": "x", "hint": 1 }));
+    let other = error(own, json!({ "supported": ["2026-07-28"], "requested": "x", "more": 1 }));
+    assert_eq!(differing("a", one.clone(), other), Vec::<String>::new());
+    for data in [json!({ "supported": [], "requested": "x" }), json!({ "supported": ["2026-07-28"] }), json!(null)] {
+        assert!(!differing("a", one.clone(), error(own, data.clone())).is_empty(), "{data}");
+    }
+    // In the words of a server, all of it.
+    let [one, other] = [json!({ "hint": 1 }), json!({})].map(|data| error("no", data));
+    assert_eq!(differing("a", one, other).len(), 1);
+}
+
+#[test]
+fn a_list_that_is_kept_may_be_kept_shorter() {
+    let hint = |ttl: u64| json!({ "ttlMs": ttl, "hasTtlMs": true, "cacheScope": "public" });
+    let list = |ttl: u64| json!({ "tools": [], "ttlMs": ttl });
+    let endpoint = |name: &str, ttl: u64| json!([{ "endpoint": name, "ttlMs": ttl }]);
+    for (check, one, other, same) in [
+        ("tools-list-caching-hints", hint(1000), hint(1), true),
+        ("tools-list-caching-hints", hint(1000), hint(0), false),
+        ("tools-list-caching-hints", hint(1000), hint(1001), false),
+        ("tools-list-caching-hints", hint(0), hint(1), false),
+        // What was read is passed on, and so is how long it may be kept.
+        ("resources-read-caching-hints", hint(1000), hint(999), false),
+        ("a", list(1000), list(10), true),
+        ("a", list(1000), list(0), false),
+        ("a", endpoint("tools/list", 1000), endpoint("tools/list", 10), true),
+        ("a", endpoint("resources/read", 1000), endpoint("resources/read", 10), false),
+        // A task lives as long as it is said to.
+        ("a", json!({ "taskId": "t", "ttlMs": 1000 }), json!({ "taskId": "t", "ttlMs": 999 }), false),
+        (
+            "a",
+            json!({ "capabilities": { "tools": {} }, "ttlMs": 2 }),
+            json!({ "capabilities": { "tools": {} }, "ttlMs": 1 }),
+            false,
+        ),
+    ] {
+        assert_eq!(differing(check, one.clone(), other.clone()).is_empty(), same, "{check}: {one} {other}");
+    }
+}
+
+#[test]
+fn what_was_not_read_is_not_compared() {
+    let answered = |status: u16, body: Value| json!({ "statusCode": status, "body": body });
+    let result = json!({ "jsonrpc": "2.0", "id": 1, "result": {} });
+    let null = Value::Null;
+    for (one, other, same) in [
+        (answered(200, null.clone()), answered(200, result.clone()), true),
+        // Nothing is to be read there.
+        (answered(202, null.clone()), answered(202, result.clone()), false),
+        (answered(200, null.clone()), answered(403, result.clone()), false),
+        (answered(200, null.clone()), answered(200, json!("text")), false),
+        // It was there, and is lost.
+        (answered(200, result.clone()), answered(200, null), false),
+        (json!({ "body": null }), json!({ "body": result }), false),
+    ] {
+        assert_eq!(differing("a", one.clone(), other.clone()).is_empty(), same, "{one} {other}");
+    }
+}
+
+#[test]
+fn how_often_the_suite_asks_for_a_task_is_not_compared() {
+    let verdict = |scenario: &str, messages: u32| {
+        let recorded = json!([{ "id": "a", "status": "SUCCESS", "details": { "messagesValidated": messages } }]);
+        let checks = verdict::checks(recorded.as_array().unwrap(), "http://127.0.0.1:4000/mcp");
+        Verdict { passed: true, text: String::new(), scenarios: [(scenario.to_owned(), checks)].into() }
+    };
+    for (scenario, one, other, same) in
+        [("tasks-lifecycle", 42, 44, true), ("tasks-lifecycle", 42, 0, false), ("tools-list", 42, 44, false)]
+    {
+        let found = differences(&verdict(scenario, one), &verdict(scenario, other), &[]);
+        assert_eq!(found.is_empty(), same, "{scenario} {one} {other}");
     }
 }
 
@@ -473,8 +597,17 @@ fn the_list_is_strict() {
     let narrow = parse(&format!("{entry}  placement: three\n")).unwrap();
     assert_eq!(faults(&there, &different, &narrow), Vec::<String>::new());
     assert_eq!(faults(&here, &[], &narrow), Vec::<String>::new());
+    let shaped = parse(&format!("{entry}  shape: handshake\n")).unwrap();
+    assert_eq!(faults(&here, &[], &shaped), Vec::<String>::new());
+    let several = entry.replace("  check: a\n", "  checks:\n    - a\n    - b\n");
+    let stale = ["rmcp both http alone 2025-11-25: scenario / b is listed, but the same"];
+    assert_eq!(faults(&here, &different, &parse(&several).unwrap()), stale);
     for wrong in [
         "- fixture: rmcp\n",
+        "    - a\n",
+        &format!("{entry}    - b\n"),
+        &several.replace("checks", "lists"),
+        &several.replace("    - a\n    - b\n", ""),
         "  check: a\n",
         "what\n",
         "- reason:\n",
@@ -483,4 +616,30 @@ fn the_list_is_strict() {
     ] {
         parse(wrong).unwrap_err();
     }
+}
+
+#[test]
+fn a_difference_has_its_places() {
+    let entry = |places: &str| {
+        let text = "- fixture: any\n  revision: any\n  scenario: scenario\n  check: a\n  reason: so\n  places:\n";
+        parse(&format!("{text}{places}")).unwrap().remove(0)
+    };
+    let check = |status: &str, details: Value| said(json!([{ "id": "a", "status": status, "details": details }]));
+    let one = check("SUCCESS", json!({ "n": 1, "m": 1 }));
+    let found = |other: Verdict| differences(&one, &other, &[]);
+    let here = row(Rmcp, Both, Http, Alone, HANDSHAKE);
+    let [n, m] = ["    - details.n\n", "    - details.m\n"];
+    let both = check("SUCCESS", json!({ "n": 2, "m": 2 }));
+    let both = found(both);
+    assert_eq!(faults(&here, &both, &[entry(&format!("{n}{m}"))]), Vec::<String>::new());
+    assert_eq!(faults(&here, &both, &[entry(n), entry(m)]), Vec::<String>::new());
+    // There is one more.
+    assert_eq!(faults(&here, &both, &[entry(n)]).len(), 1);
+    // There is one less.
+    let less = found(check("SUCCESS", json!({ "n": 2, "m": 1 })));
+    let stale = ["rmcp both http alone 2025-11-25: scenario / a: details.m is listed, but the same"];
+    assert_eq!(faults(&here, &less, &[entry(n), entry(m)]), stale);
+    // It is something else altogether.
+    let worse = found(check("FAILURE", json!({ "n": 2, "m": 1 })));
+    assert_eq!(faults(&here, &worse, &[entry(n)]).len(), 2);
 }

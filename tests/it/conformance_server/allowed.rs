@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::Row;
-use super::verdict::Difference;
+use super::verdict::{Difference, What};
 
 /// Stands for all fixtures, or all revisions.
 const ANY: &str = "any";
@@ -15,8 +15,12 @@ pub struct Allowed {
     fixture: String,
     revision: String,
     scenario: String,
-    check: String,
+    checks: Vec<String>,
     reason: String,
+    /// Where in the details of the checks; anywhere if none is named.
+    places: Vec<String>,
+    /// The rows of one shape of the fixture only.
+    shape: Option<String>,
     /// The rows of one transport to the fixture only.
     transport: Option<String>,
     /// The rows of one placement only.
@@ -29,12 +33,28 @@ pub fn listed() -> Vec<Allowed> {
     parse(&fs::read_to_string(file).unwrap()).unwrap_or_else(|fault| panic!("server-differences.yml: {fault}"))
 }
 
-/// Reads the list. It has entries of `key: value` lines and comments, and nothing else of YAML.
+/// Reads the list. It has entries of `key: value` lines, two keys that have a list below them, and
+/// comments, and nothing else of YAML.
 pub fn parse(text: &str) -> Result<Vec<Allowed>, String> {
     let mut entries: Vec<Allowed> = Vec::new();
+    let mut inside = None;
     for (number, line) in text.lines().enumerate() {
         let fault = |what: &str| format!("line {}: {what}: {line}", number + 1);
         if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(item) = line.strip_prefix("    - ") {
+            let entry = entries.last_mut().ok_or_else(|| fault("belongs to no entry"))?;
+            let items = match inside {
+                Some("checks:") => &mut entry.checks,
+                Some("places:") => &mut entry.places,
+                _ => return Err(fault("belongs to no list")),
+            };
+            items.push(item.trim().to_owned());
+            continue;
+        }
+        inside = line.strip_prefix("  ").filter(|key| ["checks:", "places:"].contains(key));
+        if inside.is_some() {
             continue;
         }
         let pair = match line.strip_prefix("- ") {
@@ -51,8 +71,12 @@ pub fn parse(text: &str) -> Result<Vec<Allowed>, String> {
             "fixture" => &mut entry.fixture,
             "revision" => &mut entry.revision,
             "scenario" => &mut entry.scenario,
-            "check" => &mut entry.check,
+            "check" => {
+                entry.checks.push(String::new());
+                &mut entry.checks[0]
+            }
             "reason" => &mut entry.reason,
+            "shape" => entry.shape.get_or_insert_default(),
             "transport" => entry.transport.get_or_insert_default(),
             "placement" => entry.placement.get_or_insert_default(),
             _ => return Err(fault("not a key that is known")),
@@ -63,7 +87,8 @@ pub fn parse(text: &str) -> Result<Vec<Allowed>, String> {
         *taken = value;
     }
     let incomplete = |entry: &&Allowed| {
-        [&entry.fixture, &entry.revision, &entry.scenario, &entry.check, &entry.reason].iter().any(|v| v.is_empty())
+        let said = [&entry.fixture, &entry.revision, &entry.scenario, &entry.reason];
+        entry.checks.is_empty() || said.iter().any(|value| value.is_empty())
     };
     match entries.iter().find(incomplete) {
         Some(entry) => Err(format!("something is missing: {entry:?}")),
@@ -74,11 +99,21 @@ pub fn parse(text: &str) -> Result<Vec<Allowed>, String> {
 /// What is wrong with a row: differences that are not listed, and listed ones that are not there.
 pub fn faults(row: &Row, found: &[Difference], list: &[Allowed]) -> Vec<String> {
     let list: Vec<&Allowed> = list.iter().filter(|entry| entry.speaks_of(row)).collect();
-    let unlisted = found.iter().filter(|difference| !list.iter().any(|entry| entry.is(difference)));
-    let stale = list.iter().filter(|entry| !found.iter().any(|difference| entry.is(difference)));
+    let unlisted = found.iter().filter(|difference| !is_listed(difference, &list));
     let unlisted = unlisted.map(|difference| format!("{row}: {difference}"));
-    let stale = stale.map(|entry| format!("{row}: {} / {} is listed, but the same", entry.scenario, entry.check));
-    unlisted.chain(stale).collect()
+    let stale = list.iter().flat_map(|entry| entry.stale(found));
+    unlisted.chain(stale.map(|stale| format!("{row}: {stale} is listed, but the same"))).collect()
+}
+
+/// Whether there is an entry for a difference, or one for each place of it.
+fn is_listed(difference: &Difference, list: &[&Allowed]) -> bool {
+    let entries: Vec<_> = list.iter().filter(|entry| entry.names(difference)).collect();
+    let in_place = |place: &String| entries.iter().any(|entry| entry.places.contains(place));
+    let in_places = match &difference.what {
+        What::Details(faults) => faults.iter().all(|fault| in_place(&fault.place)),
+        _ => false,
+    };
+    in_places || entries.iter().any(|entry| entry.places.is_empty())
 }
 
 impl Allowed {
@@ -87,11 +122,32 @@ impl Allowed {
         let is = |wanted: &str, is: &str| wanted == ANY || wanted == is;
         is(&self.fixture, row.fixture.name())
             && is(&self.revision, row.suite.revision)
+            && self.shape.as_deref().is_none_or(|shape| shape == row.shape.name())
             && self.transport.as_deref().is_none_or(|transport| transport == row.transport.name())
             && self.placement.as_deref().is_none_or(|placement| placement == row.placement.name())
     }
 
-    fn is(&self, difference: &Difference) -> bool {
-        self.scenario == difference.scenario && self.check == difference.check
+    fn names(&self, difference: &Difference) -> bool {
+        self.scenario == difference.scenario && self.checks.contains(&difference.check)
+    }
+
+    /// What it names that is not there.
+    fn stale(&self, found: &[Difference]) -> Vec<String> {
+        let mut stale = Vec::new();
+        for check in &self.checks {
+            let name = format!("{} / {check}", self.scenario);
+            let what = found.iter().find(|found| self.names(found) && found.check == *check).map(|found| &found.what);
+            let faults = match what {
+                None => {
+                    stale.push(name);
+                    continue;
+                }
+                Some(What::Details(faults)) => faults.as_slice(),
+                Some(_) => &[],
+            };
+            let same = self.places.iter().filter(|place| !faults.iter().any(|fault| fault.place == **place));
+            stale.extend(same.map(|place| format!("{name}: {place}")));
+        }
+        stale
     }
 }

@@ -39,7 +39,7 @@ const VOLATILE: [&str; 16] = [
     "taskId",
 ];
 /// Headers that belong to the hop and say nothing of what is answered.
-const OF_THE_HOP: [&str; 9] = [
+const OF_THE_HOP: [&str; 10] = [
     "cache-control",
     "connection",
     "content-length",
@@ -49,6 +49,8 @@ const OF_THE_HOP: [&str; 9] = [
     "transfer-encoding",
     "vary",
     "x-accel-buffering",
+    // The gateway's own name for a request, to be found again in its log.
+    "x-request-id",
 ];
 /// Things that are recognized by their form: `d` is a digit, `h` a hexadecimal one.
 const FORMS: [(&str, &str); 3] = [
@@ -56,6 +58,20 @@ const FORMS: [(&str, &str); 3] = [
     ("dddd-dd-ddTdd:dd:dd.dddZ", "<time>"),
     ("dddd-dd-ddTdd:dd:ddZ", "<time>"),
 ];
+/// How errors begin that the gateway answers without asking anybody, with their codes. What it goes on
+/// to say is for a person to read, and nobody's but its own. The words of all others have passed
+/// through it, and are compared.
+const OWN_WORDS: [(i64, &str); 5] = [
+    (-32020, "Header mismatch: "),
+    (-32022, "Unsupported protocol version "),
+    (-32600, "Forbidden: the host "),
+    (-32601, "Method not found: "),
+    (-32602, "Invalid params: `params._meta` needs "),
+];
+/// What the protocol defines of the `data` of an error. The rest is as free as the words.
+const DEFINED: [&str; 3] = ["requested", "requiredCapabilities", "supported"];
+/// The members of results that are lists, which the gateway keeps for as long as it is told to.
+const LISTS: [&str; 4] = ["prompts", "resourceTemplates", "resources", "tools"];
 /// Stands for all checks of a scenario.
 pub const WHOLE: &str = "all";
 /// How many differences inside one check are shown.
@@ -113,7 +129,14 @@ pub enum What {
     Missing,
     Added,
     Status(String),
-    Details(Vec<String>),
+    Details(Vec<Fault>),
+}
+
+/// A place in the details of a check, and what is not the same there.
+#[derive(Debug)]
+pub struct Fault {
+    pub place: String,
+    what: String,
 }
 
 // === impl Suite ===
@@ -222,7 +245,38 @@ fn member(key: &str, value: &Value, is_event: bool, url: &str) -> Option<Value> 
             Ok(message @ Value::Object(_)) => Some(normalized(&message, url)),
             _ => Some(plain(text, url).into()),
         },
+        // What is not JSON as a whole is recorded as text: a stream, for one. With one message in it,
+        // it says what that message would say by itself.
+        Value::String(text) if key == "responseBody" => match only_message(text) {
+            Some(message) => Some(normalized(&message, url)),
+            None => Some(plain(text, url).into()),
+        },
         value => Some(normalized(value, url)),
+    }
+}
+
+/// The message in a stream of events, if it has one and no other. An event without data is none: it is
+/// there to give an id.
+fn only_message(text: &str) -> Option<Value> {
+    let mut messages = Vec::new();
+    for event in text.split("\n\n").filter(|event| !event.trim().is_empty()) {
+        let mut data = Vec::new();
+        for line in event.lines().filter(|line| !line.is_empty()) {
+            match line.split_once(':')? {
+                ("data", value) => data.push(value.strip_prefix(' ').unwrap_or(value)),
+                ("event", value) if value.trim() != "message" => return None,
+                ("" | "event" | "id" | "retry", _) => {}
+                _ => return None,
+            }
+        }
+        let data = data.join("\n");
+        if !data.is_empty() {
+            messages.push(serde_json::from_str(&data).ok()?);
+        }
+    }
+    match <[Value; 1]>::try_from(messages) {
+        Ok([message @ Value::Object(_)]) => Some(message),
+        _ => None,
     }
 }
 
@@ -278,7 +332,7 @@ pub fn differences(alone: &Verdict, through: &Verdict, overviews: &[&str]) -> Ve
         for (name, check) in checks {
             let Some(other) = others.get(name) else { continue };
             let overview = overviews.contains(&name.as_str());
-            if let Some(what) = difference(check, other, overview) {
+            if let Some(what) = difference(scenario, name, check, other, overview) {
                 found.push(Difference { scenario: scenario.clone(), check: name.clone(), what });
             }
         }
@@ -293,54 +347,136 @@ fn unmatched<V>(ones: &BTreeMap<String, V>, others: &BTreeMap<String, V>) -> Vec
     missing.chain(added).collect()
 }
 
-fn difference(one: &Check, other: &Check, overview: bool) -> Option<What> {
+fn difference(scenario: &str, name: &str, one: &Check, other: &Check, overview: bool) -> Option<What> {
     if one.status != other.status {
         let why = other.seen["errorMessage"].as_str().or(one.seen["errorMessage"].as_str()).unwrap_or_default();
         return Some(What::Status(format!("{} became {}: {why}", one.status, other.status)));
     }
-    let mut faults = Vec::new();
-    compare("", &one.seen, &other.seen, overview, &mut faults);
-    (!faults.is_empty()).then_some(What::Details(faults))
+    let mut comparison = Comparison { scenario, check: name, overview, faults: Vec::new() };
+    comparison.values("", &one.seen, &other.seen);
+    (!comparison.faults.is_empty()).then_some(What::Details(comparison.faults))
 }
 
-fn compare(path: &str, one: &Value, other: &Value, overview: bool, faults: &mut Vec<String>) {
-    match (one, other) {
-        (Value::Object(ones), Value::Object(others)) => {
-            for (key, value) in ones {
-                match others.get(key) {
-                    Some(other) => compare(&format!("{path}.{key}"), value, other, overview, faults),
-                    None => faults.push(format!("{path}.{key} is missing; it was {}", short(value))),
+/// What is not the same inside a check.
+struct Comparison<'a> {
+    scenario: &'a str,
+    check: &'a str,
+    /// More is as good.
+    overview: bool,
+    faults: Vec<Fault>,
+}
+
+impl Comparison<'_> {
+    fn values(&mut self, path: &str, one: &Value, other: &Value) {
+        match (one, other) {
+            (Value::Object(ones), Value::Object(others)) => self.objects(path, ones, others),
+            (Value::Array(ones), Value::Array(others)) if self.overview => {
+                // All of them are there, in their order; others may be in between.
+                let mut others = others.iter();
+                for one in ones {
+                    if !others.any(|other| self.is_within(one, other)) {
+                        self.fault(path, format!(" misses {}, or has it elsewhere", short(one)));
+                    }
                 }
             }
-            for (key, value) in others.iter().filter(|(key, _)| !overview && !ones.contains_key(*key)) {
-                faults.push(format!("{path}.{key} was not there: {}", short(value)));
-            }
-        }
-        (Value::Array(ones), Value::Array(others)) if overview => {
-            // All of them are there, in their order; others may be in between.
-            let mut others = others.iter();
-            for one in ones {
-                if !others.any(|other| is_within(one, other)) {
-                    faults.push(format!("{path} misses {}, or has it elsewhere", short(one)));
+            (Value::Array(ones), Value::Array(others)) if ones.len() == others.len() => {
+                for (index, (one, other)) in ones.iter().zip(others).enumerate() {
+                    self.values(&format!("{path}[{index}]"), one, other);
                 }
             }
+            (Value::Number(one), Value::Number(other))
+                if self.overview && path.ends_with("Count") && one.as_f64() <= other.as_f64() => {}
+            (one, other) if one != other => self.fault(path, format!(": {} became {}", short(one), short(other))),
+            _ => {}
         }
-        (Value::Array(ones), Value::Array(others)) if ones.len() == others.len() => {
-            for (index, (one, other)) in ones.iter().zip(others).enumerate() {
-                compare(&format!("{path}[{index}]"), one, other, overview, faults);
+    }
+
+    fn objects(&mut self, path: &str, ones: &Map<String, Value>, others: &Map<String, Value>) {
+        for (key, value) in ones {
+            let path = format!("{path}.{key}");
+            match others.get(key) {
+                Some(other) if key == "error" && is_own(other) => self.own_errors(&path, value, other),
+                Some(other) if key == "ttlMs" && self.is_hint_of_list(ones) && is_left_of(other, value) => {}
+                Some(other) if key == "messagesValidated" && self.is_polling() && *value != 0 && *other != 0 => {}
+                Some(other) if key == "body" && is_unread(ones) && is_answer(other) => {}
+                Some(other) => self.values(&path, value, other),
+                None => self.fault(&path, format!(" is missing; it was {}", short(value))),
             }
         }
-        (Value::Number(one), Value::Number(other))
-            if overview && path.ends_with("Count") && one.as_f64() <= other.as_f64() => {}
-        (one, other) if one != other => faults.push(format!("{path}: {} became {}", short(one), short(other))),
-        _ => {}
+        let overview = self.overview;
+        for (key, value) in others.iter().filter(|(key, _)| !overview && !ones.contains_key(*key)) {
+            self.fault(&format!("{path}.{key}"), format!(" was not there: {}", short(value)));
+        }
+    }
+
+    /// Errors, of which the other is the gateway's own. The code counts, and what is defined of the data.
+    fn own_errors(&mut self, path: &str, one: &Value, other: &Value) {
+        let [one, other] = [one, other].map(|error| {
+            let mut error = error.clone();
+            if let Some(members) = error.as_object_mut() {
+                members.remove("message");
+                let data = members.remove("data");
+                let data = data.as_ref().and_then(Value::as_object).into_iter().flatten();
+                let defined = data.filter(|(key, _)| DEFINED.contains(&key.as_str()));
+                let defined: Map<_, _> = defined.map(|(key, value)| (key.clone(), value.clone())).collect();
+                members.insert("data".into(), defined.into());
+            }
+            error
+        });
+        self.values(path, &one, &other);
+    }
+
+    /// Whether an object has the hint on how long a list may be kept: the list itself, or what a check
+    /// says of it.
+    fn is_hint_of_list(&self, object: &Map<String, Value>) -> bool {
+        let is_list = || LISTS.iter().any(|list| object.get(*list).is_some_and(Value::is_array));
+        match object.get("endpoint").and_then(Value::as_str) {
+            Some(endpoint) => endpoint.ends_with("/list"),
+            None => is_list() || (object.contains_key("hasTtlMs") && self.check.ends_with("-list-caching-hints")),
+        }
+    }
+
+    /// Whether the suite asks until something is done. How often it does is a matter of time.
+    fn is_polling(&self) -> bool {
+        self.scenario.starts_with("tasks-")
+    }
+
+    fn is_within(&self, one: &Value, other: &Value) -> bool {
+        let mut comparison = Comparison { overview: true, faults: Vec::new(), ..*self };
+        comparison.values("", one, other);
+        comparison.faults.is_empty()
+    }
+
+    fn fault(&mut self, path: &str, what: String) {
+        self.faults.push(Fault { place: path.trim_start_matches('.').to_owned(), what });
     }
 }
 
-fn is_within(one: &Value, other: &Value) -> bool {
-    let mut faults = Vec::new();
-    compare("", one, other, true, &mut faults);
-    faults.is_empty()
+/// Whether an error is in the words of the gateway.
+fn is_own(error: &Value) -> bool {
+    let message = error["message"].as_str().unwrap_or_default();
+    OWN_WORDS.iter().any(|(code, words)| error["code"] == *code && message.starts_with(words))
+}
+
+/// Whether a time is what can be left of another: none of nothing, and some of anything else. A list
+/// that has been kept for a while may be kept that much shorter, and never longer.
+fn is_left_of(left: &Value, whole: &Value) -> bool {
+    match (left.as_u64(), whole.as_u64()) {
+        (Some(0), Some(0)) => true,
+        (Some(left), Some(whole)) => 0 < left && left <= whole,
+        _ => false,
+    }
+}
+
+/// Whether what was answered was not looked at. Some checks read JSON only, and have null for a stream
+/// or plain text; but with this status there is nothing to read.
+fn is_unread(answered: &Map<String, Value>) -> bool {
+    answered["body"].is_null() && answered.get("statusCode").is_some_and(|status| *status != 202)
+}
+
+/// Whether a body is one answer.
+fn is_answer(body: &Value) -> bool {
+    body["jsonrpc"] == "2.0" && (body.get("result").is_some() || body.get("error").is_some())
 }
 
 /// A value, cut off where it gets long.
@@ -362,7 +498,7 @@ impl fmt::Display for Difference {
             What::Added => write!(f, "was not there"),
             What::Status(change) => write!(f, "{change}"),
             What::Details(faults) => {
-                let shown = faults.iter().take(SHOWN).map(|fault| fault.trim_start_matches('.'));
+                let shown = faults.iter().take(SHOWN).map(|fault| format!("{}{}", fault.place, fault.what));
                 write!(f, "{}", shown.collect::<Vec<_>>().join("; "))?;
                 match faults.len().saturating_sub(SHOWN) {
                     0 => Ok(()),

@@ -138,12 +138,13 @@ function build(changed) {
         prompts: { listChanged },
         resources: { subscribe: true }
     };
+    // All different, and none runs out while it is looked at.
     const cacheHints = {
-        'tools/list': { ttlMs: 1000, cacheScope: 'public' },
-        'resources/list': { ttlMs: 2000, cacheScope: 'public' },
-        'resources/templates/list': { ttlMs: 3000, cacheScope: 'public' },
-        'resources/read': { ttlMs: 4000, cacheScope: 'private' },
-        'prompts/list': { ttlMs: 5000, cacheScope: 'public' }
+        'tools/list': { ttlMs: 100_000, cacheScope: 'public' },
+        'resources/list': { ttlMs: 200_000, cacheScope: 'public' },
+        'resources/templates/list': { ttlMs: 300_000, cacheScope: 'public' },
+        'resources/read': { ttlMs: 400_000, cacheScope: 'private' },
+        'prompts/list': { ttlMs: 500_000, cacheScope: 'public' }
     };
     const options = { capabilities, cacheHints, requestState: { verify: states.verify } };
     const server = new McpServer({ name: 'conformance-typescript', version: '1' }, options);
