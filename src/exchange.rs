@@ -101,6 +101,9 @@ pub trait Audience: fmt::Debug + Send + Sync {
     /// It hears of a resource no longer.
     fn unsubscribed(&self, uri: &str);
 
+    /// Whether it wants to hear of a resource under this very URI.
+    fn follows(&self, uri: &str) -> bool;
+
     /// A place for what the gateway remembers of it.
     fn shelf(&self) -> &Shelf;
 }

@@ -72,9 +72,6 @@ impl Reloader {
             tracing::warn!("these take effect after a restart: {}", later.join(", "));
         }
         let applied = inbound.gateway.apply(&config.layout(self.spotlight));
-        for group in &applied.closed {
-            inbound.sessions.close_group(group);
-        }
         tracing::info!(
             added = ?applied.added,
             changed = ?applied.changed,

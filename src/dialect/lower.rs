@@ -20,6 +20,15 @@ pub struct Server {
     pub instructions: Option<Raw>,
 }
 
+impl Server {
+    /// Whether it says that it tells when something changes.
+    pub fn tells_of_changes(&self) -> bool {
+        let tells = |path: &[&str]| self.capabilities.at(path).is_some_and(|flag| flag.as_bytes() == b"true");
+        let lists = ["tools", "prompts", "resources"].into_iter().any(|family| tells(&[family, "listChanged"]));
+        lists || tells(&["resources", "subscribe"])
+    }
+}
+
 /// How long a client may keep a result, and whether it may show it to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheHint {

@@ -8,8 +8,8 @@ use crate::upstream::List;
 pub(super) struct Cursor {
     /// On which list.
     pub list: List,
-    /// Of which state of the group.
-    pub epoch: u64,
+    /// With what on it: a list that is still, or again, the same goes on where it was left.
+    pub print: u64,
     /// After how many items.
     pub offset: u32,
 }
@@ -22,7 +22,7 @@ impl Cursor {
     pub(super) fn seal(self, seal: &Seal, group: &str) -> String {
         let mut bytes = Vec::with_capacity(LENGTH);
         bytes.push(self.list as u8);
-        bytes.extend_from_slice(&self.epoch.to_be_bytes());
+        bytes.extend_from_slice(&self.print.to_be_bytes());
         bytes.extend_from_slice(&self.offset.to_be_bytes());
         seal.close(&purpose(group), &bytes)
     }
@@ -32,7 +32,7 @@ impl Cursor {
         let bytes: [u8; LENGTH] = seal.open(&purpose(group), text)?.try_into().ok()?;
         Some(Self {
             list: List::ALL.into_iter().find(|list| *list as u8 == bytes[0])?,
-            epoch: u64::from_be_bytes(bytes[1..9].try_into().ok()?),
+            print: u64::from_be_bytes(bytes[1..9].try_into().ok()?),
             offset: u32::from_be_bytes(bytes[9..].try_into().ok()?),
         })
     }
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn cursors_come_back_and_cannot_be_made_up() {
         let seal = Seal::random();
-        let cursor = Cursor { list: List::Prompts, epoch: 7, offset: 3000 };
+        let cursor = Cursor { list: List::Prompts, print: 7, offset: 3000 };
         let text = cursor.seal(&seal, "research");
         assert_eq!(Cursor::open(&seal, "research", &text), Some(cursor));
         assert_eq!(Cursor::open(&seal, "other", &text), None);

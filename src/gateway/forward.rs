@@ -139,6 +139,11 @@ impl Forward {
                 passes.then(|| Reply::Notice(self.rename.notification(notification)))
             }
             Reply::Question(question) => {
+                if let Phase::Running(_, Some(borrowed)) = &self.phase
+                    && !borrowed.may_ask()
+                {
+                    return None; // dropping the question says that no answer will come
+                }
                 let question = admit(question, &self.upstream, &self.call.client)?;
                 Some(Reply::Question(self.rename.question(question)))
             }
@@ -285,9 +290,18 @@ impl Door {
 
 impl Outlet for Door {
     fn notice(&self, notification: Notification) {
-        if notification.notice != Notice::Message || logs(&notification, self.audience.level(), true) {
-            self.audience.tell(self.rename().notification(notification));
+        if notification.notice == Notice::Message && !logs(&notification, self.audience.level(), true) {
+            return;
         }
+        let renamed = self.rename().notification(notification.clone());
+        // A client that knows a resource by the upstream's own URI hears of it under that.
+        let follows = |told: &Notification| {
+            let uri = told.params.as_ref().and_then(|params| params.get("uri"));
+            uri.as_ref().and_then(Raw::text).is_some_and(|uri| self.audience.follows(&uri))
+        };
+        let updated = notification.notice == Notice::ResourceUpdated;
+        let as_it_is = updated && follows(&notification) && !follows(&renamed);
+        self.audience.tell(if as_it_is { notification } else { renamed });
     }
 
     fn ask(&self, question: Question) {

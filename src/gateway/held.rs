@@ -15,8 +15,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::group::{Group, invalid};
-use super::state::{self, State};
+use super::carried::{self, Carried};
+use super::group::Group;
+use super::route::invalid;
 use crate::dialect::{lower, questions};
 use crate::exchange::{Answer, Call, Principal, Question, Replies, Reply};
 use crate::protocol::{ErrorObject, Notice, Notification, Raw, code};
@@ -193,8 +194,8 @@ impl Attached {
             .iter()
             .map(|(key, question)| (key.clone(), questions::input_request(&question.method, question.params.as_ref())))
             .collect();
-        let id = state::random();
-        let sealed = State::Held(id).seal(&self.group, &self.call, patience);
+        let id = carried::random();
+        let sealed = Carried::Held(id).seal(&self.group, &self.call, patience);
         let wanted = CancellationToken::new();
         let waiting = wait(parked, wanted.clone(), Instant::now() + patience, Arc::clone(&holder), id);
         let slot = Slot { principal: self.call.caller.principal.clone(), wanted, parked: tokio::spawn(waiting) };
@@ -228,7 +229,7 @@ impl Attached {
             (format!("u{}", n + 1), request)
         };
         let asked: Vec<(String, Raw)> = asked.iter().enumerate().map(one).collect();
-        let sealed = State::Again.seal(&self.group, &self.call, self.group.holder().settings.people);
+        let sealed = Carried::Again.seal(&self.group, &self.call, self.group.holder().settings.people);
         Answer::result(lower::input_required(&asked, &sealed, &self.group.view().server))
     }
 }
@@ -240,7 +241,7 @@ impl Attached {
         memmem::find(result.as_bytes(), b"requestState")?;
         let asks = result.get("resultType").is_some_and(|kind| kind.text().as_deref() == Some("input_required"));
         let own = result.get("requestState").filter(|_| asks)?;
-        let sealed = State::Upstream(own).seal(&self.group, &self.call, state::LIFETIME);
+        let sealed = Carried::Upstream(own).seal(&self.group, &self.call, carried::LIFETIME);
         Some(result.edit().set("requestState", Raw::of(&sealed)).finish())
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::group::{Group, invalid};
+use super::group::Group;
+use super::route::invalid;
 use super::view::View;
 use crate::dialect::lift::method_not_found;
 use crate::dialect::lower;

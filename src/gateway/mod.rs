@@ -1,6 +1,7 @@
 //! The heart: which group serves an address, which upstream answers a call, and what all of them
 //! show together.
 
+mod carried;
 mod cursor;
 mod forward;
 mod group;
@@ -9,8 +10,8 @@ mod listen;
 mod names;
 mod plan;
 mod rename;
+mod route;
 mod seal;
-mod state;
 mod view;
 
 use std::collections::HashMap;
@@ -79,8 +80,8 @@ pub struct Layout {
 pub struct Told {
     /// The group's name.
     pub group: Arc<str>,
-    /// What changed.
-    pub change: Change,
+    /// What changed; nothing when the group is no more.
+    pub change: Option<Change>,
 }
 
 /// What another layout came to.
@@ -174,7 +175,6 @@ impl Gateway {
             });
         }
         let now = upstreams.clone();
-        drop(upstreams);
         let of_plan = |plan: &Plan| -> Vec<Arc<Upstream>> {
             let find = |name: &Arc<str>| now.iter().find(|upstream| upstream.name() == name).cloned();
             plan.servers.iter().filter_map(find).collect()
@@ -202,6 +202,10 @@ impl Gateway {
             applied.closed.push(Arc::clone(name));
         }
         self.groups.store(Arc::new(groups));
+        for group in &applied.closed {
+            // Nobody may be listening; that is no fault.
+            let _ = self.common.told.send(Told { group: Arc::clone(group), change: None });
+        }
         for upstream in before {
             if !applied.changed.contains(upstream.name()) {
                 applied.removed.push(Arc::clone(upstream.name()));

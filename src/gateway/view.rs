@@ -38,6 +38,10 @@ pub struct View {
     names: [Names; List::ALL.len()],
     lists: [Merged; List::ALL.len()],
     mirrors: HashMap<Box<str>, Vec<Mirror>>,
+    /// Which member has a resource, by the URI that the upstream knows it by.
+    own_uris: HashMap<Box<str>, usize>,
+    /// The same for templates.
+    own_templates: Vec<(Box<str>, usize)>,
     /// Names that two upstreams have, in words.
     pub collisions: Vec<String>,
 }
@@ -84,9 +88,11 @@ impl Member {
         self.state.revision.is_some_and(|revision| revision.is_bridged_to(client))
     }
 
-    /// Whether it is not there, or what it shows is not what it has now.
-    fn is_absent(&self) -> bool {
-        matches!(self.state.health.phase, Phase::Starting | Phase::Down)
+    /// Whether it is not there, or what it shows of a list is not what it has now.
+    fn is_absent(&self, list: List) -> bool {
+        let unknown = self.state.offers(list.family()) == Some(true) && self.state.list(list).is_none();
+        let troubled = unknown || self.state.troubles.contains_key(list.member());
+        troubled || matches!(self.state.health.phase, Phase::Starting | Phase::Down)
     }
 }
 
@@ -100,6 +106,8 @@ impl View {
             names: Default::default(),
             lists: Default::default(),
             mirrors: HashMap::new(),
+            own_uris: HashMap::new(),
+            own_templates: Vec::new(),
             collisions: Vec::new(),
             plan,
             members,
@@ -139,11 +147,18 @@ impl View {
                 }
                 print.write(given.as_bytes());
                 print.write(item.as_bytes());
-                if list == List::Tools {
-                    let mirrors = item.get("inputSchema").and_then(|schema| headers::mirrors(&schema).ok());
-                    if let Some(mirrors) = mirrors.filter(|mirrors| !mirrors.is_empty()) {
-                        self.mirrors.insert(given.clone(), mirrors);
+                match list {
+                    List::Tools => {
+                        let mirrors = item.get("inputSchema").and_then(|schema| headers::mirrors(&schema).ok());
+                        if let Some(mirrors) = mirrors.filter(|mirrors| !mirrors.is_empty()) {
+                            self.mirrors.insert(given.clone(), mirrors);
+                        }
                     }
+                    List::Prompts => {}
+                    List::Resources => {
+                        self.own_uris.entry(own.as_ref().into()).or_insert(n);
+                    }
+                    List::Templates => self.own_templates.push((own.as_ref().into(), n)),
                 }
                 merged.shown.push((n, m, given));
             }
@@ -188,7 +203,7 @@ impl View {
 
     /// The lists that are not the same in another view.
     pub fn differences(&self, other: &Self) -> Vec<List> {
-        let differs = |list: &List| self.lists[*list as usize].print != other.lists[*list as usize].print;
+        let differs = |list: &List| self.print(*list) != other.print(*list);
         List::ALL.into_iter().filter(differs).collect()
     }
 
@@ -240,16 +255,25 @@ impl View {
         self.by_own_uri(uri).map(|member| (member, uri))
     }
 
-    /// Who knows a URI as it is: whoever lists it, or has a template that it may come from.
+    /// Who knows a URI as it is: whoever lists it, or has a template that it may come from. What a
+    /// filter hides under the name that is shown is hidden under this one, too.
     fn by_own_uri(&self, uri: &str) -> Option<&Member> {
-        let has = |member: &&Member, list: List, fits: &dyn Fn(&str) -> bool| {
-            let items = member.state.list(list).map(|listed| listed.items.as_slice()).unwrap_or_default();
-            items.iter().any(|item| item.get(list.key()).as_ref().and_then(Raw::text).is_some_and(|own| fits(&own)))
+        let may_expand = |(template, member): &&(Box<str>, usize)| {
+            names::expands(template, uri) && self.plan.resources.passes(&self.members[*member].rename.uri(uri))
         };
-        let listed = self.members.iter().find(|member| has(member, List::Resources, &|own| own == uri));
-        listed.or_else(|| {
-            self.members.iter().find(|member| has(member, List::Templates, &|own| names::expands(own, uri)))
-        })
+        let listed = self.own_uris.get(uri).copied();
+        let member = listed.or_else(|| self.own_templates.iter().find(may_expand).map(|(_, member)| *member));
+        member.map(|member| &self.members[member])
+    }
+
+    /// Whether a URI as it is means what this upstream has.
+    pub(super) fn is_own_uri(&self, uri: &str, upstream: &Arc<Upstream>) -> bool {
+        self.by_own_uri(uri).is_some_and(|member| Arc::ptr_eq(&member.upstream, upstream))
+    }
+
+    /// Tells whether two lists are the same.
+    pub(super) fn print(&self, list: List) -> u64 {
+        self.lists[list as usize].print
     }
 
     /// A page of a list, in the shapes of a revision.
@@ -259,7 +283,8 @@ impl View {
     pub fn page(&self, list: List, offset: usize, to: Revision, seal: &Seal) -> Result<Raw, ErrorObject> {
         let merged = &self.lists[list as usize];
         let pages = merged.pages[to as usize].get_or_init(|| self.pages(list, to, seal));
-        let Some(page) = pages.get(offset / self.plan.page.max(1)) else {
+        let size = self.plan.page.max(1);
+        let Some(page) = pages.get(offset / size).filter(|_| offset.is_multiple_of(size)) else {
             return Err(ErrorObject::new(code::INVALID_PARAMS, "Invalid params: the list has no such page"));
         };
         if to.facts().sessions {
@@ -276,7 +301,7 @@ impl View {
         let now = Instant::now();
         let mut whole = CacheHint { ttl: u64::MAX, public: true };
         for member in &self.members {
-            if member.is_absent() {
+            if member.is_absent(list) {
                 whole.ttl = 0;
             }
             let Some(listed) = member.state.list(list) else { continue };
@@ -306,7 +331,7 @@ impl View {
                 return page;
             }
             let offset = u32::try_from(from + size).unwrap_or(u32::MAX);
-            let cursor = Cursor { list, epoch: self.epoch, offset }.seal(seal, &self.plan.name);
+            let cursor = Cursor { list, print: self.print(list), offset }.seal(seal, &self.plan.name);
             page.edit().set("nextCursor", Raw::of(&cursor)).finish()
         };
         (0..count).map(page).collect()
@@ -330,7 +355,7 @@ impl View {
         let absent: Vec<&str> = self
             .members
             .iter()
-            .filter(|member| member.is_absent())
+            .filter(|member| member.is_absent(list))
             .map(|member| member.upstream.name().as_ref())
             .collect();
         let only = self.only().and_then(|only| only.state.list(list));

@@ -28,7 +28,7 @@ pub use body::Body;
 
 use crate::admin::Admin;
 use crate::exchange::{Change, REQUEST_ID};
-use crate::gateway::{Gateway, Group};
+use crate::gateway::{Gateway, Group, Told};
 use crate::policy::{Limits, Policy};
 use crate::session::{Session, Sessions};
 use crate::shutdown::Shutdown;
@@ -258,14 +258,16 @@ impl Inbound {
     }
 }
 
-/// Passes the changes of groups on to their sessions.
+/// Passes the changes of groups on to their sessions, which end with their group.
 async fn publish(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
     use tokio::sync::broadcast::error::RecvError;
     let mut changes = gateway.changes();
     loop {
         match changes.recv().await {
-            Ok(told) => sessions.publish(&told.group, &told.change),
+            Ok(Told { group, change: Some(change) }) => sessions.publish(&group, &change),
+            Ok(Told { group, change: None }) => close_with(&sessions, &gateway, |name| *name == *group),
             Err(RecvError::Lagged(_)) => {
+                close_with(&sessions, &gateway, |_| true);
                 for group in gateway.groups() {
                     for change in [Change::Tools, Change::Prompts, Change::Resources] {
                         sessions.publish(group.name(), &change);
@@ -275,6 +277,11 @@ async fn publish(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
             Err(RecvError::Closed) => return,
         }
     }
+}
+
+/// Ends the sessions of some groups, if those are no more.
+fn close_with(sessions: &Sessions, gateway: &Gateway, concerns: impl Fn(&str) -> bool) {
+    sessions.close_where(|group| concerns(group) && gateway.group(Some(group)).is_none());
 }
 
 impl Default for Settings {

@@ -154,6 +154,17 @@ impl Method {
         }
     }
 
+    /// Whether a server may have something to ask or to log because of it. Whatever else runs beside
+    /// such a request, a list that is read say, what the server says is not about that.
+    pub fn converses(&self) -> bool {
+        match self {
+            Self::ToolsCall | Self::PromptsGet | Self::ResourcesRead | Self::Complete | Self::Other(_) => true,
+            Self::Initialize | Self::Ping | Self::Discover | Self::Listen | Self::SetLevel => false,
+            Self::ToolsList | Self::PromptsList | Self::ResourcesList | Self::TemplatesList => false,
+            Self::Subscribe | Self::Unsubscribe => false,
+        }
+    }
+
     /// The capability that a server must have for this method to exist.
     pub fn family(&self) -> Option<Family> {
         match self {

@@ -181,7 +181,7 @@ impl Session {
 
     fn hears(&self, change: &Change) -> bool {
         match change {
-            Change::Updated(uri) => self.lock().subscriptions.contains_key(uri.as_ref()),
+            Change::Updated(uri) => self.follows(uri),
             Change::Tools | Change::Prompts | Change::Resources => self.client.get().is_some(),
         }
     }
@@ -429,6 +429,10 @@ impl Audience for Session {
 
     fn unsubscribed(&self, uri: &str) {
         self.lock().subscriptions.remove(uri);
+    }
+
+    fn follows(&self, uri: &str) -> bool {
+        self.lock().subscriptions.contains_key(uri)
     }
 
     fn shelf(&self) -> &Shelf {

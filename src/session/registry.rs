@@ -132,9 +132,9 @@ impl Sessions {
         }
     }
 
-    /// Ends every session of a group.
-    pub fn close_group(&self, group: &str) {
-        for session in self.all().into_iter().filter(|session| *session.group == *group) {
+    /// Ends every session of some groups.
+    pub fn close_where(&self, ended: impl Fn(&str) -> bool) {
+        for session in self.all().into_iter().filter(|session| ended(&session.group)) {
             self.close(&session);
         }
     }

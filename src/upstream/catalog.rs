@@ -56,6 +56,8 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_secs(10);
 /// The least time between two readings that nobody asked for.
 const LEAST_TTL: Duration = Duration::from_secs(1);
+/// How long the lists wait for an upstream to say what it will tell of.
+const ACKNOWLEDGED: Duration = Duration::from_secs(1);
 /// How long after its end the call that tells of changes is made again.
 const LISTEN_AGAIN: Duration = Duration::from_secs(2);
 /// How many times that the wait may become when it ends again and again.
@@ -86,6 +88,10 @@ impl Catalog {
 
     fn note_health(&mut self) {
         let health = self.health.borrow_and_update().clone();
+        let state = self.shared.state();
+        if state.health == health && (state.settled || health.phase != Phase::Down) {
+            return; // it was only asked whether it is still there
+        }
         self.shared.change(|state| {
             if health.phase == Phase::Down {
                 state.settled = true;
@@ -137,7 +143,6 @@ impl Catalog {
             state.revision = Some(connection.revision());
             state.transport = connection.found().transport;
         });
-        let now = Instant::now();
         let mut duty = Duty {
             connection,
             due: Vec::new(),
@@ -150,7 +155,13 @@ impl Catalog {
         };
         let state = self.shared.state();
         if !duty.connection.revision().facts().sessions {
-            duty.listen_at = Some(now);
+            // Before any list is read, so that no change is missed between.
+            self.listen(&mut duty);
+            if duty.listening.is_some()
+                && let Ok(reply) = tokio::time::timeout(ACKNOWLEDGED, next_of(&mut duty.listening)).await
+            {
+                self.listened(&mut duty, reply);
+            }
         }
         let offered = |list: &List| state.offers(list.family()) == Some(true);
         for list in List::ALL.into_iter().filter(|list| !offered(list)) {

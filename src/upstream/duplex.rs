@@ -59,6 +59,8 @@ struct Waiting {
     revision: Revision,
     /// It stays open to hear of changes, and nothing else belongs to it.
     listens: bool,
+    /// What the server asks may belong to it.
+    converses: bool,
     /// Log messages may belong to it.
     logs: bool,
 }
@@ -94,8 +96,9 @@ impl Duplex {
             return ErrorObject::new(code::INTERNAL_ERROR, "Internal error: a new queue is full").into();
         };
         let listens = request.method == Method::Listen;
-        let logs = !listens && (revision.facts().sessions || meta::asks_for_logs(request.params.as_ref()));
-        let waiting = Waiting { replies, end, token, revision, listens, logs };
+        let converses = request.method.converses();
+        let logs = converses && (revision.facts().sessions || meta::asks_for_logs(request.params.as_ref()));
+        let waiting = Waiting { replies, end, token, revision, listens, converses, logs };
         if let Err(error) = self.table.enter(id, waiting) {
             return error.into_object().into();
         }
@@ -205,7 +208,7 @@ impl Duplex {
                 call.question(question);
             }
         };
-        self.only_call(|call| !call.listens, ask);
+        self.only_call(|call| call.converses, ask);
         if let Some(question) = question {
             self.outside(Unsolicited::Question(question));
         }

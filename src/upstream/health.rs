@@ -17,7 +17,7 @@ pub enum Phase {
 }
 
 /// How an upstream is, why, and since when.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// How it is.
     pub phase: Phase,

@@ -226,9 +226,9 @@ impl Http {
         }
         self.notify(&Notification::new(Notice::Initialized, None)).await?;
         let listening = self.listen();
-        if self.speaker.capabilities.entries().next().is_some() {
-            // Some servers ask on this stream even during a call, and lose what they ask before it
-            // is there. Others do not answer it before they have something to say.
+        if self.speaker.capabilities.entries().next().is_some() || introduction.server.tells_of_changes() {
+            // Some servers ask on this stream even during a call, and lose what they ask or tell before
+            // it is there. Others do not answer it before they have something to say.
             let _ = tokio::time::timeout(HEAD_START, listening).await;
         }
         Ok(introduction)
@@ -525,8 +525,10 @@ async fn listen(http: std::sync::Weak<Http>, answered: oneshot::Sender<()>) {
     let mut last: Option<String> = None;
     let mut wait = RETRY;
     let mut failures = 0;
+    let mut listened = false;
     loop {
         let Some(strong) = http.upgrade() else { return };
+        let generation = strong.lock().generation;
         let opened = strong.open_stream(last.as_deref(), QUIET).await;
         drop(strong);
         drop(answered.take());
@@ -534,17 +536,27 @@ async fn listen(http: std::sync::Weak<Http>, answered: oneshot::Sender<()>) {
             Ok(Some(events)) => events,
             Ok(None) => return, // it has none
             Err(error) => {
-                // A session that is gone is found out by the next call.
                 tracing::debug!(%error, "the listening stream could not be opened");
-                failures += 1;
-                if failures > RESUMES || !error.may_retry() {
+                // Where there was a stream and is none any more, the server has forgotten the session.
+                if error.kind() == Kind::Status(404) && listened {
+                    tokio::spawn(async move {
+                        let Some(http) = http.upgrade() else { return };
+                        if let Err(error) = http.reopen(generation).await {
+                            tracing::debug!(%error, "no new session could be opened");
+                        }
+                    });
+                    return; // the new session has a stream of its own
+                }
+                if !error.may_retry() {
                     return;
                 }
-                tokio::time::sleep(wait * failures).await;
+                failures += 1;
+                tokio::time::sleep((wait * failures).min(RETRY_CAP)).await;
                 continue;
             }
         };
         failures = 0;
+        listened = true;
         while let Ok(Some(event)) = events.next().await {
             let Some(http) = http.upgrade() else { return };
             wait = event.retry.map_or(wait, pause);

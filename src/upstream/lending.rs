@@ -3,25 +3,26 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
 use super::lists::{self, List, Listed};
-use super::managed::back_off;
+use super::managed::{self, back_off};
 use super::{Unsolicited, Upstream};
 use crate::dialect::Revision;
 use crate::dialect::outgoing::{self, Speaker};
 use crate::error::{Error, Kind, Result};
-use crate::exchange::{Call, Principal, Question};
+use crate::exchange::{Call, Change, Principal, Question};
 use crate::protocol::method::Family;
-use crate::protocol::{Level, Method, Notice, Notification, Raw};
+use crate::protocol::{Level, Method, Notification, Raw};
 
 /// Where things go that a server says to one client outside of its calls.
 pub trait Outlet: fmt::Debug + Send + Sync {
@@ -56,7 +57,11 @@ struct Lent {
     speaker: Speaker,
     connection: watch::Sender<Option<Arc<Connection>>>,
     /// Held while it is opened, so that one does it and the others wait.
-    opening: tokio::sync::Mutex<()>,
+    opening: Arc<tokio::sync::Mutex<()>>,
+    /// Its client is gone, and nothing may be opened for it any more.
+    over: AtomicBool,
+    /// Told when something is to be done that takes time.
+    chores: Notify,
     said: mpsc::Sender<Unsolicited>,
     /// How many calls use it.
     running: AtomicUsize,
@@ -72,8 +77,12 @@ struct Memory {
     used: Instant,
     level: Option<Level>,
     subscriptions: BTreeSet<Box<str>>,
-    /// The lists that this connection has said to be others.
+    /// The lists that are others on this connection than elsewhere.
     own: [Option<Arc<Listed>>; List::ALL.len()],
+    /// The lists that have to be looked at.
+    changed: [bool; List::ALL.len()],
+    /// The server has forgotten what it knew.
+    forgotten: bool,
 }
 
 /// A connection in use. Dropping it gives it back.
@@ -90,6 +99,11 @@ pub(super) struct Busy(Arc<AtomicUsize>);
 
 /// How many things that a server says by itself may wait.
 const SAID_WAITING: usize = 256;
+/// How long after a change the lists of one client are compared with those of the catalog, which
+/// hears of most changes, too, and has read its lists again by then.
+const SETTLE: Duration = Duration::from_millis(400);
+/// How long one who chooses what is logged waits for each server to know.
+const LEVEL_PATIENCE: Duration = Duration::from_secs(1);
 
 // === impl Lending ===
 
@@ -157,7 +171,9 @@ impl Upstream {
             lessee,
             speaker: self.speaker_for(call),
             connection: watch::Sender::new(None),
-            opening: tokio::sync::Mutex::default(),
+            opening: Arc::default(),
+            over: AtomicBool::new(false),
+            chores: Notify::new(),
             said,
             running: AtomicUsize::new(1),
             memory: Mutex::new(Memory {
@@ -165,6 +181,8 @@ impl Upstream {
                 level: None,
                 subscriptions: BTreeSet::new(),
                 own: Default::default(),
+                changed: Default::default(),
+                forgotten: false,
             }),
             epoch: AtomicU64::new(0),
             _permit: permit,
@@ -213,30 +231,38 @@ impl Upstream {
 
     /// Opens the connection, unless somebody else just did.
     async fn open(self: &Arc<Self>, lent: &Arc<Lent>) -> Result<Arc<Connection>> {
-        let opening = lent.opening.lock().await;
+        let opening = Arc::clone(&lent.opening).lock_owned().await;
         if let Some(connection) = lent.open_connection() {
             return Ok(connection);
         }
+        if lent.over.load(Ordering::Acquire) {
+            return Err(Error::new(Kind::Unreachable, "the client is gone"));
+        }
         self.check_wanted()?;
         self.check_reachable()?;
-        // In a task of its own: a caller that goes away must not leave it half done.
+        // In a task of its own, which holds the lock: a caller that goes away must not leave it half
+        // done, nor may it be closed before it is open.
         let (upstream, lent_too) = (Arc::clone(self), Arc::clone(lent));
         let revision = self.state().revision;
         let opened = tokio::spawn(async move {
+            let _opening = opening;
             let settings = super::Settings {
                 revision: upstream.spec.settings.revision.or(revision),
                 ..upstream.spec.settings.clone()
             };
-            let target = upstream.target()?;
-            let connection =
-                Connection::open(target, settings, lent_too.speaker.clone(), lent_too.said.clone()).await?;
+            let opening =
+                Connection::open(upstream.target()?, settings, lent_too.speaker.clone(), lent_too.said.clone());
+            let grace = upstream.spec.settings.grace;
+            let Some(opened) = managed::opened(opening, &upstream.stop, grace).await else {
+                return Err(Error::new(Kind::Unreachable, "the upstream was removed"));
+            };
+            let connection = opened?;
             lent_too.renew(&connection).await;
             lent_too.connection.send_replace(Some(Arc::clone(&connection)));
+            lent_too.look_again();
             Ok(connection)
         });
-        let opened = opened.await.unwrap_or_else(|_| Err(Error::new(Kind::Broken, "it could not be connected")));
-        drop(opening);
-        opened
+        opened.await.unwrap_or_else(|_| Err(Error::new(Kind::Broken, "it could not be connected")))
     }
 
     /// Hears what a server says to one client, and lets the connection go with the client.
@@ -253,7 +279,8 @@ impl Upstream {
                 None => self.idle(&lent).await,
             }
         };
-        tokio::pin!(gone);
+        let chores = self.do_chores(&lent, outlet.as_deref());
+        tokio::pin!(gone, chores);
         loop {
             let connection = connections.borrow_and_update().clone();
             let broke = async {
@@ -265,6 +292,7 @@ impl Upstream {
             tokio::select! {
                 () = &mut gone => break,
                 () = self.stop.cancelled() => break,
+                () = &mut chores => {}
                 _ = connections.changed() => {}
                 why = broke => {
                     tracing::info!(upstream = %self.spec.name, %why, "a connection of a client is lost");
@@ -274,10 +302,11 @@ impl Upstream {
                     }
                     self.tasks.spawn(Arc::clone(&self).bring_back(Arc::clone(&lent), outlet.clone()));
                 }
-                Some(said) = heard.recv() => self.hear(&lent, connection.as_ref(), said, outlet.as_deref()).await,
+                Some(said) = heard.recv() => lent.hear(said, outlet.as_deref()),
             }
         }
         self.lending.remove(&lent, true);
+        lent.over.store(true, Ordering::Release);
         // A connection that is being opened just now has to be closed, too.
         let _opening = lent.opening.lock().await;
         let connection = lent.connection.send_replace(None);
@@ -313,68 +342,60 @@ impl Upstream {
                 () = self.stop.cancelled() => return,
             }
             if self.open(&lent).await.is_ok() {
-                // What happened meanwhile was not told.
-                let missed: Vec<Box<str>> = lent.lock().subscriptions.iter().cloned().collect();
-                for uri in missed {
-                    let params = Raw::of(&json!({ "uri": uri }));
-                    outlet.notice(Notification::new(Notice::ResourceUpdated, Some(params)));
-                }
-                return;
+                return lent.tell_missed(Some(&*outlet));
             }
         }
     }
 
-    async fn hear(
-        &self,
-        lent: &Arc<Lent>,
-        connection: Option<&Arc<Connection>>,
-        said: Unsolicited,
-        outlet: Option<&dyn Outlet>,
-    ) {
-        match said {
-            Unsolicited::Question(question) => match outlet {
-                Some(outlet) => outlet.ask(question),
-                None => question.abandon(),
-            },
-            Unsolicited::Notice(notification) => {
-                let lists = List::told_by(&notification.notice);
-                let Some(outlet) = outlet else {
-                    // Nobody has a session here: what one caller has changed, all see.
-                    return self.shared.announce(lists);
-                };
-                let same = match connection.filter(|_| !lists.is_empty()) {
-                    Some(connection) => !self.read_own(lent, connection, lists).await,
-                    None => false,
-                };
-                if same {
-                    return; // everybody hears of it from the catalog
-                }
-                outlet.notice(notification);
+    /// Does what takes time, so that it holds up nothing that the server says. Never ends.
+    async fn do_chores(&self, lent: &Lent, outlet: Option<&dyn Outlet>) {
+        loop {
+            lent.chores.notified().await;
+            let forgotten = std::mem::take(&mut lent.lock().forgotten);
+            if let Some(connection) = lent.open_connection().filter(|_| forgotten) {
+                lent.renew(&connection).await;
+                lent.tell_missed(outlet);
             }
-            Unsolicited::Reopened => {
-                if let Some(connection) = connection {
-                    lent.renew(connection).await;
-                }
-            }
-        }
-    }
-
-    /// Reads the lists that a connection has said to be others now; false when they are what the
-    /// catalog has.
-    async fn read_own(&self, lent: &Arc<Lent>, connection: &Arc<Connection>, changed: &[List]) -> bool {
-        let mut differs = false;
-        for list in changed {
-            let Ok(listed) = lists::read(connection, *list).await else { continue };
-            let shared = self.state().list(*list).cloned();
-            let same = shared.is_some_and(|shared| shared.items == listed.items);
-            let mut memory = lent.lock();
-            let own = &mut memory.own[*list as usize];
-            if same && own.is_none() {
+            if lent.lock().changed == [false; List::ALL.len()] {
                 continue;
             }
-            differs = true;
-            *own = Some(Arc::new(listed));
-            drop(memory);
+            tokio::time::sleep(SETTLE).await;
+            let changed = std::mem::take(&mut lent.lock().changed);
+            if outlet.is_none() {
+                // Nobody has a session here: what one caller has changed, all see.
+                let lists: Vec<List> = List::ALL.into_iter().filter(|list| changed[*list as usize]).collect();
+                self.shared.announce(&lists);
+                continue;
+            }
+            let Some(connection) = lent.open_connection() else { continue };
+            let mut changes = Vec::new();
+            for list in List::ALL.into_iter().filter(|list| changed[*list as usize]) {
+                if self.read_own(lent, &connection, list).await {
+                    changes.push(list.change());
+                }
+            }
+            changes.dedup();
+            for change in changes {
+                if let Some(outlet) = outlet {
+                    outlet.notice(change.notification());
+                }
+            }
+        }
+    }
+
+    /// Reads a list that a connection has said to be another now; true when it is another than its
+    /// client has seen.
+    async fn read_own(&self, lent: &Lent, connection: &Arc<Connection>, list: List) -> bool {
+        let Ok(listed) = lists::read(connection, list).await else { return false };
+        let shared = self.state().list(list).cloned();
+        let same = |other: &Option<Arc<Listed>>| other.as_ref().is_some_and(|other| other.items == listed.items);
+        let is_shared = same(&shared);
+        let mut memory = lent.lock();
+        let own = &mut memory.own[list as usize];
+        // Everybody hears from the catalog what everybody sees.
+        let differs = if own.is_some() { !same(own) } else { !is_shared };
+        let before = std::mem::replace(own, (!is_shared).then(|| Arc::new(listed)));
+        if before.is_some() || own.is_some() {
             lent.epoch.fetch_add(1, Ordering::AcqRel);
         }
         differs
@@ -393,7 +414,8 @@ impl Upstream {
     pub fn tell(&self, session: u128, notification: &Notification) {
         let connection = self.lending.of_session(session).and_then(|lent| lent.open_connection());
         let Some(connection) = connection else { return };
-        let notification = notification.clone();
+        // What else a client writes beside the method and its parameters is not for the server.
+        let notification = Notification::new(notification.notice.clone(), notification.params.clone());
         tokio::spawn(async move {
             if let Err(error) = connection.notify(&notification).await {
                 tracing::debug!(%error, "a notice of a client was not taken");
@@ -406,7 +428,9 @@ impl Upstream {
         let Some(lent) = self.lending.of_session(session) else { return };
         lent.lock().level = Some(level);
         if let Some(connection) = lent.open_connection().filter(|_| self.logs()) {
-            choose(&connection, level).await;
+            // In a task of its own: one that does not answer holds up nobody for long.
+            let chosen = tokio::spawn(async move { choose(&connection, level).await });
+            let _ = tokio::time::timeout(LEVEL_PATIENCE, chosen).await;
         }
     }
 }
@@ -439,6 +463,53 @@ impl Lent {
 
     fn attributes(&self) -> bool {
         self.connection.borrow().as_ref().is_some_and(|connection| connection.attributes_questions())
+    }
+
+    /// Takes what a server says by itself. Never waits.
+    fn hear(&self, said: Unsolicited, outlet: Option<&dyn Outlet>) {
+        match said {
+            Unsolicited::Question(question) => match outlet {
+                Some(outlet) => outlet.ask(question),
+                None => question.abandon(),
+            },
+            Unsolicited::Notice(notification) => {
+                let lists = List::told_by(&notification.notice);
+                if !lists.is_empty() {
+                    return self.note_changed(lists);
+                }
+                if let Some(outlet) = outlet {
+                    outlet.notice(notification);
+                }
+            }
+            Unsolicited::Reopened => {
+                self.lock().forgotten = true;
+                self.look_again();
+            }
+        }
+    }
+
+    fn note_changed(&self, lists: &[List]) {
+        let mut memory = self.lock();
+        for list in lists {
+            memory.changed[*list as usize] = true;
+        }
+        drop(memory);
+        self.chores.notify_one();
+    }
+
+    /// Tells of every resource that was subscribed to: what happened meanwhile was not told.
+    fn tell_missed(&self, outlet: Option<&dyn Outlet>) {
+        let missed: Vec<Box<str>> = self.lock().subscriptions.iter().cloned().collect();
+        for (uri, outlet) in missed.iter().zip(std::iter::repeat(outlet).flatten()) {
+            outlet.notice(Change::Updated(uri.as_ref().into()).notification());
+        }
+    }
+
+    /// A new connection need not have the lists of its own that the one before had.
+    fn look_again(&self) {
+        let has_own = |list: &List| self.lock().own[*list as usize].is_some();
+        let own: Vec<List> = List::ALL.into_iter().filter(has_own).collect();
+        self.note_changed(&own);
     }
 
     /// Tells a new connection what the one before knew.
@@ -488,9 +559,10 @@ impl Borrowed {
         &self.connection
     }
 
-    /// Whether what the server says by itself reaches this caller alone.
-    pub fn is_own(&self) -> bool {
-        self.lent.is_some()
+    /// Whether a question on it is sure to be meant for this caller: it has the connection for itself,
+    /// or questions come as answers to its calls.
+    pub fn may_ask(&self) -> bool {
+        self.lent.is_some() || !self.connection.revision().facts().sessions
     }
 
     /// The session subscribed to a resource, or no longer does; a new connection is told.

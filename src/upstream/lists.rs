@@ -170,23 +170,26 @@ pub async fn read(connection: &Arc<Connection>, list: List) -> Result<Listed> {
         if list == List::Tools {
             page = connection.note_tools(&page);
         }
+        if !page.is_object() || page.get(list.member()).is_some_and(|items| !items.is_array()) {
+            return Err(wrong(format!("the answer to `{}` is no list", list.method())));
+        }
         bytes += page.as_bytes().len();
         let first = || Listed::empty(connection.revision(), envelope(list, &page), hint(&page));
         let all = listed.get_or_insert_with(first);
         all.add(list, &page, &mut seen);
         if all.items.len() > ITEMS || bytes > LIST_BYTES {
-            return Err(too_much(format!("the list has more than {ITEMS} items or {LIST_BYTES} bytes")));
+            return Err(wrong(format!("the list has more than {ITEMS} items or {LIST_BYTES} bytes")));
         }
         let next = page.get("nextCursor").filter(|cursor| !cursor.is_null());
         if next.is_none() || next == cursor {
-            return listed.take().ok_or_else(|| too_much("the list has no page".into()));
+            return listed.take().ok_or_else(|| wrong("the list has no page".into()));
         }
         cursor = next;
     }
-    Err(too_much(format!("the list has more than {PAGES} pages")))
+    Err(wrong(format!("the list has more than {PAGES} pages")))
 }
 
-fn too_much(why: String) -> Error {
+fn wrong(why: String) -> Error {
     Error::new(Kind::Protocol, why)
 }
 

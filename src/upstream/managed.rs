@@ -129,10 +129,8 @@ impl Keeper {
         let mut known: Option<Revision> = None;
         loop {
             let settings = Settings { revision: self.settings.revision.or(known), ..self.settings.clone() };
-            let opened = tokio::select! {
-                opened = Connection::open(&self.target, settings, self.speaker.clone(), self.unsolicited.clone()) => opened,
-                () = self.stop.cancelled() => return,
-            };
+            let opening = Connection::open(&self.target, settings, self.speaker.clone(), self.unsolicited.clone());
+            let Some(opened) = opened(opening, &self.stop, self.settings.grace).await else { return };
             match opened {
                 Ok(connection) => {
                     let opened_at = Instant::now();
@@ -234,6 +232,24 @@ impl Keeper {
             _ => Ok(()),
         }
     }
+}
+
+/// Waits for a connection that is being opened; nothing when it is not wanted any more. What is half
+/// open cannot be closed, so it is given a moment to become whole.
+pub(super) async fn opened(
+    opening: impl Future<Output = Result<Arc<Connection>>>,
+    stop: &CancellationToken,
+    grace: Duration,
+) -> Option<Result<Arc<Connection>>> {
+    tokio::pin!(opening);
+    tokio::select! {
+        opened = &mut opening => return Some(opened),
+        () = stop.cancelled() => {}
+    }
+    if let Ok(Ok(connection)) = tokio::time::timeout(grace, opening).await {
+        connection.close().await;
+    }
+    None
 }
 
 /// A wait that doubles with every failure, and is never the same for two who fail together.

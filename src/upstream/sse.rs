@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method as Verb, Uri};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Unsolicited;
@@ -16,6 +17,9 @@ use super::target::{Address, Settings};
 use super::web::{Web, is_media, resolve, same_origin, shown};
 use crate::error::{Error, Kind, Result};
 use crate::protocol::{Message, Response};
+
+/// How long a message waits for the one before it to be taken.
+const TURN: Duration = Duration::from_millis(500);
 
 /// A stream and the address to send to.
 #[derive(Debug)]
@@ -126,25 +130,39 @@ async fn write(
     mut messages: mpsc::Receiver<Bytes>,
     patience: Duration,
 ) {
+    let mut posts = JoinSet::new();
     while let Some(message) = messages.recv().await {
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let sent = web.send_to(&endpoint, Verb::POST, headers, message.clone(), patience).await;
-        let error = match sent {
-            Ok(response) if response.status().is_success() => continue,
-            Ok(response) => {
-                let status = response.status();
-                let body = web.read(response.into_body(), patience).await.unwrap_or_default();
-                web.refused(status, &body)
-            }
-            Err(error) => error,
-        };
-        // The request was not taken, so its answer will not come on the stream.
-        if let Ok(Message::Request(request)) = Message::parse(&message) {
-            duplex.take(Message::Response(Response::new(Some(request.id), Err(error.into_object()))));
-        } else {
-            tracing::debug!(%error, "a message was not taken");
+        let (done, taken) = oneshot::channel::<()>();
+        let (duplex, web, endpoint) = (Arc::clone(&duplex), Arc::clone(&web), endpoint.clone());
+        posts.spawn(async move {
+            let _done = done;
+            post(&duplex, &web, &endpoint, message, patience).await;
+        });
+        // Some servers take a request only when they have answered it; what they ask meanwhile could
+        // not be answered if everything else waited for that.
+        let _ = tokio::time::timeout(TURN, taken).await;
+        while posts.try_join_next().is_some() {}
+    }
+}
+
+async fn post(duplex: &Duplex, web: &Web, endpoint: &Uri, message: Bytes, patience: Duration) {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let sent = web.send_to(endpoint, Verb::POST, headers, message.clone(), patience).await;
+    let error = match sent {
+        Ok(response) if response.status().is_success() => return,
+        Ok(response) => {
+            let status = response.status();
+            let body = web.read(response.into_body(), patience).await.unwrap_or_default();
+            web.refused(status, &body)
         }
+        Err(error) => error,
+    };
+    // The request was not taken, so its answer will not come on the stream.
+    if let Ok(Message::Request(request)) = Message::parse(&message) {
+        duplex.take(Message::Response(Response::new(Some(request.id), Err(error.into_object()))));
+    } else {
+        tracing::debug!(%error, "a message was not taken");
     }
 }
 

@@ -44,7 +44,7 @@ async fn works(client: &Client) {
 }
 
 /// The processes that carry a marker in their environment.
-fn marked(marker: &str) -> Vec<u32> {
+pub fn marked(marker: &str) -> Vec<u32> {
     let wanted = format!("MARKER={marker}\0");
     let ids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     ids.filter(|id: &u32| {
@@ -58,7 +58,7 @@ fn marker(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
 
-async fn gone(marker: &str) {
+pub async fn gone(marker: &str) {
     until("its processes are gone", || marked(marker).is_empty()).await;
 }
 

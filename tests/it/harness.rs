@@ -219,6 +219,16 @@ impl Sending {
         (received.status, received.json().await)
     }
 
+    /// Sends, and takes the answer, however it comes: a slow one may come on a stream.
+    pub async fn answer(self) -> (u16, Value) {
+        let received = self.go().await;
+        let status = received.status;
+        match received.is_events() {
+            true => (status, received.events().rest().await.pop().expect("an answer")),
+            false => (status, received.json().await),
+        }
+    }
+
     pub async fn status(self) -> u16 {
         self.go().await.status
     }
@@ -341,7 +351,7 @@ impl<'r> Session<'r> {
     }
 
     pub async fn ask(&self, method: &str, params: Value) -> Value {
-        let (status, answer) = self.post(&request(7, method, params)).json().await;
+        let (status, answer) = self.post(&request(7, method, params)).answer().await;
         assert_eq!(status, 200, "{answer}");
         answer
     }

@@ -29,7 +29,7 @@ use crate::peers::{installed, source};
 
 /// A server of another make, and what it cannot do.
 #[derive(Clone, Copy)]
-struct Make {
+pub struct Make {
     interpreter: &'static str,
     script: &'static str,
     /// It speaks the newest era, too.
@@ -41,18 +41,19 @@ struct Make {
 }
 
 const NODE: &str = "node/node_modules/.bin/node";
-const PYTHON_1: Make = Make {
+pub const PYTHON_1: Make = Make {
     interpreter: "py1/bin/python",
     script: "python/server1.py",
     both_eras: false,
     subscriptions: true,
     forgotten: 404,
 };
-const PYTHON_2: Make = Make { interpreter: "py2/bin/python", script: "python/server2.py", both_eras: true, ..PYTHON_1 };
+pub const PYTHON_2: Make =
+    Make { interpreter: "py2/bin/python", script: "python/server2.py", both_eras: true, ..PYTHON_1 };
 const FASTMCP: Make =
     Make { interpreter: "fastmcp/bin/python", script: "python/fastmcp_server.py", subscriptions: false, ..PYTHON_2 };
-const TYPESCRIPT_2: Make = Make { interpreter: NODE, script: "node/server2.mjs", ..PYTHON_2 };
-const EVERYTHING: Make =
+pub const TYPESCRIPT_2: Make = Make { interpreter: NODE, script: "node/server2.mjs", ..PYTHON_2 };
+pub const EVERYTHING: Make =
     Make { interpreter: NODE, script: "node/everything.mjs", both_eras: false, subscriptions: true, forgotten: 400 };
 
 /// Found out, and every revision by name.
@@ -75,7 +76,7 @@ const CRASHING: [(Make, Revision); 5] = [
     (TYPESCRIPT_2, Revision::NEWEST_HANDSHAKE),
     (TYPESCRIPT_2, Revision::NEWEST),
 ];
-const CLOCK: &str = "test://clock";
+pub const CLOCK: &str = "test://clock";
 const ROOT: &str = "file:///somewhere";
 
 impl Make {
@@ -100,13 +101,13 @@ impl Make {
 }
 
 /// A server in a process of its own, at an address.
-struct Served {
+pub struct Served {
     address: SocketAddr,
     _child: Child,
 }
 
 impl Served {
-    async fn start(make: Make, arguments: &[&str]) -> Self {
+    pub async fn start(make: Make, arguments: &[&str]) -> Self {
         let (program, arguments) = make.command(arguments).await;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
@@ -126,19 +127,19 @@ impl Served {
         Self { address: ([127, 0, 0, 1], port).into(), _child: child }
     }
 
-    fn target(&self, path: &str) -> Target {
+    pub fn target(&self, path: &str) -> Target {
         Target::url(&format!("http://{}{path}", self.address)).unwrap()
     }
 }
 
 /// A command line whose process writes its id into a file before it becomes the server.
-struct Spawned {
-    target: Target,
+pub struct Spawned {
+    pub target: Target,
     note: PathBuf,
 }
 
 impl Spawned {
-    async fn new(make: Make, arguments: &[&str]) -> Self {
+    pub async fn new(make: Make, arguments: &[&str]) -> Self {
         static LAST: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = LAST.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let note = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("child-{}-{number}", std::process::id()));
@@ -149,7 +150,7 @@ impl Spawned {
     }
 
     /// Whether the process is still there.
-    fn runs(&self) -> bool {
+    pub fn runs(&self) -> bool {
         let id = std::fs::read_to_string(&self.note).expect("the child was started");
         let mut command = std::process::Command::new("kill");
         command.args(["-0", id.trim()]).stderr(Stdio::null()).status().unwrap().success()

@@ -8,13 +8,14 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::group::{Group, invalid};
+use super::group::Group;
+use super::route::invalid;
 use crate::exchange::Call;
 use crate::protocol::{ErrorObject, Raw};
 
 /// What a state says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum Carried {
     /// Go on with this held call.
     Held(u128),
     /// Make the call again.
@@ -30,7 +31,7 @@ const UPSTREAM: &str = "u.";
 /// How long an upstream's own state is taken; it may have a limit of its own.
 pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-impl State {
+impl Carried {
     /// As the client carries it.
     pub(super) fn seal(&self, group: &Group, call: &Call, lifetime: Duration) -> String {
         let end = now().saturating_add(lifetime.as_secs().saturating_add(1));
