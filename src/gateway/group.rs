@@ -15,7 +15,7 @@ use super::seal::Seal;
 use super::view::{Member, View};
 use super::{Common, Told};
 use crate::dialect::lower::Server;
-use crate::exchange::{Audience, Call, Change};
+use crate::exchange::{Call, Change};
 use crate::metrics::Ending;
 use crate::protocol::Method;
 use crate::upstream::{List, State, Upstream};

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::borrowed::{Borrowed, Claim};
 use super::connection::Connection;
 use super::lists::{self, List, Listed};
 use super::managed::{self, back_off};
@@ -36,7 +37,7 @@ pub trait Outlet: fmt::Debug + Send + Sync {
 
 /// Whom a connection is lent to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Lessee {
+pub(super) enum Lessee {
     /// A session.
     Session(u128),
     /// Whoever calls without a session, as long as they are the same and can do the same.
@@ -52,7 +53,7 @@ pub(super) struct Lending {
 
 /// A connection that is lent.
 #[derive(Debug)]
-struct Lent {
+pub(super) struct Lent {
     lessee: Lessee,
     speaker: Speaker,
     connection: watch::Sender<Option<Arc<Connection>>>,
@@ -73,10 +74,10 @@ struct Lent {
 
 /// What a new connection has to be told that the one before knew.
 #[derive(Debug)]
-struct Memory {
+pub(super) struct Memory {
     used: Instant,
     level: Option<Level>,
-    subscriptions: BTreeSet<Box<str>>,
+    pub(super) subscriptions: BTreeSet<Box<str>>,
     /// The lists that are others on this connection than elsewhere.
     own: [Option<Arc<Listed>>; List::ALL.len()],
     /// The lists that have to be looked at.
@@ -84,18 +85,6 @@ struct Memory {
     /// The server has forgotten what it knew.
     forgotten: bool,
 }
-
-/// A connection in use. Dropping it gives it back.
-#[derive(Debug)]
-pub struct Borrowed {
-    connection: Arc<Connection>,
-    lent: Option<Arc<Lent>>,
-    _busy: Busy,
-}
-
-/// Counts the calls at work.
-#[derive(Debug)]
-pub(super) struct Busy(Arc<AtomicUsize>);
 
 /// How many things that a server says by itself may wait.
 const SAID_WAITING: usize = 256;
@@ -222,7 +211,7 @@ impl Upstream {
             choose(&connection, level).await;
         }
         claim.0 = None;
-        Ok(Borrowed { connection, lent: Some(lent), _busy: self.busy() })
+        Ok(Borrowed::own(connection, lent, self.busy()))
     }
 
     fn logs(&self) -> bool {
@@ -453,7 +442,7 @@ fn asks(capabilities: &Raw) -> bool {
 // === impl Lent ===
 
 impl Lent {
-    fn lock(&self) -> MutexGuard<'_, Memory> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -529,73 +518,8 @@ impl Lent {
         }
     }
 
-    fn give_back(&self) {
+    pub(super) fn give_back(&self) {
         self.lock().used = Instant::now();
         self.running.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Gives a connection back that could not be used.
-struct Claim(Option<Arc<Lent>>);
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        if let Some(lent) = self.0.take() {
-            lent.give_back();
-        }
-    }
-}
-
-// === impl Borrowed ===
-
-impl Borrowed {
-    /// A connection that everybody uses.
-    pub(super) fn shared(connection: Arc<Connection>, busy: Busy) -> Self {
-        Self { connection, lent: None, _busy: busy }
-    }
-
-    /// The connection.
-    pub fn connection(&self) -> &Arc<Connection> {
-        &self.connection
-    }
-
-    /// Whether a question on it is sure to be meant for this caller: it has the connection for itself,
-    /// or questions come as answers to its calls.
-    pub fn may_ask(&self) -> bool {
-        self.lent.is_some() || !self.connection.revision().facts().sessions
-    }
-
-    /// The session subscribed to a resource, or no longer does; a new connection is told.
-    pub fn remember(&self, uri: &str, subscribed: bool) {
-        let Some(lent) = &self.lent else { return };
-        let mut memory = lent.lock();
-        if subscribed {
-            memory.subscriptions.insert(uri.into());
-        } else {
-            memory.subscriptions.remove(uri);
-        }
-    }
-}
-
-impl Drop for Borrowed {
-    fn drop(&mut self) {
-        if let Some(lent) = &self.lent {
-            lent.give_back();
-        }
-    }
-}
-
-// === impl Busy ===
-
-impl Busy {
-    pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(count))
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -4,6 +4,7 @@
 //! speaks; [`Target`] says where it is. What it says by itself, outside of any call, is
 //! [`Unsolicited`].
 
+mod borrowed;
 mod catalog;
 mod child;
 mod connect;
@@ -42,16 +43,18 @@ use crate::elements::Elements;
 use crate::error::{Error, Kind as Wrong, Result};
 use crate::exchange::{Call, Change, Question, Replies};
 use crate::protocol::{ErrorObject, Notification, Raw};
+use borrowed::Busy;
 use catalog::Catalog;
-use lending::{Busy, Lending};
+use lending::Lending;
 use rest::Rest;
 use state::Shared;
 
+pub use borrowed::Borrowed;
 pub use child::children;
 pub use connect::Found;
 pub use connection::Connection;
 pub use health::{Health, Phase};
-pub use lending::{Borrowed, Outlet, QUESTIONS};
+pub use lending::{Outlet, QUESTIONS};
 pub use lists::{List, Listed};
 pub use managed::Managed;
 pub use spec::{Isolation, Spec, SpecKind};
