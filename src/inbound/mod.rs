@@ -136,8 +136,13 @@ impl Inbound {
             self.policy.doors.origin_allowed(&origin)
         });
         let origin = origin.cloned();
+        let fits = self.settings.limits.admit_head(request.headers());
         let name = trace::name(request.headers_mut());
-        let mut response = self.dispatch(request, side, peer).await.unwrap_or_else(Problem::respond);
+        let served = match fits {
+            true => self.dispatch(request, side, peer).await,
+            false => Err(Problem::HeadTooLarge),
+        };
+        let mut response = served.unwrap_or_else(Problem::respond);
         response.headers_mut().insert(REQUEST_ID, name);
         cors::decorate(&mut response, origin);
         response
@@ -150,9 +155,6 @@ impl Inbound {
         peer: SocketAddr,
     ) -> Result<Response<Body>, Problem> {
         let (parts, body) = request.into_parts();
-        if !self.settings.limits.admit_head(&parts.headers) {
-            return Err(Problem::HeadTooLarge);
-        }
         let route = Route::of(parts.uri.path()).ok_or(Problem::NotFound)?;
         if matches!(route, Route::Health | Route::Ready | Route::Metrics | Route::Status) {
             return self.tell(&route, &parts, side, peer);
