@@ -3,6 +3,7 @@
 mod readings;
 mod status;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -20,12 +21,21 @@ pub struct Admin {
     shutdown: Shutdown,
     started: SystemTime,
     configuration: Mutex<Configuration>,
+    /// Whether it was ready once. What a reload adds after that is not waited for.
+    was_ready: AtomicBool,
 }
 
 impl Admin {
     /// Tells of this gateway, from now on.
     pub fn new(gateway: Arc<Gateway>, sessions: Arc<Sessions>, shutdown: Shutdown) -> Self {
-        Self { gateway, sessions, shutdown, started: SystemTime::now(), configuration: Mutex::default() }
+        Self {
+            gateway,
+            sessions,
+            shutdown,
+            started: SystemTime::now(),
+            configuration: Mutex::default(),
+            was_ready: AtomicBool::new(false),
+        }
     }
 
     /// A configuration was read, and taken or not.
@@ -41,8 +51,11 @@ impl Admin {
         if self.shutdown.is_draining() {
             return Err("shutting down\n");
         }
-        if self.gateway.groups().iter().any(|group| group.is_settling()) {
-            return Err("starting\n");
+        if !self.was_ready.load(Ordering::Relaxed) {
+            if self.gateway.groups().iter().any(|group| group.is_settling()) {
+                return Err("starting\n");
+            }
+            self.was_ready.store(true, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -147,6 +147,9 @@ impl Bound {
     /// The same, with a configuration that is read again when it changes.
     #[must_use]
     pub fn reloading(mut self, reloader: Option<Reloader>) -> Self {
+        if let Some(reloader) = &reloader {
+            reloader.introduce(&self.app.inbound.admin);
+        }
         self.reloader = reloader;
         self
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::admin::seconds;
+use crate::admin::{Admin, seconds};
 use crate::config::{self, Config, Loaded, Problem, Watcher};
 use crate::inbound::Inbound;
 
@@ -27,14 +27,19 @@ impl Reloader {
         Self { file, watcher, config, spotlight }
     }
 
-    /// Applies what changes, for as long as it is polled.
-    pub(super) async fn run(mut self, inbound: Arc<Inbound>) {
-        inbound.admin.configured(|now| {
+    /// Says which file is served.
+    pub(super) fn introduce(&self, admin: &Admin) {
+        admin.configured(|now| {
             now.file = Some(self.file.display().to_string());
             now.taken = Some(seconds(SystemTime::now()));
         });
+    }
+
+    /// Applies what changes, for as long as it is polled.
+    pub(super) async fn run(mut self, inbound: Arc<Inbound>) {
         // It may have changed between the first reading and the watch.
         if self.has_changed() {
+            self.watcher.catch_up().await;
             self.look_again(&inbound).await;
         }
         loop {

@@ -65,7 +65,7 @@ fn in_words(file: Option<&Path>, config: Option<&Config>, problems: &[Problem]) 
         return;
     };
     let listen = config.listen.map_or_else(|| "127.0.0.1:3001, the default".to_owned(), |listen| listen.to_string());
-    let admin = config.admin.map_or_else(|| "nowhere".to_owned(), |admin| admin.to_string());
+    let admin = config.admin.map_or_else(|| "on the same".to_owned(), |admin| admin.to_string());
     let callers: Vec<&str> = config.access.tokens.iter().map(|token| token.name.as_str()).collect();
     let callers = if callers.is_empty() { "anybody".to_owned() } else { format!("{}, by token", callers.join(", ")) };
     show::line(&match shown {

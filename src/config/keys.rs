@@ -247,7 +247,7 @@ const SETTINGS: &[Key] = &[
         Kind::Duration(false, true),
         "How often the lists of a server that tells of no changes are read again.",
     )
-    .default("\"off\"")
+    .default("\"1m\"")
     .example("\"5m\""),
     key("message_bytes", Kind::Size, "The largest message that is read from it.")
         .default("\"16MiB\"")

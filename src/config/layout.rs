@@ -7,6 +7,9 @@ use super::shape::{Config, Filter, Group, Server, ServerKind};
 use crate::gateway::{self, Layout, Plan};
 use crate::upstream::{Spec, SpecKind, rest};
 
+/// How often that happens which is switched off: once in thirty years.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+
 impl Config {
     /// The upstreams and groups; the resource of the built-in server that changes does so every
     /// `spotlight`.
@@ -31,7 +34,7 @@ fn spec(server: &Server, spotlight: Duration) -> Spec {
         isolation: server.isolation.unwrap_or_default(),
         connections: server.connections,
         idle: server.idle,
-        poll: server.poll.unwrap_or(defaults.poll),
+        poll: server.poll.unwrap_or(NEVER),
         stale: server.stale,
         questions: server.questions,
         contents: contents(&server.kind),
@@ -58,5 +61,24 @@ fn plan(group: &Group) -> Plan {
         resources: filter(&group.resources),
         page: group.page,
         ..Plan::new(&group.name, group.servers.iter().cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Format, parse};
+
+    #[test]
+    fn lists_are_polled_unless_that_is_off() {
+        for (line, poll) in
+            [("", Duration::from_secs(60)), ("poll = \"5m\"", Duration::from_secs(300)), ("poll = \"off\"", NEVER)]
+        {
+            let file = format!("[servers.a]\ncommand = \"x\"\n{line}");
+            let loaded = parse(&file, Path::new("rialto.toml"), Format::Toml, &|_| None).unwrap();
+            assert_eq!(loaded.config.layout(Duration::ZERO).upstreams[0].poll, poll, "{line}");
+        }
     }
 }

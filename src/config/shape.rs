@@ -17,7 +17,7 @@ use crate::upstream::{Isolation, Settings, Target, rest};
 pub struct Config {
     /// Where to listen.
     pub listen: Option<SocketAddr>,
-    /// Where to listen for administrators; nowhere when nothing is said.
+    /// Where to listen for administrators; where clients call when nothing is said.
     pub admin: Option<SocketAddr>,
     /// Where sessions and their events are kept.
     pub store: Store,
@@ -244,7 +244,7 @@ impl Server {
             isolation: None,
             connections: 256,
             idle: Duration::from_secs(300),
-            poll: None,
+            poll: Some(Duration::from_secs(60)),
             stale: Duration::from_secs(300),
             questions: true,
         }

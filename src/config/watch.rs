@@ -97,8 +97,7 @@ impl Watcher {
     pub async fn changed(&mut self) -> Trigger {
         loop {
             if self.asked {
-                // What is there now is what will be read.
-                self.look().await;
+                self.catch_up().await;
                 self.asked = false;
                 return Trigger::Signal;
             }
@@ -118,13 +117,15 @@ impl Watcher {
         }
     }
 
+    /// What is there now, even if that is nothing, is about to be read: only what differs from it is a
+    /// change.
+    pub async fn catch_up(&mut self) {
+        self.seen = self.found().await;
+    }
+
     /// Looks whether the content is another. A file that is away for now is not looked at.
     async fn look(&mut self) -> bool {
-        let files: Vec<PathBuf> = self.seen.keys().cloned().collect();
-        let look = move || files.into_iter().map(|file| (fingerprint(&file), file)).map(|(print, file)| (file, print));
-        let found = tokio::task::spawn_blocking(move || look().collect::<BTreeMap<_, _>>()).await;
-        self.watch_folders();
-        let found = found.unwrap_or_default();
+        let found = self.found().await;
         let differs = found.get(&self.path).is_some_and(Option::is_some) && found != self.seen;
         if differs {
             self.seen = found;
@@ -132,12 +133,23 @@ impl Watcher {
         differs
     }
 
+    /// What the files look like now.
+    async fn found(&mut self) -> BTreeMap<PathBuf, Option<u64>> {
+        let files: Vec<PathBuf> = self.seen.keys().cloned().collect();
+        let look = move || files.into_iter().map(|file| (fingerprint(&file), file)).map(|(print, file)| (file, print));
+        let found = tokio::task::spawn_blocking(move || look().collect::<BTreeMap<_, _>>()).await;
+        self.watch_folders();
+        found.unwrap_or_else(|_| self.seen.clone())
+    }
+
     /// Watches the folders where the files are, and where they really are if they are links.
     fn watch_folders(&mut self) {
         let Some(system) = &mut self.system else { return };
         let mut folders = BTreeSet::new();
         for file in self.seen.keys() {
-            folders.insert(folder_of(file));
+            // By its real name: two names of one folder are one watch, and letting go of one would end both.
+            let folder = folder_of(file);
+            folders.insert(std::fs::canonicalize(&folder).unwrap_or(folder));
             folders.extend(std::fs::canonicalize(file).ok().map(|file| folder_of(&file)));
         }
         for gone in self.folders.difference(&folders) {
@@ -260,6 +272,20 @@ mod tests {
         folder.write("rialto.toml", "four");
         file_changed(&mut watcher).await;
         assert!(!watcher.look().await, "and is told once");
+    }
+
+    #[tokio::test]
+    async fn one_that_was_away_is_watched_by_whatever_name() {
+        let folder = Folder::new();
+        folder.write("rialto.toml", "one");
+        let path = folder.0.join("..").join(folder.0.file_name().unwrap()).join("rialto.toml");
+        let mut watcher = deaf(&path);
+        fs::remove_file(&path).unwrap();
+        tokio::time::timeout(PATIENCE, watcher.happened.recv()).await.expect("the removal is heard of");
+        assert!(!watcher.look().await);
+        while watcher.happened.try_recv().is_ok() {}
+        folder.write("rialto.toml", "two");
+        file_changed(&mut watcher).await;
     }
 
     #[tokio::test]

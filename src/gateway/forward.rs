@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use http::HeaderValue;
 use memchr::memmem;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -12,7 +13,7 @@ use super::rename::Rename;
 use super::view::Member;
 use crate::dialect::questions;
 use crate::error::{Error, Kind};
-use crate::exchange::{Answer, Audience, Call, Client, Question, Replies, Reply};
+use crate::exchange::{Answer, Audience, Call, Client, Question, Replies, Reply, TRACE};
 use crate::metrics::Ending;
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
 use crate::upstream::{Borrowed, Outlet, QUESTIONS, Upstream};
@@ -74,7 +75,7 @@ impl Forward {
     fn new(group: &Arc<Group>, call: Call, member: &Member, subscribes: Option<String>) -> Self {
         Self {
             group: Arc::clone(group),
-            call,
+            call: traced(unasked(call, &member.upstream)),
             upstream: Arc::clone(&member.upstream),
             rename: member.rename.clone(),
             phase: Phase::Start,
@@ -232,6 +233,34 @@ impl Drop for Forward {
             self.note(Ending::Cancelled);
         }
     }
+}
+
+/// A call of a client that cannot be asked anything, if the upstream may not ask.
+fn unasked(mut call: Call, upstream: &Upstream) -> Call {
+    if !upstream.spec().questions {
+        let mut client = (*call.client).clone();
+        for kind in QUESTIONS {
+            client.capabilities = client.capabilities.edit().remove(kind).finish();
+        }
+        call.client = Arc::new(client);
+    }
+    call
+}
+
+/// A call whose headers tell the trace that its message does, for upstreams that read it there.
+fn traced(mut call: Call) -> Call {
+    let told = call.params.as_ref().filter(|params| memmem::find(params.as_bytes(), b"\"traceparent\"").is_some());
+    let Some(meta) = told.and_then(|params| params.get("_meta")) else { return call };
+    let mut caller = (*call.caller).clone();
+    for name in TRACE {
+        let value = meta.get(name);
+        let value = value.as_ref().and_then(Raw::text).and_then(|text| HeaderValue::from_str(&text).ok());
+        if let Some(value) = value {
+            caller.headers.insert(name, value);
+        }
+    }
+    call.caller = Arc::new(caller);
+    call
 }
 
 /// Whether a result says that the tool failed.

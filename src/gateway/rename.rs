@@ -79,7 +79,15 @@ impl Rename {
     /// A result as clients see it.
     pub fn result(&self, method: &Method, result: Raw) -> Raw {
         let result = if *method == Method::ToolsCall || method.is_of_tasks() { self.with_task(result) } else { result };
-        if self.prefix.is_none() || memmem::find(result.as_bytes(), b"uri\"").is_none() {
+        if self.prefix.is_none() {
+            return result;
+        }
+        if memmem::find(result.as_bytes(), b"\"inputRequests\"").is_some()
+            && let Some(questions) = result.get("inputRequests")
+        {
+            return result.edit().set("inputRequests", self.questions(&questions)).finish();
+        }
+        if memmem::find(result.as_bytes(), b"uri\"").is_none() {
             return result;
         }
         match method {
@@ -140,9 +148,30 @@ impl Rename {
 
     /// A question as clients see it: where several upstreams may ask, it says which one does.
     pub fn question(&self, question: Question) -> Question {
-        let Some(prefix) = self.prefix() else { return question };
-        let params = question.params.clone().unwrap_or_else(Raw::empty);
-        let params = match question.method.as_str() {
+        match self.asked(question.method.as_str(), question.params.as_ref()) {
+            Some(params) => Question { params: Some(params), ..question },
+            None => question,
+        }
+    }
+
+    /// The questions of a result that asks for input, likewise.
+    fn questions(&self, questions: &Raw) -> Raw {
+        let mut edit = questions.edit();
+        for (key, question) in questions.entries() {
+            let method = question.get("method");
+            let method = method.as_ref().and_then(Raw::text).unwrap_or_default();
+            if let Some(params) = self.asked(&method, question.get("params").as_ref()) {
+                edit = edit.set(key, question.edit().set("params", params).finish());
+            }
+        }
+        edit.finish()
+    }
+
+    /// The parameters of a question, where they are others for clients.
+    fn asked(&self, method: &str, params: Option<&Raw>) -> Option<Raw> {
+        let prefix = self.prefix()?;
+        let params = params.cloned().unwrap_or_else(Raw::empty);
+        let params = match method {
             "elicitation/create" => {
                 let message = params.get("message");
                 let message = message.as_ref().and_then(Raw::text).unwrap_or_default();
@@ -156,11 +185,11 @@ impl Rename {
                 let edit = if all { edit.set("includeContext", Raw::constant(r#""none""#)) } else { edit };
                 each(&edit.finish(), "messages", |message| self.message(message))
             }
-            _ => return question,
+            _ => return None,
         };
         let meta = params.get("_meta").unwrap_or_else(Raw::empty);
         let meta = meta.edit().set(ASKED_BY, Raw::of(&json!(prefix))).finish();
-        Question { params: Some(params.edit().set("_meta", meta).finish()), ..question }
+        Some(params.edit().set("_meta", meta).finish())
     }
 }
 
@@ -255,5 +284,11 @@ mod tests {
         );
         let sampled = ask("sampling/createMessage", r#"{"includeContext":"allServers","messages":[]}"#);
         assert!(sampled.contains(r#""includeContext":"none""#), "{sampled}");
+        // The same in a result that asks for input.
+        let result = r#"{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"Sure?"}}},"requestState":"s"}"#;
+        let asked = files().result(&Method::ToolsCall, raw(result));
+        let params = asked.at(&["inputRequests", "q", "params"]).unwrap();
+        assert_eq!(params.to_string(), r#"{"message":"[files] Sure?","_meta":{"rialto/server":"files"}}"#);
+        assert_eq!(asked.get("requestState").unwrap().to_string(), r#""s""#);
     }
 }

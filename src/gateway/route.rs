@@ -92,9 +92,9 @@ impl Group {
                 self.note(&self.common.ourselves, &call.method, begun, ending);
                 listed.unwrap_or_else(Replies::from)
             }
-            Route::ByName => self.by_name(call, &view).unwrap_or_else(Replies::from),
-            Route::ByUri => self.by_uri(call, &view).unwrap_or_else(Replies::from),
-            Route::ByReference => self.by_reference(call, &view).unwrap_or_else(Replies::from),
+            Route::ByName => self.by_name(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
+            Route::ByUri => self.by_uri(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
+            Route::ByReference => self.by_reference(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
             Route::Unknown => match view.only() {
                 // Tasks are another thing in each era.
                 Some(only) if call.method.is_of_tasks() && only.is_bridged_to(call.client.revision) => {
@@ -105,6 +105,12 @@ impl Group {
                 None => method_not_found(&call.method).into(),
             },
         }
+    }
+
+    /// Answers that a call goes nowhere.
+    fn refuse(&self, call: &Call, error: ErrorObject) -> Replies {
+        self.note(&self.common.ourselves, &call.method, Instant::now(), Ending::Error);
+        error.into()
     }
 
     /// A task is with the upstream that its id names.

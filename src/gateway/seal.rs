@@ -4,10 +4,15 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{ChaCha20Poly1305, Key, Nonce};
+use sha2::{Digest, Sha256};
 
 /// Seals what clients carry for us.
 #[derive(Clone)]
-pub struct Seal(ChaCha20Poly1305);
+pub struct Seal {
+    cipher: ChaCha20Poly1305,
+    /// Makes nonces of what is sealed, where the same has to look the same.
+    marker: [u8; 32],
+}
 
 /// Bytes of a nonce.
 const NONCE: usize = 12;
@@ -19,8 +24,10 @@ impl Seal {
     /// When the system has no randomness to give; nothing would be safe without it.
     pub fn random() -> Self {
         let mut key = [0; 32];
+        let mut marker = [0; 32];
         getrandom::fill(&mut key).expect("the system gives randomness");
-        Self(ChaCha20Poly1305::new(&Key::from(key)))
+        getrandom::fill(&mut marker).expect("the system gives randomness");
+        Self { cipher: ChaCha20Poly1305::new(&Key::from(key)), marker }
     }
 
     /// Seals bytes for a purpose.
@@ -30,8 +37,23 @@ impl Seal {
     pub fn close(&self, purpose: &str, bytes: &[u8]) -> String {
         let mut nonce = [0; NONCE];
         getrandom::fill(&mut nonce).expect("the system gives randomness");
+        self.close_with(nonce, purpose, bytes)
+    }
+
+    /// Seals bytes for a purpose so that the same bytes look the same each time.
+    pub fn close_alike(&self, purpose: &str, bytes: &[u8]) -> String {
+        let mut hash = Sha256::new();
+        for part in [&self.marker, purpose.as_bytes(), &[0], bytes] {
+            hash.update(part);
+        }
+        let mut nonce = [0; NONCE];
+        nonce.copy_from_slice(&hash.finalize()[..NONCE]);
+        self.close_with(nonce, purpose, bytes)
+    }
+
+    fn close_with(&self, nonce: [u8; NONCE], purpose: &str, bytes: &[u8]) -> String {
         let payload = Payload { msg: bytes, aad: purpose.as_bytes() };
-        let sealed = self.0.encrypt(&Nonce::from(nonce), payload).expect("a short text can be sealed");
+        let sealed = self.cipher.encrypt(&Nonce::from(nonce), payload).expect("a short text can be sealed");
         let mut out = nonce.to_vec();
         out.extend_from_slice(&sealed);
         URL_SAFE_NO_PAD.encode(out)
@@ -42,7 +64,7 @@ impl Seal {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (nonce, sealed) = bytes.split_at_checked(NONCE)?;
         let nonce: [u8; NONCE] = nonce.try_into().ok()?;
-        self.0.decrypt(&Nonce::from(nonce), Payload { msg: sealed, aad: purpose.as_bytes() }).ok()
+        self.cipher.decrypt(&Nonce::from(nonce), Payload { msg: sealed, aad: purpose.as_bytes() }).ok()
     }
 }
 

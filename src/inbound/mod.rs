@@ -136,13 +136,17 @@ impl Inbound {
             self.policy.doors.origin_allowed(&origin)
         });
         let origin = origin.cloned();
+        // What the client sent is judged, without the name that we give it.
         let fits = self.settings.limits.admit_head(request.headers());
         let name = trace::name(request.headers_mut());
         let served = match fits {
             true => self.dispatch(request, side, peer).await,
             false => Err(Problem::HeadTooLarge),
         };
-        let mut response = served.unwrap_or_else(Problem::respond);
+        let mut response = served.unwrap_or_else(|problem| {
+            tracing::debug!(request = name.to_str().unwrap_or("-"), ?problem, "a request was turned away");
+            problem.respond()
+        });
         response.headers_mut().insert(REQUEST_ID, name);
         cors::decorate(&mut response, origin);
         response
@@ -214,7 +218,9 @@ impl Inbound {
             }
             (_, Side::Clients) => return Err(Problem::NotFound),
             // No page of any site has business here.
-            (_, Side::Operators) if !parts.headers.contains_key(ORIGIN) => {}
+            (_, Side::Operators) if !parts.headers.contains_key(ORIGIN) => {
+                self.policy.doors.admit_operator(&parts.uri, &parts.headers).map_err(Problem::Denied)?;
+            }
             _ => {
                 self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Problem::Denied)?;
             }

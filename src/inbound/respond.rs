@@ -153,7 +153,6 @@ impl Problem {
             Self::ShuttingDown | Self::SessionsFull => (Some(RETRY_AFTER), RETRY_SECONDS),
             _ => (None, ""),
         };
-        tracing::debug!(%status, problem = ?self, "a request was turned away");
         let (id, error) = self.error();
         let mut response = json_with(status, protocol::Response::new(id, Err(error)).encode());
         if let Some(name) = name {

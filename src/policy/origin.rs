@@ -30,10 +30,7 @@ impl Doors {
     /// # Errors
     /// When one of them is not allowed.
     pub fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
-        let host = match headers.get(HOST) {
-            Some(host) => String::from_utf8_lossy(host.as_bytes()).into_owned(),
-            None => uri.authority().map(ToString::to_string).unwrap_or_default(),
-        };
+        let host = named(uri, headers);
         if !self.host_allowed(&host.to_ascii_lowercase()) {
             return Err(Denied::Host(host));
         }
@@ -53,10 +50,32 @@ impl Doors {
         matches!(scheme, "http" | "https") && is_loopback(host_of(host))
     }
 
+    /// Judges the host that a request to operators' own listener names. Any address will do: names can be
+    /// made to mean another machine, so that a page there seems to be of ours, but addresses cannot.
+    ///
+    /// # Errors
+    /// When it is a name that is not allowed.
+    pub fn admit_operator(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
+        let host = named(uri, headers);
+        let is_address = host_of(&host).parse::<IpAddr>().is_ok();
+        match is_address || self.host_allowed(&host.to_ascii_lowercase()) {
+            true => Ok(()),
+            false => Err(Denied::Host(host)),
+        }
+    }
+
     fn host_allowed(&self, host: &str) -> bool {
         let name = host_of(host);
         let listed = |allowed: &String| allowed == ANY || allowed == host || allowed == name;
         is_loopback(name) || self.hosts.iter().any(listed)
+    }
+}
+
+/// The host that a request names, with its port.
+fn named(uri: &Uri, headers: &HeaderMap) -> String {
+    match headers.get(HOST) {
+        Some(host) => String::from_utf8_lossy(host.as_bytes()).into_owned(),
+        None => uri.authority().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -116,6 +135,12 @@ mod tests {
         assert_eq!(judge(&doors, "gate.example:8080", Some("https://app.example")), Ok(()));
         assert_eq!(judge(&doors, "Gate.Example", Some("null")), Ok(()));
         assert!(judge(&doors, "gate.example", Some("https://app.example:8443")).is_err());
+        let operator = |host: &str| {
+            let headers = HeaderMap::from_iter([(HOST, host.parse().unwrap())]);
+            doors.admit_operator(&Uri::from_static("/metrics"), &headers).is_ok()
+        };
+        assert!(["10.0.0.1:9100", "[fd00::1]:9100", "gate.example", "localhost:9100"].into_iter().all(operator));
+        assert!(!["evil.example:9100", "10.0.0.1.evil.example", ""].into_iter().any(operator));
         let open = Doors::new(&["*".into()], &["*".into()]);
         assert_eq!(judge(&open, "anything", Some("https://anything")), Ok(()));
     }

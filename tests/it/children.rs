@@ -54,7 +54,7 @@ pub fn marked(marker: &str) -> Vec<u32> {
     .collect()
 }
 
-fn marker(name: &str) -> String {
+pub fn marker(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
 

@@ -10,7 +10,7 @@ use crate::harness::PATIENCE;
 use crate::process::rialto;
 
 /// A folder of its own for a test.
-struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 struct Ran {
     code: i32,
@@ -19,13 +19,13 @@ struct Ran {
 }
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("config-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         std::fs::write(self.0.join(name), text).unwrap();
     }
 

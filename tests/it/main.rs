@@ -10,6 +10,7 @@ mod config;
 mod conformance;
 mod conformance_server;
 mod elements;
+mod gateway;
 mod groups;
 mod harness;
 mod limits;

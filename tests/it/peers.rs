@@ -16,16 +16,16 @@ use crate::harness::Rialto;
 
 /// An SDK, and how its script is run.
 #[derive(Clone, Copy)]
-struct Peer {
-    name: &'static str,
+pub struct Peer {
+    pub name: &'static str,
     interpreter: &'static str,
     script: &'static str,
 }
 
-const TS1: Peer = Peer { name: "ts1", interpreter: "node/node_modules/.bin/node", script: "node/ts1.mjs" };
-const TS2: Peer = Peer { name: "ts2", interpreter: "node/node_modules/.bin/node", script: "node/ts2.mjs" };
-const PY1: Peer = Peer { name: "py1", interpreter: "py1/bin/python", script: "python/py1.py" };
-const PY2: Peer = Peer { name: "py2", interpreter: "py2/bin/python", script: "python/py2.py" };
+pub const TS1: Peer = Peer { name: "ts1", interpreter: "node/node_modules/.bin/node", script: "node/ts1.mjs" };
+pub const TS2: Peer = Peer { name: "ts2", interpreter: "node/node_modules/.bin/node", script: "node/ts2.mjs" };
+pub const PY1: Peer = Peer { name: "py1", interpreter: "py1/bin/python", script: "python/py1.py" };
+pub const PY2: Peer = Peer { name: "py2", interpreter: "py2/bin/python", script: "python/py2.py" };
 
 /// What an SDK that speaks the handshake era only is asked for.
 const OLD: &[&str] = &["", "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"];
@@ -51,12 +51,20 @@ pub fn installed() -> &'static Path {
 
 /// Runs one scenario.
 async fn report(peer: Peer, revision: &str, transport: &str, target: &[String]) -> Value {
+    carry_out(peer, revision, transport, target, None).await
+}
+
+/// Lets an SDK do what a plan says, or go through its scenario.
+pub async fn carry_out(peer: Peer, revision: &str, transport: &str, target: &[String], plan: Option<&Value>) -> Value {
     let place = tokio::task::spawn_blocking(installed).await.unwrap();
     let script = if peer.script.starts_with("node/") { place.join(peer.script) } else { source().join(peer.script) };
     let mut command = Command::new(place.join(peer.interpreter));
     command.arg(script).arg(transport).args(target).stdin(Stdio::null()).kill_on_drop(true);
     if !revision.is_empty() {
         command.env("PEER_REVISION", revision);
+    }
+    if let Some(plan) = plan {
+        command.env("PEER_PLAN", plan.to_string());
     }
     let output =
         tokio::time::timeout(Duration::from_secs(90), command.output()).await.expect("an end in time").unwrap();

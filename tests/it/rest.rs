@@ -83,6 +83,11 @@ impl Api {
         seen.remove(0)
     }
 
+    /// All that it was asked.
+    pub fn all(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
     pub fn count(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
@@ -92,9 +97,9 @@ impl Api {
     }
 }
 
-fn json_response(status: u16, text: &'static str) -> Response<Full<Bytes>> {
+pub fn json_response(status: u16, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let builder = Response::builder().status(status).header("content-type", "application/json");
-    builder.body(Full::from(text)).unwrap()
+    builder.body(Full::new(text.into())).unwrap()
 }
 
 fn moved(status: u16, location: String) -> Response<Full<Bytes>> {

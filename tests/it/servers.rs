@@ -80,7 +80,7 @@ pub const CLOCK: &str = "test://clock";
 const ROOT: &str = "file:///somewhere";
 
 impl Make {
-    async fn command(self, arguments: &[&str]) -> (String, Vec<String>) {
+    pub async fn command(self, arguments: &[&str]) -> (String, Vec<String>) {
         let place = tokio::task::spawn_blocking(installed).await.unwrap();
         let script =
             if self.script.starts_with("node/") { place.join(self.script) } else { source().join(self.script) };
@@ -102,7 +102,7 @@ impl Make {
 
 /// A server in a process of its own, at an address.
 pub struct Served {
-    address: SocketAddr,
+    pub address: SocketAddr,
     _child: Child,
 }
 

@@ -19,6 +19,19 @@ export const REQUEST_OPTIONS = { timeout: REQUEST_MS };
 /** The revision to speak, or `auto` to let the SDK find out; undefined for what it does by default. */
 export const wantedRevision = process.env.PEER_REVISION || undefined;
 
+/** What to do instead of the scenario: see `carryOut` below. */
+const plan = process.env.PEER_PLAN && JSON.parse(process.env.PEER_PLAN);
+
+/** What a client of ours can be asked, and what it answers. */
+export const CAPABILITIES = { elicitation: { form: {} }, sampling: {} };
+export const answers = {
+    elicit: () => ({ action: 'accept', content: { name: 'Ada', sure: true } }),
+    sample: ({ params }) => {
+        const content = [params.messages[0].content].flat()[0];
+        return { role: 'assistant', model: 'none', content: { type: 'text', text: `thoughts on ${content.text}` } };
+    }
+};
+
 export const isModern = revision => revision >= '2026-07-28';
 
 /** The version of a package, as installed beside this file. */
@@ -112,7 +125,7 @@ export async function main({ sdk, version, connect }) {
         report.server = client.getServerVersion() ?? null;
         report.capabilities = client.getServerCapabilities() ?? null;
         report.instructions = client.getInstructions() ?? null;
-        await play(peer, report, logs, updates);
+        await (plan ? carryOut(peer, report) : play(peer, report, logs, updates));
         closing = true;
         await step(report, 'closed', async () => {
             await peer.close();
@@ -196,6 +209,29 @@ async function play(peer, report, logs, updates) {
         return true;
     });
     await step(report, 'unicode', () => tool('getElement', { name: '氢' }));
+}
+
+/** Lists everything, then calls, reads and gets what the plan names: pairs of a name and arguments, or URIs. */
+async function carryOut(peer, report) {
+    const { client } = peer;
+    const each = async (key, run) => {
+        report[key] = {};
+        for (const [name, args] of plan[key]) await step(report[key], name, () => run(name, args));
+    };
+    await step(report, 'tools', () => names(c => client.listTools(c, REQUEST_OPTIONS), 'tools', 'name'));
+    await step(report, 'resources', () => names(c => client.listResources(c, REQUEST_OPTIONS), 'resources', 'uri'));
+    await step(report, 'prompts', () => names(c => client.listPrompts(c, REQUEST_OPTIONS), 'prompts', 'name'));
+    await each('calls', async (name, args) => {
+        const progress = [];
+        const onprogress = notice => progress.push(notice.progress);
+        const { content, isError = false } = await peer.call({ name, arguments: args }, { ...REQUEST_OPTIONS, onprogress });
+        return { text: firstText(content), isError, progress };
+    });
+    await each('reads', async uri => (await client.readResource({ uri }, REQUEST_OPTIONS)).contents[0].text);
+    await each('gets', async (name, args) => {
+        const { messages } = await client.getPrompt({ name, arguments: args }, REQUEST_OPTIONS);
+        return messages[0].content.text;
+    });
 }
 
 async function step(report, key, run) {

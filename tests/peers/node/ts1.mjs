@@ -5,7 +5,16 @@ import { SSEClientTransport } from '@modelcontextprotocol/sdk/client/sse.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import * as types from '@modelcontextprotocol/sdk/types.js';
-import { CLIENT_INFO, main, open, packageVersion, REQUEST_OPTIONS, wantedRevision } from './scenario.mjs';
+import {
+    answers,
+    CAPABILITIES,
+    CLIENT_INFO,
+    main,
+    open,
+    packageVersion,
+    REQUEST_OPTIONS,
+    wantedRevision
+} from './scenario.mjs';
 
 const NAME = '@modelcontextprotocol/sdk';
 const TRANSPORTS = { Http: StreamableHTTPClientTransport, Sse: SSEClientTransport, Stdio: StdioClientTransport };
@@ -28,7 +37,9 @@ async function connect({ kind, target, logs, updates, follow, complain }) {
         revision ??= message.result?.protocolVersion;
     };
 
-    const client = new Client(CLIENT_INFO);
+    const client = new Client(CLIENT_INFO, { capabilities: CAPABILITIES });
+    client.setRequestHandler(types.ElicitRequestSchema, answers.elicit);
+    client.setRequestHandler(types.CreateMessageRequestSchema, answers.sample);
     client.onerror = complain;
     client.setNotificationHandler(types.LoggingMessageNotificationSchema, ({ params }) => logs.push(params));
     client.setNotificationHandler(types.ResourceUpdatedNotificationSchema, ({ params }) => updates.push(params.uri));

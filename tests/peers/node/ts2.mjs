@@ -9,7 +9,17 @@ import {
     SUPPORTED_PROTOCOL_VERSIONS
 } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
-import { CLIENT_INFO, isModern, main, open, packageVersion, REQUEST_OPTIONS, wantedRevision } from './scenario.mjs';
+import {
+    answers,
+    CAPABILITIES,
+    CLIENT_INFO,
+    isModern,
+    main,
+    open,
+    packageVersion,
+    REQUEST_OPTIONS,
+    wantedRevision
+} from './scenario.mjs';
 
 const NAME = '@modelcontextprotocol/client';
 const TRANSPORTS = { Http: StreamableHTTPClientTransport, Sse: SSEClientTransport, Stdio: StdioClientTransport };
@@ -25,7 +35,9 @@ function negotiation() {
 
 async function connect({ kind, target, logs, updates, follow, complain }) {
     const transport = open(TRANSPORTS, kind, target);
-    const client = new Client(CLIENT_INFO, negotiation());
+    const client = new Client(CLIENT_INFO, { capabilities: CAPABILITIES, ...negotiation() });
+    client.setRequestHandler('elicitation/create', answers.elicit);
+    client.setRequestHandler('sampling/createMessage', answers.sample);
     client.onerror = complain;
     client.setNotificationHandler('notifications/message', ({ params }) => logs.push(params));
     client.setNotificationHandler('notifications/resources/updated', ({ params }) => updates.push(params.uri));

@@ -15,7 +15,18 @@ from typing import Any, AsyncIterator
 from mcp import ClientSession, types
 from pydantic import AnyUrl
 
-from scenario import CLIENT_INFO, REQUEST_SECONDS, WANTED_REVISION, Inbox, Outbox, Peer, main, open_transport, wire
+from scenario import (
+    CLIENT_INFO,
+    FORM,
+    REQUEST_SECONDS,
+    WANTED_REVISION,
+    Inbox,
+    Outbox,
+    Peer,
+    main,
+    open_transport,
+    wire,
+)
 
 
 class Session(Peer):
@@ -79,6 +90,15 @@ async def connect(kind: str, target: list[str]) -> AsyncIterator[Peer]:
     async def on_log(params: types.LoggingMessageNotificationParams) -> None:
         logs.push(wire(params))
 
+    async def on_form(_: Any, __: types.ElicitRequestParams) -> types.ElicitResult:
+        return types.ElicitResult(action="accept", content=FORM)
+
+    async def on_sample(_: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+        content = params.messages[0].content
+        asked = content[0] if isinstance(content, list) else content
+        said = types.TextContent(type="text", text=f"thoughts on {asked.text}")
+        return types.CreateMessageResult(role="assistant", model="none", content=said)
+
     async def on_message(message: Any) -> None:
         if isinstance(message, Exception):
             logging.warning("%s", message)
@@ -94,6 +114,8 @@ async def connect(kind: str, target: list[str]) -> AsyncIterator[Peer]:
             outbox,
             read_timeout_seconds=timedelta(seconds=REQUEST_SECONDS),
             logging_callback=on_log,
+            elicitation_callback=on_form,
+            sampling_callback=on_sample,
             message_handler=on_message,
             client_info=info,
         ) as session:

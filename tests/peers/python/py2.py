@@ -23,6 +23,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from scenario import (
     CLIENT_INFO,
+    FORM,
     REQUEST_SECONDS,
     WANTED_REVISION,
     Inbox,
@@ -117,6 +118,15 @@ async def connect(kind: str, target: list[str]) -> AsyncIterator[Peer]:
     async def on_log(params: types.LoggingMessageNotificationParams) -> None:
         logs.push(wire(params))
 
+    async def on_form(_: Any, __: types.ElicitRequestParams) -> types.ElicitResult:
+        return types.ElicitResult(action="accept", content=FORM)
+
+    async def on_sample(_: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+        content = params.messages[0].content
+        asked = content[0] if isinstance(content, list) else content
+        said = types.TextContent(type="text", text=f"thoughts on {asked.text}")
+        return types.CreateMessageResult(role="assistant", model="none", content=said)
+
     async def on_message(message: Any) -> None:
         if isinstance(message, Exception):
             logging.warning("%s", message)
@@ -136,6 +146,8 @@ async def connect(kind: str, target: list[str]) -> AsyncIterator[Peer]:
         mode=mode,
         read_timeout_seconds=REQUEST_SECONDS,
         logging_callback=on_log,
+        elicitation_callback=on_form,
+        sampling_callback=on_sample,
         message_handler=on_message,
         client_info=info,
     )

@@ -37,6 +37,12 @@ CLIENT_INFO = {"name": "rialto-peer", "version": "1.0.0"}
 WANTED_REVISION = os.environ.get("PEER_REVISION") or "auto"
 """`auto` leaves the choice to the SDK."""
 
+PLAN = json.loads(os.environ.get("PEER_PLAN") or "null")
+"""What to do instead of the scenario: see `carry_out`."""
+
+FORM = {"name": "Ada", "sure": True}
+"""What a form is filled in with."""
+
 
 class Unsupported(Exception):
     """The SDK does not offer this in the negotiated revision."""
@@ -189,11 +195,11 @@ def main(sdk: str, version: str, connect: Callable[[str, list[str]], AbstractAsy
                     report["server"] = peer.server
                     report["capabilities"] = peer.capabilities
                     report["instructions"] = peer.instructions
-                    await play(peer, report)
+                    await (carry_out(peer, report) if PLAN else play(peer, report))
                 report["closed"] = True
             except Exception as error:
                 traceback.print_exc()
-                report["closed" if "unicode" in report else "connection"] = {"failed": describe(error)}
+                report["closed" if "unicode" in report or "gets" in report else "connection"] = {"failed": describe(error)}
         if deadline.cancel_called:
             give_up()
 
@@ -201,15 +207,59 @@ def main(sdk: str, version: str, connect: Callable[[str, list[str]], AbstractAsy
     finish(1 if "connection" in report else 0)
 
 
+async def taken(report: dict[str, Any], key: str, run: Callable[[], Awaitable[Any]]) -> None:
+    """Takes one step, and reports what it brought."""
+    try:
+        with anyio.fail_after(STEP_SECONDS):
+            report[key] = await run()
+    except Unsupported:
+        report[key] = "unsupported"
+    except Exception as error:
+        report[key] = {"failed": describe(error)}
+
+
+async def listed(peer: Peer, what: str, field: str) -> list[str]:
+    """One field of each entry of a list, over all its pages."""
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = await peer.list(what, cursor)
+        found += [entry[field] for entry in page[what]]
+        cursor = page.get("nextCursor")
+        if cursor is None:
+            return found
+
+
+async def carry_out(peer: Peer, report: dict[str, Any]) -> None:
+    """Lists everything, then calls, reads and gets what the plan names: pairs of a name and arguments, or URIs."""
+
+    async def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        seen: list[float] = []
+
+        async def noticed(progress: float, total: float | None, message: str | None) -> None:
+            seen.append(progress)
+
+        result = await peer.call(name, arguments, progress_callback=noticed)
+        text = next((block["text"] for block in result["content"] if block["type"] == "text"), None)
+        return {"text": text, "isError": result.get("isError", False), "progress": seen}
+
+    async def read(uri: str) -> str:
+        return (await peer.read(uri))["contents"][0]["text"]
+
+    async def get(name: str, arguments: dict[str, str]) -> str:
+        return (await peer.prompt(name, arguments))["messages"][0]["content"]["text"]
+
+    for what, field in [("tools", "name"), ("resources", "uri"), ("prompts", "name")]:
+        await taken(report, what, lambda: listed(peer, what, field))
+    for key, run in [("calls", call), ("reads", read), ("gets", get)]:
+        report[key] = {}
+        for [name, *rest] in PLAN[key]:
+            await taken(report[key], name, lambda: run(name, *rest))
+
+
 async def play(peer: Peer, report: dict[str, Any]) -> None:
     async def step(key: str, run: Callable[[], Awaitable[Any]]) -> None:
-        try:
-            with anyio.fail_after(STEP_SECONDS):
-                report[key] = await run()
-        except Unsupported:
-            report[key] = "unsupported"
-        except Exception as error:
-            report[key] = {"failed": describe(error)}
+        await taken(report, key, run)
 
     async def tool(name: str, arguments: dict[str, Any], **options: Any) -> dict[str, Any]:
         result = await peer.call(name, arguments, **options)
@@ -224,14 +274,7 @@ async def play(peer: Peer, report: dict[str, Any]) -> None:
         return {"text": contents[0].get("text") if contents else None}
 
     async def names(what: str, field: str) -> list[str]:
-        found: list[str] = []
-        cursor = None
-        while True:
-            page = await peer.list(what, cursor)
-            found += [entry[field] for entry in page[what]]
-            cursor = page.get("nextCursor")
-            if cursor is None:
-                return found
+        return await listed(peer, what, field)
 
     await step("tools", lambda: names("tools", "name"))
     await step("call", lambda: tool("getElement", {"name": "H"}))

@@ -1,0 +1,94 @@
+//! The first minutes: nothing at all, `rialto init`, and the files of other clients as they are.
+
+use serde_json::json;
+
+use super::{Running, SHELL};
+use crate::config::Folder;
+use crate::process::rialto;
+
+/// A port that the system chooses, without a word on the command line.
+const ANYWHERE: [(&str, &str); 1] = [("RIALTO_LISTEN", "127.0.0.1:0")];
+
+async fn serves_the_table(rialto: Running) {
+    let session = rialto.open("/mcp").await;
+    assert_eq!(session.tools().await, ["getElement", "getElementByPosition", "surveyElements"]);
+    let found = session.call("getElement", json!({ "name": "Fe" })).await;
+    assert!(found["result"]["content"][0]["text"].as_str().unwrap().contains("Iron"), "{found}");
+    session.close().await;
+    rialto.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_at_all() {
+    serves_the_table(Running::within(Folder::new("gateway-nothing"), &[], &ANYWHERE).await).await;
+}
+
+#[tokio::test]
+async fn a_file_to_begin_with() {
+    let folder = Folder::new("gateway-begin");
+    let ran = rialto().current_dir(&folder.0).arg("init").output().await.unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+    let rialto = Running::within(folder, &[], &ANYWHERE).await;
+    assert_eq!(rialto.status().await["configuration"]["file"], "rialto.toml");
+    // A server is added by saving the file.
+    let text = std::fs::read_to_string(rialto.path("rialto.toml")).unwrap();
+    rialto.folder.write("server.sh", SHELL);
+    rialto.folder.write("rialto.toml", &format!("{text}{}", super::shell("mine", &[("SAYS", "hello")])));
+    rialto.until_status("it is there", |status| super::phase(status, "mine").is_some()).await;
+    rialto.until_ready().await;
+    let session = rialto.open("/mcp").await;
+    assert_eq!(session.call("mine__answer", json!({})).await["result"]["content"][0]["text"], "hello");
+    rialto.stop().await;
+}
+
+#[tokio::test]
+async fn files_of_other_clients() {
+    let other = crate::harness::Rialto::start().await;
+    let url = other.url("/mcp");
+    let desktop = json!({
+        "globalShortcut": "",
+        "mcpServers": {
+            "My Shell": { "command": "sh", "args": ["server.sh"], "env": { "SAYS": "hello" } },
+            "elements": { "command": env!("CARGO_BIN_EXE_rialto"), "args": ["stdio", "--config", "none.toml"] },
+        },
+    });
+    let code = format!(
+        r#"{{
+            // As an editor writes it.
+            "inputs": [],
+            "servers": {{
+                "my-shell": {{ "type": "stdio", "command": "sh", "args": ["${{workspaceFolder}}/server.sh"], "env": {{ "SAYS": "hello" }} }},
+                "elements": {{ "type": "http", "url": "{url}", "headers": {{ "X-Key": "k" }} }},
+            }},
+        }}"#
+    );
+    let cursor = json!({
+        "mcpServers": {
+            "my-shell": { "command": "sh", "args": ["server.sh"], "env": { "SAYS": "${env:SAYS}" } },
+            "elements": { "url": url, "headers": { "X-Key": "k" } },
+        },
+    });
+    for (name, text) in [
+        ("claude_desktop_config.json", desktop.to_string()),
+        (".vscode/mcp.json", code),
+        (".cursor/mcp.json", cursor.to_string()),
+    ] {
+        let folder = Folder::new(&format!("gateway-{}", name.replace(['/', '.'], "-")));
+        std::fs::create_dir_all(folder.0.join(name).parent().unwrap()).unwrap();
+        folder.write("server.sh", SHELL);
+        folder.write("none.toml", "");
+        folder.write(name, &text);
+        let arguments = ["serve", "--config", name, "--listen", "127.0.0.1:0"];
+        let rialto = Running::within(folder, &arguments, &[("SAYS", "hello")]).await;
+        let status = rialto.until_ready().await;
+        let mut servers = super::names(&status["upstreams"], "name");
+        servers.sort();
+        assert_eq!(servers, ["elements", "my-shell"], "{name}");
+        let session = rialto.open("/mcp").await;
+        let said = session.call("my-shell__answer", json!({})).await;
+        assert_eq!(said["result"]["content"][0]["text"], "hello", "{name}: {said}");
+        let found = session.call("elements__getElement", json!({ "name": "Fe" })).await;
+        assert_eq!(found["result"]["isError"], false, "{name}: {found}");
+        rialto.stop().await;
+    }
+}

@@ -1,0 +1,137 @@
+//! Health, the listener of operators, and `rialto status`.
+
+use serde_json::{Value, json};
+
+use super::{Running, shell};
+use crate::harness::{Sending, call, notification};
+use crate::process::{exit_code, rialto, signal};
+
+const ELEMENTS: &str = "[servers.elements]\nbuiltin = \"elements\"\n";
+
+/// Asks by the command line.
+async fn status(arguments: &[&str]) -> (i32, String, String) {
+    let output = rialto().arg("status").args(arguments).output().await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[tokio::test]
+async fn it_is_ready_between_starting_and_stopping() {
+    let folder = crate::config::Folder::new("gateway-go");
+    let go = folder.0.join("go");
+    let file = format!("{ELEMENTS}{}", shell("slow", &[("GO", go.to_str().unwrap())]));
+    let rialto = Running::start("ready", &file).await;
+    assert_eq!(rialto.ready().await, (503, "starting\n".to_owned()));
+    assert_eq!(rialto.get("/healthz").go().await.text().await, "alive\n");
+    std::fs::write(&go, "").unwrap();
+    rialto.until_ready().await;
+    assert_eq!(rialto.ready().await, (200, "ready\n".to_owned()));
+
+    // It is alive, but not ready, while it waits for a call.
+    let session = rialto.open("/mcp").await;
+    let long = call("long", "elements__surveyElements", json!({ "count": 118, "delayMs": 1000 }));
+    let mut long = session.post(&long).go().await.events();
+    assert_eq!(long.message().await.unwrap()["method"], "notifications/progress");
+    signal(&rialto.child, "-TERM");
+    rialto.logged("stopping").await;
+    assert_eq!(rialto.ready().await, (503, "shutting down\n".to_owned()));
+    assert_eq!(rialto.get("/healthz").status().await, 200);
+    assert_eq!(rialto.status().await["ready"], false);
+    let cancelled = notification("notifications/cancelled", json!({ "requestId": "long" }));
+    assert_eq!(session.post(&cancelled).status().await, 202);
+    assert_eq!(exit_code(rialto.child).await, Some(0));
+}
+
+#[tokio::test]
+async fn operators_have_a_listener_of_their_own() {
+    let file = format!("{ELEMENTS}[admin]\nlisten = \"127.0.0.1:0\"\n[access.tokens]\nann = \"s3cret\"\n");
+    let rialto = Running::start("admin", &file).await;
+    let admin = rialto.admin.unwrap();
+    assert_ne!(admin, rialto.address);
+    for path in ["/metrics", "/admin/status"] {
+        assert_eq!(rialto.operate(path).status().await, 200, "{path}");
+        let authorized = rialto.get(path).header("authorization", "Bearer s3cret");
+        assert_eq!(authorized.status().await, 404, "{path} is not for clients");
+        // No page of any site reads it, not even one that knows the token.
+        let page = rialto.operate(path).header("origin", "https://evil.example");
+        assert_eq!(page.header("authorization", "Bearer s3cret").status().await, 403, "{path}");
+        // Nor one whose name was made to mean this machine.
+        assert_eq!(rialto.operate(path).replace("host", "evil.example").status().await, 403, "{path}");
+        assert_eq!(Sending::to(admin, "POST", path).status().await, 405, "{path}");
+    }
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!((rialto.get(path).status().await, rialto.operate(path).status().await), (200, 200), "{path}");
+    }
+    for path in ["/mcp", "/sse", "/mcp/default"] {
+        assert_eq!(rialto.operate(path).status().await, 404, "{path} is not for operators");
+    }
+    let (code, shown, errors) = status(&[&format!("http://{admin}")]).await;
+    assert!(code == 0 && shown.contains("is ready") && shown.contains("elements"), "{shown}{errors}");
+    rialto.stop().await;
+}
+
+#[tokio::test]
+async fn on_one_listener_the_rules_for_callers_hold() {
+    let rialto = Running::start("tokens", &format!("{ELEMENTS}[access.tokens]\nann = \"s3cret\"\n")).await;
+    for path in ["/metrics", "/admin/status"] {
+        assert_eq!(rialto.get(path).status().await, 401, "{path}");
+        assert_eq!(rialto.get(path).header("authorization", "Bearer other").status().await, 401, "{path}");
+        let authorized = || rialto.get(path).header("authorization", "Bearer s3cret");
+        assert_eq!(authorized().status().await, 200, "{path}");
+        assert_eq!(authorized().header("origin", "https://evil.example").status().await, 403, "{path}");
+        assert_eq!(authorized().replace("host", "evil.example").status().await, 403, "{path}");
+    }
+    assert_eq!(rialto.get("/readyz").status().await, 200, "probes have no token");
+    let url = rialto.url("");
+    let (code, _, errors) = status(&[&url]).await;
+    assert!(code == 1 && errors.contains("401"), "{errors}");
+    let (code, shown, errors) = status(&[&url, "--header", "Authorization: Bearer s3cret"]).await;
+    assert!(code == 0 && shown.contains("is ready"), "{errors}");
+    rialto.stop().await;
+}
+
+#[tokio::test]
+async fn the_status_is_shown() {
+    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let file =
+        format!("{ELEMENTS}[servers.away]\nurl = \"http://{away}/mcp\"\n[groups.few]\nservers = [\"elements\"]\n");
+    let rialto = Running::start("status", &file).await;
+    rialto.until_status("it is known to be down", |status| status["upstreams"][1]["phase"] == "down").await;
+    let session = rialto.open("/mcp/few").await;
+    let url = rialto.url("/");
+    let (code, shown, errors) = status(&[&url]).await;
+    assert_eq!(code, 0, "{errors}");
+    for line in [
+        &["Rialto", "is ready", "up for"][..],
+        &["Configuration rialto.toml", "taken"],
+        &["1 session", "0 open streams", "0 running calls"],
+        &["default", "elements, away"],
+        &["few", "elements", "3", "1", "2", "1"],
+        &["elements", "ready", "in this process"],
+        &["away", "down", "streamable-http"],
+        &["1", "few", "http", "2025-11-25"],
+    ] {
+        let has = |text: &str| line.iter().try_fold(text, |rest, word| Some(rest.split_once(word)?.1)).is_some();
+        assert!(shown.lines().any(has), "{line:?} is not in\n{shown}");
+    }
+    let (code, told, errors) = status(&["--json", &url]).await;
+    assert_eq!(code, 0, "{errors}");
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["ready"], &told["groups"][1]["name"]), (&json!(true), &json!("few")));
+    assert_eq!(told["configuration"]["file"], "rialto.toml");
+    session.close().await;
+    rialto.stop().await;
+    let (code, _, errors) = status(&[&url]).await;
+    assert!(code == 1 && errors.starts_with("rialto: "), "{errors}");
+}
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_on_a_terminal_has_no_colours() {
+    let rialto = Running::start("plain", ELEMENTS).await;
+    assert!(rialto.stop().await.contains("stopping"));
+    let rialto = Running::start("plain-again", ELEMENTS).await;
+    rialto.hang_up();
+    rialto.logged("the configuration is served").await;
+    let log = rialto.stop().await;
+    assert!(!log.contains('\u{1b}'), "{log}");
+}
