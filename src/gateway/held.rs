@@ -153,10 +153,9 @@ impl Attached {
             }
             if !parked.open.is_empty() {
                 parked.wait_for_more().await;
-                if parked.ended.is_none() && parked.notices.is_empty() {
-                    if let Some(reply) = self.park() {
-                        return Some(reply);
-                    }
+                let parks = parked.ended.is_none() && parked.notices.is_empty();
+                if parks && let Some(reply) = self.park() {
+                    return Some(reply);
                 }
                 continue;
             }

@@ -168,11 +168,10 @@ impl Keeper {
                     failures += 1;
                     // What was said before is not said again and again.
                     let again = self.health.borrow().reason.as_ref() == Some(&error.to_string());
-                    match again {
-                        true => {
-                            tracing::debug!(target = %self.target, %error, failures, "the upstream still cannot be reached")
-                        }
-                        false => tracing::warn!(target = %self.target, %error, "the upstream cannot be reached"),
+                    if again {
+                        tracing::debug!(target = %self.target, %error, failures, "the upstream still cannot be reached");
+                    } else {
+                        tracing::warn!(target = %self.target, %error, "the upstream cannot be reached");
                     }
                     self.become_phase(Phase::Down, Some(error.to_string()));
                     let wait = if error.may_retry() { back_off(failures) } else { LONGEST_WAIT };

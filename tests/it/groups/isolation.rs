@@ -246,6 +246,5 @@ async fn a_thousand_sessions_leave_nothing() {
     rialto.begin_stop();
     rialto.stopped().await;
     gone(&marker).await;
-    let open: Vec<usize> = puppets.iter().map(|puppet| puppet.sessions()).collect();
-    assert_eq!(open, [0; 4]);
+    until("no server has a session", || puppets.iter().all(|puppet| puppet.sessions() == 0)).await;
 }
