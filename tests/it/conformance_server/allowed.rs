@@ -27,10 +27,10 @@ pub struct Allowed {
     placement: Option<String>,
 }
 
-/// The list as it is in the repository.
-pub fn listed() -> Vec<Allowed> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/server-differences.yml");
-    parse(&fs::read_to_string(file).unwrap()).unwrap_or_else(|fault| panic!("server-differences.yml: {fault}"))
+/// A list as it is in the repository.
+pub fn listed(name: &str) -> Vec<Allowed> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance").join(name);
+    parse(&fs::read_to_string(file).unwrap()).unwrap_or_else(|fault| panic!("{name}: {fault}"))
 }
 
 /// Reads the list. It has entries of `key: value` lines, two keys that have a list below them, and
