@@ -46,14 +46,34 @@ pub fn outcome(outcome: Outcome, method: &Method, from: Revision, to: Revision, 
     }
     match outcome {
         Ok(result) => Ok(self::result(result, method, from, to, server)),
+        Err(error) if *method == Method::ToolsCall && lacks(&error, from, to) => Ok(unable(&error)),
         Err(error) => Err(self::error(error, method, from, to)),
     }
+}
+
+/// Whether a server of the per-request era says what a client of the other would have to be able to
+/// do.
+fn lacks(error: &ErrorObject, from: Revision, to: Revision) -> bool {
+    (from.era(), to.era()) == (Era::PerRequest, Era::Handshake)
+        && error.code() == code::MISSING_CAPABILITY
+        && error.data().is_some_and(|data| data.get(REQUIRED).is_some())
+}
+
+/// The member of an error's data that names capabilities.
+const REQUIRED: &str = "requiredCapabilities";
+
+/// The same as the failure of a tool, for clients that have no such error.
+fn unable(error: &ErrorObject) -> Raw {
+    let needed = error.data().and_then(|data| data.get(REQUIRED)).unwrap_or_else(Raw::empty);
+    let text = format!("{}: the server needs {needed}", error.message());
+    let content = [serde_json::json!({ "type": "text", "text": text })];
+    Raw::of(&serde_json::json!({ "content": content, "isError": true }))
 }
 
 fn result(result: Raw, method: &Method, from: Revision, to: Revision, server: &Server) -> Raw {
     match (from.era(), to.era()) {
         (Era::PerRequest, Era::Handshake) => project::result(&without_envelope(&result), method, to),
-        (Era::Handshake, Era::PerRequest) => with_envelope(&result, method, server),
+        (Era::Handshake, Era::PerRequest) => with_envelope(&project::result(&result, method, to), method, server),
         (Era::Handshake, Era::Handshake) => project::result(&result, method, to),
         (Era::PerRequest, Era::PerRequest) => result,
     }
@@ -117,7 +137,10 @@ fn error(error: ErrorObject, method: &Method, from: Revision, to: Revision) -> E
     // Codes that the newest revision reserves mean nothing, or something else, elsewhere.
     let reserved = (-32099..=-32020).contains(&error.code()) && from.era() != to.era();
     if reserved {
-        let data = Raw::of(&serde_json::json!({ "code": error.code(), "data": error.data() }));
+        let mut data = Raw::empty().edit().set("code", Raw::of(&error.code())).finish();
+        if let Some(own) = error.data() {
+            data = data.edit().set("data", own).finish();
+        }
         return error.with_code(code::INTERNAL_ERROR).with_data(data);
     }
     error
@@ -163,11 +186,11 @@ pub fn discovery(server: &Server, hint: CacheHint) -> Raw {
     let result = Raw::of(&serde_json::json!({
         "resultType": "complete",
         "supportedVersions": versions,
-        "capabilities": server.capabilities,
         "ttlMs": hint.ttl,
         "cacheScope": scope,
-        "_meta": { meta::SERVER_INFO: server.info },
     }));
+    let result = result.edit().set("capabilities", server.capabilities.clone()).finish();
+    let result = meta::with(Some(&result), meta::SERVER_INFO, server.info.clone());
     match &server.instructions {
         Some(instructions) => result.edit().set("instructions", instructions.clone()).finish(),
         None => result,
@@ -255,6 +278,39 @@ mod tests {
         assert_eq!(old.code(), -32002);
         let new = outcome(Err(old), &Method::ResourcesRead, Revision::NEWEST_HANDSHAKE, Revision::NEWEST, &server());
         assert_eq!(new.unwrap_err().code(), -32602);
+    }
+
+    #[test]
+    fn codes_of_another_era_are_wrapped_and_kept() {
+        let error = ErrorObject::new(-32050, "x").with_data(raw(r#"{"n":1.50}"#));
+        let new = outcome(Err(error), &Method::ToolsCall, Revision::NEWEST_HANDSHAKE, Revision::NEWEST, &server());
+        let new = new.unwrap_err();
+        assert_eq!(new.code(), -32603);
+        assert_eq!(new.data().unwrap().to_string(), r#"{"code":-32050,"data":{"n":1.50}}"#);
+    }
+
+    #[test]
+    fn a_missing_capability_is_the_failure_of_a_tool() {
+        let error = ErrorObject::new(-32021, "No").with_data(raw(r#"{"requiredCapabilities":{"sampling":{}}}"#));
+        let to = Revision::NEWEST_HANDSHAKE;
+        let called = outcome(Err(error.clone()), &Method::ToolsCall, Revision::NEWEST, to, &server()).unwrap();
+        assert_eq!(
+            called.to_string(),
+            r#"{"content":[{"text":"No: the server needs {\"sampling\":{}}","type":"text"}],"isError":true}"#
+        );
+        let read = outcome(Err(error.clone()), &Method::ResourcesRead, Revision::NEWEST, to, &server()).unwrap_err();
+        assert_eq!(read.code(), -32603);
+        // The other way round the code is only a number that somebody chose.
+        let other = outcome(Err(error), &Method::ToolsCall, to, Revision::NEWEST, &server()).unwrap_err();
+        assert_eq!(other.code(), -32603);
+    }
+
+    #[test]
+    fn a_server_is_told_of_as_it_tells_of_itself() {
+        let able = raw(r#"{"tools":{},"experimental":{"big":12345678901234567890123,"b":1.0,"a":1}}"#);
+        let server = Server { capabilities: able.clone(), ..server() };
+        let found = discovery(&server, CacheHint { ttl: 1, public: true });
+        assert_eq!(found.get("capabilities"), Some(able));
     }
 
     #[test]

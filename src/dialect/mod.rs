@@ -71,6 +71,8 @@ pub struct Facts {
     pub resource_links: bool,
     /// Things may have icons; implementations a description and a site.
     pub icons: bool,
+    /// Tools say whether they may run as tasks.
+    pub tool_tasks: bool,
     /// Questions may send people to an address, give choices titles, and sample with tools.
     pub rich_questions: bool,
     /// Structured content and output schemas may be of any type, not objects only.
@@ -96,6 +98,7 @@ pub const FACTS: [Facts; 5] = [
         structured: false,
         resource_links: false,
         icons: false,
+        tool_tasks: false,
         rich_questions: false,
         any_structured: false,
         resource_not_found: -32002,
@@ -115,6 +118,7 @@ pub const FACTS: [Facts; 5] = [
         structured: false,
         resource_links: false,
         icons: false,
+        tool_tasks: false,
         rich_questions: false,
         any_structured: false,
         resource_not_found: -32002,
@@ -134,6 +138,7 @@ pub const FACTS: [Facts; 5] = [
         structured: true,
         resource_links: true,
         icons: false,
+        tool_tasks: false,
         rich_questions: false,
         any_structured: false,
         resource_not_found: -32002,
@@ -153,6 +158,7 @@ pub const FACTS: [Facts; 5] = [
         structured: true,
         resource_links: true,
         icons: true,
+        tool_tasks: true,
         rich_questions: true,
         any_structured: false,
         resource_not_found: -32002,
@@ -172,6 +178,7 @@ pub const FACTS: [Facts; 5] = [
         structured: true,
         resource_links: true,
         icons: true,
+        tool_tasks: false,
         rich_questions: true,
         any_structured: true,
         resource_not_found: -32602,

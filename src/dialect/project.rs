@@ -6,7 +6,7 @@
 use super::{Facts, Revision};
 use crate::protocol::{Method, Raw};
 
-/// A result in the shapes of a revision of the handshake era.
+/// A result in the shapes of a revision, as far as they are not the envelope of an era.
 pub(super) fn result(result: &Raw, method: &Method, to: Revision) -> Raw {
     let facts = to.facts();
     match method {
@@ -109,8 +109,12 @@ fn tool(tool: &Raw, facts: &Facts) -> Raw {
         }
         _ => {}
     }
-    if let Some(schema) = tool.get("inputSchema").as_ref().and_then(without_boolean_properties) {
+    let input = tool.get("inputSchema").filter(|_| !facts.any_structured);
+    if let Some(schema) = input.as_ref().and_then(without_boolean_properties) {
         edit = edit.set("inputSchema", schema);
+    }
+    if !facts.tool_tasks {
+        edit = edit.remove("execution");
     }
     plain(&edit.finish(), facts)
 }
@@ -126,11 +130,9 @@ fn wrapped_schema(schema: &Raw) -> Raw {
     let text = schema.to_string();
     let moved = text.replace("\"#/", "\"#/properties/result/").replace("\"#\"", "\"#/properties/result\"");
     let inner = Raw::parse(&moved.into()).unwrap_or_else(|_| schema.clone());
-    Raw::of(&serde_json::json!({
-        "type": "object",
-        "properties": { "result": inner },
-        "required": ["result"],
-    }))
+    let properties = Raw::empty().edit().set("result", inner).finish();
+    let whole = Raw::constant(r#"{"type":"object","required":["result"]}"#);
+    whole.edit().set("properties", properties).finish()
 }
 
 /// Property schemas that are `true` or `false` as objects; nothing when there are none.
@@ -166,7 +168,7 @@ fn plain(item: &Raw, facts: &Facts) -> Raw {
         edit = edit.remove("title");
     }
     if !facts.icons {
-        edit = edit.remove("icons").remove("execution");
+        edit = edit.remove("icons");
     }
     edit.finish()
 }
@@ -223,7 +225,7 @@ mod tests {
             &Method::ToolsList,
             "2025-11-25",
             before,
-            r#"{"tools":[{"name":"t","title":"T","icons":[],"annotations":{"readOnlyHint":true},"inputSchema":{"properties":{"a":{}}},"outputSchema":{"properties":{"result":{"type":"array"}},"required":["result"],"type":"object"}}]}"#,
+            r#"{"tools":[{"name":"t","title":"T","icons":[],"annotations":{"readOnlyHint":true},"inputSchema":{"properties":{"a":{}}},"outputSchema":{"type":"object","required":["result"],"properties":{"result":{"type":"array"}}}}]}"#,
         );
         check(
             &Method::ToolsList,
@@ -237,6 +239,14 @@ mod tests {
             before,
             r#"{"tools":[{"name":"t","inputSchema":{"properties":{"a":{}}}}]}"#,
         );
+    }
+
+    #[test]
+    fn how_tools_run_as_tasks_is_said_in_one_revision() {
+        let before = r#"{"tools":[{"name":"t","inputSchema":{"properties":{"a":true}},"execution":{}}]}"#;
+        check(&Method::ToolsList, "2025-11-25", &before.replace("true", "{}"), &before.replace("true", "{}"));
+        let after = r#"{"tools":[{"name":"t","inputSchema":{"properties":{"a":true}}}]}"#;
+        check(&Method::ToolsList, "2026-07-28", before, after);
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::group::Group;
@@ -87,38 +86,37 @@ fn purpose(prefix: &str, group: &Group, call: &Call) -> String {
 fn digest(call: &Call) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(call.method.as_str().as_bytes());
-    let params: Value = call.params.as_ref().and_then(|params| params.read().ok()).unwrap_or_default();
-    if let Value::Object(members) = params {
-        let steady = |key: &str| !matches!(key, "_meta" | "inputResponses" | "requestState");
-        let members = members.into_iter().filter(|(key, _)| steady(key)).collect();
-        add(&mut hash, &Value::Object(members));
+    if let Some(params) = &call.params {
+        add(&mut hash, &params.without(|key, _| matches!(key, b"_meta" | b"inputResponses" | b"requestState")));
     }
     hash.finalize().into()
 }
 
-/// Adds a value however its members are ordered.
-fn add(hash: &mut Sha256, value: &Value) {
-    match value {
-        Value::Object(members) => {
-            let mut keys: Vec<&String> = members.keys().collect();
-            keys.sort();
-            hash.update([b'{']);
-            for key in keys {
-                hash.update(URL_SAFE_NO_PAD.encode(key).as_bytes());
-                hash.update([b':']);
-                add(hash, &members[key]);
-            }
-            hash.update([b'}']);
+/// Adds a value however its members are ordered and its texts spelled; numbers count as they are
+/// written, whatever their size.
+fn add(hash: &mut Sha256, value: &Raw) {
+    if value.is_object() {
+        let mut members: Vec<_> = value.entries().collect();
+        members.sort_by(|(one, _), (other, _)| one.cmp(other));
+        hash.update([b'{']);
+        for (key, member) in members {
+            hash.update(URL_SAFE_NO_PAD.encode(key.as_bytes()).as_bytes());
+            hash.update([b':']);
+            add(hash, &member);
         }
-        Value::Array(items) => {
-            hash.update([b'[']);
-            for item in items {
-                add(hash, item);
-                hash.update([b',']);
-            }
-            hash.update([b']']);
+        hash.update([b'}']);
+    } else if value.is_array() {
+        hash.update([b'[']);
+        for item in value.items() {
+            add(hash, &item);
+            hash.update([b',']);
         }
-        other => hash.update(other.to_string().as_bytes()),
+        hash.update([b']']);
+    } else if let Some(text) = value.text() {
+        hash.update([b'"']);
+        hash.update(URL_SAFE_NO_PAD.encode(text.as_bytes()).as_bytes());
+    } else {
+        hash.update(value.as_bytes());
     }
 }
 

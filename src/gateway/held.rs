@@ -20,7 +20,7 @@ use super::group::Group;
 use super::route::invalid;
 use crate::dialect::{lower, questions};
 use crate::exchange::{Answer, Call, Principal, Question, Replies, Reply};
-use crate::protocol::{ErrorObject, Notice, Notification, Raw, code};
+use crate::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
 
 /// What governs held calls.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +69,8 @@ struct Attached {
 
 /// How long to wait for more questions before the client is told.
 const TOGETHER: Duration = Duration::from_millis(30);
+/// How long a server may take to end a call by itself once it knows that nobody will answer.
+const ENDING: Duration = Duration::from_millis(250);
 /// How many notices are kept for a client that is away.
 const NOTICES: usize = 64;
 
@@ -223,9 +225,8 @@ impl Attached {
         }
         let asked = error.data().and_then(|data| data.get("elicitations")).map(|all| all.items()).unwrap_or_default();
         let one = |(n, asked): (usize, &Raw)| {
-            let asked = asked.edit().remove("elicitationId").set("mode", Raw::constant(r#""url""#)).finish();
-            let request = Raw::of(&json!({ "method": "elicitation/create", "params": asked }));
-            (format!("u{}", n + 1), request)
+            let asked = asked.edit().set("mode", Raw::constant(r#""url""#)).finish();
+            (format!("u{}", n + 1), questions::input_request(&Method::from("elicitation/create"), Some(&asked)))
         };
         let asked: Vec<(String, Raw)> = asked.iter().enumerate().map(one).collect();
         let sealed = Carried::Again.seal(&self.group, &self.call, self.group.holder().settings.people);
@@ -320,6 +321,9 @@ async fn wait(
     for (_, question) in parked.open.drain(..) {
         question.abandon();
     }
+    let ended = async { while !matches!(parked.replies.next().await, None | Some(Reply::End(_))) {} };
+    // Otherwise dropping the replies cancels it, after it has been answered.
+    let _ = tokio::time::timeout(ENDING, ended).await;
     None
 }
 

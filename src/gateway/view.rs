@@ -392,7 +392,7 @@ fn in_words(collision: &Collision, list: List, members: &[Member]) -> String {
 
 /// The items of one upstream in the shapes of a revision.
 fn project(list: List, listed: &Listed, to: Revision) -> Vec<Raw> {
-    if listed.revision == to || !to.facts().sessions {
+    if listed.revision == to {
         return listed.items.clone();
     }
     let nobody = Server { info: Raw::empty(), capabilities: Raw::empty(), instructions: None };

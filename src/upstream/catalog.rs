@@ -40,6 +40,8 @@ struct Duty {
     subscribed: BTreeSet<Arc<str>>,
     /// The call that tells of changes, in the per-request era.
     listening: Option<Replies>,
+    /// The one before, until the new one is acknowledged: nothing is missed in between.
+    former: Option<Replies>,
     /// When that has to be made again.
     listen_at: Option<Instant>,
     /// How often changes of lists were told and not passed on yet.
@@ -148,6 +150,7 @@ impl Catalog {
             due: Vec::new(),
             subscribed: BTreeSet::new(),
             listening: None,
+            former: None,
             listen_at: None,
             announced: Default::default(),
             ends: 0,
@@ -192,6 +195,10 @@ impl Catalog {
                     Some(heard) => self.hear(&mut duty, heard),
                 },
                 reply = next_of(&mut duty.listening) => self.listened(&mut duty, reply),
+                reply = next_of(&mut duty.former) => match reply {
+                    Some(Reply::Notice(notification)) => self.notice(&mut duty, &notification),
+                    _ => duty.former = None,
+                },
                 () = self.shared.announcing.notified() => duty.announce(&self.shared.take_announced()),
                 () = self.shared.wanting.notified() => self.subscribe(&mut duty).await,
                 () = timer => self.do_what_is_due(&mut duty).await,
@@ -332,8 +339,11 @@ impl Catalog {
                 .insert("resourceSubscriptions".into(), json!(wanted.iter().map(AsRef::as_ref).collect::<Vec<&str>>()));
         }
         if asked.is_empty() {
-            duty.listening = None;
+            (duty.listening, duty.former) = (None, None);
             return;
+        }
+        if duty.former.is_none() {
+            duty.former = duty.listening.take();
         }
         let params = Raw::of(&json!({ "notifications": asked }));
         duty.listening = Some(duty.connection.call(duty.connection.own_call(Method::Listen, Some(params))));
@@ -343,11 +353,14 @@ impl Catalog {
         match reply {
             Some(Reply::Notice(notification)) => {
                 duty.ends = 0;
+                if notification.notice == Notice::Acknowledged {
+                    duty.former = None;
+                }
                 self.notice(duty, &notification);
             }
             Some(Reply::Question(question)) => drop(question),
             Some(Reply::End(answer)) => {
-                duty.listening = None;
+                (duty.listening, duty.former) = (None, None);
                 duty.ends += 1;
                 match answer.outcome {
                     Err(error) if !error.is_unavailable() => {

@@ -6,6 +6,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::error::{Error, Kind, Result};
+use crate::protocol::Message;
 use crate::protocol::sse::{Decoder, Event};
 
 /// Reads events from a body.
@@ -38,6 +39,20 @@ impl EventReader {
                 Error::new(Kind::Protocol, format!("the server sent an event of more than {} bytes", self.limit))
             })?;
             self.ready.extend(events);
+        }
+    }
+}
+
+/// The message that an event carries; nothing when it carries none.
+pub(super) fn parsed(event: Event) -> Option<Message> {
+    if event.data.is_empty() {
+        return None;
+    }
+    match Message::parse(&event.data.into()) {
+        Ok(message) => Some(message),
+        Err(invalid) => {
+            tracing::warn!(why = %invalid.why, "an event is no message; it was skipped");
+            None
         }
     }
 }

@@ -18,8 +18,9 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::Unsolicited;
-use super::events::EventReader;
+use super::events::{EventReader, parsed};
 use super::http_call::Exchange;
+use super::http_questions::Questions;
 use super::target::{Address, Settings};
 use super::web::{Web, is_media, shown};
 use crate::dialect::Revision;
@@ -27,7 +28,6 @@ use crate::dialect::headers::Mirror;
 use crate::dialect::outgoing::{self, Introduction, Speaker};
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{Answer, Question, Replies, Reply};
-use crate::protocol::sse::Event;
 use crate::protocol::{ErrorObject, Id, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code};
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -63,6 +63,7 @@ pub(super) struct Http {
     reopening: tokio::sync::Mutex<Option<Instant>>,
     /// How many answers of ours may be on their way at once; a server that asks more gets none.
     answers: Arc<Semaphore>,
+    pub(super) questions: Questions,
     revision: OnceLock<Revision>,
 }
 
@@ -106,6 +107,7 @@ impl Http {
             unsolicited,
             reopening: tokio::sync::Mutex::default(),
             answers: Arc::new(Semaphore::new(ANSWERS)),
+            questions: Questions::default(),
             revision: OnceLock::new(),
         })
     }
@@ -357,6 +359,7 @@ impl Http {
     }
 
     async fn post(self: &Arc<Self>, message: Bytes) -> Result<()> {
+        self.check_open()?;
         let generation = self.lock().generation;
         let headers = self.base_headers(&self.version_header());
         let response = self.web.send(Verb::POST, headers, message, self.settings.call).await?;
@@ -391,7 +394,9 @@ impl Http {
                 match request {
                     Some(_) => Some(Reply::Question(question)),
                     None => {
-                        self.outside(Unsolicited::Question(question));
+                        if let Some(question) = self.questions.pass_on(question) {
+                            self.outside(Unsolicited::Question(question));
+                        }
                         None
                     }
                 }
@@ -403,6 +408,11 @@ impl Http {
                 let token = token.filter(|_| ours)?;
                 let params = params.edit().set("progressToken", token.clone()).finish();
                 Some(Reply::Notice(Notification::new(Notice::Progress, Some(params))))
+            }
+            Message::Notification(notification) if notification.notice == Notice::Cancelled => {
+                // What it takes back has another name at the client, if it has one there.
+                self.questions.take_back(notification.params.as_ref());
+                None
             }
             Message::Notification(notification) => match request {
                 // In the per-request era a stream carries only what was asked for on it.
@@ -420,11 +430,16 @@ impl Http {
     fn question(self: &Arc<Self>, asked: Request) -> Option<Question> {
         let permit = Arc::clone(&self.answers).try_acquire_owned().ok()?;
         let (answer, answered) = oneshot::channel();
+        let withdrawn = self.questions.open(&asked.id);
         let http = Arc::clone(self);
         tokio::spawn(async move {
             let _permit = permit;
             let refused = || Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this"));
-            let outcome = answered.await.unwrap_or_else(|_| refused());
+            let outcome = tokio::select! {
+                outcome = answered => outcome.unwrap_or_else(|_| refused()),
+                _ = withdrawn => return,
+            };
+            http.questions.answered(&asked.id);
             if let Err(error) = http.post(Response::new(Some(asked.id), outcome).encode()).await {
                 tracing::debug!(%error, "an answer was not taken");
             }
@@ -571,19 +586,6 @@ async fn listen(http: std::sync::Weak<Http>, answered: oneshot::Sender<()>) {
 
 pub(super) fn pause(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds).clamp(RETRY_FLOOR, RETRY_CAP)
-}
-
-pub(super) fn parsed(event: Event) -> Option<Message> {
-    if event.data.is_empty() {
-        return None;
-    }
-    match Message::parse(&event.data.into()) {
-        Ok(message) => Some(message),
-        Err(invalid) => {
-            tracing::warn!(why = %invalid.why, "an event is no message; it was skipped");
-            None
-        }
-    }
 }
 
 impl Drop for Http {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::events::EventReader;
-use super::http::{Begun, Http, RESUMES, RETRY, parsed, pause};
+use futures_util::stream;
+
+use super::events::{EventReader, parsed};
+use super::http::{Begun, Http, RESUMES, RETRY, pause};
 use crate::error::{Error, Kind};
 use crate::exchange::{Answer, Replies, Reply};
 use crate::protocol::{Id, Notification, Outcome, Raw, Request};
@@ -37,10 +39,16 @@ impl Exchange {
 
     /// The replies; dropping them gives the request up.
     pub(super) fn replies(self) -> Replies {
-        Replies::stream(futures_util::stream::unfold(self, |mut exchange| async move {
+        let asks = self.http.in_handshake_era() && self.request.method.converses();
+        let asked = asks.then(|| self.http.questions.enter(&self.request.id));
+        let own = stream::unfold(self, |mut exchange| async move {
             let reply = exchange.next().await?;
             Some((reply, exchange))
-        }))
+        });
+        let Some(mut asked) = asked else { return Replies::stream(own) };
+        // Some servers ask on the stream that listens, whatever the question belongs to.
+        let outside = stream::poll_fn(move |context| asked.poll_recv(context).map(|asked| asked.map(Reply::Question)));
+        Replies::stream(stream::select(own, outside))
     }
 
     async fn next(&mut self) -> Option<Reply> {
@@ -114,6 +122,12 @@ impl Exchange {
 struct Cancel {
     http: Arc<Http>,
     id: Option<Id>,
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.http.questions.leave(&self.request.id);
+    }
 }
 
 impl Drop for Cancel {

@@ -14,6 +14,7 @@ mod events;
 mod health;
 mod http;
 mod http_call;
+mod http_questions;
 mod lending;
 pub mod lists;
 mod managed;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "a test that cannot go on should panic")]
 #![allow(unreachable_pub, reason = "nobody outside uses a test")]
 
+mod bridge;
 mod checklist;
 mod children;
 mod cli;

@@ -1,0 +1,76 @@
+//! What a server over Streamable HTTP asks, and which call that belongs to.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::exchange::Question;
+use crate::protocol::{Id, Raw};
+
+/// The open questions of one session, and the calls that they may belong to.
+#[derive(Debug, Default)]
+pub(super) struct Questions(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Dropping one takes it back.
+    open: HashMap<Id, oneshot::Sender<()>>,
+    /// Calls during which something may be asked.
+    calls: HashMap<Id, mpsc::Sender<Question>>,
+}
+
+/// How many questions that came on another stream may wait for the reader of a call.
+const WAITING: usize = 16;
+
+impl Questions {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no thread panics while it holds this lock")
+    }
+
+    /// Something is asked; what is given back ends when it is taken back.
+    pub(super) fn open(&self, id: &Id) -> oneshot::Receiver<()> {
+        let (withdraw, withdrawn) = oneshot::channel();
+        self.lock().open.insert(id.clone(), withdraw);
+        withdrawn
+    }
+
+    /// It is answered.
+    pub(super) fn answered(&self, id: &Id) {
+        self.lock().open.remove(id);
+    }
+
+    /// The server takes something back.
+    pub(super) fn take_back(&self, params: Option<&Raw>) {
+        let id = params.and_then(|params| params.get("requestId"));
+        if let Some(id) = id.as_ref().and_then(Id::from_raw) {
+            self.lock().open.remove(&id);
+        }
+    }
+
+    /// A call during which something may be asked, and where that comes.
+    pub(super) fn enter(&self, call: &Id) -> mpsc::Receiver<Question> {
+        let (asker, asked) = mpsc::channel(WAITING);
+        self.lock().calls.insert(call.clone(), asker);
+        asked
+    }
+
+    /// The call is over.
+    pub(super) fn leave(&self, call: &Id) {
+        self.lock().calls.remove(call);
+    }
+
+    /// Passes a question on that does not say which call it belongs to: with one call at work it is
+    /// clear. Gives it back where it is not.
+    pub(super) fn pass_on(&self, question: Question) -> Option<Question> {
+        let only = {
+            let state = self.lock();
+            let mut calls = state.calls.values();
+            calls.next().filter(|_| calls.next().is_none()).cloned()
+        };
+        match only {
+            Some(only) => only.try_send(question).err().map(mpsc::error::TrySendError::into_inner),
+            None => Some(question),
+        }
+    }
+}

@@ -1,0 +1,517 @@
+//! What the puppet does when it is asked: one tool, resource or prompt for each feature.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rialto::dialect::Revision;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::puppet::{CLOCK, LEVELS, META, Puppet, STATIC, Session, Sink, notice};
+
+/// One request at work.
+pub struct Cx<'p> {
+    pub puppet: &'p Arc<Puppet>,
+    pub session: &'p Arc<Session>,
+    pub sink: &'p Sink,
+    pub method: &'p str,
+    pub id: Value,
+    pub params: Value,
+    pub raw: &'p str,
+}
+
+/// An error to answer with.
+#[derive(Debug)]
+pub struct Failed {
+    pub code: i64,
+    pub message: String,
+    /// As it is to be written.
+    pub data: Option<String>,
+}
+
+/// Why a tool does not go on.
+enum Stop {
+    /// The client has to be asked first; the members of the result that says so.
+    Input(String),
+    /// The client cannot be asked that.
+    Unable(&'static str),
+    /// The client answered with an error.
+    Refused(i64),
+    Failed(Failed),
+}
+
+/// A question under its key.
+type Asked = (&'static str, &'static str, Value);
+
+/// Numbers that a careless reader would spoil.
+pub const NUMBERS: &str = r#"{"price":1.50,"big":12345678901234567890123,"tiny":1e-400,"text":"\u00e9\/"}"#;
+
+impl Failed {
+    pub fn new(code: i64, message: &str) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+}
+
+impl From<Failed> for Stop {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
+}
+
+/// A member of an object, as it is written.
+pub fn member<'r>(raw: &'r str, key: &str) -> Option<&'r str> {
+    let members: HashMap<String, &'r RawValue> = serde_json::from_str(raw).ok()?;
+    members.get(key).map(|value| value.get())
+}
+
+fn members(value: &Value) -> String {
+    let text = value.to_string();
+    text[1..text.len() - 1].to_owned()
+}
+
+fn said(text: &str) -> String {
+    members(&json!({ "content": [{ "type": "text", "text": text }] }))
+}
+
+fn failed(text: &str) -> String {
+    members(&json!({ "content": [{ "type": "text", "text": text }], "isError": true }))
+}
+
+impl Cx<'_> {
+    fn is_per_request(&self) -> bool {
+        self.puppet.form.is_per_request()
+    }
+
+    pub async fn act(&self) -> Result<String, Failed> {
+        let handshake = !self.is_per_request();
+        let params = &self.params;
+        let done = match self.method {
+            "initialize" if handshake => {
+                self.puppet.initialize(self.session, params);
+                members(&json!({
+                    "protocolVersion": self.puppet.form.revision.to_string(),
+                    "capabilities": self.capabilities(),
+                    "serverInfo": { "name": self.puppet.form.name, "version": "1" },
+                    "instructions": "pull the strings",
+                }))
+            }
+            "server/discover" => {
+                let versions = [self.puppet.form.revision.to_string()];
+                let more = json!({ "supportedVersions": versions, "capabilities": self.capabilities() });
+                format!("{},{}", members(&more), r#""instructions":"pull the strings""#)
+            }
+            "ping" if handshake => String::new(),
+            "logging/setLevel" if handshake => {
+                self.puppet.set_level(self.session, &params["level"]);
+                String::new()
+            }
+            "resources/subscribe" | "resources/unsubscribe" if handshake => {
+                self.puppet.subscribe(self.session, &params["uri"], self.method == "resources/subscribe");
+                String::new()
+            }
+            "subscriptions/listen" if !handshake => return self.listen().await,
+            "tools/list" => members(&json!({ "tools": self.tools() })),
+            "tools/call" => return self.call().await,
+            "prompts/list" => {
+                let arguments = json!([{ "name": "name", "required": true }]);
+                members(&json!({ "prompts": [{ "name": "greet", "arguments": arguments }] }))
+            }
+            "prompts/get" => {
+                let text = format!("Hello, {}", params["arguments"]["name"].as_str().unwrap_or("nobody"));
+                members(&json!({ "messages": [{ "role": "user", "content": { "type": "text", "text": text } }] }))
+            }
+            "resources/list" => members(&json!({ "resources": [
+                { "uri": STATIC, "name": "static", "vendorField": 2 }, { "uri": CLOCK, "name": "clock" },
+            ] })),
+            "resources/templates/list" => {
+                members(&json!({ "resourceTemplates": [{ "uriTemplate": "puppet://item/{id}", "name": "item" }] }))
+            }
+            "resources/read" => self.read()?,
+            "completion/complete" => {
+                if params["ref"] != json!({ "type": "ref/prompt", "name": "greet" }) {
+                    self.puppet.complain(format!("nothing to complete: {params}"));
+                }
+                members(&json!({ "completion": { "values": ["Ada", "Alan"], "hasMore": false } }))
+            }
+            "vendor/echo" => {
+                let given = member(self.raw, "params").and_then(|params| member(params, "given")).unwrap_or("null");
+                format!(r#""given":{given}"#)
+            }
+            other => {
+                self.puppet.complain(format!("a method that is not there: {other}"));
+                return Err(Failed::new(-32601, "Method not found"));
+            }
+        };
+        Ok(self.done(&done, ""))
+    }
+
+    /// A whole result.
+    fn done(&self, members: &str, meta: &str) -> String {
+        let joined =
+            |parts: &[&str]| parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(",");
+        let mut parts = vec![members];
+        let own = format!(r#""{META}serverInfo":{{"name":"{}","version":"1"}}"#, self.puppet.form.name);
+        let all = if self.is_per_request() { joined(&[meta, &own]) } else { meta.to_owned() };
+        let meta = format!(r#""_meta":{{{all}}}"#);
+        if !all.is_empty() {
+            parts.push(&meta);
+        }
+        if self.is_per_request() {
+            let asks = members.contains(r#""inputRequests""#);
+            parts.push(if asks { r#""resultType":"input_required""# } else { r#""resultType":"complete""# });
+            let hinted = self.method.ends_with("/list") || matches!(self.method, "resources/read" | "server/discover");
+            if hinted {
+                parts.push(r#""ttlMs":0,"cacheScope":"private""#);
+            }
+        }
+        format!("{{{}}}", joined(&parts))
+    }
+
+    fn capabilities(&self) -> Value {
+        let mut able = json!({
+            "tools": { "listChanged": true },
+            "prompts": { "listChanged": true },
+            "resources": { "listChanged": true, "subscribe": true },
+            "logging": {},
+        });
+        if self.puppet.is_at_least(Revision::V2025_03_26) {
+            able["completions"] = json!({});
+        }
+        able
+    }
+
+    /// The tools, with everything that a tool of the revision may have.
+    fn tools(&self) -> Vec<Value> {
+        let mut names = vec!["add", "count", "hang", "log", "tick", "grow", "echo", "fail", "think", "where", "insist"];
+        names.extend(["parting", "wander", "stubborn", "withdraw", "aside"]);
+        if self.puppet.is_at_least(Revision::V2025_06_18) {
+            names.extend(["measure", "confirm", "both", "chain"]);
+        }
+        if self.puppet.is_at_least(Revision::V2025_11_25) {
+            names.push("visit");
+        }
+        if self.puppet.form.revision == Revision::V2025_11_25 {
+            names.push("gate");
+        }
+        if self.puppet.has_extra() {
+            names.push("extra");
+        }
+        let tool = |name: &str| {
+            let mut tool = json!({ "name": name, "description": name, "inputSchema": { "type": "object" } });
+            if name == "add" {
+                tool["vendorField"] = json!({ "kept": true });
+                tool["inputSchema"]["properties"] = json!({ "a": { "type": "integer" }, "b": { "type": "integer" } });
+                if self.puppet.is_at_least(Revision::V2025_03_26) {
+                    tool["annotations"] = json!({ "readOnlyHint": true });
+                }
+                if self.puppet.is_at_least(Revision::V2025_06_18) {
+                    tool["title"] = json!("Add");
+                }
+                if self.puppet.is_at_least(Revision::V2025_11_25) {
+                    tool["icons"] = json!([{ "src": "https://example.org/add.png" }]);
+                }
+                if self.puppet.form.revision == Revision::V2025_11_25 {
+                    tool["execution"] = json!({ "taskSupport": "forbidden" });
+                }
+                if self.is_per_request() {
+                    tool["inputSchema"]["properties"]["a"]["x-mcp-header"] = json!("First");
+                }
+            }
+            if name == "measure" {
+                tool["outputSchema"] = json!({ "type": "object" });
+            }
+            tool
+        };
+        names.into_iter().map(tool).collect()
+    }
+
+    fn read(&self) -> Result<String, Failed> {
+        let uri = self.params["uri"].as_str().unwrap_or_default();
+        let text = match uri.strip_prefix("puppet://item/") {
+            Some(id) => format!("item {id}"),
+            None if uri == STATIC => "always the same".to_owned(),
+            None if uri == CLOCK => "twelve".to_owned(),
+            None => {
+                let code = if self.is_per_request() { -32602 } else { -32002 };
+                let data = Some(json!({ "uri": uri }).to_string());
+                return Err(Failed { data, ..Failed::new(code, "Resource not found") });
+            }
+        };
+        Ok(members(&json!({ "contents": [{ "uri": uri, "text": text, "mimeType": "text/plain" }] })))
+    }
+
+    async fn listen(&self) -> Result<String, Failed> {
+        let wishes = self.params["notifications"].clone();
+        if !wishes.is_object() {
+            self.puppet.complain("nothing to listen to");
+        }
+        let id = json!({ format!("{META}subscriptionId"): self.id });
+        let _ = self
+            .sink
+            .send(notice("notifications/subscriptions/acknowledged", &json!({ "_meta": id, "notifications": wishes })));
+        self.puppet.listen(self.session, self.id.clone(), wishes, self.sink.clone());
+        std::future::pending().await
+    }
+
+    async fn call(&self) -> Result<String, Failed> {
+        let name = self.params["name"].as_str().unwrap_or_default().to_owned();
+        if !self.tools().iter().any(|tool| tool["name"] == *name) {
+            return Err(Failed::new(-32602, &format!("Unknown tool: {name}")));
+        }
+        self.puppet.note_begun(&name);
+        let answers = if self.is_per_request() { self.puppet.retried(self.method, &self.params)? } else { Map::new() };
+        if name == "echo" {
+            return Ok(self.echo());
+        }
+        match self.tool(&name, &answers).await {
+            Ok(members) => Ok(self.done(&members, "")),
+            Err(Stop::Input(members)) => Ok(self.done(&members, "")),
+            Err(Stop::Unable(what)) if self.is_per_request() => {
+                let needed = match what {
+                    "url" => json!({ "elicitation": { "url": {} } }),
+                    "form" => json!({ "elicitation": { "form": {} } }),
+                    other => json!({ other: {} }),
+                };
+                let data = Some(json!({ "requiredCapabilities": needed }).to_string());
+                Err(Failed { data, ..Failed::new(-32021, &format!("the client lacks {what}")) })
+            }
+            Err(Stop::Unable(what)) => Ok(self.done(&failed(&format!("the client cannot be asked: {what}")), "")),
+            Err(Stop::Refused(code)) => Ok(self.done(&failed(&format!("the client refused: {code}")), "")),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    fn echo(&self) -> String {
+        let params = member(self.raw, "params").unwrap_or("{}");
+        let part = |key: &str| member(params, key).unwrap_or("null");
+        let vendor = member(part("_meta"), "vendor/key").unwrap_or("null");
+        let content = r#""content":[{"type":"text","text":"echoed","vendorBlock":2.50}]"#;
+        let (arguments, param) = (part("arguments"), part("vendorParam"));
+        let echoed = format!(r#"{content},"vendorArguments":{arguments},"vendorParam":{param}"#);
+        self.done(&echoed, &format!(r#""vendor/key":{vendor}"#))
+    }
+
+    async fn tool(&self, name: &str, answers: &Map<String, Value>) -> Result<String, Stop> {
+        let arguments = &self.params["arguments"];
+        match name {
+            "add" => {
+                let sum = arguments["a"].as_i64().unwrap_or_default() + arguments["b"].as_i64().unwrap_or_default();
+                Ok(said(&sum.to_string()))
+            }
+            "measure" => Ok(format!("{},\"structuredContent\":{NUMBERS}", said("mild"))),
+            "count" => {
+                (1..=3).for_each(|n| self.progress(&format!("{n}.50")));
+                Ok(said("counted"))
+            }
+            "hang" => {
+                self.progress("1");
+                std::future::pending().await
+            }
+            "log" => {
+                for level in ["debug", "warning", "error"] {
+                    self.log(level);
+                }
+                Ok(said("logged"))
+            }
+            "tick" => {
+                self.puppet.tick();
+                Ok(said("ticked"))
+            }
+            "grow" => {
+                self.puppet.grow();
+                Ok(said("grown"))
+            }
+            "fail" => {
+                let code = arguments["code"].as_i64().unwrap_or_default();
+                Err(Failed { data: Some(NUMBERS.into()), ..Failed::new(code, "on purpose") }.into())
+            }
+            "think" => Ok(self.thought(&self.ask(answers, vec![self.sampling()]).await?)),
+            "where" => {
+                let answer = self.ask(answers, vec![("roots", "roots/list", json!({}))]).await?;
+                Ok(said(answer[0]["roots"][0]["uri"].as_str().unwrap_or("nowhere")))
+            }
+            "confirm" => Ok(said(&confirmed(&self.ask(answers, vec![self.form()]).await?[0]))),
+            "visit" => {
+                let answer = self.ask(answers, vec![self.url()]).await?;
+                Ok(said(answer[0]["action"].as_str().unwrap_or("nothing")))
+            }
+            "insist" => {
+                let asked = match arguments["kind"].as_str() {
+                    Some("url") => self.url(),
+                    _ => self.form(),
+                };
+                Ok(said(&confirmed(&self.put(answers, vec![asked]).await?[0])))
+            }
+            "both" => {
+                let answer = self.ask(answers, vec![self.form(), self.sampling()]).await?;
+                Ok(said(&format!("{} {}", confirmed(&answer[0]), self.thought(&answer[1..]).contains("thoughts"))))
+            }
+            "chain" => {
+                self.progress("1");
+                self.ask(answers, vec![self.sampling()]).await?;
+                self.progress("2");
+                let answer = self.ask(answers, vec![self.form()]).await?;
+                self.progress("3");
+                Ok(said(&confirmed(&answer[0])))
+            }
+            // Asks, and goes on without an answer when it is told to.
+            "parting" => tokio::select! {
+                asked = self.ask(answers, vec![self.sampling()]) => asked.map(|_| said("answered")),
+                () = self.puppet.release.notified() => Ok(said("gone on")),
+            },
+            // Asks where everything is said that belongs to no call.
+            "aside" => {
+                let (_, method, params) = self.sampling();
+                let answer = self.session.ask(&self.session.out, method, &params).await;
+                match answer {
+                    Ok(Ok(answer)) => Ok(self.thought(&[answer])),
+                    _ => Err(Stop::Refused(0)),
+                }
+            }
+            // Takes no refusal for an end.
+            "stubborn" => {
+                let asked = if self.puppet.is_at_least(Revision::V2025_06_18) { self.form() } else { self.sampling() };
+                let _ = self.ask(answers, vec![self.sampling(), asked]).await;
+                std::future::pending().await
+            }
+            // Takes its question back, and takes until it is told to end.
+            "withdraw" => {
+                {
+                    let asked = self.ask(answers, vec![self.sampling()]);
+                    tokio::select! {
+                        asked = asked => return asked.map(|_| said("answered")),
+                        () = self.puppet.release.notified() => self.session.withdraw(self.sink),
+                    }
+                }
+                self.progress("1");
+                self.puppet.release.notified().await;
+                Ok(said("never mind"))
+            }
+            // Asks, and then takes until it is told to end.
+            "wander" => {
+                self.ask(answers, vec![self.sampling()]).await?;
+                self.progress("1");
+                self.puppet.release.notified().await;
+                Ok(said("back"))
+            }
+            "gate" if self.puppet.begun("gate") % 2 == 1 => {
+                let gate = json!({ "mode": "url", "message": "pay", "url": "https://example.org/pay", "elicitationId": "e-7" });
+                let data = Some(json!({ "elicitations": [gate] }).to_string());
+                Err(Failed { data, ..Failed::new(-32042, "somebody has to go there first") }.into())
+            }
+            _ => Ok(said(name)),
+        }
+    }
+
+    fn progress(&self, value: &str) {
+        let token = member(self.raw, "params").and_then(|params| member(params, "_meta"));
+        let Some(token) = token.and_then(|meta| member(meta, "progressToken")) else { return };
+        let words = if self.puppet.is_at_least(Revision::V2025_03_26) { r#","message":"on the way""# } else { "" };
+        let params = format!(r#"{{"progressToken":{token},"progress":{value},"total":4{words}}}"#);
+        let method = "notifications/progress";
+        let _ = self.sink.send(format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#));
+    }
+
+    fn log(&self, level: &str) {
+        let place = |level: &str| LEVELS.iter().position(|name| *name == level);
+        let wanted = match self.is_per_request() {
+            true => match self.params["_meta"][format!("{META}logLevel")].as_str() {
+                Some(level) => place(level),
+                None => return,
+            },
+            false => self.session.level(),
+        };
+        if wanted.is_none_or(|wanted| place(level) >= Some(wanted)) {
+            let params = json!({ "level": level, "logger": "puppet", "data": { "said": level } });
+            let _ = self.sink.send(notice("notifications/message", &params));
+        }
+    }
+
+    fn sampling(&self) -> Asked {
+        let message = json!({ "role": "user", "content": { "type": "text", "text": "bridges" } });
+        ("think", "sampling/createMessage", json!({ "messages": [message], "maxTokens": 100 }))
+    }
+
+    fn form(&self) -> Asked {
+        let name = json!({ "type": "string", "title": "Name" });
+        let schema = json!({ "type": "object", "properties": { "name": name }, "required": ["name"] });
+        let mut params = json!({ "message": "who?", "requestedSchema": schema });
+        if self.puppet.is_at_least(Revision::V2025_11_25) {
+            params["mode"] = json!("form");
+        }
+        ("form", "elicitation/create", params)
+    }
+
+    fn url(&self) -> Asked {
+        let mut params = json!({ "mode": "url", "message": "go there", "url": "https://example.org/go" });
+        if !self.is_per_request() {
+            params["elicitationId"] = json!("e-1");
+        }
+        ("url", "elicitation/create", params)
+    }
+
+    fn thought(&self, answers: &[Value]) -> String {
+        said(answers[0]["content"]["text"].as_str().unwrap_or("nothing"))
+    }
+
+    /// Asks what the client has said that it can answer.
+    async fn ask(&self, answers: &Map<String, Value>, asked: Vec<Asked>) -> Result<Vec<Value>, Stop> {
+        let declared = match self.is_per_request() {
+            true => self.params["_meta"][format!("{META}clientCapabilities")].clone(),
+            false => self.session.capabilities(),
+        };
+        for (key, ..) in &asked {
+            let elicitation = &declared["elicitation"];
+            let (able, what) = match *key {
+                "url" => (elicitation["url"].is_object(), "url"),
+                "form" => (
+                    elicitation.is_object() && (elicitation["form"].is_object() || !elicitation["url"].is_object()),
+                    "form",
+                ),
+                "roots" => (declared["roots"].is_object(), "roots"),
+                _ => (declared["sampling"].is_object(), "sampling"),
+            };
+            if !able {
+                return Err(Stop::Unable(what));
+            }
+        }
+        self.put(answers, asked).await
+    }
+
+    /// Asks, whatever the client has said.
+    async fn put(&self, answers: &Map<String, Value>, asked: Vec<Asked>) -> Result<Vec<Value>, Stop> {
+        if self.is_per_request() {
+            let open: Vec<&Asked> = asked.iter().filter(|(key, ..)| !answers.contains_key(*key)).collect();
+            if open.is_empty() {
+                return Ok(asked.iter().map(|(key, ..)| answers[*key].clone()).collect());
+            }
+            let one = |(key, method, params): &&Asked| {
+                let request = match method {
+                    &"roots/list" => json!({ "method": method }),
+                    _ => json!({ "method": method, "params": params }),
+                };
+                ((*key).to_owned(), request)
+            };
+            let requests: Map<String, Value> = open.iter().map(one).collect();
+            let keys = requests.keys().cloned().collect();
+            let state = self.puppet.issue(self.method, &self.params, keys, answers.clone());
+            return Err(Stop::Input(members(&json!({ "inputRequests": requests, "requestState": state }))));
+        }
+        let waiting: Vec<_> =
+            asked.iter().map(|(_, method, params)| self.session.ask(self.sink, method, params)).collect();
+        let mut all = Vec::new();
+        for answered in waiting {
+            match answered.await {
+                Ok(Ok(answer)) => all.push(answer),
+                Ok(Err(error)) => return Err(Stop::Refused(error["code"].as_i64().unwrap_or_default())),
+                Err(_) => return Err(Stop::Refused(0)),
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn confirmed(answer: &Value) -> String {
+    let name = answer["content"]["name"].as_str().unwrap_or("nobody");
+    format!("{} {name}", answer["action"].as_str().unwrap_or("nothing"))
+}

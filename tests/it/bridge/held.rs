@@ -1,0 +1,367 @@
+//! Calls that wait for answers: a client of 2026-07-28 in front of servers that ask in the middle of
+//! a call.
+
+use std::time::Duration;
+
+use rialto::gateway::Holding;
+use rialto::policy::Tokens;
+use rialto::upstream::Upstream;
+use serde_json::{Map, Value, json};
+
+use super::Scene;
+use super::acts::member;
+use super::client::{Answer, Client, Params, friendly, retry};
+use super::features::{says, until};
+use super::forms::{FORMS, Form, HTTP_2025_11, HTTP_2026_07, Transport};
+use super::puppet::Puppet;
+
+/// The servers that can be asked everything, over each transport that asks in another way.
+fn servers() -> [Form; 2] {
+    let stdio =
+        FORMS.into_iter().find(|form| form.revision == HTTP_2025_11.revision && form.transport == Transport::Stdio);
+    [HTTP_2025_11, stdio.unwrap()]
+}
+
+/// A client, and the call that it makes in rounds.
+struct Round {
+    client: Client,
+    params: Params,
+    answer: Answer,
+}
+
+impl Round {
+    async fn begin(mut client: Client, tool: &str) -> Self {
+        let params = Params::from(json!({ "name": tool, "arguments": { "n": 1 } }));
+        let id = client.send("tools/call", params.clone().with_meta(r#""progressToken":"first""#)).await.unwrap();
+        let answer = client.response(&id).await.unwrap();
+        Self { client, params, answer }
+    }
+
+    /// What is asked, by key.
+    fn asked(&self) -> Map<String, Value> {
+        let result = &self.answer.message["result"];
+        assert_eq!(result["resultType"], "input_required", "{}", self.answer.message);
+        result["inputRequests"].as_object().cloned().unwrap_or_default()
+    }
+
+    fn state(&self) -> String {
+        let result = member(&self.answer.raw, "result").unwrap_or_default();
+        member(result, "requestState").unwrap_or_else(|| panic!("no state: {}", self.answer.raw)).to_owned()
+    }
+
+    fn answers(&self) -> Value {
+        let one = |(key, asked): (String, Value)| {
+            (key, friendly(asked["method"].as_str().unwrap(), &asked["params"]).unwrap())
+        };
+        Value::Object(self.asked().into_iter().map(one).collect())
+    }
+
+    /// Goes on with all answers.
+    async fn go_on(&mut self) {
+        let answers = self.answers();
+        self.go_on_with(&answers, "").await;
+    }
+
+    async fn go_on_with(&mut self, answers: &Value, meta: &str) {
+        let state = self.state();
+        let params = retry(&self.params, answers, Some(&state)).with_meta(meta);
+        let id = self.client.send("tools/call", params).await.unwrap();
+        self.answer = self.client.response(&id).await.unwrap();
+    }
+
+    fn says(&self, expected: &str) {
+        says(&self.answer, expected).unwrap();
+    }
+}
+
+fn upstream(scene: &Scene, form: Form) -> std::sync::Arc<Upstream> {
+    let all = scene.rialto.inbound.gateway.upstreams();
+    all.into_iter().find(|upstream| **upstream.name() == *form.name).unwrap()
+}
+
+fn held(scene: &Scene) -> usize {
+    scene.rialto.inbound.gateway.held()
+}
+
+fn puppet(scene: &Scene, form: Form) -> &Puppet {
+    &scene.stages.iter().find(|stage| stage.puppet.form == form).unwrap().puppet
+}
+
+async fn client(scene: &Scene, server: Form, token: Option<&str>) -> Client {
+    Client::over_http(HTTP_2026_07, scene.rialto.address, server.name, token).await.unwrap()
+}
+
+/// Short waits, and connections that are given back soon.
+async fn impatient(server: Form) -> Scene {
+    let short = Duration::from_millis(300);
+    Scene::with(&[server], |settings| {
+        settings.holding = Holding { people: short, programs: short, ..Holding::default() };
+        settings.layout.upstreams[0].idle = Duration::from_millis(100);
+    })
+    .await
+}
+
+async fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    until(what, holds).await.unwrap();
+}
+
+#[tokio::test]
+async fn several_questions_are_answered_at_once() {
+    for server in servers() {
+        let scene = Scene::open(&[server]).await;
+        let mut round = Round::begin(client(&scene, server, None).await, "both").await;
+        assert_eq!(round.asked().len(), 2);
+        assert_eq!((held(&scene), puppet(&scene, server).running()), (1, 1));
+        assert!(round.answer.message["result"].get("ttlMs").is_none());
+        round.go_on().await;
+        round.says("accept Ada true");
+        assert_eq!((held(&scene), puppet(&scene, server).begun("both")), (0, 1));
+        scene.close().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_answered_is_asked_again() {
+    for server in servers() {
+        let scene = Scene::open(&[server]).await;
+        let mut round = Round::begin(client(&scene, server, None).await, "both").await;
+        let (all, first) = (round.answers(), round.state());
+        let keys: Vec<String> = round.asked().keys().cloned().collect();
+        // Nothing, something that is no answer, and an answer to something else.
+        for poor in [json!({}), json!({ &keys[0]: null, &keys[1]: 7 }), json!({ "other": { "action": "accept" } })] {
+            round.go_on_with(&poor, "").await;
+            assert_eq!(round.asked().keys().cloned().collect::<Vec<_>>(), keys, "{poor}");
+            assert_ne!(round.state(), first, "a state is good for one use");
+        }
+        round.go_on_with(&json!({ &keys[0]: all[&keys[0]] }), "").await;
+        assert_eq!(round.asked().keys().cloned().collect::<Vec<_>>(), keys[1..]);
+        assert_eq!(held(&scene), 1);
+        round.go_on_with(&json!({ &keys[1]: all[&keys[1]] }), "").await;
+        round.says("accept Ada true");
+        assert_eq!(puppet(&scene, server).begun("both"), 1);
+        scene.close().await;
+    }
+}
+
+#[tokio::test]
+async fn one_question_after_another_and_progress_under_the_token_of_each_round() {
+    for server in servers() {
+        let scene = Scene::open(&[server]).await;
+        let mut client = client(&scene, server, None).await;
+        let params = Params::from(json!({ "name": "chain", "arguments": {} }));
+        let id = client.send("tools/call", params.clone().with_meta(r#""progressToken":"a""#)).await.unwrap();
+        let answer = client.response(&id).await.unwrap();
+        let mut round = Round { client, params, answer };
+        let told = |answer: &Answer| -> Vec<(Value, Value)> {
+            let one =
+                |notice: &Value| (notice["params"]["progressToken"].clone(), notice["params"]["progress"].clone());
+            answer.notices.iter().map(one).collect()
+        };
+        assert_eq!(told(&round.answer), [(json!("a"), json!(1))]);
+        let answers = round.answers();
+        round.go_on_with(&answers, r#""progressToken":9"#).await;
+        assert_eq!(told(&round.answer), [(json!(9), json!(2))]);
+        let answers = round.answers();
+        round.go_on_with(&answers, "").await;
+        assert_eq!(told(&round.answer), [], "nobody asked for it");
+        round.says("accept Ada");
+        assert_eq!(puppet(&scene, server).log(), ["answered", "accept"]);
+        scene.close().await;
+    }
+}
+
+#[tokio::test]
+async fn calls_at_the_same_time_keep_their_own_states() {
+    for server in servers() {
+        let scene = Scene::open(&[server]).await;
+        let mut first = Round::begin(client(&scene, server, None).await, "confirm").await;
+        let mut second = Round::begin(client(&scene, server, None).await, "confirm").await;
+        assert_eq!(held(&scene), 2);
+        for (round, name) in [(&mut second, "Grace"), (&mut first, "Ada")] {
+            let key = round.asked().keys().next().cloned().unwrap();
+            let answer = json!({ key: { "action": "accept", "content": { "name": name } } });
+            round.go_on_with(&answer, "").await;
+            round.says(&format!("accept {name}"));
+        }
+        scene.close().await;
+    }
+}
+
+#[tokio::test]
+async fn states_that_are_not_for_this_are_refused_and_disturb_nothing() {
+    let tokens = ["ann=a".to_owned(), "bob=b".to_owned()];
+    for server in servers() {
+        let scene = Scene::with(&[server], |settings| settings.policy.tokens = Tokens::parse(&tokens).unwrap()).await;
+        let mut ann = client(&scene, server, Some("a")).await;
+        let mut bob = client(&scene, server, Some("b")).await;
+        let params = Params::from(json!({ "name": "confirm" }));
+        let called = |arguments: &str| Params {
+            members: format!(r#"{},"arguments":{arguments}"#, params.members),
+            meta: String::new(),
+        };
+        let right = called(r#"{"n":12345678901234567890123}"#);
+        let id = ann.send("tools/call", right.clone()).await.unwrap();
+        let answer = ann.response(&id).await.unwrap();
+        let mut round = Round { client: ann, params: right.clone(), answer };
+        let (answers, state) = (round.answers(), round.state());
+        let spoilt = |at: usize| {
+            let mut letters: Vec<char> = state.chars().collect();
+            letters[at] = if letters[at] == 'A' { 'B' } else { 'A' };
+            letters.into_iter().collect::<String>()
+        };
+        let tampered: Vec<String> = [1, 4, state.len() / 2, state.len() - 3].map(spoilt).into();
+        for bad in tampered.iter().map(String::as_str).chain([r#""""#, r#""h.""#, r#""nonsense""#, "7", "null"]) {
+            let id = round.client.send("tools/call", retry(&right, &answers, Some(bad))).await.unwrap();
+            let answer = round.client.response(&id).await.unwrap();
+            assert_eq!(answer.message["error"]["code"], -32602, "{bad}: {}", answer.message);
+        }
+        for other in [r#"{"n":12345678901234567890124}"#, r#"{"n":1.2345678901234568e22}"#, "{}"] {
+            let id = round.client.send("tools/call", retry(&called(other), &answers, Some(&state))).await.unwrap();
+            let answer = round.client.response(&id).await.unwrap();
+            assert_eq!(answer.message["error"]["code"], -32602, "{other}: {}", answer.message);
+        }
+        let id = bob.send("tools/call", retry(&right, &answers, Some(&state))).await.unwrap();
+        assert_eq!(bob.response(&id).await.unwrap().message["error"]["code"], -32602, "it is Ann's");
+        assert_eq!((held(&scene), puppet(&scene, server).running()), (1, 1), "the call still waits");
+        round.go_on().await;
+        round.says("accept Ada");
+        let id = round.client.send("tools/call", retry(&right, &answers, Some(&state))).await.unwrap();
+        let replayed = round.client.response(&id).await.unwrap();
+        assert_eq!(replayed.message["error"]["code"], -32602, "once is all: {}", replayed.message);
+        assert_eq!(puppet(&scene, server).begun("confirm"), 1);
+        scene.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_its_client_leaves_ends_properly() {
+    for server in servers() {
+        let scene = impatient(server).await;
+        let mut round = Round::begin(client(&scene, server, None).await, "stubborn").await;
+        assert_eq!((round.asked().len(), held(&scene), upstream(&scene, server).lent()), (2, 1, 1));
+        let there = puppet(&scene, server);
+        eventually("the call is cancelled", || there.cancelled() == 1).await;
+        eventually("nothing is held", || held(&scene) == 0).await;
+        let mut log = there.log();
+        assert_eq!(log.pop().as_deref(), Some("cancelled"), "that comes last");
+        log.sort();
+        assert_eq!(log, ["-1", "cancel"]);
+        let answers = round.answers();
+        let late = retry(&round.params, &answers, Some(&round.state()));
+        let id = round.client.send("tools/call", late).await.unwrap();
+        assert_eq!(round.client.response(&id).await.unwrap().message["error"]["code"], -32602);
+        eventually("the connection is given back", || upstream(&scene, server).lent() == 0).await;
+        eventually("the server knows", || there.ended() == 1).await;
+        assert_eq!(upstream(&scene, server).running(), 0);
+        scene.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_during_a_later_round_cancels_the_call() {
+    for server in servers() {
+        let scene = Scene::open(&[server]).await;
+        let mut round = Round::begin(client(&scene, server, None).await, "wander").await;
+        let answers = round.answers();
+        let params = retry(&round.params, &answers, Some(&round.state())).with_meta(r#""progressToken":1"#);
+        let id = round.client.send("tools/call", params).await.unwrap();
+        round.client.begun(&id).await.unwrap();
+        assert_eq!((held(&scene), puppet(&scene, server).running()), (0, 1));
+        round.client.cancel(&id).await.unwrap();
+        eventually("the call is cancelled", || puppet(&scene, server).cancelled() == 1).await;
+        eventually("nobody works on it", || upstream(&scene, server).running() == 0).await;
+        assert_eq!(held(&scene), 0);
+        scene.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_ends_meanwhile_is_answered_at_once() {
+    for server in servers() {
+        let scene = Scene::open(&[server]).await;
+        let mut round = Round::begin(client(&scene, server, None).await, "parting").await;
+        let there = puppet(&scene, server);
+        there.release.notify_one();
+        eventually("it has gone on", || there.running() == 0).await;
+        assert_eq!(held(&scene), 1, "its end is kept");
+        round.go_on().await;
+        round.says("gone on");
+        assert_eq!(held(&scene), 0);
+        scene.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_question_that_is_taken_back_is_not_answered() {
+    for server in servers() {
+        let scene = Scene::open(&[server]).await;
+        let mut round = Round::begin(client(&scene, server, None).await, "withdraw").await;
+        let (there, answers) = (puppet(&scene, server), round.answers());
+        there.release.notify_one();
+        let mut state = round.state();
+        // Until the gateway has heard of it, it asks for the answer again and again.
+        let id = loop {
+            let params = retry(&round.params, &json!({}), Some(&state)).with_meta(r#""progressToken":1"#);
+            let id = round.client.send("tools/call", params).await.unwrap();
+            match round.client.first(&id).await.unwrap() {
+                Ok(progress) => break (progress["params"]["progress"] == 1).then_some(id).unwrap(),
+                Err(raw) => state = member(member(&raw, "result").unwrap(), "requestState").unwrap().to_owned(),
+            }
+        };
+        there.release.notify_one();
+        round.answer = round.client.response(&id).await.unwrap();
+        round.says("never mind");
+        assert!(!answers.as_object().unwrap().is_empty() && there.log().is_empty(), "nobody wants an answer any more");
+        scene.close().await;
+    }
+}
+
+#[tokio::test]
+async fn there_are_limits_in_all_and_for_each() {
+    let tokens = ["ann=a".to_owned(), "bob=b".to_owned(), "eve=e".to_owned()];
+    for server in servers() {
+        let scene = Scene::with(&[server], |settings| {
+            settings.policy.tokens = Tokens::parse(&tokens).unwrap();
+            settings.holding = Holding { most: 2, each: 1, ..Holding::default() };
+        })
+        .await;
+        let mut ann = Round::begin(client(&scene, server, Some("a")).await, "confirm").await;
+        // A second one of the same caller, and one too many in all: the question is refused, and the call goes on.
+        let refused = "the client refused: -32601";
+        let again = Round::begin(client(&scene, server, Some("a")).await, "think").await;
+        assert_eq!(again.answer.message["result"]["content"][0]["text"], refused, "{}", again.answer.message);
+        let mut bob = Round::begin(client(&scene, server, Some("b")).await, "think").await;
+        let eve = Round::begin(client(&scene, server, Some("e")).await, "think").await;
+        assert_eq!(eve.answer.message["result"]["content"][0]["text"], refused, "{}", eve.answer.message);
+        assert_eq!(held(&scene), 2);
+        ann.go_on().await;
+        ann.says("accept Ada");
+        bob.go_on().await;
+        bob.says("thoughts on bridges");
+        assert_eq!(held(&scene), 0);
+        scene.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_needs_a_visit_first_is_called_again() {
+    for server in servers() {
+        let scene = Scene::open(&[server]).await;
+        let mut round = Round::begin(client(&scene, server, None).await, "gate").await;
+        let asked: Vec<Value> = round.asked().into_values().collect();
+        let params = json!({ "mode": "url", "message": "pay", "url": "https://example.org/pay" });
+        assert_eq!(asked, [json!({ "method": "elicitation/create", "params": params })]);
+        assert_eq!(held(&scene), 0, "nothing waits at the server");
+        round.go_on().await;
+        round.says("gate");
+        assert_eq!(puppet(&scene, server).begun("gate"), 2);
+        // Somebody who cannot be sent there is told what is missing.
+        let mut unable = client(&scene, server, None).await;
+        unable.capabilities = json!({ "elicitation": { "form": {} } });
+        let round = Round::begin(unable, "gate").await;
+        let error = &round.answer.message["error"];
+        assert_eq!(error["code"], -32021, "{}", round.answer.message);
+        assert_eq!(error["data"], json!({ "requiredCapabilities": { "elicitation": { "url": {} } } }));
+        scene.close().await;
+    }
+}

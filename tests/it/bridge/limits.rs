@@ -1,0 +1,215 @@
+//! What does not pass as it is, why, and what is answered instead. The page about bridging and the
+//! tests are made from the same rows.
+
+use rialto::dialect::Revision;
+
+use super::forms::{FORMS, Feature, Form};
+
+/// Something that does not pass as it is.
+pub struct Limit {
+    pub feature: Feature,
+    clients: Which,
+    servers: Which,
+    pub instead: Instead,
+    why: &'static str,
+    answer: &'static str,
+}
+
+/// What happens instead. Each has a check of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instead {
+    /// The server does not have it, and says so itself.
+    NotThere,
+    /// The server learns that the client cannot be asked.
+    NotAsked,
+    /// The text of a result without its structured part.
+    TextOnly,
+    /// Progress without its words.
+    NoWords,
+    /// Nothing is logged before the client chooses a level.
+    SilentAtFirst,
+    /// A visit has another name, or none.
+    Renamed,
+    /// Changes of roots are not passed on.
+    RootsStay,
+    /// Reserved codes are wrapped.
+    Wrapped,
+}
+
+/// Some revisions, from the first to the last.
+#[derive(Clone, Copy)]
+struct Which(Revision, Revision);
+
+const ANY: Which = Which(Revision::V2024_11_05, Revision::V2026_07_28);
+const HANDSHAKE: Which = Which(Revision::V2024_11_05, Revision::V2025_11_25);
+const PER_REQUEST: Which = Which(Revision::V2026_07_28, Revision::V2026_07_28);
+const OLDEST: Which = Which(Revision::V2024_11_05, Revision::V2024_11_05);
+const TO_2025_03: Which = Which(Revision::V2024_11_05, Revision::V2025_03_26);
+const TO_2025_06: Which = Which(Revision::V2024_11_05, Revision::V2025_06_18);
+const FROM_2025_03: Which = Which(Revision::V2025_03_26, Revision::V2026_07_28);
+const FROM_2025_06: Which = Which(Revision::V2025_06_18, Revision::V2026_07_28);
+const FROM_2025_11: Which = Which(Revision::V2025_11_25, Revision::V2026_07_28);
+const ONLY_2025_11: Which = Which(Revision::V2025_11_25, Revision::V2025_11_25);
+
+/// The first row that fits counts.
+pub const LIMITS: [Limit; 12] = [
+    Limit {
+        feature: Feature::Structured,
+        clients: ANY,
+        servers: TO_2025_03,
+        instead: Instead::NotThere,
+        why: "the server's revision has no structured content",
+        answer: "whatever the server says, as it says it",
+    },
+    Limit {
+        feature: Feature::Structured,
+        clients: TO_2025_03,
+        servers: FROM_2025_06,
+        instead: Instead::TextOnly,
+        why: "the client's revision has no structured content",
+        answer: "`structuredContent` and `outputSchema` are taken out; where no text says the same, the content is added as text",
+    },
+    Limit {
+        feature: Feature::Progress,
+        clients: OLDEST,
+        servers: FROM_2025_03,
+        instead: Instead::NoWords,
+        why: "progress has no `message` in the client's revision",
+        answer: "progress without `message`",
+    },
+    Limit {
+        feature: Feature::Logging,
+        clients: HANDSHAKE,
+        servers: PER_REQUEST,
+        instead: Instead::SilentAtFirst,
+        why: "the server may log only to requests that name a level",
+        answer: "no log messages before the client's first `logging/setLevel`; from then on all that it chose, each on its call's stream",
+    },
+    Limit {
+        feature: Feature::Form,
+        clients: ANY,
+        servers: TO_2025_03,
+        instead: Instead::NotThere,
+        why: "the server's revision has no elicitation",
+        answer: "whatever the server says, as it says it",
+    },
+    Limit {
+        feature: Feature::Form,
+        clients: TO_2025_03,
+        servers: FROM_2025_06,
+        instead: Instead::NotAsked,
+        why: "the client's revision has no elicitation",
+        answer: "the server is not told of any; if it asks all the same, it gets `-32601`. A server of 2026-07-28 that answers `-32021`, or asks all the same, becomes a result with `isError` that says what is missing",
+    },
+    Limit {
+        feature: Feature::Url,
+        clients: ANY,
+        servers: TO_2025_06,
+        instead: Instead::NotThere,
+        why: "the server's revision cannot send people to an address",
+        answer: "whatever the server says, as it says it",
+    },
+    Limit {
+        feature: Feature::Url,
+        clients: TO_2025_06,
+        servers: FROM_2025_11,
+        instead: Instead::NotAsked,
+        why: "the client's revision cannot send people to an address",
+        answer: "as for forms; the server sees `elicitation` without `url`",
+    },
+    Limit {
+        feature: Feature::Url,
+        clients: ONLY_2025_11,
+        servers: PER_REQUEST,
+        instead: Instead::Renamed,
+        why: "the server's revision has no `elicitationId` and no `notifications/elicitation/complete`",
+        answer: "the address stands in for `elicitationId`; whether the visit is over is found out by asking the server again",
+    },
+    Limit {
+        feature: Feature::Url,
+        clients: PER_REQUEST,
+        servers: ONLY_2025_11,
+        instead: Instead::Renamed,
+        why: "the client's revision has no `elicitationId`",
+        answer: "`elicitationId` is taken out",
+    },
+    Limit {
+        feature: Feature::Roots,
+        clients: HANDSHAKE,
+        servers: PER_REQUEST,
+        instead: Instead::RootsStay,
+        why: "the server's revision has no `notifications/roots/list_changed`",
+        answer: "the notification ends at the gateway; the server gets the roots of the moment whenever it asks",
+    },
+    Limit {
+        feature: Feature::ErrorCodes,
+        clients: PER_REQUEST,
+        servers: HANDSHAKE,
+        instead: Instead::Wrapped,
+        why: "codes from -32020 to -32099 mean something else in the client's revision, or nothing",
+        answer: "`-32603` with the code and its data in `data`; `-32042` becomes a result that asks for input",
+    },
+];
+
+impl Which {
+    fn has(self, revision: Revision) -> bool {
+        self.0 <= revision && revision <= self.1
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self(Revision::V2024_11_05, Revision::V2026_07_28) => "any".into(),
+            Self(first, last) if first == last => first.to_string(),
+            Self(Revision::V2024_11_05, last) => format!("up to {last}"),
+            Self(first, _) => format!("from {first}"),
+        }
+    }
+}
+
+impl Instead {
+    /// The mark in the matrix.
+    fn mark(self) -> &'static str {
+        match self {
+            Self::NotThere => "–",
+            Self::NotAsked => "✗",
+            _ => "≈",
+        }
+    }
+}
+
+/// What is to be expected where a client meets a server.
+pub fn limit(feature: Feature, client: Form, server: Form) -> Option<&'static Limit> {
+    LIMITS.iter().find(|limit| {
+        limit.feature == feature && limit.clients.has(client.revision) && limit.servers.has(server.revision)
+    })
+}
+
+/// The mark of a cell.
+pub fn mark(feature: Feature, client: Form, server: Form) -> &'static str {
+    limit(feature, client, server).map_or("✓", |limit| limit.instead.mark())
+}
+
+/// The whole matrix, a line for each client and server.
+pub fn matrix(mark: impl Fn(Feature, Form, Form) -> &'static str) -> String {
+    let heads: Vec<&str> = Feature::ALL.iter().map(|feature| feature.words()).collect();
+    let mut text = format!("| client | server | {} |\n|---|---|{}\n", heads.join(" | "), ":-:|".repeat(heads.len()));
+    for client in FORMS {
+        for server in FORMS {
+            let marks: Vec<&str> = Feature::ALL.iter().map(|feature| mark(*feature, client, server)).collect();
+            text += &format!("| {} | {} | {} |\n", client.words(), server.words(), marks.join(" | "));
+        }
+    }
+    text
+}
+
+/// The rows as a table.
+pub fn table() -> String {
+    let mut text =
+        String::from("| feature | client | server | | why | what happens instead |\n|---|---|---|:-:|---|---|\n");
+    for limit in &LIMITS {
+        let Limit { feature, clients, servers, instead, why, answer } = limit;
+        let (clients, servers) = (clients.words(), servers.words());
+        text += &format!("| {} | {clients} | {servers} | {} | {why} | {answer} |\n", feature.words(), instead.mark());
+    }
+    text
+}

@@ -1,0 +1,322 @@
+//! Where puppets stand: at an address, or behind a child process that passes lines on.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method as Verb, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::TokioIo;
+use rialto::dialect::Revision;
+use rialto::upstream::Target;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+use super::forms::{Form, Transport};
+use super::puppet::{META, Puppet, Session, Sink};
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A puppet that can be reached.
+pub struct Stage {
+    pub puppet: Arc<Puppet>,
+    pub target: Target,
+}
+
+/// A puppet at an address.
+struct House {
+    puppet: Arc<Puppet>,
+    sessions: Mutex<HashMap<String, Seat>>,
+    opened: AtomicU32,
+}
+
+/// A session, and what waits for its listening stream.
+struct Seat {
+    session: Arc<Session>,
+    waiting: Option<UnboundedReceiver<String>>,
+}
+
+impl Stage {
+    pub async fn open(form: Form) -> Self {
+        let puppet = Puppet::new(form);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let target = match form.transport {
+            Transport::Stdio => {
+                // A child whose input and output are a connection to us.
+                let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; cat <&3 & cat >&3; kill $!");
+                Target::command("bash", ["-c", &script])
+            }
+            Transport::Http => Target::url(&format!("http://127.0.0.1:{port}/mcp")).unwrap(),
+            Transport::Sse => Target::url(&format!("http://127.0.0.1:{port}/sse")).unwrap(),
+        };
+        let house =
+            Arc::new(House { puppet: Arc::clone(&puppet), sessions: Mutex::default(), opened: AtomicU32::new(0) });
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let house = Arc::clone(&house);
+                tokio::spawn(async move {
+                    match form.transport {
+                        Transport::Stdio => house.lines(stream).await,
+                        Transport::Http | Transport::Sse => house.http(stream).await,
+                    }
+                });
+            }
+        });
+        Self { puppet, target }
+    }
+}
+
+impl House {
+    /// One child's input and output.
+    async fn lines(&self, stream: TcpStream) {
+        let (read, mut write) = stream.into_split();
+        let (out, mut messages) = mpsc::unbounded_channel::<String>();
+        let session = Session::new("pipe", out.clone());
+        self.puppet.open(&session);
+        let writer = tokio::spawn(async move {
+            while let Some(mut text) = messages.recv().await {
+                // What is said in one breath arrives together.
+                while let Ok(message) = messages.try_recv() {
+                    text = format!("{text}\n{message}");
+                }
+                if write.write_all(format!("{text}\n").as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let mut lines = BufReader::new(read).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            self.puppet.take(&session, &line, &out);
+        }
+        session.end();
+        self.puppet.note_end();
+        writer.abort();
+    }
+
+    async fn http(self: Arc<Self>, stream: TcpStream) {
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let house = Arc::clone(&self);
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                let body = String::from_utf8_lossy(&body).into_owned();
+                let response = match house.puppet.form.transport {
+                    Transport::Sse => house.two_ends(&parts.method, &parts.uri, &parts.headers, &body),
+                    _ if house.puppet.form.is_per_request() => house.alone(&parts.method, &parts.headers, &body).await,
+                    _ => house.in_session(&parts.method, &parts.headers, &body).await,
+                };
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    }
+
+    fn complain_unless(&self, fine: bool, what: &str, about: &str) {
+        if !fine {
+            self.puppet.complain(format!("{what}: {about}"));
+        }
+    }
+
+    /// HTTP+SSE.
+    fn two_ends(self: &Arc<Self>, verb: &Verb, uri: &http::Uri, headers: &HeaderMap, body: &str) -> Response<Body> {
+        match (verb, uri.path()) {
+            (&Verb::GET, "/sse") => {
+                self.complain_unless(says(headers, "accept", "text/event-stream"), "wants no events", body);
+                let (session, messages) = self.seat();
+                let first = format!("event: endpoint\ndata: /message?s={}\n\n", session.id);
+                self.sessions
+                    .lock()
+                    .unwrap()
+                    .insert(session.id.clone(), Seat { session: Arc::clone(&session), waiting: None });
+                let house = Arc::clone(self);
+                let gone = session.out.clone();
+                tokio::spawn(async move {
+                    gone.closed().await;
+                    house.sessions.lock().unwrap().remove(&session.id);
+                    session.end();
+                    house.puppet.note_end();
+                });
+                events(Some(first), messages)
+            }
+            (&Verb::POST, "/message") => {
+                let id = uri.query().and_then(|query| query.strip_prefix("s=")).unwrap_or_default();
+                let session = self.sessions.lock().unwrap().get(id).map(|seat| Arc::clone(&seat.session));
+                let Some(session) = session else {
+                    return plain(404, "no such session");
+                };
+                self.complain_unless(says(headers, "content-type", "application/json"), "no JSON", body);
+                self.puppet.take(&session, body, &session.out.clone());
+                plain(202, "Accepted")
+            }
+            _ => plain(405, "Method Not Allowed"),
+        }
+    }
+
+    fn seat(&self) -> (Arc<Session>, UnboundedReceiver<String>) {
+        let (out, messages) = mpsc::unbounded_channel();
+        let number = self.opened.fetch_add(1, Ordering::Relaxed);
+        let session = Session::new(&format!("session-{number}"), out);
+        self.puppet.open(&session);
+        (session, messages)
+    }
+
+    /// Streamable HTTP with sessions.
+    async fn in_session(&self, verb: &Verb, headers: &HeaderMap, body: &str) -> Response<Body> {
+        let message: Value = serde_json::from_str(body).unwrap_or_default();
+        let method = message["method"].as_str().unwrap_or_default();
+        let named = headers.get("mcp-session-id").map(|id| id.to_str().unwrap().to_owned());
+        if method == "server/discover" && named.is_none() {
+            return plain(400, "Bad Request: no session");
+        }
+        for name in ["mcp-method", "mcp-name"] {
+            self.complain_unless(!headers.contains_key(name), "a header of another era", body);
+        }
+        if method == "initialize" {
+            self.complain_unless(named.is_none(), "a session before the handshake", body);
+            let (session, waiting) = self.seat();
+            let response = self.answer(&session, body).await;
+            let id = session.id.clone();
+            self.sessions.lock().unwrap().insert(id.clone(), Seat { session, waiting: Some(waiting) });
+            let (mut parts, body) = response.into_parts();
+            parts.headers.insert("mcp-session-id", id.parse().unwrap());
+            return Response::from_parts(parts, body);
+        }
+        let version = headers.get("mcp-protocol-version").map(|name| name.to_str().unwrap().to_owned());
+        let ours = self.puppet.form.revision.to_string();
+        let optional = self.puppet.form.revision < Revision::V2025_06_18;
+        self.complain_unless(version.as_deref().map_or(optional, |named| named == ours), "another version", body);
+        let seat = named.as_ref().and_then(|id| {
+            let sessions = self.sessions.lock().unwrap();
+            sessions.get(id).map(|seat| Arc::clone(&seat.session))
+        });
+        let Some(session) = seat else {
+            self.puppet.complain(format!("no session: {verb} {named:?} {body}"));
+            return plain(if named.is_some() { 404 } else { 400 }, "no session");
+        };
+        match *verb {
+            Verb::POST => {
+                let wants = says(headers, "accept", "application/json") && says(headers, "accept", "text/event-stream");
+                self.complain_unless(wants && says(headers, "content-type", "application/json"), "bad headers", body);
+                if message.get("id").is_some() && message.get("method").is_some() {
+                    return self.answer(&session, body).await;
+                }
+                self.puppet.take(&session, body, &session.out.clone());
+                plain(202, "")
+            }
+            Verb::GET => {
+                self.complain_unless(says(headers, "accept", "text/event-stream"), "wants no events", "GET");
+                let waiting = self.sessions.lock().unwrap().get_mut(&session.id).and_then(|seat| seat.waiting.take());
+                match waiting {
+                    Some(messages) => events(self.primed(), messages),
+                    None => {
+                        self.puppet.complain("a second stream that listens");
+                        plain(409, "one is there")
+                    }
+                }
+            }
+            Verb::DELETE => {
+                self.sessions.lock().unwrap().remove(&session.id);
+                session.end();
+                self.puppet.note_end();
+                plain(200, "")
+            }
+            _ => plain(405, ""),
+        }
+    }
+
+    /// The newest revision over HTTP.
+    async fn alone(&self, verb: &Verb, headers: &HeaderMap, body: &str) -> Response<Body> {
+        if *verb != Verb::POST {
+            self.puppet.complain(format!("{verb}"));
+            return plain(405, "");
+        }
+        let message: Value = serde_json::from_str(body).unwrap_or_default();
+        let params = &message["params"];
+        let version = params["_meta"][format!("{META}protocolVersion")].as_str().unwrap_or_default();
+        let method = message["method"].as_str().unwrap_or_default();
+        let header = |name: &str| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        self.complain_unless(header("mcp-protocol-version").as_deref() == Some(version), "another version", body);
+        self.complain_unless(header("mcp-method").as_deref() == Some(method), "another method", body);
+        let name = match method {
+            "tools/call" | "prompts/get" => params["name"].as_str(),
+            "resources/read" => params["uri"].as_str(),
+            _ => None,
+        };
+        self.complain_unless(header("mcp-name").as_deref() == name, "another name", body);
+        let mirrored = params["arguments"].get("a").filter(|_| name == Some("add")).map(Value::to_string);
+        self.complain_unless(header("mcp-param-first") == mirrored, "an argument is not mirrored", body);
+        self.complain_unless(!headers.contains_key("mcp-session-id"), "a session", body);
+        let wants = says(headers, "accept", "application/json") && says(headers, "accept", "text/event-stream");
+        self.complain_unless(wants && says(headers, "content-type", "application/json"), "bad headers", body);
+        if message.get("id").is_none() || message.get("method").is_none() {
+            self.puppet.complain(format!("no request: {body}"));
+            return plain(202, "");
+        }
+        let (out, _) = mpsc::unbounded_channel();
+        let session = Session::new("alone", out);
+        // Whoever listens has to be found again.
+        self.puppet.open(&session);
+        self.answer(&session, body).await
+    }
+
+    /// JSON when the answer comes first, a stream otherwise.
+    async fn answer(&self, session: &Arc<Session>, body: &str) -> Response<Body> {
+        let (sink, mut messages): (Sink, _) = mpsc::unbounded_channel();
+        self.puppet.take(session, body, &sink);
+        drop(sink);
+        let Some(first) = messages.recv().await else {
+            return events(None, messages); // it was cancelled
+        };
+        let message: Value = serde_json::from_str(&first).unwrap();
+        if message.get("method").is_some() {
+            let first = format!("{}event: message\ndata: {first}\n\n", self.primed().unwrap_or_default());
+            return events(Some(first), messages);
+        }
+        let status = match message["error"]["code"].as_i64() {
+            Some(-32601) if self.puppet.form.is_per_request() => 404,
+            Some(-32021) => 400,
+            _ => 200,
+        };
+        let body = Full::new(Bytes::from(first)).boxed_unsync();
+        Response::builder().status(status).header("content-type", "application/json").body(body).unwrap()
+    }
+
+    /// What a stream of the revision begins with.
+    fn primed(&self) -> Option<String> {
+        (self.puppet.form.revision == Revision::V2025_11_25).then(|| "id: 0\ndata:\n\n".to_owned())
+    }
+}
+
+fn says(headers: &HeaderMap, name: &str, word: &str) -> bool {
+    headers.get(name).is_some_and(|value| value.to_str().unwrap_or_default().contains(word))
+}
+
+fn plain(status: u16, text: &'static str) -> Response<Body> {
+    let body = Full::new(Bytes::from_static(text.as_bytes())).boxed_unsync();
+    Response::builder().status(status).header("content-type", "text/plain").body(body).unwrap()
+}
+
+fn events(first: Option<String>, messages: UnboundedReceiver<String>) -> Response<Body> {
+    let all = futures_util::stream::unfold((first, messages), |(mut first, mut messages)| async move {
+        let event = |message: String| format!("event: message\ndata: {message}\n\n");
+        let mut text = match first.take() {
+            Some(first) => first,
+            None => event(messages.recv().await?),
+        };
+        // What is said in one breath arrives together.
+        while let Ok(message) = messages.try_recv() {
+            text += &event(message);
+        }
+        Some((Ok(Frame::data(Bytes::from(text))), (first, messages)))
+    });
+    let body = BodyExt::boxed_unsync(StreamBody::new(all));
+    Response::builder().status(200).header("content-type", "text/event-stream").body(body).unwrap()
+}
