@@ -1,0 +1,145 @@
+//! What a shared store does: three small contracts, which every implementation keeps.
+//!
+//! `tests/it/store.rs` runs one suite against all of them. What is kept has an owner, the node that a
+//! session lives on: only the owner writes, and who is the owner changes in one step or not at all.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{EventId, NodeId};
+
+/// What is asked of a store.
+pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, Away>> + Send + 'a>>;
+
+/// The store is not to be had, or cannot take any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Away(pub Arc<str>);
+
+/// A session as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptSession {
+    /// The node that it lives on; nothing when that has let it go.
+    pub owner: Option<NodeId>,
+    /// What is remembered of it.
+    pub record: Bytes,
+}
+
+/// An event as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptEvent {
+    /// Its stream and position.
+    pub id: EventId,
+    /// When it happened, in milliseconds since 1970.
+    pub at: u64,
+    /// What is sent.
+    pub event: Bytes,
+}
+
+/// What is new in one session.
+#[derive(Debug, Clone, Default)]
+pub struct News {
+    /// What is remembered of it from now on; nothing when that has not changed.
+    pub record: Option<Bytes>,
+    /// Events that come after all that are there, in order.
+    pub events: Vec<KeptEvent>,
+    /// Events before this position are not kept any longer.
+    pub keep_from: u64,
+    /// How long it is kept unless something is written again, or it is touched.
+    pub life: Duration,
+}
+
+/// What became of something that was to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    /// It is kept.
+    Kept,
+    /// There is no such session.
+    Gone,
+    /// The session is another node's, and nothing was written.
+    Lost,
+}
+
+/// Whether a node is who it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is there.
+    Alive,
+    /// It was not heard of in time.
+    Lapsed,
+    /// Another node has taken its name.
+    Superseded,
+}
+
+/// Sessions: kept, found, taken over.
+pub trait Sessions: fmt::Debug + Send + Sync {
+    /// Keeps a new session of `owner`; false when there is one of that id.
+    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> Asked<'a, bool>;
+
+    /// The session, if it is kept.
+    fn load<'a>(&'a self, id: &'a str) -> Asked<'a, Option<KeptSession>>;
+
+    /// Makes `to` the owner, or nobody, if `from` is it now.
+    fn claim<'a>(&'a self, id: &'a str, from: Option<&'a NodeId>, to: Option<&'a NodeId>) -> Asked<'a, Written>;
+
+    /// Keeps sessions of `owner` for another `life`; tells of each what it found.
+    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, life: Duration) -> Asked<'a, Vec<Written>>;
+
+    /// Forgets a session of `owner` and its events.
+    fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> Asked<'a, Written>;
+}
+
+/// The events of sessions.
+pub trait Events: fmt::Debug + Send + Sync {
+    /// Writes what is new in sessions of `owner`, for each all or nothing; tells of each what became of it.
+    fn write<'a>(&'a self, owner: &'a NodeId, news: &'a [(String, News)]) -> Asked<'a, Vec<Written>>;
+
+    /// The events of a session that are kept, in order.
+    fn read<'a>(&'a self, id: &'a str) -> Asked<'a, Vec<KeptEvent>>;
+}
+
+/// The nodes of a cluster, and what they send one another.
+pub trait Nodes: fmt::Debug + Send + Sync {
+    /// A node is there from now on, for a `life` after each beat. One that had its name before is not.
+    fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, ()>;
+
+    /// The node is still there.
+    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, Standing>;
+
+    /// The node goes; its name is free, and nothing can be sent to it any more.
+    fn leave<'a>(&'a self, node: &'a NodeId) -> Asked<'a, ()>;
+
+    /// How nodes are, in the order in which they are asked for.
+    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> Asked<'a, Vec<Standing>>;
+
+    /// All nodes that are there.
+    fn members(&self) -> Asked<'_, Vec<NodeId>>;
+
+    /// Sends messages to a node, in order. They wait for it no longer than `life`.
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()>;
+
+    /// Takes what was sent to a node, each message once, in order; waits a while for the first.
+    fn receive<'a>(&'a self, node: &'a NodeId) -> Asked<'a, Vec<Bytes>>;
+
+    /// Takes a message back that the node has not taken; true when it never will.
+    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> Asked<'a, bool>;
+
+    /// A secret that all nodes share: what was offered first.
+    fn secret(&self, offered: Bytes) -> Asked<'_, Bytes>;
+}
+
+/// A store that several nodes share.
+pub trait Shared: Sessions + Events + Nodes {}
+
+impl<T: Sessions + Events + Nodes> Shared for T {}
+
+impl fmt::Display for Away {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the store is away: {}", self.0)
+    }
+}
+
+impl std::error::Error for Away {}

@@ -1,0 +1,246 @@
+//! A store in the memory of one process. Several nodes in that process can share it, which is how
+//! tests and those who embed the gateway run a cluster without a server.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::contract::{Asked, Events, KeptEvent, KeptSession, News, Nodes, Sessions, Standing, Written};
+use super::{Away, NodeId};
+
+/// A store in memory.
+#[derive(Debug, Default)]
+pub struct Memory {
+    all: Mutex<All>,
+    sent: Notify,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    sessions: HashMap<String, Kept>,
+    nodes: BTreeMap<Arc<str>, (NodeId, Instant)>,
+    mail: HashMap<NodeId, Mail>,
+    secret: Option<Bytes>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    owner: Option<NodeId>,
+    record: Bytes,
+    events: VecDeque<KeptEvent>,
+    until: Instant,
+}
+
+#[derive(Debug)]
+struct Mail {
+    messages: VecDeque<Bytes>,
+    until: Instant,
+}
+
+/// How long one who receives waits for a message.
+const WAIT: Duration = Duration::from_secs(1);
+
+impl Memory {
+    /// A store with nothing in it.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// What is there now; what has outlived its time is not.
+    fn lock(&self) -> MutexGuard<'_, All> {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        all.sessions.retain(|_, kept| kept.until > now);
+        all.nodes.retain(|_, (_, until)| *until > now);
+        all.mail.retain(|_, mail| mail.until > now);
+        all
+    }
+}
+
+/// Something that is known at once.
+fn at_once<'a, T: Send + 'a>(value: T) -> Asked<'a, T> {
+    Box::pin(std::future::ready(Ok::<T, Away>(value)))
+}
+
+impl All {
+    fn owned(&mut self, id: &str, owner: &NodeId) -> Result<&mut Kept, Written> {
+        match self.sessions.get_mut(id) {
+            None => Err(Written::Gone),
+            Some(kept) if kept.owner.as_ref() == Some(owner) => Ok(kept),
+            Some(_) => Err(Written::Lost),
+        }
+    }
+
+    fn standing(&self, node: &NodeId) -> Standing {
+        match self.nodes.get(node.name()) {
+            None => Standing::Lapsed,
+            Some((there, _)) if there == node => Standing::Alive,
+            Some(_) => Standing::Superseded,
+        }
+    }
+}
+
+impl Sessions for Memory {
+    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> Asked<'a, bool> {
+        let mut all = self.lock();
+        if all.sessions.contains_key(id) {
+            return at_once(false);
+        }
+        let until = Instant::now() + life;
+        let kept = Kept { owner: Some(owner.clone()), record, events: VecDeque::new(), until };
+        all.sessions.insert(id.to_owned(), kept);
+        at_once(true)
+    }
+
+    fn load<'a>(&'a self, id: &'a str) -> Asked<'a, Option<KeptSession>> {
+        let all = self.lock();
+        let kept = all.sessions.get(id);
+        at_once(kept.map(|kept| KeptSession { owner: kept.owner.clone(), record: kept.record.clone() }))
+    }
+
+    fn claim<'a>(&'a self, id: &'a str, from: Option<&'a NodeId>, to: Option<&'a NodeId>) -> Asked<'a, Written> {
+        let mut all = self.lock();
+        at_once(match all.sessions.get_mut(id) {
+            None => Written::Gone,
+            Some(kept) if kept.owner.as_ref() == from => {
+                kept.owner = to.cloned();
+                Written::Kept
+            }
+            Some(_) => Written::Lost,
+        })
+    }
+
+    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, life: Duration) -> Asked<'a, Vec<Written>> {
+        let mut all = self.lock();
+        let until = Instant::now() + life;
+        let one = |id: &String| match all.owned(id, owner) {
+            Ok(kept) => {
+                kept.until = until;
+                Written::Kept
+            }
+            Err(why) => why,
+        };
+        at_once(ids.iter().map(one).collect())
+    }
+
+    fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> Asked<'a, Written> {
+        let mut all = self.lock();
+        let found = all.owned(id, owner).map(|_| ());
+        at_once(match found {
+            Ok(()) => {
+                all.sessions.remove(id);
+                Written::Kept
+            }
+            Err(why) => why,
+        })
+    }
+}
+
+impl Events for Memory {
+    fn write<'a>(&'a self, owner: &'a NodeId, news: &'a [(String, News)]) -> Asked<'a, Vec<Written>> {
+        let mut all = self.lock();
+        let now = Instant::now();
+        let one = |(id, news): &(String, News)| match all.owned(id, owner) {
+            Ok(kept) => {
+                if let Some(record) = &news.record {
+                    kept.record = record.clone();
+                }
+                kept.events.extend(news.events.iter().cloned());
+                while kept.events.front().is_some_and(|event| event.id.position < news.keep_from) {
+                    kept.events.pop_front();
+                }
+                kept.until = now + news.life;
+                Written::Kept
+            }
+            Err(why) => why,
+        };
+        at_once(news.iter().map(one).collect())
+    }
+
+    fn read<'a>(&'a self, id: &'a str) -> Asked<'a, Vec<KeptEvent>> {
+        let all = self.lock();
+        at_once(all.sessions.get(id).map(|kept| kept.events.iter().cloned().collect()).unwrap_or_default())
+    }
+}
+
+impl Nodes for Memory {
+    fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, ()> {
+        self.lock().nodes.insert(Arc::clone(node.name()), (node.clone(), Instant::now() + life));
+        at_once(())
+    }
+
+    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, Standing> {
+        let mut all = self.lock();
+        let until = Instant::now() + life;
+        let standing = all.standing(node);
+        if standing == Standing::Alive {
+            all.nodes.insert(Arc::clone(node.name()), (node.clone(), until));
+            if let Some(mail) = all.mail.get_mut(node) {
+                mail.until = until;
+            }
+        }
+        at_once(standing)
+    }
+
+    fn leave<'a>(&'a self, node: &'a NodeId) -> Asked<'a, ()> {
+        let mut all = self.lock();
+        if all.standing(node) == Standing::Alive {
+            all.nodes.remove(node.name());
+        }
+        all.mail.remove(node);
+        at_once(())
+    }
+
+    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> Asked<'a, Vec<Standing>> {
+        let all = self.lock();
+        at_once(nodes.iter().map(|node| all.standing(node)).collect())
+    }
+
+    fn members(&self) -> Asked<'_, Vec<NodeId>> {
+        at_once(self.lock().nodes.values().map(|(node, _)| node.clone()).collect())
+    }
+
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()> {
+        let mut all = self.lock();
+        let until = Instant::now() + life;
+        let mail = all.mail.entry(to.clone()).or_insert_with(|| Mail { messages: VecDeque::new(), until });
+        mail.messages.extend(messages);
+        mail.until = until;
+        drop(all);
+        self.sent.notify_waiters();
+        at_once(())
+    }
+
+    fn receive<'a>(&'a self, node: &'a NodeId) -> Asked<'a, Vec<Bytes>> {
+        Box::pin(async move {
+            let end = Instant::now() + WAIT;
+            loop {
+                let sent = self.sent.notified();
+                tokio::pin!(sent);
+                sent.as_mut().enable();
+                let taken: Vec<Bytes> = match self.lock().mail.get_mut(node) {
+                    Some(mail) => mail.messages.drain(..).collect(),
+                    None => Vec::new(),
+                };
+                if !taken.is_empty() || tokio::time::timeout_at(end, sent).await.is_err() {
+                    return Ok(taken);
+                }
+            }
+        })
+    }
+
+    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> Asked<'a, bool> {
+        let mut all = self.lock();
+        let Some(mail) = all.mail.get_mut(to) else { return at_once(false) };
+        let at = mail.messages.iter().position(|waiting| *waiting == message);
+        at_once(at.and_then(|at| mail.messages.remove(at)).is_some())
+    }
+
+    fn secret(&self, offered: Bytes) -> Asked<'_, Bytes> {
+        at_once(self.lock().secret.get_or_insert(offered).clone())
+    }
+}
