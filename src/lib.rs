@@ -18,6 +18,7 @@ pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod client;
+pub mod cluster;
 pub mod config;
 pub mod dialect;
 pub mod elements;

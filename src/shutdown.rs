@@ -10,6 +10,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     draining: CancellationToken,
+    leaving: CancellationToken,
     closing: CancellationToken,
     calls: TaskTracker,
     lingering: TaskTracker,
@@ -28,6 +29,11 @@ impl Shutdown {
     /// Cancelled when new work is refused.
     pub fn draining(&self) -> &CancellationToken {
         &self.draining
+    }
+
+    /// Cancelled when other nodes take what clients send: nothing more comes in here.
+    pub fn leaving(&self) -> &CancellationToken {
+        &self.leaving
     }
 
     /// Cancelled when streams that would stay open have to end.

@@ -18,17 +18,27 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["protocol", "dialect"]),
     ("elements", &["protocol", "dialect", "exchange"]),
     ("session", &["protocol", "dialect", "exchange", "store"]),
+    ("cluster", &["store"]),
     ("error", &["protocol"]),
     ("upstream", &["protocol", "dialect", "error", "exchange", "link", "elements"]),
     ("client", &["protocol", "dialect", "error", "exchange", "upstream"]),
     ("gateway", &["protocol", "dialect", "error", "exchange", "metrics", "upstream"]),
     ("config", &["dialect", "error", "gateway", "telemetry", "upstream"]),
-    ("admin", &["dialect", "gateway", "metrics", "session", "shutdown", "upstream"]),
+    ("admin", &["cluster", "dialect", "gateway", "metrics", "session", "shutdown", "upstream"]),
     (
         "inbound",
-        &["protocol", "dialect", "exchange", "link", "policy", "store", "session", "gateway", "shutdown", "admin"],
+        &[
+            "protocol", "dialect", "exchange", "link", "policy", "store", "session", "cluster", "gateway", "shutdown",
+            "admin",
+        ],
     ),
-    ("app", &["admin", "config", "elements", "gateway", "inbound", "policy", "session", "shutdown", "upstream"]),
+    (
+        "app",
+        &[
+            "admin", "cluster", "store", "config", "elements", "gateway", "inbound", "policy", "session", "shutdown",
+            "upstream",
+        ],
+    ),
     (
         "cli",
         &[

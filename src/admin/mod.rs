@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use crate::cluster::Cluster;
 use crate::gateway::Gateway;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
@@ -19,6 +20,7 @@ pub struct Admin {
     gateway: Arc<Gateway>,
     sessions: Arc<Sessions>,
     shutdown: Shutdown,
+    cluster: Option<Arc<Cluster>>,
     started: SystemTime,
     configuration: Mutex<Configuration>,
     /// Whether it was ready once. What a reload adds after that is not waited for.
@@ -27,11 +29,17 @@ pub struct Admin {
 
 impl Admin {
     /// Tells of this gateway, from now on.
-    pub fn new(gateway: Arc<Gateway>, sessions: Arc<Sessions>, shutdown: Shutdown) -> Self {
+    pub fn new(
+        gateway: Arc<Gateway>,
+        sessions: Arc<Sessions>,
+        shutdown: Shutdown,
+        cluster: Option<Arc<Cluster>>,
+    ) -> Self {
         Self {
             gateway,
             sessions,
             shutdown,
+            cluster,
             started: SystemTime::now(),
             configuration: Mutex::default(),
             was_ready: AtomicBool::new(false),
@@ -50,6 +58,9 @@ impl Admin {
     pub fn ready(&self) -> Result<(), &'static str> {
         if self.shutdown.is_draining() {
             return Err("shutting down\n");
+        }
+        if self.cluster.as_ref().is_some_and(|cluster| !cluster.holds()) {
+            return Err("the store is away\n");
         }
         if !self.was_ready.load(Ordering::Relaxed) {
             if self.gateway.groups().iter().any(|group| group.is_settling()) {

@@ -1,5 +1,6 @@
 //! Wiring: settings become a gateway with listeners. The only file that knows every module.
 
+mod cluster;
 mod reload;
 
 use std::io;
@@ -18,6 +19,7 @@ use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
 use crate::upstream::{Spec, SpecKind};
 
+pub use cluster::Clustered;
 pub use reload::Reloader;
 
 /// Everything that can be set.
@@ -37,6 +39,8 @@ pub struct Settings {
     pub holding: Holding,
     /// The upstreams and groups.
     pub layout: Layout,
+    /// The store that this node shares with others; nothing when it is alone.
+    pub cluster: Option<Clustered>,
 }
 
 /// A gateway, built and not yet running.
@@ -59,18 +63,28 @@ impl App {
     /// Builds a gateway.
     pub fn new(settings: Settings) -> Self {
         let shutdown = Shutdown::default();
+        let (cluster, sessions, node) = match settings.cluster {
+            None => (None, Sessions::new(settings.sessions), "".into()),
+            Some(clustered) => {
+                let node = clustered.node.as_str().into();
+                let (cluster, sessions) = clustered.build(settings.sessions);
+                (Some(cluster), sessions, node)
+            }
+        };
+        let sessions = Arc::new(sessions);
         let gateway = {
-            let governed = gateway::Settings { drain: settings.inbound.drain, holding: settings.holding };
+            let governed = gateway::Settings { drain: settings.inbound.drain, holding: settings.holding, node };
             Arc::new(Gateway::new(&settings.layout, governed, shutdown.closing().clone()))
         };
-        let sessions = Arc::new(Sessions::new(settings.sessions));
         let inbound = Arc::new(Inbound {
-            admin: Admin::new(Arc::clone(&gateway), Arc::clone(&sessions), shutdown.clone()),
+            admin: Admin::new(Arc::clone(&gateway), Arc::clone(&sessions), shutdown.clone(), cluster.clone()),
             gateway,
             sessions,
             policy: settings.policy,
             settings: settings.inbound,
             shutdown,
+            cluster,
+            adopting: tokio::sync::Mutex::default(),
         });
         Self { inbound }
     }
@@ -105,6 +119,7 @@ impl App {
 
     fn start(&self) {
         tokio::spawn(Arc::clone(&self.inbound).look_after_sessions());
+        cluster::start(&self.inbound);
     }
 
     /// Serves one client on standard input and output until that ends or `stop` does.
@@ -176,9 +191,11 @@ impl Bound {
             reloading.abort();
         }
         let sessions = Arc::clone(&inbound.sessions);
-        let clean = inbound.shutdown.stop(inbound.settings.drain, || sessions.close_all()).await;
+        let patience = cluster::leave(&inbound, inbound.settings.drain).await;
+        let clean = inbound.shutdown.stop(patience, || sessions.close_all()).await;
         tasks.shutdown().await;
         inbound.gateway.stop().await;
+        cluster::left(&inbound).await;
         clean
     }
 }
@@ -200,6 +217,7 @@ impl Default for Settings {
             admin: None,
             holding: Holding::default(),
             layout: built_in(SPOTLIGHT),
+            cluster: None,
         }
     }
 }

@@ -160,6 +160,7 @@ impl ServeArgs {
         };
         let retry = millis(self.retry_ms).or(limits.retry).map(|retry| u64::try_from(retry.as_millis()));
         Ok(Settings {
+            cluster: None,
             listen: self.listen.or(config.listen).unwrap_or(defaults.listen),
             admin: config.admin,
             inbound: inbound::Settings {

@@ -1,6 +1,7 @@
 //! The state that a client of the per-request era carries between the rounds of a call. It is
 //! sealed for one caller of one group, and for one request with its parameters.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
@@ -15,8 +16,8 @@ use crate::protocol::{ErrorObject, Raw};
 /// What a state says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Carried {
-    /// Go on with this held call.
-    Held(u128),
+    /// Go on with this held call, on the node of this name.
+    Held(u128, Arc<str>),
     /// Make the call again.
     Again,
     /// This is the upstream's own state.
@@ -37,8 +38,9 @@ impl Carried {
         let mut bytes = end.to_be_bytes().to_vec();
         bytes.extend_from_slice(&digest(call));
         let prefix = match self {
-            Self::Held(id) => {
+            Self::Held(id, node) => {
                 bytes.extend_from_slice(&id.to_be_bytes());
+                bytes.extend_from_slice(node.as_bytes());
                 HELD
             }
             Self::Again => AGAIN,
@@ -69,7 +71,11 @@ impl Carried {
             return Err(invalid("`requestState` is too old; call anew"));
         }
         Ok(Some(match prefix {
-            HELD => Self::Held(u128::from_be_bytes(rest.try_into().map_err(|_| refused())?)),
+            HELD => {
+                let (id, node) = rest.split_at_checked(16).ok_or_else(refused)?;
+                let id = u128::from_be_bytes(id.try_into().map_err(|_| refused())?);
+                Self::Held(id, std::str::from_utf8(node).map_err(|_| refused())?.into())
+            }
             AGAIN => Self::Again,
             UPSTREAM => Self::Upstream(Raw::parse(&rest.to_vec().into()).map_err(|_| refused())?),
             _ => return Err(refused()),

@@ -9,6 +9,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::carried::Carried;
 use super::held::Holder;
 use super::plan::Plan;
 use super::seal::Seal;
@@ -95,6 +96,19 @@ impl Group {
 
     pub(super) fn holder(&self) -> &Arc<Holder> {
         &self.common.holder
+    }
+
+    /// The name of this node.
+    pub(super) fn node(&self) -> Arc<str> {
+        Arc::clone(&self.common.node)
+    }
+
+    /// The name of the other node that holds what a call goes on with, if one does.
+    pub fn held_by(&self, call: &Call) -> Option<Arc<str>> {
+        match Carried::of(self, call) {
+            Ok(Some(Carried::Held(_, node))) if node != self.common.node => Some(node),
+            _ => None,
+        }
     }
 
     pub(super) fn seal(&self) -> &Seal {

@@ -196,7 +196,7 @@ impl Attached {
             .map(|(key, question)| (key.clone(), questions::input_request(&question.method, question.params.as_ref())))
             .collect();
         let id = carried::random();
-        let sealed = Carried::Held(id).seal(&self.group, &self.call, patience);
+        let sealed = Carried::Held(id, self.group.node()).seal(&self.group, &self.call, patience);
         let wanted = CancellationToken::new();
         let waiting = wait(parked, wanted.clone(), Instant::now() + patience, Arc::clone(&holder), id);
         let slot = Slot { principal: self.call.caller.principal.clone(), wanted, parked: tokio::spawn(waiting) };

@@ -50,6 +50,8 @@ pub struct Gateway {
 struct Common {
     told: broadcast::Sender<Told>,
     seal: Seal,
+    /// The name of this node, which states of held calls carry; empty when it is alone.
+    node: Arc<str>,
     metrics: Arc<Metrics>,
     holder: Arc<Holder>,
     closing: CancellationToken,
@@ -58,12 +60,14 @@ struct Common {
 }
 
 /// What governs a gateway.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// How long calls to what is removed may take to finish.
     pub drain: Duration,
     /// What governs held calls.
     pub holding: Holding,
+    /// The name of this node among others; empty when it is alone.
+    pub node: Arc<str>,
 }
 
 /// What a gateway is to be.
@@ -109,6 +113,7 @@ impl Gateway {
             common: Common {
                 told: broadcast::Sender::new(TOLD_WAITING),
                 seal: Seal::random(),
+                node: settings.node,
                 metrics: Arc::default(),
                 holder: Arc::new(Holder::new(settings.holding)),
                 closing,
@@ -118,6 +123,11 @@ impl Gateway {
         };
         gateway.apply(layout);
         gateway
+    }
+
+    /// The seal on what clients carry.
+    pub fn seal(&self) -> &Seal {
+        &self.common.seal
     }
 
     /// The group of that name; the default one when there is no name.

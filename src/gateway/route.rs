@@ -58,7 +58,7 @@ impl Group {
         }
         match Carried::of(self, call) {
             Ok(None) => self.route(call),
-            Ok(Some(Carried::Held(id))) => forward::later(held::resume(Arc::clone(self), call.clone(), id)),
+            Ok(Some(Carried::Held(id, _))) => forward::later(held::resume(Arc::clone(self), call.clone(), id)),
             Ok(Some(Carried::Again)) => self.route(&carrying(call, None)),
             Ok(Some(Carried::Upstream(own))) => self.route(&carrying(call, Some(own))),
             Err(error) => error.into(),

@@ -1,5 +1,8 @@
 //! Seals what clients carry for us, so that nobody can read it, change it or make it up.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -8,7 +11,9 @@ use sha2::{Digest, Sha256};
 
 /// Seals what clients carry for us.
 #[derive(Clone)]
-pub struct Seal {
+pub struct Seal(Arc<ArcSwap<Keys>>);
+
+struct Keys {
     cipher: ChaCha20Poly1305,
     /// Makes nonces of what is sealed, where the same has to look the same.
     marker: [u8; 32],
@@ -23,11 +28,14 @@ impl Seal {
     /// # Panics
     /// When the system has no randomness to give; nothing would be safe without it.
     pub fn random() -> Self {
-        let mut key = [0; 32];
-        let mut marker = [0; 32];
-        getrandom::fill(&mut key).expect("the system gives randomness");
-        getrandom::fill(&mut marker).expect("the system gives randomness");
-        Self { cipher: ChaCha20Poly1305::new(&Key::from(key)), marker }
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).expect("the system gives randomness");
+        Self(Arc::new(ArcSwap::from_pointee(Keys::of(&secret))))
+    }
+
+    /// From now on a seal that all know who know the secret.
+    pub fn share(&self, secret: &[u8]) {
+        self.0.store(Arc::new(Keys::of(secret)));
     }
 
     /// Seals bytes for a purpose.
@@ -43,7 +51,8 @@ impl Seal {
     /// Seals bytes for a purpose so that the same bytes look the same each time.
     pub fn close_alike(&self, purpose: &str, bytes: &[u8]) -> String {
         let mut hash = Sha256::new();
-        for part in [&self.marker, purpose.as_bytes(), &[0], bytes] {
+        let keys = self.0.load();
+        for part in [&keys.marker, purpose.as_bytes(), &[0], bytes] {
             hash.update(part);
         }
         let mut nonce = [0; NONCE];
@@ -53,7 +62,7 @@ impl Seal {
 
     fn close_with(&self, nonce: [u8; NONCE], purpose: &str, bytes: &[u8]) -> String {
         let payload = Payload { msg: bytes, aad: purpose.as_bytes() };
-        let sealed = self.cipher.encrypt(&Nonce::from(nonce), payload).expect("a short text can be sealed");
+        let sealed = self.0.load().cipher.encrypt(&Nonce::from(nonce), payload).expect("a short text can be sealed");
         let mut out = nonce.to_vec();
         out.extend_from_slice(&sealed);
         URL_SAFE_NO_PAD.encode(out)
@@ -64,7 +73,20 @@ impl Seal {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (nonce, sealed) = bytes.split_at_checked(NONCE)?;
         let nonce: [u8; NONCE] = nonce.try_into().ok()?;
-        self.cipher.decrypt(&Nonce::from(nonce), Payload { msg: sealed, aad: purpose.as_bytes() }).ok()
+        self.0.load().cipher.decrypt(&Nonce::from(nonce), Payload { msg: sealed, aad: purpose.as_bytes() }).ok()
+    }
+}
+
+impl Keys {
+    fn of(secret: &[u8]) -> Self {
+        let derive = |purpose: &str| -> [u8; 32] {
+            let mut hash = Sha256::new();
+            for part in [purpose.as_bytes(), &[0], secret] {
+                hash.update(part);
+            }
+            hash.finalize().into()
+        };
+        Self { cipher: ChaCha20Poly1305::new(&Key::from(derive("rialto seal"))), marker: derive("rialto marker") }
     }
 }
 

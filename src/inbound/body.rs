@@ -12,6 +12,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::answer::Answering;
+use crate::cluster::Rest;
 use crate::exchange::{Replies, Reply};
 use crate::protocol::sse;
 use crate::session::{Attachment, Session, Sessions};
@@ -25,6 +26,8 @@ pub enum Body {
     Full(Bytes),
     /// Events, as they come.
     Events(Box<Events>),
+    /// What another node sends, as it comes.
+    Carried(Box<Rest>),
 }
 
 /// A stream of events.
@@ -172,6 +175,7 @@ impl http_body::Body for Body {
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Self::Events(events) => events.poll(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Carried(rest) => rest.poll_next(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 
@@ -183,7 +187,7 @@ impl http_body::Body for Body {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Events(_) => SizeHint::default(),
+            Self::Events(_) | Self::Carried(_) => SizeHint::default(),
         }
     }
 }

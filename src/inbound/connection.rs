@@ -83,10 +83,18 @@ async fn serve_http1(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer
     tokio::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => ended,
-        () = inbound.shutdown.closing().cancelled() => {
+        () = going(inbound, side) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
+    }
+}
+
+/// Ends when a connection has no more to bring.
+async fn going(inbound: &Inbound, side: Side) {
+    tokio::select! {
+        () = inbound.shutdown.closing().cancelled() => {}
+        () = inbound.shutdown.leaving().cancelled(), if side != Side::Operators => {}
     }
 }
 
@@ -99,18 +107,25 @@ async fn serve_http2(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer
         .keep_alive_interval(ALIVE)
         .keep_alive_timeout(ALIVE);
     let inbound = Arc::clone(inbound);
-    let closing = inbound.shutdown.closing().clone();
+    let own = Arc::clone(&inbound);
     let service = service_fn(move |request| {
-        let inbound = Arc::clone(&inbound);
+        let inbound = Arc::clone(&own);
         async move { Ok::<_, Infallible>(inbound.serve(request, side, peer).await) }
     });
     let connection = builder.serve_connection(watched(stream), service);
     tokio::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => ended,
-        () = closing.cancelled() => {
+        () = going(&inbound, side) => {
             connection.as_mut().graceful_shutdown();
-            tokio::time::timeout(GOODBYE, connection).await.unwrap_or(Ok(()))
+            let closed = async {
+                inbound.shutdown.closing().cancelled().await;
+                tokio::time::sleep(GOODBYE).await;
+            };
+            tokio::select! {
+                ended = connection => ended,
+                () = closed => Ok(()),
+            }
         }
     }
 }

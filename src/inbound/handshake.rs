@@ -167,6 +167,7 @@ impl Work {
                 let last = matches!(reply, Reply::End(_));
                 if last {
                     self.running.answered();
+                    session.paid(stream, &self.answering.id);
                 }
                 if let Some(message) = self.answering.encode(reply) {
                     session.deliver(stream, message).await;

@@ -9,10 +9,12 @@ use hyper::body::Incoming as HttpBody;
 
 use super::answer::Answering;
 use super::body::{Body, Events};
+use super::elsewhere::Once;
 use super::handshake::{self, Work};
 use super::headers::{EVENTS, JSON, LAST_EVENT_ID, accepts, is_json, session_id};
 use super::respond::{self, Problem};
-use super::{Inbound, stateless};
+use super::route::Route;
+use super::{Inbound, sse, stateless};
 use crate::dialect::lift::{self, Path};
 use crate::exchange::{Caller, Replies, Reply};
 use crate::gateway::Group;
@@ -26,15 +28,32 @@ pub(super) struct Visit<'r> {
     pub(super) inbound: &'r Arc<Inbound>,
     pub(super) group: Arc<Group>,
     pub(super) caller: Arc<Caller>,
+    pub(super) route: &'r Route<'r>,
     pub(super) session_in_path: Option<&'r str>,
     pub(super) parts: &'r http::request::Parts,
+    /// Another node has brought it.
+    pub(super) carried: bool,
+    /// Its body, once that was read.
+    pub(super) body: Once,
+}
+
+/// A body on its way in.
+pub(super) enum Arrived {
+    /// It is still being sent.
+    Wire(HttpBody),
+    /// It is here.
+    Whole(Bytes),
 }
 
 type Answered = Result<HttpResponse<Body>, Problem>;
 
 impl Inbound {
     /// Reads a body, no more of it than allowed, no longer than allowed.
-    pub(super) async fn read_body(&self, body: HttpBody) -> Result<Bytes, Problem> {
+    pub(super) async fn read_body(&self, body: Arrived) -> Result<Bytes, Problem> {
+        let body = match body {
+            Arrived::Whole(body) => return Ok(body),
+            Arrived::Wire(body) => body,
+        };
         let limit = self.settings.limits.body_bytes;
         let declared = http_body::Body::size_hint(&body).lower();
         if declared > limit as u64 {
@@ -60,16 +79,44 @@ impl Inbound {
 }
 
 impl Visit<'_> {
-    pub(super) async fn serve(&self, verb: &Verb, body: HttpBody) -> Answered {
+    /// Serves it as far as this node can.
+    pub(super) async fn serve_here(&self, body: Arrived) -> Answered {
+        match (self.route, &self.parts.method) {
+            (Route::Streamable { .. }, verb) => self.serve(verb, body).await,
+            (Route::SseStream { group }, &Verb::GET) => {
+                let path = group.map_or_else(|| "/message".to_owned(), |group| format!("/message/{group}"));
+                sse::open(self, &path).await
+            }
+            (Route::SseBoth { .. }, &Verb::GET) => sse::open(self, self.parts.uri.path()).await,
+            (Route::SseMessages { .. } | Route::SseBoth { .. }, &Verb::POST) => sse::message(self, body).await,
+            _ => Err(Problem::Verb(self.route.verbs())),
+        }
+    }
+
+    /// Serves it once more, after its session was not where it had been.
+    pub(super) async fn serve_again(&self) -> Answered {
+        self.serve_here(Arrived::Whole(self.body.get().cloned().unwrap_or_default())).await
+    }
+
+    async fn serve(&self, verb: &Verb, body: Arrived) -> Answered {
         match *verb {
             Verb::POST => self.post(body).await,
-            Verb::GET => self.get(),
-            Verb::DELETE => self.delete(),
+            Verb::GET => self.get().await,
+            Verb::DELETE => self.delete().await,
             _ => Err(Problem::Verb("POST, GET, DELETE, OPTIONS")),
         }
     }
 
-    async fn post(&self, body: HttpBody) -> Answered {
+    /// Reads the body, and keeps it for whoever may have to send it on.
+    pub(super) async fn read_body(&self, body: Arrived) -> Result<Bytes, Problem> {
+        let body = self.inbound.read_body(body).await?;
+        if self.inbound.cluster.is_some() {
+            let _ = self.body.set(body.clone());
+        }
+        Ok(body)
+    }
+
+    async fn post(&self, body: Arrived) -> Answered {
         let headers = &self.parts.headers;
         if !is_json(headers) {
             return Err(Problem::NotJson);
@@ -77,12 +124,12 @@ impl Visit<'_> {
         if !accepts(headers, JSON) || !accepts(headers, EVENTS) {
             return Err(Problem::NotAcceptable("application/json and text/event-stream"));
         }
-        let body = self.inbound.read_body(body).await?;
+        let body = self.read_body(body).await?;
         match self.inbound.read_messages(&body)? {
             Incoming::Batch(items) => self.batch(items).await,
             Incoming::One(message) => {
                 // A stop lets running calls finish, and what they need still comes in.
-                if self.inbound.shutdown.is_draining() && matches!(message, Message::Request(_)) {
+                if self.inbound.refuses() && matches!(message, Message::Request(_)) {
                     return Err(Problem::ShuttingDown);
                 }
                 self.one(message).await
@@ -112,15 +159,20 @@ impl Visit<'_> {
     async fn open(&self, message: Message) -> Answered {
         let Message::Request(request) = message else { return Err(Problem::SessionRequired) };
         if self.named_session().is_some() {
-            self.session()?;
+            self.session().await?;
             let why = "this session is initialized already; leave `Mcp-Session-Id` out to open another";
             return Err(Problem::Invalid(Invalid::request(Some(request.id), why)));
+        }
+        if let Some(cluster) = self.inbound.cluster.as_ref().filter(|_| self.inbound.shutdown.is_draining()) {
+            return Err(cluster.another().await?.map_or(Problem::ShuttingDown, Problem::Elsewhere));
         }
         let client = handshake::introduction(request.params.as_ref());
         let client = Arc::new(client.map_err(|error| Problem::Refused(request.refused(error)))?);
         let opening = Opening { principal: self.caller.principal.clone(), group: Arc::clone(self.group.name()) };
         let result = handshake::welcome(&self.group, &client).await;
+        self.inbound.check_sure()?;
         let session = self.inbound.sessions.open(opening, client).map_err(|_| Problem::SessionsFull)?;
+        self.inbound.keep(&session).await?;
         tracing::debug!(session = %session.id(), group = %session.group(), "a session was opened");
         let response = crate::protocol::Response::new(Some(request.id), Ok(result));
         Ok(respond::in_session(respond::json(response.encode()), session.id()))
@@ -131,29 +183,32 @@ impl Visit<'_> {
     }
 
     /// The session that the request names, if it is the caller's.
-    fn session(&self) -> Result<Arc<Session>, Problem> {
+    async fn session(&self) -> Result<Arc<Session>, Problem> {
         let named = self.named_session().ok_or(Problem::SessionRequired)?;
-        let id = SessionId::parse(&named, Transport::Http);
-        let found = id.and_then(|id| self.inbound.sessions.find(id, &self.caller.principal, self.group.name()));
-        found.ok_or_else(|| Problem::SessionNotFound(named.into_owned()))
+        self.find(SessionId::parse(&named, Transport::Http), &named).await
     }
 
     /// The session, and that the request speaks a revision that has sessions.
-    fn session_and_version(&self) -> Result<Arc<Session>, Problem> {
-        let session = self.session()?;
+    async fn session_and_version(&self) -> Result<Arc<Session>, Problem> {
+        let session = self.session().await?;
         let checked = lift::check_session_version(&self.parts.headers);
         checked.map_err(|error| Problem::Refused(lift::Refused { id: None, error }))?;
         Ok(session)
     }
 
     async fn in_session(&self, message: Message) -> Answered {
-        let session = self.session_and_version()?;
-        match message {
+        let session = self.session_and_version().await?;
+        let answered = match message {
             Message::Request(request) => self.answer(&session, request).await,
             message => {
                 handshake::tell(self.inbound, &session, &self.group, message);
                 Ok(respond::accepted())
             }
+        };
+        // What the client is told has happened must not be lost with this node.
+        match session.settle().await {
+            true => answered,
+            false => Err(Problem::StoreAway),
         }
     }
 
@@ -187,6 +242,7 @@ impl Visit<'_> {
             return Ok(respond::json(work.answering.response(answer)));
         }
         let (stream, attachment) = session.open_stream().map_err(Problem::NotResumable)?;
+        session.owe(stream, || vec![work.answering.id.clone()]);
         if let Some(reply) = first {
             work.send(stream, reply).await;
         }
@@ -205,6 +261,7 @@ impl Visit<'_> {
         let running = session.begin(id.clone()).map_err(|why| match why {
             NotBegun::Duplicate => Problem::Invalid(Invalid::request(Some(id), why.to_string())),
             NotBegun::TooMany => Problem::TooManyCalls(id),
+            NotBegun::Ended if self.inbound.cluster.is_some() => Problem::Moved,
             NotBegun::Ended => Problem::NotResumable(Unresumable::Ended),
         })?;
         Ok(Work { running, replies, answering, counted: self.inbound.shutdown.call() })
@@ -212,9 +269,7 @@ impl Visit<'_> {
 
     /// A batch: what wants no answer is taken, the rest is answered together.
     async fn batch(&self, items: Vec<Result<Message, Invalid>>) -> Answered {
-        if self.inbound.shutdown.is_draining()
-            && items.iter().flatten().any(|message| matches!(message, Message::Request(_)))
-        {
+        if self.inbound.refuses() && items.iter().flatten().any(|message| matches!(message, Message::Request(_))) {
             return Err(Problem::ShuttingDown);
         }
         let is_response = |message: &&Message| matches!(message, Message::Response(_));
@@ -226,7 +281,7 @@ impl Visit<'_> {
         if items.iter().flatten().any(modern) {
             return Err(Problem::NoBatches);
         }
-        let session = self.session_and_version()?;
+        let session = self.session_and_version().await?;
         if !session.client().is_some_and(|client| client.revision.facts().batches) {
             return Err(Problem::NoBatches);
         }
@@ -259,6 +314,7 @@ impl Visit<'_> {
 
     async fn stream_batch(&self, session: &Arc<Session>, answers: Vec<Bytes>, works: Vec<Work>) -> Answered {
         let (stream, attachment) = session.open_stream().map_err(Problem::NotResumable)?;
+        session.owe(stream, || works.iter().map(|work| work.answering.id.clone()).collect());
         for answer in answers {
             session.deliver(stream, answer).await;
         }
@@ -275,14 +331,14 @@ impl Visit<'_> {
     }
 
     /// The stream that listens, or the rest of one that broke.
-    fn get(&self) -> Answered {
+    async fn get(&self) -> Answered {
         if self.named_session().is_none() {
             return Err(Problem::NoSession("GET belongs to a session and needs its `Mcp-Session-Id` header"));
         }
         if !accepts(&self.parts.headers, EVENTS) {
             return Err(Problem::NotAcceptable(EVENTS));
         }
-        let session = self.session_and_version()?;
+        let session = self.session_and_version().await?;
         let attachment = match self.parts.headers.get(LAST_EVENT_ID) {
             None => session.listen(),
             Some(id) => match id.to_str().ok().and_then(EventId::parse) {
@@ -295,16 +351,28 @@ impl Visit<'_> {
     }
 
     /// Ends a session.
-    fn delete(&self) -> Answered {
+    async fn delete(&self) -> Answered {
         if self.named_session().is_none() {
             return Err(Problem::NoSession("DELETE belongs to a session and needs its `Mcp-Session-Id` header"));
         }
         if !self.inbound.settings.allow_delete {
             return Err(Problem::NoSession("sessions are not ended by clients here"));
         }
-        let session = self.session_and_version()?;
+        let session = self.session_and_version().await?;
         self.inbound.sessions.close(&session);
+        if let Some(keeper) = self.inbound.sessions.keeper() {
+            keeper.write(&self.inbound.sessions).await?;
+        }
         Ok(respond::ended())
+    }
+
+    /// The session that the request names, on whatever transport.
+    pub(super) fn named(&self) -> Option<String> {
+        let id = match self.route {
+            Route::Streamable { .. } => SessionId::parse(&self.named_session()?, Transport::Http),
+            _ => SessionId::parse(&super::sse::named(self)?, Transport::Sse),
+        };
+        id.map(|id| id.to_string())
     }
 }
 

@@ -4,6 +4,7 @@ mod answer;
 mod body;
 mod connection;
 mod cors;
+mod elsewhere;
 mod handshake;
 mod headers;
 mod http;
@@ -27,12 +28,14 @@ use tokio::net::TcpListener;
 pub use body::Body;
 
 use crate::admin::Admin;
-use crate::exchange::{Change, REQUEST_ID};
+use crate::cluster::Cluster;
+use crate::exchange::{Caller, Change, REQUEST_ID};
 use crate::gateway::{Gateway, Group, Told};
 use crate::policy::{Limits, Policy};
 use crate::session::{Session, Sessions};
 use crate::shutdown::Shutdown;
-use http::Visit;
+pub(crate) use elsewhere::Home;
+use http::{Arrived, Visit};
 use respond::Problem;
 use route::Route;
 
@@ -86,6 +89,10 @@ pub struct Inbound {
     pub shutdown: Shutdown,
     /// What the gateway tells of itself.
     pub admin: Admin,
+    /// The other nodes, where there are any.
+    pub cluster: Option<Arc<Cluster>>,
+    /// Held by the one who takes a session over.
+    pub(crate) adopting: tokio::sync::Mutex<()>,
 }
 
 /// Who calls at a listener.
@@ -115,6 +122,7 @@ impl Inbound {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = self.shutdown.closing().cancelled() => return,
+                () = self.shutdown.leaving().cancelled(), if side != Side::Operators => return,
             };
             match accepted {
                 Ok((stream, peer)) => {
@@ -171,6 +179,18 @@ impl Inbound {
             return Ok(cors::preflight(&parts.headers));
         }
         let caller = self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Problem::Denied)?;
+        self.visit(&parts, caller, Arrived::Wire(body), false).await
+    }
+
+    /// Serves a request of a caller who may call.
+    async fn visit(
+        self: &Arc<Self>,
+        parts: &::http::request::Parts,
+        caller: Caller,
+        body: Arrived,
+        carried: bool,
+    ) -> Result<Response<Body>, Problem> {
+        let route = Route::of(parts.uri.path()).ok_or(Problem::NotFound)?;
         let (group, session_in_path) = match route {
             Route::Streamable { group, ref session } => (group, session.as_deref()),
             Route::SseStream { group } | Route::SseMessages { group } => (group, None),
@@ -181,20 +201,26 @@ impl Inbound {
             inbound: self,
             group: self.gateway.group(group).ok_or(Problem::NotFound)?,
             caller: Arc::new(caller),
+            route: &route,
             session_in_path,
-            parts: &parts,
+            parts,
+            carried,
+            body: std::sync::OnceLock::new(),
         };
-        let verbs = route.verbs();
-        match (&route, &parts.method) {
-            (Route::Streamable { .. }, verb) => visit.serve(verb, body).await,
-            (Route::SseStream { .. }, &Verb::GET) => {
-                let path = group.map_or_else(|| "/message".to_owned(), |group| format!("/message/{group}"));
-                sse::open(&visit, &path)
-            }
-            (Route::SseMessages { .. }, &Verb::POST) => sse::message(&visit, body).await,
-            (Route::SseBoth { .. }, &Verb::GET) => sse::open(&visit, parts.uri.path()),
-            (Route::SseBoth { .. }, &Verb::POST) => sse::message(&visit, body).await,
-            _ => Err(Problem::Verb(verbs)),
+        let served = visit.serve_here(body).await;
+        visit.serve_anywhere(served).await
+    }
+
+    /// Whether new work is refused. In a cluster others take it.
+    fn refuses(&self) -> bool {
+        self.shutdown.is_draining() && self.cluster.is_none()
+    }
+
+    /// Nothing is begun in this node's name while it cannot say that it is there.
+    fn check_sure(&self) -> Result<(), Problem> {
+        match &self.cluster {
+            Some(cluster) if !cluster.holds() => Err(Problem::StoreAway),
+            _ => Ok(()),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 
 use super::body::{Body, Events};
 use super::headers::{EVENTS, JSON, SESSION_ID};
@@ -10,11 +10,20 @@ use crate::dialect::lift::Refused;
 use crate::policy::Denied;
 use crate::protocol::{self, ErrorObject, Id, Invalid, Outcome, code};
 use crate::session::{SessionId, Unresumable};
+use crate::store::NodeId;
 
 /// Every way in which a request is turned away before it is handled.
 #[derive(Debug)]
 pub(super) enum Problem {
     ShuttingDown,
+    /// The store that sessions are kept in is away.
+    StoreAway,
+    /// The session lives on another node.
+    Elsewhere(NodeId),
+    /// The session has just moved to another node, and is to be looked for again.
+    Moved,
+    /// The node that had the request is gone.
+    NodeLost,
     NotFound,
     HeadTooLarge,
     Verb(&'static str),
@@ -46,9 +55,29 @@ const RETRY_SECONDS: &str = "1";
 const ECHO: usize = 100;
 
 impl Problem {
+    /// Where the request is to be carried, nowhere when it is to be looked for again, and the request's id.
+    ///
+    /// # Errors
+    /// The problem itself when it is another.
+    pub(super) fn elsewhere(self) -> Result<(Option<Id>, Option<NodeId>), Self> {
+        match self {
+            Self::Elsewhere(node) => Ok((None, Some(node))),
+            Self::Moved => Ok((None, None)),
+            Self::About(id, problem) => match problem.elsewhere() {
+                Ok((inner, node)) => Ok((inner.or(Some(id)), node)),
+                Err(problem) => Err(Self::About(id, Box::new(problem))),
+            },
+            other => Err(other),
+        }
+    }
+
     fn status(&self) -> StatusCode {
         match self {
-            Self::ShuttingDown | Self::SessionsFull => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ShuttingDown | Self::SessionsFull | Self::StoreAway => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Elsewhere(_) | Self::Moved => StatusCode::SERVICE_UNAVAILABLE,
+            // The call has an end, if not a good one.
+            Self::About(_, problem) if matches!(**problem, Self::NodeLost) => StatusCode::OK,
+            Self::NodeLost => StatusCode::BAD_GATEWAY,
             Self::About(_, problem) => problem.status(),
             Self::NotFound | Self::SessionNotFound(_) => StatusCode::NOT_FOUND,
             Self::Verb(_) | Self::NoSession(_) => StatusCode::METHOD_NOT_ALLOWED,
@@ -85,6 +114,15 @@ impl Problem {
                 let protocol::Response { id, outcome, .. } = invalid.response();
                 let error = outcome.err();
                 return (id, error.unwrap_or_else(|| ErrorObject::new(code::INVALID_REQUEST, "Invalid request")));
+            }
+            Self::StoreAway | Self::Elsewhere(_) | Self::Moved => {
+                let why = "Service Unavailable: sessions cannot be reached just now; try again";
+                return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
+            }
+            Self::NodeLost => {
+                let why =
+                    "Internal error: the node that ran this call is gone; whether it was carried out is not known";
+                return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
             }
             Self::ShuttingDown => {
                 return (
@@ -150,7 +188,9 @@ impl Problem {
             Self::Verb(verbs) => (Some(ALLOW), *verbs),
             Self::NoSession(_) => (Some(ALLOW), "POST"),
             Self::Denied(Denied::Credentials) => (Some(WWW_AUTHENTICATE), "Bearer"),
-            Self::ShuttingDown | Self::SessionsFull => (Some(RETRY_AFTER), RETRY_SECONDS),
+            Self::ShuttingDown | Self::SessionsFull | Self::StoreAway | Self::Elsewhere(_) | Self::Moved => {
+                (Some(RETRY_AFTER), RETRY_SECONDS)
+            }
             _ => (None, ""),
         };
         let (id, error) = self.error();
@@ -237,6 +277,14 @@ pub(super) fn events(events: Events) -> Response<Body> {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}
+
+/// An answer that another node has given.
+pub(super) fn carried(status: StatusCode, headers: HeaderMap, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
     response
 }
 

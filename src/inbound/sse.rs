@@ -1,17 +1,17 @@
 //! HTTP+SSE, the transport of 2024-11-05: one stream for everything that we say, POSTs for
 //! everything that the client says. The session lives as long as its stream.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::Response;
-use hyper::body::Incoming as HttpBody;
 
 use super::Inbound;
 use super::answer::Answering;
 use super::body::{Body, Ending, Events};
 use super::handshake::{self, Work};
 use super::headers::{EVENTS, accepts, is_json};
-use super::http::Visit;
+use super::http::{Arrived, Visit};
 use super::respond::{self, Problem};
 use super::route::query;
 use crate::dialect::lift;
@@ -21,7 +21,7 @@ use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, cod
 use crate::session::{NotBegun, Opening, Session, SessionId, Stream, Transport};
 
 /// Opens the stream. Its first event says where to send messages: `path` with the session's id.
-pub(super) fn open(visit: &Visit<'_>, path: &str) -> Result<Response<Body>, Problem> {
+pub(super) async fn open(visit: &Visit<'_>, path: &str) -> Result<Response<Body>, Problem> {
     if visit.inbound.shutdown.is_draining() {
         return Err(Problem::ShuttingDown);
     }
@@ -29,23 +29,33 @@ pub(super) fn open(visit: &Visit<'_>, path: &str) -> Result<Response<Body>, Prob
         return Err(Problem::NotAcceptable(EVENTS));
     }
     let inbound = visit.inbound;
+    inbound.check_sure()?;
     let opening = Opening { principal: visit.caller.principal.clone(), group: Arc::clone(visit.group.name()) };
     let opened = inbound.sessions.open_single(Transport::Sse, opening);
     let (session, attachment) = opened.map_err(|_| Problem::SessionsFull)?;
+    inbound.keep(&session).await?;
     let head = sse::endpoint(&format!("{path}?sessionId={}", session.id()));
     let ending = Ending { sessions: Arc::clone(&inbound.sessions), session };
     Ok(respond::events(Events::single(attachment, head, ending, inbound.settings.keep_alive)))
 }
 
 /// Takes a message to a stream. The answer goes there, not here.
-pub(super) async fn message(visit: &Visit<'_>, body: HttpBody) -> Result<Response<Body>, Problem> {
-    let session = session(visit)?;
+pub(super) async fn message(visit: &Visit<'_>, body: Arrived) -> Result<Response<Body>, Problem> {
+    let session = match session(visit).await {
+        Ok(session) => session,
+        Err(problem) => {
+            if matches!(problem, Problem::Elsewhere(_)) {
+                visit.read_body(body).await?;
+            }
+            return Err(problem);
+        }
+    };
     if !is_json(&visit.parts.headers) {
         return Err(Problem::NotJson);
     }
     let body = visit.inbound.read_body(body).await?;
     match visit.inbound.read_messages(&body)? {
-        Incoming::One(Message::Request(_)) if visit.inbound.shutdown.is_draining() => {
+        Incoming::One(Message::Request(_)) if visit.inbound.refuses() => {
             return Err(Problem::ShuttingDown);
         }
         Incoming::One(message) if is_per_request(&message) => {
@@ -82,13 +92,15 @@ fn elsewhere(message: &Message) -> bytes::Bytes {
     protocol::Invalid::request(id, why).response().encode()
 }
 
-fn session(visit: &Visit<'_>) -> Result<Arc<Session>, Problem> {
+async fn session(visit: &Visit<'_>) -> Result<Arc<Session>, Problem> {
+    let named = named(visit).ok_or(Problem::SessionParameterRequired)?;
+    visit.find(SessionId::parse(&named, Transport::Sse), &named).await
+}
+
+/// The session that a request names.
+pub(super) fn named<'v>(visit: &'v Visit<'_>) -> Option<Cow<'v, str>> {
     let uri = &visit.parts.uri;
-    let named = query(uri.query(), "sessionId").or_else(|| query(uri.query(), "session_id"));
-    let named = named.ok_or(Problem::SessionParameterRequired)?;
-    let id = SessionId::parse(&named, Transport::Sse);
-    let found = id.and_then(|id| visit.inbound.sessions.find(id, &visit.caller.principal, visit.group.name()));
-    found.ok_or_else(|| Problem::SessionNotFound(named.into_owned()))
+    query(uri.query(), "sessionId").or_else(|| query(uri.query(), "session_id"))
 }
 
 /// Takes one message of a session that lives by a single connection, HTTP+SSE or stdio.

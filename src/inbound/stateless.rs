@@ -43,6 +43,12 @@ pub(super) async fn serve(visit: &Visit<'_>, message: Message) -> Result<Respons
     let checked = lift::check(&request, &visit.parts.headers).map_err(Problem::Refused)?;
     check_mirrors(visit, &request)?;
     let call = call(request, checked, Arc::clone(&visit.caller));
+    if let Some(cluster) = visit.inbound.cluster.as_ref().filter(|_| !visit.carried)
+        && let Some(holder) = visit.group.held_by(&call)
+        && let Some(node) = cluster.named(&holder).await?
+    {
+        return Err(Problem::About(call.id, Box::new(Problem::Elsewhere(node))));
+    }
     answer(visit, call).await
 }
 

@@ -44,6 +44,11 @@ impl Policy {
     pub fn admit(&self, uri: &Uri, headers: &HeaderMap, peer: Option<SocketAddr>) -> Result<Caller, Denied> {
         self.doors.admit(uri, headers)?;
         let principal: Principal = self.tokens.principal(headers)?;
+        Ok(self.caller(principal, headers, peer))
+    }
+
+    /// A caller with what of a request's headers travels with its calls.
+    pub fn caller(&self, principal: Principal, headers: &HeaderMap, peer: Option<SocketAddr>) -> Caller {
         let mut chosen = HeaderMap::new();
         for name in TRACE.into_iter().map(HeaderName::from_static).chain([REQUEST_ID]) {
             if let Some(value) = headers.get(&name) {
@@ -55,7 +60,7 @@ impl Policy {
                 chosen.append(name, value.clone());
             }
         }
-        Ok(Caller { principal, peer, headers: chosen })
+        Caller { principal, peer, headers: chosen }
     }
 }
 

@@ -6,12 +6,17 @@
 
 mod attachment;
 mod id;
+mod keeper;
+mod keeping;
 mod outbox;
+mod record;
 mod registry;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,13 +27,16 @@ use tokio_util::sync::CancellationToken;
 
 pub use attachment::Attachment;
 pub use id::{SessionId, Transport};
+pub use keeper::Keeper;
 pub use outbox::{Stream, Unresumable};
+pub use record::Record;
 pub use registry::{Full, Opening, Sessions, Survey};
 
 use crate::dialect::lower;
 use crate::exchange::{Audience, Change, Client, Kept, Principal, Question, Shelf};
 use crate::protocol::{Id, Level, Notice, Notification, Outcome, Request};
 use crate::store::{EventId, Retention};
+use keeping::Keeping;
 use outbox::{Outbox, Streams};
 
 /// What governs sessions.
@@ -64,6 +72,9 @@ pub struct Session {
     /// What the gateway remembers of it.
     shelf: Shelf,
     ended: CancellationToken,
+    me: Weak<Session>,
+    /// It lives on on another node.
+    moved: AtomicBool,
 }
 
 /// The part that changes. The lock is held for moments only, never across an await.
@@ -81,6 +92,8 @@ struct Live {
     /// The client has said that it is ready.
     initialized: bool,
     closed: bool,
+    /// What is known of its copy in a shared store, where there is one.
+    keeping: Option<Box<Keeping>>,
 }
 
 /// What has to be held for a subscription.
@@ -160,12 +173,14 @@ impl Session {
 
     /// The client introduces itself; false when it had done so before.
     pub fn introduce(&self, client: Arc<Client>) -> bool {
-        self.client.set(client).is_ok()
+        let introduced = self.client.set(client).is_ok();
+        self.change(|_| ());
+        introduced
     }
 
     /// The client chooses what is logged to it.
     pub fn set_level(&self, level: Level) {
-        self.lock().level = Some(level);
+        self.change(|live| live.level = Some(level));
     }
 
     /// Whether the client may hear of one more resource.
@@ -176,7 +191,10 @@ impl Session {
 
     /// The client says that it is ready; true the first time.
     pub fn initialized(&self) -> bool {
-        self.client.get().is_some() && !std::mem::replace(&mut self.lock().initialized, true)
+        if self.client.get().is_none() || self.lock().initialized {
+            return false;
+        }
+        self.change(|live| !std::mem::replace(&mut live.initialized, true))
     }
 
     fn hears(&self, change: &Change) -> bool {
@@ -257,17 +275,20 @@ impl Session {
         if live.closed {
             return Err(Unresumable::Ended);
         }
-        match &mut live.outbox {
+        let done = match &mut live.outbox {
             Outbox::Streams(streams) => act(streams, retry),
             Outbox::Single(_) => Err(Unresumable::Unknown),
-        }
+        };
+        self.mark(&mut live, true);
+        done
     }
 
     /// Sends a message on a stream; never waits. A session that lives by one connection ends
     /// when that does not keep up at all.
     pub fn send(&self, stream: Stream, message: Bytes) {
         let mut live = self.lock();
-        if !live.closed && !live.outbox.send(stream, message, &self.settings.retention) {
+        let sent = |live: &mut Live| live.outbox.send(stream, message, &self.settings.retention);
+        if !live.closed && !self.append(&mut live, sent) {
             tracing::debug!(session = %self.id, "the connection does not keep up; the session ends");
             live.close();
             self.ended.cancel();
@@ -290,7 +311,8 @@ impl Session {
                     return;
                 }
                 if !patient || !live.outbox.is_behind(stream) {
-                    return live.outbox.put(stream, message, &self.settings.retention);
+                    let put = |live: &mut Live| live.outbox.put(stream, message, &self.settings.retention);
+                    return self.append(&mut live, put);
                 }
                 matches!(live.outbox, Outbox::Streams(_))
             };
@@ -304,12 +326,12 @@ impl Session {
 
     /// Nothing more comes on a call's stream.
     pub fn finish(&self, stream: Stream) {
-        self.lock().outbox.finish(stream);
+        self.change(|live| live.outbox.finish(stream));
     }
 
     /// A call's stream ends without an answer, because the client wants none.
     pub fn abandon(&self, stream: Stream) {
-        self.lock().outbox.abandon(stream);
+        self.change(|live| live.outbox.abandon(stream));
     }
 
     /// Asks the client something on the stream of a call. Where nobody can hear it, whoever asks
@@ -358,7 +380,11 @@ impl Session {
 
     /// The next thing for a connection to write.
     fn poll(&self, number: u32, serial: u64, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let next = self.lock().outbox.poll(number, serial, context);
+        let next = {
+            let mut live = self.lock();
+            let safe = live.safe();
+            live.outbox.poll(number, serial, safe, context)
+        };
         if matches!(next, Poll::Ready(Some(_))) {
             self.read.notify_waiters();
         }
@@ -421,14 +447,15 @@ impl Audience for Session {
     }
 
     fn subscribed(&self, uri: &str, kept: Kept) {
-        let mut live = self.lock();
-        if !live.closed {
-            live.subscriptions.insert(uri.into(), Held(kept));
-        }
+        self.change(|live| {
+            if !live.closed {
+                live.subscriptions.insert(uri.into(), Held(kept));
+            }
+        });
     }
 
     fn unsubscribed(&self, uri: &str) {
-        self.lock().subscriptions.remove(uri);
+        self.change(|live| live.subscriptions.remove(uri));
     }
 
     fn follows(&self, uri: &str) -> bool {
@@ -463,6 +490,7 @@ impl Live {
             subscriptions: BTreeMap::new(),
             initialized: false,
             closed: false,
+            keeping: None,
         }
     }
 

@@ -8,9 +8,11 @@ use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::protocol::sse;
+use super::stream::{Route, RouteRecord, Safe};
+use crate::protocol::{Id, sse};
 use crate::store::{EventId, EventLog, Retention};
 
 /// Where a message goes.
@@ -56,31 +58,12 @@ pub(super) struct Streams {
     last_serial: u64,
 }
 
-/// One stream: what of it was read, and who reads it.
-#[derive(Debug)]
-struct Route {
-    number: u32,
-    /// The connections, the one that is served last. Only listening has more than one.
-    readers: Vec<Reader>,
-    /// The position up to which it was read.
-    read: u64,
-    /// The position at which it began.
-    began: u64,
-    /// The position of its last event.
-    last: u64,
-    /// The highest position that is no longer kept.
-    trimmed: u64,
-    /// Nothing comes after its last event.
-    finished: bool,
-    /// The position at which a new reader is told to begin, before anything else.
-    primed: Option<(u64, u64)>,
-}
-
-/// A connection that reads a stream.
-#[derive(Debug)]
-struct Reader {
-    serial: u64,
-    waker: Option<Waker>,
+/// The streams of one session as they are kept.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct StreamsRecord {
+    pub(super) last_number: u32,
+    listening: RouteRecord,
+    pub(super) calls: Vec<RouteRecord>,
 }
 
 /// Messages for a single connection.
@@ -98,70 +81,6 @@ pub(super) const MESSAGES_WAITING: usize = 256;
 pub(super) const LAG: usize = 256;
 const LISTENING: u32 = 0;
 
-// === impl Route ===
-
-impl Route {
-    fn new(number: u32, began: u64) -> Self {
-        Self { number, readers: Vec::new(), read: began, began, last: began, trimmed: 0, finished: false, primed: None }
-    }
-
-    /// Attaches a connection that begins after `position`.
-    fn attach(&mut self, serial: u64, position: u64, retry: Option<u64>) {
-        self.read = position;
-        self.primed = retry.map(|retry| (position, retry));
-        self.wake(); // the one that was served before has to notice
-        self.readers.push(Reader { serial, waker: None });
-    }
-
-    /// The next thing for a connection to write; the end when another has taken its place, or
-    /// nothing comes any more, or what it would read next is no longer kept.
-    fn poll(&mut self, serial: u64, log: &EventLog, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let Some(at) = self.readers.iter().position(|reader| reader.serial == serial) else {
-            return Poll::Ready(None);
-        };
-        let served = at + 1 == self.readers.len();
-        if let Some((position, retry)) = self.primed.take_if(|_| served) {
-            let id = EventId { stream: self.number, position };
-            return Poll::Ready(Some(sse::priming(&id.to_string(), retry)));
-        }
-        if served && self.read < self.trimmed {
-            return Poll::Ready(None);
-        }
-        if served && self.read < self.last {
-            let after = EventId { stream: self.number, position: self.read };
-            if let Some((id, event)) = log.after(after).next() {
-                self.read = id.position;
-                return Poll::Ready(Some(event));
-            }
-        }
-        if self.finished {
-            return Poll::Ready(None);
-        }
-        self.readers[at].waker = Some(context.waker().clone());
-        Poll::Pending
-    }
-
-    fn detach(&mut self, serial: u64) {
-        self.readers.retain(|reader| reader.serial != serial);
-        self.wake(); // the one before it, if any, goes on
-    }
-
-    fn wake(&mut self) {
-        if let Some(waker) = self.readers.last_mut().and_then(|reader| reader.waker.take()) {
-            waker.wake();
-        }
-    }
-
-    fn wake_all(&mut self) {
-        self.readers.iter_mut().filter_map(|reader| reader.waker.take()).for_each(Waker::wake);
-    }
-
-    /// Whether something is kept that nobody has read.
-    fn unread(&self) -> bool {
-        self.read.max(self.trimmed) < self.last
-    }
-}
-
 // === impl Streams ===
 
 impl Streams {
@@ -172,6 +91,63 @@ impl Streams {
             calls: Vec::new(),
             last_number: LISTENING,
             last_serial: 0,
+        }
+    }
+
+    /// Streams that go on from what is kept of them. Positions begin anew after all that were given out.
+    pub(super) fn resumed(kept: &StreamsRecord, events: Vec<(EventId, Instant, Bytes)>, position: u64) -> Self {
+        let known = |id: &EventId| id.stream == LISTENING || kept.calls.iter().any(|call| call.number == id.stream);
+        let log = EventLog::resumed(events.into_iter().filter(|(id, ..)| known(id)), position);
+        let listening = Route::resumed(&kept.listening, &log);
+        let calls = kept.calls.iter().map(|call| Route::resumed(call, &log)).collect();
+        Self { listening, calls, last_number: kept.last_number, last_serial: 0, log }
+    }
+
+    /// What is to be kept of them beside their events.
+    pub(super) fn record(&self) -> StreamsRecord {
+        StreamsRecord {
+            last_number: self.last_number,
+            listening: self.listening.record(),
+            calls: self.calls.iter().map(Route::record).collect(),
+        }
+    }
+
+    /// The events.
+    pub(super) fn log(&self) -> &EventLog {
+        &self.log
+    }
+
+    /// The number that was given out last.
+    pub(super) fn last_number(&self) -> u32 {
+        self.last_number
+    }
+
+    /// A stream owes an answer to these requests.
+    pub(super) fn owe(&mut self, number: u32, ids: Vec<Id>) {
+        if let Some(route) = self.route(number) {
+            route.owed = ids;
+        }
+    }
+
+    /// A request of a stream is answered.
+    pub(super) fn paid(&mut self, number: u32, id: &Id) {
+        if let Some(route) = self.route(number) {
+            route.owed.retain(|owed| owed != id);
+        }
+    }
+
+    /// Wakes every connection: what they may be given has changed.
+    pub(super) fn wake_all(&mut self) {
+        for route in self.calls.iter_mut().chain([&mut self.listening]) {
+            route.wake_all();
+        }
+    }
+
+    /// Lets every connection go; their clients can resume.
+    pub(super) fn cut(&mut self) {
+        self.wake_all();
+        for route in self.calls.iter_mut().chain([&mut self.listening]) {
+            route.readers.clear();
         }
     }
 
@@ -379,7 +355,13 @@ impl Outbox {
     }
 
     /// The next thing for a connection to write.
-    pub(super) fn poll(&mut self, number: u32, serial: u64, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(super) fn poll(
+        &mut self,
+        number: u32,
+        serial: u64,
+        safe: Safe,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Bytes>> {
         match self {
             Self::Single(queue) => queue.poll(context),
             Self::Streams(streams) => {
@@ -389,7 +371,7 @@ impl Outbox {
                     number => calls.iter_mut().find(|route| route.number == number),
                 };
                 match route {
-                    Some(route) => route.poll(serial, log, context),
+                    Some(route) => route.poll(serial, log, safe, context),
                     None => Poll::Ready(None),
                 }
             }

@@ -1,21 +1,27 @@
 //! All sessions of this process: opening, finding, ending, and telling them of changes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::keeping::{self, Keeping};
 use super::outbox::{Outbox, Queue, Streams};
-use super::{Attachment, Live, Session, SessionId, Settings, Stream, Transport};
+use super::{Attachment, Keeper, Live, Record, Session, SessionId, Settings, Stream, Transport};
 use crate::dialect::Revision;
 use crate::exchange::{Change, Client, Principal, Shelf};
+use crate::protocol::Id;
+use crate::store::contract::KeptEvent;
 
 /// All sessions of this process.
 #[derive(Debug)]
 pub struct Sessions {
     settings: Arc<Settings>,
+    /// Keeps them in a shared store, where there is one.
+    keeper: Option<Arc<Keeper>>,
     map: Mutex<HashMap<SessionId, Arc<Session>>>,
 }
 
@@ -48,8 +54,17 @@ pub struct Full;
 impl Sessions {
     /// No sessions yet.
     pub fn new(settings: Settings) -> Self {
-        let map = Mutex::default();
-        Self { settings: Arc::new(settings), map }
+        Self { settings: Arc::new(settings), keeper: None, map: Mutex::default() }
+    }
+
+    /// No sessions yet; those that will be are kept in a shared store, too.
+    pub fn kept_by(settings: Settings, keeper: Arc<Keeper>) -> Self {
+        Self { keeper: Some(keeper), ..Self::new(settings) }
+    }
+
+    /// Who keeps them in a shared store.
+    pub fn keeper(&self) -> Option<&Arc<Keeper>> {
+        self.keeper.as_ref()
     }
 
     /// What governs sessions.
@@ -84,16 +99,32 @@ impl Sessions {
         client: OnceLock<Arc<Client>>,
         outbox: Outbox,
     ) -> Result<Arc<Session>, Full> {
-        let session = Arc::new(Session {
-            id: SessionId::random(transport),
+        let mut live = Live::new(outbox);
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| transport != Transport::Stdio) {
+            live.keeping = Some(Box::new(Keeping::new(Arc::clone(keeper), 0)));
+        }
+        self.enter(SessionId::random(transport), opening, client, live)
+    }
+
+    fn enter(
+        &self,
+        id: SessionId,
+        opening: Opening,
+        client: OnceLock<Arc<Client>>,
+        live: Live,
+    ) -> Result<Arc<Session>, Full> {
+        let session = Arc::new_cyclic(|me| Session {
+            id,
             principal: opening.principal,
             group: opening.group,
             client,
             settings: Arc::clone(&self.settings),
-            live: Mutex::new(Live::new(outbox)),
+            live: Mutex::new(live),
             read: Notify::new(),
             shelf: Shelf::default(),
             ended: CancellationToken::new(),
+            me: Weak::clone(me),
+            moved: AtomicBool::new(false),
         });
         let mut map = self.lock();
         if map.len() >= self.settings.sessions {
@@ -118,17 +149,70 @@ impl Sessions {
         Some(session)
     }
 
-    /// Ends a session and everything that belongs to it.
-    pub fn close(&self, session: &Session) {
+    /// The session of that id, whoever's it is.
+    pub fn get(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.lock().get(&id).map(Arc::clone)
+    }
+
+    /// Goes on with a session that lived on another node, whose answers to running calls will not come.
+    ///
+    /// # Errors
+    /// When there are too many, or nobody can go on with it.
+    pub fn adopt(&self, id: SessionId, record: Record, events: Vec<KeptEvent>) -> Result<Arc<Session>, Full> {
+        let (Some(keeper), Some(client), Some(streams)) = (&self.keeper, record.client(), &record.streams) else {
+            return Err(Full);
+        };
+        let takeovers = record.takeovers + 1;
+        // Nothing that was given out before is given out again.
+        let position = u64::from(takeovers) << 32;
+        let owed: Vec<(u32, Vec<Id>)> = streams.calls.iter().map(|call| (call.number, call.owed())).collect();
+        let events = events.into_iter().map(|event| (event.id, keeping::happened(&event), event.event)).collect();
+        let mut live = Live::new(Outbox::Streams(Streams::resumed(streams, events, position)));
+        let mut kept = Keeping::new(Arc::clone(keeper), takeovers);
+        kept.all_kept(position, streams.last_number);
+        kept.upstreams = record.upstreams.iter().map(|(name, what)| (name.clone(), what.clone().into())).collect();
+        kept.unsubscribed.clone_from(&record.subscriptions);
+        live.keeping = Some(Box::new(kept));
+        live.level = record.level();
+        live.initialized = record.initialized;
+        live.last_question = i64::from(takeovers) << 32;
+        let opening = Opening { principal: record.principal.as_str().into(), group: record.group.as_str().into() };
+        let session = self.enter(id, opening, OnceLock::from(client), live)?;
+        for (number, ids) in owed {
+            session.fail_owed(Stream::Call(number), ids);
+        }
+        session.change(|_| ());
+        Ok(session)
+    }
+
+    /// A session lives on another node from now on.
+    pub fn let_go(&self, session: &Session) {
         self.lock().remove(&session.id);
+        session.moved.store(true, Ordering::Release);
         session.close();
     }
 
-    /// Ends every session.
+    /// Lets every connection go whose client can resume.
+    pub fn cut_all(&self) {
+        self.all().iter().for_each(|session| session.cut());
+    }
+
+    /// Ends a session and everything that belongs to it.
+    pub fn close(&self, session: &Session) {
+        let known = self.lock().remove(&session.id).is_some();
+        session.close();
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| known && !session.is_elsewhere()) {
+            keeper.ended(session);
+        }
+    }
+
+    /// Ends every session, but for those that another node can go on with.
     pub fn close_all(&self) {
-        let all = std::mem::take(&mut *self.lock());
-        for session in all.into_values() {
-            session.close();
+        for session in self.all() {
+            match self.keeper.is_some() && session.id.transport() == Transport::Http {
+                true => self.let_go(&session),
+                false => self.close(&session),
+            }
         }
     }
 
@@ -195,7 +279,8 @@ impl Sessions {
         }
     }
 
-    fn all(&self) -> Vec<Arc<Session>> {
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<Session>> {
         self.lock().values().map(Arc::clone).collect()
     }
 

@@ -109,7 +109,7 @@ pub trait Nodes: fmt::Debug + Send + Sync {
     /// The node is still there.
     fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, Standing>;
 
-    /// The node goes; its name is free, and nothing can be sent to it any more.
+    /// The node goes, and its name is free. What was sent to it can be taken back for a while.
     fn leave<'a>(&'a self, node: &'a NodeId) -> Asked<'a, ()>;
 
     /// How nodes are, in the order in which they are asked for.

@@ -65,6 +65,27 @@ impl EventLog {
         EventId { stream, position: self.position + 1 }
     }
 
+    /// A log that goes on after another: its events, and the position that the next one comes after.
+    pub fn resumed(events: impl IntoIterator<Item = (EventId, Instant, Bytes)>, position: u64) -> Self {
+        let mut log = Self { position, ..Self::default() };
+        for (id, at, event) in events {
+            log.bytes += event.len();
+            log.entries.push_back(Entry { id, at, event });
+        }
+        log
+    }
+
+    /// The position of the oldest event that is kept, or that the next one will have.
+    pub fn first(&self) -> u64 {
+        self.entries.front().map_or(self.position + 1, |entry| entry.id.position)
+    }
+
+    /// The events of all streams after a position, in order, with when they happened.
+    pub fn since(&self, position: u64) -> impl Iterator<Item = (EventId, Instant, &Bytes)> + '_ {
+        let from = self.entries.partition_point(|entry| entry.id.position <= position);
+        self.entries.range(from..).map(|entry| (entry.id, entry.at, &entry.event))
+    }
+
     /// Keeps an event under [`EventLog::next_id`].
     pub fn append(&mut self, stream: u32, event: Bytes, now: Instant) -> EventId {
         let id = self.next_id(stream);

@@ -191,7 +191,6 @@ impl Nodes for Memory {
         if all.standing(node) == Standing::Alive {
             all.nodes.remove(node.name());
         }
-        all.mail.remove(node);
         at_once(())
     }
 

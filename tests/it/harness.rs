@@ -338,6 +338,11 @@ impl<'r> Session<'r> {
         session
     }
 
+    /// The same session at another node.
+    pub fn elsewhere<'o>(&self, rialto: &'o Rialto) -> Session<'o> {
+        Session { rialto, id: self.id.clone(), revision: self.revision.clone(), token: self.token.clone() }
+    }
+
     fn authorized(&self, sending: Sending) -> Sending {
         match &self.token {
             Some(token) => sending.header("authorization", &format!("Bearer {token}")),

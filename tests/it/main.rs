@@ -7,6 +7,7 @@ mod bridge;
 mod checklist;
 mod children;
 mod cli;
+mod cluster;
 mod config;
 mod conformance;
 mod conformance_server;

@@ -1,0 +1,112 @@
+//! One node among several: what it shares with them, and how it comes and goes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::cluster::Cluster;
+use crate::inbound::{Home, Inbound};
+use crate::session::{self, Keeper, Sessions};
+use crate::store::{NodeId, Shared};
+
+/// What a node shares with others.
+#[derive(Debug, Clone)]
+pub struct Clustered {
+    /// The store that all share.
+    pub store: Arc<dyn Shared>,
+    /// The name of this node. No other may have it.
+    pub node: String,
+    /// How long a node may be silent before others take over.
+    pub lease: Duration,
+    /// What seals the things that clients carry; one that the nodes agree upon when nothing is said.
+    pub secret: Option<String>,
+}
+
+/// How often something that has to wait is looked at.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How often a store that is away is asked again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+impl Clustered {
+    pub(super) fn build(self, settings: session::Settings) -> (Arc<Cluster>, Sessions) {
+        let node = Arc::new(ArcSwap::from_pointee(NodeId::begin(self.node)));
+        // The node ends sessions that nobody uses. What the store does by itself is for nodes that died.
+        let life = settings.idle.max(settings.retention.age) + self.lease * 10;
+        let keeper = Keeper::new(Arc::clone(&self.store), Arc::clone(&node), life);
+        (Cluster::new(self.store, node, self.lease, self.secret), Sessions::kept_by(settings, keeper))
+    }
+}
+
+/// Begins to be a node.
+pub(super) fn start(inbound: &Arc<Inbound>) {
+    let (Some(cluster), Some(keeper)) = (&inbound.cluster, inbound.sessions.keeper()) else { return };
+    inbound.answer_others();
+    let home = Arc::new(Home { sessions: Arc::clone(&inbound.sessions) });
+    tokio::spawn(Arc::clone(cluster).stay(home));
+    tokio::spawn(Arc::clone(cluster).receive());
+    tokio::spawn(Arc::clone(keeper).run(Arc::clone(&inbound.sessions)));
+    tokio::spawn(agree_on_secret(Arc::clone(inbound), Arc::clone(cluster)));
+    tokio::spawn(touch(Arc::clone(inbound), Arc::clone(keeper)));
+}
+
+/// Nodes seal what clients carry in the same way, so that any of them can open it.
+async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
+    if let Some(secret) = cluster.secret() {
+        return inbound.gateway.seal().share(secret.as_bytes());
+    }
+    let mut offered = [0; 32];
+    if getrandom::fill(&mut offered).is_err() {
+        return;
+    }
+    let offered = Bytes::copy_from_slice(&offered);
+    loop {
+        match cluster.store().secret(offered.clone()).await {
+            Ok(secret) => return inbound.gateway.seal().share(&secret),
+            Err(_) => tokio::time::sleep(AGAIN).await,
+        }
+    }
+}
+
+/// Keeps what lives here from being forgotten by the store.
+async fn touch(inbound: Arc<Inbound>, keeper: Arc<Keeper>) {
+    loop {
+        tokio::time::sleep(keeper.life() / 4).await;
+        let all = inbound.sessions.all();
+        if let Err(error) = keeper.touch(&inbound.sessions, &all).await {
+            tracing::debug!(%error, "sessions cannot be touched");
+        }
+    }
+}
+
+/// Begins to go: other nodes take what clients send, and the sessions that nothing runs in. What is left
+/// of the time when nothing is left to hand over.
+pub(super) async fn leave(inbound: &Arc<Inbound>, patience: Duration) -> Duration {
+    let Some(cluster) = &inbound.cluster else { return patience };
+    let end = Instant::now() + patience;
+    inbound.shutdown.draining().cancel();
+    if matches!(cluster.another().await, Ok(Some(_))) {
+        inbound.shutdown.leaving().cancel();
+    }
+    loop {
+        let handed_over = inbound.hand_over(false).await;
+        if (handed_over && inbound.shutdown.running_calls() == 0) || Instant::now() >= end {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    inbound.hand_over(true).await;
+    end.saturating_duration_since(Instant::now())
+}
+
+/// Is gone.
+pub(super) async fn left(inbound: &Inbound) {
+    if let (Some(cluster), Some(keeper)) = (&inbound.cluster, inbound.sessions.keeper()) {
+        if let Err(error) = keeper.write(&inbound.sessions).await {
+            tracing::debug!(%error, "sessions that ended stay in the store until their time is over");
+        }
+        cluster.leave().await;
+    }
+}

@@ -1,0 +1,168 @@
+//! Being there: this node says so again and again, and looks after the nodes that it deals with.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::front::Part;
+use super::letter::Letter;
+use super::{CHECK_AFTER, Cluster, PAUSE};
+use crate::store::contract::Standing;
+use crate::store::{Away, NodeId};
+
+/// What has to be done when this node begins another life: whoever holds something in its name takes it
+/// over from the old name, or lets it go.
+pub trait Holder: Send + Sync {
+    /// The node is `to` from now on, and was `from`.
+    fn reborn<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> crate::store::contract::Asked<'a, ()>;
+
+    /// Nothing is sure any more: the node could not say in time that it is there.
+    fn unsure(&self);
+}
+
+impl Cluster {
+    /// Says that this node is there, until the end of the process.
+    pub async fn stay(self: Arc<Self>, holder: Arc<dyn Holder>) {
+        let mut joined = false;
+        let mut sure = false;
+        // What this node is to be next, while what it holds is not yet taken over.
+        let mut next = None;
+        loop {
+            let begun = Instant::now();
+            let beaten = match joined {
+                true => self.beat(&*holder, &mut next).await,
+                false => self.store.join(&self.node(), self.lease).await,
+            };
+            match beaten {
+                Ok(()) => {
+                    if !sure {
+                        tracing::info!(node = %self.node(), "this node is part of the cluster");
+                    }
+                    (joined, sure) = (true, true);
+                    self.hold_from(begun);
+                    if let Err(error) = self.look_around().await {
+                        tracing::debug!(%error, "the other nodes cannot be looked after");
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "this node cannot say that it is there"),
+            }
+            if sure && !self.holds() {
+                sure = false;
+                tracing::warn!("the store is away: sessions are not served until it is back");
+                holder.unsure();
+            }
+            let wait = if sure { self.lease / 3 } else { PAUSE };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// What was said at that time holds for a lease, less something for clocks that run unevenly.
+    fn hold_from(&self, begun: Instant) {
+        let until = begun.duration_since(self.began) + self.lease - self.lease / 8;
+        self.holds_until.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    async fn beat(&self, holder: &dyn Holder, next: &mut Option<NodeId>) -> Result<(), Away> {
+        let node = self.node();
+        let now = next.clone().unwrap_or_else(|| NodeId::clone(&node));
+        let standing = self.store.beat(&now, self.lease).await?;
+        if standing == Standing::Alive {
+            if let Some(again) = next {
+                holder.reborn(&node, again).await?;
+                *next = None;
+            }
+            return Ok(());
+        }
+        // Others may have taken its sessions over. What it was is over; what is left is taken over by what
+        // it is now.
+        self.holds_until.store(0, Ordering::Release);
+        let again = match standing {
+            Standing::Superseded => {
+                tracing::error!(node = %node.name(), "another node has this name; give each a name of its own");
+                let life = node.again().life();
+                NodeId::begin(format!("{}~{}", node.name(), &life[..4]))
+            }
+            _ => node.again(),
+        };
+        tracing::warn!(node = %again, "this node was silent for too long and begins anew");
+        self.store.join(&again, self.lease).await?;
+        *next = Some(again.clone());
+        holder.reborn(&node, &again).await?;
+        *next = None;
+        Ok(())
+    }
+
+    /// Ends what hangs on nodes that are gone, and asks after what takes long.
+    async fn look_around(self: &Arc<Self>) -> Result<(), Away> {
+        let me = self.node();
+        let (homes, fronts): (HashSet<NodeId>, HashSet<NodeId>) = (
+            self.fronts().values().map(|front| front.home.clone()).collect(),
+            self.serving().keys().map(|(front, _)| front.clone()).collect(),
+        );
+        let nodes: Vec<NodeId> = homes.union(&fronts).cloned().collect();
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let standing = self.store.standing(&nodes).await?;
+        for (node, standing) in nodes.iter().zip(standing) {
+            if standing != Standing::Alive {
+                self.mourn(node).await?;
+            }
+        }
+        for home in homes {
+            let late = |front: &&super::Front| front.home == home && front.begun.elapsed() > CHECK_AFTER;
+            let relays: Vec<u64> =
+                self.fronts().iter().filter(|(_, front)| late(front)).map(|(relay, _)| *relay).collect();
+            if !relays.is_empty() {
+                self.send(&home, Letter::Check { from: NodeId::clone(&me), relays }.write(0)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A node is gone: what it was doing for us is over, and what we do for it is for nobody.
+    pub(super) async fn mourn(&self, node: &NodeId) -> Result<(), Away> {
+        self.serving().retain(|(front, _), _| front != node);
+        self.homes().retain(|_, home| home != node);
+        let waiting: Vec<_> = {
+            let fronts = self.fronts();
+            let its = fronts.iter().filter(|(_, front)| front.home == *node);
+            its.map(|(relay, front)| (*relay, front.request.clone())).collect()
+        };
+        for (relay, request) in waiting {
+            // What it never took can be carried elsewhere.
+            let part = if self.store.take_back(node, request).await? { Part::NotBegun } else { Part::Lost };
+            self.tell_front(relay, part);
+        }
+        Ok(())
+    }
+
+    /// Goes, once nothing is done here for others any more, and tells them so.
+    pub async fn leave(self: &Arc<Self>) {
+        let done = async {
+            while !self.serving().is_empty() {
+                tokio::time::sleep(PAUSE / 10).await;
+            }
+        };
+        let _ = tokio::time::timeout(self.lease, done).await;
+        let node = self.node();
+        let told = async {
+            self.store.leave(&node).await?;
+            for other in self.store.members().await? {
+                self.send(&other, Letter::Left { from: NodeId::clone(&node) }.write(0)).await?;
+            }
+            Ok::<(), Away>(())
+        };
+        if let Err(error) = told.await {
+            tracing::debug!(%error, "the other nodes will find out by themselves");
+        }
+    }
+
+    /// How long a node may be silent.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+}

@@ -1,0 +1,262 @@
+//! Many nodes that share a store. Any of them takes any request.
+//!
+//! A session lives on one node, its home, where its calls, its streams and its connections to upstreams
+//! are. A node that gets a request for a session of another carries the whole request there and passes the
+//! answer back; both go through the store, so nodes need not reach one another. A node says again and again
+//! that it is there. Once it has been silent for its lease, others take over its sessions as they are asked
+//! for; a node that cannot say so for that long takes its sessions for lost until it knows better.
+
+mod front;
+mod lease;
+mod letter;
+mod serving;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::time::Instant;
+
+pub use front::{Reached, Rest};
+pub use lease::Holder;
+pub use letter::Carried;
+pub use serving::{AnyBody, Handler};
+
+use crate::store::contract::Standing;
+use crate::store::{Away, NodeId, Shared};
+use front::{Front, Part};
+use letter::Letter;
+use serving::Serving;
+
+/// This node among the others.
+#[derive(Debug)]
+pub struct Cluster {
+    store: Arc<dyn Shared>,
+    node: Arc<ArcSwap<NodeId>>,
+    lease: Duration,
+    /// When time began, for the figure below.
+    began: Instant,
+    /// Until when this node may take its sessions for its own, in milliseconds.
+    holds_until: AtomicU64,
+    last_relay: AtomicU64,
+    fronts: Mutex<HashMap<u64, Front>>,
+    serving: Mutex<HashMap<(NodeId, u64), Serving>>,
+    /// Where sessions were found last.
+    homes: Mutex<HashMap<String, NodeId>>,
+    handler: HandlerCell,
+    carried: AtomicU64,
+    secret: Option<String>,
+}
+
+struct HandlerCell(OnceLock<Handler>);
+
+impl std::fmt::Debug for HandlerCell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Handler")
+    }
+}
+
+/// How long letters wait for a node that may have gone, in leases.
+const MAIL_LEASES: u32 = 10;
+/// How many places are remembered.
+const HOMES: usize = 100_000;
+/// How long to wait before a store that is away is asked again.
+const PAUSE: Duration = Duration::from_millis(200);
+/// After how long a relay is asked after.
+const CHECK_AFTER: Duration = Duration::from_secs(5);
+
+impl Cluster {
+    /// A node that will be there once [`Cluster::run`] has told the store so.
+    pub fn new(
+        store: Arc<dyn Shared>,
+        node: Arc<ArcSwap<NodeId>>,
+        lease: Duration,
+        secret: Option<String>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            node,
+            lease,
+            began: Instant::now(),
+            holds_until: AtomicU64::new(0),
+            last_relay: AtomicU64::new(0),
+            fronts: Mutex::default(),
+            serving: Mutex::default(),
+            homes: Mutex::default(),
+            handler: HandlerCell(OnceLock::new()),
+            carried: AtomicU64::new(0),
+            secret,
+        })
+    }
+
+    /// This node.
+    pub fn node(&self) -> Arc<NodeId> {
+        self.node.load_full()
+    }
+
+    /// The secret that all nodes were given, if they were.
+    pub fn secret(&self) -> Option<&str> {
+        self.secret.as_deref()
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Shared> {
+        &self.store
+    }
+
+    /// Who answers what other nodes bring. The first word counts.
+    pub fn answer_with(&self, handler: Handler) {
+        let _ = self.handler.0.set(handler);
+    }
+
+    fn handler(&self) -> Option<Handler> {
+        self.handler.0.get().cloned()
+    }
+
+    /// Whether this node may take its sessions for its own.
+    pub fn holds(&self) -> bool {
+        self.now() < self.holds_until.load(Ordering::Acquire)
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn next_relay(&self) -> u64 {
+        self.carried.fetch_add(1, Ordering::Relaxed);
+        self.last_relay.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// How many requests were carried to other nodes.
+    pub fn carried(&self) -> u64 {
+        self.carried.load(Ordering::Relaxed)
+    }
+
+    fn fronts(&self) -> MutexGuard<'_, HashMap<u64, Front>> {
+        self.fronts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serving(&self) -> MutexGuard<'_, HashMap<(NodeId, u64), Serving>> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn homes(&self) -> MutexGuard<'_, HashMap<String, NodeId>> {
+        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a session was found last.
+    pub fn home_of(&self, session: &str) -> Option<NodeId> {
+        self.homes().get(session).cloned()
+    }
+
+    /// A session was found there, or is there no longer.
+    pub fn note_home(&self, session: &str, home: Option<&NodeId>) {
+        let mut homes = self.homes();
+        match home {
+            Some(home) => {
+                if homes.len() >= HOMES {
+                    homes.clear(); // they can be found again
+                }
+                homes.insert(session.to_owned(), home.clone());
+            }
+            None => drop(homes.remove(session)),
+        }
+    }
+
+    /// Whether a node is there.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn is_alive(&self, node: &NodeId) -> Result<bool, Away> {
+        Ok(self.store.standing(std::slice::from_ref(node)).await? == [Standing::Alive])
+    }
+
+    /// Some other node that is there.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn another(&self) -> Result<Option<NodeId>, Away> {
+        let (me, mut members) = (self.node(), self.store.members().await?);
+        members.retain(|node| *node != *me);
+        let at = usize::try_from(self.now()).unwrap_or(0) % members.len().max(1);
+        Ok(members.into_iter().nth(at))
+    }
+
+    /// The node of that name, if it is there.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn named(&self, name: &str) -> Result<Option<NodeId>, Away> {
+        Ok(self.store.members().await?.into_iter().find(|node| **node.name() == *name))
+    }
+
+    async fn send(&self, to: &NodeId, letter: Bytes) -> Result<(), Away> {
+        self.store.send(to, vec![letter], self.lease * MAIL_LEASES).await
+    }
+
+    /// Sends something that nobody waits for.
+    fn send_later(self: &Arc<Self>, to: NodeId, letter: Bytes) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let cluster = Arc::clone(self);
+        runtime.spawn(async move {
+            if let Err(error) = cluster.send(&to, letter).await {
+                tracing::debug!(%error, node = %to, "a letter was not sent");
+            }
+        });
+    }
+
+    /// Takes what other nodes send, until the end of the process.
+    pub async fn receive(self: Arc<Self>) {
+        loop {
+            let node = self.node();
+            match self.store.receive(&node).await {
+                Ok(letters) => letters.iter().for_each(|letter| self.take(letter)),
+                Err(error) => {
+                    tracing::debug!(%error, "letters cannot be received");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn take(self: &Arc<Self>, letter: &Bytes) {
+        let Some((relay, letter)) = Letter::read(letter) else {
+            tracing::warn!("a letter of another node cannot be read; do all nodes have the same version?");
+            return;
+        };
+        match letter {
+            Letter::Request { from, request } => self.serve(from, relay, *request),
+            Letter::Gone { from } => drop(self.serving().remove(&(from, relay))),
+            Letter::Read { from, bytes } => self.was_read(from, relay, bytes),
+            Letter::Check { from, relays } => {
+                let unknown: Vec<u64> = {
+                    let serving = self.serving();
+                    relays.into_iter().filter(|relay| !serving.contains_key(&(from.clone(), *relay))).collect()
+                };
+                for relay in unknown {
+                    self.send_later(from.clone(), Letter::Unknown.write(relay));
+                }
+            }
+            Letter::Unknown => self.tell_front(relay, Part::Lost),
+            Letter::Left { from } => {
+                let cluster = Arc::clone(self);
+                tokio::spawn(async move {
+                    if let Err(error) = cluster.mourn(&from).await {
+                        tracing::debug!(%error, "what hangs on a node that left will be looked at later");
+                    }
+                });
+            }
+            letter => self.tell_front(relay, Part::Letter(letter)),
+        }
+    }
+
+    fn tell_front(&self, relay: u64, part: Part) {
+        if let Some(front) = self.fronts().get(&relay) {
+            // The client may be gone; then nobody wants it.
+            let _ = front.parts.send(part);
+        }
+    }
+}

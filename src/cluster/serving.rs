@@ -1,0 +1,94 @@
+//! The far end of a relay: a request that another node has brought.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::BodyExt;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use super::Cluster;
+use super::letter::{Carried, Letter};
+use crate::store::{Away, NodeId};
+
+/// The body of an answer, whatever makes it.
+pub type AnyBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = Infallible> + Send>>;
+/// Whoever answers requests that other nodes bring; nothing says that it is not for this node.
+pub type Handler =
+    Arc<dyn Fn(Carried) -> Pin<Box<dyn Future<Output = Option<Response<AnyBody>>> + Send>> + Send + Sync>;
+
+/// How many bytes may be on their way to a client that has not read them.
+pub(super) const WINDOW: u64 = 1 << 20;
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(super) struct Serving {
+    work: AbortHandle,
+    window: Arc<Semaphore>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.work.abort();
+    }
+}
+
+impl Cluster {
+    /// Answers a request that another node brought.
+    pub(super) fn serve(self: &Arc<Self>, from: NodeId, relay: u64, request: Carried) {
+        let Some(handler) = self.handler() else { return };
+        let window = Arc::new(Semaphore::new(usize::try_from(WINDOW).unwrap_or(usize::MAX)));
+        let (cluster, key, credit) = (Arc::clone(self), (from.clone(), relay), Arc::clone(&window));
+        // It is in the books before it can take itself out of them.
+        let mut serving = self.serving();
+        let work = tokio::spawn(async move {
+            let response = handler(request).await;
+            if let Err(error) = cluster.answer(&from, relay, response, &credit).await {
+                tracing::debug!(%error, node = %from, "an answer could not be passed on");
+            }
+            cluster.serving().remove(&(from, relay));
+        });
+        serving.insert(key, Serving { work: work.abort_handle(), window });
+    }
+
+    async fn answer(
+        &self,
+        to: &NodeId,
+        relay: u64,
+        response: Option<Response<AnyBody>>,
+        window: &Semaphore,
+    ) -> Result<(), Away> {
+        let Some(response) = response else { return self.send(to, Letter::NotMine.write(relay)).await };
+        let (parts, mut body) = response.into_parts();
+        let (status, headers) = (parts.status, parts.headers);
+        if http_body::Body::size_hint(&body).exact().is_some() {
+            let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+            return self.send(to, Letter::Head { status, headers, whole: true, body }.write(relay)).await;
+        }
+        let head = Letter::Head { status, headers, whole: false, body: Bytes::new() };
+        self.send(to, head.write(relay)).await?;
+        let mut number = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(body) = frame.into_data() else { continue };
+            let size = u32::try_from(body.len() as u64).unwrap_or(u32::MAX).min(u32::try_from(WINDOW).unwrap_or(1));
+            match window.acquire_many(size).await {
+                Ok(room) => room.forget(),
+                Err(_) => return Ok(()),
+            }
+            self.send(to, Letter::Chunk { number, body }.write(relay)).await?;
+            number += 1;
+        }
+        self.send(to, Letter::End.write(relay)).await
+    }
+
+    /// The client at the near end has read something.
+    pub(super) fn was_read(&self, from: NodeId, relay: u64, bytes: u64) {
+        if let Some(serving) = self.serving().get(&(from, relay)) {
+            let bytes = usize::try_from(bytes.min(WINDOW)).unwrap_or(0);
+            serving.window.add_permits(bytes);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Sessions that live on other nodes: finding them, carrying requests to them, taking them over.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Response;
+
+use super::Inbound;
+use super::body::Body;
+use super::handshake;
+use super::http::Visit;
+use super::respond::{self, Problem};
+use crate::cluster::{AnyBody, Carried, Cluster, Holder, Reached};
+use crate::exchange::Caller;
+use crate::gateway::Group;
+use crate::protocol::{Method, Raw, Request};
+use crate::session::{Record, Session, SessionId, Sessions};
+use crate::store::contract::{Asked, Written};
+use crate::store::{Away, NodeId};
+
+/// How often a request is carried on before it is given up. Each time its session has moved meanwhile.
+const CARRIES: usize = 8;
+/// How often a session that is between two nodes is looked for.
+const LOOKS: usize = 16;
+
+/// What holds sessions in this node's name.
+#[derive(Debug)]
+pub(crate) struct Home {
+    pub(crate) sessions: Arc<Sessions>,
+}
+
+impl Visit<'_> {
+    /// The session of that id, if it is the caller's and lives here.
+    ///
+    /// # Errors
+    /// When there is none, or it lives elsewhere.
+    pub(super) async fn find(&self, id: Option<SessionId>, named: &str) -> Result<Arc<Session>, Problem> {
+        let unknown = || Problem::SessionNotFound(named.to_owned());
+        let id = id.ok_or_else(unknown)?;
+        let here = || self.inbound.sessions.find(id, &self.caller.principal, self.group.name());
+        let Some(cluster) = &self.inbound.cluster else { return here().ok_or_else(unknown) };
+        if let Some(session) = here() {
+            return match cluster.holds() {
+                true => Ok(session),
+                false => Err(Problem::StoreAway),
+            };
+        }
+        if self.inbound.sessions.get(id).is_some() {
+            return Err(unknown()); // somebody else's
+        }
+        let key = id.to_string();
+        if let Some(home) = cluster.home_of(&key).filter(|_| !self.carried) {
+            return Err(Problem::Elsewhere(home));
+        }
+        self.look_for(cluster, id, &key).await?.ok_or_else(unknown)
+    }
+
+    /// Looks in the store where a session lives, and takes it over when nobody has it.
+    async fn look_for(
+        &self,
+        cluster: &Arc<Cluster>,
+        id: SessionId,
+        key: &str,
+    ) -> Result<Option<Arc<Session>>, Problem> {
+        let (store, me) = (cluster.store(), cluster.node());
+        let adopting = self.inbound.adopting.lock().await;
+        for _ in 0..LOOKS {
+            if let Some(session) = self.inbound.sessions.find(id, &self.caller.principal, self.group.name()) {
+                return Ok(Some(session));
+            }
+            let Some(kept) = store.load(key).await? else { return Ok(None) };
+            let Some(record) = Record::read(&kept.record) else { return Ok(None) };
+            if *record.principal != *self.caller.principal || *record.group != **self.group.name() {
+                return Ok(None);
+            }
+            if let Some(owner) = kept.owner.as_ref().filter(|owner| **owner != *me)
+                && cluster.is_alive(owner).await?
+            {
+                cluster.note_home(key, Some(owner));
+                return Err(Problem::Elsewhere(owner.clone()));
+            }
+            if !record.can_move(id) {
+                return Ok(None); // it has ended with its connection
+            }
+            if self.inbound.shutdown.is_draining() {
+                let another = cluster.another().await?;
+                return Err(another.map_or(Problem::ShuttingDown, Problem::Elsewhere));
+            }
+            if !cluster.holds() {
+                return Err(Problem::StoreAway);
+            }
+            if kept.owner.as_ref() != Some(&*me)
+                && store.claim(key, kept.owner.as_ref(), Some(&me)).await? != Written::Kept
+            {
+                continue; // another node was faster
+            }
+            let events = store.read(key).await?;
+            cluster.note_home(key, None);
+            let session = self.inbound.sessions.adopt(id, record, events).map_err(|_| Problem::SessionsFull)?;
+            tracing::info!(session = %id, "a session was taken over");
+            drop(adopting);
+            self.inbound.subscribe_again(&session, &self.group, &self.caller);
+            return Ok(Some(session));
+        }
+        Err(Problem::StoreAway)
+    }
+
+    /// Carries the request to another node, and tells what that answers; nothing when the session has
+    /// moved on meanwhile.
+    async fn carry(&self, cluster: &Arc<Cluster>, home: &NodeId) -> Result<Option<Response<Body>>, Problem> {
+        let request = Carried {
+            verb: self.parts.method.clone(),
+            uri: self.parts.uri.clone(),
+            headers: self.parts.headers.clone(),
+            principal: self.caller.principal.to_string(),
+            peer: self.caller.peer,
+            body: self.body.get().cloned().unwrap_or_default(),
+        };
+        Ok(match cluster.carry(home, request).await? {
+            Reached::Whole(status, headers, body) => Some(respond::carried(status, headers, Body::Full(body))),
+            Reached::Stream(status, headers, rest) => {
+                Some(respond::carried(status, headers, Body::Carried(Box::new(rest))))
+            }
+            Reached::NotThere => None,
+            Reached::Lost => return Err(Problem::NodeLost),
+        })
+    }
+
+    /// Serves a request here, or has the node serve it where its session lives.
+    pub(super) async fn serve_anywhere(
+        &self,
+        first: Result<Response<Body>, Problem>,
+    ) -> Result<Response<Body>, Problem> {
+        let Some(cluster) = &self.inbound.cluster else { return first };
+        let mut served = first;
+        for _ in 0..CARRIES {
+            let (id, home) = match served {
+                Err(problem) if !self.carried => match problem.elsewhere() {
+                    Ok(found) => found,
+                    Err(other) => return Err(other),
+                },
+                served => return served,
+            };
+            let about = |problem: Problem| match &id {
+                Some(id) => Problem::About(id.clone(), Box::new(problem)),
+                None => problem,
+            };
+            if let Some(home) = home {
+                match self.carry(cluster, &home).await {
+                    Ok(Some(response)) => return Ok(response),
+                    Ok(None) => {}
+                    Err(problem) => return Err(about(problem)),
+                }
+            }
+            if let Some(named) = self.named() {
+                cluster.note_home(&named, None);
+            }
+            served = self.serve_again().await;
+        }
+        Err(Problem::StoreAway)
+    }
+}
+
+impl Inbound {
+    /// From now on answers what other nodes bring.
+    pub(crate) fn answer_others(self: &Arc<Self>) {
+        let Some(cluster) = &self.cluster else { return };
+        let weak = Arc::downgrade(self);
+        cluster.answer_with(Arc::new(move |request| {
+            let inbound = weak.upgrade();
+            Box::pin(async move {
+                let response = inbound?.serve_carried(request).await?;
+                Some(response.map(|body| Box::pin(body) as AnyBody))
+            })
+        }));
+    }
+
+    /// Serves a request that another node brought; nothing when it is not for this node to serve.
+    pub(super) async fn serve_carried(self: Arc<Self>, request: Carried) -> Option<Response<Body>> {
+        let (mut parts, ()) = http::Request::new(()).into_parts();
+        (parts.method, parts.uri, parts.headers) = (request.verb, request.uri, request.headers);
+        let caller = self.policy.caller(request.principal.as_str().into(), &parts.headers, request.peer);
+        let served = self.visit(&parts, caller, super::http::Arrived::Whole(request.body), true).await;
+        match served {
+            Ok(response) => Some(response),
+            Err(problem) => match problem.elsewhere() {
+                Ok(_) => None,
+                Err(problem) => Some(problem.respond()),
+            },
+        }
+    }
+
+    /// Subscribes anew to what a session was subscribed to on another node.
+    fn subscribe_again(self: &Arc<Self>, session: &Arc<Session>, group: &Arc<Group>, caller: &Arc<Caller>) {
+        let uris = session.unsubscribed();
+        if uris.is_empty() {
+            return;
+        }
+        let (inbound, session) = (Arc::clone(self), Arc::clone(session));
+        let (group, caller) = (Arc::clone(group), Arc::clone(caller));
+        tokio::spawn(async move {
+            for uri in uris {
+                let params = Raw::empty().edit().set("uri", Raw::of(&uri)).finish();
+                let request = Request::new(0.into(), Method::Subscribe, Some(params));
+                let mut replies = handshake::request(&inbound, &session, &group, &request, &caller);
+                while replies.next().await.is_some() {}
+                session.subscribed_again(&uri);
+            }
+        });
+    }
+
+    /// Keeps a new session where other nodes find it.
+    ///
+    /// # Errors
+    /// When the store is away; the session has ended then.
+    pub(super) async fn keep(&self, session: &Session) -> Result<(), Problem> {
+        let Some(keeper) = self.sessions.keeper() else { return Ok(()) };
+        if let Err(error) = keeper.create(session).await {
+            self.sessions.close(session);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Lets sessions go that nothing runs in, for other nodes to take over; true when none is left that could.
+    pub(crate) async fn hand_over(&self, all: bool) -> bool {
+        let Some(keeper) = self.sessions.keeper() else { return true };
+        let mut done = true;
+        for session in self.sessions.all() {
+            if session.id().transport() != crate::session::Transport::Http {
+                continue;
+            }
+            if session.running() > 0 && !all {
+                done = false;
+                continue;
+            }
+            if let Err(error) = keeper.release(&self.sessions, &session).await {
+                tracing::warn!(%error, session = %session.id(), "a session could not be handed over");
+                done = false;
+            }
+        }
+        done
+    }
+}
+
+impl Holder for Home {
+    fn reborn<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> Asked<'a, ()> {
+        Box::pin(async move {
+            match self.sessions.keeper() {
+                Some(keeper) => keeper.reborn(&self.sessions, from, to).await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn unsure(&self) {
+        self.sessions.cut_all();
+    }
+}
+
+impl From<Away> for Problem {
+    fn from(away: Away) -> Self {
+        tracing::debug!(%away, "a request cannot be served");
+        Self::StoreAway
+    }
+}
+
+/// A body that was read once, for those who need it again.
+pub(super) type Once = std::sync::OnceLock<Bytes>;

@@ -1,0 +1,262 @@
+//! Writes what is new in the sessions of this node to a shared store, many at a time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Notify, RwLock};
+
+use super::keeping::Mark;
+use super::{Session, Sessions};
+use crate::store::contract::{News, Written};
+use crate::store::{Away, NodeId, Shared};
+
+/// Writes what is new to a shared store.
+#[derive(Debug)]
+pub struct Keeper {
+    store: Arc<dyn Shared>,
+    node: Arc<ArcSwap<NodeId>>,
+    /// How long a session is kept that nobody writes or touches.
+    life: Duration,
+    queue: Mutex<Queue>,
+    work: Notify,
+    /// Held by those who write in the node's name, and by none of them while that changes.
+    name: RwLock<()>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    changed: Vec<Arc<Session>>,
+    ended: Vec<String>,
+}
+
+/// How many sessions are written at a time.
+const TOGETHER: usize = 128;
+/// How many bytes of events are written at a time, once there are that many.
+const BYTES_TOGETHER: usize = 1 << 20;
+/// How long to wait before a store that is away is asked again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+impl Keeper {
+    /// A keeper for a node, which may become another life of itself.
+    pub fn new(store: Arc<dyn Shared>, node: Arc<ArcSwap<NodeId>>, life: Duration) -> Arc<Self> {
+        Arc::new(Self { store, node, life, queue: Mutex::default(), work: Notify::new(), name: RwLock::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There is something new in a session.
+    pub(super) fn queue(&self, session: Option<Arc<Session>>) {
+        if let Some(session) = session {
+            self.lock().changed.push(session);
+            self.work.notify_one();
+        }
+    }
+
+    /// A session has ended.
+    pub(super) fn ended(&self, session: &Session) {
+        self.lock().ended.push(session.id().to_string());
+        self.work.notify_one();
+    }
+
+    /// Keeps a new session.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn create(&self, session: &Session) -> Result<(), Away> {
+        let Some((news, mark)) = session.news(true, self.life) else { return Ok(()) };
+        let _name = self.name.read().await;
+        let node = self.node.load_full();
+        let record = news.record.unwrap_or_default();
+        self.store.create(&session.id().to_string(), &node, record, self.life).await?;
+        session.is_kept(mark);
+        Ok(())
+    }
+
+    /// Writes until the end of the process.
+    pub async fn run(self: Arc<Self>, sessions: Arc<Sessions>) {
+        loop {
+            self.work.notified().await;
+            while let Err(error) = self.write(&sessions).await {
+                tracing::debug!(%error, "sessions cannot be kept");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Writes everything that is new.
+    ///
+    /// # Errors
+    /// When the store is away; what is not written stays to be written.
+    pub async fn write(&self, sessions: &Sessions) -> Result<(), Away> {
+        let _name = self.name.read().await;
+        loop {
+            let batch = self.take();
+            if batch.is_empty() {
+                break;
+            }
+            self.write_batch(sessions, batch).await?;
+        }
+        loop {
+            let ended = self.lock().ended.last().cloned();
+            let Some(id) = ended else { return Ok(()) };
+            self.store.delete(&id, &self.node.load_full()).await?;
+            self.lock().ended.retain(|other| *other != id);
+        }
+    }
+
+    fn take(&self) -> Vec<(Arc<Session>, String, News, Mark)> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while batch.len() < TOGETHER && bytes < BYTES_TOGETHER {
+            let Some(session) = self.lock().changed.pop() else { break };
+            if let Some((news, mark)) = session.news(false, self.life) {
+                bytes += news.events.iter().map(|event| event.event.len()).sum::<usize>();
+                let id = session.id().to_string();
+                batch.push((session, id, news, mark));
+            }
+        }
+        batch
+    }
+
+    async fn write_batch(
+        &self,
+        sessions: &Sessions,
+        batch: Vec<(Arc<Session>, String, News, Mark)>,
+    ) -> Result<(), Away> {
+        let node = self.node.load_full();
+        let mut marks = Vec::with_capacity(batch.len());
+        let mut news = Vec::with_capacity(batch.len());
+        for (session, id, one, mark) in batch {
+            marks.push((session, mark));
+            news.push((id, one));
+        }
+        let written = match self.store.write(&node, &news).await {
+            Ok(written) => written,
+            Err(error) => {
+                marks.iter().for_each(|(session, _)| session.is_not_kept());
+                return Err(error);
+            }
+        };
+        for ((session, mark), written) in marks.into_iter().zip(written) {
+            match written {
+                Written::Kept => session.is_kept(mark),
+                Written::Gone => self.restore(&session).await?,
+                Written::Lost => sessions.let_go(&session),
+            }
+        }
+        Ok(())
+    }
+
+    /// The store has forgotten a session that lives here.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn restore(&self, session: &Arc<Session>) -> Result<(), Away> {
+        let Some((news, mark)) = session.news(true, self.life) else { return Ok(()) };
+        let (id, node) = (session.id().to_string(), self.node.load_full());
+        let restored = async {
+            self.store.create(&id, &node, news.record.clone().unwrap_or_default(), self.life).await?;
+            self.store.write(&node, &[(id.clone(), news)]).await
+        };
+        match restored.await {
+            Ok(written) if written == [Written::Kept] => session.is_kept(mark),
+            Ok(_) => session.is_not_kept(),
+            Err(error) => {
+                session.is_not_kept();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps sessions for another while.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn touch(&self, sessions: &Sessions, used: &[Arc<Session>]) -> Result<(), Away> {
+        let _name = self.name.read().await;
+        for some in used.chunks(TOGETHER) {
+            let ids: Vec<String> = some.iter().map(|session| session.id().to_string()).collect();
+            let found = self.store.touch(&ids, &self.node.load_full(), self.life).await?;
+            for (session, found) in some.iter().zip(found) {
+                match found {
+                    Written::Kept => {}
+                    Written::Gone => self.restore(session).await?,
+                    Written::Lost => sessions.let_go(session),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a session go, so that another node can take it over as it is now.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn release(&self, sessions: &Sessions, session: &Arc<Session>) -> Result<(), Away> {
+        let _name = self.name.read().await;
+        let node = self.node.load_full();
+        let id = session.id().to_string();
+        let Some((news, _)) = session.leave(self.life) else { return Ok(()) };
+        let released = async {
+            if self.store.write(&node, &[(id.clone(), news)]).await? == [Written::Kept] {
+                self.store.claim(&id, Some(&node), None).await?;
+            }
+            Ok(())
+        };
+        let released = released.await;
+        match released {
+            Ok(()) => sessions.let_go(session),
+            Err(_) => session.come_back(),
+        }
+        released
+    }
+
+    /// The node has begun another life: its sessions are taken over from the one before, but for those
+    /// that another node has by now.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn reborn(&self, sessions: &Sessions, from: &NodeId, to: &NodeId) -> Result<(), Away> {
+        let _name = self.name.write().await;
+        let mut forgotten = Vec::new();
+        for session in sessions.all() {
+            if !session.is_to_be_kept() {
+                continue;
+            }
+            let id = session.id().to_string();
+            match self.store.claim(&id, Some(from), Some(to)).await? {
+                Written::Kept => {}
+                Written::Gone => forgotten.push(session),
+                // Taken over by others, or by us when this was begun before.
+                Written::Lost => match self.store.load(&id).await? {
+                    Some(kept) if kept.owner.as_ref() == Some(to) => {}
+                    _ => sessions.let_go(&session),
+                },
+            }
+        }
+        self.node.store(Arc::new(to.clone()));
+        for session in forgotten {
+            self.restore(&session).await?;
+        }
+        Ok(())
+    }
+
+    /// How long a session is kept that nobody writes or touches.
+    pub fn life(&self) -> Duration {
+        self.life
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Shared> {
+        &self.store
+    }
+
+    /// This node.
+    pub fn node(&self) -> Arc<NodeId> {
+        self.node.load_full()
+    }
+}
