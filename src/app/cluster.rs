@@ -27,6 +27,8 @@ pub struct Clustered {
 
 /// How often something that has to wait is looked at.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How often the shared secret is looked at.
+const SECRET: Duration = Duration::from_secs(30);
 /// How often a store that is away is asked again.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -61,12 +63,19 @@ async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
     if getrandom::fill(&mut offered).is_err() {
         return;
     }
-    let offered = Bytes::copy_from_slice(&offered);
+    let mut known = Bytes::copy_from_slice(&offered);
+    let mut shared = false;
     loop {
-        match cluster.store().secret(offered.clone()).await {
-            Ok(secret) => return inbound.gateway.seal().share(&secret),
-            Err(_) => tokio::time::sleep(AGAIN).await,
+        // What is known is offered again and again: a store that has lost it is told.
+        match cluster.store().secret(known.clone()).await {
+            Ok(secret) if shared && secret == known => {}
+            Ok(secret) => {
+                inbound.gateway.seal().share(&secret);
+                (known, shared) = (secret, true);
+            }
+            Err(error) => tracing::debug!(%error, "the shared secret is not known"),
         }
+        tokio::time::sleep(if shared { SECRET } else { AGAIN }).await;
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use crate::admin::Admin;
 use crate::elements::SPOTLIGHT;
 use crate::gateway::{self, DEFAULT_GROUP, Gateway, Group, Holding, Layout, Plan};
-use crate::inbound::{self, Inbound, Side};
+use crate::inbound::{self, Inbound, Side, Stripes};
 use crate::policy::Policy;
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
@@ -84,7 +84,7 @@ impl App {
             settings: settings.inbound,
             shutdown,
             cluster,
-            adopting: tokio::sync::Mutex::default(),
+            adopting: Stripes::default(),
         });
         Self { inbound }
     }

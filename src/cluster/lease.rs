@@ -127,6 +127,7 @@ impl Cluster {
     pub(super) async fn mourn(&self, node: &NodeId) -> Result<(), Away> {
         self.serving().retain(|(front, _), _| front != node);
         self.homes().retain(|_, home| home != node);
+        self.forget_places_of(node);
         let waiting: Vec<_> = {
             let fronts = self.fronts();
             let its = fronts.iter().filter(|(_, front)| front.home == *node);

@@ -9,6 +9,7 @@
 mod front;
 mod lease;
 mod letter;
+mod place;
 mod serving;
 
 use std::collections::HashMap;
@@ -29,6 +30,7 @@ use crate::store::contract::Standing;
 use crate::store::{Away, NodeId, Shared};
 use front::{Front, Part};
 use letter::Letter;
+use place::Place;
 use serving::Serving;
 
 /// This node among the others.
@@ -46,8 +48,10 @@ pub struct Cluster {
     serving: Mutex<HashMap<(NodeId, u64), Serving>>,
     /// Where sessions were found last.
     homes: Mutex<HashMap<String, NodeId>>,
+    places: Mutex<HashMap<String, Place>>,
     handler: HandlerCell,
     carried: AtomicU64,
+    taken_over: AtomicU64,
     secret: Option<String>,
 }
 
@@ -86,8 +90,10 @@ impl Cluster {
             fronts: Mutex::default(),
             serving: Mutex::default(),
             homes: Mutex::default(),
+            places: Mutex::default(),
             handler: HandlerCell(OnceLock::new()),
             carried: AtomicU64::new(0),
+            taken_over: AtomicU64::new(0),
             secret,
         })
     }
@@ -135,6 +141,21 @@ impl Cluster {
         self.carried.load(Ordering::Relaxed)
     }
 
+    /// A session was taken over from another node.
+    pub fn took_over(&self) {
+        self.taken_over.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many sessions were taken over from other nodes.
+    pub fn taken_over(&self) -> u64 {
+        self.taken_over.load(Ordering::Relaxed)
+    }
+
+    /// How many requests of other nodes are being answered here.
+    pub fn serving_now(&self) -> usize {
+        self.serving().len()
+    }
+
     fn fronts(&self) -> MutexGuard<'_, HashMap<u64, Front>> {
         self.fronts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -145,6 +166,10 @@ impl Cluster {
 
     fn homes(&self) -> MutexGuard<'_, HashMap<String, NodeId>> {
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<String, Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where a session was found last.

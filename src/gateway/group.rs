@@ -103,10 +103,10 @@ impl Group {
         Arc::clone(&self.common.node)
     }
 
-    /// The name of the other node that holds what a call goes on with, if one does.
+    /// The name of the node that holds what a call goes on with, if one does.
     pub fn held_by(&self, call: &Call) -> Option<Arc<str>> {
         match Carried::of(self, call) {
-            Ok(Some(Carried::Held(_, node))) if node != self.common.node => Some(node),
+            Ok(Some(Carried::Held(_, node))) => Some(node),
             _ => None,
         }
     }

@@ -8,6 +8,7 @@ mod group;
 mod held;
 mod listen;
 mod names;
+mod place;
 mod plan;
 mod rename;
 mod route;

@@ -284,7 +284,7 @@ async fn set_levels(upstreams: &[Arc<Upstream>], session: u128, level: Level) {
 }
 
 /// A member of a call's parameters that has to be text.
-fn text(call: &Call, path: &[&str]) -> Result<String, ErrorObject> {
+pub(super) fn text(call: &Call, path: &[&str]) -> Result<String, ErrorObject> {
     let value = call.params.as_ref().and_then(|params| params.at(path));
     let text = value.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned);
     text.ok_or_else(|| invalid(&format!("`{}` must be a string", path.join("."))))

@@ -62,47 +62,72 @@ impl Visit<'_> {
         id: SessionId,
         key: &str,
     ) -> Result<Option<Arc<Session>>, Problem> {
-        let (store, me) = (cluster.store(), cluster.node());
-        let adopting = self.inbound.adopting.lock().await;
+        if !cluster.holds() {
+            return Err(Problem::StoreAway);
+        }
+        let Some(kept) = self.unclaimed(cluster, key).await? else { return Ok(None) };
+        if !kept.1.can_move(id) {
+            return Ok(None); // it has ended with its connection
+        }
+        if self.inbound.shutdown.is_draining() {
+            let another = cluster.another().await?;
+            return Err(another.map_or(Problem::ShuttingDown, Problem::Elsewhere));
+        }
+        // Those who want the same session wait for the first of them.
+        let _adopting = self.inbound.adopting.of(key).lock().await;
         for _ in 0..LOOKS {
             if let Some(session) = self.inbound.sessions.find(id, &self.caller.principal, self.group.name()) {
                 return Ok(Some(session));
             }
-            let Some(kept) = store.load(key).await? else { return Ok(None) };
-            let Some(record) = Record::read(&kept.record) else { return Ok(None) };
-            if *record.principal != *self.caller.principal || *record.group != **self.group.name() {
-                return Ok(None);
+            let Some((owner, record)) = self.unclaimed(cluster, key).await? else { return Ok(None) };
+            if let Some(session) = self.adopt(cluster, id, owner, record).await? {
+                return Ok(Some(session));
             }
-            if let Some(owner) = kept.owner.as_ref().filter(|owner| **owner != *me)
-                && cluster.is_alive(owner).await?
-            {
-                cluster.note_home(key, Some(owner));
-                return Err(Problem::Elsewhere(owner.clone()));
-            }
-            if !record.can_move(id) {
-                return Ok(None); // it has ended with its connection
-            }
-            if self.inbound.shutdown.is_draining() {
-                let another = cluster.another().await?;
-                return Err(another.map_or(Problem::ShuttingDown, Problem::Elsewhere));
-            }
-            if !cluster.holds() {
-                return Err(Problem::StoreAway);
-            }
-            if kept.owner.as_ref() != Some(&*me)
-                && store.claim(key, kept.owner.as_ref(), Some(&me)).await? != Written::Kept
-            {
-                continue; // another node was faster
-            }
-            let events = store.read(key).await?;
-            cluster.note_home(key, None);
-            let session = self.inbound.sessions.adopt(id, record, events).map_err(|_| Problem::SessionsFull)?;
-            tracing::info!(session = %id, "a session was taken over");
-            drop(adopting);
-            self.inbound.subscribe_again(&session, &self.group, &self.caller);
-            return Ok(Some(session));
         }
         Err(Problem::StoreAway)
+    }
+
+    /// The session of that name, if it is the caller's and no other node has it, with whom it was kept for last.
+    ///
+    /// # Errors
+    /// When another node has it.
+    async fn unclaimed(&self, cluster: &Cluster, key: &str) -> Result<Option<(Option<NodeId>, Record)>, Problem> {
+        if self.inbound.sessions.keeper().is_some_and(|keeper| keeper.is_ending(key)) {
+            return Ok(None);
+        }
+        let Some(kept) = cluster.store().load(key).await? else { return Ok(None) };
+        let Some(record) = Record::read(&kept.record) else { return Ok(None) };
+        if *record.principal != *self.caller.principal || *record.group != **self.group.name() {
+            return Ok(None);
+        }
+        if let Some(owner) = kept.owner.as_ref().filter(|owner| **owner != *cluster.node())
+            && cluster.is_alive(owner).await?
+        {
+            cluster.note_home(key, Some(owner));
+            return Err(Problem::Elsewhere(owner.clone()));
+        }
+        Ok(Some((kept.owner, record)))
+    }
+
+    /// Takes a session over; nothing when another node was faster.
+    async fn adopt(
+        &self,
+        cluster: &Cluster,
+        id: SessionId,
+        owner: Option<NodeId>,
+        record: Record,
+    ) -> Result<Option<Arc<Session>>, Problem> {
+        let (store, me, key) = (cluster.store(), cluster.node(), id.to_string());
+        if owner.as_ref() != Some(&*me) && store.claim(&key, owner.as_ref(), Some(&me)).await? != Written::Kept {
+            return Ok(None);
+        }
+        let events = store.read(&key).await?;
+        cluster.note_home(&key, None);
+        let session = self.inbound.sessions.adopt(id, record, events).map_err(|_| Problem::SessionsFull)?;
+        cluster.took_over();
+        tracing::info!(session = %id, from = owner.map(|owner| owner.to_string()), "a session was taken over");
+        self.inbound.subscribe_again(&session, &self.group, &self.caller);
+        Ok(Some(session))
     }
 
     /// Carries the request to another node, and tells what that answers; nothing when the session has
@@ -148,7 +173,7 @@ impl Visit<'_> {
             if let Some(home) = home {
                 match self.carry(cluster, &home).await {
                     Ok(Some(response)) => return Ok(response),
-                    Ok(None) => {}
+                    Ok(None) => cluster.forget_places_of(&home),
                     Err(problem) => return Err(about(problem)),
                 }
             }
@@ -262,6 +287,17 @@ impl From<Away> for Problem {
     fn from(away: Away) -> Self {
         tracing::debug!(%away, "a request cannot be served");
         Self::StoreAway
+    }
+}
+
+/// Locks for things that are done once for each of many names.
+#[derive(Debug, Default)]
+pub(crate) struct Stripes([tokio::sync::Mutex<()>; 32]);
+
+impl Stripes {
+    fn of(&self, name: &str) -> &tokio::sync::Mutex<()> {
+        let sum = name.bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        &self.0[sum % self.0.len()]
     }
 }
 

@@ -34,7 +34,7 @@ use crate::gateway::{Gateway, Group, Told};
 use crate::policy::{Limits, Policy};
 use crate::session::{Session, Sessions};
 use crate::shutdown::Shutdown;
-pub(crate) use elsewhere::Home;
+pub(crate) use elsewhere::{Home, Stripes};
 use http::{Arrived, Visit};
 use respond::Problem;
 use route::Route;
@@ -92,7 +92,7 @@ pub struct Inbound {
     /// The other nodes, where there are any.
     pub cluster: Option<Arc<Cluster>>,
     /// Held by the one who takes a session over.
-    pub(crate) adopting: tokio::sync::Mutex<()>,
+    pub(crate) adopting: Stripes,
 }
 
 /// Who calls at a listener.

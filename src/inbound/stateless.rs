@@ -8,10 +8,12 @@ use super::answer::Answering;
 use super::body::{Body, Events};
 use super::http::Visit;
 use super::respond::{self, Problem};
+use crate::cluster::Cluster;
 use crate::dialect::headers;
 use crate::dialect::lift::{self, Checked};
 use crate::exchange::{Call, Caller, Client, Reply};
 use crate::protocol::{Invalid, Message, Method, Raw, Request};
+use crate::store::NodeId;
 
 /// A request as a call.
 pub(super) fn call(request: Request, checked: Checked, caller: Arc<Caller>) -> Call {
@@ -44,12 +46,26 @@ pub(super) async fn serve(visit: &Visit<'_>, message: Message) -> Result<Respons
     check_mirrors(visit, &request)?;
     let call = call(request, checked, Arc::clone(&visit.caller));
     if let Some(cluster) = visit.inbound.cluster.as_ref().filter(|_| !visit.carried)
-        && let Some(holder) = visit.group.held_by(&call)
-        && let Some(node) = cluster.named(&holder).await?
+        && let Some(node) = elsewhere(cluster, visit, &call).await?
     {
         return Err(Problem::About(call.id, Box::new(Problem::Elsewhere(node))));
     }
     answer(visit, call).await
+}
+
+/// The other node that has to make a call, if one has: it holds what the call goes on with, or runs the
+/// child that serves this caller.
+async fn elsewhere(cluster: &Cluster, visit: &Visit<'_>, call: &Call) -> Result<Option<NodeId>, Problem> {
+    if let Some(holder) = visit.group.held_by(call) {
+        return match holder == *cluster.node().name() {
+            true => Ok(None),
+            false => Ok(cluster.named(&holder).await?),
+        };
+    }
+    match visit.group.place_of(call) {
+        Some(place) => Ok(cluster.place(&place).await?),
+        None => Ok(None),
+    }
 }
 
 /// Compares the headers that mirror a tool's arguments with them.

@@ -61,6 +61,11 @@ impl Keeper {
         self.work.notify_one();
     }
 
+    /// Whether a session of this node has ended, and the store does not know yet.
+    pub fn is_ending(&self, id: &str) -> bool {
+        self.lock().ended.iter().any(|other| other == id)
+    }
+
     /// Keeps a new session.
     ///
     /// # Errors

@@ -127,6 +127,16 @@ pub trait Nodes: fmt::Debug + Send + Sync {
     /// Takes a message back that the node has not taken; true when it never will.
     fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> Asked<'a, bool>;
 
+    /// Who has a place of that name: `node`, for a `life` from now, when it has it already, nobody does, or
+    /// `instead_of` does; whoever it is otherwise.
+    fn place<'a>(
+        &'a self,
+        name: &'a str,
+        node: &'a NodeId,
+        instead_of: Option<&'a NodeId>,
+        life: Duration,
+    ) -> Asked<'a, NodeId>;
+
     /// A secret that all nodes share: what was offered first.
     fn secret(&self, offered: Bytes) -> Asked<'_, Bytes>;
 }

@@ -24,6 +24,7 @@ struct All {
     sessions: HashMap<String, Kept>,
     nodes: BTreeMap<Arc<str>, (NodeId, Instant)>,
     mail: HashMap<NodeId, Mail>,
+    places: HashMap<String, (NodeId, Instant)>,
     secret: Option<Bytes>,
 }
 
@@ -57,6 +58,7 @@ impl Memory {
         all.sessions.retain(|_, kept| kept.until > now);
         all.nodes.retain(|_, (_, until)| *until > now);
         all.mail.retain(|_, mail| mail.until > now);
+        all.places.retain(|_, (_, until)| *until > now);
         all
     }
 }
@@ -237,6 +239,24 @@ impl Nodes for Memory {
         let Some(mail) = all.mail.get_mut(to) else { return at_once(false) };
         let at = mail.messages.iter().position(|waiting| *waiting == message);
         at_once(at.and_then(|at| mail.messages.remove(at)).is_some())
+    }
+
+    fn place<'a>(
+        &'a self,
+        name: &'a str,
+        node: &'a NodeId,
+        instead_of: Option<&'a NodeId>,
+        life: Duration,
+    ) -> Asked<'a, NodeId> {
+        let mut all = self.lock();
+        if let Some((holder, _)) = all.places.get(name)
+            && holder != node
+            && Some(holder) != instead_of
+        {
+            return at_once(holder.clone());
+        }
+        all.places.insert(name.to_owned(), (node.clone(), Instant::now() + life));
+        at_once(node.clone())
     }
 
     fn secret(&self, offered: Bytes) -> Asked<'_, Bytes> {

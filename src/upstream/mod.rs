@@ -204,6 +204,12 @@ impl Upstream {
         }
     }
 
+    /// Whether it runs as a child, and keeps something for those who call it.
+    pub fn is_child_with_sessions(&self) -> bool {
+        matches!(self.spec.kind, SpecKind::Target(Target::Command(_)))
+            && self.state().revision.is_none_or(|revision| revision.facts().sessions)
+    }
+
     /// Whether a caller has a connection of its own to this server, as far as is known.
     pub fn lends(&self, call: &Call) -> bool {
         let keeps_sessions = self.state().revision.is_some_and(|revision| revision.facts().sessions);
