@@ -23,7 +23,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("upstream", &["protocol", "dialect", "error", "exchange", "link", "elements"]),
     ("client", &["protocol", "dialect", "error", "exchange", "upstream"]),
     ("gateway", &["protocol", "dialect", "error", "exchange", "metrics", "upstream"]),
-    ("config", &["dialect", "error", "gateway", "telemetry", "upstream"]),
+    ("config", &["dialect", "error", "gateway", "store", "telemetry", "upstream"]),
     ("admin", &["cluster", "dialect", "gateway", "metrics", "session", "shutdown", "upstream"]),
     (
         "inbound",

@@ -1,5 +1,7 @@
 //! One node among several: what it shares with them, and how it comes and goes.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,22 +9,24 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::Settings;
 use crate::cluster::Cluster;
 use crate::inbound::{Home, Inbound};
 use crate::session::{self, Keeper, Sessions};
-use crate::store::{NodeId, Shared};
+use crate::store::redis::{Options, Redis};
+use crate::store::{NodeId, Shared, StoreSettings};
 
 /// What a node shares with others.
 #[derive(Debug, Clone)]
-pub struct Clustered {
+pub(super) struct Clustered {
     /// The store that all share.
-    pub store: Arc<dyn Shared>,
+    pub(super) store: Arc<dyn Shared>,
     /// The name of this node. No other may have it.
-    pub node: String,
+    pub(super) node: String,
     /// How long a node may be silent before others take over.
-    pub lease: Duration,
+    pub(super) lease: Duration,
     /// What seals the things that clients carry; one that the nodes agree upon when nothing is said.
-    pub secret: Option<String>,
+    pub(super) secret: Option<String>,
 }
 
 /// How often something that has to wait is looked at.
@@ -33,6 +37,24 @@ const SECRET: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_millis(500);
 
 impl Clustered {
+    /// What a node that listens there shares with others; nothing when it is alone.
+    ///
+    /// # Errors
+    /// When the store cannot be what the settings say.
+    pub(super) fn of(settings: &Settings, listen: SocketAddr) -> io::Result<Option<Self>> {
+        let StoreSettings { url, prefix, timeout, lease, secret, .. } = &settings.store;
+        let store: Arc<dyn Shared> = match (&settings.shared, url) {
+            (Some(shared), _) => Arc::clone(shared),
+            (None, None) => return Ok(None),
+            (None, Some(url)) => {
+                let options = Options { timeout: *timeout, ..Options::default() };
+                Redis::connect(url, prefix, options).map_err(io::Error::other)?
+            }
+        };
+        let node = settings.store.node_name(listen);
+        Ok(Some(Self { store, node, lease: *lease, secret: secret.clone() }))
+    }
+
     pub(super) fn build(self, settings: session::Settings) -> (Arc<Cluster>, Sessions) {
         let node = Arc::new(ArcSwap::from_pointee(NodeId::begin(self.node)));
         // The node ends sessions that nobody uses. What the store does by itself is for nodes that died.

@@ -17,9 +17,10 @@ use crate::inbound::{self, Inbound, Side, Stripes};
 use crate::policy::Policy;
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
+use crate::store::{Shared, StoreSettings};
 use crate::upstream::{Spec, SpecKind};
 
-pub use cluster::Clustered;
+use cluster::Clustered;
 pub use reload::Reloader;
 
 /// Everything that can be set.
@@ -39,8 +40,10 @@ pub struct Settings {
     pub holding: Holding,
     /// The upstreams and groups.
     pub layout: Layout,
-    /// The store that this node shares with others; nothing when it is alone.
-    pub cluster: Option<Clustered>,
+    /// Where sessions are kept, and how nodes share them.
+    pub store: StoreSettings,
+    /// A store that is there already, instead of one that those settings name.
+    pub shared: Option<Arc<dyn Shared>>,
 }
 
 /// A gateway, built and not yet running.
@@ -60,10 +63,14 @@ pub struct Bound {
 }
 
 impl App {
-    /// Builds a gateway.
+    /// Builds a gateway that is alone, whatever is said of a store.
     pub fn new(settings: Settings) -> Self {
+        Self::build(settings, None)
+    }
+
+    fn build(settings: Settings, clustered: Option<Clustered>) -> Self {
         let shutdown = Shutdown::default();
-        let (cluster, sessions, node) = match settings.cluster {
+        let (cluster, sessions, node) = match clustered {
             None => (None, Sessions::new(settings.sessions), "".into()),
             Some(clustered) => {
                 let node = clustered.node.as_str().into();
@@ -104,7 +111,8 @@ impl App {
                 Some((listener, address))
             }
         };
-        Ok(Bound { app: Self::new(settings), listener, address, admin, reloader: None })
+        let clustered = Clustered::of(&settings, address)?;
+        Ok(Bound { app: Self::build(settings, clustered), listener, address, admin, reloader: None })
     }
 
     /// The groups, for those who embed the gateway.
@@ -217,7 +225,8 @@ impl Default for Settings {
             admin: None,
             holding: Holding::default(),
             layout: built_in(SPOTLIGHT),
-            cluster: None,
+            store: StoreSettings::default(),
+            shared: None,
         }
     }
 }

@@ -72,7 +72,9 @@ fn in_words(file: Option<&Path>, config: Option<&Config>, problems: &[Problem]) 
         Some(file) => format!("{file} can be used."),
         None => format!("There is no {} here; this is what is served without one.", config::FILE),
     });
-    show::line(&format!("\nListens on   {listen}\nAdmin        {admin}\nMay call     {callers}\n"));
+    let store = show::plain(&config.store.to_string());
+    let lines = format!("Listens on   {listen}\nAdmin        {admin}\nMay call     {callers}\nKeeps in     {store}");
+    show::line(&format!("\n{lines}\n"));
     let rows = config.servers.iter().map(|server| {
         let facts = facts(server);
         let text = |key: &str| show::plain(facts[key].as_str().unwrap_or("–"));
@@ -119,6 +121,7 @@ fn in_json(file: Option<&Path>, config: Option<&Config>, problems: &[Problem]) -
         "problems": problems.iter().map(problem).collect::<Vec<_>>(),
         "listen": config.and_then(|config| config.listen).map(|listen| listen.to_string()),
         "admin": config.and_then(|config| config.admin).map(|admin| admin.to_string()),
+        "store": config.map(|config| config.store.to_string()),
         "servers": config.map(|config| config.servers.iter().map(facts).collect::<Vec<_>>()),
         "groups": config.map(|config| config.groups.iter().map(group).collect::<Vec<_>>()),
     })

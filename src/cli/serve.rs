@@ -10,11 +10,11 @@ use http::HeaderName;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::app::{App, Reloader, Settings};
-use crate::config::{self, Config, Loaded};
+use crate::config::{self, Config, Loaded, Store};
 use crate::elements::SPOTLIGHT;
 use crate::gateway::Holding;
 use crate::policy::{Doors, Limits, Policy, Tokens};
-use crate::store::Retention;
+use crate::store::{Retention, StoreSettings};
 use crate::{inbound, session};
 
 /// What can be set for serving. Durations are in milliseconds or seconds, as their names say. What is
@@ -28,6 +28,12 @@ pub(super) struct ServeArgs {
     /// Where to listen; port 0 lets the system choose. [default: 127.0.0.1:3001]
     #[arg(long, env = "RIALTO_LISTEN", value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Where sessions and their events are kept: memory, or a URL of Redis. [default: memory]
+    #[arg(long, env = "RIALTO_STORE", value_name = "STORE", hide_env_values = true)]
+    store: Option<String>,
+    /// The name of this node among those that share a store. [default: the name of the machine, and the port]
+    #[arg(long, env = "RIALTO_NODE", value_name = "NAME")]
+    node: Option<String>,
     /// A host that requests may name beside those of this machine; * for any. May be repeated.
     #[arg(long, env = "RIALTO_ALLOW_HOST", value_delimiter = ',', value_name = "HOST")]
     allow_host: Vec<String>,
@@ -131,6 +137,27 @@ impl ServeArgs {
         }
     }
 
+    /// Where sessions are kept, and how nodes share them.
+    fn shared(&self, config: &Config, defaults: StoreSettings) -> Result<StoreSettings, String> {
+        let store = match self.store.as_deref().map(Store::parse) {
+            Some(Ok(store)) => store,
+            Some(Err((why, hint))) => return Err(format!("--store {why}; {hint}")),
+            None => config.store.clone(),
+        };
+        let cluster = &config.cluster;
+        Ok(StoreSettings {
+            url: match store {
+                Store::Memory => None,
+                Store::Redis(url) => Some(url),
+            },
+            prefix: cluster.prefix.clone().unwrap_or(defaults.prefix),
+            timeout: cluster.timeout.unwrap_or(defaults.timeout),
+            lease: cluster.lease.unwrap_or(defaults.lease),
+            node: self.node.clone().or_else(|| cluster.node.clone()),
+            secret: cluster.secret.clone(),
+        })
+    }
+
     /// The configuration that these arguments name, or the one that is here, or none at all.
     /// What is wrong with it is said on standard error.
     pub(super) fn load(&self) -> Result<Config, ExitCode> {
@@ -160,7 +187,7 @@ impl ServeArgs {
         };
         let retry = millis(self.retry_ms).or(limits.retry).map(|retry| u64::try_from(retry.as_millis()));
         Ok(Settings {
-            cluster: None,
+            shared: None,
             listen: self.listen.or(config.listen).unwrap_or(defaults.listen),
             admin: config.admin,
             inbound: inbound::Settings {
@@ -212,6 +239,7 @@ impl ServeArgs {
                 programs: limits.answer_programs.unwrap_or(defaults.holding.programs),
             },
             layout: config.layout(self.spotlight()?),
+            store: self.shared(config, defaults.store)?,
         })
     }
 }
@@ -358,9 +386,32 @@ mod tests {
     }
 
     #[test]
+    fn the_store_is_read_from_both() {
+        let file = r#"
+            store = "redis://:s3cret@file"
+            cluster = { node = "b", prefix = "p", lease = "9s", timeout = "1s", secret = "s3cret of sixteen letters" }
+        "#;
+        let from_file = settings(&[], file).store;
+        assert_eq!(from_file.url.as_deref(), Some("redis://:s3cret@file"));
+        assert_eq!((from_file.node.as_deref(), from_file.prefix.as_str()), (Some("b"), "p"));
+        assert_eq!((from_file.lease, from_file.timeout), (Duration::from_secs(9), Duration::from_secs(1)));
+        assert!(!format!("{from_file:?}").contains("s3cret"));
+        let given = settings(&["--store", "memory", "--node", "a"], file).store;
+        assert_eq!((given.url, given.node.as_deref(), given.prefix.as_str()), (None, Some("a"), "p"));
+        let line = Line::try_parse_from(["rialto", "--store", "redis://:s3cret@a,b"]).unwrap();
+        let error = line.serve.settings(&Config::default()).unwrap_err();
+        assert!(error.contains("--store names several hosts") && !error.contains("s3cret"), "{error}");
+    }
+
+    #[test]
     fn nothing_given_means_the_defaults() {
         let (nothing, defaults) = (settings(&[], ""), Settings::default());
         assert_eq!(format!("{nothing:?}"), format!("{defaults:?}"));
+        let said = r#"
+            store = "memory"
+            cluster = { prefix = "rialto", lease = "6s", timeout = "2s" }
+        "#;
+        assert_eq!(settings(&[], said).store, defaults.store);
         // And the tables of keys say the same as the code.
         let file = config::defaults_of_limits();
         assert_eq!(format!("{:?}", settings(&[], &file).inbound), format!("{:?}", defaults.inbound), "{file}");

@@ -7,7 +7,7 @@ use http::HeaderName;
 use super::keys::{FILE, RESERVED};
 use super::reader::{Reader, Table, meant};
 use super::servers::{self, check_name};
-use super::shape::{Access, Config, Filter, Group, Limits, Log, Server, ServerKind, Store, Token};
+use super::shape::{Access, Cluster, Config, Filter, Group, Limits, Log, Server, ServerKind, Token};
 use super::tree::{Node, Value};
 use crate::gateway::{DEFAULT_GROUP, Naming};
 use crate::telemetry::LogFormat;
@@ -21,11 +21,14 @@ pub(super) struct Built {
 
 /// The server that is there when the file has none.
 const ELEMENTS: &str = "elements";
+/// The fewest letters that a secret may have.
+const SECRET_LENGTH: usize = 16;
 
 /// Reads the whole file.
 pub(super) fn build(reader: &Reader<'_>, root: &Node) -> Option<Built> {
     let file = Table::open(reader, root, &FILE, "", &(0..0))?;
-    let _ = file.choice("store");
+    let store = file.store("store").unwrap_or_default();
+    let cluster = file.table("cluster", "cluster").map(|table| cluster(&table)).unwrap_or_default();
     let log = file.table("log", "log").map(|table| log(&table)).unwrap_or_default();
     let admin = file.table("admin", "admin").and_then(|table| table.address("listen"));
     let access = file.table("access", "access").map(|table| access(&table)).unwrap_or_default();
@@ -38,7 +41,8 @@ pub(super) fn build(reader: &Reader<'_>, root: &Node) -> Option<Built> {
     let mut config = Config {
         listen: file.address("listen"),
         admin,
-        store: Store::Memory,
+        store,
+        cluster,
         log,
         access,
         limits,
@@ -70,6 +74,25 @@ pub(super) fn build(reader: &Reader<'_>, root: &Node) -> Option<Built> {
     config.groups = groups(&file, &config, &names);
     check_addresses(&file, &config);
     Some(Built { config, faulty })
+}
+
+fn cluster(table: &Table<'_>) -> Cluster {
+    let (prefix, secret) = (table.text("prefix"), table.text("secret"));
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.' | ':');
+    if let (Some(prefix), Some(entry)) = (&prefix, table.entry("prefix"))
+        && !prefix.chars().all(fits)
+    {
+        let hint = "it has letters, digits, and any of - _ . :".to_owned();
+        table.reader.error(&entry.node.at, "`prefix` in [cluster] cannot be part of a key", Some(hint));
+    }
+    if let (Some(secret), Some(entry)) = (&secret, table.entry("secret"))
+        && secret.len() < SECRET_LENGTH
+    {
+        let message = format!("`secret` in [cluster] has fewer than {SECRET_LENGTH} letters");
+        table.reader.error(&entry.node.at, message, Some("make one: openssl rand -hex 32".into()));
+    }
+    let (lease, timeout) = (table.duration("lease"), table.duration("timeout"));
+    Cluster { node: table.text("node"), prefix, lease, timeout, secret }
 }
 
 fn log(table: &Table<'_>) -> Log {

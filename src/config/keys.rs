@@ -45,6 +45,8 @@ pub(super) enum Kind {
     Address,
     /// A URL of HTTP.
     Url,
+    /// `memory`, or a URL of Redis.
+    Store,
     /// One of some words.
     Choice(&'static [&'static str]),
     /// A revision of the protocol, or `auto`.
@@ -113,7 +115,10 @@ pub(super) static FILE: Section = Section {
         key("listen", Kind::Address, "Where to listen; port 0 lets the system choose.")
             .default("\"127.0.0.1:3001\"")
             .example("\"127.0.0.1:4001\""),
-        key("store", Kind::Choice(&["memory"]), "Where sessions and their events are kept.").default("\"memory\""),
+        key("store", Kind::Store, "Where sessions and their events are kept: in this process, or at a URL of Redis.")
+            .default("\"memory\"")
+            .example("\"redis://127.0.0.1:6379\""),
+        key("cluster", Kind::Table(&CLUSTER), CLUSTER.about),
         key("log", Kind::Table(&LOG), LOG.about),
         key("admin", Kind::Table(&ADMIN), ADMIN.about),
         key("access", Kind::Table(&ACCESS), ACCESS.about),
@@ -121,6 +126,28 @@ pub(super) static FILE: Section = Section {
         key("defaults", Kind::Table(&DEFAULTS), DEFAULTS.about),
         key("servers", Kind::Named(&SERVER), SERVER.about),
         key("groups", Kind::Named(&GROUP), GROUP.about),
+    ]],
+};
+
+/// `[cluster]`
+pub(super) static CLUSTER: Section = Section {
+    about: "How nodes that share a store work together.",
+    parts: &[&[
+        key("node", Kind::Text, "The name of this node, which no other has.")
+            .default("the name of the machine, and the port")
+            .example("\"gateway-1\""),
+        key("prefix", Kind::Text, "What all keys in the store begin with; nodes with the same are one cluster.")
+            .default("\"rialto\"")
+            .example("\"staging\""),
+        key("lease", Kind::Duration(false, false), "How long a node may be silent before others take over.")
+            .default("\"6s\"")
+            .example("\"10s\""),
+        key("timeout", Kind::Duration(false, false), "How long the store may take to answer.")
+            .default("\"2s\"")
+            .example("\"500ms\""),
+        key("secret", Kind::Text, "Seals what clients carry for the gateway; the same for all nodes.")
+            .default("made once and shared through the store")
+            .example("\"a long s3cret of many letters\""),
     ]],
 };
 

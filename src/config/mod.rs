@@ -29,7 +29,7 @@ pub use nearest::nearest;
 pub use problem::{Problem, Severity};
 pub use reader::Lookup;
 pub use schema::schema;
-pub use shape::{Access, Config, Filter, Group, Limits, Log, Server, ServerKind, Store, Token};
+pub use shape::{Access, Cluster, Config, Filter, Group, Limits, Log, Server, ServerKind, Store, Token};
 pub use starter::STARTER;
 pub use values::show_duration;
 pub use watch::{Trigger, Watcher};

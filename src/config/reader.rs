@@ -10,6 +10,7 @@ use http::Uri;
 use super::keys::{Key, Kind, Section};
 use super::nearest::nearest;
 use super::problem::{Problem, Severity, place};
+use super::shape::Store;
 use super::tree::{Entry, Node, Span, Value};
 use super::values;
 use super::variables::expand;
@@ -384,6 +385,18 @@ impl<'r> Table<'r> {
         let (why, hint) = reason.split_once("; ").unwrap_or((reason, ""));
         self.reader.error(&entry.node.at, format!("`{}`{} {why}", entry.key, self.place), Some(hint.to_owned()));
         None
+    }
+
+    /// `memory`, or a URL of Redis. It may hold secrets and is not shown.
+    pub(super) fn store(&self, name: &str) -> Option<Store> {
+        let (entry, _, text) = self.written(name, "`memory` or a URL of Redis")?;
+        match Store::parse(&text) {
+            Ok(store) => Some(store),
+            Err((why, hint)) => {
+                self.reader.error(&entry.node.at, format!("`{name}`{} {why}", self.place), Some(hint));
+                None
+            }
+        }
     }
 
     /// A list of texts, each with its place.

@@ -76,6 +76,7 @@ fn kind(kind: Kind) -> Value {
         Kind::Duration(_, true) => pattern("^(([0-9]+(ms|s|m|h|d))+|off)$"),
         Kind::Address => pattern(r"^(.+:[0-9]+)$"),
         Kind::Url => pattern("^https?://"),
+        Kind::Store => pattern("^(memory$|rediss?(-cluster|-sentinel)?://)"),
         Kind::Choice(choices) => words(choices),
         Kind::Revision => {
             let mut known = vec!["auto"];

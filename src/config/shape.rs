@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use http::HeaderName;
 
+use super::nearest::nearest;
 use crate::gateway::{DEFAULT_GROUP, Naming, PAGE};
+use crate::store::redis::{Address, FORMS};
 use crate::telemetry::LogFormat;
 use crate::upstream::{Isolation, Settings, Target, rest};
 
@@ -21,6 +23,8 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// Where sessions and their events are kept.
     pub store: Store,
+    /// How nodes that share it work together.
+    pub cluster: Cluster,
     /// What is logged.
     pub log: Log,
     /// Who may call.
@@ -34,11 +38,28 @@ pub struct Config {
 }
 
 /// Where sessions and their events are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub enum Store {
     /// In this process.
     #[default]
     Memory,
+    /// In Redis, at a URL.
+    Redis(String),
+}
+
+/// How nodes that share a store work together.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Cluster {
+    /// The name of this node.
+    pub node: Option<String>,
+    /// What all keys in the store begin with.
+    pub prefix: Option<String>,
+    /// How long a node may be silent before others take over.
+    pub lease: Option<Duration>,
+    /// How long the store may take to answer.
+    pub timeout: Option<Duration>,
+    /// Seals what clients carry.
+    pub secret: Option<String>,
 }
 
 /// What is logged.
@@ -221,11 +242,32 @@ impl Default for Config {
             listen: None,
             admin: None,
             store: Store::Memory,
+            cluster: Cluster::default(),
             log: Log::default(),
             access: Access::default(),
             limits: Limits::default(),
             servers: vec![server],
             groups: vec![group],
+        }
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    /// Reads `memory` or a URL of Redis; says what is wrong, without showing what may be secret, and
+    /// what to write instead.
+    pub fn parse(text: &str) -> Result<Self, (&'static str, String)> {
+        if text == "memory" {
+            return Ok(Self::Memory);
+        }
+        match Address::parse(text) {
+            Ok(_) => Ok(Self::Redis(text.to_owned())),
+            Err(_) if nearest(text, &["memory"]).is_some() => Err(("is not known", "did you mean `memory`?".into())),
+            Err(_) if !text.contains("://") => {
+                Err(("is neither `memory` nor a URL of Redis", format!("for Redis, {FORMS}")))
+            }
+            Err(why) => Err((why, FORMS.to_owned())),
         }
     }
 }
@@ -269,6 +311,37 @@ impl Group {
 
 // === What is secret is not shown ===
 
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory"),
+            Self::Redis(url) => match Address::parse(url) {
+                Ok(address) => write!(f, "{address}"),
+                Err(_) => f.write_str("redis://***"),
+            },
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, prefix, lease, timeout, secret } = self;
+        f.debug_struct("Cluster")
+            .field("node", node)
+            .field("prefix", prefix)
+            .field("lease", lease)
+            .field("timeout", timeout)
+            .field("secret", &secret.as_ref().map(|_| "***"))
+            .finish()
+    }
+}
+
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Token").field(&self.name).finish()
@@ -283,5 +356,9 @@ mod tests {
     fn secrets_are_not_shown() {
         let token = Token { name: "ann".into(), secret: "s3cret".into() };
         assert_eq!(format!("{token:?}"), r#"Token("ann")"#);
+        let store = Store::Redis("redis://ann:s3cret@h/1".into());
+        assert_eq!(format!("{store} {store:?}"), "redis://ann:***@h:6379/1 redis://ann:***@h:6379/1");
+        let cluster = Cluster { secret: Some("s3cret".into()), ..Cluster::default() };
+        assert!(!format!("{cluster:?}").contains("s3cret"));
     }
 }

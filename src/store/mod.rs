@@ -7,8 +7,12 @@ pub mod contract;
 mod events;
 mod memory;
 mod node;
+pub mod redis;
+mod settings;
 
 pub use contract::{Away, Shared};
 pub use events::{EventId, EventLog, Retention};
 pub use memory::Memory;
 pub use node::NodeId;
+pub use redis::Redis;
+pub use settings::StoreSettings;

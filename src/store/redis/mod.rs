@@ -1,0 +1,107 @@
+//! A store in Redis or Valkey, which nodes on many machines share. It takes Redis 7.0 or later.
+//!
+//! Nothing here fails because Redis is not there: each thing that is asked of it is answered in bounded
+//! time, if need be by [`Away`], and the connection comes back by itself. What was asked when a connection
+//! broke may have been done or not. Writing the same events again is harmless; a message is never handed
+//! out twice, and may be lost with the connection. In a Cluster the library repeats what it asked when a
+//! connection breaks: there a message may be sent twice, and one who created or claimed a session may hear
+//! that it was there already, or another's, and has to look.
+//!
+//! All that belongs to one call goes in one round trip. What is kept where is told in `keys.rs`.
+
+mod address;
+mod connection;
+mod keys;
+mod nodes;
+mod scripts;
+mod sessions;
+mod trouble;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::{FromRedisValue, Value};
+
+pub use address::{Address, FORMS};
+
+use super::{Away, NodeId};
+use connection::{Link, Server};
+use keys::Keys;
+use nodes::Receiver;
+use trouble::Trouble;
+
+/// A store in Redis.
+pub struct Redis {
+    server: Arc<Server>,
+    keys: Keys,
+    link: Link,
+    /// Those who wait for messages: each blocks a connection of its own.
+    receivers: Mutex<HashMap<NodeId, Arc<Receiver>>>,
+}
+
+/// How Redis is used.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How long it may take to answer.
+    pub timeout: Duration,
+    /// Certificates to trust, in PEM, instead of those that the system does.
+    pub roots: Option<Vec<u8>>,
+}
+
+/// The longest that anything is kept: what is meant to last has no end that a person would see.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+// === impl Redis ===
+
+impl Redis {
+    /// The store at a URL, with a prefix for all its keys. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// When the URL is none; whether anybody is there shows when something is asked.
+    pub fn connect(url: &str, prefix: &str, options: Options) -> Result<Arc<Self>, &'static str> {
+        let Options { timeout, roots } = options;
+        let server = Arc::new(Server { address: Address::parse(url)?, timeout, roots, trips: AtomicU64::new(0) });
+        let link = Link::new(Arc::clone(&server), Duration::ZERO);
+        Ok(Arc::new(Self { server, keys: Keys::new(prefix), link, receivers: Mutex::default() }))
+    }
+
+    /// How often something was sent to Redis.
+    pub fn round_trips(&self) -> u64 {
+        self.server.trips.load(Ordering::Relaxed)
+    }
+
+    /// Where it is, without the password.
+    pub fn address(&self) -> &Address {
+        &self.server.address
+    }
+
+    /// Reads an answer.
+    fn read<T: FromRedisValue>(&self, value: Value) -> Result<T, Away> {
+        redis::from_redis_value(value).map_err(|_| Trouble::unexpected(&self.server).away)
+    }
+
+    /// Reads the answer to the only command.
+    fn only<T: FromRedisValue>(&self, mut values: Vec<Value>) -> Result<T, Away> {
+        self.read(values.pop().unwrap_or(Value::Nil))
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(2), roots: None }
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis").field("address", &self.server.address).field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+/// A time as Redis takes it; nothing can be kept for no time at all.
+fn millis(life: Duration) -> u64 {
+    u64::try_from(life.min(LONGEST).as_millis()).unwrap_or(u64::MAX).max(1)
+}

@@ -1,0 +1,197 @@
+//! Any row of operations on sessions and events, compared with a model that could hardly be simpler.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use rialto::store::contract::{KeptEvent, KeptSession, News, Written};
+use rialto::store::{Memory, NodeId, Shared};
+
+use super::{LONG, event};
+use crate::redis::{Program, Server};
+
+/// Something that is done to a session by a node, both by number; nobody is one too many.
+#[derive(Debug, Clone)]
+enum Step {
+    Create(usize, usize, Vec<u8>),
+    Claim(usize, usize, usize),
+    Touch(Vec<usize>, usize),
+    Delete(usize, usize),
+    Write(usize, Vec<Wrote>),
+}
+
+/// A session, its record, its events, and from which one they are kept.
+type Wrote = (usize, Option<Vec<u8>>, Vec<Vec<u8>>, u64);
+
+const NODES: usize = 3;
+const SESSIONS: usize = 4;
+
+#[derive(Debug, Clone, PartialEq)]
+struct Kept {
+    owner: Option<NodeId>,
+    record: Bytes,
+    events: Vec<KeptEvent>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Model {
+    nodes: Vec<NodeId>,
+    sessions: BTreeMap<usize, Kept>,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let bytes = || prop::collection::vec(any::<u8>(), 0..8);
+    let (session, node) = (0..SESSIONS, 0..NODES);
+    let write = (
+        session.clone(),
+        prop::option::of(bytes()),
+        prop::collection::vec(bytes(), 0..4),
+        prop_oneof![Just(0), 0..20u64],
+    );
+    prop_oneof![
+        2 => (session.clone(), node.clone(), bytes()).prop_map(|(s, n, r)| Step::Create(s, n, r)),
+        2 => (session.clone(), 0..=NODES, 0..=NODES).prop_map(|(s, from, to)| Step::Claim(s, from, to)),
+        1 => (prop::collection::vec(session.clone(), 0..5), node.clone()).prop_map(|(s, n)| Step::Touch(s, n)),
+        1 => (session, node.clone()).prop_map(|(s, n)| Step::Delete(s, n)),
+        5 => (node, prop::collection::vec(write, 0..4)).prop_map(|(n, w)| Step::Write(n, w)),
+    ]
+}
+
+impl Model {
+    fn owned(&mut self, session: usize, node: usize) -> Result<&mut Kept, Written> {
+        match self.sessions.get_mut(&session) {
+            None => Err(Written::Gone),
+            Some(kept) if kept.owner.as_ref() == Some(&self.nodes[node]) => Ok(kept),
+            Some(_) => Err(Written::Lost),
+        }
+    }
+
+    /// Takes a step here and there.
+    async fn take(&mut self, store: &dyn Shared, step: Step) {
+        let id = |session: usize| format!("s{session}");
+        match step {
+            Step::Create(session, node, record) => {
+                let (record, owner) = (Bytes::from(record), self.nodes[node].clone());
+                let done = store.create(&id(session), &owner, record.clone(), LONG).await.unwrap();
+                assert_eq!(done, !self.sessions.contains_key(&session));
+                let new = Kept { owner: Some(owner), record, events: vec![], last: 0 };
+                self.sessions.entry(session).or_insert(new);
+            }
+            Step::Claim(session, from, to) => {
+                let (from, to) = (self.nodes.get(from).cloned(), self.nodes.get(to).cloned());
+                let expected = match self.sessions.get_mut(&session) {
+                    None => Written::Gone,
+                    Some(kept) if kept.owner == from => {
+                        kept.owner.clone_from(&to);
+                        Written::Kept
+                    }
+                    Some(_) => Written::Lost,
+                };
+                assert_eq!(store.claim(&id(session), from.as_ref(), to.as_ref()).await.unwrap(), expected);
+            }
+            Step::Touch(sessions, node) => {
+                let ids: Vec<String> = sessions.iter().map(|session| id(*session)).collect();
+                let one = |session: &usize| self.owned(*session, node).err().unwrap_or(Written::Kept);
+                let expected: Vec<Written> = sessions.iter().map(one).collect();
+                assert_eq!(store.touch(&ids, &self.nodes[node], LONG).await.unwrap(), expected);
+            }
+            Step::Delete(session, node) => {
+                let expected = self.owned(session, node).err().unwrap_or(Written::Kept);
+                assert_eq!(store.delete(&id(session), &self.nodes[node]).await.unwrap(), expected);
+                if expected == Written::Kept {
+                    self.sessions.remove(&session);
+                }
+            }
+            Step::Write(node, writes) => self.write(store, node, writes).await,
+        }
+    }
+
+    async fn write(&mut self, store: &dyn Shared, node: usize, writes: Vec<Wrote>) {
+        let (mut all, mut expected) = (Vec::new(), Vec::new());
+        for (session, record, events, keep_from) in writes {
+            let record = record.map(Bytes::from);
+            let kept = self.owned(session, node);
+            let mut last = kept.as_ref().map_or(0, |kept| kept.last);
+            let mut next = |bytes| {
+                last += 1;
+                event(u32::try_from(last % 3).unwrap(), last, bytes)
+            };
+            let events: Vec<KeptEvent> = events.into_iter().map(&mut next).collect();
+            expected.push(match kept {
+                Err(why) => why,
+                Ok(kept) => {
+                    kept.record = record.clone().unwrap_or_else(|| kept.record.clone());
+                    kept.events.extend(events.clone());
+                    kept.events.retain(|event| event.id.position >= keep_from);
+                    kept.last += events.len() as u64;
+                    Written::Kept
+                }
+            });
+            all.push((format!("s{session}"), News { record, events, keep_from, life: LONG }));
+        }
+        assert_eq!(store.write(&self.nodes[node], &all).await.unwrap(), expected);
+    }
+
+    async fn compare(&self, store: &dyn Shared) {
+        for session in 0..SESSIONS {
+            let (id, kept) = (format!("s{session}"), self.sessions.get(&session));
+            let found = store.load(&id).await.unwrap();
+            let expected = kept.map(|kept| KeptSession { owner: kept.owner.clone(), record: kept.record.clone() });
+            assert_eq!(found, expected);
+            assert_eq!(store.read(&id).await.unwrap(), kept.map(|kept| kept.events.clone()).unwrap_or_default());
+        }
+    }
+}
+
+/// Many rows of steps, each on a store that is new.
+fn any_steps(cases: u32, runtime: &tokio::runtime::Runtime, new: impl Fn() -> Arc<dyn Shared>) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let steps = prop::collection::vec(step(), 1..40);
+    let run = TestRunner::new(config).run(&steps, |steps| {
+        runtime.block_on(async {
+            let store = new();
+            let nodes = (0..NODES).map(|i| NodeId::begin(format!("n{i}"))).collect();
+            let mut model = Model { nodes, sessions: BTreeMap::new() };
+            for step in steps {
+                model.take(&*store, step).await;
+            }
+            model.compare(&*store).await;
+        });
+        Ok(())
+    });
+    run.unwrap();
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+#[test]
+fn any_steps_in_memory() {
+    any_steps(256, &runtime(), || Memory::new());
+}
+
+#[test]
+fn any_steps_in_redis() {
+    on(Program::Redis);
+}
+
+#[test]
+fn any_steps_in_valkey() {
+    on(Program::Valkey);
+}
+
+fn on(program: Program) {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    let runtime = runtime();
+    let server = runtime.block_on(Server::start(program));
+    let count = AtomicU32::new(0);
+    let url = server.url();
+    any_steps(64, &runtime, || {
+        let prefix = format!("p{}", count.fetch_add(1, Ordering::Relaxed));
+        rialto::store::Redis::connect(&url, &prefix, rialto::store::redis::Options::default()).unwrap()
+    });
+}
