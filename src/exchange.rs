@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use futures_util::Stream;
 use http::{HeaderMap, HeaderName};
 use tokio::sync::{mpsc, oneshot};
@@ -106,6 +107,20 @@ pub trait Audience: fmt::Debug + Send + Sync {
 
     /// A place for what the gateway remembers of it.
     fn shelf(&self) -> &Shelf;
+
+    /// What is remembered of the session that an upstream keeps for it.
+    fn remembered(&self, _upstream: &str) -> Option<Bytes> {
+        None
+    }
+
+    /// An upstream keeps a session for it which another node could go on with, or no longer does.
+    /// Never waits.
+    fn remember(&self, _upstream: &str, _what: Option<Bytes>) {}
+
+    /// Whether it lives on elsewhere: what upstreams keep for it stays.
+    fn has_moved(&self) -> bool {
+        false
+    }
 }
 
 /// Something that is let go by dropping it.

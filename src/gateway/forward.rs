@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::HeaderValue;
 use memchr::memmem;
 use tokio::time::Instant;
@@ -341,5 +342,17 @@ impl Outlet for Door {
 
     fn ended(&self) -> &CancellationToken {
         self.audience.ended()
+    }
+
+    fn remembered(&self, upstream: &str) -> Option<Bytes> {
+        self.audience.remembered(upstream)
+    }
+
+    fn remember(&self, upstream: &str, what: Option<Bytes>) {
+        self.audience.remember(upstream, what);
+    }
+
+    fn has_moved(&self) -> bool {
+        self.audience.has_moved()
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! What is pinned is not asked. Otherwise a server is asked `server/discover` first, which those of
 //! the newest era must answer and which does nothing anywhere. Whatever else comes back means a
-//! handshake; an address that takes no POST is tried as HTTP+SSE.
+//! handshake; an address that takes no POST is tried as HTTP+SSE. A session that is remembered from
+//! another node is gone on with, and nothing is asked.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use tokio::sync::mpsc;
 use super::Unsolicited;
 use super::duplex::Duplex;
 use super::http::{Http, Probed};
+use super::notebook::Notebook;
 use super::sse::Sse;
 use super::stdio::Stdio;
 use super::target::{Address, Command, HttpTransport, Settings, Target};
@@ -59,6 +61,7 @@ struct Attempt<'a> {
     settings: &'a Settings,
     speaker: &'a Speaker,
     unsolicited: &'a mpsc::Sender<Unsolicited>,
+    notebook: Option<&'a Arc<Notebook>>,
     oddities: Vec<String>,
 }
 
@@ -68,9 +71,10 @@ pub(super) async fn open(
     settings: &Settings,
     speaker: &Speaker,
     unsolicited: &mpsc::Sender<Unsolicited>,
+    notebook: Option<&Arc<Notebook>>,
 ) -> Result<Opened> {
     let begun = Instant::now();
-    let mut attempt = Attempt { settings, speaker, unsolicited, oddities: Vec::new() };
+    let mut attempt = Attempt { settings, speaker, unsolicited, notebook, oddities: Vec::new() };
     let (wire, introduction, why) = match target {
         Target::Command(command) => attempt.command(command).await?,
         Target::Url(address) => attempt.address(address).await?,
@@ -133,7 +137,12 @@ impl Attempt<'_> {
         if address.transport == Some(HttpTransport::Sse) {
             return self.sse(address, "the transport is pinned".into()).await;
         }
-        let http = Http::new(address, self.settings, self.speaker.clone(), self.unsolicited.clone());
+        let (said, notebook) = (self.unsolicited.clone(), self.notebook.cloned());
+        let http = Http::new(address, self.settings, self.speaker.clone(), said, notebook);
+        if let Some(entry) = self.notebook.and_then(|notebook| notebook.read()) {
+            let introduction = http.go_on(entry).await;
+            return Ok((Wire::Http(http), introduction, "its session was opened elsewhere".into()));
+        }
         let pinned = self.settings.revision;
         let why = if pinned.is_some_and(|revision| revision.facts().sessions) {
             "the revision is pinned".to_owned()

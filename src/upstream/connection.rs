@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Unsolicited;
 use super::connect::{self, Found, Opened, Wire};
+use super::notebook::Notebook;
 use super::target::{Settings, Target};
 use crate::dialect::Revision;
 use crate::dialect::headers::{self, Mirror};
@@ -56,7 +57,19 @@ impl Connection {
         speaker: Speaker,
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Arc<Self>> {
-        let Opened { wire, introduction, found } = connect::open(target, &settings, &speaker, &unsolicited).await?;
+        Self::open_with(target, settings, speaker, unsolicited, None).await
+    }
+
+    /// The same, but goes on with the session that a notebook names.
+    pub(super) async fn open_with(
+        target: &Target,
+        settings: Settings,
+        speaker: Speaker,
+        unsolicited: mpsc::Sender<Unsolicited>,
+        notebook: Option<Arc<Notebook>>,
+    ) -> Result<Arc<Self>> {
+        let opening = connect::open(target, &settings, &speaker, &unsolicited, notebook.as_ref());
+        let Opened { wire, introduction, found } = opening.await?;
         tracing::debug!(%target, revision = %introduction.revision, transport = found.transport, "connected");
         Ok(Arc::new(Self {
             wire,
@@ -96,6 +109,11 @@ impl Connection {
             Wire::Http(http) => http.session_id(),
             Wire::Stdio(_) | Wire::Sse(_) => None,
         }
+    }
+
+    /// Whether its session was opened elsewhere.
+    pub(super) fn goes_on(&self) -> bool {
+        matches!(&self.wire, Wire::Http(http) if http.goes_on())
     }
 
     /// Who we are to the server.
@@ -209,7 +227,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection: the session is ended, the child stopped, whoever still waits is told.
+    /// Ends the connection: the session is ended, unless another node goes on with it, the child
+    /// stopped, whoever still waits is told.
     pub async fn close(&self) {
         match &self.wire {
             Wire::Http(http) => http.close().await,

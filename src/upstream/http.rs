@@ -5,6 +5,8 @@
 //! server has forgotten is opened anew, once, and the call that found out is sent again: the
 //! server did not take it.
 
+mod session;
+
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -18,14 +20,15 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::Unsolicited;
-use super::events::{EventReader, parsed};
+use super::events::EventReader;
 use super::http_call::Exchange;
 use super::http_questions::Questions;
+use super::notebook::Notebook;
 use super::target::{Address, Settings};
 use super::web::{Web, is_media, shown};
 use crate::dialect::Revision;
 use crate::dialect::headers::Mirror;
-use crate::dialect::outgoing::{self, Introduction, Speaker};
+use crate::dialect::outgoing::{self, Speaker};
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{Answer, Question, Replies, Reply};
 use crate::protocol::{ErrorObject, Id, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code};
@@ -36,17 +39,10 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const RETRY: Duration = Duration::from_millis(1000);
 /// The least that we wait, or a server could keep us busy.
 const RETRY_FLOOR: Duration = Duration::from_millis(250);
-/// How long after one new session the next may be opened.
-const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// How long the stream that listens may take to begin: some servers say nothing before they have
-/// something to say.
-const QUIET: Duration = Duration::from_secs(24 * 3600);
 /// How many answers of ours may be on their way at once.
 const ANSWERS: usize = 32;
 /// The longest that a server may make us wait.
 const RETRY_CAP: Duration = Duration::from_secs(30);
-/// How long a new session is held back until its listening stream is there.
-const HEAD_START: Duration = Duration::from_millis(1000);
 /// How often a stream that breaks at once is resumed before it is given up.
 pub(super) const RESUMES: u32 = 5;
 
@@ -65,11 +61,17 @@ pub(super) struct Http {
     answers: Arc<Semaphore>,
     pub(super) questions: Questions,
     revision: OnceLock<Revision>,
+    /// Where the session is written down, if somebody else could go on with it.
+    notebook: Option<Arc<Notebook>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     session: Option<HeaderValue>,
+    /// How the server has introduced itself in the session.
+    result: Option<Raw>,
+    /// The session was opened elsewhere.
+    goes_on: bool,
     /// Counts the sessions that were opened.
     generation: u64,
     listening: Option<AbortHandle>,
@@ -97,6 +99,7 @@ impl Http {
         settings: &Settings,
         speaker: Speaker,
         unsolicited: mpsc::Sender<Unsolicited>,
+        notebook: Option<Arc<Notebook>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             web: Web::new(address.url.clone(), address.headers.clone(), settings),
@@ -109,6 +112,7 @@ impl Http {
             answers: Arc::new(Semaphore::new(ANSWERS)),
             questions: Questions::default(),
             revision: OnceLock::new(),
+            notebook,
         })
     }
 
@@ -200,70 +204,8 @@ impl Http {
         }
     }
 
-    /// Opens a session by a handshake.
-    pub(super) async fn initialize(self: &Arc<Self>, proposed: Revision) -> Result<Introduction> {
-        let request =
-            Request::new(self.next_id(), Method::Initialize, Some(outgoing::initialize(proposed, &self.speaker)));
-        let response = self.web.send(Verb::POST, headers_for(&[]), request.encode(), self.settings.probe).await?;
-        let session = response.headers().get(&SESSION_ID).cloned();
-        let status = response.status();
-        let outcome = match self.read_answer(response, &request.id, self.settings.probe).await {
-            // A refusal whose body only looks like an answer is still a refusal.
-            Ok(Err(object)) if !status.is_success() => {
-                return Err(self.web.refused(status, object.message().as_bytes()));
-            }
-            outcome => outcome?,
-        };
-        let introduction = outcome.map_err(Error::answered)?;
-        let introduction = outgoing::read_handshake(&introduction)
-            .map_err(|why| Error::new(Kind::Revision, format!("{}: {why}", shown(&self.web.url()))))?;
-        self.settle(introduction.revision);
-        {
-            let mut state = self.lock();
-            if state.closed {
-                return Err(Error::new(Kind::Broken, "the connection was closed"));
-            }
-            state.session = session;
-            state.generation += 1;
-        }
-        self.notify(&Notification::new(Notice::Initialized, None)).await?;
-        let listening = self.listen();
-        if self.speaker.capabilities.entries().next().is_some() || introduction.server.tells_of_changes() {
-            // Some servers ask on this stream even during a call, and lose what they ask or tell before
-            // it is there. Others do not answer it before they have something to say.
-            let _ = tokio::time::timeout(HEAD_START, listening).await;
-        }
-        Ok(introduction)
-    }
-
-    /// Opens the session anew, unless somebody else just did.
-    async fn reopen(self: &Arc<Self>, generation: u64) -> Result<()> {
-        let mut last = self.reopening.lock().await;
-        self.check_open()?;
-        if self.lock().generation != generation {
-            return Ok(());
-        }
-        // A server that forgets every session at once must not be asked for them in a tight loop.
-        if let Some(last) = *last {
-            tokio::time::sleep_until(last + REOPEN_PAUSE).await;
-        }
-        *last = Some(Instant::now());
-        tracing::info!(url = %shown(&self.web.url()), "the server forgot our session; a new one is opened");
-        self.initialize(self.revision()).await?;
-        let _ = self.unsolicited.try_send(Unsolicited::Reopened);
-        Ok(())
-    }
-
     pub(super) fn is_closed(&self) -> bool {
         self.lock().closed
-    }
-
-    /// Nothing is opened, and nothing sent again, on a connection that was closed.
-    fn check_open(&self) -> Result<()> {
-        match self.lock().closed {
-            true => Err(Error::new(Kind::Broken, "the connection was closed")),
-            false => Ok(()),
-        }
     }
 
     fn base_headers(&self, extra: &[(String, String)]) -> HeaderMap {
@@ -276,17 +218,6 @@ impl Http {
 
     fn version_header(&self) -> Vec<(String, String)> {
         vec![("MCP-Protocol-Version".to_owned(), self.revision().facts().name.to_owned())]
-    }
-
-    /// A later response may name the session anew.
-    fn note_session(&self, headers: &HeaderMap, generation: u64) {
-        if let Some(id) = headers.get(&SESSION_ID).filter(|_| self.in_handshake_era()) {
-            let mut state = self.lock();
-            // A late answer of a session that is over must not bring it back.
-            if state.generation == generation && !state.closed && state.session.as_ref() != Some(id) {
-                state.session = Some(id.clone());
-            }
-        }
     }
 
     /// Begins a request. `params` are as the server is to get them, but for the progress token.
@@ -333,7 +264,7 @@ impl Http {
             let message = Message::parse(&body);
             let answered =
                 matches!(&message, Ok(Message::Response(response)) if response.id.as_ref() == Some(&request.id));
-            let lost = session_is_lost(status, &body, had_session, answered);
+            let lost = session::session_is_lost(status, &body, had_session, answered);
             if again && self.in_handshake_era() && lost {
                 again = false;
                 // In a task of its own: a caller that goes away must not leave it half done.
@@ -353,11 +284,13 @@ impl Http {
         }
     }
 
-    /// Sends a notification, or an answer to a question.
+    /// Sends a notification.
     pub(super) async fn notify(self: &Arc<Self>, notification: &Notification) -> Result<()> {
+        self.check_here()?;
         self.post(notification.encode()).await
     }
 
+    /// Sends a notification, or an answer to a question.
     async fn post(self: &Arc<Self>, message: Bytes) -> Result<()> {
         self.check_open()?;
         let generation = self.lock().generation;
@@ -440,6 +373,9 @@ impl Http {
                 _ = withdrawn => return,
             };
             http.questions.answered(&asked.id);
+            if http.check_here().is_err() {
+                return;
+            }
             if let Err(error) = http.post(Response::new(Some(asked.id), outcome).encode()).await {
                 tracing::debug!(%error, "an answer was not taken");
             }
@@ -451,18 +387,6 @@ impl Http {
         if self.unsolicited.try_send(what).is_err() {
             tracing::debug!("nobody takes what the upstream says by itself");
         }
-    }
-
-    /// Listens for what belongs to no call, where the server offers it. What is given back ends
-    /// when the server has answered.
-    fn listen(self: &Arc<Self>) -> oneshot::Receiver<()> {
-        let (answered, listening) = oneshot::channel();
-        let task = tokio::spawn(listen(Arc::downgrade(self), answered));
-        let before = self.lock().listening.replace(task.abort_handle());
-        if let Some(before) = before {
-            before.abort();
-        }
-        listening
     }
 
     /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
@@ -484,37 +408,6 @@ impl Http {
         let body = self.web.read(response.into_body(), self.settings.call).await.unwrap_or_default();
         Err(self.web.refused(status, &body))
     }
-
-    /// Ends the session.
-    pub(super) async fn close(&self) {
-        let session = {
-            let mut state = self.lock();
-            state.closed = true;
-            if let Some(listening) = state.listening.take() {
-                listening.abort();
-            }
-            state.session.take()
-        };
-        let Some(session) = session else { return };
-        let mut headers = headers_for(&self.version_header());
-        headers.insert(SESSION_ID, session);
-        headers.remove(CONTENT_TYPE);
-        match self.web.send(Verb::DELETE, headers, Bytes::new(), self.settings.grace).await {
-            Ok(response) => tracing::debug!(status = %response.status(), "the session was ended"),
-            Err(error) => tracing::debug!(%error, "the session could not be ended"),
-        }
-    }
-}
-
-/// Whether a refusal says that the server does not know our session. It is 404 by the book; some
-/// servers say 400 and a sentence, which must not be the answer to this very request.
-fn session_is_lost(status: StatusCode, body: &[u8], had_session: bool, answered: bool) -> bool {
-    let says_session = || String::from_utf8_lossy(body).to_ascii_lowercase().contains("session");
-    match status {
-        StatusCode::NOT_FOUND => had_session,
-        StatusCode::BAD_REQUEST => had_session && !answered && says_session(),
-        _ => false,
-    }
 }
 
 /// Whether a notice tells of something that concerns more than one call.
@@ -532,56 +425,6 @@ fn headers_for(extra: &[(String, String)]) -> HeaderMap {
         }
     }
     headers
-}
-
-/// Reads the stream that belongs to no call, as long as somebody holds the connection.
-async fn listen(http: std::sync::Weak<Http>, answered: oneshot::Sender<()>) {
-    let mut answered = Some(answered);
-    let mut last: Option<String> = None;
-    let mut wait = RETRY;
-    let mut failures = 0;
-    let mut listened = false;
-    loop {
-        let Some(strong) = http.upgrade() else { return };
-        let generation = strong.lock().generation;
-        let opened = strong.open_stream(last.as_deref(), QUIET).await;
-        drop(strong);
-        drop(answered.take());
-        let mut events = match opened {
-            Ok(Some(events)) => events,
-            Ok(None) => return, // it has none
-            Err(error) => {
-                tracing::debug!(%error, "the listening stream could not be opened");
-                // Where there was a stream and is none any more, the server has forgotten the session.
-                if error.kind() == Kind::Status(404) && listened {
-                    tokio::spawn(async move {
-                        let Some(http) = http.upgrade() else { return };
-                        if let Err(error) = http.reopen(generation).await {
-                            tracing::debug!(%error, "no new session could be opened");
-                        }
-                    });
-                    return; // the new session has a stream of its own
-                }
-                if !error.may_retry() {
-                    return;
-                }
-                failures += 1;
-                tokio::time::sleep((wait * failures).min(RETRY_CAP)).await;
-                continue;
-            }
-        };
-        failures = 0;
-        listened = true;
-        while let Ok(Some(event)) = events.next().await {
-            let Some(http) = http.upgrade() else { return };
-            wait = event.retry.map_or(wait, pause);
-            last = event.id.clone().or(last);
-            if let Some(message) = parsed(event) {
-                http.take(message, None);
-            }
-        }
-        tokio::time::sleep(wait).await;
-    }
 }
 
 pub(super) fn pause(milliseconds: u64) -> Duration {

@@ -17,6 +17,7 @@ use super::borrowed::{Borrowed, Claim};
 use super::connection::Connection;
 use super::lists::{self, List, Listed};
 use super::managed::{self, back_off};
+use super::notebook::Notebook;
 use super::{Unsolicited, Upstream};
 use crate::dialect::Revision;
 use crate::dialect::outgoing::{self, Speaker};
@@ -33,6 +34,13 @@ pub trait Outlet: fmt::Debug + Send + Sync {
     fn ask(&self, question: Question);
     /// Cancelled when the client is gone.
     fn ended(&self) -> &CancellationToken;
+    /// What is remembered of the session that an upstream keeps for the client.
+    fn remembered(&self, upstream: &str) -> Option<Bytes>;
+    /// An upstream keeps a session for the client which another node could go on with, or no longer
+    /// does. Never waits.
+    fn remember(&self, upstream: &str, what: Option<Bytes>);
+    /// Whether the client lives on elsewhere: what upstreams keep for it stays.
+    fn has_moved(&self) -> bool;
 }
 
 /// Whom a connection is lent to.
@@ -64,6 +72,8 @@ pub(super) struct Lent {
     /// Told when something is to be done that takes time.
     chores: Notify,
     said: mpsc::Sender<Unsolicited>,
+    /// Where its session is written down, if another node could go on with it.
+    notebook: Option<Arc<Notebook>>,
     /// How many calls use it.
     running: AtomicUsize,
     memory: Mutex<Memory>,
@@ -108,6 +118,14 @@ impl Lending {
     /// How many are lent.
     pub(super) fn count(&self) -> usize {
         self.lock().values().map(Vec::len).sum()
+    }
+
+    /// Nobody shall go on with what is lent here.
+    pub(super) fn retire(&self) {
+        let lent: Vec<Arc<Lent>> = self.lock().values().flatten().cloned().collect();
+        for notebook in lent.iter().filter_map(|lent| lent.notebook.as_ref()) {
+            notebook.retire();
+        }
     }
 
     fn of_session(&self, key: u128) -> Option<Arc<Lent>> {
@@ -156,6 +174,7 @@ impl Upstream {
             return Err(Error::new(Kind::Unreachable, format!("all its {most} connections are in use")));
         };
         let (said, heard) = mpsc::channel(SAID_WAITING);
+        let outlet = outlet();
         let lent = Arc::new(Lent {
             lessee,
             speaker: self.speaker_for(call),
@@ -164,6 +183,7 @@ impl Upstream {
             over: AtomicBool::new(false),
             chores: Notify::new(),
             said,
+            notebook: Notebook::new(&self.spec, outlet.as_ref()),
             running: AtomicUsize::new(1),
             memory: Mutex::new(Memory {
                 used: Instant::now(),
@@ -178,7 +198,6 @@ impl Upstream {
         });
         same.push(Arc::clone(&lent));
         drop(all);
-        let outlet = outlet();
         self.tasks.spawn(Arc::clone(self).look_after(Arc::clone(&lent), heard, outlet));
         Ok(lent)
     }
@@ -239,8 +258,9 @@ impl Upstream {
                 revision: upstream.spec.settings.revision.or(revision),
                 ..upstream.spec.settings.clone()
             };
-            let opening =
-                Connection::open(upstream.target()?, settings, lent_too.speaker.clone(), lent_too.said.clone());
+            let (speaker, said, notebook) =
+                (lent_too.speaker.clone(), lent_too.said.clone(), lent_too.notebook.clone());
+            let opening = Connection::open_with(upstream.target()?, settings, speaker, said, notebook);
             let grace = upstream.spec.settings.grace;
             let Some(opened) = managed::opened(opening, &upstream.stop, grace).await else {
                 return Err(Error::new(Kind::Unreachable, "the upstream was removed"));
@@ -249,6 +269,10 @@ impl Upstream {
             lent_too.renew(&connection).await;
             lent_too.connection.send_replace(Some(Arc::clone(&connection)));
             lent_too.look_again();
+            if connection.goes_on() && connection.server().tells_of_changes() {
+                // What the session has of its own was seen only where it was before.
+                lent_too.note_changed(&List::ALL);
+            }
             Ok(connection)
         });
         opened.await.unwrap_or_else(|_| Err(Error::new(Kind::Broken, "it could not be connected")))

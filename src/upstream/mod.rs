@@ -18,6 +18,7 @@ mod http_questions;
 mod lending;
 pub mod lists;
 mod managed;
+mod notebook;
 mod reaper;
 pub mod rest;
 mod spec;
@@ -278,6 +279,7 @@ impl Upstream {
     /// Takes no more calls, lets those at work finish for a while, then stops.
     pub async fn retire(&self, patience: Duration) {
         self.retired.cancel();
+        self.lending.retire();
         let end = Instant::now() + patience;
         while self.running() > 0 && Instant::now() < end {
             tokio::time::sleep(RETIRING).await;
@@ -285,7 +287,8 @@ impl Upstream {
         self.stop().await;
     }
 
-    /// Ends every connection: sessions are ended, children stopped.
+    /// Ends every connection: sessions are ended, but for those of clients that live on elsewhere, and
+    /// children stopped.
     pub async fn stop(&self) {
         self.retired.cancel();
         self.stop.cancel();

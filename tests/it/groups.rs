@@ -9,6 +9,7 @@ mod messages;
 mod real;
 mod reload;
 mod sessions;
+mod takeover;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -78,6 +78,7 @@ struct Inner {
     mischief: Mutex<HashMap<String, Mischief>>,
     seen: Mutex<Vec<Seen>>,
     talks: Mutex<HashMap<String, Arc<Talk>>>,
+    renamed: Mutex<HashMap<String, String>>,
     listeners: Mutex<Vec<(Value, Value, Out)>>,
     opened: Mutex<BTreeSet<String>>,
     opening: Notify,
@@ -91,6 +92,8 @@ struct Talk {
     /// What belongs to no call goes here.
     out: Mutex<Option<Out>>,
     tools: Mutex<Vec<Value>>,
+    /// How many calls there were.
+    calls: AtomicI64,
     subscriptions: Mutex<BTreeSet<String>>,
     pending: Mutex<HashMap<i64, oneshot::Sender<Value>>>,
     running: Mutex<HashMap<String, CancellationToken>>,
@@ -138,6 +141,7 @@ impl Puppet {
             mischief: Mutex::default(),
             seen: Mutex::default(),
             talks: Mutex::default(),
+            renamed: Mutex::default(),
             listeners: Mutex::default(),
             opened: Mutex::default(),
             opening: Notify::new(),
@@ -279,6 +283,14 @@ impl Puppet {
         lock(&self.inner.listeners).clear();
     }
 
+    /// From now on it names a session otherwise, and says so in its next answer; over HTTP only.
+    pub fn rename(&self, session: &str, other: &str) {
+        let mut talks = lock(&self.inner.talks);
+        let talk = talks.get(session).cloned().unwrap();
+        talks.insert(other.into(), talk);
+        lock(&self.inner.renamed).insert(session.into(), other.into());
+    }
+
     /// Is there again, at the same place.
     pub async fn restart(&self) {
         let listener = loop {
@@ -306,6 +318,7 @@ impl Talk {
             id: id.into(),
             out: Mutex::new(out),
             tools: Mutex::default(),
+            calls: AtomicI64::new(0),
             subscriptions: Mutex::default(),
             pending: Mutex::default(),
             running: Mutex::default(),
@@ -491,8 +504,9 @@ impl Inner {
             return Ok(arguments["result"].clone());
         }
         let session = talk.map(|talk| talk.id.as_str()).unwrap_or_default();
+        let calls = talk.map(|talk| talk.calls.fetch_add(1, Ordering::SeqCst) + 1);
         let report = json!({
-            "puppet": self.name, "session": session, "tool": params["name"],
+            "puppet": self.name, "session": session, "calls": calls, "tool": params["name"],
             "message": arguments["message"], "answers": answers,
         });
         Ok(json!({ "content": [{ "type": "text", "text": report.to_string() }] }))

@@ -150,7 +150,14 @@ impl Inner {
                         lock(&self.talks).remove(&named);
                         respond(200, "")
                     }
-                    _ => self.exchange(Some(talk), message).await,
+                    _ => {
+                        let mut response = self.exchange(Some(talk), message).await;
+                        if let Some(other) = lock(&self.renamed).remove(&named) {
+                            lock(&self.talks).remove(&named);
+                            response.headers_mut().insert("mcp-session-id", other.parse().unwrap());
+                        }
+                        response
+                    }
                 }
             }
             _ => respond(405, ""),

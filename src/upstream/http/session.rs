@@ -1,0 +1,255 @@
+//! The session with a server of the handshake era: how it is opened, gone on with, heard, opened
+//! anew where the server forgot it, and ended.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Method as Verb, StatusCode};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{Http, RETRY, RETRY_CAP, SESSION_ID, headers_for, pause};
+use crate::dialect::Revision;
+use crate::dialect::outgoing::{self, Introduction};
+use crate::error::{Error, Kind, Result};
+use crate::protocol::{Method, Notice, Notification, Request};
+use crate::upstream::Unsolicited;
+use crate::upstream::events::parsed;
+use crate::upstream::notebook::Entry;
+use crate::upstream::web::shown;
+
+/// How long after one new session the next may be opened.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// How long the stream that listens may take to begin: some servers say nothing before they have
+/// something to say.
+const QUIET: Duration = Duration::from_secs(24 * 3600);
+/// How long a new session is held back until its listening stream is there.
+const HEAD_START: Duration = Duration::from_millis(1000);
+
+impl Http {
+    /// Opens a session by a handshake.
+    pub(in crate::upstream) async fn initialize(self: &Arc<Self>, proposed: Revision) -> Result<Introduction> {
+        let request =
+            Request::new(self.next_id(), Method::Initialize, Some(outgoing::initialize(proposed, &self.speaker)));
+        let response = self.web.send(Verb::POST, headers_for(&[]), request.encode(), self.settings.probe).await?;
+        let session = response.headers().get(&SESSION_ID).cloned();
+        let status = response.status();
+        let outcome = match self.read_answer(response, &request.id, self.settings.probe).await {
+            // A refusal whose body only looks like an answer is still a refusal.
+            Ok(Err(object)) if !status.is_success() => {
+                return Err(self.web.refused(status, object.message().as_bytes()));
+            }
+            outcome => outcome?,
+        };
+        let result = outcome.map_err(Error::answered)?;
+        let introduction = outgoing::read_handshake(&result)
+            .map_err(|why| Error::new(Kind::Revision, format!("{}: {why}", shown(&self.web.url()))))?;
+        self.settle(introduction.revision);
+        {
+            let mut state = self.lock();
+            if state.closed {
+                return Err(Error::new(Kind::Broken, "the connection was closed"));
+            }
+            state.session = session;
+            state.result = self.notebook.is_some().then_some(result);
+            state.generation += 1;
+            state.goes_on = false;
+        }
+        self.post(Notification::new(Notice::Initialized, None).encode()).await?;
+        self.write_down();
+        self.begin_to_listen(&introduction).await;
+        Ok(introduction)
+    }
+
+    /// Goes on with a session that was opened elsewhere. The server is not told: whether it still
+    /// knows the session shows with the first call.
+    pub(in crate::upstream) async fn go_on(self: &Arc<Self>, entry: Entry) -> Introduction {
+        let Entry { session, result, introduction, first_id } = entry;
+        self.settle(introduction.revision);
+        self.last_id.store(first_id, std::sync::atomic::Ordering::Relaxed);
+        {
+            let mut state = self.lock();
+            state.session = Some(session);
+            state.result = Some(result);
+            state.generation += 1;
+            state.goes_on = true;
+        }
+        self.write_down();
+        self.begin_to_listen(&introduction).await;
+        introduction
+    }
+
+    /// Whether the session was opened elsewhere.
+    pub(in crate::upstream) fn goes_on(&self) -> bool {
+        self.lock().goes_on
+    }
+
+    /// Opens the session anew, unless somebody else just did.
+    pub(super) async fn reopen(self: &Arc<Self>, generation: u64) -> Result<()> {
+        let mut last = self.reopening.lock().await;
+        self.check_open()?;
+        self.check_here()?;
+        if self.lock().generation != generation {
+            return Ok(());
+        }
+        // A server that forgets every session at once must not be asked for them in a tight loop.
+        if let Some(last) = *last {
+            tokio::time::sleep_until(last + REOPEN_PAUSE).await;
+        }
+        *last = Some(Instant::now());
+        tracing::info!(url = %shown(&self.web.url()), "the server forgot our session; a new one is opened");
+        self.initialize(self.revision()).await?;
+        let _ = self.unsolicited.try_send(Unsolicited::Reopened);
+        Ok(())
+    }
+
+    /// Nothing is opened, and nothing sent again, on a connection that was closed.
+    pub(super) fn check_open(&self) -> Result<()> {
+        match self.lock().closed {
+            true => Err(Error::new(Kind::Broken, "the connection was closed")),
+            false => Ok(()),
+        }
+    }
+
+    /// Nothing is told from here in the name of a client that is served elsewhere now.
+    pub(super) fn check_here(&self) -> Result<()> {
+        match self.notebook.as_ref().is_some_and(|notebook| notebook.is_elsewhere()) {
+            true => Err(Error::new(Kind::Broken, "the client is served elsewhere")),
+            false => Ok(()),
+        }
+    }
+
+    /// A later response may name the session anew.
+    pub(super) fn note_session(&self, headers: &HeaderMap, generation: u64) {
+        let Some(id) = headers.get(&SESSION_ID).filter(|_| self.in_handshake_era()) else { return };
+        {
+            let mut state = self.lock();
+            // A late answer of a session that is over must not bring it back.
+            if state.generation != generation || state.closed || state.session.as_ref() == Some(id) {
+                return;
+            }
+            state.session = Some(id.clone());
+        }
+        self.write_down();
+    }
+
+    /// Has the session remembered, where somebody could go on with it.
+    fn write_down(&self) {
+        let Some(notebook) = &self.notebook else { return };
+        notebook.write(|| {
+            let state = self.lock();
+            state.session.clone().zip(state.result.clone())
+        });
+    }
+
+    /// Listens, and gives that a moment where something may be missed otherwise.
+    async fn begin_to_listen(self: &Arc<Self>, introduction: &Introduction) {
+        let listening = self.listen();
+        if self.speaker.capabilities.entries().next().is_some() || introduction.server.tells_of_changes() {
+            // Some servers ask on this stream even during a call, and lose what they ask or tell before
+            // it is there. Others do not answer it before they have something to say.
+            let _ = tokio::time::timeout(HEAD_START, listening).await;
+        }
+    }
+
+    /// Listens for what belongs to no call, where the server offers it. What is given back ends
+    /// when the server has answered.
+    fn listen(self: &Arc<Self>) -> oneshot::Receiver<()> {
+        let (answered, listening) = oneshot::channel();
+        let task = tokio::spawn(listen(Arc::downgrade(self), answered));
+        let before = self.lock().listening.replace(task.abort_handle());
+        if let Some(before) = before {
+            before.abort();
+        }
+        listening
+    }
+
+    /// Ends the session. One that another node goes on with stays at the server.
+    pub(in crate::upstream) async fn close(&self) {
+        let session = {
+            let mut state = self.lock();
+            state.closed = true;
+            if let Some(listening) = state.listening.take() {
+                listening.abort();
+            }
+            state.session.take()
+        };
+        let Some(session) = session else { return };
+        if self.notebook.as_ref().is_some_and(|notebook| notebook.close()) {
+            tracing::debug!(url = %shown(&self.web.url()), "the session is left to another node");
+            return;
+        }
+        let mut headers = headers_for(&self.version_header());
+        headers.insert(SESSION_ID, session);
+        headers.remove(CONTENT_TYPE);
+        match self.web.send(Verb::DELETE, headers, Bytes::new(), self.settings.grace).await {
+            Ok(response) => tracing::debug!(status = %response.status(), "the session was ended"),
+            Err(error) => tracing::debug!(%error, "the session could not be ended"),
+        }
+    }
+}
+
+/// Whether a refusal says that the server does not know our session. It is 404 by the book; some
+/// servers say 400 and a sentence, which must not be the answer to this very request.
+pub(super) fn session_is_lost(status: StatusCode, body: &[u8], had_session: bool, answered: bool) -> bool {
+    let says_session = || String::from_utf8_lossy(body).to_ascii_lowercase().contains("session");
+    match status {
+        StatusCode::NOT_FOUND => had_session,
+        StatusCode::BAD_REQUEST => had_session && !answered && says_session(),
+        _ => false,
+    }
+}
+
+/// Reads the stream that belongs to no call, as long as somebody holds the connection.
+async fn listen(http: Weak<Http>, answered: oneshot::Sender<()>) {
+    let mut answered = Some(answered);
+    let mut last: Option<String> = None;
+    let mut wait = RETRY;
+    let mut failures = 0;
+    let mut listened = false;
+    loop {
+        let Some(strong) = http.upgrade() else { return };
+        let generation = strong.lock().generation;
+        let opened = strong.open_stream(last.as_deref(), QUIET).await;
+        drop(strong);
+        drop(answered.take());
+        let mut events = match opened {
+            Ok(Some(events)) => events,
+            Ok(None) => return, // it has none
+            Err(error) => {
+                tracing::debug!(%error, "the listening stream could not be opened");
+                // Where there was a stream and is none any more, the server has forgotten the session.
+                if error.kind() == Kind::Status(404) && listened {
+                    tokio::spawn(async move {
+                        let Some(http) = http.upgrade() else { return };
+                        if let Err(error) = http.reopen(generation).await {
+                            tracing::debug!(%error, "no new session could be opened");
+                        }
+                    });
+                    return; // the new session has a stream of its own
+                }
+                // Where one stream is all that a session may have, the server may not know yet that the
+                // one before is gone.
+                if !error.may_retry() && error.kind() != Kind::Status(409) {
+                    return;
+                }
+                failures += 1;
+                tokio::time::sleep((wait * failures).min(RETRY_CAP)).await;
+                continue;
+            }
+        };
+        failures = 0;
+        listened = true;
+        while let Ok(Some(event)) = events.next().await {
+            let Some(http) = http.upgrade() else { return };
+            wait = event.retry.map_or(wait, pause);
+            last = event.id.clone().or(last);
+            if let Some(message) = parsed(event) {
+                http.take(message, None);
+            }
+        }
+        tokio::time::sleep(wait).await;
+    }
+}
