@@ -2,7 +2,7 @@
 //!
 //! Pure, like [`protocol`](crate::protocol). [`FACTS`] holds what is true of each revision;
 //! [`lift`] reads what a client sends, [`lower`] writes what it gets, [`headers`] holds the headers that
-//! mirror a body. Everything else asks a fact by its name and never which revision it is.
+//! mirror a body, [`tasks`] what each era calls a task. Everything else asks a fact by its name and never which revision it is.
 
 pub mod headers;
 pub mod lift;
@@ -11,6 +11,7 @@ pub mod meta;
 pub mod outgoing;
 mod project;
 pub mod questions;
+pub mod tasks;
 
 use std::fmt;
 

@@ -91,7 +91,7 @@ pub fn has_tasks(able: &Raw) -> bool {
 }
 
 /// The extension that is tasks.
-pub const TASKS: &str = "io.modelcontextprotocol/tasks";
+pub const TASKS: &str = super::tasks::EXTENSION;
 
 /// The parameters of a request as an upstream of that revision wants them: what belongs to the
 /// hop before is taken out, what this hop needs is put in, everything else stays as it came.
@@ -261,23 +261,29 @@ pub fn input_required(result: &Raw) -> Result<Option<InputRequired>, String> {
     if asked.is_none() && state.is_none() {
         return Err("it asks for input, but neither what nor how to go on".into());
     }
+    Ok(Some(InputRequired { questions: input_requests(asked.as_ref())?, state }))
+}
+
+/// Reads what is asked, each under its key.
+///
+/// # Errors
+/// A sentence about what is wrong with it.
+pub fn input_requests(asked: Option<&Raw>) -> Result<Vec<(String, Method, Option<Raw>)>, String> {
     let mut questions = Vec::new();
-    if let Some(asked) = &asked {
-        for (key, question) in asked.entries() {
-            if questions.len() == MOST_QUESTIONS {
-                return Err(format!("it asks more than {MOST_QUESTIONS} things at once"));
+    for (key, question) in asked.iter().flat_map(|asked| asked.entries()) {
+        if questions.len() == MOST_QUESTIONS {
+            return Err(format!("it asks more than {MOST_QUESTIONS} things at once"));
+        }
+        let method = question.get("method");
+        let method = method.as_ref().and_then(Raw::text);
+        match method.as_deref() {
+            Some(name @ ("elicitation/create" | "sampling/createMessage" | "roots/list")) => {
+                questions.push((key.into_owned(), Method::from(name), question.get("params")));
             }
-            let method = question.get("method");
-            let method = method.as_ref().and_then(Raw::text);
-            match method.as_deref() {
-                Some(name @ ("elicitation/create" | "sampling/createMessage" | "roots/list")) => {
-                    questions.push((key.into_owned(), Method::from(name), question.get("params")));
-                }
-                other => return Err(format!("it asks {other:?}, which no client can answer")),
-            }
+            other => return Err(format!("it asks {other:?}, which no client can answer")),
         }
     }
-    Ok(Some(InputRequired { questions, state }))
+    Ok(questions)
 }
 
 /// The parameters of the retry after questions were answered.

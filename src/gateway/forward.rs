@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::group::Group;
 use super::rename::Rename;
 use super::view::Member;
-use crate::dialect::questions;
+use crate::dialect::{Revision, questions, tasks};
 use crate::error::{Error, Kind};
 use crate::exchange::{Answer, Audience, Call, Client, Question, Replies, Reply, TRACE};
 use crate::metrics::Ending;
@@ -25,6 +25,8 @@ struct Forward {
     call: Call,
     upstream: Arc<Upstream>,
     rename: Rename,
+    /// The server takes the call as a task only, and the client does not ask for one.
+    as_task: bool,
     phase: Phase,
     /// The URI, as the client knows it, that the call subscribes to.
     subscribes: Option<String>,
@@ -74,9 +76,11 @@ pub(super) fn later(begin: impl Future<Output = Replies> + Send + 'static) -> Re
 
 impl Forward {
     fn new(group: &Arc<Group>, call: Call, member: &Member, subscribes: Option<String>) -> Self {
+        let (call, as_task) = tasked(call, member);
         Self {
             group: Arc::clone(group),
             call: traced(unasked(call, &member.upstream)),
+            as_task,
             upstream: Arc::clone(&member.upstream),
             rename: member.rename.clone(),
             phase: Phase::Start,
@@ -102,7 +106,9 @@ impl Forward {
                     let (upstream, call) = (Arc::clone(&self.upstream), self.call.clone());
                     match upstream.borrow(&call, outlet).await {
                         Ok(borrowed) => {
-                            let replies = borrowed.connection().call(call);
+                            let connection = borrowed.connection();
+                            let replies =
+                                if self.as_task { connection.call_as_task(call) } else { connection.call(call) };
                             self.phase = Phase::Running(replies, Some(borrowed));
                         }
                         Err(error) => {
@@ -234,6 +240,24 @@ impl Drop for Forward {
             self.note(Ending::Cancelled);
         }
     }
+}
+
+/// A call as the upstream takes it, and whether that is as a task only. A client that asks for one, and
+/// was told that it can have one, gets it: then its task is its own business.
+fn tasked(mut call: Call, member: &Member) -> (Call, bool) {
+    let speaks = |revision: Revision| revision.facts().tool_tasks;
+    if !member.state.revision.is_some_and(speaks) {
+        return (call, false);
+    }
+    if tasks::are_asked_for(&call.method, call.params.as_ref()) {
+        // Of several upstreams nobody is told that they have tasks of this kind.
+        if speaks(call.client.revision) && member.rename.tasks.is_none() {
+            return (call, false);
+        }
+        call.params = call.params.map(|params| params.edit().remove("task").finish());
+    }
+    let needed = member.state.needs_task(&call);
+    (call, needed)
 }
 
 /// A call of a client that cannot be asked anything, if the upstream may not ask.

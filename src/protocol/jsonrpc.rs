@@ -502,7 +502,8 @@ impl ErrorObject {
         Self { code, raw, ..self }
     }
 
-    fn read(raw: Raw) -> Option<Self> {
+    /// An error as it was written; nothing when it is none.
+    pub fn read(raw: Raw) -> Option<Self> {
         if !raw.is_object() {
             return None;
         }

@@ -158,7 +158,9 @@ impl Method {
     /// such a request, a list that is read say, what the server says is not about that.
     pub fn converses(&self) -> bool {
         match self {
-            Self::ToolsCall | Self::PromptsGet | Self::ResourcesRead | Self::Complete | Self::Other(_) => true,
+            Self::ToolsCall | Self::PromptsGet | Self::ResourcesRead | Self::Complete => true,
+            // How far a task is may be asked beside anything else.
+            Self::Other(name) => !TASKS.contains(&name.as_ref()),
             Self::Initialize | Self::Ping | Self::Discover | Self::Listen | Self::SetLevel => false,
             Self::ToolsList | Self::PromptsList | Self::ResourcesList | Self::TemplatesList => false,
             Self::Subscribe | Self::Unsubscribe => false,

@@ -1,24 +1,27 @@
-//! A connection to an upstream: calls with their limits and their questions.
+//! A connection to an upstream, whatever transport it has.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::HeaderMap;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
 
 use super::Unsolicited;
 use super::connect::{self, Found, Opened, Wire};
+use super::conversation::Conversation;
 use super::notebook::Notebook;
+use super::related::Related;
 use super::target::{Settings, Target};
 use crate::dialect::Revision;
 use crate::dialect::headers::{self, Mirror};
 use crate::dialect::lower::Server;
-use crate::dialect::outgoing::{self, Extras, InputRequired, Speaker};
-use crate::error::{Error, Kind, Result};
-use crate::exchange::{Answer, Call, Caller, Client, Question, Replies, Reply, TRACE};
-use crate::protocol::{ErrorObject, Id, Method, Notice, Notification, Outcome, Raw, code};
+use crate::dialect::outgoing::{self, Extras, Speaker};
+use crate::dialect::tasks;
+use crate::error::{Error, Result};
+use crate::exchange::{Call, Caller, Client, Replies, TRACE};
+use crate::protocol::{Id, Method, Notification, Raw};
 
 /// A connection to an upstream.
 #[derive(Debug)]
@@ -32,16 +35,10 @@ pub struct Connection {
     speaker: Speaker,
     /// The headers that tools want mirrored, as last listed; nothing before the first list.
     mirrors: Mutex<Option<HashMap<String, Vec<Mirror>>>>,
+    /// What is still to be said before the connection goes.
+    last_words: TaskTracker,
 }
 
-/// How long to wait when a server only says to come back, at first.
-const COME_BACK: Duration = Duration::from_millis(250);
-/// The longest of such waits.
-const COME_BACK_CAP: Duration = Duration::from_secs(5);
-/// How long a person may take at an address before the server is asked again, at first.
-const VISIT: Duration = Duration::from_secs(2);
-/// The longest of such waits.
-const VISIT_CAP: Duration = Duration::from_secs(30);
 /// How many pages of a list are read.
 const PAGES: usize = 100;
 
@@ -80,6 +77,7 @@ impl Connection {
             settings,
             speaker,
             mirrors: Mutex::default(),
+            last_words: TaskTracker::new(),
         }))
     }
 
@@ -123,28 +121,16 @@ impl Connection {
 
     /// Passes a call on. Dropping the replies cancels it.
     pub fn call(self: &Arc<Self>, call: Call) -> Replies {
-        let now = Instant::now();
-        let conversation = Conversation {
-            params: call.params.clone(),
-            call,
-            connection: Arc::clone(self),
-            replies: None,
-            queue: VecDeque::new(),
-            asked: Vec::new(),
-            visited: HashSet::new(),
-            progress: f64::NEG_INFINITY,
-            state: None,
-            rounds: 0,
-            asked_client: false,
-            refreshed: false,
-            end: now + self.settings.call_cap,
-        };
-        Replies::stream(futures_util::stream::unfold(Some(conversation), |conversation| async move {
-            let mut conversation = conversation?;
-            let reply = conversation.next().await;
-            let more = !matches!(reply, Reply::End(_));
-            Some((reply, more.then_some(conversation)))
-        }))
+        let params = call.params.clone();
+        Conversation::new(self, call, params, false).replies()
+    }
+
+    /// Passes a call on that the server takes as a task only. Dropping the replies cancels it.
+    pub fn call_as_task(self: &Arc<Self>, call: Call) -> Replies {
+        // People may take longer than calls, so it is kept for longer than a call may take.
+        let kept = self.settings.call_cap + Duration::from_secs(3600);
+        let params = tasks::augmented(call.params.as_ref(), kept);
+        Conversation::new(self, call, Some(params), true).replies()
     }
 
     /// A call of our own.
@@ -227,9 +213,28 @@ impl Connection {
         }
     }
 
+    /// The tasks that are driven on it.
+    pub(super) fn related(&self) -> &Related {
+        match &self.wire {
+            Wire::Http(http) => &http.questions.related,
+            Wire::Stdio(stdio) => &stdio.duplex.related,
+            Wire::Sse(sse) => &sse.duplex.related,
+        }
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn last_words(&self) -> &TaskTracker {
+        &self.last_words
+    }
+
     /// Ends the connection: the session is ended, unless another node goes on with it, the child
     /// stopped, whoever still waits is told.
     pub async fn close(&self) {
+        self.last_words.close();
+        let _ = tokio::time::timeout(self.settings.grace, self.last_words.wait()).await;
         match &self.wire {
             Wire::Http(http) => http.close().await,
             Wire::Stdio(stdio) => stdio.close().await,
@@ -237,7 +242,7 @@ impl Connection {
         }
     }
 
-    fn send(&self, method: Method, params: Option<Raw>, token: Option<Raw>, extra: Headers<'_>) -> Replies {
+    pub(super) fn send(&self, method: Method, params: Option<Raw>, token: Option<Raw>, extra: Headers<'_>) -> Replies {
         match &self.wire {
             Wire::Http(http) => http.call(method, params, token, extra.mirrors, extra.caller),
             Wire::Stdio(stdio) => stdio.duplex.call(method, params, token, self.revision),
@@ -245,10 +250,11 @@ impl Connection {
         }
     }
 
-    /// The parameters as the server is to get them.
-    fn params(&self, params: Option<&Raw>, call: &Call) -> Option<Raw> {
+    /// The parameters as the server is to get them, from somebody who knows tasks or does not.
+    pub(super) fn params(&self, params: Option<&Raw>, call: &Call, knows_tasks: bool) -> Option<Raw> {
+        let able = outgoing::capabilities(&call.client.capabilities, call.client.revision, self.revision);
         let speaker = Speaker {
-            capabilities: outgoing::capabilities(&call.client.capabilities, call.client.revision, self.revision),
+            capabilities: if knows_tasks { tasks::declared(&able) } else { able },
             info: call.client.info.clone().unwrap_or_else(|| self.speaker.info.clone()),
         };
         let params = outgoing::params(params, self.revision, &speaker, &Extras { progress: None, level: call.level });
@@ -259,12 +265,12 @@ impl Connection {
     }
 
     /// Whether calls of tools need headers that only the list of tools tells.
-    fn mirrors_arguments(&self) -> bool {
+    pub(super) fn mirrors_arguments(&self) -> bool {
         matches!(self.wire, Wire::Http(_)) && !self.revision.facts().sessions
     }
 
     /// The headers that a tool wants mirrored. Reads the list of tools when that was never read.
-    async fn mirrors_of(&self, call: &Call) -> Vec<Mirror> {
+    pub(super) async fn mirrors_of(&self, call: &Call) -> Vec<Mirror> {
         let name = call.params.as_ref().and_then(|params| params.get("name"));
         let Some(name) =
             name.as_ref().and_then(Raw::text).filter(|_| call.method == Method::ToolsCall && self.mirrors_arguments())
@@ -282,14 +288,14 @@ impl Connection {
     }
 
     /// Reads the whole list of tools for the headers that they want.
-    async fn list_mirrors(&self, call: &Call) {
+    pub(super) async fn list_mirrors(&self, call: &Call) {
         let mut known = HashMap::new();
         let mut cursor: Option<Raw> = None;
         for _ in 0..PAGES {
             let before = cursor.take();
             let params = before.clone().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish());
             let headers = Headers { mirrors: &[], caller: &call.caller.headers };
-            let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call), None, headers);
+            let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call, false), None, headers);
             let Ok(Ok(page)) = connect::answer(replies, self.settings.call, "`tools/list`").await else { break };
             known.extend(headers::mirrors_of_tools(&page));
             let next = page.get("nextCursor").filter(|next| !next.is_null());
@@ -327,206 +333,9 @@ impl Connection {
 
 /// What goes into the headers of a request, where it has some.
 #[derive(Clone, Copy)]
-struct Headers<'h> {
-    mirrors: &'h [Mirror],
-    caller: &'h HeaderMap,
-}
-
-/// One call, over as many rounds as it takes.
-struct Conversation {
-    connection: Arc<Connection>,
-    call: Call,
-    /// The parameters, with what later rounds add.
-    params: Option<Raw>,
-    replies: Option<Replies>,
-    queue: VecDeque<Reply>,
-    /// Questions that were passed on, and where their answers come.
-    asked: Vec<Asked>,
-    /// The addresses that somebody has agreed to go to.
-    visited: HashSet<String>,
-    /// How far the call has come, over all rounds.
-    progress: f64,
-    state: Option<Raw>,
-    rounds: u32,
-    /// The client was asked something, and may take its time.
-    asked_client: bool,
-    refreshed: bool,
-    end: Instant,
-}
-
-/// A question that was passed on.
-struct Asked {
-    key: String,
-    answered: oneshot::Receiver<Outcome>,
-    /// The address that it sends people to.
-    url: Option<String>,
-}
-
-impl Conversation {
-    async fn next(&mut self) -> Reply {
-        loop {
-            if let Some(reply) = self.queue.pop_front() {
-                return reply;
-            }
-            if !self.asked.is_empty() || self.state.is_some() {
-                if let Err(error) = self.answer_and_retry().await {
-                    return self.failed(&error);
-                }
-                continue;
-            }
-            let reply = match self.wait().await {
-                Ok(reply) => reply,
-                Err(error) => return Reply::End(Answer { outcome: Err(error), revision: self.connection.revision }),
-            };
-            match reply {
-                Reply::End(answer) => {
-                    if let Some(reply) = self.ended(answer).await {
-                        return reply;
-                    }
-                }
-                Reply::Question(question) => {
-                    // However long the client takes does not count.
-                    self.asked_client = true;
-                    self.end = Instant::now() + self.connection.settings.call_cap;
-                    return Reply::Question(question);
-                }
-                Reply::Notice(notification) if !self.goes_on(&notification) => {}
-                notice @ Reply::Notice(_) => return notice,
-            }
-        }
-    }
-
-    /// Waits for the next reply, within the limits.
-    async fn wait(&mut self) -> std::result::Result<Reply, ErrorObject> {
-        if self.replies.is_none() {
-            let mirrors = self.connection.mirrors_of(&self.call).await;
-            let params = self.connection.params(self.params.as_ref(), &self.call);
-            let token = self.call.progress.clone();
-            let headers = Headers { mirrors: &mirrors, caller: &self.call.caller.headers };
-            self.replies = Some(self.connection.send(self.call.method.clone(), params, token, headers));
-        }
-        let settings = &self.connection.settings;
-        let silence = if self.asked_client { settings.call_cap } else { settings.call };
-        let limit =
-            if self.call.method == Method::Listen { None } else { Some((Instant::now() + silence).min(self.end)) };
-        let Some(replies) = &mut self.replies else { return Err(lost()) };
-        let reply = match limit {
-            None => replies.next().await,
-            Some(limit) => match tokio::time::timeout_at(limit, replies.next()).await {
-                Ok(reply) => reply,
-                Err(_) => {
-                    self.replies = None; // cancels it
-                    let whole = Instant::now() >= self.end;
-                    let limit = if whole { settings.call_cap } else { silence };
-                    let why = format!("Request timed out: the server was silent for {limit:?}");
-                    return Err(ErrorObject::unavailable(why));
-                }
-            },
-        };
-        reply.ok_or_else(lost)
-    }
-
-    /// Looks at an answer: it may ask for input, or for headers that we do not know yet.
-    async fn ended(&mut self, answer: Answer) -> Option<Reply> {
-        self.replies = None;
-        let mismatch = matches!(&answer.outcome, Err(error) if error.code() == code::HEADER_MISMATCH);
-        if mismatch && self.connection.mirrors_arguments() && !std::mem::replace(&mut self.refreshed, true) {
-            // Its list of tools has changed since we read it.
-            self.connection.list_mirrors(&self.call).await;
-            return None;
-        }
-        let answers_questions = self.call.client.revision.facts().sessions;
-        let (Ok(result), true) = (&answer.outcome, answers_questions && !self.connection.revision.facts().sessions)
-        else {
-            return Some(Reply::End(answer));
-        };
-        match outgoing::input_required(result) {
-            Ok(None) => Some(Reply::End(answer)),
-            Ok(Some(input)) => {
-                self.rounds += 1;
-                if self.rounds > self.connection.settings.rounds {
-                    let why = format!("the server asked for input more than {} times", self.connection.settings.rounds);
-                    return Some(self.failed(&Error::new(Kind::Protocol, why)));
-                }
-                self.pass_on(input);
-                None
-            }
-            Err(why) => Some(self.failed(&Error::new(Kind::Protocol, why))),
-        }
-    }
-
-    /// Whether a notice may be passed on: progress that begins anew with a round has to catch up first.
-    fn goes_on(&mut self, notification: &Notification) -> bool {
-        let told = notification.params.as_ref().filter(|_| notification.notice == Notice::Progress);
-        let value = told.and_then(|params| params.get("progress")).and_then(|value| value.read::<f64>().ok());
-        let Some(value) = value else { return true };
-        let further = self.rounds == 0 || value > self.progress;
-        self.progress = self.progress.max(value);
-        further
-    }
-
-    fn pass_on(&mut self, input: InputRequired) {
-        self.state = input.state;
-        for (key, method, params) in input.questions {
-            let (answer, answered) = oneshot::channel();
-            let url = params.as_ref().and_then(|params| params.get("url"));
-            let url = url.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned);
-            if url.as_ref().is_some_and(|url| self.visited.contains(url)) {
-                // Somebody is on the way there already; the server only has to be asked again later.
-                let _ = answer.send(Ok(Raw::constant(r#"{"action":"accept"}"#)));
-            } else {
-                self.queue.push_back(Reply::Question(Question { method, params, answer }));
-            }
-            self.asked.push(Asked { key, answered, url });
-        }
-    }
-
-    /// Waits for the client's answers, and sends the request again with them.
-    async fn answer_and_retry(&mut self) -> Result<()> {
-        let asked = std::mem::take(&mut self.asked);
-        let begun = Instant::now();
-        if asked.is_empty() {
-            // It only wants us to come back later.
-            let wait = COME_BACK * 2u32.saturating_pow(self.rounds.saturating_sub(1));
-            tokio::time::sleep(wait.min(COME_BACK_CAP)).await;
-        } else if asked.iter().all(|asked| asked.url.as_ref().is_some_and(|url| self.visited.contains(url))) {
-            let wait = VISIT * 2u32.saturating_pow(self.rounds.saturating_sub(2));
-            tokio::time::sleep(wait.min(VISIT_CAP)).await;
-        }
-        let mut answers = Vec::with_capacity(asked.len());
-        for Asked { key, answered, url } in asked {
-            match tokio::time::timeout(self.connection.settings.call_cap, answered).await {
-                Ok(Ok(Ok(result))) => {
-                    let action = result.get("action");
-                    let agreed = action.as_ref().and_then(Raw::text).as_deref() == Some("accept");
-                    self.visited.extend(url.filter(|_| agreed));
-                    answers.push((key, result.edit().remove("_meta").finish()));
-                }
-                Ok(Ok(Err(error))) => {
-                    return Err(Error::new(Kind::Protocol, format!("the client did not answer: {}", error.message())));
-                }
-                Ok(Err(_)) => {
-                    return Err(Error::new(Kind::Protocol, "the client does not answer questions of this kind"));
-                }
-                Err(_) => return Err(Error::new(Kind::Timeout, "the client did not answer in time")),
-            }
-        }
-        self.end += begun.elapsed();
-        let state = self.state.take();
-        self.params = Some(outgoing::retried(self.params.as_ref(), &answers, state.as_ref()));
-        Ok(())
-    }
-
-    /// A call that cannot go on: a tool's failure is a result, anything else an error.
-    fn failed(&self, error: &Error) -> Reply {
-        let outcome = if self.call.method == Method::ToolsCall {
-            let content = [serde_json::json!({ "type": "text", "text": error.to_string() })];
-            Ok(Raw::of(&serde_json::json!({ "content": content, "isError": true, "resultType": "complete" })))
-        } else {
-            Err(ErrorObject::new(code::INTERNAL_ERROR, error.to_string()))
-        };
-        Reply::End(Answer { outcome, revision: self.connection.revision })
-    }
+pub(super) struct Headers<'h> {
+    pub(super) mirrors: &'h [Mirror],
+    pub(super) caller: &'h HeaderMap,
 }
 
 /// Parameters with the trace that came in the client's headers, where they do not tell one already.
@@ -538,8 +347,4 @@ fn traced(mut params: Option<Raw>, headers: &HeaderMap) -> Option<Raw> {
         }
     }
     params
-}
-
-fn lost() -> ErrorObject {
-    ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the call ended without an answer")
 }

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::Unsolicited;
+use super::related::Related;
 use crate::dialect::{Revision, meta};
 use crate::error::{Error, Kind};
 use crate::exchange::{Answer, Question, Replies, Reply};
@@ -31,6 +32,7 @@ pub(super) const MESSAGES_WAITING: usize = 64;
 pub(super) struct Duplex {
     outgoing: mpsc::Sender<Bytes>,
     table: Arc<Table>,
+    pub(super) related: Related,
     last_id: AtomicI64,
     unsolicited: mpsc::Sender<Unsolicited>,
     closed: CancellationToken,
@@ -76,7 +78,8 @@ impl Duplex {
     /// A connection that writes to `outgoing`.
     pub(super) fn new(outgoing: mpsc::Sender<Bytes>, unsolicited: mpsc::Sender<Unsolicited>) -> Self {
         let closed = CancellationToken::new();
-        Self { outgoing, table: Arc::default(), last_id: AtomicI64::new(0), unsolicited, closed }
+        let (table, related) = (Arc::default(), Related::default());
+        Self { outgoing, table, related, last_id: AtomicI64::new(0), unsolicited, closed }
     }
 
     /// Begins a request. `params` are as the upstream is to get them, but for the progress token,
@@ -173,6 +176,7 @@ impl Duplex {
             }
             // In the per-request era news of changes name the request that asked for them.
             _ if self.subscribed(&notification) => {}
+            _ if self.related.tell(&notification) => {}
             // A log line does not say what it belongs to; with one call at work it is clear.
             Notice::Message if self.only_call(|call| call.logs, |call| call.notice(notification.clone())) => {}
             _ => self.outside(Unsolicited::Notice(notification)),
@@ -202,7 +206,10 @@ impl Duplex {
             table.lock().questions.remove(&id);
             let _ = outgoing.send(Response::new(Some(id), outcome).encode()).await;
         });
-        let mut question = Some(Question { method: request.method, params: request.params, answer });
+        let mut question = self.related.ask(Question { method: request.method, params: request.params, answer });
+        if question.is_none() {
+            return;
+        }
         let ask = |call: &mut Waiting| {
             if let Some(question) = question.take() {
                 call.question(question);

@@ -323,7 +323,7 @@ impl Http {
                 None
             }
             Message::Request(asked) => {
-                let question = self.question(asked)?;
+                let question = self.questions.related.ask(self.question(asked)?)?;
                 match request {
                     Some(_) => Some(Reply::Question(question)),
                     None => {
@@ -347,6 +347,7 @@ impl Http {
                 self.questions.take_back(notification.params.as_ref());
                 None
             }
+            Message::Notification(notification) if self.questions.related.tell(&notification) => None,
             Message::Notification(notification) => match request {
                 // In the per-request era a stream carries only what was asked for on it.
                 Some(_) if !self.in_handshake_era() || !changes(&notification.notice) => {

@@ -5,12 +5,17 @@ use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::related::Related;
 use crate::exchange::Question;
 use crate::protocol::{Id, Raw};
 
 /// The open questions of one session, and the calls that they may belong to.
 #[derive(Debug, Default)]
-pub(super) struct Questions(Mutex<State>);
+pub(super) struct Questions {
+    state: Mutex<State>,
+    /// The tasks that they may belong to.
+    pub(super) related: Related,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -25,7 +30,7 @@ const WAITING: usize = 16;
 
 impl Questions {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("no thread panics while it holds this lock")
+        self.state.lock().expect("no thread panics while it holds this lock")
     }
 
     /// Something is asked; what is given back ends when it is taken back.

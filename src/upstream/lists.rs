@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::connection::Connection;
-use crate::dialect::Revision;
 use crate::dialect::lower::CacheHint;
+use crate::dialect::{Revision, tasks};
 use crate::error::{Error, Kind, Result};
 use crate::exchange::Change;
 use crate::protocol::method::Family;
@@ -40,6 +40,8 @@ pub struct Listed {
     pub hint: Option<CacheHint>,
     /// When it was read.
     pub read: Instant,
+    /// The tools on it that can be called as tasks only.
+    pub tasks: HashSet<Box<str>>,
 }
 
 /// How many pages of a list are read.
@@ -129,7 +131,7 @@ impl Listed {
     }
 
     fn empty(revision: Revision, envelope: Raw, hint: Option<CacheHint>) -> Self {
-        Self { items: Vec::new(), envelope, revision, hint, read: Instant::now() }
+        Self { items: Vec::new(), envelope, revision, hint, read: Instant::now(), tasks: HashSet::new() }
     }
 
     /// Adds the items of a page; those without a name, and those whose name was there, are left out.
@@ -141,6 +143,9 @@ impl Listed {
                 continue;
             };
             if seen.insert(name.clone().into_owned()) {
+                if list == List::Tools && tasks::needed_by(&item) {
+                    self.tasks.insert(name.as_ref().into());
+                }
                 self.items.push(item);
             } else {
                 tracing::warn!(list = list.member(), %name, "a name is on the list twice; the second is left out");

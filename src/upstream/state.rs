@@ -7,10 +7,11 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use super::health::Health;
 use super::lists::{List, Listed};
-use crate::dialect::Revision;
 use crate::dialect::lower::Server;
-use crate::protocol::Raw;
+use crate::dialect::{Revision, tasks};
+use crate::exchange::Call;
 use crate::protocol::method::Family;
+use crate::protocol::{Method, Raw};
 
 /// What is known of an upstream.
 #[derive(Debug, Clone)]
@@ -93,6 +94,15 @@ impl State {
     /// Whether it tells of changes to single resources.
     pub fn offers_updates(&self) -> bool {
         self.flag(&["resources", "subscribe"])
+    }
+
+    /// Whether a call can be made as a task only.
+    pub fn needs_task(&self, call: &Call) -> bool {
+        let known = self.list(List::Tools).filter(|tools| call.method == Method::ToolsCall && !tools.tasks.is_empty());
+        let (Some(tools), Some(server), Some(revision)) = (known, &self.server, self.revision) else { return false };
+        let name = call.params.as_ref().and_then(|params| params.get("name"));
+        let named = name.as_ref().and_then(Raw::text).is_some_and(|name| tools.tasks.contains(name.as_ref()));
+        named && tasks::taken_by(&server.capabilities, revision)
     }
 
     /// Whether it tells when a list changes.

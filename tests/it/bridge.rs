@@ -9,11 +9,14 @@ mod corners;
 mod features;
 mod forms;
 mod held;
+mod jobs;
 mod limits;
 mod mixed;
 mod outside;
 mod puppet;
+mod real;
 mod stage;
+mod tasks;
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -7,7 +7,7 @@
 //! `tests/conformance/server-differences.yml`, with the reason.
 
 mod allowed;
-mod fixtures;
+pub mod fixtures;
 mod verdict;
 
 use std::fmt;

@@ -187,8 +187,9 @@ impl Sending {
 
     pub fn modern_headers(self, method: &str, params: &Value) -> Self {
         let sending = self.header("mcp-protocol-version", PER_REQUEST).header("mcp-method", method);
-        match params["name"].as_str().or(params["uri"].as_str()) {
-            Some(name) if matches!(method, "tools/call" | "prompts/get" | "resources/read") => {
+        let tasks = matches!(method, "tasks/get" | "tasks/update" | "tasks/cancel");
+        match params["name"].as_str().or(params["uri"].as_str()).or(params["taskId"].as_str()) {
+            Some(name) if tasks || matches!(method, "tools/call" | "prompts/get" | "resources/read") => {
                 let name = rialto::dialect::headers::encode(name).into_owned();
                 sending.header("mcp-name", &name)
             }

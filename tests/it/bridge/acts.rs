@@ -7,6 +7,7 @@ use rialto::dialect::Revision;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::jobs::JOB;
 use super::puppet::{CLOCK, LEVELS, META, Puppet, STATIC, Session, Sink, notice};
 
 /// One request at work.
@@ -41,7 +42,7 @@ enum Stop {
 }
 
 /// A question under its key.
-type Asked = (&'static str, &'static str, Value);
+pub type Asked = (&'static str, &'static str, Value);
 
 /// Numbers that a careless reader would spoil.
 pub const NUMBERS: &str = r#"{"price":1.50,"big":12345678901234567890123,"tiny":1e-400,"text":"\u00e9\/"}"#;
@@ -64,21 +65,21 @@ pub fn member<'r>(raw: &'r str, key: &str) -> Option<&'r str> {
     members.get(key).map(|value| value.get())
 }
 
-fn members(value: &Value) -> String {
+pub fn members(value: &Value) -> String {
     let text = value.to_string();
     text[1..text.len() - 1].to_owned()
 }
 
-fn said(text: &str) -> String {
+pub fn said(text: &str) -> String {
     members(&json!({ "content": [{ "type": "text", "text": text }] }))
 }
 
-fn failed(text: &str) -> String {
+pub fn failed(text: &str) -> String {
     members(&json!({ "content": [{ "type": "text", "text": text }], "isError": true }))
 }
 
 impl Cx<'_> {
-    fn is_per_request(&self) -> bool {
+    pub fn is_per_request(&self) -> bool {
         self.puppet.form.is_per_request()
     }
 
@@ -112,6 +113,9 @@ impl Cx<'_> {
             "subscriptions/listen" if !handshake => return self.listen().await,
             "tools/list" => members(&json!({ "tools": self.tools() })),
             "tools/call" => return self.call().await,
+            "tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" if self.puppet.has_tasks() => {
+                return self.job().await;
+            }
             "prompts/list" => {
                 let arguments = json!([{ "name": "name", "required": true }]);
                 members(&json!({ "prompts": [{ "name": "greet", "arguments": arguments }] }))
@@ -146,7 +150,7 @@ impl Cx<'_> {
     }
 
     /// A whole result.
-    fn done(&self, members: &str, meta: &str) -> String {
+    pub fn done(&self, members: &str, meta: &str) -> String {
         let joined =
             |parts: &[&str]| parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(",");
         let mut parts = vec![members];
@@ -177,6 +181,11 @@ impl Cx<'_> {
         if self.puppet.is_at_least(Revision::V2025_03_26) {
             able["completions"] = json!({});
         }
+        if self.is_per_request() {
+            able["extensions"] = json!({ format!("{META}tasks"): {} });
+        } else if self.puppet.has_tasks() {
+            able["tasks"] = json!({ "cancel": {}, "requests": { "tools": { "call": {} } } });
+        }
         able
     }
 
@@ -188,7 +197,7 @@ impl Cx<'_> {
             names.extend(["measure", "confirm", "both", "chain"]);
         }
         if self.puppet.is_at_least(Revision::V2025_11_25) {
-            names.push("visit");
+            names.extend(["visit", JOB]);
         }
         if self.puppet.form.revision == Revision::V2025_11_25 {
             names.push("gate");
@@ -216,6 +225,9 @@ impl Cx<'_> {
                 if self.is_per_request() {
                     tool["inputSchema"]["properties"]["a"]["x-mcp-header"] = json!("First");
                 }
+            }
+            if name == JOB && !self.is_per_request() {
+                tool["execution"] = json!({ "taskSupport": "required" });
             }
             if name == "measure" {
                 tool["outputSchema"] = json!({ "type": "object" });
@@ -262,6 +274,12 @@ impl Cx<'_> {
         let answers = if self.is_per_request() { self.puppet.retried(self.method, &self.params)? } else { Map::new() };
         if name == "echo" {
             return Ok(self.echo());
+        }
+        if name == JOB {
+            return self.begin_job().await;
+        }
+        if self.params.get("task").is_some() {
+            self.puppet.complain(format!("a task is asked for: {}", self.raw));
         }
         match self.tool(&name, &answers).await {
             Ok(members) => Ok(self.done(&members, "")),
@@ -427,12 +445,12 @@ impl Cx<'_> {
         }
     }
 
-    fn sampling(&self) -> Asked {
+    pub fn sampling(&self) -> Asked {
         let message = json!({ "role": "user", "content": { "type": "text", "text": "bridges" } });
         ("think", "sampling/createMessage", json!({ "messages": [message], "maxTokens": 100 }))
     }
 
-    fn form(&self) -> Asked {
+    pub fn form(&self) -> Asked {
         let name = json!({ "type": "string", "title": "Name" });
         let schema = json!({ "type": "object", "properties": { "name": name }, "required": ["name"] });
         let mut params = json!({ "message": "who?", "requestedSchema": schema });
@@ -511,7 +529,7 @@ impl Cx<'_> {
     }
 }
 
-fn confirmed(answer: &Value) -> String {
+pub fn confirmed(answer: &Value) -> String {
     let name = answer["content"]["name"].as_str().unwrap_or("nobody");
     format!("{} {name}", answer["action"].as_str().unwrap_or("nothing"))
 }

@@ -157,6 +157,17 @@ impl Client {
 
     /// A client of a group of a gateway, over HTTP.
     pub async fn over_http(form: Form, address: SocketAddr, group: &str, token: Option<&str>) -> Checked<Self> {
+        Self::able(form, address, group, token, capabilities(form.revision)).await
+    }
+
+    /// The same, and what it can do.
+    pub async fn able(
+        form: Form,
+        address: SocketAddr,
+        group: &str,
+        token: Option<&str>,
+        capabilities: Value,
+    ) -> Checked<Self> {
         if form.transport == Transport::Sse {
             let stream = Sending::to(address, "GET", &format!("/sse/{group}")).header("accept", "text/event-stream");
             let mut events = stream.go().await.events();
@@ -165,6 +176,7 @@ impl Client {
                 return Err(format!("the first event is {first:?}"));
             }
             let mut client = Self::new(form, Wire::Sse { address, endpoint: first.data });
+            client.capabilities = capabilities;
             let arrivals = client.arrivals.clone();
             let reading = tokio::spawn(async move {
                 while let Some(event) = events.next().await {
@@ -177,6 +189,7 @@ impl Client {
         }
         let token = token.map(ToOwned::to_owned);
         let mut client = Self::new(form, Wire::Http { address, path: format!("/mcp/{group}"), session: None, token });
+        client.capabilities = capabilities;
         if !form.is_per_request() {
             client.shake_hands().await?;
             client.listen_by_get().await?;
@@ -407,10 +420,13 @@ impl Client {
         if !self.form.is_per_request() {
             let strange = ["resultType", "ttlMs", "cacheScope", "inputRequests", "requestState"];
             let odd = strange.iter().any(|key| result.get(key).is_some());
-            return ensure(!odd && !meta.keys().any(|key| key.starts_with(META)), "of another era", message);
+            let related = format!("{META}related-task");
+            let foreign = |key: &String| key.starts_with(META) && !(self.knows_tasks() && *key == related);
+            return ensure(!odd && !meta.keys().any(foreign), "of another era", message);
         }
         let kind = result["resultType"].as_str();
-        ensure(matches!(kind, Some("complete" | "input_required")), "no kind of result", message)?;
+        let known = matches!(kind, Some("complete" | "input_required")) || self.knows_tasks() && kind == Some("task");
+        ensure(known, "no kind of result", message)?;
         let named = meta.get(&format!("{META}serverInfo")).is_some_and(|info| info["name"].is_string());
         ensure(named || meta.contains_key(&format!("{META}subscriptionId")), "no name of the server", message)?;
         ensure(!meta.contains_key("progressToken"), "of another hop", message)
@@ -507,6 +523,16 @@ impl Client {
                 _ => return Err(format!("something else came: {raw}")),
             }
         }
+    }
+
+    /// Whether it has said that it knows tasks; the word means nothing before the newest era.
+    fn knows_tasks(&self) -> bool {
+        self.capabilities["extensions"][format!("{META}tasks")].is_object()
+    }
+
+    /// Whether it heard something outside of its calls.
+    pub fn has_heard(&self, method: &str) -> bool {
+        self.heard.iter().any(|heard| heard["method"] == method)
     }
 
     pub fn forget(&mut self) {

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::acts::{Cx, Failed};
 use super::forms::{Form, Transport};
+use super::jobs::Jobs;
 
 /// Where messages go out.
 pub type Sink = mpsc::UnboundedSender<String>;
@@ -30,6 +31,9 @@ pub struct Puppet {
     pub release: Notify,
     /// Whether it asks for the roots as soon as it can.
     pub eager: AtomicBool,
+    pub jobs: Jobs,
+    /// It answers nobody any more.
+    pub dead: CancellationToken,
 }
 
 #[derive(Default)]
@@ -159,6 +163,8 @@ impl Puppet {
             memory: Mutex::default(),
             release: Notify::new(),
             eager: AtomicBool::new(false),
+            jobs: Jobs::default(),
+            dead: CancellationToken::new(),
         })
     }
 
@@ -173,6 +179,10 @@ impl Puppet {
     /// What it had to complain of since it was last asked.
     pub fn complaints(&self) -> Vec<String> {
         std::mem::take(&mut self.complaints.lock().unwrap())
+    }
+
+    pub fn die(&self) {
+        self.dead.cancel();
     }
 
     pub fn is_at_least(&self, revision: Revision) -> bool {
@@ -463,6 +473,9 @@ impl Puppet {
             "notifications/cancelled" if handshake || self.form.transport == Transport::Stdio => {
                 let live = session.live();
                 let id = params["requestId"].to_string();
+                if handshake && self.jobs.has(session, &params["requestId"]) {
+                    self.complain(format!("a task is not cancelled this way: {raw}"));
+                }
                 match live.running.get(&id) {
                     Some(cancel) => cancel.cancel(),
                     None if live.ids.contains(&id) => {}

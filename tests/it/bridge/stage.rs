@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use base64::Engine;
 use bytes::Bytes;
 use http::{HeaderMap, Method as Verb, Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -49,8 +50,10 @@ impl Stage {
         let port = listener.local_addr().unwrap().port();
         let target = match form.transport {
             Transport::Stdio => {
-                // A child whose input and output are a connection to us.
-                let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; cat <&3 & cat >&3; kill $!");
+                // A child whose input and output are a connection to us, and that ends with either.
+                let script = format!(
+                    "exec 3<>/dev/tcp/127.0.0.1/{port} 4<&0; cat <&3 & r=$!; cat <&4 >&3 & w=$!; wait -n; kill $r $w"
+                );
                 Target::command("bash", ["-c", &script])
             }
             Transport::Http => Target::url(&format!("http://127.0.0.1:{port}/mcp")).unwrap(),
@@ -93,7 +96,12 @@ impl House {
             }
         });
         let mut lines = BufReader::new(read).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
+        loop {
+            let line = tokio::select! {
+                line = lines.next_line() => line,
+                () = self.puppet.dead.cancelled() => break,
+            };
+            let Ok(Some(line)) = line else { break };
             self.puppet.take(&session, &line, &out);
         }
         session.end();
@@ -108,10 +116,19 @@ impl House {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
                 let body = String::from_utf8_lossy(&body).into_owned();
-                let response = match house.puppet.form.transport {
-                    Transport::Sse => house.two_ends(&parts.method, &parts.uri, &parts.headers, &body),
-                    _ if house.puppet.form.is_per_request() => house.alone(&parts.method, &parts.headers, &body).await,
-                    _ => house.in_session(&parts.method, &parts.headers, &body).await,
+                let respond = async {
+                    match house.puppet.form.transport {
+                        Transport::Sse => house.two_ends(&parts.method, &parts.uri, &parts.headers, &body),
+                        _ if house.puppet.form.is_per_request() => {
+                            house.alone(&parts.method, &parts.headers, &body).await
+                        }
+                        _ => house.in_session(&parts.method, &parts.headers, &body).await,
+                    }
+                };
+                let response = tokio::select! {
+                    biased;
+                    () = house.puppet.dead.cancelled() => plain(503, "gone"),
+                    response = respond => response,
                 };
                 Ok::<_, Infallible>(response)
             }
@@ -248,9 +265,11 @@ impl House {
         let name = match method {
             "tools/call" | "prompts/get" => params["name"].as_str(),
             "resources/read" => params["uri"].as_str(),
+            method if method.starts_with("tasks/") => params["taskId"].as_str(),
             _ => None,
         };
-        self.complain_unless(header("mcp-name").as_deref() == name, "another name", body);
+        let named = header("mcp-name").map(|name| decoded(&name));
+        self.complain_unless(named.as_deref() == name, "another name", body);
         let mirrored = params["arguments"].get("a").filter(|_| name == Some("add")).map(Value::to_string);
         self.complain_unless(header("mcp-param-first") == mirrored, "an argument is not mirrored", body);
         self.complain_unless(!headers.contains_key("mcp-session-id"), "a session", body);
@@ -293,6 +312,13 @@ impl House {
     fn primed(&self) -> Option<String> {
         (self.puppet.form.revision == Revision::V2025_11_25).then(|| "id: 0\ndata:\n\n".to_owned())
     }
+}
+
+/// A header as it is meant: what is not plain text is in Base64.
+fn decoded(value: &str) -> String {
+    let encoded = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
+    let bytes = encoded.and_then(|encoded| base64::engine::general_purpose::STANDARD.decode(encoded).ok());
+    bytes.map_or(value.to_owned(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn says(headers: &HeaderMap, name: &str, word: &str) -> bool {
