@@ -12,7 +12,9 @@ use crate::gateway::Gateway;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 
-pub use status::{Configuration, GroupStatus, ListCounts, SessionStatus, Status, UpstreamStatus, seconds};
+pub use status::{
+    Configuration, FacingStatus, GroupStatus, ListCounts, MeetingStatus, SessionStatus, Status, UpstreamStatus, seconds,
+};
 
 /// What a gateway tells of itself.
 #[derive(Debug)]

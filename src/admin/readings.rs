@@ -32,6 +32,17 @@ impl Admin {
             };
             upstreams.iter().map(one).collect::<Vec<_>>()
         };
+        let mut met = Vec::new();
+        for upstream in &upstreams {
+            for meeting in upstream.meetings() {
+                let labels = vec![
+                    ("upstream", upstream.name().to_string()),
+                    ("client", meeting.client.to_string()),
+                    ("server", meeting.server.to_string()),
+                ];
+                met.push((labels, i64::try_from(meeting.calls).unwrap_or(i64::MAX)));
+            }
+        }
         let reading = |name, help, values| Reading { name, help, values };
         let plain = |count: usize| vec![(Vec::new(), whole(count))];
         let readings = vec![
@@ -50,6 +61,7 @@ impl Admin {
                 "How often an upstream was connected",
                 each(&|upstream| usize::try_from(upstream.state().health.connects).unwrap_or(usize::MAX)),
             ),
+            reading("upstream_revisions", "Calls passed on, by the revisions of both sides", met),
         ];
         self.gateway.metrics().render(readings).unwrap_or_default()
     }

@@ -5,7 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::Admin;
-use crate::upstream::{self, List, Upstream};
+use crate::dialect::{Revision, translation};
+use crate::gateway::Member;
+use crate::upstream::{self, List, Meeting, Upstream};
 
 /// Everything that a gateway holds, at one moment. Times are seconds since 1970.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -104,6 +106,22 @@ pub struct UpstreamStatus {
     pub lent: usize,
     /// Calls that use it.
     pub calls: usize,
+    /// Calls that were passed on to it, by the revisions of both sides.
+    #[serde(default)]
+    pub clients: Vec<MeetingStatus>,
+}
+
+/// Calls of clients of one revision to an upstream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeetingStatus {
+    /// The clients' revision.
+    pub client: String,
+    /// The one that the upstream spoke.
+    pub server: String,
+    /// How many calls were passed on since the start.
+    pub calls: u64,
+    /// What was translated between them; see the page about bridging.
+    pub translated: Vec<String>,
 }
 
 /// Sessions that are alike.
@@ -117,6 +135,20 @@ pub struct SessionStatus {
     pub revision: Option<String>,
     /// How many there are.
     pub count: usize,
+    /// The upstreams of their group, and what is translated for each.
+    #[serde(default)]
+    pub upstreams: Vec<FacingStatus>,
+}
+
+/// An upstream as sessions of one revision have to do with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FacingStatus {
+    /// The upstream's name.
+    pub upstream: String,
+    /// The revision that it speaks, once that is known.
+    pub revision: Option<String>,
+    /// What is translated, once the revisions of both sides are known; see the page about bridging.
+    pub translated: Vec<String>,
 }
 
 impl Admin {
@@ -134,6 +166,7 @@ impl Admin {
                 .alike
                 .into_iter()
                 .map(|((group, transport, revision), count)| SessionStatus {
+                    upstreams: self.facing(&group, revision),
                     group: group.to_string(),
                     transport: transport.to_owned(),
                     revision: revision.map(|revision| revision.to_string()),
@@ -147,6 +180,20 @@ impl Admin {
             held: self.gateway.held(),
             children: upstream::children(),
         }
+    }
+
+    /// The upstreams of a group, as a client of that revision has to do with them.
+    fn facing(&self, group: &str, client: Option<Revision>) -> Vec<FacingStatus> {
+        let Some(group) = self.gateway.group(Some(group)) else { return Vec::new() };
+        let one = |member: &Member| {
+            let server = member.upstream.state().revision;
+            FacingStatus {
+                upstream: member.upstream.name().to_string(),
+                revision: server.map(|server| server.to_string()),
+                translated: client.zip(server).map(translated).unwrap_or_default(),
+            }
+        };
+        group.view().members.iter().map(one).collect()
     }
 
     fn groups(&self) -> Vec<GroupStatus> {
@@ -179,7 +226,22 @@ fn of_upstream(upstream: &Upstream) -> UpstreamStatus {
         troubles: state.troubles.iter().map(|(list, why)| format!("{list}: {why}")).collect(),
         lent: upstream.lent(),
         calls: upstream.running(),
+        clients: upstream.meetings().into_iter().map(of_meeting).collect(),
     }
+}
+
+fn of_meeting(meeting: Meeting) -> MeetingStatus {
+    let Meeting { client, server, calls } = meeting;
+    MeetingStatus {
+        client: client.to_string(),
+        server: server.to_string(),
+        calls,
+        translated: translated((client, server)),
+    }
+}
+
+fn translated((client, server): (Revision, Revision)) -> Vec<String> {
+    translation(client, server).into_iter().map(str::to_owned).collect()
 }
 
 fn counts(count: impl Fn(List) -> usize) -> ListCounts {

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use clap::{Args, Subcommand};
 
 use super::arguments;
+use super::probe;
 use super::show;
 use super::target::Reach;
 use crate::client::{Client, Wishes};
@@ -39,9 +39,9 @@ pub(super) enum ClientCommand {
 pub(super) struct Plain {
     /// The URL of a server, unless a command follows --, and what else the command takes.
     #[arg(value_name = "URL [WORD]")]
-    words: Vec<String>,
+    pub(super) words: Vec<String>,
     #[command(flatten)]
-    reach: Reach,
+    pub(super) reach: Reach,
 }
 
 /// A target, a name and arguments.
@@ -73,7 +73,7 @@ const INTERRUPTED: u8 = 130;
 pub(super) async fn run(command: ClientCommand) -> ExitCode {
     let running = async {
         match command {
-            ClientCommand::Probe(plain) => probe(plain).await,
+            ClientCommand::Probe(plain) => probe::run(plain).await,
             ClientCommand::Tools(plain) => tools(plain).await,
             ClientCommand::Call(call) => self::call(call).await,
             ClientCommand::Resources(plain) => resources(plain).await,
@@ -112,77 +112,6 @@ async fn with<T>(client: Client, act: impl AsyncFnOnce(&Client) -> Result<T>) ->
 /// The exit code of what was done, or that of an interrupt.
 fn code(done: Option<ExitCode>) -> ExitCode {
     done.unwrap_or_else(|| ExitCode::from(INTERRUPTED))
-}
-
-async fn probe(mut plain: Plain) -> Result<ExitCode> {
-    let target = plain.reach.target(&mut plain.words)?;
-    let (client, _) = plain.reach.connect(&target).await?;
-    let begun = Instant::now();
-    let pinged = client.ping().await;
-    let round_trip = begun.elapsed();
-    let found = client.found().clone();
-    let server = client.server().clone();
-    let session = client.session_id();
-    let mut oddities = found.oddities.clone();
-    if let Err(error) = &pinged {
-        oddities.push(format!("it does not answer `ping`: {error}"));
-    }
-    let measured = matches!(pinged, Ok(Some(())));
-    if plain.reach.json {
-        let empty = Raw::empty();
-        let mut shown = empty.edit();
-        let measured_ms = measured.then_some(round_trip.as_secs_f64() * 1000.0);
-        for (key, value) in [
-            ("target", Raw::of(&target.to_string())),
-            ("transport", Raw::of(found.transport)),
-            ("revision", Raw::of(&client.revision().to_string())),
-            ("offered", Raw::of(client.offered())),
-            ("why", Raw::of(&found.why)),
-            ("session", Raw::of(&session.is_some())),
-            ("server", server.info.clone()),
-            ("capabilities", server.capabilities.clone()),
-            ("instructions", server.instructions.clone().unwrap_or(Raw::constant("null"))),
-            ("connectMs", Raw::of(&(found.took.as_secs_f64() * 1000.0))),
-            ("roundTripMs", Raw::of(&measured_ms)),
-            ("oddities", Raw::of(&oddities)),
-        ] {
-            shown = shown.set(key, value);
-        }
-        show::line(&shown.finish().to_string());
-    } else {
-        let mut rows = vec![
-            vec![
-                "server".to_owned(),
-                format!("{} {}", show::text(&server.info, "name"), show::text(&server.info, "version")),
-            ],
-            vec!["transport".to_owned(), found.transport.to_owned()],
-            vec!["revision".to_owned(), format!("{}, because {}", client.revision(), found.why)],
-            vec!["offered".to_owned(), client.offered().join(", ")],
-            vec![
-                "session".to_owned(),
-                session.map_or_else(|| "none".to_owned(), |_| "kept, by Mcp-Session-Id".to_owned()),
-            ],
-            vec![
-                "capabilities".to_owned(),
-                server
-                    .capabilities
-                    .entries()
-                    .map(|(key, value)| format!("{key} {value}"))
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            ],
-            vec!["connected in".to_owned(), format!("{:.1} ms", found.took.as_secs_f64() * 1000.0)],
-        ];
-        if measured {
-            rows.push(vec!["round trip".to_owned(), format!("{:.1} ms", round_trip.as_secs_f64() * 1000.0)]);
-        }
-        rows.extend(oddities.iter().map(|oddity| vec!["note".to_owned(), oddity.clone()]));
-        for row in rows {
-            show::line(&format!("{:<14}{}", row[0], show::plain(&row[1])));
-        }
-    }
-    client.close().await;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn print_list(json: bool, name: &str, items: &[Raw], table: impl FnOnce() -> String) {

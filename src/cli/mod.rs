@@ -3,6 +3,7 @@
 mod arguments;
 mod check;
 mod client;
+mod probe;
 mod serve;
 mod show;
 mod status;

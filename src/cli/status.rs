@@ -4,9 +4,9 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use comfy_table::{Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 
-use crate::admin::{ListCounts, Status, seconds};
+use crate::admin::{ListCounts, SessionStatus, Status, seconds};
 use crate::error::{Error, Kind, Result};
 use crate::upstream::{Settings, Target, fetch};
 
@@ -87,7 +87,7 @@ fn shown(status: &Status) -> String {
         row.extend(counted(&group.lists));
         groups.add_row(row);
     }
-    out.push_str(&format!("{groups}\n\n"));
+    out.push_str(&format!("{}\n\n", groups.trim_fmt()));
     let mut upstreams =
         table(&["upstream", "state", "since", "transport", "revision", "tools", "lent", "calls", "why"]);
     for upstream in &status.upstreams {
@@ -105,24 +105,57 @@ fn shown(status: &Status) -> String {
             why.join("; "),
         ]);
     }
-    out.push_str(&format!("{upstreams}\n"));
+    out.push_str(&format!("{}\n", upstreams.trim_fmt()));
     for collision in status.groups.iter().flat_map(|group| &group.collisions) {
         out.push_str(&format!("{collision}\n"));
     }
     if !status.sessions.is_empty() {
-        let mut sessions = table(&["sessions", "group", "transport", "revision"]);
-        for alike in &status.sessions {
-            let revision = alike.revision.clone().unwrap_or_default();
-            sessions.add_row(vec![alike.count.to_string(), alike.group.clone(), alike.transport.clone(), revision]);
-        }
-        out.push_str(&format!("\n{sessions}\n"));
+        out.push_str(&format!("\n{}\n", sessions_table(&status.sessions).trim_fmt()));
+    }
+    let met = status.upstreams.iter().flat_map(|upstream| upstream.clients.iter().map(|met| (&upstream.name, met)));
+    let mut calls = table(&["upstream", "client", "server", "calls", "translated"]);
+    for (upstream, met) in met {
+        let words = words(&met.translated);
+        calls.add_row(vec![upstream.clone(), met.client.clone(), met.server.clone(), met.calls.to_string(), words]);
+    }
+    if !calls.is_empty() {
+        out.push_str(&format!("\n{}\n", calls.trim_fmt()));
     }
     out
 }
 
+/// A row for each kind of session and each upstream that it has to do with.
+fn sessions_table(sessions: &[SessionStatus]) -> Table {
+    let mut shown = table(&["sessions", "group", "transport", "client", "upstream", "server", "translated"]);
+    for alike in sessions {
+        let client = alike.revision.clone().unwrap_or_default();
+        let mut heads = vec![alike.count.to_string(), alike.group.clone(), alike.transport.clone(), client];
+        for facing in &alike.upstreams {
+            let known = alike.revision.is_some() && facing.revision.is_some();
+            heads.push(facing.upstream.clone());
+            heads.push(facing.revision.clone().unwrap_or_default());
+            heads.push(if known { words(&facing.translated) } else { String::new() });
+            shown.add_row(std::mem::replace(&mut heads, vec![String::new(); 4]));
+        }
+        if alike.upstreams.is_empty() {
+            shown.add_row(heads);
+        }
+    }
+    shown
+}
+
+/// What is translated, for people.
+fn words(translated: &[String]) -> String {
+    match translated {
+        [] => "nothing".to_owned(),
+        some => some.join(", "),
+    }
+}
+
 fn table(heads: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(heads.to_vec());
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header(heads.to_vec());
     table
 }
 

@@ -12,10 +12,13 @@ pub mod outgoing;
 mod project;
 pub mod questions;
 pub mod tasks;
+mod translation;
 
 use std::fmt;
 
 use crate::protocol::Method;
+
+pub use translation::translation;
 
 /// A dated version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,6 +77,8 @@ pub struct Facts {
     pub icons: bool,
     /// Tools say whether they may run as tasks.
     pub tool_tasks: bool,
+    /// Servers may ask people to fill in a form.
+    pub elicitation: bool,
     /// Questions may send people to an address, give choices titles, and sample with tools.
     pub rich_questions: bool,
     /// Structured content and output schemas may be of any type, not objects only.
@@ -100,6 +105,7 @@ pub const FACTS: [Facts; 5] = [
         resource_links: false,
         icons: false,
         tool_tasks: false,
+        elicitation: false,
         rich_questions: false,
         any_structured: false,
         resource_not_found: -32002,
@@ -120,6 +126,7 @@ pub const FACTS: [Facts; 5] = [
         resource_links: false,
         icons: false,
         tool_tasks: false,
+        elicitation: false,
         rich_questions: false,
         any_structured: false,
         resource_not_found: -32002,
@@ -140,6 +147,7 @@ pub const FACTS: [Facts; 5] = [
         resource_links: true,
         icons: false,
         tool_tasks: false,
+        elicitation: true,
         rich_questions: false,
         any_structured: false,
         resource_not_found: -32002,
@@ -160,6 +168,7 @@ pub const FACTS: [Facts; 5] = [
         resource_links: true,
         icons: true,
         tool_tasks: true,
+        elicitation: true,
         rich_questions: true,
         any_structured: false,
         resource_not_found: -32002,
@@ -180,6 +189,7 @@ pub const FACTS: [Facts; 5] = [
         resource_links: true,
         icons: true,
         tool_tasks: false,
+        elicitation: true,
         rich_questions: true,
         any_structured: true,
         resource_not_found: -32602,

@@ -43,6 +43,9 @@ enum Phase {
 pub(super) fn call(group: &Arc<Group>, call: Call, member: &Member) -> Replies {
     let mut forward = Forward::new(group, call, member, None);
     if let Some(mut replies) = member.upstream.answer(&forward.call) {
+        if let Some(revision) = member.state.revision {
+            member.upstream.met(forward.call.client.revision, revision);
+        }
         if let Some(answer) = replies.take_ready() {
             forward.phase = Phase::Done;
             return forward.answer(answer).into();
@@ -107,6 +110,7 @@ impl Forward {
                     match upstream.borrow(&call, outlet).await {
                         Ok(borrowed) => {
                             let connection = borrowed.connection();
+                            upstream.met(call.client.revision, connection.revision());
                             let replies =
                                 if self.as_task { connection.call_as_task(call) } else { connection.call(call) };
                             self.phase = Phase::Running(replies, Some(borrowed));

@@ -1,8 +1,10 @@
 //! `subscriptions/listen`: a call that stays open and tells of changes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::group::Group;
@@ -12,7 +14,7 @@ use crate::dialect::lift::method_not_found;
 use crate::dialect::lower;
 use crate::exchange::{Answer, Call, Change, Replier, Replies};
 use crate::protocol::method::Family;
-use crate::protocol::{ErrorObject, Notification, Raw};
+use crate::protocol::{ErrorObject, Raw};
 use crate::upstream::Watch;
 
 /// Which changes one listener hears of.
@@ -24,6 +26,9 @@ struct Wishes {
     updates: Vec<Arc<str>>,
 }
 
+/// How long upstreams may take to say what they tell of.
+const ANSWERED: Duration = Duration::from_secs(2);
+
 /// One listener at work.
 struct Listener {
     wishes: Wishes,
@@ -32,7 +37,7 @@ struct Listener {
     closing: CancellationToken,
     replier: Replier,
     /// Upstreams tell of the resources as long as these are held.
-    _watches: Vec<Watch>,
+    watches: Vec<(Arc<str>, Watch)>,
 }
 
 impl Group {
@@ -49,11 +54,10 @@ impl Group {
         let changes = self.changes();
         let (wishes, watches) = asked.granted(view);
         let subscription = call.id.to_raw();
-        let acknowledgement = lower::acknowledgement(&subscription, wishes.to_raw());
         let (replier, replies) = Replies::channel();
         let closing = self.ended().clone();
-        let listener = Listener { wishes, subscription, changes, closing, replier, _watches: watches };
-        tokio::spawn(listener.run(acknowledgement));
+        let listener = Listener { wishes, subscription, changes, closing, replier, watches };
+        tokio::spawn(listener.run());
         replies
     }
 }
@@ -82,22 +86,22 @@ impl Wishes {
         })
     }
 
-    /// What of it the group can do, and what has to be held so that it does.
-    fn granted(self, view: &View) -> (Self, Vec<Watch>) {
+    /// What of it the group can do, but for resources, whose upstreams have to be asked: what has to be held
+    /// so that they are.
+    fn granted(self, view: &View) -> (Self, Vec<(Arc<str>, Watch)>) {
         let mut watches = Vec::new();
-        let mut updates = Vec::new();
         for uri in self.updates {
             let Some((member, own)) = view.by_uri(&uri).filter(|(member, _)| member.state.offers_updates()) else {
                 continue;
             };
-            watches.push(member.upstream.want(own));
-            updates.push(uri);
+            let watch = member.upstream.want(own);
+            watches.push((uri, watch));
         }
         let wishes = Self {
             tools: self.tools && view.lists_change(Family::Tools),
             prompts: self.prompts && view.lists_change(Family::Prompts),
             resources: self.resources && view.lists_change(Family::Resources),
-            updates,
+            updates: Vec::new(),
         };
         (wishes, watches)
     }
@@ -138,8 +142,27 @@ impl Wishes {
 }
 
 impl Listener {
+    /// Waits until every upstream has said whether it tells of what is wanted of it, but not for long: who has not
+    /// answered by then is left out, as an acknowledgement cannot be amended.
+    async fn ask(&mut self) {
+        let deadline = Instant::now() + ANSWERED;
+        for (uri, watch) in std::mem::take(&mut self.watches) {
+            let granted = tokio::select! {
+                () = self.replier.abandoned() => return,
+                () = self.closing.cancelled() => return,
+                granted = tokio::time::timeout_at(deadline, watch.is_granted()) => granted.unwrap_or(false),
+            };
+            if granted {
+                self.wishes.updates.push(Arc::clone(&uri));
+                self.watches.push((uri, watch));
+            }
+        }
+    }
+
     /// Only this task waits for its reader; who reads too slowly is told of everything at once.
-    async fn run(mut self, acknowledgement: Notification) {
+    async fn run(mut self) {
+        self.ask().await;
+        let acknowledgement = lower::acknowledgement(&self.subscription, self.wishes.to_raw());
         if !self.replier.notice(acknowledgement).await {
             return;
         }

@@ -123,7 +123,7 @@ impl Visit<'_> {
         }
         let events = store.read(&key).await?;
         cluster.note_home(&key, None);
-        let session = self.inbound.sessions.adopt(id, record, events).map_err(|_| Problem::SessionsFull)?;
+        let session = self.inbound.sessions.adopt(id, &record, events).map_err(|_| Problem::SessionsFull)?;
         cluster.took_over();
         tracing::info!(session = %id, from = owner.map(|owner| owner.to_string()), "a session was taken over");
         self.inbound.subscribe_again(&session, &self.group, &self.caller);

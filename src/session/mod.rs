@@ -340,18 +340,41 @@ impl Session {
         if stream == Stream::Nowhere {
             return; // dropping the question says that no answer will come
         }
-        let message = self.enter(stream, call.serial, question);
+        let message = call.session.enter(stream, call.serial, question);
         self.deliver(stream, message).await;
     }
 
-    /// Enters a question into the books, and gives it an id.
-    fn enter(&self, stream: Stream, call: u64, question: Question) -> Bytes {
-        let Question { method, params, answer } = question;
+    /// Enters a question into the books, and gives it an id. One that is taken back before it is answered is taken
+    /// back from the client at once.
+    fn enter(self: &Arc<Self>, stream: Stream, call: u64, question: Question) -> Bytes {
+        let Question { method, params, answer: mut asker } = question;
+        let (answer, answered) = oneshot::channel();
         let mut live = self.lock();
         live.last_question += 1;
         let id = live.last_question;
         live.questions.push(Asked { id, call, stream, answer });
+        drop(live);
+        let session = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::select! {
+                // An answer that will not come drops whoever asked, and that says so.
+                outcome = answered => if let Ok(outcome) = outcome {
+                    // Whoever asked may have gone; then nobody wants the answer.
+                    let _ = asker.send(outcome);
+                },
+                () = asker.closed() => session.withdraw(id),
+            }
+        });
         Request::new(id.into(), method, params).encode()
+    }
+
+    /// Nobody wants the answer to a question any more.
+    fn withdraw(&self, id: i64) {
+        let mut live = self.lock();
+        let Some(at) = live.questions.iter().position(|asked| asked.id == id) else { return };
+        let asked = live.questions.swap_remove(at);
+        drop(live);
+        self.send(asked.stream, Notification::cancelled(&id.into()).encode());
     }
 
     /// The client answers a question; false when there is none of that id.
@@ -431,8 +454,7 @@ impl Audience for Session {
 
     fn ask(self: Arc<Self>, question: Question) {
         let stream = {
-            let mut live = self.lock();
-            live.questions.retain(|asked| !asked.answer.is_closed());
+            let live = self.lock();
             if live.closed || live.questions.len() >= QUESTIONS {
                 return; // dropping the question says that no answer will come
             }
@@ -464,6 +486,25 @@ impl Audience for Session {
 
     fn shelf(&self) -> &Shelf {
         &self.shelf
+    }
+
+    fn remembered(&self, upstream: &str) -> Option<Bytes> {
+        self.lock().keeping.as_ref().and_then(|keeping| keeping.upstreams.get(upstream).cloned())
+    }
+
+    fn remember(&self, upstream: &str, what: Option<Bytes>) {
+        self.change(|live| {
+            if let Some(keeping) = &mut live.keeping {
+                match what {
+                    Some(what) => drop(keeping.upstreams.insert(upstream.to_owned(), what)),
+                    None => drop(keeping.upstreams.remove(upstream)),
+                }
+            }
+        });
+    }
+
+    fn has_moved(&self) -> bool {
+        self.is_elsewhere()
     }
 }
 

@@ -158,7 +158,7 @@ impl Sessions {
     ///
     /// # Errors
     /// When there are too many, or nobody can go on with it.
-    pub fn adopt(&self, id: SessionId, record: Record, events: Vec<KeptEvent>) -> Result<Arc<Session>, Full> {
+    pub fn adopt(&self, id: SessionId, record: &Record, events: Vec<KeptEvent>) -> Result<Arc<Session>, Full> {
         let (Some(keeper), Some(client), Some(streams)) = (&self.keeper, record.client(), &record.streams) else {
             return Err(Full);
         };

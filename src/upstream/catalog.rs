@@ -1,7 +1,7 @@
 //! Looks after what is known of an upstream: its lists are read once and again when they change, on
 //! one connection that is kept for it. Nobody who asks for a list waits for this.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,14 +36,18 @@ struct Duty {
     connection: Arc<Connection>,
     /// The lists that have to be read, and when.
     due: Vec<(List, Instant)>,
-    /// The resources that this connection is subscribed to.
+    /// The resources that this connection has asked to hear of.
     subscribed: BTreeSet<Arc<str>>,
+    /// Which of them the upstream tells of, as far as it has answered.
+    granted: BTreeMap<Arc<str>, bool>,
     /// The call that tells of changes, in the per-request era.
     listening: Option<Replies>,
     /// The one before, until the new one is acknowledged: nothing is missed in between.
     former: Option<Replies>,
     /// When that has to be made again.
     listen_at: Option<Instant>,
+    /// From when on it is news that a list is another, even if it looks the same.
+    news_from: Option<Instant>,
     /// How often changes of lists were told and not passed on yet.
     announced: [u64; List::ALL.len()],
     /// How often in a row it ended without having told anything.
@@ -54,6 +58,9 @@ struct Duty {
 
 /// How long to wait for more changes before a list is read again.
 const DEBOUNCE: Duration = Duration::from_millis(100);
+/// How long after the first reading it is no news that a list is another, unless it turns out to be: many servers say
+/// so as they begin, and nobody can tell whether that is in what was read.
+const BEGINNING: Duration = Duration::from_millis(250);
 /// How long after a failure a list is read again.
 const AGAIN: Duration = Duration::from_secs(10);
 /// The least time between two readings that nobody asked for.
@@ -79,7 +86,10 @@ impl Catalog {
             self.note_health();
             let connection = self.connections.borrow_and_update().clone();
             match connection {
-                Some(connection) => self.attend(connection).await,
+                Some(connection) => {
+                    self.attend(connection).await;
+                    self.shared.answered(BTreeMap::new());
+                }
                 None => self.miss().await,
             }
             if self.connections.has_changed().is_err() {
@@ -149,9 +159,11 @@ impl Catalog {
             connection,
             due: Vec::new(),
             subscribed: BTreeSet::new(),
+            granted: BTreeMap::new(),
             listening: None,
             former: None,
             listen_at: None,
+            news_from: None,
             announced: Default::default(),
             ends: 0,
             deaf: false,
@@ -170,7 +182,13 @@ impl Catalog {
         for list in List::ALL.into_iter().filter(|list| !offered(list)) {
             self.shared.change(|state| state.lists[list as usize] = None);
         }
+        // What was said to change before the lists are read is in them.
+        while let Ok(heard) = self.heard.try_recv() {
+            self.hear(&mut duty, heard);
+        }
+        duty.due.retain(|(_, at)| *at > Instant::now() + DEBOUNCE);
         self.read(&mut duty, List::ALL.into_iter().filter(offered)).await;
+        duty.news_from = Some(Instant::now() + BEGINNING);
         self.shared.change(|state| state.settled = true);
         self.note_health();
         self.subscribe(&mut duty).await;
@@ -304,25 +322,35 @@ impl Catalog {
         }
         let connection = Arc::clone(&duty.connection);
         for uri in duty.subscribed.difference(&wanted) {
-            self.ask(&connection, Method::Unsubscribe, uri).await;
+            // What was refused need not be ended.
+            if duty.granted.remove(uri) != Some(false) {
+                self.ask(&connection, Method::Unsubscribe, uri).await;
+            }
         }
+        self.shared.answered(duty.granted.clone());
         for uri in wanted.difference(&duty.subscribed) {
-            self.ask(&connection, Method::Subscribe, uri).await;
+            let granted = self.ask(&connection, Method::Subscribe, uri).await;
+            duty.granted.insert(Arc::clone(uri), granted);
+            self.shared.answered(duty.granted.clone());
         }
         duty.subscribed = wanted;
     }
 
-    async fn ask(&self, connection: &Arc<Connection>, method: Method, uri: &str) {
+    /// Asks for a change of a subscription; true when it was made.
+    async fn ask(&self, connection: &Arc<Connection>, method: Method, uri: &str) -> bool {
         let asked = connection.request(method.clone(), Some(Raw::of(&json!({ "uri": uri })))).await;
-        if let Err(error) = asked {
+        if let Err(error) = &asked {
             tracing::debug!(upstream = %self.spec.name, %method, %error, "a subscription was not changed");
         }
+        asked.is_ok()
     }
 
     /// Makes the call that tells of changes, with everything that is wanted now.
     fn listen(&self, duty: &mut Duty) {
         let wanted = self.shared.wanted();
         duty.subscribed = wanted.iter().cloned().collect();
+        duty.granted.retain(|uri, _| duty.subscribed.contains(uri));
+        self.shared.answered(duty.granted.clone());
         let mut asked = serde_json::Map::new();
         let state = self.shared.state();
         for (list, member) in [
@@ -355,6 +383,8 @@ impl Catalog {
                 duty.ends = 0;
                 if notification.notice == Notice::Acknowledged {
                     duty.former = None;
+                    duty.grant(granted_by(&notification).as_deref());
+                    self.shared.answered(duty.granted.clone());
                 }
                 self.notice(duty, &notification);
             }
@@ -366,6 +396,8 @@ impl Catalog {
                     Err(error) if !error.is_unavailable() => {
                         tracing::info!(upstream = %self.spec.name, error = error.message(), "it does not tell of changes");
                         duty.deaf = true;
+                        duty.grant(Some(&[]));
+                        self.shared.answered(duty.granted.clone());
                     }
                     _ => duty.listen_at = Some(Instant::now() + LISTEN_AGAIN * duty.ends.min(LONGEST_LISTEN)),
                 }
@@ -382,12 +414,25 @@ impl Catalog {
     }
 }
 
+/// The resources that an acknowledgement names; nothing when it does not say what it acknowledges.
+fn granted_by(acknowledged: &Notification) -> Option<Vec<String>> {
+    let told = acknowledged.params.as_ref()?.get("notifications")?;
+    Some(told.get("resourceSubscriptions").and_then(|uris| uris.read().ok()).unwrap_or_default())
+}
+
 impl Duty {
+    /// The upstream tells of these resources and of no others; of all where it does not say.
+    fn grant(&mut self, told: Option<&[String]>) {
+        let is_told = |uri: &Arc<str>| told.is_none_or(|told| told.iter().any(|told| **told == **uri));
+        self.granted = self.subscribed.iter().map(|uri| (Arc::clone(uri), is_told(uri))).collect();
+    }
+
     /// Lists are others now, as the upstream says.
     fn announce(&mut self, lists: &[List]) {
+        let now = Instant::now();
         for list in lists {
-            self.schedule(*list, Instant::now() + DEBOUNCE);
-            self.announced[*list as usize] += 1;
+            self.schedule(*list, now + DEBOUNCE);
+            self.announced[*list as usize] += u64::from(self.news_from.is_some_and(|from| from <= now));
         }
     }
 

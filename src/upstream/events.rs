@@ -2,24 +2,28 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::Incoming as HttpBody;
 
 use crate::error::{Error, Kind, Result};
-use crate::protocol::Message;
 use crate::protocol::sse::{Decoder, Event};
+use crate::protocol::{Incoming, Invalid, Message};
+
+/// How many messages a batch may hold.
+const MOST_IN_A_BATCH: usize = 1000;
 
 /// Reads events from a body.
 #[derive(Debug)]
 pub(super) struct EventReader {
-    body: Incoming,
+    body: HttpBody,
     decoder: Decoder,
     ready: VecDeque<Event>,
     limit: usize,
 }
 
 impl EventReader {
-    pub(super) fn new(body: Incoming, limit: usize) -> Self {
+    pub(super) fn new(body: HttpBody, limit: usize) -> Self {
         Self { body, decoder: Decoder::new(limit), ready: VecDeque::new(), limit }
     }
 
@@ -43,16 +47,32 @@ impl EventReader {
     }
 }
 
-/// The message that an event carries; nothing when it carries none.
-pub(super) fn parsed(event: Event) -> Option<Message> {
+/// The messages that an event carries: none, one, or those of a batch.
+pub(super) fn parsed(event: Event) -> Vec<Message> {
     if event.data.is_empty() {
-        return None;
+        return Vec::new();
     }
-    match Message::parse(&event.data.into()) {
-        Ok(message) => Some(message),
+    match messages(&event.data.into()) {
+        Ok(messages) => messages,
         Err(invalid) => {
             tracing::warn!(why = %invalid.why, "an event is no message; it was skipped");
-            None
+            Vec::new()
+        }
+    }
+}
+
+/// The messages in a text: one, or those of a batch as far as they are messages. A server that sends a batch where
+/// its revision has none is understood all the same.
+pub(super) fn messages(text: &Bytes) -> std::result::Result<Vec<Message>, Invalid> {
+    match Incoming::parse(text, MOST_IN_A_BATCH)? {
+        Incoming::One(message) => Ok(vec![message]),
+        Incoming::Batch(items) => {
+            let all = items.len();
+            let good: Vec<Message> = items.into_iter().flatten().collect();
+            if good.len() < all {
+                tracing::debug!(count = all - good.len(), "parts of a batch were no messages");
+            }
+            Ok(good)
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::Unsolicited;
-use super::events::EventReader;
+use super::events::{EventReader, messages, parsed};
 use super::http_call::Exchange;
 use super::http_questions::Questions;
 use super::notebook::Notebook;
@@ -81,6 +81,8 @@ struct State {
 /// How an exchange began.
 pub(super) enum Begun {
     Answer(Outcome),
+    /// A batch, of which one is the answer.
+    Batch(Vec<Message>),
     Events(EventReader),
 }
 
@@ -174,11 +176,8 @@ impl Http {
             let mut events = EventReader::new(response.into_body(), self.web.limit());
             let read = async {
                 while let Some(event) = events.next().await? {
-                    match Message::parse(&event.data.into()) {
-                        Ok(Message::Response(response)) if response.id.as_ref() == Some(id) => {
-                            return Ok(response.outcome);
-                        }
-                        _ => {}
+                    if let Some(outcome) = parsed(event).into_iter().find_map(|message| answer_to(message, id)) {
+                        return Ok(outcome);
                     }
                 }
                 Err(Error::new(Kind::Broken, "the stream ended before the answer"))
@@ -189,18 +188,23 @@ impl Http {
             };
         }
         let body = self.web.read(response.into_body(), patience).await?;
-        match Message::parse(&body) {
-            // An error that cannot name its request is about the one that was sent.
-            Ok(Message::Response(response))
-                if response.id.as_ref() == Some(id) || (response.id.is_none() && response.outcome.is_err()) =>
-            {
-                Ok(response.outcome)
-            }
-            _ if status.is_success() => Err(Error::new(
+        self.answer_in(&body, status, id)
+    }
+
+    /// The one answer to a request in a body.
+    fn answer_in(&self, body: &Bytes, status: StatusCode, id: &Id) -> Result<Outcome> {
+        let messages = messages(body).unwrap_or_default();
+        // An error that cannot name its request is about the one that was sent.
+        if let [Message::Response(Response { id: None, outcome: outcome @ Err(_), .. })] = messages.as_slice() {
+            return Ok(outcome.clone());
+        }
+        match messages.into_iter().find_map(|message| answer_to(message, id)) {
+            Some(outcome) => Ok(outcome),
+            None if status.is_success() => Err(Error::new(
                 Kind::Protocol,
                 format!("{} answered with something that is no answer", shown(&self.web.url())),
             )),
-            _ => Err(self.web.refused(status, &body)),
+            None => Err(self.web.refused(status, body)),
         }
     }
 
@@ -258,7 +262,11 @@ impl Http {
                 if is_media(response.headers(), "text/event-stream") {
                     return Ok(Begun::Events(EventReader::new(response.into_body(), self.web.limit())));
                 }
-                return self.read_answer(response, &request.id, self.settings.call).await.map(Begun::Answer);
+                let body = self.web.read(response.into_body(), self.settings.call).await?;
+                return match body.trim_ascii_start().first() {
+                    Some(b'[') => Ok(Begun::Batch(messages(&body).unwrap_or_default())),
+                    _ => self.answer_in(&body, status, &request.id).map(Begun::Answer),
+                };
             }
             let body = self.web.read(response.into_body(), self.settings.call).await.unwrap_or_default();
             let message = Message::parse(&body);
@@ -408,6 +416,14 @@ impl Http {
         }
         let body = self.web.read(response.into_body(), self.settings.call).await.unwrap_or_default();
         Err(self.web.refused(status, &body))
+    }
+}
+
+/// What a message answers to a request.
+fn answer_to(message: Message, id: &Id) -> Option<Outcome> {
+    match message {
+        Message::Response(response) if response.id.as_ref() == Some(id) => Some(response.outcome),
+        _ => None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! One request over Streamable HTTP: JSON or a stream, resumed where it breaks.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::events::{EventReader, parsed};
 use super::http::{Begun, Http, RESUMES, RETRY, pause};
 use crate::error::{Error, Kind};
 use crate::exchange::{Answer, Replies, Reply};
-use crate::protocol::{Id, Notification, Outcome, Raw, Request};
+use crate::protocol::{Id, Message, Notification, Outcome, Raw, Request};
 
 /// One request and what comes back for it.
 pub(super) struct Exchange {
@@ -18,6 +19,8 @@ pub(super) struct Exchange {
     extra: Vec<(String, String)>,
     token: Option<Raw>,
     phase: Phase,
+    /// Messages that came together with one that was taken.
+    queue: VecDeque<Message>,
     guard: Cancel,
     last_event: Option<String>,
     retry: Duration,
@@ -27,6 +30,8 @@ pub(super) struct Exchange {
 enum Phase {
     Start,
     Events(Box<EventReader>),
+    /// Everything has come.
+    Batch,
     Done,
 }
 
@@ -34,7 +39,8 @@ impl Exchange {
     pub(super) fn new(http: Arc<Http>, request: Request, extra: Vec<(String, String)>, token: Option<Raw>) -> Self {
         let guard = Cancel { http: Arc::clone(&http), id: Some(request.id.clone()) };
         let phase = Phase::Start;
-        Self { http, request, extra, token, phase, guard, last_event: None, retry: RETRY, resumes: 0 }
+        let queue = VecDeque::new();
+        Self { http, request, extra, token, phase, queue, guard, last_event: None, retry: RETRY, resumes: 0 }
     }
 
     /// The replies; dropping them gives the request up.
@@ -53,26 +59,42 @@ impl Exchange {
 
     async fn next(&mut self) -> Option<Reply> {
         loop {
+            let message = if matches!(self.phase, Phase::Done) { None } else { self.queue.pop_front() };
             let reply = match &mut self.phase {
                 Phase::Done => return None,
+                _ if message.is_some() => {
+                    let request = Some((&self.request.id, self.token.as_ref()));
+                    match message.and_then(|message| self.http.take(message, request)) {
+                        Some(reply) => reply,
+                        None => continue,
+                    }
+                }
                 Phase::Start => match self.http.begin(&self.request, &self.extra).await {
                     Ok(Begun::Events(events)) => {
                         self.phase = Phase::Events(Box::new(events));
                         continue;
                     }
+                    Ok(Begun::Batch(messages)) => {
+                        self.queue.extend(messages);
+                        self.phase = Phase::Batch;
+                        continue;
+                    }
                     Ok(Begun::Answer(outcome)) => self.end(outcome),
                     Err(error) => self.end(Err(error.into_object())),
                 },
+                Phase::Batch => {
+                    let error = Error::new(Kind::Protocol, "the server answered with a batch that has no answer");
+                    self.end(Err(error.into_object()))
+                }
                 Phase::Events(events) => match events.next().await {
                     Ok(Some(event)) => {
                         self.retry = event.retry.map_or(self.retry, pause);
                         self.last_event = event.id.clone().or(self.last_event.take());
-                        let Some(message) = parsed(event) else { continue };
-                        self.resumes = 0;
-                        match self.http.take(message, Some((&self.request.id, self.token.as_ref()))) {
-                            Some(reply) => reply,
-                            None => continue,
+                        self.queue.extend(parsed(event));
+                        if !self.queue.is_empty() {
+                            self.resumes = 0;
                         }
+                        continue;
                     }
                     Ok(None) => match self.resume(Error::new(Kind::Broken, "the stream ended before the answer")).await
                     {

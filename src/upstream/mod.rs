@@ -19,6 +19,7 @@ mod http_questions;
 mod lending;
 pub mod lists;
 mod managed;
+mod met;
 mod notebook;
 mod reaper;
 mod related;
@@ -51,6 +52,7 @@ use crate::protocol::{ErrorObject, Notification, Raw};
 use borrowed::Busy;
 use catalog::Catalog;
 use lending::Lending;
+use met::Met;
 use rest::Rest;
 use state::Shared;
 
@@ -62,6 +64,7 @@ pub use health::{Health, Phase};
 pub use lending::{Outlet, QUESTIONS};
 pub use lists::{List, Listed};
 pub use managed::Managed;
+pub use met::Meeting;
 pub use spec::{Isolation, Spec, SpecKind};
 pub use state::{State, Watch};
 pub use target::{Address, Command, HttpTransport, Settings, Target};
@@ -88,6 +91,7 @@ pub struct Upstream {
     lending: Lending,
     /// How many calls use it.
     busy: Arc<AtomicUsize>,
+    met: Met,
     retired: CancellationToken,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -117,12 +121,12 @@ impl Upstream {
         let (kind, shared) = match &spec.kind {
             SpecKind::Elements(spotlight) => {
                 let elements = Elements::new(*spotlight);
-                let shared = Shared::new(built_in(&elements));
+                let shared = Shared::local(built_in(&elements));
                 tasks.spawn(follow(elements.clone(), Arc::clone(&shared), stop.clone()));
                 (Kind::Elements(elements), shared)
             }
             SpecKind::Rest(api) => {
-                let shared = Shared::new(State::starting("rest"));
+                let shared = Shared::local(State::starting("rest"));
                 let loaded: Arc<ArcSwapOption<Rest>> = Arc::default();
                 let loading = Loading {
                     name: Arc::clone(&spec.name),
@@ -153,7 +157,8 @@ impl Upstream {
         };
         let lending = Lending::new(spec.connections);
         let retired = CancellationToken::new();
-        Arc::new(Self { spec, speaker, kind, shared, lending, busy: Arc::default(), retired, stop, tasks })
+        let (busy, met) = (Arc::default(), Met::default());
+        Arc::new(Self { spec, speaker, kind, shared, lending, busy, met, retired, stop, tasks })
     }
 
     /// What it is called here.
@@ -194,6 +199,16 @@ impl Upstream {
     /// How many calls use it.
     pub fn running(&self) -> usize {
         self.busy.load(Ordering::Acquire)
+    }
+
+    /// A call of a client is passed on to it, in the revision that it speaks.
+    pub fn met(&self, client: Revision, server: Revision) {
+        self.met.note(client, server);
+    }
+
+    /// Which clients have met it, and how often.
+    pub fn meetings(&self) -> Vec<Meeting> {
+        self.met.meetings()
     }
 
     /// The replies to a call, where the server is in this process.

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Unsolicited;
 use super::duplex::{Duplex, MESSAGES_WAITING};
-use super::events::EventReader;
+use super::events::{EventReader, parsed};
 use super::target::{Address, Settings};
 use super::web::{Web, is_media, resolve, same_origin, shown};
 use crate::error::{Error, Kind, Result};
@@ -110,10 +110,7 @@ fn endpoint(base: &Uri, reference: &str) -> Result<Uri> {
 async fn read(duplex: Arc<Duplex>, mut events: EventReader) {
     loop {
         match events.next().await {
-            Ok(Some(event)) => match Message::parse(&event.data.into()) {
-                Ok(message) => duplex.take(message),
-                Err(invalid) => tracing::warn!(why = %invalid.why, "an event is no message; it was skipped"),
-            },
+            Ok(Some(event)) => parsed(event).into_iter().for_each(|message| duplex.take(message)),
             Ok(None) => return,
             Err(error) => {
                 duplex.close(error);

@@ -42,6 +42,8 @@ pub(super) struct Shared {
     updates: broadcast::Sender<Arc<str>>,
     /// Resources that somebody wants to hear of, and how many do.
     wanted: Mutex<BTreeMap<Arc<str>, usize>>,
+    /// Which of these the upstream tells of, as far as it has answered; nothing where it need not be asked.
+    answers: Option<watch::Sender<BTreeMap<Arc<str>, bool>>>,
     /// Told when what is wanted becomes another.
     pub(super) wanting: Notify,
     /// Lists that a connection lent to callers has said to be others.
@@ -119,8 +121,19 @@ impl State {
 // === impl Shared ===
 
 impl Shared {
+    /// Shared with an upstream that has to be asked before it tells of resources.
     pub(super) fn new(state: State) -> Arc<Self> {
+        Self::with(state, Some(watch::Sender::default()))
+    }
+
+    /// Shared with one in this process, which tells of whatever is wanted.
+    pub(super) fn local(state: State) -> Arc<Self> {
+        Self::with(state, None)
+    }
+
+    fn with(state: State, answers: Option<watch::Sender<BTreeMap<Arc<str>, bool>>>) -> Arc<Self> {
         Arc::new(Self {
+            answers,
             state: watch::Sender::new(Arc::new(state)),
             updates: broadcast::Sender::new(UPDATES_WAITING),
             wanted: Mutex::default(),
@@ -184,8 +197,29 @@ impl Shared {
         Watch { shared: Arc::clone(self), uri }
     }
 
+    /// The upstream has answered what it tells of.
+    pub(super) fn answered(&self, granted: BTreeMap<Arc<str>, bool>) {
+        if let Some(answers) = &self.answers {
+            answers.send_if_modified(|known| {
+                let is_new = *known != granted;
+                *known = granted;
+                is_new
+            });
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, usize>> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watch {
+    /// Waits until it is known whether the upstream tells of the resource, and says so.
+    pub async fn is_granted(&self) -> bool {
+        let Some(answers) = &self.shared.answers else { return true };
+        let mut answers = answers.subscribe();
+        let answered = answers.wait_for(|known| known.contains_key(&self.uri)).await;
+        answered.is_ok_and(|known| known.get(&self.uri) == Some(&true))
     }
 }
 

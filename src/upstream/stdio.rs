@@ -10,10 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 use super::Unsolicited;
 use super::child::Process;
 use super::duplex::{Duplex, MESSAGES_WAITING};
+use super::events::messages;
 use super::target::{Command, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::link::{Line, Lines};
-use crate::protocol::{Incoming, Message};
 
 /// A child and the connection to it.
 #[derive(Debug)]
@@ -50,9 +50,6 @@ impl Stdio {
         }
     }
 }
-
-/// How many messages a child may put into one line.
-const MOST_IN_A_BATCH: usize = 1000;
 
 /// Looks after one child until it ends.
 struct Keeper {
@@ -130,15 +127,8 @@ async fn read(duplex: Arc<Duplex>, output: ChildStdout, limit: usize) {
 }
 
 fn take(duplex: &Duplex, text: &Bytes) {
-    match Incoming::parse(text, MOST_IN_A_BATCH) {
-        Ok(Incoming::One(message)) => duplex.take(message),
-        Ok(Incoming::Batch(items)) => {
-            let (good, bad): (Vec<_>, Vec<_>) = items.into_iter().partition(std::result::Result::is_ok);
-            good.into_iter().flatten().for_each(|message: Message| duplex.take(message));
-            if !bad.is_empty() {
-                tracing::debug!(count = bad.len(), "parts of a batch were no messages");
-            }
-        }
+    match messages(text) {
+        Ok(messages) => messages.into_iter().for_each(|message| duplex.take(message)),
         Err(invalid) => {
             let shown = String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned();
             tracing::warn!(why = %invalid.why, line = %shown, "the child wrote something that is no message; it was skipped");

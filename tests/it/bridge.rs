@@ -15,8 +15,10 @@ mod mixed;
 mod outside;
 mod puppet;
 mod real;
+mod seen;
 mod stage;
 mod tasks;
+mod withdrawn;
 
 use std::collections::HashSet;
 use std::path::Path;

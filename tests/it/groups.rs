@@ -5,6 +5,7 @@ mod aggregation;
 mod catalog;
 mod failure;
 mod isolation;
+mod listening;
 mod messages;
 mod real;
 mod reload;

@@ -44,6 +44,8 @@ pub struct Offers {
     pub prompts: Vec<Value>,
     pub resources: Vec<Value>,
     pub templates: Vec<Value>,
+    /// The resources that it does not tell of.
+    pub untold: Vec<String>,
 }
 
 /// What a puppet does instead of answering as it should.
@@ -120,6 +122,7 @@ impl Default for Offers {
             prompts: vec![json!({ "name": "hello", "arguments": [{ "name": "who" }] })],
             resources: vec![json!({ "uri": "res://one", "name": "one" })],
             templates: vec![json!({ "uriTemplate": "res://item/{id}", "name": "item" })],
+            untold: Vec::new(),
         }
     }
 }
@@ -432,6 +435,9 @@ impl Inner {
                 let named = params["ref"]["name"].as_str().or(params["ref"]["uri"].as_str());
                 json!({ "completion": { "values": [self.name, named] } })
             }
+            "resources/subscribe" if lock(&self.offers).untold.iter().any(|untold| untold == uri) => {
+                return Err(json!({ "code": -32602, "message": "not to be told of" }));
+            }
             "resources/subscribe" | "resources/unsubscribe" => {
                 let mut subscriptions = lock(&talk.unwrap().subscriptions);
                 let _ = if method == "resources/subscribe" {
@@ -442,7 +448,11 @@ impl Inner {
                 json!({})
             }
             "subscriptions/listen" => {
-                let (id, wishes) = (message["id"].clone(), params["notifications"].clone());
+                let (id, mut wishes) = (message["id"].clone(), params["notifications"].clone());
+                if let Some(uris) = wishes["resourceSubscriptions"].as_array_mut() {
+                    let offers = lock(&self.offers);
+                    uris.retain(|uri| !offers.untold.iter().any(|untold| uri == untold));
+                }
                 let mut ack = json!({ "jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged" });
                 ack["params"] = json!({ "notifications": wishes });
                 ack["params"]["_meta"] = json!({ "io.modelcontextprotocol/subscriptionId": id });

@@ -53,6 +53,7 @@ pub const PYTHON_2: Make =
 const FASTMCP: Make =
     Make { interpreter: "fastmcp/bin/python", script: "python/fastmcp_server.py", subscriptions: false, ..PYTHON_2 };
 pub const TYPESCRIPT_2: Make = Make { interpreter: NODE, script: "node/server2.mjs", ..PYTHON_2 };
+pub const TYPESCRIPT_1: Make = Make { interpreter: NODE, script: "node/server1.mjs", ..PYTHON_1 };
 pub const EVERYTHING: Make =
     Make { interpreter: NODE, script: "node/everything.mjs", both_eras: false, subscriptions: true, forgotten: 400 };
 
@@ -484,6 +485,7 @@ servers! {
     python_1: PYTHON_1, stdio, http, sse;
     python_2: PYTHON_2, stdio, http, sse;
     fastmcp: FASTMCP, stdio, http, sse;
+    typescript_1: TYPESCRIPT_1, stdio, http;
     typescript_2: TYPESCRIPT_2, stdio, http;
 }
 

@@ -246,7 +246,7 @@ async fn listen(http: Weak<Http>, answered: oneshot::Sender<()>) {
             let Some(http) = http.upgrade() else { return };
             wait = event.retry.map_or(wait, pause);
             last = event.id.clone().or(last);
-            if let Some(message) = parsed(event) {
+            for message in parsed(event) {
                 http.take(message, None);
             }
         }

@@ -393,6 +393,20 @@ impl Client {
         }
     }
 
+    /// Waits until something is asked during a request, and gives the id of that. It is not answered.
+    pub async fn question(&mut self, id: &Value) -> Checked<Value> {
+        loop {
+            let Arrived { raw, value, place } = self.next().await?;
+            let at_home = place == Place::Pipe || place == Place::Request(id.clone());
+            match (value["method"].as_str(), value.get("id")) {
+                (Some(_), Some(question)) if at_home => return Ok(question.clone()),
+                (Some(_), None) => self.heard.push(value),
+                _ if matches!(&place, Place::End(other) if other != id) => {}
+                _ => return Err(format!("something else came: {raw} {place:?}")),
+            }
+        }
+    }
+
     /// Waits for a sign that a request is at work.
     pub async fn begun(&mut self, id: &Value) -> Checked<Value> {
         self.first(id).await?.map_err(|end| format!("it ended before: {end}"))

@@ -260,3 +260,42 @@ async fn a_server_that_starts_slowly_is_not_mistaken_for_an_older_one() {
     assert_eq!(client.revision(), Revision::NEWEST);
     in_time("closed", client.close()).await;
 }
+
+/// Only 2025-03-26 has batches; there a server may put several messages into one event, or into its answer.
+#[tokio::test]
+async fn a_batch_is_read_as_its_messages() {
+    for in_event in [true, false] {
+        let target = serve(move |seen| match (seen.verb.as_str(), seen.body["method"].as_str()) {
+            (_, Some("server/discover")) => refused(400, "Bad Request: Missing session ID"),
+            (_, Some("initialize")) => {
+                let info = json!({ "name": "strict", "version": "1" });
+                let able = json!({ "tools": {}, "logging": {} });
+                result(&seen, json!({ "protocolVersion": "2025-03-26", "capabilities": able, "serverInfo": info }))
+            }
+            (_, Some("tools/call")) => {
+                let token = &seen.body["params"]["_meta"]["progressToken"];
+                let progress = json!({ "progressToken": token, "progress": 1 });
+                let logged = json!({ "level": "info", "data": "in a batch" });
+                let content = json!([{ "type": "text", "text": "at last" }]);
+                let batch = json!([
+                    { "jsonrpc": "2.0", "method": "notifications/progress", "params": progress },
+                    { "jsonrpc": "2.0", "method": "notifications/message", "params": logged },
+                    { "jsonrpc": "2.0", "id": seen.body["id"], "result": { "content": content } },
+                ]);
+                match in_event {
+                    true => events(&[format!("data: {batch}\n\n")], false),
+                    false => respond(200, "application/json", batch.to_string()),
+                }
+            }
+            (_, Some("logging/setLevel")) => result(&seen, json!({})),
+            ("GET", _) => respond(405, "text/plain", ""),
+            _ => respond(202, "text/plain", ""),
+        })
+        .await;
+        let (client, heard) = connect(&target, None).await.unwrap();
+        assert_eq!(client.revision(), Revision::V2025_03_26);
+        assert_eq!(text(&call(&client, "echo", json!({})).await), "at last");
+        assert_eq!((heard.progress(), heard.has_logged("in a batch")), (vec![1], true), "{in_event}");
+        in_time("closed", client.close()).await;
+    }
+}

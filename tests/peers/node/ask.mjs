@@ -24,7 +24,7 @@ export async function main(connect) {
     const seen = [];
     for (const url of process.argv.slice(2)) {
         const peer = await connect(url);
-        const said = {};
+        const said = { revision: peer.revision() };
         for (const params of CALLS) {
             const result = await peer.call(params);
             said[params.name] = `${result.isError ? 'failed: ' : ''}${result.content[0].text}`;

@@ -17,6 +17,7 @@ await main(async url => {
     for (const [method, answer] of Object.entries(answers)) {
         client.setRequestHandler(SCHEMAS[method], async request => answer(request.params));
     }
-    await client.connect(new StreamableHTTPClientTransport(new URL(url)));
-    return { call: params => client.callTool(params), close: () => client.close() };
+    const transport = new StreamableHTTPClientTransport(new URL(url));
+    await client.connect(transport);
+    return { revision: () => transport.protocolVersion, call: params => client.callTool(params), close: () => client.close() };
 });

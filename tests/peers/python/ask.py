@@ -19,13 +19,13 @@ ROOT = "file:///somewhere"
 
 
 def main(connect: Callable[[str], AsyncIterator[Any]]) -> None:
-    """Goes through all servers whose addresses are given; `connect` gives something that calls a tool."""
+    """Goes through all servers whose addresses are given; `connect` gives the revision and something that calls a tool."""
 
     async def run() -> None:
         seen = []
         for url in sys.argv[1:]:
-            said = {}
-            async with connect(url) as call:
+            async with connect(url) as (revision, call):
+                said = {"revision": revision}
                 for name, arguments in CALLS:
                     failed, text = await call(name, arguments)
                     said[name] = f"failed: {text}" if failed else text

@@ -34,13 +34,13 @@ async def connect(url: str) -> AsyncIterator[Any]:
         async with ClientSession(
             incoming, outgoing, sampling_callback=sample, elicitation_callback=elicit, list_roots_callback=roots
         ) as session:
-            await session.initialize()
+            opening = await session.initialize()
 
             async def call(name: str, arguments: dict[str, Any]) -> tuple[bool, str]:
                 result = await session.call_tool(name, arguments)
                 return bool(result.isError), result.content[0].text
 
-            yield call
+            yield str(opening.protocolVersion), call
 
 
 main(connect)

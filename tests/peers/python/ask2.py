@@ -1,6 +1,7 @@
 """Asked in the middle of calls, on mcp 2.x: ask2.py URL...
 
-PEER_REVISION pins 2026-07-28; without it the client probes, as the SDK does by default.
+PEER_REVISION pins 2026-07-28, or makes it open with a handshake (`legacy`); without it the client probes, as the SDK
+does by default. An address with /sse in it is taken for HTTP+SSE.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, AsyncIterator
 
 import mcp_types as types
 from mcp import Client
+from mcp.client.sse import sse_client
 
 from ask import FORM, ROOT, main, thought
 
@@ -35,7 +37,7 @@ async def roots(_: Any) -> types.ListRootsResult:
 @asynccontextmanager
 async def connect(url: str) -> AsyncIterator[Any]:
     client = Client(
-        url,
+        sse_client(url) if "/sse" in url else url,
         mode=os.environ.get("PEER_REVISION") or "auto",
         sampling_callback=sample,
         elicitation_callback=elicit,
@@ -47,7 +49,7 @@ async def connect(url: str) -> AsyncIterator[Any]:
             result = await client.call_tool(name, arguments)
             return bool(result.is_error), result.content[0].text
 
-        yield call
+        yield client.protocol_version, call
 
 
 main(connect)

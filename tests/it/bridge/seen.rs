@@ -1,0 +1,129 @@
+//! What operators see of bridging: the revisions of both sides, and what is translated between them.
+
+use rialto::dialect::{Revision, translation};
+use serde_json::{Value, json};
+
+use super::features::says;
+use super::forms::{FORMS, Feature, Form, Transport};
+use super::limits::{Instead, limit};
+use super::{ALL, Scene};
+use crate::process::rialto;
+
+/// Clients that have the gateway of the scene in common.
+fn clients() -> impl Iterator<Item = Form> {
+    FORMS.into_iter().filter(|form| form.transport != Transport::Stdio)
+}
+
+async fn shown(command: &[&str]) -> String {
+    let output = rialto().args(command).output().await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_status_tells_what_is_translated_between_whom() {
+    let scene = Scene::open(&FORMS).await;
+    let mut open = Vec::new();
+    for form in clients() {
+        let mut client = scene.client(form, ALL).await.unwrap();
+        let listed = client.ask("tools/list", json!({})).await.unwrap();
+        client.note_tools(&listed.message["result"]["tools"]);
+        for server in FORMS {
+            let answer = client.call(&format!("{}__add", server.name), json!({ "a": 2, "b": 3 })).await.unwrap();
+            says(&answer, "5").unwrap();
+        }
+        open.push(client);
+    }
+    let status: Value =
+        serde_json::from_str(&scene.rialto.send("GET", "/admin/status").go().await.text().await).unwrap();
+    // Each kind of session, with every server of its group.
+    let sessions = status["sessions"].as_array().unwrap();
+    let with_session: Vec<Form> = clients().filter(|form| !form.is_per_request()).collect();
+    assert_eq!(sessions.len(), with_session.len(), "{sessions:?}");
+    for form in with_session {
+        let revision = form.revision.to_string();
+        let own = sessions.iter().find(|alike| alike["revision"] == *revision).unwrap();
+        let facing = |server: Form| {
+            let words = translation(form.revision, server.revision);
+            json!({ "upstream": server.name, "revision": server.revision.to_string(), "translated": words })
+        };
+        assert_eq!(own["upstreams"], json!(FORMS.map(facing)), "{revision}");
+    }
+    // Each server, with those who called it, whether they have a session or not.
+    for server in FORMS {
+        let upstreams = status["upstreams"].as_array().unwrap();
+        let own = upstreams.iter().find(|upstream| upstream["name"] == server.name).unwrap();
+        assert_eq!(own["revision"], server.revision.to_string());
+        let met = |client: Form| {
+            let words = translation(client.revision, server.revision);
+            let (client, server) = (client.revision.to_string(), server.revision.to_string());
+            json!({ "client": client, "server": server, "calls": 1, "translated": words })
+        };
+        assert_eq!(own["clients"], json!(clients().map(met).collect::<Vec<_>>()), "{}", server.name);
+    }
+    let figures = scene.rialto.send("GET", "/metrics").go().await.text().await;
+    let figure = r#"rialto_upstream_revisions{upstream="http-2025-11",client="2026-07-28",server="2025-11-25"} 1"#;
+    assert!(figures.contains(figure), "{figures}");
+    let people = shown(&["status", &scene.rialto.url("")]).await;
+    for words in ["handshake ← discovery", "discovery ← handshake", "nothing", "structured content as text"] {
+        assert!(people.contains(words), "{words} is not in\n{people}");
+    }
+    for client in open {
+        client.close().await.unwrap();
+    }
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_probe_tells_what_would_be_translated() {
+    let scene = Scene::open(&FORMS).await;
+    for server in clients() {
+        let url = match &scene.stages.iter().find(|stage| stage.puppet.form == server).unwrap().target {
+            rialto::upstream::Target::Url(address) => address.url.to_string(),
+            other => panic!("{other} is no address"),
+        };
+        let found: Value = serde_json::from_str(&shown(&["probe", "--json", &url]).await).unwrap();
+        assert_eq!(found["revision"], server.revision.to_string());
+        let expected = [
+            Revision::V2024_11_05,
+            Revision::V2025_03_26,
+            Revision::V2025_06_18,
+            Revision::V2025_11_25,
+            Revision::V2026_07_28,
+        ]
+        .map(|client| json!({ "client": client.to_string(), "translated": translation(client, server.revision) }));
+        assert_eq!(found["clients"], json!(expected), "{url}");
+        let people = shown(&["probe", &url]).await;
+        let own = people.lines().find(|line| line.trim_start().starts_with(&server.revision.to_string()));
+        assert!(own.is_some_and(|line| line.ends_with("nothing")), "{people}");
+    }
+}
+
+/// The words for what does not pass as it is.
+fn words(feature: Feature, instead: Instead) -> Option<&'static str> {
+    Some(match (instead, feature) {
+        (Instead::NotThere, _) => return None,
+        (Instead::NotAsked, Feature::Url) => "url elicitation not available",
+        (Instead::NotAsked, _) => "elicitation not available",
+        (Instead::TextOnly, _) => "structured content as text",
+        (Instead::NoWords, _) => "progress messages dropped",
+        (Instead::SilentAtFirst, _) => "log level per request",
+        (Instead::Renamed, _) => "elicitation ids replaced",
+        (Instead::RootsStay, _) => "changes of roots not passed on",
+        (Instead::Wrapped, _) => "reserved error codes wrapped",
+    })
+}
+
+#[test]
+fn what_is_told_is_what_is_tested() {
+    for client in FORMS {
+        for server in FORMS {
+            let told = translation(client.revision, server.revision);
+            for feature in Feature::ALL {
+                let Some(limit) = limit(feature, client, server) else { continue };
+                let Some(words) = words(feature, limit.instead) else { continue };
+                assert!(told.contains(&words), "{} → {}: {words}", client.words(), server.words());
+            }
+        }
+    }
+}
