@@ -13,7 +13,8 @@ use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 
 pub use status::{
-    Configuration, FacingStatus, GroupStatus, ListCounts, MeetingStatus, SessionStatus, Status, UpstreamStatus, seconds,
+    ClusterStatus, Configuration, FacingStatus, GroupStatus, ListCounts, MeetingStatus, SessionStatus, Status,
+    UpstreamStatus, seconds,
 };
 
 /// What a gateway tells of itself.

@@ -45,7 +45,7 @@ impl Admin {
         }
         let reading = |name, help, values| Reading { name, help, values };
         let plain = |count: usize| vec![(Vec::new(), whole(count))];
-        let readings = vec![
+        let mut readings = vec![
             reading("sessions", "Open sessions", sessions),
             reading("streams", "Open streams of sessions", plain(survey.streams)),
             reading("events", "Events that are kept for clients that resume", plain(survey.events)),
@@ -63,6 +63,19 @@ impl Admin {
             ),
             reading("upstream_revisions", "Calls passed on, by the revisions of both sides", met),
         ];
+        if let Some(cluster) = &self.cluster {
+            let count = |count: u64| plain(usize::try_from(count).unwrap_or(usize::MAX));
+            readings.extend([
+                reading(
+                    "store_up",
+                    "1 while this node can say in time that it is there",
+                    count(cluster.holds().into()),
+                ),
+                reading("store_round_trips", "How often the store was asked", count(cluster.store().round_trips())),
+                reading("carried_requests", "Requests carried to other nodes", count(cluster.carried())),
+                reading("taken_over_sessions", "Sessions taken over from others", count(cluster.taken_over())),
+            ]);
+        }
         self.gateway.metrics().render(readings).unwrap_or_default()
     }
 }

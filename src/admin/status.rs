@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::Admin;
+use crate::cluster::Cluster;
 use crate::dialect::{Revision, translation};
 use crate::gateway::Member;
 use crate::upstream::{self, List, Meeting, Upstream};
@@ -38,6 +39,28 @@ pub struct Status {
     pub held: usize,
     /// Child processes that run.
     pub children: usize,
+    /// What it shares with other nodes; nothing when it is alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterStatus>,
+}
+
+/// One node among others.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// The name of this node, and which of its lives this is.
+    pub node: String,
+    /// Where the store is.
+    pub store: String,
+    /// Whether this node could say in time that it is there.
+    pub sure: bool,
+    /// Requests that were carried to other nodes.
+    pub carried: u64,
+    /// Requests of other nodes that are being answered here.
+    pub serving: usize,
+    /// Sessions that were taken over from other nodes.
+    pub taken_over: u64,
+    /// How often the store was asked something.
+    pub round_trips: u64,
 }
 
 /// Where a configuration comes from, and what became of it.
@@ -179,6 +202,7 @@ impl Admin {
             calls: self.shutdown.running_calls(),
             held: self.gateway.held(),
             children: upstream::children(),
+            cluster: self.cluster.as_deref().map(of_cluster),
         }
     }
 
@@ -207,6 +231,18 @@ impl Admin {
             }
         };
         self.gateway.groups().iter().map(one).collect()
+    }
+}
+
+fn of_cluster(cluster: &Cluster) -> ClusterStatus {
+    ClusterStatus {
+        node: cluster.node().to_string(),
+        store: cluster.store().place_name(),
+        sure: cluster.holds(),
+        carried: cluster.carried(),
+        serving: cluster.serving_now(),
+        taken_over: cluster.taken_over(),
+        round_trips: cluster.store().round_trips(),
     }
 }
 

@@ -107,6 +107,8 @@ impl Reloader {
             ("log", old.log != new.log),
             ("access", old.access != new.access),
             ("limits", old.limits != new.limits),
+            ("store", old.store != new.store),
+            ("cluster", old.cluster != new.cluster),
         ];
         changed.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
     }

@@ -81,6 +81,13 @@ fn shown(status: &Status) -> String {
         "{sessions} sessions, {} open streams, {} events ({} bytes), {} running calls, {} held, {} children\n\n",
         status.streams, status.events, status.event_bytes, status.calls, status.held, status.children
     ));
+    if let Some(cluster) = &status.cluster {
+        let sure = if cluster.sure { "" } else { ", which is away: sessions are not served" };
+        out.push_str(&format!(
+            "Node {} at {}{sure}; {} requests carried to others, {} sessions taken over\n\n",
+            cluster.node, cluster.store, cluster.carried, cluster.taken_over
+        ));
+    }
     let mut groups = table(&["group", "servers", "tools", "prompts", "resources", "templates"]);
     for group in &status.groups {
         let mut row = vec![group.name.clone(), group.servers.join(", ")];

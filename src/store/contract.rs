@@ -142,9 +142,17 @@ pub trait Nodes: fmt::Debug + Send + Sync {
 }
 
 /// A store that several nodes share.
-pub trait Shared: Sessions + Events + Nodes {}
+pub trait Shared: Sessions + Events + Nodes {
+    /// How often it was asked something over a network.
+    fn round_trips(&self) -> u64 {
+        0
+    }
 
-impl<T: Sessions + Events + Nodes> Shared for T {}
+    /// Where it is, for people.
+    fn place_name(&self) -> String {
+        "this process".to_owned()
+    }
+}
 
 impl fmt::Display for Away {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::contract::{Asked, Events, KeptEvent, KeptSession, News, Nodes, Sessions, Standing, Written};
-use super::{Away, NodeId};
+use super::{Away, NodeId, Shared};
 
 /// A store in memory.
 #[derive(Debug, Default)]
@@ -41,6 +41,8 @@ struct Mail {
     messages: VecDeque<Bytes>,
     until: Instant,
 }
+
+impl Shared for Memory {}
 
 /// How long one who receives waits for a message.
 const WAIT: Duration = Duration::from_secs(1);

@@ -27,7 +27,7 @@ use redis::{FromRedisValue, Value};
 
 pub use address::{Address, FORMS};
 
-use super::{Away, NodeId};
+use super::{Away, NodeId, Shared};
 use connection::{Link, Server};
 use keys::Keys;
 use nodes::Receiver;
@@ -68,11 +68,6 @@ impl Redis {
         Ok(Arc::new(Self { server, keys: Keys::new(prefix), link, receivers: Mutex::default() }))
     }
 
-    /// How often something was sent to Redis.
-    pub fn round_trips(&self) -> u64 {
-        self.server.trips.load(Ordering::Relaxed)
-    }
-
     /// Where it is, without the password.
     pub fn address(&self) -> &Address {
         &self.server.address
@@ -86,6 +81,16 @@ impl Redis {
     /// Reads the answer to the only command.
     fn only<T: FromRedisValue>(&self, mut values: Vec<Value>) -> Result<T, Away> {
         self.read(values.pop().unwrap_or(Value::Nil))
+    }
+}
+
+impl Shared for Redis {
+    fn round_trips(&self) -> u64 {
+        self.server.trips.load(Ordering::Relaxed)
+    }
+
+    fn place_name(&self) -> String {
+        self.server.address.to_string()
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use rialto::store::contract::{Events, News, Nodes, Sessions, Written};
 use rialto::store::redis::Options;
-use rialto::store::{Away, NodeId, Redis};
+use rialto::store::{Away, NodeId, Redis, Shared};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
