@@ -12,6 +12,10 @@ test:
 bench:
     cargo bench --bench serve
 
+# The benchmark of passing calls on, beside nginx where that is installed.
+bench-gateway *options:
+    cargo bench --bench gateway -- {{options}}
+
 # One fuzz target for a minute; needs nightly and cargo-fuzz.
 fuzz target:
     cargo +nightly fuzz run {{target}} fuzz/seeds/{{target}} -- -max_total_time=60

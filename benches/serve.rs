@@ -7,7 +7,7 @@
 
 #[path = "serve/calls.rs"]
 mod calls;
-#[path = "serve/client.rs"]
+#[path = "common/client.rs"]
 mod client;
 #[path = "serve/limits.rs"]
 mod limits;
@@ -15,10 +15,15 @@ mod limits;
 mod memory;
 #[path = "serve/peers.rs"]
 mod peers;
-#[path = "serve/process.rs"]
+#[path = "common/process.rs"]
+#[allow(dead_code, reason = "the other benchmark needs the rest")]
 mod process;
 #[path = "serve/report.rs"]
 mod report;
+#[path = "common/spread.rs"]
+mod spread;
+#[path = "common/turn.rs"]
+mod turn;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -40,7 +40,7 @@ pub enum Ending {
 struct Call {
     group: Arc<str>,
     upstream: Arc<str>,
-    method: String,
+    method: &'static str,
     outcome: &'static str,
 }
 
@@ -48,7 +48,7 @@ struct Call {
 struct Way {
     group: Arc<str>,
     upstream: Arc<str>,
-    method: String,
+    method: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -99,9 +99,9 @@ impl Metrics {
     }
 
     /// A call ended. `method` must be one of few.
-    pub fn ended(&self, group: &Arc<str>, upstream: &Arc<str>, method: &str, took: Duration, outcome: Ending) {
-        let (group, upstream, method) = (Arc::clone(group), Arc::clone(upstream), method.to_owned());
-        let way = Way { group: Arc::clone(&group), upstream: Arc::clone(&upstream), method: method.clone() };
+    pub fn ended(&self, group: &Arc<str>, upstream: &Arc<str>, method: &'static str, took: Duration, outcome: Ending) {
+        let (group, upstream) = (Arc::clone(group), Arc::clone(upstream));
+        let way = Way { group: Arc::clone(&group), upstream: Arc::clone(&upstream), method };
         self.seconds.get_or_create(&way).observe(took.as_secs_f64());
         self.calls.get_or_create(&Call { group, upstream, method, outcome: outcome.as_str() }).inc();
     }

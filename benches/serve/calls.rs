@@ -1,14 +1,11 @@
 //! Calls: each contender in turn, round after round, so that what else the machine does falls on
 //! all of them.
 
-use std::time::{Duration, Instant};
-
-use tokio::task::JoinSet;
-
 use crate::Failure;
-use crate::client::{Caller, Era};
+use crate::client::{Caller, Era, Subject};
 use crate::peers;
-use crate::process::{SETTLE, Server};
+use crate::process::Server;
+use crate::turn::{Turn, whose};
 
 /// Who is measured, and how it is spoken to.
 #[derive(Debug, Clone, Copy)]
@@ -45,22 +42,14 @@ const CONTENDERS: [Contender; 7] = [
     contender("rmcp, events", Era::PerRequest, Role::Rival, Some(peers::EVENTS)),
 ];
 
-/// What a contender did in one turn.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Turn {
-    calls: usize,
-    wall: Duration,
-    processor: Duration,
-}
+/// What is called.
+const HYDROGEN: Subject = Subject { tool: "getElement", arguments: r#"{"name":"H"}"#, answer: b"Hydrogen" };
 
-impl Turn {
-    pub(crate) fn calls_per_second(&self) -> f64 {
-        self.calls as f64 / self.wall.as_secs_f64()
-    }
-
-    pub(crate) fn microseconds_per_call(&self) -> f64 {
-        self.processor.as_secs_f64() * 1e6 / self.calls as f64
-    }
+/// Rialto with the periodic table, as it comes.
+pub(crate) async fn rialto() -> Result<Server, Failure> {
+    let mut command = Server::rialto();
+    command.args(["serve", "--listen", "127.0.0.1:0"]);
+    Server::start(command).await
 }
 
 /// A contender at work.
@@ -81,16 +70,14 @@ pub(crate) async fn measure(
     for contender in CONTENDERS {
         let mut new = Running::start(contender, sessions).await?;
         // The first calls pay for what happens once.
-        new.turn(calls.div_ceil(4)).await?;
+        Turn::take(&new.server, &mut new.callers, calls.div_ceil(4)).await?;
         running.push(new);
     }
     for round in 0..rounds {
         for n in 0..running.len() {
-            // Every other round goes backwards, so that nobody always follows the same other.
-            let step = (n + round) % running.len();
-            let at = if round % 2 == 0 { step } else { running.len() - 1 - step };
-            let turn = running[at].turn(calls).await?;
-            running[at].turns.push(turn);
+            let at = whose(n, round, running.len());
+            let Running { server, callers, turns, .. } = &mut running[at];
+            turns.push(Turn::take(server, callers, calls).await?);
         }
     }
     Ok(running.into_iter().map(|Running { contender, turns, .. }| (contender, turns)).collect())
@@ -99,32 +86,13 @@ pub(crate) async fn measure(
 impl Running {
     async fn start(contender: Contender, sessions: usize) -> Result<Self, Failure> {
         let server = match contender.peer {
-            None => Server::rialto().await?,
-            Some(kind) => Server::peer(kind).await?,
+            None => rialto().await?,
+            Some(kind) => peers::start(kind).await?,
         };
         let mut callers = Vec::new();
         for _ in 0..sessions {
-            callers.push(Caller::open(server.address, contender.era).await?);
+            callers.push(Caller::open(server.address, contender.era, HYDROGEN).await?);
         }
         Ok(Self { contender, server, callers, turns: Vec::new() })
-    }
-
-    /// Makes calls over all sessions at once.
-    async fn turn(&mut self, calls: usize) -> Result<Turn, Failure> {
-        let each = calls.div_ceil(self.callers.len());
-        let calls = each * self.callers.len();
-        let processor = self.server.processor_time()?;
-        let begin = Instant::now();
-        let mut tasks = JoinSet::new();
-        for caller in self.callers.drain(..) {
-            tasks.spawn(caller.calls(each));
-        }
-        while let Some(ended) = tasks.join_next().await {
-            self.callers.push(ended??);
-        }
-        let wall = begin.elapsed();
-        tokio::time::sleep(SETTLE).await;
-        let processor = self.server.processor_time()? - processor;
-        Ok(Turn { calls, wall, processor })
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use crate::calls;
 use crate::client::Connection;
 use crate::peers;
 use crate::process::Server;
@@ -48,8 +49,8 @@ pub(crate) async fn measure(plan: &Plan) -> Result<Vec<Memory>, Failure> {
 
 async fn start(peer: Option<&str>) -> Result<Server, Failure> {
     match peer {
-        None => Server::rialto().await,
-        Some(kind) => Server::peer(kind).await,
+        None => calls::rialto().await,
+        Some(kind) => peers::start(kind).await,
     }
 }
 

@@ -28,6 +28,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::Failure;
+use crate::process::Server;
 
 /// The version of the SDK; Cargo.toml asks for exactly this one.
 pub(crate) const RMCP: &str = "3.8.0";
@@ -44,6 +45,13 @@ pub(crate) const DEFAULTS: &str = "rmcp-defaults";
 pub(crate) const JSON: &str = "rmcp-json";
 /// Hyper, which reads a request and writes the same answer to each.
 pub(crate) const FIXED: &str = "hyper-fixed";
+
+/// Starts one of them.
+pub(crate) async fn start(kind: &str) -> Result<Server, Failure> {
+    let mut command = tokio::process::Command::new(std::env::current_exe()?);
+    command.args([ARGUMENT, kind]);
+    Server::start(command).await
+}
 
 /// Serves until the process is killed.
 pub(crate) fn serve(kind: &str) -> Result<(), Failure> {

@@ -1,10 +1,10 @@
 //! The report: one table, then whether the targets hold.
 
-use std::process::Command;
-
-use crate::calls::{Contender, Role, Turn};
+use crate::calls::{Contender, Role};
 use crate::memory::Memory;
 use crate::peers::RMCP;
+use crate::spread::{Spread, compiler};
+use crate::turn::Turn;
 use crate::{Plan, client::Era};
 
 /// Calls per second of processor time, against the SDK's.
@@ -16,27 +16,6 @@ const STREAM_TARGET: f64 = 24.0 * 1024.0;
 pub(crate) struct Report {
     rows: Vec<[String; 5]>,
     verdicts: Vec<String>,
-}
-
-/// The middle of several figures, with the least and the greatest.
-struct Spread {
-    median: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Spread {
-    fn of(figures: impl IntoIterator<Item = f64>) -> Self {
-        let mut figures: Vec<f64> = figures.into_iter().collect();
-        figures.sort_by(f64::total_cmp);
-        let at = |n: usize| figures.get(n).copied().unwrap_or(f64::NAN);
-        let last = figures.len().saturating_sub(1);
-        Self { median: (at(last / 2) + at(last.div_ceil(2))) / 2.0, least: at(0), most: at(last) }
-    }
-
-    fn show(&self, decimals: usize) -> String {
-        format!("{:.decimals$} ({:.decimals$}-{:.decimals$})", self.median, self.least, self.most)
-    }
 }
 
 impl Report {
@@ -124,10 +103,4 @@ impl Report {
             println!("{verdict}");
         }
     }
-}
-
-fn compiler() -> String {
-    let output = Command::new("rustc").arg("--version").output();
-    let text = output.ok().and_then(|output| String::from_utf8(output.stdout).ok());
-    text.map_or_else(|| "an unknown compiler".to_owned(), |text| text.trim().to_owned())
 }

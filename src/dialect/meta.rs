@@ -48,9 +48,10 @@ pub fn asks_for_logs(params: Option<&Raw>) -> bool {
 /// `-32602` that names every key that is missing or of the wrong type.
 pub fn read(params: Option<&Raw>) -> Result<Meta, ErrorObject> {
     let meta = params.and_then(|params| params.get("_meta")).filter(Raw::is_object);
-    let get = |key| meta.as_ref().and_then(|meta| meta.get(key));
-    let version = get(PROTOCOL_VERSION).and_then(|raw| raw.text().map(std::borrow::Cow::into_owned));
-    let capabilities = get(CLIENT_CAPABILITIES).filter(Raw::is_object);
+    let keys = [PROTOCOL_VERSION, CLIENT_CAPABILITIES, LOG_LEVEL, CLIENT_INFO, "progressToken"];
+    let [version, capabilities, level, info, progress] = meta.map(|meta| meta.pick(keys)).unwrap_or_default();
+    let version = version.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned);
+    let capabilities = capabilities.filter(Raw::is_object);
     let (Some(version), Some(capabilities)) = (&version, &capabilities) else {
         let mut missing = Vec::new();
         if version.is_none() {
@@ -62,7 +63,7 @@ pub fn read(params: Option<&Raw>) -> Result<Meta, ErrorObject> {
         let message = format!("Invalid params: `params._meta` needs {}", missing.join(" and "));
         return Err(ErrorObject::new(code::INVALID_PARAMS, message));
     };
-    let level = match get(LOG_LEVEL) {
+    let level = match level {
         None => None,
         Some(raw) => Some(Level::from_raw(&raw).ok_or_else(|| {
             let choices = Level::choices();
@@ -70,13 +71,7 @@ pub fn read(params: Option<&Raw>) -> Result<Meta, ErrorObject> {
             ErrorObject::new(code::INVALID_PARAMS, message)
         })?),
     };
-    Ok(Meta {
-        version: version.clone(),
-        capabilities: capabilities.clone(),
-        info: get(CLIENT_INFO),
-        level,
-        progress: get("progressToken"),
-    })
+    Ok(Meta { version: version.clone(), capabilities: capabilities.clone(), info, level, progress })
 }
 
 /// The progress token of a request of either era.

@@ -1,5 +1,7 @@
 //! What we say to an upstream, in its revision, and how we read what it says of itself.
 
+use http::{HeaderMap, HeaderName, HeaderValue};
+
 use super::headers::{self, Mirror};
 use super::lower::Server;
 use super::{Era, Revision, meta};
@@ -56,6 +58,8 @@ const HOP: [&str; 6] = [
     meta::SUBSCRIPTION_ID,
     meta::SERVER_INFO,
 ];
+/// How many of them every request of the per-request era has; the level follows.
+const SPOKEN: usize = 3;
 
 /// What a client of one revision can do, as it is told to an upstream of another. Tasks are another
 /// thing in each era, and neither has the other's.
@@ -96,26 +100,13 @@ pub const TASKS: &str = super::tasks::EXTENSION;
 /// The parameters of a request as an upstream of that revision wants them: what belongs to the
 /// hop before is taken out, what this hop needs is put in, everything else stays as it came.
 pub fn params(params: Option<&Raw>, revision: Revision, speaker: &Speaker, extras: &Extras) -> Option<Raw> {
+    if let (Some(params), Era::PerRequest) = (params, revision.era()) {
+        return Some(params.changed("_meta", |meta| hop(&meta.unwrap_or_else(Raw::empty), revision, speaker, extras)));
+    }
     let empty = Raw::empty();
     let meta = params.and_then(|params| params.get("_meta")).unwrap_or_else(Raw::empty);
-    let mut edit = meta.edit().remove("progressToken");
-    for key in HOP {
-        edit = edit.remove(key);
-    }
-    if let Some(token) = &extras.progress {
-        edit = edit.set("progressToken", token.clone());
-    }
-    if revision.era() == Era::PerRequest {
-        edit = edit
-            .set(meta::PROTOCOL_VERSION, Raw::of(revision.facts().name))
-            .set(meta::CLIENT_CAPABILITIES, speaker.capabilities.clone())
-            .set(meta::CLIENT_INFO, speaker.info.clone());
-        if let Some(level) = extras.level {
-            edit = edit.set(meta::LOG_LEVEL, Raw::of(level.as_str()));
-        }
-    }
-    let meta = edit.finish();
-    let some_meta = meta.entries().next().is_some();
+    let meta = hop(&meta, revision, speaker, extras);
+    let some_meta = meta.has_members();
     match params {
         None if !some_meta => None,
         _ => {
@@ -130,20 +121,71 @@ pub fn params(params: Option<&Raw>, revision: Revision, speaker: &Speaker, extra
     }
 }
 
+/// `_meta` with what this hop needs in it, and nothing of the hop before.
+fn hop(meta: &Raw, revision: Revision, speaker: &Speaker, extras: &Extras) -> Raw {
+    let per_request = revision.era() == Era::PerRequest;
+    if !per_request && extras.progress.is_none() && !meta.has_members() {
+        return meta.clone();
+    }
+    let mut edit = match &extras.progress {
+        Some(token) => meta.edit().set("progressToken", token.clone()),
+        None => meta.edit().remove("progressToken"),
+    };
+    let mut dropped = &HOP[..];
+    if per_request {
+        edit = edit
+            .set(meta::PROTOCOL_VERSION, Raw::of(revision.facts().name))
+            .set(meta::CLIENT_CAPABILITIES, speaker.capabilities.clone())
+            .set(meta::CLIENT_INFO, speaker.info.clone());
+        dropped = &HOP[SPOKEN..];
+        if let Some(level) = extras.level {
+            edit = edit.set(meta::LOG_LEVEL, Raw::of(level.as_str()));
+            dropped = &HOP[SPOKEN + 1..];
+        }
+    }
+    for key in dropped {
+        edit = edit.remove(*key);
+    }
+    edit.finish()
+}
+
+/// Room for the headers that a request usually has, those of HTTP among them.
+const HEADERS: usize = 12;
+const VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);
+const METHOD: HeaderName = HeaderName::from_static(headers::METHOD);
+const NAME: HeaderName = HeaderName::from_static(headers::NAME);
+
+/// The header that names a revision.
+pub fn version(revision: Revision) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(HEADERS);
+    headers.insert(VERSION, HeaderValue::from_static(revision.facts().name));
+    headers
+}
+
 /// The headers that mirror a request to an upstream over HTTP.
-pub fn mirrored(request: &Request, revision: Revision, mirrors: &[Mirror]) -> Vec<(String, String)> {
-    let mut headers = vec![("MCP-Protocol-Version".to_owned(), revision.facts().name.to_owned())];
+pub fn mirrored(request: &Request, revision: Revision, mirrors: &[Mirror]) -> HeaderMap {
+    let mut headers = version(revision);
     if revision.era() == Era::Handshake {
         return headers;
     }
-    headers.push(("Mcp-Method".to_owned(), request.method.as_str().to_owned()));
+    let mut insert = |name: HeaderName, value: &str| {
+        // A name that no header can have would not be understood, either.
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    };
+    insert(METHOD, request.method.as_str());
     let member = |key: &str| request.params.as_ref().and_then(|params| params.get(key));
     if let Some(name) = request.method.name_member().and_then(member).as_ref().and_then(Raw::text) {
-        headers.push(("Mcp-Name".to_owned(), headers::encode(&name).into_owned()));
+        insert(NAME, &headers::encode(&name));
     }
-    if request.method == Method::ToolsCall {
+    if request.method == Method::ToolsCall && !mirrors.is_empty() {
         let arguments = member("arguments").unwrap_or_else(Raw::empty);
-        headers.extend(headers::make(mirrors, &arguments));
+        for (name, value) in headers::make(mirrors, &arguments) {
+            if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
+                insert(name, &value);
+            }
+        }
     }
     headers
 }

@@ -1,11 +1,11 @@
 //! A call on its way to an upstream, and what comes back for it: names are changed back, questions
 //! and log messages pass only where they may, and failures are told in our words.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use http::HeaderValue;
-use memchr::memmem;
+use memchr::memmem::Finder;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +18,10 @@ use crate::exchange::{Answer, Audience, Call, Client, Question, Replies, Reply, 
 use crate::metrics::Ending;
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
 use crate::upstream::{Borrowed, Outlet, QUESTIONS, Upstream};
+
+/// What is looked for in every call, and in every result: seldom there, and then looked at.
+static TRACEPARENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"traceparent\""));
+static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"isError\""));
 
 /// A call on its way.
 struct Forward {
@@ -278,7 +282,7 @@ fn unasked(mut call: Call, upstream: &Upstream) -> Call {
 
 /// A call whose headers tell the trace that its message does, for upstreams that read it there.
 fn traced(mut call: Call) -> Call {
-    let told = call.params.as_ref().filter(|params| memmem::find(params.as_bytes(), b"\"traceparent\"").is_some());
+    let told = call.params.as_ref().filter(|params| TRACEPARENT.find(params.as_bytes()).is_some());
     let Some(meta) = told.and_then(|params| params.get("_meta")) else { return call };
     let mut caller = (*call.caller).clone();
     for name in TRACE {
@@ -294,8 +298,7 @@ fn traced(mut call: Call) -> Call {
 
 /// Whether a result says that the tool failed.
 fn says_error(result: &Raw) -> bool {
-    memmem::find(result.as_bytes(), b"\"isError\"").is_some()
-        && result.get("isError").is_some_and(|flag| flag.as_bytes() == b"true")
+    IS_ERROR.find(result.as_bytes()).is_some() && result.get("isError").is_some_and(|flag| flag.as_bytes() == b"true")
 }
 
 /// Whether a log message is wanted.

@@ -286,21 +286,18 @@ impl Group {
 
     /// Counts a call that ended.
     pub(super) fn note(&self, upstream: &Arc<str>, method: &Method, begun: Instant, ending: Ending) {
-        let method = match method {
-            Method::Other(_) => "other",
-            known => known.as_str(),
-        };
-        self.common.metrics.ended(&self.name, upstream, method, begun.elapsed(), ending);
+        self.common.metrics.ended(&self.name, upstream, method.known().unwrap_or("other"), begun.elapsed(), ending);
     }
 
     /// What a caller sees: what everybody does, or what its own connections have shown it.
     pub(super) fn view_for(&self, call: &Call) -> Arc<View> {
         let view = self.view();
         let Some(audience) = &call.audience else { return view };
-        let own: Vec<_> = view.members.iter().map(|member| member.upstream.own_lists(audience.key())).collect();
-        if own.iter().all(Option::is_none) {
+        let has_own = |member: &Member| member.upstream.own_lists(audience.key()).is_some();
+        if !view.members.iter().any(has_own) {
             return view;
         }
+        let own: Vec<_> = view.members.iter().map(|member| member.upstream.own_lists(audience.key())).collect();
         let epochs = own.iter().map(|own| own.as_ref().map_or(0, |(epoch, _)| *epoch)).collect();
         let made_from = (view.epoch, epochs);
         if let Some(known) = audience.shelf().get::<Own>().filter(|known| known.made_from == made_from) {

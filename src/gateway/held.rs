@@ -6,10 +6,10 @@
 //! sealed, good for one use, and for nobody but whom it was given to.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memchr::memmem;
+use memchr::memmem::Finder;
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -67,6 +67,8 @@ struct Attached {
     parked: Option<Parked>,
 }
 
+/// What is looked for in every result.
+static REQUEST_STATE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("requestState"));
 /// How long to wait for more questions before the client is told.
 const TOGETHER: Duration = Duration::from_millis(30);
 /// How long a server may take to end a call by itself once it knows that nobody will answer.
@@ -238,7 +240,7 @@ impl Attached {
     /// A result whose state is the upstream's own, sealed for this caller: the upstream may know all of
     /// us as one.
     fn wrapped(&self, result: &Raw) -> Option<Raw> {
-        memmem::find(result.as_bytes(), b"requestState")?;
+        REQUEST_STATE.find(result.as_bytes())?;
         let asks = result.get("resultType").is_some_and(|kind| kind.text().as_deref() == Some("input_required"));
         let own = result.get("requestState").filter(|_| asks)?;
         let sealed = Carried::Upstream(own).seal(&self.group, &self.call, carried::LIFETIME);

@@ -169,7 +169,8 @@ impl Group {
         let (member, own) = view
             .by_name(list, &name)
             .ok_or_else(|| ErrorObject::new(code::INVALID_PARAMS, format!("Unknown {what}: {name}")))?;
-        Ok(self.pass_on(call, with(call, &["name"], own), member))
+        let renamed = if own == name { call.clone() } else { with(call, &["name"], own) };
+        Ok(self.pass_on(call, renamed, member))
     }
 
     fn by_uri(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {

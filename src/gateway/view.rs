@@ -212,6 +212,11 @@ impl View {
         self.lists[list as usize].shown.len()
     }
 
+    /// Whether any tool wants arguments mirrored in headers.
+    pub fn mirrors_any(&self) -> bool {
+        !self.mirrors.is_empty()
+    }
+
     /// The arguments of a tool that headers mirror.
     pub fn mirrors(&self, tool: &str) -> &[Mirror] {
         self.mirrors.get(tool).map_or(&[], Vec::as_slice)

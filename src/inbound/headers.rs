@@ -12,9 +12,14 @@ const OTHER_SESSION_ID: &str = "x-session-id";
 pub(super) const LAST_EVENT_ID: &str = "last-event-id";
 pub(super) const JSON: &str = "application/json";
 pub(super) const EVENTS: &str = "text/event-stream";
+/// What nearly every client writes.
+const USUAL: &str = "application/json, text/event-stream";
 
 /// Whether `Accept` admits a media type. Types that it refuses with `q=0` it does not admit.
 pub(super) fn accepts(headers: &HeaderMap, media: &str) -> bool {
+    if headers.get(ACCEPT).is_some_and(|value| value == USUAL) && matches!(media, JSON | EVENTS) {
+        return true;
+    }
     let (family, _) = media.split_once('/').unwrap_or((media, ""));
     let admits = |range: &str| {
         let mut parts = range.split(';').map(str::trim);

@@ -73,9 +73,12 @@ fn check_mirrors(visit: &Visit<'_>, request: &Request) -> Result<(), Problem> {
     let Some(params) = request.params.as_ref().filter(|_| request.method == Method::ToolsCall) else {
         return Ok(());
     };
+    let view = visit.group.view();
+    if !view.mirrors_any() {
+        return Ok(());
+    }
     let name = params.get("name");
     let Some(name) = name.as_ref().and_then(Raw::text) else { return Ok(()) };
-    let view = visit.group.view();
     let mirrors = view.mirrors(&name);
     if mirrors.is_empty() {
         return Ok(());

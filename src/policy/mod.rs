@@ -25,6 +25,14 @@ pub struct Policy {
     pub caller_headers: Vec<HeaderName>,
 }
 
+/// The headers that travel with every call.
+static CARRIED: [HeaderName; 4] = [
+    HeaderName::from_static(TRACE[0]),
+    HeaderName::from_static(TRACE[1]),
+    HeaderName::from_static(TRACE[2]),
+    REQUEST_ID,
+];
+
 /// Why a request is turned away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denied {
@@ -50,8 +58,8 @@ impl Policy {
     /// A caller with what of a request's headers travels with its calls.
     pub fn caller(&self, principal: Principal, headers: &HeaderMap, peer: Option<SocketAddr>) -> Caller {
         let mut chosen = HeaderMap::new();
-        for name in TRACE.into_iter().map(HeaderName::from_static).chain([REQUEST_ID]) {
-            if let Some(value) = headers.get(&name) {
+        for name in &CARRIED {
+            if let Some(value) = headers.get(name) {
                 chosen.insert(name, value.clone());
             }
         }

@@ -11,6 +11,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+pub use super::scan::depth_within;
+use super::scan::{skip_space, skip_string, skip_value};
+
 /// One JSON value as the text that was received, shared and never copied.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Raw(Bytes);
@@ -20,6 +23,8 @@ pub struct Raw(Bytes);
 pub struct Member {
     /// The key with its quotes.
     pub key: Range<usize>,
+    /// Whether there is an escape in the key, so that it is not written as it is spelled.
+    pub escaped: bool,
     /// The value, without the white space around it.
     pub value: Range<usize>,
 }
@@ -28,7 +33,15 @@ pub struct Member {
 #[derive(Debug)]
 pub struct Edit<'a> {
     object: &'a Raw,
-    changes: Vec<(Cow<'a, str>, Option<Raw>)>,
+    changes: Vec<Change<'a>>,
+}
+
+/// A member that is set, or taken out where there is no value.
+#[derive(Debug)]
+struct Change<'a> {
+    key: Cow<'a, str>,
+    value: Option<Raw>,
+    done: bool,
 }
 
 /// Walks the members of one object, in order. Made by [`members`].
@@ -111,11 +124,27 @@ impl Raw {
     pub fn get(&self, key: &str) -> Option<Raw> {
         let mut found = None;
         for member in members(&self.0) {
-            if key_is(&self.0[member.key], key) {
+            if member.is(&self.0, key) {
                 found = Some(member.value);
             }
         }
         found.map(|at| Raw(self.0.slice(at)))
+    }
+
+    /// The values of several members, in one pass; the last one counts, as in [`Raw::get`].
+    pub fn pick<const N: usize>(&self, keys: [&str; N]) -> [Option<Raw>; N] {
+        let mut found = [const { None }; N];
+        for member in members(&self.0) {
+            if let Some(n) = keys.iter().position(|name| member.is(&self.0, name)) {
+                found[n] = Some(member.value);
+            }
+        }
+        found.map(|at| at.map(|at| Raw(self.0.slice(at))))
+    }
+
+    /// Whether this is an object that is not empty.
+    pub fn has_members(&self) -> bool {
+        members(&self.0).next().is_some()
     }
 
     /// Follows several members down.
@@ -162,41 +191,70 @@ impl Raw {
     pub fn without(&self, mut drop: impl FnMut(&[u8], &[u8]) -> bool) -> Raw {
         let text = &self.0;
         let mut out: Option<BytesMut> = None;
-        let mut copied = 0;
+        let mut end = 0; // everything before this is in `out` or was left out
         let mut kept = false;
         for member in members(text) {
             let key = &text[member.key.start + 1..member.key.end - 1];
-            if drop(key, &text[member.value.clone()]) {
-                let out = out.get_or_insert_with(|| BytesMut::with_capacity(text.len()));
-                if copied == 0 {
-                    out.put_u8(b'{');
-                    kept = out.len() > 1;
+            match (drop(key, &text[member.value.clone()]), &mut out) {
+                (true, Some(_)) => {}
+                (true, None) => {
+                    // What stands before the member goes with it: its comma, or the brace alone.
+                    let mut begun = BytesMut::with_capacity(text.len());
+                    begun.extend_from_slice(if kept { &text[..end] } else { b"{" });
+                    out = Some(begun);
                 }
-                copied = member.value.end;
-            } else if let Some(out) = &mut out {
-                copy_gap(out, text, copied..member.value.end, kept);
-                copied = member.value.end;
-                kept = true;
-            } else {
-                let mut begun = BytesMut::with_capacity(text.len());
-                begun.extend_from_slice(&text[..member.value.end]);
-                copied = member.value.end;
-                kept = true;
-                out = Some(begun);
+                (false, Some(out)) => {
+                    copy_gap(out, text, end..member.value.end, kept);
+                    kept = true;
+                }
+                (false, None) => kept = true,
             }
+            end = member.value.end;
         }
         match out {
-            Some(mut out) if copied > 0 => {
-                out.extend_from_slice(&text[copied..]);
-                if out.len() == text.len() { self.clone() } else { Raw::trusted(out.freeze()) }
+            Some(mut out) => {
+                out.extend_from_slice(&text[end..]);
+                Raw::trusted(out.freeze())
             }
-            _ => self.clone(),
+            None => self.clone(),
         }
+    }
+
+    /// This object with one member set to what is made of its value; something else stays as it is.
+    pub fn changed(&self, key: &str, change: impl FnOnce(Option<Raw>) -> Raw) -> Raw {
+        let text = &self.0;
+        let (mut found, mut count, mut last) = (None, 0, None);
+        for member in members(text) {
+            last = Some(member.value.end);
+            if member.is(text, key) {
+                found = Some(member.value);
+                count += 1;
+            }
+        }
+        let value = change(found.clone().map(|at| Raw(text.slice(at))));
+        let (Some(last), 0..=1) = (last, count) else { return self.edit().set(key, value).finish() };
+        let mut out = BytesMut::with_capacity(text.len() + key.len() + value.0.len() + 4);
+        match found {
+            Some(at) => {
+                out.extend_from_slice(&text[..at.start]);
+                out.extend_from_slice(&value.0);
+                out.extend_from_slice(&text[at.end..]);
+            }
+            None => {
+                out.extend_from_slice(&text[..last]);
+                out.put_u8(b',');
+                put_text(&mut out, key);
+                out.put_u8(b':');
+                out.extend_from_slice(&value.0);
+                out.extend_from_slice(&text[last..]);
+            }
+        }
+        Raw::trusted(out.freeze())
     }
 
     /// Begins changes to the members of this object.
     pub fn edit(&self) -> Edit<'_> {
-        Edit { object: self, changes: Vec::new() }
+        Edit { object: self, changes: Vec::with_capacity(ROOM) }
     }
 }
 
@@ -221,38 +279,40 @@ impl Serialize for Raw {
 
 // === impl Edit ===
 
+/// Room for as many changes as there usually are.
+const ROOM: usize = 8;
+
 impl<'a> Edit<'a> {
     /// Sets a member: in its place when it is there, at the end when it is not.
     #[must_use]
     pub fn set(mut self, key: impl Into<Cow<'a, str>>, value: Raw) -> Self {
-        self.changes.push((key.into(), Some(value)));
+        self.changes.push(Change { key: key.into(), value: Some(value), done: false });
         self
     }
 
     /// Takes a member out, if it is there.
     #[must_use]
     pub fn remove(mut self, key: impl Into<Cow<'a, str>>) -> Self {
-        self.changes.push((key.into(), None));
+        self.changes.push(Change { key: key.into(), value: None, done: false });
         self
     }
 
     /// The object with the changes made; the very same text when nothing changes.
     ///
     /// Something that is not an object stays as it is.
-    pub fn finish(self) -> Raw {
+    pub fn finish(mut self) -> Raw {
         if self.changes.is_empty() || !self.object.is_object() {
             return self.object.clone();
         }
         let text = &self.object.0;
         let mut out = BytesMut::with_capacity(text.len() + 64);
-        let mut done = vec![false; self.changes.len()];
         let mut copied = 0; // everything before this is in `out` or was left out
         let mut kept = false; // whether `out` holds a member already
         let mut changed = false;
         for member in members(text) {
-            let change = self.changes.iter().rposition(|(key, _)| key_is(&text[member.key.clone()], key));
-            match change.map(|n| (n, &self.changes[n].1)) {
-                Some((_, None)) => {
+            let mut changes = self.changes.iter_mut().rev();
+            match changes.find(|change| member.is(text, &change.key)) {
+                Some(Change { value: None, .. }) => {
                     // What stands before the member goes with it: its comma, or the brace alone.
                     if copied == 0 {
                         out.put_u8(b'{');
@@ -261,10 +321,10 @@ impl<'a> Edit<'a> {
                     changed = true;
                     continue;
                 }
-                Some((n, Some(value))) => {
+                Some(Change { value: Some(value), done, .. }) => {
                     copy_gap(&mut out, text, copied..member.value.start, kept);
                     out.extend_from_slice(value.as_bytes());
-                    done[n] = true;
+                    *done = true;
                     changed = true;
                 }
                 None => copy_gap(&mut out, text, copied..member.value.end, kept),
@@ -272,11 +332,9 @@ impl<'a> Edit<'a> {
             copied = member.value.end;
             kept = true;
         }
-        for (n, (key, value)) in self.changes.iter().enumerate() {
-            let superseded = self.changes[n + 1..].iter().any(|(later, _)| later == key);
-            let (Some(value), false, false) = (value, done[n], superseded) else {
-                continue;
-            };
+        for (n, Change { key, value, done }) in self.changes.iter().enumerate() {
+            let superseded = || self.changes[n + 1..].iter().any(|later| later.key == *key);
+            let Some(value) = value.as_ref().filter(|_| !done && !superseded()) else { continue };
             if copied == 0 {
                 out.put_u8(b'{');
                 copied = 1;
@@ -284,7 +342,7 @@ impl<'a> Edit<'a> {
             if kept {
                 out.put_u8(b',');
             }
-            out.extend_from_slice(Raw::of(key.as_ref()).as_bytes());
+            put_text(&mut out, key);
             out.put_u8(b':');
             out.extend_from_slice(value.as_bytes());
             kept = true;
@@ -298,6 +356,17 @@ impl<'a> Edit<'a> {
     }
 }
 
+/// Writes a string with its quotes.
+pub(super) fn put_text(out: &mut BytesMut, text: &str) {
+    if text.bytes().any(|byte| matches!(byte, 0..0x20 | b'"' | b'\\')) {
+        serde_json::to_writer(out.writer(), text).expect("a string has a JSON form");
+        return;
+    }
+    out.put_u8(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.put_u8(b'"');
+}
+
 /// Copies `range`, which begins with the brace or with what follows the member before it. A comma
 /// that would stand first, because the members before it were taken out, is left out.
 fn copy_gap(out: &mut BytesMut, text: &[u8], range: Range<usize>, kept: bool) {
@@ -309,7 +378,15 @@ fn copy_gap(out: &mut BytesMut, text: &[u8], range: Range<usize>, kept: bool) {
     out.extend_from_slice(part);
 }
 
-// === impl Members ===
+// === impl Member, Members ===
+
+impl Member {
+    /// Whether this member of `text` has that key.
+    fn is(&self, text: &[u8], key: &str) -> bool {
+        let quoted = &text[self.key.clone()];
+        if self.escaped { key_text(quoted) == key } else { quoted[1..quoted.len() - 1] == *key.as_bytes() }
+    }
+}
 
 /// Walks the members of the object in `text`, which must be valid JSON; yields nothing for
 /// anything that is not an object.
@@ -334,73 +411,14 @@ impl Iterator for Members<'_> {
             self.at = text.len();
             return None;
         }
-        let key = at..skip_string(text, at);
-        at = skip_space(text, key.end);
+        let (end, escaped) = skip_string(text, at);
+        let key = at..end;
+        at = skip_space(text, end);
         let start = skip_space(text, at + 1); // past the colon
         let end = skip_value(text, start);
         self.at = end;
-        Some(Member { key, value: start..end })
+        Some(Member { key, escaped, value: start..end })
     }
-}
-
-fn skip_space(text: &[u8], mut at: usize) -> usize {
-    while matches!(text.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-        at += 1;
-    }
-    at
-}
-
-/// Past the string that begins at `at`.
-fn skip_string(text: &[u8], at: usize) -> usize {
-    let mut at = at + 1;
-    while let Some(found) = text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
-        at += found;
-        if text[at] == b'"' {
-            return at + 1;
-        }
-        at += 2;
-    }
-    text.len()
-}
-
-/// Past the value that begins at `at`.
-fn skip_value(text: &[u8], mut at: usize) -> usize {
-    match text.get(at) {
-        Some(b'"') => return skip_string(text, at),
-        Some(b'{' | b'[') => {}
-        _ => {
-            while let Some(byte) = text.get(at) {
-                if matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r') {
-                    break;
-                }
-                at += 1;
-            }
-            return at;
-        }
-    }
-    let mut depth = 0usize;
-    while let Some(byte) = text.get(at) {
-        match byte {
-            b'"' => {
-                at = skip_string(text, at);
-                continue;
-            }
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth -= 1,
-            _ => {}
-        }
-        at += 1;
-        if depth == 0 {
-            break;
-        }
-    }
-    at
-}
-
-/// Whether the quoted `key` spells `name`.
-fn key_is(quoted: &[u8], name: &str) -> bool {
-    let plain = &quoted[1..quoted.len() - 1];
-    if plain.contains(&b'\\') { key_text(quoted) == name } else { plain == name.as_bytes() }
 }
 
 /// What a quoted key says.
@@ -410,33 +428,11 @@ fn key_text(quoted: &[u8]) -> Cow<'_, str> {
 
 /// What a quoted string says; nothing when it says what no text can, half of a surrogate pair.
 fn string(quoted: &[u8]) -> Option<Cow<'_, str>> {
-    let borrowed = serde_json::from_slice::<&str>(quoted).map(Cow::Borrowed);
-    borrowed.or_else(|_| serde_json::from_slice::<String>(quoted).map(Cow::Owned)).ok()
-}
-
-/// Whether `text` nests arrays and objects no deeper than `limit`. Looks at brackets outside
-/// strings only, so it may be asked before the text is known to be valid.
-pub fn depth_within(text: &[u8], limit: usize) -> bool {
-    let mut depth = 0usize;
-    let mut at = 0;
-    while let Some(byte) = text.get(at) {
-        match byte {
-            b'"' => {
-                at = skip_string(text, at);
-                continue;
-            }
-            b'{' | b'[' => {
-                depth += 1;
-                if depth > limit {
-                    return false;
-                }
-            }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        at += 1;
+    let plain = quoted.get(1..quoted.len().saturating_sub(1))?;
+    if memchr::memchr(b'\\', plain).is_none() {
+        return std::str::from_utf8(plain).map(Cow::Borrowed).ok();
     }
-    true
+    serde_json::from_slice::<String>(quoted).map(Cow::Owned).ok()
 }
 
 #[cfg(test)]
@@ -525,6 +521,21 @@ mod tests {
         assert_eq!(value.get("e").unwrap().to_string(), "-1.5e3");
         assert_eq!(value.at(&["a", "b"]).unwrap().items()[0].to_string(), r#"{"c":1}"#);
         assert!(value.get("c").is_none());
+    }
+
+    #[test]
+    fn a_member_is_made_of_what_it_was() {
+        for (object, expected) in [
+            (r#"{ "a" : 1 , "b":2 }"#, r#"{ "a" : [1] , "b":2 }"#),
+            (r#"{"b":2 }"#, r#"{"b":2,"a":[] }"#),
+            (r#"{"\u0061":1}"#, r#"{"\u0061":[1]}"#),
+            (r#"{"a":1,"a":2}"#, r#"{"a":[2],"a":[2]}"#),
+            ("{ }", r#"{"a":[] }"#),
+            ("[1]", "[1]"),
+        ] {
+            let listed = |value: Option<Raw>| Raw::of(&value.into_iter().collect::<Vec<_>>());
+            assert_eq!(raw(object).changed("a", listed).to_string(), expected, "{object}");
+        }
     }
 
     fn any_json() -> impl Strategy<Value = serde_json::Value> {

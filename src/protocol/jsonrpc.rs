@@ -9,7 +9,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::json::Raw;
+use super::json::{Raw, put_text};
 use super::method::{Method, Notice};
 
 /// The id of a request: a string or an integer, never null. Its JSON type is part of it, so `7`
@@ -276,7 +276,8 @@ impl Envelope<'_> {
         let raw = |value: &RawValue| Raw::borrowed(text, value);
         match (self.method, self.result, self.error) {
             (Some(method), None, None) => {
-                let Some(method) = raw(method).text().map(std::borrow::Cow::into_owned) else {
+                let method = raw(method);
+                let Some(method) = method.text() else {
                     return refuse("the member `method` must be a string");
                 };
                 // Null parameters are a common slip; they say the same as none.
@@ -286,10 +287,10 @@ impl Envelope<'_> {
                 }
                 match id {
                     None => {
-                        Ok(Message::Notification(Notification { notice: Notice::from(method.as_str()), params, extra }))
+                        Ok(Message::Notification(Notification { notice: Notice::from(method.as_ref()), params, extra }))
                     }
                     Some(Ok(id)) => {
-                        Ok(Message::Request(Request { id, method: Method::from(method.as_str()), params, extra }))
+                        Ok(Message::Request(Request { id, method: Method::from(method.as_ref()), params, extra }))
                     }
                     Some(Err(why)) => refuse(why),
                 }
@@ -391,21 +392,17 @@ fn open(payload: Option<&Raw>) -> BytesMut {
 
 fn write_method(out: &mut BytesMut, method: &str, params: Option<&Raw>) {
     out.extend_from_slice(b",\"method\":");
-    write_text(out, method);
+    put_text(out, method);
     if let Some(params) = params {
         out.extend_from_slice(b",\"params\":");
         out.extend_from_slice(params.as_bytes());
     }
 }
 
-fn write_text(out: &mut BytesMut, text: &str) {
-    serde_json::to_writer(out.writer(), text).expect("a string has a JSON form");
-}
-
 fn close(mut out: BytesMut, extra: &Extra) -> Bytes {
     for (key, value) in extra {
         out.put_u8(b',');
-        write_text(&mut out, key);
+        put_text(&mut out, key);
         out.put_u8(b':');
         out.extend_from_slice(value.as_bytes());
     }
@@ -448,7 +445,7 @@ impl Id {
                 use fmt::Write;
                 write!(out, "{number}").expect("memory can be written to");
             }
-            Self::Text(text) => write_text(out, text),
+            Self::Text(text) => put_text(out, text),
         }
     }
 }

@@ -15,6 +15,14 @@ macro_rules! names {
         }
 
         impl $type {
+            /// The name on the wire, if it is one of the protocol's own.
+            pub fn known(&self) -> Option<&'static str> {
+                match self {
+                    $(Self::$variant => Some($name),)+
+                    Self::Other(_) => None,
+                }
+            }
+
             /// The name on the wire.
             pub fn as_str(&self) -> &str {
                 match self {

@@ -7,6 +7,7 @@ pub mod json;
 pub mod jsonrpc;
 pub mod level;
 pub mod method;
+mod scan;
 pub mod sse;
 
 pub use json::{Edit, Raw};

@@ -33,7 +33,8 @@ pub struct Connection {
     found: Found,
     settings: Settings,
     speaker: Speaker,
-    /// The headers that tools want mirrored, as last listed; nothing before the first list.
+    /// The headers that tools want mirrored, as last listed, of those that want any; nothing before the
+    /// first list.
     mirrors: Mutex<Option<HashMap<String, Vec<Mirror>>>>,
     /// What is still to be said before the connection goes.
     last_words: TaskTracker,
@@ -271,20 +272,27 @@ impl Connection {
 
     /// The headers that a tool wants mirrored. Reads the list of tools when that was never read.
     pub(super) async fn mirrors_of(&self, call: &Call) -> Vec<Mirror> {
-        let name = call.params.as_ref().and_then(|params| params.get("name"));
-        let Some(name) =
-            name.as_ref().and_then(Raw::text).filter(|_| call.method == Method::ToolsCall && self.mirrors_arguments())
-        else {
+        if call.method != Method::ToolsCall || !self.mirrors_arguments() || self.mirrors_nothing() {
             return Vec::new();
-        };
-        if self.known_mirrors().is_none() {
+        }
+        let name = call.params.as_ref().and_then(|params| params.get("name"));
+        let Some(name) = name.as_ref().and_then(Raw::text) else { return Vec::new() };
+        if self.known_mirrors(&name).is_none() {
             self.list_mirrors(call).await;
         }
-        self.known_mirrors().and_then(|known| known.get(name.as_ref()).cloned()).unwrap_or_default()
+        self.known_mirrors(&name).unwrap_or_default()
     }
 
-    fn known_mirrors(&self) -> Option<HashMap<String, Vec<Mirror>>> {
-        self.mirrors.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Whether the list of tools was read, and none of them wants anything mirrored.
+    fn mirrors_nothing(&self) -> bool {
+        let known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().is_some_and(HashMap::is_empty)
+    }
+
+    /// The headers that a tool wants mirrored; nothing when the list of tools was never read.
+    fn known_mirrors(&self, tool: &str) -> Option<Vec<Mirror>> {
+        let known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().map(|known| known.get(tool).cloned().unwrap_or_default())
     }
 
     /// Reads the whole list of tools for the headers that they want.
@@ -298,6 +306,7 @@ impl Connection {
             let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call, false), None, headers);
             let Ok(Ok(page)) = connect::answer(replies, self.settings.call, "`tools/list`").await else { break };
             known.extend(headers::mirrors_of_tools(&page));
+            known.retain(|_, wanted: &mut Vec<Mirror>| !wanted.is_empty());
             let next = page.get("nextCursor").filter(|next| !next.is_null());
             if next.is_none() || next == before {
                 break;
@@ -314,7 +323,9 @@ impl Connection {
             return page.clone();
         }
         let mut known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_default().extend(headers::mirrors_of_tools(page));
+        let known_now = known.get_or_insert_default();
+        known_now.extend(headers::mirrors_of_tools(page));
+        known_now.retain(|_, wanted| !wanted.is_empty());
         let tools = page.get("tools").map(|tools| tools.items()).unwrap_or_default();
         let allowed = |tool: &&Raw| match tool.get("inputSchema").map(|schema| headers::mirrors(&schema)) {
             Some(Err(why)) => {

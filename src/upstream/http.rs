@@ -153,8 +153,8 @@ impl Http {
     pub(super) async fn probe(&self, revision: Revision) -> Result<Probed> {
         let params = outgoing::params(None, revision, &self.speaker, &outgoing::Extras::default());
         let request = Request::new(Id::Text("discover".into()), Method::Discover, params);
-        let headers = headers_for(&outgoing::mirrored(&request, revision, &[]));
-        let response = self.web.send(Verb::POST, headers, request.encode(), self.settings.probe).await?;
+        let headers = posted(outgoing::mirrored(&request, revision, &[]));
+        let response = self.web.send(Verb::POST, &headers, request.encode(), self.settings.probe).await?;
         let status = response.status();
         match self.read_answer(response, &request.id, self.settings.probe).await {
             Ok(outcome) => Ok(Probed::Outcome(outcome)),
@@ -212,16 +212,13 @@ impl Http {
         self.lock().closed
     }
 
-    fn base_headers(&self, extra: &[(String, String)]) -> HeaderMap {
-        let mut headers = headers_for(extra);
+    /// The headers that every request in the session has.
+    fn base_headers(&self) -> HeaderMap {
+        let mut headers = posted(outgoing::version(self.revision()));
         if let Some(session) = self.lock().session.clone() {
             headers.insert(SESSION_ID, session);
         }
         headers
-    }
-
-    fn version_header(&self) -> Vec<(String, String)> {
-        vec![("MCP-Protocol-Version".to_owned(), self.revision().facts().name.to_owned())]
     }
 
     /// Begins a request. `params` are as the server is to get them, but for the progress token.
@@ -239,23 +236,27 @@ impl Http {
             None => params,
         };
         let request = Request::new(id, method, params);
-        let mut extra = outgoing::mirrored(&request, self.revision(), mirrors);
-        let text = |(name, value): (&HeaderName, &HeaderValue)| {
-            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
-        };
-        extra.extend(caller.iter().filter_map(text));
-        Exchange::new(Arc::clone(self), request, extra, token).replies()
+        let mut headers = posted(outgoing::mirrored(&request, self.revision(), mirrors));
+        for (name, value) in caller.iter().filter(|(_, value)| value.to_str().is_ok()) {
+            headers.insert(name, value.clone());
+        }
+        Exchange::new(Arc::clone(self), request, headers, token).replies()
     }
 
-    pub(super) async fn begin(self: &Arc<Self>, request: &Request, extra: &[(String, String)]) -> Result<Begun> {
+    pub(super) async fn begin(self: &Arc<Self>, request: &Request, headers: &mut HeaderMap) -> Result<Begun> {
         let mut again = true;
         loop {
-            let (generation, had_session) = {
+            let (generation, session) = {
                 let state = self.lock();
-                (state.generation, state.session.is_some())
+                (state.generation, state.session.clone())
             };
-            let response =
-                self.web.send(Verb::POST, self.base_headers(extra), request.encode(), self.settings.call_cap).await?;
+            let had_session = session.is_some();
+            match session {
+                Some(session) => drop(headers.insert(SESSION_ID, session)),
+                None if again => {}
+                None => drop(headers.remove(SESSION_ID)),
+            }
+            let response = self.web.send(Verb::POST, headers, request.encode(), self.settings.call_cap).await?;
             let status = response.status();
             if status.is_success() {
                 self.note_session(response.headers(), generation);
@@ -302,8 +303,8 @@ impl Http {
     async fn post(self: &Arc<Self>, message: Bytes) -> Result<()> {
         self.check_open()?;
         let generation = self.lock().generation;
-        let headers = self.base_headers(&self.version_header());
-        let response = self.web.send(Verb::POST, headers, message, self.settings.call).await?;
+        let headers = self.base_headers();
+        let response = self.web.send(Verb::POST, &headers, message, self.settings.call).await?;
         let status = response.status();
         if status.is_success() {
             self.note_session(response.headers(), generation);
@@ -400,13 +401,13 @@ impl Http {
 
     /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
     pub(super) async fn open_stream(&self, after: Option<&str>, patience: Duration) -> Result<Option<EventReader>> {
-        let mut headers = self.base_headers(&self.version_header());
+        let mut headers = self.base_headers();
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
         headers.remove(CONTENT_TYPE);
         if let Some(id) = after.and_then(|id| HeaderValue::from_str(id).ok()) {
             headers.insert(LAST_EVENT_ID, id);
         }
-        let response = self.web.send(Verb::GET, headers, Bytes::new(), patience).await?;
+        let response = self.web.send(Verb::GET, &headers, Bytes::new(), patience).await?;
         let status = response.status();
         if status.is_success() && is_media(response.headers(), "text/event-stream") {
             return Ok(Some(EventReader::new(response.into_body(), self.web.limit())));
@@ -432,15 +433,10 @@ fn changes(notice: &Notice) -> bool {
     matches!(notice, Notice::ToolsChanged | Notice::PromptsChanged | Notice::ResourcesChanged | Notice::ResourceUpdated)
 }
 
-fn headers_for(extra: &[(String, String)]) -> HeaderMap {
-    let mut headers = HeaderMap::new();
+/// The headers of a message that is posted, beside others.
+fn posted(mut headers: HeaderMap) -> HeaderMap {
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    for (name, value) in extra {
-        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
-            headers.insert(name, value);
-        }
-    }
     headers
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
+use http::HeaderMap;
 
 use super::events::{EventReader, parsed};
 use super::http::{Begun, Http, RESUMES, RETRY, pause};
@@ -16,7 +17,7 @@ use crate::protocol::{Id, Message, Notification, Outcome, Raw, Request};
 pub(super) struct Exchange {
     http: Arc<Http>,
     request: Request,
-    extra: Vec<(String, String)>,
+    headers: HeaderMap,
     token: Option<Raw>,
     phase: Phase,
     /// Messages that came together with one that was taken.
@@ -36,11 +37,11 @@ enum Phase {
 }
 
 impl Exchange {
-    pub(super) fn new(http: Arc<Http>, request: Request, extra: Vec<(String, String)>, token: Option<Raw>) -> Self {
+    pub(super) fn new(http: Arc<Http>, request: Request, headers: HeaderMap, token: Option<Raw>) -> Self {
         let guard = Cancel { http: Arc::clone(&http), id: Some(request.id.clone()) };
         let phase = Phase::Start;
         let queue = VecDeque::new();
-        Self { http, request, extra, token, phase, queue, guard, last_event: None, retry: RETRY, resumes: 0 }
+        Self { http, request, headers, token, phase, queue, guard, last_event: None, retry: RETRY, resumes: 0 }
     }
 
     /// The replies; dropping them gives the request up.
@@ -69,7 +70,7 @@ impl Exchange {
                         None => continue,
                     }
                 }
-                Phase::Start => match self.http.begin(&self.request, &self.extra).await {
+                Phase::Start => match self.http.begin(&self.request, &mut self.headers).await {
                     Ok(Begun::Events(events)) => {
                         self.phase = Phase::Events(Box::new(events));
                         continue;

@@ -38,7 +38,7 @@ impl Sse {
         let web = Arc::new(Web::new(address.url.clone(), address.headers.clone(), settings));
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        let response = web.send(Verb::GET, headers, Bytes::new(), settings.probe).await?;
+        let response = web.send(Verb::GET, &headers, Bytes::new(), settings.probe).await?;
         if !response.status().is_success() {
             let status = response.status();
             let body = web.read(response.into_body(), settings.probe).await.unwrap_or_default();
@@ -145,7 +145,7 @@ async fn write(
 async fn post(duplex: &Duplex, web: &Web, endpoint: &Uri, message: Bytes, patience: Duration) {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let sent = web.send_to(endpoint, Verb::POST, headers, message.clone(), patience).await;
+    let sent = web.send_to(endpoint, Verb::POST, &headers, message.clone(), patience).await;
     let error = match sent {
         Ok(response) if response.status().is_success() => return,
         Ok(response) => {

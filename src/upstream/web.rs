@@ -58,13 +58,13 @@ impl Web {
     pub(super) async fn send(
         &self,
         verb: Verb,
-        headers: HeaderMap,
+        headers: &HeaderMap,
         body: Bytes,
         patience: Duration,
     ) -> Result<Response<Incoming>> {
         let mut url = self.url();
         for _ in 0..=REDIRECTS {
-            let response = self.send_to(&url, verb.clone(), headers.clone(), body.clone(), patience).await?;
+            let response = self.send_to(&url, verb.clone(), headers, body.clone(), patience).await?;
             let Some(next) = redirected(&url, &response)? else { return Ok(response) };
             tracing::debug!(from = %shown(&url), to = %shown(&next), "the server moved within its origin");
             *self.url.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
@@ -78,13 +78,13 @@ impl Web {
         &self,
         url: &Uri,
         verb: Verb,
-        headers: HeaderMap,
+        headers: &HeaderMap,
         body: Bytes,
         patience: Duration,
     ) -> Result<Response<Incoming>> {
         let mut request = Request::builder().method(verb).uri(url.clone());
         if let Some(all) = request.headers_mut() {
-            *all = headers;
+            *all = headers.clone();
             for (name, value) in &self.headers {
                 all.append(name, value.clone());
             }
@@ -141,7 +141,7 @@ impl Web {
 /// When it cannot be reached, or answers with anything but success.
 pub async fn fetch(address: &Address, settings: &Settings) -> Result<Bytes> {
     let web = Web::new(address.url.clone(), address.headers.clone(), settings);
-    let response = web.send(Verb::GET, HeaderMap::new(), Bytes::new(), settings.probe).await?;
+    let response = web.send(Verb::GET, &HeaderMap::new(), Bytes::new(), settings.probe).await?;
     let status = response.status();
     let body = web.read(response.into_body(), settings.call).await?;
     if status.is_success() { Ok(body) } else { Err(web.refused(status, &body)) }

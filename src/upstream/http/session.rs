@@ -10,7 +10,7 @@ use http::{HeaderMap, Method as Verb, StatusCode};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Http, RETRY, RETRY_CAP, SESSION_ID, headers_for, pause};
+use super::{Http, RETRY, RETRY_CAP, SESSION_ID, pause, posted};
 use crate::dialect::Revision;
 use crate::dialect::outgoing::{self, Introduction};
 use crate::error::{Error, Kind, Result};
@@ -33,7 +33,8 @@ impl Http {
     pub(in crate::upstream) async fn initialize(self: &Arc<Self>, proposed: Revision) -> Result<Introduction> {
         let request =
             Request::new(self.next_id(), Method::Initialize, Some(outgoing::initialize(proposed, &self.speaker)));
-        let response = self.web.send(Verb::POST, headers_for(&[]), request.encode(), self.settings.probe).await?;
+        let response =
+            self.web.send(Verb::POST, &posted(HeaderMap::new()), request.encode(), self.settings.probe).await?;
         let session = response.headers().get(&SESSION_ID).cloned();
         let status = response.status();
         let outcome = match self.read_answer(response, &request.id, self.settings.probe).await {
@@ -181,10 +182,10 @@ impl Http {
             tracing::debug!(url = %shown(&self.web.url()), "the session is left to another node");
             return;
         }
-        let mut headers = headers_for(&self.version_header());
+        let mut headers = posted(outgoing::version(self.revision()));
         headers.insert(SESSION_ID, session);
         headers.remove(CONTENT_TYPE);
-        match self.web.send(Verb::DELETE, headers, Bytes::new(), self.settings.grace).await {
+        match self.web.send(Verb::DELETE, &headers, Bytes::new(), self.settings.grace).await {
             Ok(response) => tracing::debug!(status = %response.status(), "the session was ended"),
             Err(error) => tracing::debug!(%error, "the session could not be ended"),
         }

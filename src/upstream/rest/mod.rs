@@ -213,7 +213,7 @@ impl Shared {
         let Built { verb, mut uri, headers, body } = built;
         let follows = matches!(verb, Verb::GET | Verb::HEAD);
         for _ in 0..=REDIRECTS {
-            let sent = self.web.send_to(&uri, verb.clone(), headers.clone(), body.clone(), self.patience);
+            let sent = self.web.send_to(&uri, verb.clone(), &headers, body.clone(), self.patience);
             let response = sent.await?;
             let (parts, incoming) = response.into_parts();
             let location =

@@ -179,12 +179,23 @@ fn chunks_end(received: &[u8], mut at: usize) -> Result<Option<usize>, Failure> 
     }
 }
 
-/// A client that calls the tool `getElement` again and again.
+/// What is called, and what an answer is known by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject {
+    pub(crate) tool: &'static str,
+    /// As JSON.
+    pub(crate) arguments: &'static str,
+    /// Stands in every answer.
+    pub(crate) answer: &'static [u8],
+}
+
+/// A client that calls one tool again and again.
 pub(crate) struct Caller {
     connection: Connection,
     request: Vec<u8>,
     id_at: usize,
     id: u32,
+    answer: &'static [u8],
 }
 
 /// Ids have the same number of digits, so that a new one can be written over the last.
@@ -192,21 +203,22 @@ const FIRST_ID: u32 = 100_000_000;
 
 impl Caller {
     /// Connects, and opens a session in the era that has them.
-    pub(crate) async fn open(address: SocketAddr, era: Era) -> Result<Self, Failure> {
+    pub(crate) async fn open(address: SocketAddr, era: Era, subject: Subject) -> Result<Self, Failure> {
+        let Subject { tool, arguments, answer } = subject;
         let mut connection = Connection::open(address).await?;
         let (headers, meta) = match era {
             Era::Handshake => (in_session(connection.handshake().await?.as_deref()), ""),
             Era::PerRequest => (
-                "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: getElement\r\n".to_owned(),
+                format!("MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: {tool}\r\n"),
                 r#","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#,
             ),
         };
         let body = format!(
-            r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"method":"tools/call","params":{{"name":"getElement","arguments":{{"name":"H"}}{meta}}}}}"#
+            r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"method":"tools/call","params":{{"name":"{tool}","arguments":{arguments}{meta}}}}}"#
         );
         let request = connection.post(&headers, &body);
         let id_at = find(&request, FIRST_ID.to_string().as_bytes()).ok_or("the request has no id")?;
-        Ok(Self { connection, request, id_at, id: FIRST_ID })
+        Ok(Self { connection, request, id_at, id: FIRST_ID, answer })
     }
 
     /// Calls, and checks the answer.
@@ -218,7 +230,7 @@ impl Caller {
             digits /= 10;
         }
         let response = self.connection.exchange(&self.request).await?;
-        if response.status != 200 || find(response.body, b"Hydrogen").is_none() {
+        if response.status != 200 || find(response.body, self.answer).is_none() {
             let body = String::from_utf8_lossy(response.body);
             return Err(format!("a call was answered with {}: {body}", response.status).into());
         }
