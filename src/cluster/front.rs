@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -13,6 +14,9 @@ use super::Cluster;
 use super::letter::{Carried, Letter};
 use super::serving::WINDOW;
 use crate::store::{Away, NodeId};
+
+/// How long a node may be quiet before it is looked whether it is there.
+const QUIET: Duration = Duration::from_millis(500);
 
 /// What came of carrying a request to another node.
 #[derive(Debug)]
@@ -79,8 +83,11 @@ impl Cluster {
         let front = Front { home: home.clone(), request: letter.clone(), begun: Instant::now(), parts: sender };
         self.fronts().insert(id, front);
         let mut relay = Relay { cluster: Arc::clone(self), id, home: home.clone(), over: false };
-        self.send(home, letter).await?;
-        let first = parts.recv().await.unwrap_or(Part::Lost);
+        match self.send(home, letter).await {
+            Err(away) if away.perhaps_done => return Ok(Reached::Lost),
+            sent => sent?,
+        }
+        let first = self.first(home, &mut parts).await;
         let Part::Letter(Letter::Head { status, headers, whole, body }) = first else {
             relay.over = true;
             return Ok(match first {
@@ -93,6 +100,27 @@ impl Cluster {
             return Ok(Reached::Whole(status, headers, body));
         }
         Ok(Reached::Stream(status, headers, Rest { relay, parts, next: 0, read: 0 }))
+    }
+}
+
+impl Cluster {
+    /// The first thing that comes back.
+    async fn first(&self, home: &NodeId, parts: &mut mpsc::UnboundedReceiver<Part>) -> Part {
+        loop {
+            if let Ok(part) = tokio::time::timeout(QUIET, parts.recv()).await {
+                return part.unwrap_or(Part::Lost);
+            }
+            // It may have gone, or begun another life, since its session was found there.
+            let mourned = match self.is_alive(home).await {
+                Ok(true) => Ok(()),
+                Ok(false) => self.mourn(home).await,
+                Err(away) => Err(away),
+            };
+            // While the store is away an answer could not come either.
+            if mourned.is_err() && !self.holds() {
+                return Part::Lost;
+            }
+        }
     }
 }
 

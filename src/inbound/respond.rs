@@ -120,8 +120,7 @@ impl Problem {
                 return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
             }
             Self::NodeLost => {
-                let why =
-                    "Internal error: the node that ran this call is gone; whether it was carried out is not known";
+                let why = "Internal error: the node that has this call cannot be reached; whether it was carried out is not known";
                 return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
             }
             Self::ShuttingDown => {

@@ -17,7 +17,12 @@ pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, Away>> + Send + 'a
 
 /// The store is not to be had, or cannot take any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Away(pub Arc<str>);
+pub struct Away {
+    /// Why, for people.
+    pub why: Arc<str>,
+    /// Whether it may have done what it was asked all the same.
+    pub perhaps_done: bool,
+}
 
 /// A session as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,9 +159,17 @@ pub trait Shared: Sessions + Events + Nodes {
     }
 }
 
+impl Away {
+    /// The same, of something that may have been done all the same.
+    #[must_use]
+    pub fn perhaps_done(self) -> Self {
+        Self { perhaps_done: true, ..self }
+    }
+}
+
 impl fmt::Display for Away {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the store is away: {}", self.0)
+        write!(f, "the store is away: {}", self.why)
     }
 }
 

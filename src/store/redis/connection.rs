@@ -113,9 +113,10 @@ impl Link {
         self.server.trips.fetch_add(open.trips(commands.len()), Ordering::Relaxed);
         match timeout_at(deadline, open.send(commands)).await {
             Ok(Ok(answers)) if answers.len() == commands.len() => Ok(answers),
-            Ok(Ok(_)) => Err(self.failed(count, Trouble::unexpected(&self.server)).await),
-            Ok(Err(error)) => Err(self.failed(count, Trouble::of(&error, &self.server)).await),
-            Err(_) => Err(self.failed(count, Trouble::silent(&self.server)).await),
+            // It was sent, and what became of it is not known.
+            Ok(Ok(_)) => Err(self.failed(count, Trouble::unexpected(&self.server)).await.perhaps_done()),
+            Ok(Err(error)) => Err(self.failed(count, Trouble::of(&error, &self.server)).await.perhaps_done()),
+            Err(_) => Err(self.failed(count, Trouble::silent(&self.server)).await.perhaps_done()),
         }
     }
 

@@ -73,7 +73,7 @@ impl Receiver {
         let mut command = redis::cmd("BLMPOP");
         command.arg(WAIT.as_secs_f64()).arg(1).arg(mailbox).arg("LEFT").arg("COUNT").arg(AT_ONCE);
         let answer = self.link.ask(vec![command]).await?.pop().unwrap_or(Value::Nil);
-        let unread = |_| Away("what was in a mailbox cannot be understood".into());
+        let unread = |_| Away { why: "what was in a mailbox cannot be understood".into(), perhaps_done: true };
         let found: Option<(Value, Vec<Bytes>)> = redis::from_redis_value(answer).map_err(unread)?;
         let messages = found.map(|(_, messages)| messages).unwrap_or_default();
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).extend(messages);

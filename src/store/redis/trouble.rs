@@ -21,7 +21,7 @@ const NEEDED: (u32, u32) = (7, 0);
 impl Trouble {
     fn new(server: &Server, lost: bool, what: impl Display) -> Self {
         let text = server.address.hide(&format!("{}: {what}", server.address));
-        Self { away: Away(text.into()), lost }
+        Self { away: Away { why: text.into(), perhaps_done: false }, lost }
     }
 
     /// It did not answer in time.

@@ -16,7 +16,7 @@ use crate::redis::{Program, Server, TIMEOUT};
 /// What is said of a store that is away; it is said in time.
 async fn away(store: &Redis) -> String {
     let begun = Instant::now();
-    let Away(why) = store.load("s").await.unwrap_err();
+    let Away { why, .. } = store.load("s").await.unwrap_err();
     assert!(begun.elapsed() < TIMEOUT * 2, "it took {:?}", begun.elapsed());
     why.to_string()
 }
@@ -137,7 +137,7 @@ async fn tls_is_spoken_to_those_who_are_trusted() {
     store.send(&NodeId::begin("a"), vec![Bytes::new()], LONG).await.unwrap();
     // The system does not know its certificate.
     let options = Options { timeout: TIMEOUT * 4, roots: None };
-    let Away(why) = Redis::connect(&server.url(), "rialto", options).unwrap().load("s").await.unwrap_err();
+    let Away { why, .. } = Redis::connect(&server.url(), "rialto", options).unwrap().load("s").await.unwrap_err();
     assert!(why.contains("certificate"), "{why}");
     // And without TLS nobody answers.
     let plain = server.store_at(&server.url().replace("rediss", "redis"));
@@ -156,7 +156,7 @@ async fn one_who_is_full_says_so_and_keeps_all_or_nothing() {
     allow(1000).await;
     let record = Some(Bytes::from_static(b"new"));
     for all in [News { record, ..news(vec![event(0, 2, "y")]) }, news(vec![event(0, 2, "y"), event(0, 3, "z")])] {
-        let Away(why) = store.write(&a, &one("s", all)).await.unwrap_err();
+        let Away { why, .. } = store.write(&a, &one("s", all)).await.unwrap_err();
         assert!(why.contains("maxmemory"), "{why}");
     }
     for full in [store.create("t", &a, Bytes::new(), LONG).await.unwrap_err(), store.join(&a, LONG).await.unwrap_err()]
@@ -276,7 +276,7 @@ async fn an_old_redis_is_told_so() {
         }
     });
     let store = Redis::connect(&format!("redis://127.0.0.1:{port}"), "rialto", Options::default()).unwrap();
-    let Away(why) = store.load("s").await.unwrap_err();
+    let Away { why, .. } = store.load("s").await.unwrap_err();
     assert!(why.contains("Redis 6.2.5") && why.contains("Redis 7.0 or later"), "{why}");
     drop(store);
     old.await.unwrap();
