@@ -70,6 +70,7 @@ pub(super) fn start(inbound: &Arc<Inbound>) {
     inbound.answer_others();
     let home = Arc::new(Home { sessions: Arc::clone(&inbound.sessions) });
     tokio::spawn(Arc::clone(cluster).stay(home));
+    tokio::spawn(Arc::clone(cluster).watch());
     tokio::spawn(Arc::clone(cluster).receive());
     tokio::spawn(Arc::clone(keeper).run(Arc::clone(&inbound.sessions)));
     tokio::spawn(agree_on_secret(Arc::clone(inbound), Arc::clone(cluster)));
@@ -128,7 +129,8 @@ pub(super) async fn leave(inbound: &Arc<Inbound>, patience: Duration) -> Duratio
         }
         tokio::time::sleep(PAUSE).await;
     }
-    inbound.hand_over(true).await;
+    // Others find what is left as soon as this node has gone.
+    let _ = tokio::time::timeout(cluster.lease(), inbound.hand_over(true)).await;
     end.saturating_duration_since(Instant::now())
 }
 

@@ -30,12 +30,13 @@ impl Cluster {
         let mut sure = false;
         // What this node is to be next, while what it holds is not yet taken over.
         let mut next = None;
-        loop {
+        while !self.gone.load(Ordering::Acquire) {
             let begun = Instant::now();
             let beaten = match joined {
                 true => self.beat(&*holder, &mut next).await,
                 false => self.store.join(&self.node(), self.lease).await,
             };
+            let heard = beaten.is_ok();
             match beaten {
                 Ok(()) => {
                     if !sure {
@@ -43,9 +44,6 @@ impl Cluster {
                     }
                     (joined, sure) = (true, true);
                     self.hold_from(begun);
-                    if let Err(error) = self.look_around().await {
-                        tracing::debug!(%error, "the other nodes cannot be looked after");
-                    }
                 }
                 Err(error) => tracing::debug!(%error, "this node cannot say that it is there"),
             }
@@ -53,9 +51,33 @@ impl Cluster {
                 sure = false;
                 tracing::warn!("the store is away: sessions are not served until it is back");
                 holder.unsure();
+                // What other nodes do for us will not be heard of.
+                self.fronts().values().for_each(|front| drop(front.parts.send(Part::Lost)));
             }
-            let wait = if sure { self.lease / 3 } else { PAUSE };
+            let wait = if sure && heard { self.lease / 3 } else { PAUSE };
             tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Looks after the nodes that this one deals with, apart from the beat: that may take long.
+    pub async fn watch(self: Arc<Self>) {
+        while !self.gone.load(Ordering::Acquire) {
+            tokio::time::sleep(self.lease / 3).await;
+            if let Err(error) = self.look_around().await {
+                tracing::debug!(%error, "the other nodes cannot be looked after");
+            }
+        }
+    }
+
+    /// Has what this node holds taken over by what it is next, and says meanwhile that it is there.
+    async fn take_along(&self, holder: &dyn Holder, from: &NodeId, to: &NodeId) -> Result<(), Away> {
+        let mut reborn = holder.reborn(from, to);
+        loop {
+            match tokio::time::timeout(self.lease / 3, &mut reborn).await {
+                Ok(done) => return done,
+                Err(_) if self.store.beat(to, self.lease).await? == Standing::Alive => {}
+                Err(_) => return Err(Away { why: "another life ended before it began".into(), perhaps_done: false }),
+            }
         }
     }
 
@@ -71,9 +93,12 @@ impl Cluster {
         let standing = self.store.beat(&now, self.lease).await?;
         if standing == Standing::Alive {
             if let Some(again) = next {
-                holder.reborn(&node, again).await?;
+                self.take_along(holder, &node, again).await?;
                 *next = None;
             }
+            return Ok(());
+        }
+        if self.gone.load(Ordering::Acquire) {
             return Ok(());
         }
         // Others may have taken its sessions over. What it was is over; what is left is taken over by what
@@ -90,7 +115,8 @@ impl Cluster {
         tracing::warn!(node = %again, "this node was silent for too long and begins anew");
         self.store.join(&again, self.lease).await?;
         *next = Some(again.clone());
-        holder.reborn(&node, &again).await?;
+        self.take_along(holder, &node, &again).await?;
+        self.forget_places_of(&node);
         *next = None;
         Ok(())
     }
@@ -149,6 +175,7 @@ impl Cluster {
             }
         };
         let _ = tokio::time::timeout(self.lease, done).await;
+        self.gone.store(true, Ordering::Release);
         let node = self.node();
         let told = async {
             self.store.leave(&node).await?;

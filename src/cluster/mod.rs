@@ -13,7 +13,7 @@ mod place;
 mod serving;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub struct Cluster {
     handler: HandlerCell,
     carried: AtomicU64,
     taken_over: AtomicU64,
+    /// It has left, and does not come back.
+    gone: AtomicBool,
     secret: Option<String>,
 }
 
@@ -94,6 +96,7 @@ impl Cluster {
             handler: HandlerCell(OnceLock::new()),
             carried: AtomicU64::new(0),
             taken_over: AtomicU64::new(0),
+            gone: AtomicBool::new(false),
             secret,
         })
     }

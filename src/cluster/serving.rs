@@ -22,6 +22,8 @@ pub type Handler =
 
 /// How many bytes may be on their way to a client that has not read them.
 pub(super) const WINDOW: u64 = 1 << 20;
+/// How many bytes are sent at once.
+const PIECE: usize = 1 << 18;
 
 /// A request that is being answered.
 #[derive(Debug)]
@@ -72,14 +74,17 @@ impl Cluster {
         self.send(to, head.write(relay)).await?;
         let mut number = 0;
         while let Some(Ok(frame)) = body.frame().await {
-            let Ok(body) = frame.into_data() else { continue };
-            let size = u32::try_from(body.len() as u64).unwrap_or(u32::MAX).min(u32::try_from(WINDOW).unwrap_or(1));
-            match window.acquire_many(size).await {
-                Ok(room) => room.forget(),
-                Err(_) => return Ok(()),
+            let Ok(mut body) = frame.into_data() else { continue };
+            // The near end tells what was read by halves of the window, so no piece may need more than that.
+            while !body.is_empty() {
+                let body = body.split_to(body.len().min(PIECE));
+                match window.acquire_many(u32::try_from(body.len()).unwrap_or(1)).await {
+                    Ok(room) => room.forget(),
+                    Err(_) => return Ok(()),
+                }
+                self.send(to, Letter::Chunk { number, body }.write(relay)).await?;
+                number += 1;
             }
-            self.send(to, Letter::Chunk { number, body }.write(relay)).await?;
-            number += 1;
         }
         self.send(to, Letter::End.write(relay)).await
     }

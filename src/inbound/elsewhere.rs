@@ -20,6 +20,8 @@ use crate::store::{Away, NodeId};
 
 /// How often a request is carried on before it is given up. Each time its session has moved meanwhile.
 const CARRIES: usize = 8;
+/// How long one waits at first for a session that is between two nodes; twice as long each time.
+const MOVING: std::time::Duration = std::time::Duration::from_millis(5);
 /// How often a session that is between two nodes is looked for.
 const LOOKS: usize = 16;
 
@@ -44,6 +46,9 @@ impl Visit<'_> {
                 true => Ok(session),
                 false => Err(Problem::StoreAway),
             };
+        }
+        if self.inbound.sessions.is_leaving(id, &self.caller.principal, self.group.name()) {
+            return Err(Problem::Moved);
         }
         if self.inbound.sessions.get(id).is_some() {
             return Err(unknown()); // somebody else's
@@ -121,6 +126,9 @@ impl Visit<'_> {
         if owner.as_ref() != Some(&*me) && store.claim(&key, owner.as_ref(), Some(&me)).await? != Written::Kept {
             return Ok(None);
         }
+        // What was written between the look and the claim counts, too.
+        let Some(kept) = store.load(&key).await? else { return Ok(None) };
+        let record = Record::read(&kept.record).unwrap_or(record);
         let events = store.read(&key).await?;
         cluster.note_home(&key, None);
         let session = self.inbound.sessions.adopt(id, &record, events).map_err(|_| Problem::SessionsFull)?;
@@ -158,7 +166,7 @@ impl Visit<'_> {
     ) -> Result<Response<Body>, Problem> {
         let Some(cluster) = &self.inbound.cluster else { return first };
         let mut served = first;
-        for _ in 0..CARRIES {
+        for round in 0..CARRIES {
             let (id, home) = match served {
                 Err(problem) if !self.carried => match problem.elsewhere() {
                     Ok(found) => found,
@@ -170,6 +178,7 @@ impl Visit<'_> {
                 Some(id) => Problem::About(id.clone(), Box::new(problem)),
                 None => problem,
             };
+            let moving = home.is_none() || round > 0;
             if let Some(home) = home {
                 match self.carry(cluster, &home).await {
                     Ok(Some(response)) => return Ok(response),
@@ -179,6 +188,10 @@ impl Visit<'_> {
             }
             if let Some(named) = self.named() {
                 cluster.note_home(&named, None);
+            }
+            if moving {
+                // It is between two nodes, and that takes a moment.
+                tokio::time::sleep(MOVING * (1 << round)).await;
             }
             served = self.serve_again().await;
         }
@@ -260,8 +273,9 @@ impl Inbound {
                 continue;
             }
             if let Err(error) = keeper.release(&self.sessions, &session).await {
-                tracing::warn!(%error, session = %session.id(), "a session could not be handed over");
-                done = false;
+                // The store is away, and will not have the others either.
+                tracing::warn!(%error, session = %session.id(), "sessions could not be handed over");
+                return false;
             }
         }
         done

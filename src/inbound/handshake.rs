@@ -165,12 +165,12 @@ impl Work {
             }
             reply => {
                 let last = matches!(reply, Reply::End(_));
-                if last {
-                    self.running.answered();
-                    session.paid(stream, &self.answering.id);
-                }
-                if let Some(message) = self.answering.encode(reply) {
-                    session.deliver(stream, message).await;
+                match self.answering.encode(reply) {
+                    Some(message) if last => {
+                        session.conclude(stream, &self.running, &self.answering.id, message).await;
+                    }
+                    Some(message) => session.deliver(stream, message).await,
+                    None => {}
                 }
                 last
             }

@@ -230,8 +230,11 @@ impl Visit<'_> {
         let first = tokio::select! {
             biased;
             () = work.running.unwanted() => {
-                // The client wants no answer; the request still has to end somehow.
                 call.0 = None;
+                if session.is_elsewhere() {
+                    return Err(Problem::NodeLost);
+                }
+                // The client wants no answer; the request still has to end somehow.
                 return Ok(respond::accepted());
             }
             reply = work.replies.next() => reply,
@@ -361,7 +364,11 @@ impl Visit<'_> {
         let session = self.session_and_version().await?;
         self.inbound.sessions.close(&session);
         if let Some(keeper) = self.inbound.sessions.keeper() {
-            keeper.write(&self.inbound.sessions).await?;
+            // In a task of its own: it writes what is new in other sessions, too, and must not end half way
+            // because this client hangs up.
+            let (keeper, sessions) = (Arc::clone(keeper), Arc::clone(&self.inbound.sessions));
+            let written = tokio::spawn(async move { keeper.write(&sessions).await }).await;
+            written.unwrap_or(Ok(()))?;
         }
         Ok(respond::ended())
     }

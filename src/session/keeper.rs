@@ -1,5 +1,6 @@
 //! Writes what is new in the sessions of this node to a shared store, many at a time.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,12 +23,15 @@ pub struct Keeper {
     work: Notify,
     /// Held by those who write in the node's name, and by none of them while that changes.
     name: RwLock<()>,
+    /// Held by the one who writes: of two who do, the older news could come last.
+    writing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    changed: Vec<Arc<Session>>,
-    ended: Vec<String>,
+    changed: VecDeque<Arc<Session>>,
+    /// With the node that they were of: what it is by then may be another.
+    ended: Vec<(String, Arc<NodeId>)>,
 }
 
 /// How many sessions are written at a time.
@@ -40,7 +44,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 impl Keeper {
     /// A keeper for a node, which may become another life of itself.
     pub fn new(store: Arc<dyn Shared>, node: Arc<ArcSwap<NodeId>>, life: Duration) -> Arc<Self> {
-        Arc::new(Self { store, node, life, queue: Mutex::default(), work: Notify::new(), name: RwLock::default() })
+        let (queue, work, name, writing) = (Mutex::default(), Notify::new(), RwLock::default(), Default::default());
+        Arc::new(Self { store, node, life, queue, work, name, writing })
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -50,20 +55,21 @@ impl Keeper {
     /// There is something new in a session.
     pub(super) fn queue(&self, session: Option<Arc<Session>>) {
         if let Some(session) = session {
-            self.lock().changed.push(session);
+            self.lock().changed.push_back(session);
             self.work.notify_one();
         }
     }
 
     /// A session has ended.
     pub(super) fn ended(&self, session: &Session) {
-        self.lock().ended.push(session.id().to_string());
+        let node = self.node.load_full();
+        self.lock().ended.push((session.id().to_string(), node));
         self.work.notify_one();
     }
 
     /// Whether a session of this node has ended, and the store does not know yet.
     pub fn is_ending(&self, id: &str) -> bool {
-        self.lock().ended.iter().any(|other| other == id)
+        self.lock().ended.iter().any(|(other, _)| other == id)
     }
 
     /// Keeps a new session.
@@ -96,6 +102,7 @@ impl Keeper {
     /// # Errors
     /// When the store is away; what is not written stays to be written.
     pub async fn write(&self, sessions: &Sessions) -> Result<(), Away> {
+        let _writing = self.writing.lock().await;
         let _name = self.name.read().await;
         loop {
             let batch = self.take();
@@ -106,9 +113,9 @@ impl Keeper {
         }
         loop {
             let ended = self.lock().ended.last().cloned();
-            let Some(id) = ended else { return Ok(()) };
-            self.store.delete(&id, &self.node.load_full()).await?;
-            self.lock().ended.retain(|other| *other != id);
+            let Some((id, node)) = ended else { return Ok(()) };
+            self.store.delete(&id, &node).await?;
+            self.lock().ended.retain(|(other, _)| *other != id);
         }
     }
 
@@ -116,7 +123,7 @@ impl Keeper {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < TOGETHER && bytes < BYTES_TOGETHER {
-            let Some(session) = self.lock().changed.pop() else { break };
+            let Some(session) = self.lock().changed.pop_front() else { break };
             if let Some((news, mark)) = session.news(false, self.life) {
                 bytes += news.events.iter().map(|event| event.event.len()).sum::<usize>();
                 let id = session.id().to_string();
@@ -145,14 +152,16 @@ impl Keeper {
                 return Err(error);
             }
         };
+        let mut done = Ok(());
         for ((session, mark), written) in marks.into_iter().zip(written) {
             match written {
                 Written::Kept => session.is_kept(mark),
-                Written::Gone => self.restore(&session).await?,
+                // What cannot be restored is to be written again; the others must hear of themselves.
+                Written::Gone => done = self.restore(&session).await.and(done),
                 Written::Lost => sessions.let_go(&session),
             }
         }
-        Ok(())
+        done
     }
 
     /// The store has forgotten a session that lives here.
@@ -220,6 +229,20 @@ impl Keeper {
         released
     }
 
+    async fn claim_again(&self, session: &Session, from: &NodeId, to: &NodeId) -> Result<Written, Away> {
+        let id = session.id().to_string();
+        let claimed = self.store.claim(&id, Some(from), Some(to)).await?;
+        if claimed != Written::Lost {
+            return Ok(claimed);
+        }
+        // Taken over by others, or by us when this was begun before, maybe in a life that never came to be.
+        match self.store.load(&id).await?.and_then(|kept| kept.owner) {
+            Some(owner) if owner == *to => Ok(Written::Kept),
+            Some(owner) if owner.name() == to.name() => self.store.claim(&id, Some(&owner), Some(to)).await,
+            _ => Ok(Written::Lost),
+        }
+    }
+
     /// The node has begun another life: its sessions are taken over from the one before, but for those
     /// that another node has by now.
     ///
@@ -228,19 +251,15 @@ impl Keeper {
     pub async fn reborn(&self, sessions: &Sessions, from: &NodeId, to: &NodeId) -> Result<(), Away> {
         let _name = self.name.write().await;
         let mut forgotten = Vec::new();
-        for session in sessions.all() {
-            if !session.is_to_be_kept() {
-                continue;
-            }
-            let id = session.id().to_string();
-            match self.store.claim(&id, Some(from), Some(to)).await? {
-                Written::Kept => {}
-                Written::Gone => forgotten.push(session),
-                // Taken over by others, or by us when this was begun before.
-                Written::Lost => match self.store.load(&id).await? {
-                    Some(kept) if kept.owner.as_ref() == Some(to) => {}
-                    _ => sessions.let_go(&session),
-                },
+        let all: Vec<_> = sessions.all().into_iter().filter(|session| session.is_to_be_kept()).collect();
+        for some in all.chunks(TOGETHER) {
+            let claims = some.iter().map(|session| self.claim_again(session, from, to));
+            for (session, claimed) in some.iter().zip(futures_util::future::try_join_all(claims).await?) {
+                match claimed {
+                    Written::Kept => {}
+                    Written::Gone => forgotten.push(Arc::clone(session)),
+                    Written::Lost => sessions.let_go(session),
+                }
             }
         }
         self.node.store(Arc::new(to.clone()));

@@ -72,6 +72,16 @@ impl Live {
         self.keeping.as_ref().map_or(Safe::ALL, |keeping| keeping.safe)
     }
 
+    /// The answer to a request is about to be sent on its stream.
+    pub(super) fn paid(&mut self, stream: Stream, id: &Id) {
+        if let (Some(keeping), Outbox::Streams(streams), Stream::Call(number)) =
+            (&mut self.keeping, &mut self.outbox, stream)
+        {
+            streams.paid(number, id);
+            keeping.version += 1; // whoever sends it marks the session
+        }
+    }
+
     fn first_kept(&self) -> u64 {
         match &self.outbox {
             Outbox::Streams(streams) => streams.log().first(),
@@ -115,16 +125,6 @@ impl Session {
         let kept = live.keeping.is_some();
         if let (true, Outbox::Streams(streams), Stream::Call(number)) = (kept, &mut live.outbox, stream) {
             streams.owe(number, ids());
-            self.mark(&mut live, true);
-        }
-    }
-
-    /// The answer to a request is about to be sent on its stream.
-    pub fn paid(&self, stream: Stream, id: &Id) {
-        let mut live = self.lock();
-        let kept = live.keeping.is_some();
-        if let (true, Outbox::Streams(streams), Stream::Call(number)) = (kept, &mut live.outbox, stream) {
-            streams.paid(number, id);
             self.mark(&mut live, true);
         }
     }

@@ -92,6 +92,8 @@ struct Live {
     /// The client has said that it is ready.
     initialized: bool,
     closed: bool,
+    /// It does not come back: what is not kept by now never will be.
+    over: bool,
     /// What is known of its copy in a shared store, where there is one.
     keeping: Option<Box<Keeping>>,
 }
@@ -299,6 +301,21 @@ impl Session {
     /// resumed for a while, on a single connection until that is gone. Only the task of a single
     /// call may use it.
     pub async fn deliver(&self, stream: Stream, message: Bytes) {
+        self.deliver_and(stream, message, |_| ()).await;
+    }
+
+    /// Sends the answer to a call as [`Session::deliver`] does. The call is in the books until that is on its
+    /// stream, and in the same moment neither runs nor is owed: who looks in between would lose it.
+    pub async fn conclude(&self, stream: Stream, call: &Running, id: &Id, message: Bytes) {
+        self.take_back(call.serial);
+        let concluded = |live: &mut Live| {
+            live.calls.retain(|running| running.serial != call.serial);
+            live.paid(stream, id);
+        };
+        self.deliver_and(stream, message, concluded).await;
+    }
+
+    async fn deliver_and(&self, stream: Stream, message: Bytes, then: impl FnOnce(&mut Live)) {
         let patience = Instant::now() + PATIENCE;
         let mut patient = true;
         loop {
@@ -311,7 +328,10 @@ impl Session {
                     return;
                 }
                 if !patient || !live.outbox.is_behind(stream) {
-                    let put = |live: &mut Live| live.outbox.put(stream, message, &self.settings.retention);
+                    let put = |live: &mut Live| {
+                        then(live);
+                        live.outbox.put(stream, message, &self.settings.retention);
+                    };
                     return self.append(&mut live, put);
                 }
                 matches!(live.outbox, Outbox::Streams(_))
@@ -390,8 +410,13 @@ impl Session {
 
     /// Takes a call out of the books, and its questions back.
     fn forget(&self, call: u64) {
+        self.lock().calls.retain(|running| running.serial != call);
+        self.take_back(call);
+    }
+
+    /// Takes the questions of a call back.
+    fn take_back(&self, call: u64) {
         let mut live = self.lock();
-        live.calls.retain(|running| running.serial != call);
         let before = std::mem::take(&mut live.questions);
         let (open, rest): (Vec<_>, Vec<_>) = before.into_iter().partition(|asked| asked.call == call);
         live.questions = rest;
@@ -406,7 +431,11 @@ impl Session {
         let next = {
             let mut live = self.lock();
             let safe = live.safe();
-            live.outbox.poll(number, serial, safe, context)
+            match live.outbox.poll(number, serial, safe, context) {
+                // It waits for something to be kept.
+                Poll::Pending if live.over => Poll::Ready(None),
+                next => next,
+            }
         };
         if matches!(next, Poll::Ready(Some(_))) {
             self.read.notify_waiters();
@@ -531,6 +560,7 @@ impl Live {
             subscriptions: BTreeMap::new(),
             initialized: false,
             closed: false,
+            over: false,
             keeping: None,
         }
     }
@@ -543,6 +573,7 @@ impl Live {
     /// Gives up the running calls, the unanswered questions and the connections.
     fn close(&mut self) {
         self.closed = true;
+        self.over = true;
         self.calls = Vec::new();
         self.questions = Vec::new();
         self.subscriptions = BTreeMap::new();

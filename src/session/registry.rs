@@ -149,6 +149,13 @@ impl Sessions {
         Some(session)
     }
 
+    /// Whether a session of the caller is on its way to another node just now.
+    pub fn is_leaving(&self, id: SessionId, principal: &Principal, group: &str) -> bool {
+        let Some(session) = self.get(id) else { return false };
+        let live = session.lock();
+        session.principal == *principal && *session.group == *group && live.closed && !live.over
+    }
+
     /// The session of that id, whoever's it is.
     pub fn get(&self, id: SessionId) -> Option<Arc<Session>> {
         self.lock().get(&id).map(Arc::clone)
@@ -254,7 +261,8 @@ impl Sessions {
                 live.used = now;
             }
             let idle = now.duration_since(live.used) >= self.settings.idle;
-            let over = live.closed || (idle && !unread);
+            // One that is on its way to another node is closed, too, and must not be deleted.
+            let over = live.over || (!live.closed && idle && !unread);
             drop(live);
             if over {
                 expired.push(session);

@@ -1,5 +1,6 @@
 //! Several nodes that share a store: any of them takes any request, and none is missed when it goes.
 
+mod found;
 mod nodes;
 
 use std::sync::Arc;

@@ -119,6 +119,11 @@ impl Rialto {
         let _ = self.stop.take().unwrap().send(());
     }
 
+    /// Whenever it has stopped.
+    pub async fn done(&mut self) -> bool {
+        self.done.take().unwrap().await.unwrap()
+    }
+
     /// Waits until it has stopped; true when nothing had to be cut off.
     pub async fn stopped(&mut self) -> bool {
         tokio::time::timeout(PATIENCE, self.done.take().unwrap()).await.unwrap().unwrap()
