@@ -202,8 +202,8 @@ impl Bound {
         let patience = cluster::leave(&inbound, inbound.settings.drain).await;
         let clean = inbound.shutdown.stop(patience, || sessions.close_all()).await;
         tasks.shutdown().await;
-        inbound.gateway.stop().await;
         cluster::left(&inbound).await;
+        inbound.gateway.stop().await;
         clean
     }
 }

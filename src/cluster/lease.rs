@@ -94,6 +94,7 @@ impl Cluster {
         if standing == Standing::Alive {
             if let Some(again) = next {
                 self.take_along(holder, &node, again).await?;
+                self.forget_places_of(&node);
                 *next = None;
             }
             return Ok(());

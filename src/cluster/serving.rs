@@ -32,6 +32,19 @@ pub(super) struct Serving {
     window: Arc<Semaphore>,
 }
 
+/// Takes a request out of the books, however its end came.
+struct Books {
+    cluster: Arc<Cluster>,
+    key: (NodeId, u64),
+}
+
+impl Drop for Books {
+    fn drop(&mut self) {
+        let done = self.cluster.serving().remove(&self.key);
+        drop(done);
+    }
+}
+
 impl Drop for Serving {
     fn drop(&mut self) {
         self.work.abort();
@@ -47,11 +60,12 @@ impl Cluster {
         // It is in the books before it can take itself out of them.
         let mut serving = self.serving();
         let work = tokio::spawn(async move {
+            let books = Books { cluster: Arc::clone(&cluster), key: (from.clone(), relay) };
             let response = handler(request).await;
             if let Err(error) = cluster.answer(&from, relay, response, &credit).await {
                 tracing::debug!(%error, node = %from, "an answer could not be passed on");
             }
-            cluster.serving().remove(&(from, relay));
+            drop(books);
         });
         serving.insert(key, Serving { work: work.abort_handle(), window });
     }

@@ -1,9 +1,10 @@
 //! Sessions that live on other nodes: finding them, carrying requests to them, taking them over.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, StatusCode};
 
 use super::Inbound;
 use super::body::Body;
@@ -11,7 +12,7 @@ use super::handshake;
 use super::http::Visit;
 use super::respond::{self, Problem};
 use crate::cluster::{AnyBody, Carried, Cluster, Holder, Reached};
-use crate::exchange::Caller;
+use crate::exchange::{Audience, Caller, Change, Replies, Reply};
 use crate::gateway::Group;
 use crate::protocol::{Method, Raw, Request};
 use crate::session::{Record, Session, SessionId, Sessions};
@@ -21,9 +22,22 @@ use crate::store::{Away, NodeId};
 /// How often a request is carried on before it is given up. Each time its session has moved meanwhile.
 const CARRIES: usize = 8;
 /// How long one waits at first for a session that is between two nodes; twice as long each time.
-const MOVING: std::time::Duration = std::time::Duration::from_millis(5);
+const MOVING: Duration = Duration::from_millis(5);
 /// How often a session that is between two nodes is looked for.
 const LOOKS: usize = 16;
+
+/// How many seconds to wait before a resource is subscribed to again, time after time.
+const RESUBSCRIBING: [u64; 4] = [1, 4, 16, 60];
+
+/// Whether a call ends well.
+async fn succeeded(mut replies: Replies) -> bool {
+    while let Some(reply) = replies.next().await {
+        if let Reply::End(answer) = reply {
+            return answer.outcome.is_ok();
+        }
+    }
+    false
+}
 
 /// What holds sessions in this node's name.
 #[derive(Debug)]
@@ -81,6 +95,9 @@ impl Visit<'_> {
         // Those who want the same session wait for the first of them.
         let _adopting = self.inbound.adopting.of(key).lock().await;
         for _ in 0..LOOKS {
+            if !cluster.holds() {
+                return Err(Problem::StoreAway);
+            }
             if let Some(session) = self.inbound.sessions.find(id, &self.caller.principal, self.group.name()) {
                 return Ok(Some(session));
             }
@@ -181,7 +198,12 @@ impl Visit<'_> {
             let moving = home.is_none() || round > 0;
             if let Some(home) = home {
                 match self.carry(cluster, &home).await {
-                    Ok(Some(response)) => return Ok(response),
+                    Ok(Some(response)) => {
+                        if let Some(named) = self.named().filter(|_| response.status() == StatusCode::NOT_FOUND) {
+                            cluster.note_home(&named, None);
+                        }
+                        return Ok(response);
+                    }
                     Ok(None) => cluster.forget_places_of(&home),
                     Err(problem) => return Err(about(problem)),
                 }
@@ -230,7 +252,7 @@ impl Inbound {
 
     /// Subscribes anew to what a session was subscribed to on another node.
     fn subscribe_again(self: &Arc<Self>, session: &Arc<Session>, group: &Arc<Group>, caller: &Arc<Caller>) {
-        let uris = session.unsubscribed();
+        let uris = session.to_subscribe_again();
         if uris.is_empty() {
             return;
         }
@@ -240,9 +262,19 @@ impl Inbound {
             for uri in uris {
                 let params = Raw::empty().edit().set("uri", Raw::of(&uri)).finish();
                 let request = Request::new(0.into(), Method::Subscribe, Some(params));
-                let mut replies = handshake::request(&inbound, &session, &group, &request, &caller);
-                while replies.next().await.is_some() {}
-                session.subscribed_again(&uri);
+                for wait in RESUBSCRIBING {
+                    if !session.to_subscribe_again().contains(&uri) || session.is_elsewhere() {
+                        break; // the client has done so itself, or does not want it any more
+                    }
+                    let replies = handshake::request(&inbound, &session, &group, &request, &caller);
+                    if succeeded(replies).await {
+                        session.subscribed_again(&uri);
+                        // What happened in between is not known.
+                        session.tell(Change::Updated(uri.as_str().into()).notification());
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_secs(wait)).await;
+                }
             }
         });
     }

@@ -19,7 +19,7 @@ use crate::dialect::lift::{self, Path};
 use crate::exchange::{Caller, Replies, Reply};
 use crate::gateway::Group;
 use crate::protocol::json::depth_within;
-use crate::protocol::{Incoming, Invalid, Message, Request};
+use crate::protocol::{Incoming, Invalid, Message, Method, Request};
 use crate::session::{NotBegun, Opening, Session, SessionId, Stream, Transport, Unresumable};
 use crate::store::EventId;
 
@@ -198,6 +198,12 @@ impl Visit<'_> {
 
     async fn in_session(&self, message: Message) -> Answered {
         let session = self.session_and_version().await?;
+        let changes = match &message {
+            Message::Request(request) => {
+                matches!(request.method, Method::SetLevel | Method::Subscribe | Method::Unsubscribe)
+            }
+            _ => true,
+        };
         let answered = match message {
             Message::Request(request) => self.answer(&session, request).await,
             message => {
@@ -205,10 +211,10 @@ impl Visit<'_> {
                 Ok(respond::accepted())
             }
         };
-        // What the client is told has happened must not be lost with this node.
-        match session.settle().await {
-            true => answered,
-            false => Err(Problem::StoreAway),
+        // What the client is told has changed must not be lost with this node.
+        match changes && !session.settle().await {
+            true => Err(Problem::StoreAway),
+            false => answered,
         }
     }
 

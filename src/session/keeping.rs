@@ -82,6 +82,13 @@ impl Live {
         }
     }
 
+    /// What it was subscribed to elsewhere does not have to be subscribed to anew.
+    pub(super) fn forget_elsewhere(&mut self, uri: &str) {
+        if let Some(keeping) = &mut self.keeping {
+            keeping.unsubscribed.retain(|other| other != uri);
+        }
+    }
+
     fn first_kept(&self) -> u64 {
         match &self.outbox {
             Outbox::Streams(streams) => streams.log().first(),
@@ -184,6 +191,9 @@ impl Session {
     pub(super) fn come_back(&self) {
         let mut live = self.lock();
         live.closed = false;
+        if let Some(keeping) = &mut live.keeping {
+            keeping.queued = false;
+        }
         self.mark(&mut live, false);
     }
 
@@ -225,14 +235,14 @@ impl Session {
                 {
                     let live = self.lock();
                     let saved = live.keeping.as_ref().map_or(u64::MAX, |keeping| keeping.saved);
-                    if saved >= wanted || live.closed {
-                        return;
+                    if saved >= wanted || live.over {
+                        return saved >= wanted || !self.is_elsewhere();
                     }
                 }
                 written.await;
             }
         };
-        tokio::time::timeout(PATIENCE, kept).await.is_ok()
+        tokio::time::timeout(PATIENCE, kept).await.unwrap_or(false)
     }
 
     /// Whether it lives on on another node.
@@ -265,17 +275,13 @@ impl Session {
     }
 
     /// The resources that it was subscribed to elsewhere, which have to be subscribed to anew.
-    pub fn unsubscribed(&self) -> Vec<String> {
+    pub fn to_subscribe_again(&self) -> Vec<String> {
         self.lock().keeping.as_ref().map(|keeping| keeping.unsubscribed.clone()).unwrap_or_default()
     }
 
     /// One of them is.
     pub fn subscribed_again(&self, uri: &str) {
-        self.change(|live| {
-            if let Some(keeping) = &mut live.keeping {
-                keeping.unsubscribed.retain(|other| other != uri);
-            }
-        });
+        self.change(|live| live.forget_elsewhere(uri));
     }
 }
 

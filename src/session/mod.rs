@@ -499,6 +499,7 @@ impl Audience for Session {
 
     fn subscribed(&self, uri: &str, kept: Kept) {
         self.change(|live| {
+            live.forget_elsewhere(uri);
             if !live.closed {
                 live.subscriptions.insert(uri.into(), Held(kept));
             }
@@ -506,7 +507,10 @@ impl Audience for Session {
     }
 
     fn unsubscribed(&self, uri: &str) {
-        self.change(|live| live.subscriptions.remove(uri));
+        self.change(|live| {
+            live.forget_elsewhere(uri);
+            live.subscriptions.remove(uri)
+        });
     }
 
     fn follows(&self, uri: &str) -> bool {

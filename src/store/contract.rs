@@ -93,7 +93,8 @@ pub trait Sessions: fmt::Debug + Send + Sync {
     /// Keeps sessions of `owner` for another `life`; tells of each what it found.
     fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, life: Duration) -> Asked<'a, Vec<Written>>;
 
-    /// Forgets a session of `owner` and its events.
+    /// Forgets a session of `owner` and its events. For as long as it would have been kept it is known to
+    /// have been deleted: it is nobody's, and there is no other of its id.
     fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> Asked<'a, Written>;
 }
 

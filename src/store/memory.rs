@@ -31,7 +31,8 @@ struct All {
 #[derive(Debug)]
 struct Kept {
     owner: Option<NodeId>,
-    record: Bytes,
+    /// Nothing once it was deleted.
+    record: Option<Bytes>,
     events: VecDeque<KeptEvent>,
     until: Instant,
 }
@@ -74,7 +75,7 @@ impl All {
     fn owned(&mut self, id: &str, owner: &NodeId) -> Result<&mut Kept, Written> {
         match self.sessions.get_mut(id) {
             None => Err(Written::Gone),
-            Some(kept) if kept.owner.as_ref() == Some(owner) => Ok(kept),
+            Some(kept) if kept.record.is_some() && kept.owner.as_ref() == Some(owner) => Ok(kept),
             Some(_) => Err(Written::Lost),
         }
     }
@@ -95,22 +96,22 @@ impl Sessions for Memory {
             return at_once(false);
         }
         let until = Instant::now() + life;
-        let kept = Kept { owner: Some(owner.clone()), record, events: VecDeque::new(), until };
+        let kept = Kept { owner: Some(owner.clone()), record: Some(record), events: VecDeque::new(), until };
         all.sessions.insert(id.to_owned(), kept);
         at_once(true)
     }
 
     fn load<'a>(&'a self, id: &'a str) -> Asked<'a, Option<KeptSession>> {
         let all = self.lock();
-        let kept = all.sessions.get(id);
-        at_once(kept.map(|kept| KeptSession { owner: kept.owner.clone(), record: kept.record.clone() }))
+        let found = |kept: &Kept| Some(KeptSession { owner: kept.owner.clone(), record: kept.record.clone()? });
+        at_once(all.sessions.get(id).and_then(found))
     }
 
     fn claim<'a>(&'a self, id: &'a str, from: Option<&'a NodeId>, to: Option<&'a NodeId>) -> Asked<'a, Written> {
         let mut all = self.lock();
         at_once(match all.sessions.get_mut(id) {
             None => Written::Gone,
-            Some(kept) if kept.owner.as_ref() == from => {
+            Some(kept) if kept.record.is_some() && kept.owner.as_ref() == from => {
                 kept.owner = to.cloned();
                 Written::Kept
             }
@@ -133,10 +134,9 @@ impl Sessions for Memory {
 
     fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> Asked<'a, Written> {
         let mut all = self.lock();
-        let found = all.owned(id, owner).map(|_| ());
-        at_once(match found {
-            Ok(()) => {
-                all.sessions.remove(id);
+        at_once(match all.owned(id, owner) {
+            Ok(kept) => {
+                (kept.record, kept.events) = (None, VecDeque::new());
                 Written::Kept
             }
             Err(why) => why,
@@ -151,9 +151,10 @@ impl Events for Memory {
         let one = |(id, news): &(String, News)| match all.owned(id, owner) {
             Ok(kept) => {
                 if let Some(record) = &news.record {
-                    kept.record = record.clone();
+                    kept.record = Some(record.clone());
                 }
-                kept.events.extend(news.events.iter().cloned());
+                let last = kept.events.back().map_or(0, |event| event.id.position);
+                kept.events.extend(news.events.iter().filter(|event| event.id.position > last).cloned());
                 while kept.events.front().is_some_and(|event| event.id.position < news.keep_from) {
                     kept.events.pop_front();
                 }

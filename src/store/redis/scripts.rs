@@ -45,12 +45,14 @@ pub(super) static TOUCH: Script = Script::new(
     return 1",
 );
 
-/// `delete s e | owner`
+/// `delete s e | owner`; that it was deleted is known as long as it would have been kept.
 pub(super) static DELETE: Script = Script::new(
     "local owner = redis.call('HGET', KEYS[1], 'owner')
     if not owner then return 0 end
     if owner ~= ARGV[1] then return 2 end
-    redis.call('UNLINK', KEYS[1], KEYS[2])
+    redis.call('HSET', KEYS[1], 'owner', '-')
+    redis.call('HDEL', KEYS[1], 'record')
+    redis.call('UNLINK', KEYS[2])
     return 1",
 );
 
@@ -82,7 +84,7 @@ pub(super) static BEAT: Script = Script::new(
     if not there then return 0 end
     if there ~= ARGV[1] then return 2 end
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    redis.call('PEXPIRE', KEYS[2], ARGV[2])
+    if redis.call('PTTL', KEYS[2]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[2], ARGV[2]) end
     return 1",
 );
 

@@ -34,6 +34,7 @@ struct Kept {
     record: Bytes,
     events: Vec<KeptEvent>,
     last: u64,
+    deleted: bool,
 }
 
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl Model {
     fn owned(&mut self, session: usize, node: usize) -> Result<&mut Kept, Written> {
         match self.sessions.get_mut(&session) {
             None => Err(Written::Gone),
-            Some(kept) if kept.owner.as_ref() == Some(&self.nodes[node]) => Ok(kept),
+            Some(kept) if !kept.deleted && kept.owner.as_ref() == Some(&self.nodes[node]) => Ok(kept),
             Some(_) => Err(Written::Lost),
         }
     }
@@ -77,14 +78,14 @@ impl Model {
                 let (record, owner) = (Bytes::from(record), self.nodes[node].clone());
                 let done = store.create(&id(session), &owner, record.clone(), LONG).await.unwrap();
                 assert_eq!(done, !self.sessions.contains_key(&session));
-                let new = Kept { owner: Some(owner), record, events: vec![], last: 0 };
+                let new = Kept { owner: Some(owner), record, events: vec![], last: 0, deleted: false };
                 self.sessions.entry(session).or_insert(new);
             }
             Step::Claim(session, from, to) => {
                 let (from, to) = (self.nodes.get(from).cloned(), self.nodes.get(to).cloned());
                 let expected = match self.sessions.get_mut(&session) {
                     None => Written::Gone,
-                    Some(kept) if kept.owner == from => {
+                    Some(kept) if !kept.deleted && kept.owner == from => {
                         kept.owner.clone_from(&to);
                         Written::Kept
                     }
@@ -101,8 +102,8 @@ impl Model {
             Step::Delete(session, node) => {
                 let expected = self.owned(session, node).err().unwrap_or(Written::Kept);
                 assert_eq!(store.delete(&id(session), &self.nodes[node]).await.unwrap(), expected);
-                if expected == Written::Kept {
-                    self.sessions.remove(&session);
+                if let Ok(kept) = self.owned(session, node) {
+                    (kept.deleted, kept.events) = (true, vec![]);
                 }
             }
             Step::Write(node, writes) => self.write(store, node, writes).await,
@@ -139,7 +140,8 @@ impl Model {
         for session in 0..SESSIONS {
             let (id, kept) = (format!("s{session}"), self.sessions.get(&session));
             let found = store.load(&id).await.unwrap();
-            let expected = kept.map(|kept| KeptSession { owner: kept.owner.clone(), record: kept.record.clone() });
+            let there = kept.filter(|kept| !kept.deleted);
+            let expected = there.map(|kept| KeptSession { owner: kept.owner.clone(), record: kept.record.clone() });
             assert_eq!(found, expected);
             assert_eq!(store.read(&id).await.unwrap(), kept.map(|kept| kept.events.clone()).unwrap_or_default());
         }

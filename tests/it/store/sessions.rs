@@ -81,7 +81,14 @@ pub async fn deleting_takes_the_events_along(store: Arc<dyn Shared>) {
     assert_eq!(store.delete("s", &b).await.unwrap(), Written::Lost);
     assert_eq!(store.read("s").await.unwrap().len(), 1);
     assert_eq!(store.delete("s", &a).await.unwrap(), Written::Kept);
-    assert_eq!(store.delete("s", &a).await.unwrap(), Written::Gone);
+    assert_eq!((store.load("s").await.unwrap(), store.read("s").await.unwrap()), (None, vec![]));
+    // Nobody who had it brings it back.
+    assert_eq!(store.delete("s", &a).await.unwrap(), Written::Lost);
+    assert_eq!(store.write(&a, &one("s", news(vec![event(0, 2, "y")]))).await.unwrap(), [Written::Lost]);
+    assert_eq!(store.touch(&["s".into()], &a, LONG).await.unwrap(), [Written::Lost]);
+    assert_eq!(store.claim("s", Some(&a), Some(&b)).await.unwrap(), Written::Lost);
+    assert_eq!(store.claim("s", None, Some(&b)).await.unwrap(), Written::Lost);
+    assert!(!store.create("s", &a, Bytes::new(), LONG).await.unwrap());
     assert_eq!((store.load("s").await.unwrap(), store.read("s").await.unwrap()), (None, vec![]));
 }
 
