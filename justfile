@@ -8,6 +8,11 @@ check:
 test:
     cargo test --locked
 
+# Three nodes under load, with something going wrong again and again: CLUSTER_SECONDS long, the same for the same
+# CLUSTER_SEED.
+soak:
+    cargo test --locked --test it cluster::soak -- --ignored --nocapture
+
 # The benchmark of serving, beside the official Rust SDK.
 bench:
     cargo bench --bench serve

@@ -202,6 +202,7 @@ impl Bound {
         let patience = cluster::leave(&inbound, inbound.settings.drain).await;
         let clean = inbound.shutdown.stop(patience, || sessions.close_all()).await;
         tasks.shutdown().await;
+        // Others bring calls until this node has left.
         cluster::left(&inbound).await;
         inbound.gateway.stop().await;
         clean

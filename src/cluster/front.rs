@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::Cluster;
 use super::letter::{Carried, Letter};
@@ -40,6 +41,8 @@ pub struct Rest {
     next: u64,
     /// Bytes that were read and not told of.
     read: u64,
+    /// Ends it early.
+    end: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 /// What arrives for a relay.
@@ -99,7 +102,7 @@ impl Cluster {
             relay.over = true;
             return Ok(Reached::Whole(status, headers, body));
         }
-        Ok(Reached::Stream(status, headers, Rest { relay, parts, next: 0, read: 0 }))
+        Ok(Reached::Stream(status, headers, Rest { relay, parts, next: 0, read: 0, end: None }))
     }
 }
 
@@ -125,10 +128,20 @@ impl Cluster {
 }
 
 impl Rest {
+    /// The same, but no longer than until that is cancelled.
+    #[must_use]
+    pub fn until(mut self, end: CancellationToken) -> Self {
+        self.end = Some(Box::pin(end.cancelled_owned()));
+        self
+    }
+
     /// The next piece; nothing at the end, or when the other node is gone.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let part = match Pin::new(&mut self.parts).poll_recv(context) {
-            Poll::Pending => return Poll::Pending,
+            Poll::Pending => {
+                let over = self.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready());
+                return if over { Poll::Ready(None) } else { Poll::Pending };
+            }
             Poll::Ready(part) => part,
         };
         match part {

@@ -114,6 +114,8 @@ impl Cluster {
             _ => node.again(),
         };
         tracing::warn!(node = %again, "this node was silent for too long and begins anew");
+        let lease = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
+        self.untold_until.store(self.now().saturating_add(lease), Ordering::Release);
         self.store.join(&again, self.lease).await?;
         *next = Some(again.clone());
         self.take_along(holder, &node, &again).await?;
@@ -170,6 +172,7 @@ impl Cluster {
 
     /// Goes, once nothing is done here for others any more, and tells them so.
     pub async fn leave(self: &Arc<Self>) {
+        self.going.store(true, Ordering::Release);
         let done = async {
             while !self.serving().is_empty() {
                 tokio::time::sleep(PAUSE / 10).await;

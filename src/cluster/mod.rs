@@ -43,6 +43,10 @@ pub struct Cluster {
     began: Instant,
     /// Until when this node may take its sessions for its own, in milliseconds.
     holds_until: AtomicU64,
+    /// Until when others may still have to tell the store what it has forgotten, in milliseconds.
+    untold_until: AtomicU64,
+    /// Nothing more is done here for others.
+    going: AtomicBool,
     last_relay: AtomicU64,
     fronts: Mutex<HashMap<u64, Front>>,
     serving: Mutex<HashMap<(NodeId, u64), Serving>>,
@@ -88,6 +92,8 @@ impl Cluster {
             lease,
             began: Instant::now(),
             holds_until: AtomicU64::new(0),
+            untold_until: AtomicU64::new(0),
+            going: AtomicBool::new(false),
             last_relay: AtomicU64::new(0),
             fronts: Mutex::default(),
             serving: Mutex::default(),
@@ -128,6 +134,15 @@ impl Cluster {
     /// Whether this node may take its sessions for its own.
     pub fn holds(&self) -> bool {
         self.now() < self.holds_until.load(Ordering::Acquire)
+    }
+
+    /// Whether what the store does not have is not there. One that was restarted empty is told by each node
+    /// what that has, and knows less until then.
+    ///
+    /// # Errors
+    /// When the store is away.
+    pub async fn is_told(&self) -> Result<bool, Away> {
+        Ok(self.is_alive(&self.node()).await? && self.now() >= self.untold_until.load(Ordering::Acquire))
     }
 
     fn now(&self) -> u64 {
@@ -256,6 +271,9 @@ impl Cluster {
             return;
         };
         match letter {
+            Letter::Request { from, .. } if self.going.load(Ordering::Acquire) => {
+                self.send_later(from, Letter::NotMine.write(relay));
+            }
             Letter::Request { from, request } => self.serve(from, relay, *request),
             Letter::Gone { from } => drop(self.serving().remove(&(from, relay))),
             Letter::Read { from, bytes } => self.was_read(from, relay, bytes),

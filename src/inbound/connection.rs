@@ -30,6 +30,7 @@ pub(super) async fn serve(inbound: Arc<Inbound>, side: Side, stream: TcpStream, 
     }
     let patience = inbound.settings.body_timeout;
     let begun = tokio::select! {
+        biased; // what has arrived is looked at
         begun = tokio::time::timeout(patience, is_http2(&stream)) => begun,
         () = inbound.shutdown.closing().cancelled() => return,
     };
@@ -82,6 +83,7 @@ async fn serve_http1(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer
     let connection = builder.serve_connection(watched(stream), service);
     tokio::pin!(connection);
     tokio::select! {
+        biased; // what has arrived is read, or it would not be answered
         ended = connection.as_mut() => ended,
         () = going(inbound, side) => {
             connection.as_mut().graceful_shutdown();
@@ -115,6 +117,7 @@ async fn serve_http2(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer
     let connection = builder.serve_connection(watched(stream), service);
     tokio::pin!(connection);
     tokio::select! {
+        biased; // what has arrived is read, or it would not be answered
         ended = connection.as_mut() => ended,
         () = going(&inbound, side) => {
             connection.as_mut().graceful_shutdown();

@@ -61,17 +61,20 @@ impl Visit<'_> {
                 false => Err(Problem::StoreAway),
             };
         }
-        if self.inbound.sessions.is_leaving(id, &self.caller.principal, self.group.name()) {
-            return Err(Problem::Moved);
-        }
-        if self.inbound.sessions.get(id).is_some() {
-            return Err(unknown()); // somebody else's
+        if let Some(session) = self.inbound.sessions.get(id) {
+            // It is just going to another node, or somebody else's.
+            let leaves = session.leaves(&self.caller.principal, self.group.name());
+            return Err(if leaves { Problem::Moved } else { unknown() });
         }
         let key = id.to_string();
         if let Some(home) = cluster.home_of(&key).filter(|_| !self.carried) {
             return Err(Problem::Elsewhere(home));
         }
-        self.look_for(cluster, id, &key).await?.ok_or_else(unknown)
+        match self.look_for(cluster, id, &key).await? {
+            Some(session) => Ok(session),
+            None if cluster.is_told().await? => Err(unknown()),
+            None => Err(Problem::StoreAway),
+        }
     }
 
     /// Looks in the store where a session lives, and takes it over when nobody has it.
@@ -166,9 +169,20 @@ impl Visit<'_> {
             peer: self.caller.peer,
             body: self.body.get().cloned().unwrap_or_default(),
         };
-        Ok(match cluster.carry(home, request).await? {
+        let reached = match cluster.carry(home, request).await {
+            // It may have left all the same, and be done once the store goes on. Whoever is refused tries again,
+            // so what must not be done twice is not refused.
+            Err(away) if away.perhaps_done && self.parts.method == http::Method::POST => Reached::Lost,
+            reached => reached?,
+        };
+        Ok(match reached {
             Reached::Whole(status, headers, body) => Some(respond::carried(status, headers, Body::Full(body))),
             Reached::Stream(status, headers, rest) => {
+                // Whoever listens can do so elsewhere when this node goes. A call comes to its end.
+                let rest = match self.parts.method {
+                    http::Method::GET => rest.until(self.inbound.shutdown.leaving().clone()),
+                    _ => rest,
+                };
                 Some(respond::carried(status, headers, Body::Carried(Box::new(rest))))
             }
             Reached::NotThere => None,
@@ -298,16 +312,17 @@ impl Inbound {
         let mut done = true;
         for session in self.sessions.all() {
             if session.id().transport() != crate::session::Transport::Http {
+                // Its client opens another, elsewhere.
+                done &= self.sessions.close_idle(&session);
                 continue;
             }
-            if session.running() > 0 && !all {
-                done = false;
-                continue;
-            }
-            if let Err(error) = keeper.release(&self.sessions, &session).await {
-                // The store is away, and will not have the others either.
-                tracing::warn!(%error, session = %session.id(), "sessions could not be handed over");
-                return false;
+            match keeper.release(&self.sessions, &session, all).await {
+                Ok(released) => done &= released,
+                Err(error) => {
+                    // The store is away, and will not have the others either.
+                    tracing::warn!(%error, session = %session.id(), "sessions could not be handed over");
+                    return false;
+                }
             }
         }
         done

@@ -108,6 +108,8 @@ pub enum Side {
 
 /// How long to wait before accepting again after accepting failed, for want of descriptors say.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long clients are still let in once others take what they send.
+const LAST_CALL: Duration = Duration::from_millis(200);
 /// The kind of text that figures are.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// How often sessions are looked through.
@@ -122,7 +124,9 @@ impl Inbound {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = self.shutdown.closing().cancelled() => return,
-                () = self.shutdown.leaving().cancelled(), if side != Side::Operators => return,
+                () = self.shutdown.leaving().cancelled(), if side != Side::Operators => {
+                    return self.listen_out(side, &listener).await;
+                }
             };
             match accepted {
                 Ok((stream, peer)) => {
@@ -134,6 +138,16 @@ impl Inbound {
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
+        }
+    }
+
+    /// Lets those in who are at the door already; closing it would turn them away, and what they bring with
+    /// them would be lost.
+    async fn listen_out(self: &Arc<Self>, side: Side, listener: &TcpListener) {
+        let end = tokio::time::Instant::now() + LAST_CALL;
+        while tokio::time::Instant::now() < end {
+            let Ok(Ok((stream, peer))) = tokio::time::timeout(LAST_CALL / 10, listener.accept()).await else { return };
+            self.shutdown.connections().spawn(connection::serve(Arc::clone(self), side, stream, peer));
         }
     }
 

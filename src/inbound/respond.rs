@@ -180,10 +180,18 @@ impl Problem {
         (None, ErrorObject::new(code::INVALID_REQUEST, message))
     }
 
+    /// What is the matter, whichever request it is about.
+    fn itself(&self) -> &Self {
+        match self {
+            Self::About(_, problem) => problem.itself(),
+            problem => problem,
+        }
+    }
+
     /// The response.
     pub(super) fn respond(self) -> Response<Body> {
         let status = self.status();
-        let (name, value) = match &self {
+        let (name, value) = match self.itself() {
             Self::Verb(verbs) => (Some(ALLOW), *verbs),
             Self::NoSession(_) => (Some(ALLOW), "POST"),
             Self::Denied(Denied::Credentials) => (Some(WWW_AUTHENTICATE), "Bearer"),

@@ -62,14 +62,20 @@ pub(super) async fn message(visit: &Visit<'_>, body: Arrived) -> Result<Response
         Incoming::One(message) if is_per_request(&message) => {
             session.deliver(Stream::Listening, elsewhere(&message)).await;
         }
-        Incoming::One(message) => take(visit.inbound, &visit.group, &session, message, &visit.caller).await,
+        Incoming::One(message) => {
+            if !take(visit.inbound, &visit.group, &session, message, &visit.caller).await {
+                return Err(Problem::SessionNotFound(session.id().to_string()));
+            }
+        }
         Incoming::Batch(items) => {
             if !session.client().is_some_and(|client| client.revision.facts().batches) {
                 return Err(Problem::NoBatches);
             }
             for item in items {
                 match item {
-                    Ok(message) => take(visit.inbound, &visit.group, &session, message, &visit.caller).await,
+                    Ok(message) => {
+                        take(visit.inbound, &visit.group, &session, message, &visit.caller).await;
+                    }
                     Err(invalid) => session.deliver(Stream::Listening, invalid.response().encode()).await,
                 }
             }
@@ -104,14 +110,15 @@ pub(super) fn named<'v>(visit: &'v Visit<'_>) -> Option<Cow<'v, str>> {
     query(uri.query(), "sessionId").or_else(|| query(uri.query(), "session_id"))
 }
 
-/// Takes one message of a session that lives by a single connection, HTTP+SSE or stdio.
+/// Takes one message of a session that lives by a single connection, HTTP+SSE or stdio; false when that has
+/// ended, and nothing was done.
 pub(super) async fn take(
     inbound: &Inbound,
     group: &Arc<Group>,
     session: &Arc<Session>,
     message: Message,
     caller: &Arc<Caller>,
-) {
+) -> bool {
     match message {
         Message::Request(request) if request.method == Method::Initialize && session.client().is_none() => {
             let outcome = match handshake::introduction(request.params.as_ref()) {
@@ -125,9 +132,10 @@ pub(super) async fn take(
             };
             session.deliver(Stream::Listening, protocol::Response::new(Some(request.id), outcome).encode()).await;
         }
-        Message::Request(request) => answer(inbound, group, session, &request, caller).await,
+        Message::Request(request) => return answer(inbound, group, session, &request, caller).await,
         message => handshake::tell(inbound, session, group, message),
     }
+    true
 }
 
 async fn answer(
@@ -136,23 +144,25 @@ async fn answer(
     session: &Arc<Session>,
     request: &Request,
     caller: &Arc<Caller>,
-) {
+) -> bool {
     let mut replies = handshake::request(inbound, session, group, request, caller);
     let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
     let answering =
         Answering { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(group) };
     if let Some(answer) = replies.take_ready() {
-        return session.deliver(Stream::Listening, answering.response(answer)).await;
+        session.deliver(Stream::Listening, answering.response(answer)).await;
+        return true;
     }
     match session.begin(request.id.clone()) {
         Ok(running) => {
             let work = Work { running, replies, answering, counted: inbound.shutdown.call() };
             tokio::spawn(work.run_alone(Stream::Listening));
         }
-        Err(NotBegun::Ended) => {}
+        Err(NotBegun::Ended) => return false,
         Err(not_begun) => {
             let error = ErrorObject::new(code::INVALID_REQUEST, format!("Invalid request: {not_begun}"));
             session.deliver(Stream::Listening, answering.encode_outcome(Err(error))).await;
         }
     }
+    true
 }

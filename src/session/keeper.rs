@@ -206,24 +206,26 @@ impl Keeper {
         Ok(())
     }
 
-    /// Lets a session go, so that another node can take it over as it is now.
+    /// Lets a session go, so that another node can take it over as it is now; false when something runs in it
+    /// that is not to be cut off.
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn release(&self, sessions: &Sessions, session: &Arc<Session>) -> Result<(), Away> {
+    pub async fn release(&self, sessions: &Sessions, session: &Arc<Session>, cut: bool) -> Result<bool, Away> {
         let _name = self.name.read().await;
         let node = self.node.load_full();
         let id = session.id().to_string();
-        let Some((news, _)) = session.leave(self.life) else { return Ok(()) };
+        let Some((news, mark)) = session.leave(self.life, cut) else { return Ok(session.running() == 0) };
         let released = async {
             if self.store.write(&node, &[(id.clone(), news)]).await? == [Written::Kept] {
+                session.is_kept(mark); // those who are connected are given it before they go
                 self.store.claim(&id, Some(&node), None).await?;
             }
-            Ok(())
+            Ok(true)
         };
         let released = released.await;
         match released {
-            Ok(()) => sessions.let_go(session),
+            Ok(_) => sessions.let_go(session),
             Err(_) => session.come_back(),
         }
         released

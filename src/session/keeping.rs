@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 use super::outbox::Outbox;
 use super::stream::Safe;
-use super::{Keeper, Live, Record, Session, Stream};
+use super::{Keeper, Live, Record, Running, Session, Stream};
+use crate::exchange::Principal;
 use crate::protocol::{ErrorObject, Id, Response, code};
 use crate::store::contract::{KeptEvent, News};
 
@@ -136,6 +137,17 @@ impl Session {
         }
     }
 
+    /// Sends the answer to a call as [`Session::deliver`] does. The call is in the books until that is on its
+    /// stream, and in the same moment neither runs nor is owed: who looks in between would lose it.
+    pub async fn conclude(&self, stream: Stream, call: &Running, id: &Id, message: Bytes) {
+        self.take_back(call.serial);
+        let concluded = |live: &mut Live| {
+            live.calls.retain(|running| running.serial != call.serial);
+            live.paid(stream, id);
+        };
+        self.deliver_and(stream, message, concluded).await;
+    }
+
     /// The session as it is to be kept.
     pub(super) fn record(&self, live: &Live) -> Record {
         let mut record = Record::new(&self.principal, &self.group);
@@ -158,7 +170,10 @@ impl Session {
 
     /// What is new since it was written last, or all that there is; nothing when it has ended.
     pub(super) fn news(&self, all: bool, life: Duration) -> Option<(News, Mark)> {
-        let mut live = self.lock();
+        self.news_of(&mut self.lock(), all, life)
+    }
+
+    fn news_of(&self, live: &mut Live, all: bool, life: Duration) -> Option<(News, Mark)> {
         if live.closed {
             return None;
         }
@@ -175,15 +190,21 @@ impl Session {
             mark.safe = Safe { position: log.position(), number: streams.last_number() };
         }
         if all || version != saved {
-            news.record = Some(self.record(&live).write());
+            news.record = Some(self.record(live).write());
         }
         Some((news, mark))
     }
 
-    /// What is new, for the last time here: nothing begins in it any more.
-    pub(super) fn leave(&self, life: Duration) -> Option<(News, Mark)> {
-        let news = self.news(false, life)?;
-        self.lock().closed = true;
+    /// What is new, for the last time here: nothing begins in it any more. Nothing when it has ended, or
+    /// something runs in it that must not be cut off.
+    pub(super) fn leave(&self, life: Duration, cut: bool) -> Option<(News, Mark)> {
+        let mut live = self.lock();
+        if !cut && !live.calls.is_empty() {
+            return None;
+        }
+        let news = self.news_of(&mut live, false, life)?;
+        live.closed = true;
+        self.moved.store(true, Ordering::Release);
         Some(news)
     }
 
@@ -191,6 +212,7 @@ impl Session {
     pub(super) fn come_back(&self) {
         let mut live = self.lock();
         live.closed = false;
+        self.moved.store(false, Ordering::Release);
         if let Some(keeping) = &mut live.keeping {
             keeping.queued = false;
         }
@@ -248,6 +270,11 @@ impl Session {
     /// Whether it lives on on another node.
     pub fn is_elsewhere(&self) -> bool {
         self.moved.load(Ordering::Acquire)
+    }
+
+    /// Whether it is this caller's, and on its way to another node.
+    pub fn leaves(&self, principal: &Principal, group: &str) -> bool {
+        self.is_elsewhere() && self.principal == *principal && *self.group == *group
     }
 
     /// Lets every connection go; their clients can resume.

@@ -5,6 +5,7 @@
 //! unanswered questions and its outbox.
 
 mod attachment;
+mod audience;
 mod id;
 mod keeper;
 mod keeping;
@@ -32,9 +33,8 @@ pub use outbox::{Stream, Unresumable};
 pub use record::Record;
 pub use registry::{Full, Opening, Sessions, Survey};
 
-use crate::dialect::lower;
 use crate::exchange::{Audience, Change, Client, Kept, Principal, Question, Shelf};
-use crate::protocol::{Id, Level, Notice, Notification, Outcome, Request};
+use crate::protocol::{Id, Level, Notification, Outcome, Request};
 use crate::store::{EventId, Retention};
 use keeping::Keeping;
 use outbox::{Outbox, Streams};
@@ -304,17 +304,6 @@ impl Session {
         self.deliver_and(stream, message, |_| ()).await;
     }
 
-    /// Sends the answer to a call as [`Session::deliver`] does. The call is in the books until that is on its
-    /// stream, and in the same moment neither runs nor is owed: who looks in between would lose it.
-    pub async fn conclude(&self, stream: Stream, call: &Running, id: &Id, message: Bytes) {
-        self.take_back(call.serial);
-        let concluded = |live: &mut Live| {
-            live.calls.retain(|running| running.serial != call.serial);
-            live.paid(stream, id);
-        };
-        self.deliver_and(stream, message, concluded).await;
-    }
-
     async fn deliver_and(&self, stream: Stream, message: Bytes, then: impl FnOnce(&mut Live)) {
         let patience = Instant::now() + PATIENCE;
         let mut patient = true;
@@ -460,87 +449,6 @@ impl Session {
     }
 }
 
-impl Audience for Session {
-    fn key(&self) -> u128 {
-        self.id.key()
-    }
-
-    fn level(&self) -> Option<Level> {
-        self.lock().level
-    }
-
-    fn tell(&self, notification: Notification) {
-        let notification = match self.client.get() {
-            Some(client) => lower::notification(notification, client.revision),
-            None => notification,
-        };
-        // A log that nobody reads must not end the session.
-        if notification.notice == Notice::Message && self.lock().outbox.is_behind(Stream::Listening) {
-            return;
-        }
-        self.send(Stream::Listening, notification.encode());
-    }
-
-    fn ask(self: Arc<Self>, question: Question) {
-        let stream = {
-            let live = self.lock();
-            if live.closed || live.questions.len() >= QUESTIONS {
-                return; // dropping the question says that no answer will come
-            }
-            live.outbox.best_for_questions()
-        };
-        let message = self.enter(stream, NO_CALL, question);
-        self.send(stream, message);
-    }
-
-    fn ended(&self) -> &CancellationToken {
-        &self.ended
-    }
-
-    fn subscribed(&self, uri: &str, kept: Kept) {
-        self.change(|live| {
-            live.forget_elsewhere(uri);
-            if !live.closed {
-                live.subscriptions.insert(uri.into(), Held(kept));
-            }
-        });
-    }
-
-    fn unsubscribed(&self, uri: &str) {
-        self.change(|live| {
-            live.forget_elsewhere(uri);
-            live.subscriptions.remove(uri)
-        });
-    }
-
-    fn follows(&self, uri: &str) -> bool {
-        self.lock().subscriptions.contains_key(uri)
-    }
-
-    fn shelf(&self) -> &Shelf {
-        &self.shelf
-    }
-
-    fn remembered(&self, upstream: &str) -> Option<Bytes> {
-        self.lock().keeping.as_ref().and_then(|keeping| keeping.upstreams.get(upstream).cloned())
-    }
-
-    fn remember(&self, upstream: &str, what: Option<Bytes>) {
-        self.change(|live| {
-            if let Some(keeping) = &mut live.keeping {
-                match what {
-                    Some(what) => drop(keeping.upstreams.insert(upstream.to_owned(), what)),
-                    None => drop(keeping.upstreams.remove(upstream)),
-                }
-            }
-        });
-    }
-
-    fn has_moved(&self) -> bool {
-        self.is_elsewhere()
-    }
-}
-
 /// How many questions may wait for answers.
 const QUESTIONS: usize = 64;
 /// Stands for the call of a question that belongs to none.
@@ -591,11 +499,6 @@ impl Running {
     /// The session that the call runs in.
     pub fn session(&self) -> &Arc<Session> {
         &self.session
-    }
-
-    /// The call is answered: its id is free before the answer is on its way.
-    pub fn answered(&self) {
-        self.session.forget(self.serial);
     }
 
     /// Waits until the call is not wanted any more.

@@ -149,13 +149,6 @@ impl Sessions {
         Some(session)
     }
 
-    /// Whether a session of the caller is on its way to another node just now.
-    pub fn is_leaving(&self, id: SessionId, principal: &Principal, group: &str) -> bool {
-        let Some(session) = self.get(id) else { return false };
-        let live = session.lock();
-        session.principal == *principal && *session.group == *group && live.closed && !live.over
-    }
-
     /// The session of that id, whoever's it is.
     pub fn get(&self, id: SessionId) -> Option<Arc<Session>> {
         self.lock().get(&id).map(Arc::clone)
@@ -211,6 +204,19 @@ impl Sessions {
         if let Some(keeper) = self.keeper.as_ref().filter(|_| known && !session.is_elsewhere()) {
             keeper.ended(session);
         }
+    }
+
+    /// Ends a session that nothing runs in; false when something does.
+    pub fn close_idle(&self, session: &Session) -> bool {
+        {
+            let mut live = session.lock();
+            if !live.calls.is_empty() {
+                return false;
+            }
+            live.close();
+        }
+        self.close(session);
+        true
     }
 
     /// Ends every session, but for those that another node can go on with.

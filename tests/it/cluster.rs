@@ -1,7 +1,20 @@
 //! Several nodes that share a store: any of them takes any request, and none is missed when it goes.
 
+mod balancer;
+mod clients;
+mod driver;
 mod found;
+mod front;
+mod held;
+mod kids;
+mod listener;
+mod load;
 mod nodes;
+mod older;
+mod proxy;
+mod real;
+mod soak;
+mod store_faults;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -42,6 +42,15 @@ pub struct Sending {
     body: Bytes,
 }
 
+/// Why nothing came back.
+#[derive(Debug)]
+pub enum Broken {
+    /// Nobody was there to take it.
+    NotSent,
+    /// Somebody may have taken it.
+    Lost(String),
+}
+
 /// What came back. Dropping it closes the connection.
 pub struct Received {
     pub status: u16,
@@ -203,7 +212,13 @@ impl Sending {
     }
 
     pub async fn go(self) -> Received {
-        let stream = tokio::net::TcpStream::connect(self.address).await.unwrap();
+        self.attempt().await.unwrap_or_else(|broken| panic!("{broken:?}"))
+    }
+
+    /// Sends it to somebody who may not be there, or may go before the answer begins.
+    pub async fn attempt(self) -> Result<Received, Broken> {
+        let connecting = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(self.address));
+        let Ok(stream) = connecting.await.expect("a connection in time") else { return Err(Broken::NotSent) };
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         let connection = tokio::spawn(async move {
             let _ = connection.await;
@@ -213,10 +228,13 @@ impl Sending {
             request = request.header(name, value);
         }
         let request = request.body(Full::new(self.body)).unwrap();
-        let response =
-            tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("an answer in time").unwrap();
-        let (parts, body) = response.into_parts();
-        Received { status: parts.status.as_u16(), headers: parts.headers, body, connection }
+        let answered = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("an answer in time");
+        let (parts, body) = match answered {
+            Ok(response) => response.into_parts(),
+            Err(error) if error.is_canceled() => return Err(Broken::NotSent),
+            Err(error) => return Err(Broken::Lost(error.to_string())),
+        };
+        Ok(Received { status: parts.status.as_u16(), headers: parts.headers, body, connection })
     }
 
     /// Sends, and takes the answer as JSON.
@@ -257,9 +275,15 @@ impl Received {
         self.header("content-type") == Some("text/event-stream")
     }
 
-    pub async fn text(mut self) -> String {
+    pub async fn text(self) -> String {
+        self.try_text().await.unwrap()
+    }
+
+    /// The body, if it comes to its end.
+    pub async fn try_text(mut self) -> Result<String, Broken> {
         let collected = tokio::time::timeout(PATIENCE, (&mut self.body).collect()).await.expect("a body in time");
-        String::from_utf8(collected.unwrap().to_bytes().to_vec()).unwrap()
+        let collected = collected.map_err(|error| Broken::Lost(error.to_string()))?;
+        Ok(String::from_utf8(collected.to_bytes().to_vec()).unwrap())
     }
 
     pub async fn json(self) -> Value {

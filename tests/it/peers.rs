@@ -87,7 +87,8 @@ fn negotiated<'a>(peer: Peer, asked: &'a str, transport: &str) -> &'a str {
     }
 }
 
-fn check(peer: Peer, asked: &str, transport: &str, report: &Value) {
+/// Compares what a scenario saw with what the periodic table serves.
+pub fn check(peer: Peer, asked: &str, transport: &str, report: &Value) {
     let context = format!("{} {transport} {asked:?}: {report}", peer.name);
     let revision = negotiated(peer, asked, transport);
     let structured = revision >= "2025-06-18";

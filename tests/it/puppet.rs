@@ -488,6 +488,9 @@ impl Inner {
             if step["log"].is_object() {
                 notice("notifications/message", step["log"].clone());
             }
+            if let Some(millis) = step["pause"].as_u64() {
+                tokio::time::sleep(std::time::Duration::from_millis(millis)).await;
+            }
             if let Some(gate) = step["wait"].as_str() {
                 self.wait(gate).await;
             }

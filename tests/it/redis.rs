@@ -214,6 +214,18 @@ impl Server {
         }
         lives
     }
+
+    /// The same, without sessions of which only is known that they were deleted.
+    pub async fn lives_of_what_is_there(&self) -> Vec<(String, i64)> {
+        let mut there = Vec::new();
+        for (key, life) in self.lives().await {
+            let session = key.contains(":s:{");
+            if !session || self.ask::<bool>(redis::cmd("HEXISTS").arg(&key).arg("record")).await {
+                there.push((key, life));
+            }
+        }
+        there
+    }
 }
 
 impl Drop for Server {

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs the SDKs that the peers run on, published documents of HTTP APIs, and Redis: setup.sh DEST [documents|redis]
+# Installs the SDKs that the peers run on, published documents of HTTP APIs, Redis and nginx:
+# setup.sh DEST [documents|redis|nginx]
 #
-# With `documents` or `redis` (which is Valkey too) only that is brought.
+# With `documents`, `redis` (which is Valkey too) or `nginx` only that is brought.
 #
-# Leaves in DEST: redis-server and valkey-server (links), node/ (packages, a Node 22 and the scripts), py1/ and py2/ (one Python environment per SDK
+# Leaves in DEST: redis-server, valkey-server and nginx (links), node/ (packages, a Node 22 and the scripts), py1/ and py2/ (one Python environment per SDK
 # generation), fastmcp/ (one of its own) and documents/. What is there already and unchanged is left alone, and two runs at once
 # wait for each other.
 set -euo pipefail
@@ -30,6 +31,18 @@ install() {
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
     say "system: installed $*"
+}
+
+# The same, without the services that packages would start.
+install_unstarted() {
+    local policy=/usr/sbin/policy-rc.d made=
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod +x "$policy"
+        made=yes
+    fi
+    install "$@" || { [ -z "$made" ] || as_root rm -f "$policy"; return 1; }
+    [ -z "$made" ] || as_root rm -f "$policy"
 }
 
 system_packages() {
@@ -74,6 +87,17 @@ valkey_server() {
     fi
     ln -sfn "$program" "$dest/valkey-server"
     say "valkey: $("$dest/valkey-server" --version | cut -d' ' -f3)"
+}
+
+# nginx. Debian's package would start it as a service; here it is started by tests, on ports of their own.
+nginx_server() {
+    local program
+    program=$(PATH=$PATH:/usr/sbin command -v nginx) || {
+        install_unstarted nginx-light
+        program=$(PATH=$PATH:/usr/sbin command -v nginx)
+    }
+    ln -sfn "$program" "$dest/nginx"
+    say "nginx: $("$dest/nginx" -v 2>&1 | cut -d/ -f2)"
 }
 
 # One hash for a part: its manifests, and what it was built with.
@@ -175,9 +199,14 @@ if [ "${2:-}" = redis ]; then
     valkey_server
     exit
 fi
+if [ "${2:-}" = nginx ]; then
+    nginx_server
+    exit
+fi
 system_packages
 redis_server
 valkey_server
+nginx_server
 documents
 node_packages
 node_scripts

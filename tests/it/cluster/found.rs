@@ -314,7 +314,7 @@ async fn handing_over_is_no_404() {
     let id = id_of(&session.id);
     let releasing = tokio::spawn(async move {
         let kept = inbound.sessions.get(id).unwrap();
-        inbound.sessions.keeper().unwrap().release(&inbound.sessions, &kept).await
+        inbound.sessions.keeper().unwrap().release(&inbound.sessions, &kept, true).await
     });
     pause(100).await;
     let here = session.post(&request(1, "ping", json!({}))).status().await;
@@ -338,7 +338,7 @@ async fn handing_over_is_no_end() {
     let id = id_of(&session.id);
     let releasing = tokio::spawn(async move {
         let kept = inbound.sessions.get(id).unwrap();
-        inbound.sessions.keeper().unwrap().release(&inbound.sessions, &kept).await
+        inbound.sessions.keeper().unwrap().release(&inbound.sessions, &kept, true).await
     });
     pause(100).await;
     a.inbound.sessions.sweep();

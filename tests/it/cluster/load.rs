@@ -1,0 +1,112 @@
+//! Load on three nodes: with nothing else going on, and while nodes are killed, halted and restarted.
+
+use std::time::Instant;
+
+use super::clients::Session;
+use super::driver::{ALL, Act, Driver, Fate, Kind};
+use super::real::{Fleet, LEASE};
+
+/// Two clients of each kind.
+pub fn twice() -> Vec<Kind> {
+    [ALL, ALL].concat()
+}
+
+/// How many sessions of Streamable HTTP these have.
+pub const SESSIONS: u64 = 4;
+/// As many calls as a client makes only when it is told to stop.
+pub const UNTIL_TOLD: u64 = 100_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_is_answered_once_wherever_its_requests_go() {
+    let fleet = Fleet::three().await;
+    let report = Driver::start(&fleet, &twice(), 25).end().await;
+    assert_eq!(report.failed, []);
+    fleet.settle().await;
+    fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_killed_takes_nothing_with_it_but_what_ran_there() {
+    let mut fleet = Fleet::three().await;
+    let driver = Driver::start(&fleet, &twice(), UNTIL_TOLD);
+    driver.each_makes(5).await;
+    let session = at(&fleet, "b").await;
+    fleet.node_mut("b").kill().await;
+    let killed = Instant::now();
+    assert_eq!(driver.call(&session.at(fleet.node("a")), Act::Plain).await, Fate::Answered);
+    println!("taken over after {:?}, of a lease of {LEASE:?}", killed.elapsed());
+    assert!(killed.elapsed() < LEASE * 3);
+    driver.each_makes(3).await;
+    assert!(fleet.node_mut("b").again().await);
+    driver.each_makes(5).await;
+    fleet.has(SESSIONS + 1).await;
+    let report = driver.finish().await;
+    // Each client has one call at a time.
+    assert!(report.failed.len() <= twice().len());
+    session.end().await;
+    fleet.settle().await;
+    fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_halted_does_nothing_for_sessions_that_others_have() {
+    let fleet = Fleet::three().await;
+    let driver = Driver::start(&fleet, &twice(), UNTIL_TOLD);
+    driver.each_makes(5).await;
+    let session = at(&fleet, "b").await;
+    let halted = fleet.node("b");
+    fleet.balancer.leave_out(halted.address, true);
+    halted.pause();
+    let begun = Instant::now();
+    // What the store had handed to the halted node already is nowhere: that call is told to have failed.
+    let mut fate = driver.call(&session.at(fleet.node("a")), Act::Plain).await;
+    if matches!(fate, Fate::Failed(_)) {
+        fate = driver.call(&session.at(fleet.node("a")), Act::Plain).await;
+    }
+    assert_eq!(fate, Fate::Answered);
+    println!("taken over after {:?}, of a lease of {LEASE:?}", begun.elapsed());
+    halted.resume();
+    halted.ready().await;
+    fleet.balancer.leave_out(halted.address, false);
+    for node in &fleet.nodes {
+        assert_eq!(driver.call(&session.at(node), Act::Progress(3)).await, Fate::Answered);
+    }
+    driver.each_makes(5).await;
+    fleet.has(SESSIONS + 1).await;
+    let report = driver.finish().await;
+    assert!(report.failed.len() <= twice().len());
+    session.end().await;
+    fleet.settle().await;
+    fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_nodes_are_restarted_in_turn_and_no_call_fails() {
+    let mut fleet = Fleet::three().await;
+    let driver = Driver::start(&fleet, &twice(), UNTIL_TOLD);
+    driver.each_makes(3).await;
+    for name in ["a", "b", "c"] {
+        let node = fleet.node_mut(name);
+        let begun = Instant::now();
+        node.terminate();
+        assert_eq!(node.ended().await, Some(0), "{name}");
+        println!("{name} stopped within {:?}", begun.elapsed());
+        driver.each_makes(2).await;
+        let node = fleet.node_mut(name);
+        assert!(node.again().await);
+        node.ready().await;
+        driver.each_makes(2).await;
+    }
+    fleet.has(SESSIONS).await;
+    let report = driver.finish().await;
+    assert_eq!(report.failed, []);
+    fleet.settle().await;
+    fleet.end().await;
+}
+
+/// A session that is opened at a node, and lives there.
+pub async fn at(fleet: &Fleet, name: &str) -> Session {
+    let node = super::balancer::Balancer::new(vec![fleet.node(name).address]);
+    let session = Session::open(&node, "2025-11-25").await;
+    Session { balancer: std::sync::Arc::clone(&fleet.balancer), ..session }
+}
