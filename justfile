@@ -21,6 +21,10 @@ bench:
 bench-gateway *options:
     cargo bench --bench gateway -- {{options}}
 
+# The benchmark of many nodes, which needs a redis-server.
+bench-cluster *options:
+    cargo bench --bench cluster -- {{options}}
+
 # One fuzz target for a minute; needs nightly and cargo-fuzz.
 fuzz target:
     cargo +nightly fuzz run {{target}} fuzz/seeds/{{target}} -- -max_total_time=60

@@ -4,18 +4,20 @@
 //! `cargo bench --bench gateway` takes about a minute, with `-- --quick` some ten seconds. Further
 //! options, each after `--`: `--bytes 10000` for larger answers, `--sessions 1`, `--rounds 5`,
 //! `--calls 1000`, `--only "rialto http"` for some of the contenders, `--beside PATH` for another build of
-//! Rialto in the same rounds, `--under "valgrind ..."` to start Rialto under another program. Timing is no test: the exit code says only whether the benchmark could
-//! be carried out.
+//! Rialto in the same rounds, `--under "valgrind ..."` to start Rialto under another program. Timing is no test:
+//! the exit code says only whether the benchmark could be carried out.
 
 #[path = "gateway/calls.rs"]
 mod calls;
 #[path = "common/client.rs"]
-#[allow(dead_code, reason = "the other benchmark needs the rest")]
+#[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod client;
+#[path = "common/folder.rs"]
+mod folder;
 #[path = "gateway/fronts.rs"]
 mod fronts;
 #[path = "common/process.rs"]
-#[allow(dead_code, reason = "the other benchmark needs the rest")]
+#[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod process;
 #[path = "gateway/report.rs"]
 mod report;

@@ -8,6 +8,7 @@
 #[path = "serve/calls.rs"]
 mod calls;
 #[path = "common/client.rs"]
+#[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod client;
 #[path = "serve/limits.rs"]
 mod limits;
@@ -16,11 +17,12 @@ mod memory;
 #[path = "serve/peers.rs"]
 mod peers;
 #[path = "common/process.rs"]
-#[allow(dead_code, reason = "the other benchmark needs the rest")]
+#[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod process;
 #[path = "serve/report.rs"]
 mod report;
 #[path = "common/spread.rs"]
+#[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod spread;
 #[path = "common/turn.rs"]
 mod turn;

@@ -2,7 +2,7 @@
 //! as can be.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -99,6 +99,14 @@ impl Connection {
         }
     }
 
+    /// What is to be read at a path.
+    pub(crate) async fn get(&mut self, path: &str) -> Result<Vec<u8>, Failure> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address);
+        let response = self.exchange(request.as_bytes()).await?;
+        response.expect_success()?;
+        Ok(response.body.to_vec())
+    }
+
     /// Opens a session; nothing where the server keeps none.
     pub(crate) async fn handshake(&mut self) -> Result<Option<String>, Failure> {
         let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}"#;
@@ -110,6 +118,12 @@ impl Connection {
             self.post(&in_session(session.as_deref()), r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         self.exchange(&request).await?.expect_success()?;
         Ok(session)
+    }
+
+    /// Asks whether somebody is there, in a session.
+    pub(crate) async fn ping(&mut self, session: Option<&str>) -> Result<(), Failure> {
+        let request = self.post(&in_session(session), r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#);
+        self.exchange(&request).await?.expect_success()
     }
 
     /// Opens the stream of a session that listens; it stays open as long as the connection.
@@ -191,7 +205,9 @@ pub(crate) struct Subject {
 
 /// A client that calls one tool again and again.
 pub(crate) struct Caller {
-    connection: Connection,
+    /// Each has a call in turn.
+    connections: Vec<Connection>,
+    turn: usize,
     request: Vec<u8>,
     id_at: usize,
     id: u32,
@@ -204,10 +220,24 @@ const FIRST_ID: u32 = 100_000_000;
 impl Caller {
     /// Connects, and opens a session in the era that has them.
     pub(crate) async fn open(address: SocketAddr, era: Era, subject: Subject) -> Result<Self, Failure> {
-        let Subject { tool, arguments, answer } = subject;
         let mut connection = Connection::open(address).await?;
+        let session = match era {
+            Era::Handshake => connection.handshake().await?,
+            Era::PerRequest => None,
+        };
+        Self::over(vec![connection], session.as_deref(), era, subject)
+    }
+
+    /// A client that calls over several connections in turn, in a session that was opened before.
+    pub(crate) fn over(
+        connections: Vec<Connection>,
+        session: Option<&str>,
+        era: Era,
+        subject: Subject,
+    ) -> Result<Self, Failure> {
+        let Subject { tool, arguments, answer } = subject;
         let (headers, meta) = match era {
-            Era::Handshake => (in_session(connection.handshake().await?.as_deref()), ""),
+            Era::Handshake => (in_session(session), ""),
             Era::PerRequest => (
                 format!("MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: {tool}\r\n"),
                 r#","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#,
@@ -216,25 +246,48 @@ impl Caller {
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":{FIRST_ID},"method":"tools/call","params":{{"name":"{tool}","arguments":{arguments}{meta}}}}}"#
         );
-        let request = connection.post(&headers, &body);
+        let request = connections.first().ok_or("a client needs a connection")?.post(&headers, &body);
         let id_at = find(&request, FIRST_ID.to_string().as_bytes()).ok_or("the request has no id")?;
-        Ok(Self { connection, request, id_at, id: FIRST_ID, answer })
+        Ok(Self { connections, turn: 0, request, id_at, id: FIRST_ID, answer })
     }
 
     /// Calls, and checks the answer.
-    async fn call(&mut self) -> Result<(), Failure> {
+    async fn call(&mut self) -> Result<Response<'_>, Failure> {
         self.id += 1;
         let mut digits = self.id;
         for place in self.request[self.id_at..self.id_at + 9].iter_mut().rev() {
             *place = b'0' + (digits % 10) as u8;
             digits /= 10;
         }
-        let response = self.connection.exchange(&self.request).await?;
+        self.turn = (self.turn + 1) % self.connections.len();
+        let connection = &mut self.connections[self.turn];
+        let response = connection.exchange(&self.request).await?;
         if response.status != 200 || find(response.body, self.answer).is_none() {
             let body = String::from_utf8_lossy(response.body);
             return Err(format!("a call was answered with {}: {body}", response.status).into());
         }
-        Ok(())
+        Ok(response)
+    }
+
+    /// Calls once, and counts the messages that come: the answer and what came before it.
+    pub(crate) async fn messages(&mut self) -> Result<usize, Failure> {
+        let body = tokio::time::timeout(TURN, self.call()).await??.body;
+        let mark: &[u8] = b"\"jsonrpc\"";
+        Ok(body.windows(mark.len()).filter(|window| *window == mark).count())
+    }
+
+    /// Calls that many times, and tells how long each took.
+    pub(crate) async fn latencies(&mut self, times: usize) -> Result<Vec<Duration>, Failure> {
+        let all = async {
+            let mut took = Vec::with_capacity(times);
+            for _ in 0..times {
+                let begin = Instant::now();
+                self.call().await?;
+                took.push(begin.elapsed());
+            }
+            Ok::<_, Failure>(took)
+        };
+        tokio::time::timeout(TURN, all).await?
     }
 
     /// Calls that many times, one call after the other.

@@ -82,6 +82,19 @@ impl Server {
         Ok(Duration::from_nanos(nanoseconds))
     }
 
+    /// Ends the process on the spot, as when the machine is lost.
+    pub(crate) async fn kill(&mut self) -> Result<(), Failure> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// Asks the process to end, and waits until it has.
+    pub(crate) async fn stop(&mut self) -> Result<(), Failure> {
+        let pid = self.child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).ok_or("the server has ended")?;
+        kill_process(pid, Signal::TERM)?;
+        tokio::time::timeout(START, self.child.wait()).await??;
+        Ok(())
+    }
+
     /// Resident bytes. From `smaps_rollup`, which counts pages; `status` keeps an estimate.
     pub(crate) fn resident(&self) -> Result<u64, Failure> {
         let rollup = self.file("smaps_rollup")?;

@@ -30,3 +30,11 @@ pub(crate) fn compiler() -> String {
     let text = output.ok().and_then(|output| String::from_utf8(output.stdout).ok());
     text.map_or_else(|| "an unknown compiler".to_owned(), |text| text.trim().to_owned())
 }
+
+/// What a program says of its version, if it is there at all.
+pub(crate) fn version(program: &str, flag: &str) -> Option<String> {
+    let output = Command::new(program).arg(flag).output().ok()?;
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).trim().to_owned();
+    Some(text.rsplit_once(": ").map_or(text.clone(), |(_, said)| said.to_owned()))
+}

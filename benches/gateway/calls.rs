@@ -1,7 +1,8 @@
 //! Calls through every contender in turn, round after round.
 
 use crate::client::{Caller, Era};
-use crate::fronts::{Folder, Front, Standing};
+use crate::folder::Folder;
+use crate::fronts::{Front, Standing};
 use crate::turn::{Turn, whose};
 use crate::upstream::{SUBJECT, Wire};
 use crate::{Failure, Plan};

@@ -1,14 +1,14 @@
 //! What stands between the client and the upstream: nothing, nginx, or Rialto. Another contender is
 //! another [`Front`], with a way to start it.
 
-use std::fs;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
 
 use crate::client::Era;
+use crate::folder::Folder;
 use crate::process::Server;
+use crate::spread::version;
 use crate::upstream::{self, Wire};
 use crate::{Failure, Plan};
 
@@ -24,9 +24,6 @@ pub(crate) enum Front {
     /// Another build of Rialto, to see what a change does.
     Beside,
 }
-
-/// A folder for files, which goes with this value.
-pub(crate) struct Folder(PathBuf);
 
 /// The processes of one contender. The one that is called is the one that is measured.
 pub(crate) struct Standing {
@@ -113,7 +110,7 @@ async fn rialto(
 async fn nginx(upstream: SocketAddr, folder: &Folder) -> Result<Server, Failure> {
     // Free just now; nobody else is asked to listen anywhere in particular.
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let place = folder.0.display();
+    let place = folder.place().display();
     let text = format!(
         "daemon off;
 worker_processes auto;
@@ -150,35 +147,6 @@ http {{
     );
     let file = folder.write("nginx.conf", &text)?;
     let mut command = Command::new("nginx");
-    command.args(["-e", "stderr", "-p"]).arg(&folder.0).arg("-c").arg(file);
+    command.args(["-e", "stderr", "-p"]).arg(folder.place()).arg("-c").arg(file);
     Server::start_at(command, address).await
-}
-
-/// What a program says of its version, if it is there at all.
-pub(crate) fn version(program: &str, flag: &str) -> Option<String> {
-    let output = std::process::Command::new(program).arg(flag).output().ok()?;
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text).trim().to_owned();
-    Some(text.rsplit_once(": ").map_or(text.clone(), |(_, said)| said.to_owned()))
-}
-
-impl Folder {
-    pub(crate) fn new(name: &str) -> Result<Self, Failure> {
-        let place = std::env::temp_dir().join(format!("rialto-bench-{}-{name}", std::process::id()));
-        fs::create_dir_all(&place)?;
-        Ok(Self(place))
-    }
-
-    fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
-        let file = Path::new(&self.0).join(name);
-        fs::write(&file, text)?;
-        Ok(file)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What is left of it is in the folder for passing things.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

@@ -3,8 +3,8 @@
 use crate::Plan;
 use crate::calls::Contender;
 use crate::client::Era;
-use crate::fronts::{Front, version};
-use crate::spread::{Spread, compiler};
+use crate::fronts::Front;
+use crate::spread::{Spread, compiler, version};
 use crate::turn::Turn;
 use crate::upstream::Wire;
 

@@ -115,9 +115,8 @@ async fn touch(inbound: Arc<Inbound>, keeper: Arc<Keeper>) {
 
 /// Begins to go: other nodes take what clients send, and the sessions that nothing runs in. What is left
 /// of the time when nothing is left to hand over.
-pub(super) async fn leave(inbound: &Arc<Inbound>, patience: Duration) -> Duration {
-    let Some(cluster) = &inbound.cluster else { return patience };
-    let end = Instant::now() + patience;
+pub(super) async fn leave(inbound: &Arc<Inbound>, end: Instant) -> Duration {
+    let Some(cluster) = &inbound.cluster else { return end.saturating_duration_since(Instant::now()) };
     inbound.shutdown.draining().cancel();
     if matches!(cluster.another().await, Ok(Some(_))) {
         inbound.shutdown.leaving().cancel();
@@ -136,9 +135,14 @@ pub(super) async fn leave(inbound: &Arc<Inbound>, patience: Duration) -> Duratio
     end.saturating_duration_since(Instant::now())
 }
 
-/// Is gone.
-pub(super) async fn left(inbound: &Inbound) {
+/// Is gone, once nothing runs here or is held here any more, or the time is over. What came in by the last
+/// connections may have to be answered still, by way of other nodes.
+pub(super) async fn left(inbound: &Inbound, end: Instant) {
     if let (Some(cluster), Some(keeper)) = (&inbound.cluster, inbound.sessions.keeper()) {
+        let busy = || inbound.shutdown.running_calls() > 0 || inbound.gateway.held() > 0 || cluster.serving_now() > 0;
+        while busy() && Instant::now() < end {
+            tokio::time::sleep(PAUSE).await;
+        }
         if let Err(error) = keeper.write(&inbound.sessions).await {
             tracing::debug!(%error, "sessions that ended stay in the store until their time is over");
         }

@@ -199,11 +199,12 @@ impl Bound {
             reloading.abort();
         }
         let sessions = Arc::clone(&inbound.sessions);
-        let patience = cluster::leave(&inbound, inbound.settings.drain).await;
+        let end = tokio::time::Instant::now() + inbound.settings.drain;
+        let patience = cluster::leave(&inbound, end).await;
         let clean = inbound.shutdown.stop(patience, || sessions.close_all()).await;
         tasks.shutdown().await;
         // Others bring calls until this node has left.
-        cluster::left(&inbound).await;
+        cluster::left(&inbound, end).await;
         inbound.gateway.stop().await;
         clean
     }

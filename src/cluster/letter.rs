@@ -61,7 +61,7 @@ struct Head {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     peer: Option<std::net::SocketAddr>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    headers: Vec<(String, Vec<u8>)>,
+    headers: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -179,17 +179,26 @@ impl Letter {
     }
 }
 
-fn listed(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
-    headers.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
+/// Values are bytes, and nearly always letters: each byte is written as the letter of that number.
+fn listed(headers: &HeaderMap) -> Vec<(String, String)> {
+    let text = |value: &HeaderValue| match value.to_str() {
+        Ok(plain) => plain.to_owned(),
+        Err(_) => value.as_bytes().iter().copied().map(char::from).collect(),
+    };
+    headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
 }
 
-fn mapped(headers: &[(String, Vec<u8>)]) -> Option<HeaderMap> {
-    let one = |(name, value): &(String, Vec<u8>)| {
-        Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_bytes(value).ok()?))
-    };
-    let mut map = HeaderMap::new();
-    for (name, value) in headers.iter().map(one).collect::<Option<Vec<_>>>()? {
-        map.append(name, value);
+fn mapped(headers: &[(String, String)]) -> Option<HeaderMap> {
+    let mut map = HeaderMap::with_capacity(headers.len());
+    for (name, value) in headers {
+        let value = match value.is_ascii() {
+            true => HeaderValue::from_str(value).ok()?,
+            false => {
+                let bytes = value.chars().map(|letter| u8::try_from(letter).ok()).collect::<Option<Vec<u8>>>()?;
+                HeaderValue::from_bytes(&bytes).ok()?
+            }
+        };
+        map.append(HeaderName::from_bytes(name.as_bytes()).ok()?, value);
     }
     Some(map)
 }

@@ -233,11 +233,19 @@ impl Cluster {
     /// # Errors
     /// When the store is away.
     pub async fn named(&self, name: &str) -> Result<Option<NodeId>, Away> {
-        Ok(self.store.members().await?.into_iter().find(|node| **node.name() == *name))
+        self.store.named(name).await
     }
 
     async fn send(&self, to: &NodeId, letter: Bytes) -> Result<(), Away> {
-        self.store.send(to, vec![letter], self.lease * MAIL_LEASES).await
+        self.send_all(to, vec![letter]).await
+    }
+
+    /// Sends several in one go, if there are any.
+    async fn send_all(&self, to: &NodeId, letters: Vec<Bytes>) -> Result<(), Away> {
+        if letters.is_empty() {
+            return Ok(());
+        }
+        self.store.send(to, letters, self.lease * MAIL_LEASES).await
     }
 
     /// Sends something that nobody waits for.

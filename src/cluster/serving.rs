@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::Response;
 use http_body_util::BodyExt;
 use tokio::sync::Semaphore;
@@ -24,6 +25,9 @@ pub type Handler =
 pub(super) const WINDOW: u64 = 1 << 20;
 /// How many bytes are sent at once.
 const PIECE: usize = 1 << 18;
+
+/// How many bytes of an answer that are there at once go together.
+const TOGETHER: usize = 1 << 16;
 
 /// A request that is being answered.
 #[derive(Debug)]
@@ -78,29 +82,56 @@ impl Cluster {
         window: &Semaphore,
     ) -> Result<(), Away> {
         let Some(response) = response else { return self.send(to, Letter::NotMine.write(relay)).await };
-        let (parts, mut body) = response.into_parts();
+        let (parts, body) = response.into_parts();
         let (status, headers) = (parts.status, parts.headers);
         if http_body::Body::size_hint(&body).exact().is_some() {
             let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             return self.send(to, Letter::Head { status, headers, whole: true, body }.write(relay)).await;
         }
         let head = Letter::Head { status, headers, whole: false, body: Bytes::new() };
-        self.send(to, head.write(relay)).await?;
-        let mut number = 0;
-        while let Some(Ok(frame)) = body.frame().await {
-            let Ok(mut body) = frame.into_data() else { continue };
+        self.pass_on(to, relay, head, body, window).await
+    }
+
+    /// Sends the head of an answer and then the rest as it comes. What is there at once goes together.
+    async fn pass_on(
+        &self,
+        to: &NodeId,
+        relay: u64,
+        head: Letter,
+        mut body: AnyBody,
+        window: &Semaphore,
+    ) -> Result<(), Away> {
+        let mut letters = vec![head.write(relay)];
+        let (mut number, mut bytes) = (0, 0);
+        loop {
+            let ready = body.frame().now_or_never();
+            if ready.is_none() || bytes >= TOGETHER {
+                self.send_all(to, std::mem::take(&mut letters)).await?;
+                bytes = 0;
+            }
+            let frame = match ready {
+                Some(frame) => frame,
+                None => body.frame().await,
+            };
+            let Some(Ok(frame)) = frame else { break };
+            let Ok(mut data) = frame.into_data() else { continue };
             // The near end tells what was read by halves of the window, so no piece may need more than that.
-            while !body.is_empty() {
-                let body = body.split_to(body.len().min(PIECE));
-                match window.acquire_many(u32::try_from(body.len()).unwrap_or(1)).await {
+            while !data.is_empty() {
+                let piece = data.split_to(data.len().min(PIECE));
+                if window.available_permits() < piece.len() {
+                    self.send_all(to, std::mem::take(&mut letters)).await?;
+                }
+                match window.acquire_many(u32::try_from(piece.len()).unwrap_or(1)).await {
                     Ok(room) => room.forget(),
                     Err(_) => return Ok(()),
                 }
-                self.send(to, Letter::Chunk { number, body }.write(relay)).await?;
+                bytes += piece.len();
+                letters.push(Letter::Chunk { number, body: piece }.write(relay));
                 number += 1;
             }
         }
-        self.send(to, Letter::End.write(relay)).await
+        letters.push(Letter::End.write(relay));
+        self.send_all(to, letters).await
     }
 
     /// The client at the near end has read something.

@@ -23,6 +23,8 @@ use crate::store::{Away, NodeId};
 const CARRIES: usize = 8;
 /// How long one waits at first for a session that is between two nodes; twice as long each time.
 const MOVING: Duration = Duration::from_millis(5);
+/// How many sessions are handed over at a time: one after the other, each would wait for the store twice.
+const TOGETHER: usize = 64;
 /// How often a session that is between two nodes is looked for.
 const LOOKS: usize = 16;
 
@@ -310,18 +312,22 @@ impl Inbound {
     pub(crate) async fn hand_over(&self, all: bool) -> bool {
         let Some(keeper) = self.sessions.keeper() else { return true };
         let mut done = true;
-        for session in self.sessions.all() {
-            if session.id().transport() != crate::session::Transport::Http {
-                // Its client opens another, elsewhere.
-                done &= self.sessions.close_idle(&session);
-                continue;
-            }
-            match keeper.release(&self.sessions, &session, all).await {
-                Ok(released) => done &= released,
-                Err(error) => {
-                    // The store is away, and will not have the others either.
-                    tracing::warn!(%error, session = %session.id(), "sessions could not be handed over");
-                    return false;
+        for some in self.sessions.all().chunks(TOGETHER) {
+            let each = some.iter().map(async |session| {
+                if session.id().transport() != crate::session::Transport::Http {
+                    // Its client opens another, elsewhere.
+                    return Ok(self.sessions.close_idle(session));
+                }
+                keeper.release(&self.sessions, session, all).await
+            });
+            for released in futures_util::future::join_all(each).await {
+                match released {
+                    Ok(released) => done &= released,
+                    Err(error) => {
+                        // The store is away, and will not have the others either.
+                        tracing::warn!(%error, "sessions could not be handed over");
+                        return false;
+                    }
                 }
             }
         }

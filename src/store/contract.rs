@@ -121,7 +121,10 @@ pub trait Nodes: fmt::Debug + Send + Sync {
     /// How nodes are, in the order in which they are asked for.
     fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> Asked<'a, Vec<Standing>>;
 
-    /// All nodes that are there.
+    /// The node of that name, if it is there.
+    fn named<'a>(&'a self, name: &'a str) -> Asked<'a, Option<NodeId>>;
+
+    /// All nodes that are there; one that came just now may be missing.
     fn members(&self) -> Asked<'_, Vec<NodeId>>;
 
     /// Sends messages to a node, in order. They wait for it no longer than `life`.

@@ -204,6 +204,10 @@ impl Nodes for Memory {
         at_once(nodes.iter().map(|node| all.standing(node)).collect())
     }
 
+    fn named<'a>(&'a self, name: &'a str) -> Asked<'a, Option<NodeId>> {
+        at_once(self.lock().nodes.get(name).map(|(node, _)| node.clone()))
+    }
+
     fn members(&self) -> Asked<'_, Vec<NodeId>> {
         at_once(self.lock().nodes.values().map(|(node, _)| node.clone()).collect())
     }

@@ -135,6 +135,13 @@ impl Nodes for Redis {
         })
     }
 
+    fn named<'a>(&'a self, name: &'a str) -> Asked<'a, Option<NodeId>> {
+        Box::pin(async move {
+            let there: Option<String> = self.only(self.link.ask(vec![self.who(name)]).await?)?;
+            Ok(there.as_deref().and_then(NodeId::parse))
+        })
+    }
+
     fn members(&self) -> Asked<'_, Vec<NodeId>> {
         Box::pin(async move {
             let mut command = redis::cmd("SMEMBERS");

@@ -139,6 +139,12 @@ impl Nodes for Way {
             self.memory.standing(nodes).await
         })
     }
+    fn named<'a>(&'a self, name: &'a str) -> Asked<'a, Option<NodeId>> {
+        Box::pin(async move {
+            self.open()?;
+            self.memory.named(name).await
+        })
+    }
     fn members(&self) -> Asked<'_, Vec<NodeId>> {
         Box::pin(async move {
             self.open()?;

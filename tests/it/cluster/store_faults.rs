@@ -46,7 +46,8 @@ async fn without_store(go: impl FnOnce(&mut Server), come: impl AsyncFnOnce(&mut
     driver.each_makes(5).await;
     fleet.has(SESSIONS + 1).await;
     let report = driver.finish().await;
-    assert!(report.failed.len() <= twice().len());
+    // A client may lose a call when the store goes, and another one that nobody could tell of.
+    assert!(report.failed.len() <= 2 * twice().len());
     session.end().await;
     fleet.settle().await;
     fleet.end().await;

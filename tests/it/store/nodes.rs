@@ -42,6 +42,8 @@ pub async fn a_name_has_one_node(store: Arc<dyn Shared>) {
     assert_eq!(store.standing(&[]).await.unwrap(), []);
     // The old one cannot take the name from the new one by leaving.
     store.leave(&old).await.unwrap();
+    assert_eq!(store.named("a").await.unwrap().as_ref(), Some(&new));
+    assert_eq!(store.named("b").await.unwrap(), None);
     assert_eq!(store.members().await.unwrap(), [new]);
 }
 
