@@ -79,7 +79,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const CHECK_AFTER: Duration = Duration::from_secs(5);
 
 impl Cluster {
-    /// A node that will be there once [`Cluster::run`] has told the store so.
+    /// A node that will be there once [`Cluster::stay`] has told the store so.
     pub fn new(
         store: Arc<dyn Shared>,
         node: Arc<ArcSwap<NodeId>>,
