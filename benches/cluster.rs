@@ -27,6 +27,8 @@ mod process;
 mod report;
 #[path = "cluster/rows.rs"]
 mod rows;
+#[path = "common/run.rs"]
+mod run;
 #[path = "common/spread.rs"]
 mod spread;
 #[path = "cluster/store.rs"]
@@ -42,8 +44,6 @@ mod upstream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Why something could not be measured.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     if let [first, rest @ ..] = arguments.as_slice()
         && first == upstream::ARGUMENT
     {
-        return ended(upstream::serve(rest));
+        return run::ended("cluster", upstream::serve(rest));
     }
     if !arguments.iter().any(|argument| argument == "--bench") {
         // `cargo test --all-targets` runs this too; figures are nothing to test.
@@ -93,17 +93,7 @@ fn main() -> ExitCode {
         );
         return ExitCode::SUCCESS;
     }
-    ended(Plan::read(&arguments).and_then(|plan| measure(&plan)))
-}
-
-fn ended(outcome: Result<(), Failure>) -> ExitCode {
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cluster: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    run::ended("cluster", Plan::read(&arguments).and_then(|plan| run::measured(PATIENCE, whole(&plan))))
 }
 
 impl Plan {
@@ -140,21 +130,6 @@ impl Plan {
     fn wants(&self, part: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only == part)
     }
-}
-
-/// Measures on one thread, which leaves the other cores to the servers.
-fn measure(plan: &Plan) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        // However this ends, the servers are owned by the future that is dropped, and stop with it.
-        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        tokio::select! {
-            outcome = whole(plan) => outcome,
-            _ = interrupt.recv() => Err("interrupted".into()),
-            _ = terminate.recv() => Err("terminated".into()),
-            () = tokio::time::sleep(PATIENCE) => Err("it took too long".into()),
-        }
-    })
 }
 
 /// Each part is told of as soon as it is measured.

@@ -21,6 +21,8 @@ mod fronts;
 mod process;
 #[path = "gateway/report.rs"]
 mod report;
+#[path = "common/run.rs"]
+mod run;
 #[path = "common/spread.rs"]
 mod spread;
 #[path = "common/turn.rs"]
@@ -31,8 +33,6 @@ mod upstream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Why something could not be measured.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -64,24 +64,14 @@ fn main() -> ExitCode {
     if let [first, rest @ ..] = arguments.as_slice()
         && first == upstream::ARGUMENT
     {
-        return ended(upstream::serve(rest));
+        return run::ended("gateway", upstream::serve(rest));
     }
     if !arguments.iter().any(|argument| argument == "--bench") {
         // `cargo test --all-targets` runs this too; figures are nothing to test.
         println!("nothing is measured without --bench; run `cargo bench --bench gateway`");
         return ExitCode::SUCCESS;
     }
-    ended(Plan::read(&arguments).and_then(|plan| measure(&plan)))
-}
-
-fn ended(outcome: Result<(), Failure>) -> ExitCode {
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("gateway: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    run::ended("gateway", Plan::read(&arguments).and_then(|plan| run::measured(PATIENCE, whole(&plan))))
 }
 
 impl Plan {
@@ -114,21 +104,6 @@ impl Plan {
         }
         Ok(plan)
     }
-}
-
-/// Measures on one thread, which leaves the other cores to the servers.
-fn measure(plan: &Plan) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        // However this ends, the servers are owned by the future that is dropped, and stop with it.
-        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        tokio::select! {
-            outcome = whole(plan) => outcome,
-            _ = interrupt.recv() => Err("interrupted".into()),
-            _ = terminate.recv() => Err("terminated".into()),
-            () = tokio::time::sleep(PATIENCE) => Err("it took too long".into()),
-        }
-    })
 }
 
 async fn whole(plan: &Plan) -> Result<(), Failure> {

@@ -21,6 +21,8 @@ mod peers;
 mod process;
 #[path = "serve/report.rs"]
 mod report;
+#[path = "common/run.rs"]
+mod run;
 #[path = "common/spread.rs"]
 #[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod spread;
@@ -29,8 +31,6 @@ mod turn;
 
 use std::process::ExitCode;
 use std::time::Duration;
-
-use tokio::signal::unix::{SignalKind, signal};
 
 use report::Report;
 
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     if let [first, kind] = arguments.as_slice()
         && first == peers::ARGUMENT
     {
-        return ended(peers::serve(kind));
+        return run::ended("serve", peers::serve(kind));
     }
     if !arguments.iter().any(|argument| argument == "--bench") {
         // `cargo test --all-targets` runs this too; figures are nothing to test.
@@ -74,32 +74,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let plan = if arguments.iter().any(|argument| argument == "--quick") { QUICK } else { WHOLE };
-    ended(limits::raise(plan.streams).and_then(|()| measure(plan)))
-}
-
-fn ended(outcome: Result<(), Failure>) -> ExitCode {
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("serve: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Measures on one thread, which leaves the other cores to the servers.
-fn measure(plan: Plan) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        // However this ends, the servers are owned by the future that is dropped, and stop with it.
-        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        tokio::select! {
-            outcome = whole(plan) => outcome,
-            _ = interrupt.recv() => Err("interrupted".into()),
-            _ = terminate.recv() => Err("terminated".into()),
-            () = tokio::time::sleep(PATIENCE) => Err("it took too long".into()),
-        }
-    })
+    run::ended("serve", limits::raise(plan.streams).and_then(|()| run::measured(PATIENCE, whole(plan))))
 }
 
 async fn whole(plan: Plan) -> Result<(), Failure> {

@@ -87,6 +87,8 @@ impl Cluster {
         self.fronts().insert(id, front);
         let mut relay = Relay { cluster: Arc::clone(self), id, home: home.clone(), over: false };
         match self.send(home, letter).await {
+            // It may have left all the same, and be done once the store goes on. Whoever is refused tries again,
+            // so what must not be done twice is not refused.
             Err(away) if away.perhaps_done => return Ok(Reached::Lost),
             sent => sent?,
         }
@@ -104,9 +106,7 @@ impl Cluster {
         }
         Ok(Reached::Stream(status, headers, Rest { relay, parts, next: 0, read: 0, end: None }))
     }
-}
 
-impl Cluster {
     /// The first thing that comes back.
     async fn first(&self, home: &NodeId, parts: &mut mpsc::UnboundedReceiver<Part>) -> Part {
         loop {

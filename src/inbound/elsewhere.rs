@@ -171,13 +171,7 @@ impl Visit<'_> {
             peer: self.caller.peer,
             body: self.body.get().cloned().unwrap_or_default(),
         };
-        let reached = match cluster.carry(home, request).await {
-            // It may have left all the same, and be done once the store goes on. Whoever is refused tries again,
-            // so what must not be done twice is not refused.
-            Err(away) if away.perhaps_done && self.parts.method == http::Method::POST => Reached::Lost,
-            reached => reached?,
-        };
-        Ok(match reached {
+        Ok(match cluster.carry(home, request).await? {
             Reached::Whole(status, headers, body) => Some(respond::carried(status, headers, Body::Full(body))),
             Reached::Stream(status, headers, rest) => {
                 // Whoever listens can do so elsewhere when this node goes. A call comes to its end.

@@ -275,14 +275,4 @@ impl Keeper {
     pub fn life(&self) -> Duration {
         self.life
     }
-
-    /// The store.
-    pub fn store(&self) -> &Arc<dyn Shared> {
-        &self.store
-    }
-
-    /// This node.
-    pub fn node(&self) -> Arc<NodeId> {
-        self.node.load_full()
-    }
 }
