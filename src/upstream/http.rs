@@ -18,6 +18,7 @@ use hyper::body::Incoming;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use super::Unsolicited;
 use super::events::{EventReader, messages, parsed};
@@ -60,6 +61,8 @@ pub(super) struct Http {
     /// How many answers of ours may be on their way at once; a server that asks more gets none.
     answers: Arc<Semaphore>,
     pub(super) questions: Questions,
+    /// Counts what is being posted; the session ends after it.
+    posts: TaskTracker,
     revision: OnceLock<Revision>,
     /// Where the session is written down, if somebody else could go on with it.
     notebook: Option<Arc<Notebook>>,
@@ -113,6 +116,7 @@ impl Http {
             reopening: tokio::sync::Mutex::default(),
             answers: Arc::new(Semaphore::new(ANSWERS)),
             questions: Questions::default(),
+            posts: TaskTracker::new(),
             revision: OnceLock::new(),
             notebook,
         })
@@ -301,6 +305,7 @@ impl Http {
 
     /// Sends a notification, or an answer to a question.
     async fn post(self: &Arc<Self>, message: Bytes) -> Result<()> {
+        let _posting = self.posts.token();
         self.check_open()?;
         let generation = self.lock().generation;
         let headers = self.base_headers();

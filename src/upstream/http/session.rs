@@ -167,17 +167,19 @@ impl Http {
         listening
     }
 
-    /// Ends the session. One that another node goes on with stays at the server.
+    /// Ends the session, after what was being said in it. One that another node goes on with stays at
+    /// the server.
     pub(in crate::upstream) async fn close(&self) {
-        let session = {
+        {
             let mut state = self.lock();
             state.closed = true;
             if let Some(listening) = state.listening.take() {
                 listening.abort();
             }
-            state.session.take()
-        };
-        let Some(session) = session else { return };
+        }
+        self.posts.close();
+        let _ = tokio::time::timeout(self.settings.grace, self.posts.wait()).await;
+        let Some(session) = self.lock().session.take() else { return };
         if self.notebook.as_ref().is_some_and(|notebook| notebook.close()) {
             tracing::debug!(url = %shown(&self.web.url()), "the session is left to another node");
             return;
