@@ -1,6 +1,6 @@
 # What people run; CI runs `check`.
 
-# Everything that must hold: format, lints, docs, tests.
+# Everything that must hold: format, lints, docs, tests, instructions of a call.
 check:
     .ci/run
 
@@ -24,6 +24,12 @@ bench-gateway *options:
 # The benchmark of many nodes, which needs a redis-server.
 bench-cluster *options:
     cargo bench --bench cluster -- {{options}}
+
+# Instructions of a call, against the figures that are committed; with `--renew` they are written anew. Installs
+# valgrind.
+instructions *options:
+    cargo build --locked --profile guard --bin rialto
+    cargo test --locked --test instructions -- --count {{options}}
 
 # One fuzz target for a minute; needs nightly and cargo-fuzz.
 fuzz target:

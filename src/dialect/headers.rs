@@ -5,20 +5,22 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt::Display;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::HeaderMap;
+use http::header::AsHeaderName;
+use http::{HeaderMap, HeaderName};
 
 use crate::protocol::json::depth_within;
 use crate::protocol::{ErrorObject, Raw, code};
 
 /// The revision that a request speaks.
-pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+pub static PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// The body's `method`.
-pub const METHOD: &str = "mcp-method";
+pub static METHOD: HeaderName = HeaderName::from_static("mcp-method");
 /// The body's `params.name`, `params.uri` or `params.taskId`.
-pub const NAME: &str = "mcp-name";
+pub static NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// What the headers that mirror arguments begin with.
 pub const PARAM_PREFIX: &str = "mcp-param-";
 /// The keyword in a tool's schema that asks for a mirrored header.
@@ -85,7 +87,10 @@ pub fn decode(value: &[u8]) -> Result<String, &'static str> {
 ///
 /// # Errors
 /// `-32020` when the header stands there twice: two hops could each believe another copy.
-pub fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h [u8]>, ErrorObject> {
+pub fn single<'h>(
+    headers: &'h HeaderMap,
+    name: impl AsHeaderName + Display + Copy,
+) -> Result<Option<&'h [u8]>, ErrorObject> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     match values.next() {
@@ -205,7 +210,7 @@ pub fn make(mirrors: &[Mirror], arguments: &Raw) -> Vec<(String, String)> {
 pub fn check(mirrors: &[Mirror], arguments: &Raw, headers: &HeaderMap) -> Result<(), ErrorObject> {
     for mirror in mirrors {
         let name = format!("{PARAM_PREFIX}{}", mirror.header.to_ascii_lowercase());
-        let given = single(headers, &name)?;
+        let given = single(headers, name.as_str())?;
         let label = format!("`Mcp-Param-{}`", mirror.header);
         let at = mirror.path.join(".");
         match (mirror.value(arguments), given) {

@@ -73,7 +73,7 @@ pub fn classify(message: &Message, headers: &HeaderMap) -> Result<Path, Refused>
 
 /// The known revision that the version header names.
 pub fn named_revision(headers: &HeaderMap) -> Option<Revision> {
-    let value = headers.get(headers::PROTOCOL_VERSION)?;
+    let value = headers.get(&headers::PROTOCOL_VERSION)?;
     Revision::parse(value.to_str().ok()?.trim())
 }
 
@@ -89,7 +89,7 @@ fn speaks_per_request(params: Option<&Raw>) -> bool {
 /// # Errors
 /// When the header names a revision that has no sessions, or none at all.
 pub fn check_session_version(headers: &HeaderMap) -> Result<(), ErrorObject> {
-    let Some(value) = single(headers, headers::PROTOCOL_VERSION)? else {
+    let Some(value) = single(headers, &headers::PROTOCOL_VERSION)? else {
         return Ok(());
     };
     let name = String::from_utf8_lossy(value);
@@ -113,9 +113,9 @@ pub fn check_session_version(headers: &HeaderMap) -> Result<(), ErrorObject> {
 /// The first check that fails.
 pub fn check(request: &Request, headers: &HeaderMap) -> Result<Checked, Refused> {
     let refuse = |error| request.refused(error);
-    let version = single(headers, headers::PROTOCOL_VERSION).map_err(refuse)?;
-    let method = single(headers, headers::METHOD).map_err(refuse)?;
-    let name = single(headers, headers::NAME).map_err(refuse)?;
+    let version = single(headers, &headers::PROTOCOL_VERSION).map_err(refuse)?;
+    let method = single(headers, &headers::METHOD).map_err(refuse)?;
+    let name = single(headers, &headers::NAME).map_err(refuse)?;
     let meta = meta::read(request.params.as_ref()).map_err(refuse)?;
     agree("MCP-Protocol-Version", version, &meta.version).map_err(refuse)?;
     agree("Mcp-Method", method, request.method.as_str()).map_err(refuse)?;

@@ -151,14 +151,11 @@ fn hop(meta: &Raw, revision: Revision, speaker: &Speaker, extras: &Extras) -> Ra
 
 /// Room for the headers that a request usually has, those of HTTP among them.
 const HEADERS: usize = 12;
-const VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);
-const METHOD: HeaderName = HeaderName::from_static(headers::METHOD);
-const NAME: HeaderName = HeaderName::from_static(headers::NAME);
 
 /// The header that names a revision.
 pub fn version(revision: Revision) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(HEADERS);
-    headers.insert(VERSION, HeaderValue::from_static(revision.facts().name));
+    headers.insert(&headers::PROTOCOL_VERSION, HeaderValue::from_static(revision.facts().name));
     headers
 }
 
@@ -168,22 +165,23 @@ pub fn mirrored(request: &Request, revision: Revision, mirrors: &[Mirror]) -> He
     if revision.era() == Era::Handshake {
         return headers;
     }
-    let mut insert = |name: HeaderName, value: &str| {
+    let mut insert = |name: &HeaderName, value: Result<HeaderValue, _>| {
         // A name that no header can have would not be understood, either.
-        if let Ok(value) = HeaderValue::from_str(value) {
+        if let Ok(value) = value {
             headers.insert(name, value);
         }
     };
-    insert(METHOD, request.method.as_str());
+    let method = request.method.known().map(HeaderValue::from_static);
+    insert(&headers::METHOD, method.map_or_else(|| HeaderValue::from_str(request.method.as_str()), Ok));
     let member = |key: &str| request.params.as_ref().and_then(|params| params.get(key));
     if let Some(name) = request.method.name_member().and_then(member).as_ref().and_then(Raw::text) {
-        insert(NAME, &headers::encode(&name));
+        insert(&headers::NAME, HeaderValue::from_str(&headers::encode(&name)));
     }
     if request.method == Method::ToolsCall && !mirrors.is_empty() {
         let arguments = member("arguments").unwrap_or_else(Raw::empty);
         for (name, value) in headers::make(mirrors, &arguments) {
             if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
-                insert(name, &value);
+                insert(&name, HeaderValue::from_str(&value));
             }
         }
     }

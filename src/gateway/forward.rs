@@ -1,9 +1,13 @@
 //! A call on its way to an upstream, and what comes back for it: names are changed back, questions
 //! and log messages pass only where they may, and failures are told in our words.
 
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures_util::Stream;
+use futures_util::future::BoxFuture;
 use http::HeaderValue;
 use memchr::memmem::Finder;
 use tokio::time::Instant;
@@ -13,7 +17,7 @@ use super::group::Group;
 use super::rename::Rename;
 use super::view::Member;
 use crate::dialect::{Revision, questions, tasks};
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Result};
 use crate::exchange::{Answer, Audience, Call, Client, Question, Replies, Reply, TRACE};
 use crate::metrics::Ending;
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
@@ -39,6 +43,8 @@ struct Forward {
 
 enum Phase {
     Start,
+    /// A connection is being opened.
+    Borrowing(BoxFuture<'static, Result<Borrowed>>),
     Running(Replies, Option<Borrowed>),
     Done,
 }
@@ -97,43 +103,24 @@ impl Forward {
     }
 
     fn replies(self) -> Replies {
-        Replies::stream(futures_util::stream::unfold(self, |mut forward| async move {
-            let reply = forward.next().await?;
-            Some((reply, forward))
-        }))
+        Replies::stream(self)
     }
 
-    async fn next(&mut self) -> Option<Reply> {
-        loop {
-            match &mut self.phase {
-                Phase::Done => return None,
-                Phase::Start => {
-                    let door = self.door();
-                    let outlet = || door.map(|door| Arc::new(door) as Arc<dyn Outlet>);
-                    let (upstream, call) = (Arc::clone(&self.upstream), self.call.clone());
-                    match upstream.borrow(&call, outlet).await {
-                        Ok(borrowed) => {
-                            let connection = borrowed.connection();
-                            upstream.met(call.client.revision, connection.revision());
-                            let replies =
-                                if self.as_task { connection.call_as_task(call) } else { connection.call(call) };
-                            self.phase = Phase::Running(replies, Some(borrowed));
-                        }
-                        Err(error) => {
-                            self.phase = Phase::Done;
-                            self.note(Ending::Unavailable);
-                            return Some(Reply::End(Answer::error(self.unreachable(&error))));
-                        }
-                    }
-                }
-                Phase::Running(replies, _) => {
-                    let reply = replies.next().await?;
-                    if let Some(reply) = self.reply(reply) {
-                        return Some(reply);
-                    }
-                }
-            }
+    /// Gets hold of a connection, at once if it can.
+    fn start(&mut self) {
+        if let Some(borrowed) = self.upstream.borrow_now(&self.call) {
+            return self.begin(borrowed);
         }
+        let (upstream, call, door) = (Arc::clone(&self.upstream), self.call.clone(), self.door());
+        let outlet = || door.map(|door| Arc::new(door) as Arc<dyn Outlet>);
+        self.phase = Phase::Borrowing(Box::pin(async move { upstream.borrow(&call, outlet).await }));
+    }
+
+    fn begin(&mut self, borrowed: Borrowed) {
+        let (connection, call) = (borrowed.connection(), self.call.clone());
+        self.upstream.met(call.client.revision, connection.revision());
+        let replies = if self.as_task { connection.call_as_task(call) } else { connection.call(call) };
+        self.phase = Phase::Running(replies, Some(borrowed));
     }
 
     /// Where things go that the server says to this caller outside of its calls.
@@ -239,6 +226,34 @@ impl Forward {
             _ => "cannot be reached just now; the call was not sent",
         };
         ErrorObject::unavailable(format!("Upstream unavailable: {name:?} {why}"))
+    }
+}
+
+impl Stream for Forward {
+    type Item = Reply;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Reply>> {
+        let forward = self.get_mut();
+        loop {
+            match &mut forward.phase {
+                Phase::Done => return Poll::Ready(None),
+                Phase::Start => forward.start(),
+                Phase::Borrowing(borrowing) => match ready!(borrowing.as_mut().poll(context)) {
+                    Ok(borrowed) => forward.begin(borrowed),
+                    Err(error) => {
+                        forward.phase = Phase::Done;
+                        forward.note(Ending::Unavailable);
+                        return Poll::Ready(Some(Reply::End(Answer::error(forward.unreachable(&error)))));
+                    }
+                },
+                Phase::Running(replies, _) => {
+                    let Some(reply) = ready!(replies.poll_next(context)) else { return Poll::Ready(None) };
+                    if let Some(reply) = forward.reply(reply) {
+                        return Poll::Ready(Some(reply));
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, HeaderName, Uri};
 
 use super::route::query;
 
-pub(super) const SESSION_ID: &str = "mcp-session-id";
-const OTHER_SESSION_ID: &str = "x-session-id";
-pub(super) const LAST_EVENT_ID: &str = "last-event-id";
+pub(super) static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+static OTHER_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
+pub(super) static LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const JSON: &str = "application/json";
 pub(super) const EVENTS: &str = "text/event-stream";
 /// What nearly every client writes.
@@ -44,11 +44,11 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
 
 /// The id of the session that a request names, looked for in a fixed order: path, headers, query.
 pub(super) fn session_id<'r>(in_path: Option<&'r str>, headers: &'r HeaderMap, uri: &'r Uri) -> Option<Cow<'r, str>> {
-    let header = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let header = |name: &HeaderName| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
     in_path
         .map(Cow::Borrowed)
-        .or_else(|| header(SESSION_ID))
-        .or_else(|| header(OTHER_SESSION_ID))
+        .or_else(|| header(&SESSION_ID))
+        .or_else(|| header(&OTHER_SESSION_ID))
         .or_else(|| query(uri.query(), "sessionId"))
 }
 
@@ -94,9 +94,9 @@ mod tests {
         let mut headers = HeaderMap::new();
         let uri = Uri::from_static("/mcp?sessionId=q");
         assert_eq!(session_id(None, &headers, &uri).unwrap(), "q");
-        headers.insert(OTHER_SESSION_ID, "x".parse().unwrap());
+        headers.insert(&OTHER_SESSION_ID, "x".parse().unwrap());
         assert_eq!(session_id(None, &headers, &uri).unwrap(), "x");
-        headers.insert(SESSION_ID, "m".parse().unwrap());
+        headers.insert(&SESSION_ID, "m".parse().unwrap());
         assert_eq!(session_id(None, &headers, &uri).unwrap(), "m");
         assert_eq!(session_id(Some("p"), &headers, &uri).unwrap(), "p");
         assert_eq!(session_id(None, &HeaderMap::new(), &Uri::from_static("/mcp")), None);

@@ -348,7 +348,7 @@ impl Visit<'_> {
             return Err(Problem::NotAcceptable(EVENTS));
         }
         let session = self.session_and_version().await?;
-        let attachment = match self.parts.headers.get(LAST_EVENT_ID) {
+        let attachment = match self.parts.headers.get(&LAST_EVENT_ID) {
             None => session.listen(),
             Some(id) => match id.to_str().ok().and_then(EventId::parse) {
                 Some(id) => session.resume(id),

@@ -298,7 +298,7 @@ pub(super) fn carried(status: StatusCode, headers: HeaderMap, body: Body) -> Res
 /// Names the session that a response belongs to.
 pub(super) fn in_session(mut response: Response<Body>, id: SessionId) -> Response<Body> {
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
-        response.headers_mut().insert(SESSION_ID, value);
+        response.headers_mut().insert(&SESSION_ID, value);
     }
     response
 }

@@ -30,9 +30,13 @@ pub(super) fn name(headers: &mut HeaderMap) -> HeaderValue {
         return own.clone();
     }
     let number = FIRST.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed).wrapping_mul(STEP));
-    let name = HeaderValue::from_str(&format!("{number:016x}")).unwrap_or(HeaderValue::from_static("-"));
+    let name = HeaderValue::from_bytes(&hexadecimal(number)).unwrap_or(HeaderValue::from_static("-"));
     headers.insert(REQUEST_ID, name.clone());
     name
+}
+
+fn hexadecimal(number: u64) -> [u8; 16] {
+    std::array::from_fn(|n| b"0123456789abcdef"[(number >> (60 - 4 * n)) as usize & 15])
 }
 
 #[cfg(test)]
@@ -44,6 +48,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         let first = name(&mut headers);
         assert_eq!(first.len(), 16);
+        assert_eq!(hexadecimal(0x0123_4567_89ab_cdef), *b"0123456789abcdef");
         assert_eq!(name(&mut headers), first, "it keeps the name that it has");
         assert_ne!(name(&mut HeaderMap::new()), first);
         let mut own = HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_static("mine-1"))]);

@@ -1,6 +1,7 @@
 //! Which `Host` and `Origin` a request may name, so that a web page cannot reach a gateway that
 //! listens on the user's own machine.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::header::{HOST, ORIGIN};
@@ -31,8 +32,8 @@ impl Doors {
     /// When one of them is not allowed.
     pub fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
         let host = named(uri, headers);
-        if !self.host_allowed(&host.to_ascii_lowercase()) {
-            return Err(Denied::Host(host));
+        if !self.host_allowed(&host) {
+            return Err(Denied::Host(host.into_owned()));
         }
         match headers.get(ORIGIN).map(|origin| String::from_utf8_lossy(origin.as_bytes())) {
             Some(origin) if !self.origin_allowed(&origin) => Err(Denied::Origin(origin.into_owned())),
@@ -42,12 +43,11 @@ impl Doors {
 
     /// Whether pages of this origin may call us.
     pub fn origin_allowed(&self, origin: &str) -> bool {
-        let origin = origin.to_ascii_lowercase();
-        if self.origins.iter().any(|allowed| allowed == ANY || *allowed == origin) {
+        if self.origins.iter().any(|allowed| allowed == ANY || allowed.eq_ignore_ascii_case(origin)) {
             return true;
         }
         let Some((scheme, host)) = origin.split_once("://") else { return false };
-        matches!(scheme, "http" | "https") && is_loopback(host_of(host))
+        ["http", "https"].iter().any(|known| known.eq_ignore_ascii_case(scheme)) && is_loopback(host_of(host))
     }
 
     /// Judges the host that a request to operators' own listener names. Any address will do: names can be
@@ -58,24 +58,26 @@ impl Doors {
     pub fn admit_operator(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
         let host = named(uri, headers);
         let is_address = host_of(&host).parse::<IpAddr>().is_ok();
-        match is_address || self.host_allowed(&host.to_ascii_lowercase()) {
+        match is_address || self.host_allowed(&host) {
             true => Ok(()),
-            false => Err(Denied::Host(host)),
+            false => Err(Denied::Host(host.into_owned())),
         }
     }
 
     fn host_allowed(&self, host: &str) -> bool {
         let name = host_of(host);
-        let listed = |allowed: &String| allowed == ANY || allowed == host || allowed == name;
+        let listed = |allowed: &String| {
+            allowed == ANY || allowed.eq_ignore_ascii_case(host) || allowed.eq_ignore_ascii_case(name)
+        };
         is_loopback(name) || self.hosts.iter().any(listed)
     }
 }
 
 /// The host that a request names, with its port.
-fn named(uri: &Uri, headers: &HeaderMap) -> String {
+fn named<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Cow<'r, str> {
     match headers.get(HOST) {
-        Some(host) => String::from_utf8_lossy(host.as_bytes()).into_owned(),
-        None => uri.authority().map(ToString::to_string).unwrap_or_default(),
+        Some(host) => String::from_utf8_lossy(host.as_bytes()),
+        None => uri.authority().map_or("", |authority| authority.as_str()).into(),
     }
 }
 
@@ -88,7 +90,7 @@ fn host_of(authority: &str) -> &str {
 }
 
 fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 #[cfg(test)]

@@ -245,7 +245,7 @@ impl Connection {
 
     pub(super) fn send(&self, method: Method, params: Option<Raw>, token: Option<Raw>, extra: Headers<'_>) -> Replies {
         match &self.wire {
-            Wire::Http(http) => http.call(method, params, token, extra.mirrors, extra.caller),
+            Wire::Http(http) => http.call(method, params, token, extra),
             Wire::Stdio(stdio) => stdio.duplex.call(method, params, token, self.revision),
             Wire::Sse(sse) => sse.duplex.call(method, params, token, self.revision),
         }
@@ -302,7 +302,7 @@ impl Connection {
         for _ in 0..PAGES {
             let before = cursor.take();
             let params = before.clone().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish());
-            let headers = Headers { mirrors: &[], caller: &call.caller.headers };
+            let headers = Headers { mirrors: &[], caller: &call.caller };
             let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call, false), None, headers);
             let Ok(Ok(page)) = connect::answer(replies, self.settings.call, "`tools/list`").await else { break };
             known.extend(headers::mirrors_of_tools(&page));
@@ -346,7 +346,7 @@ impl Connection {
 #[derive(Clone, Copy)]
 pub(super) struct Headers<'h> {
     pub(super) mirrors: &'h [Mirror],
-    pub(super) caller: &'h HeaderMap,
+    pub(super) caller: &'h Arc<Caller>,
 }
 
 /// Parameters with the trace that came in the client's headers, where they do not tell one already.

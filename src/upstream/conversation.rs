@@ -138,7 +138,7 @@ impl Conversation {
             let mirrors = self.connection.mirrors_of(&self.call).await;
             let params = self.connection.params(self.params.as_ref(), &self.call, self.knows_tasks);
             let token = self.call.progress.clone();
-            let headers = Headers { mirrors: &mirrors, caller: &self.call.caller.headers };
+            let headers = Headers { mirrors: &mirrors, caller: &self.call.caller };
             self.replies = Some(self.connection.send(self.call.method.clone(), params, token, headers));
         }
         let settings = self.connection.settings();

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::Incoming as HttpBody;
 
+use super::pool::Reading;
 use crate::error::{Error, Kind, Result};
 use crate::protocol::sse::{Decoder, Event};
 use crate::protocol::{Incoming, Invalid, Message};
@@ -16,14 +16,14 @@ const MOST_IN_A_BATCH: usize = 1000;
 /// Reads events from a body.
 #[derive(Debug)]
 pub(super) struct EventReader {
-    body: HttpBody,
+    body: Reading,
     decoder: Decoder,
     ready: VecDeque<Event>,
     limit: usize,
 }
 
 impl EventReader {
-    pub(super) fn new(body: HttpBody, limit: usize) -> Self {
+    pub(super) fn new(body: Reading, limit: usize) -> Self {
         Self { body, decoder: Decoder::new(limit), ready: VecDeque::new(), limit }
     }
 

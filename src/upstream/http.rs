@@ -14,21 +14,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, Response as HttpResponse, StatusCode};
-use hyper::body::Incoming;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::Unsolicited;
+use super::connection::Headers;
 use super::events::{EventReader, messages, parsed};
 use super::http_call::Exchange;
 use super::http_questions::Questions;
 use super::notebook::Notebook;
+use super::pool::Reading;
 use super::target::{Address, Settings};
 use super::web::{Web, is_media, shown};
 use crate::dialect::Revision;
-use crate::dialect::headers::Mirror;
 use crate::dialect::outgoing::{self, Speaker};
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{Answer, Question, Replies, Reply};
@@ -157,8 +157,8 @@ impl Http {
     pub(super) async fn probe(&self, revision: Revision) -> Result<Probed> {
         let params = outgoing::params(None, revision, &self.speaker, &outgoing::Extras::default());
         let request = Request::new(Id::Text("discover".into()), Method::Discover, params);
-        let headers = posted(outgoing::mirrored(&request, revision, &[]));
-        let response = self.web.send(Verb::POST, &headers, request.encode(), self.settings.probe).await?;
+        let headers = || posted(outgoing::mirrored(&request, revision, &[]));
+        let response = self.web.send(Verb::POST, headers, request.encode(), Some(self.settings.probe)).await?;
         let status = response.status();
         match self.read_answer(response, &request.id, self.settings.probe).await {
             Ok(outcome) => Ok(Probed::Outcome(outcome)),
@@ -174,7 +174,7 @@ impl Http {
     }
 
     /// Reads the one answer to a request, from JSON or from a stream.
-    async fn read_answer(&self, response: HttpResponse<Incoming>, id: &Id, patience: Duration) -> Result<Outcome> {
+    async fn read_answer(&self, response: HttpResponse<Reading>, id: &Id, patience: Duration) -> Result<Outcome> {
         let status = response.status();
         if is_media(response.headers(), "text/event-stream") && status.is_success() {
             let mut events = EventReader::new(response.into_body(), self.web.limit());
@@ -231,8 +231,7 @@ impl Http {
         method: Method,
         params: Option<Raw>,
         token: Option<Raw>,
-        mirrors: &[Mirror],
-        caller: &HeaderMap,
+        extra: Headers<'_>,
     ) -> Replies {
         let id = self.next_id();
         let params = match &token {
@@ -240,14 +239,25 @@ impl Http {
             None => params,
         };
         let request = Request::new(id, method, params);
-        let mut headers = posted(outgoing::mirrored(&request, self.revision(), mirrors));
-        for (name, value) in caller.iter().filter(|(_, value)| value.to_str().is_ok()) {
-            headers.insert(name, value.clone());
-        }
-        Exchange::new(Arc::clone(self), request, headers, token).replies()
+        Exchange::new(Arc::clone(self), request, extra, token).replies()
     }
 
-    pub(super) async fn begin(self: &Arc<Self>, request: &Request, headers: &mut HeaderMap) -> Result<Begun> {
+    /// The headers of a request in the session, if there is one.
+    fn headers(&self, request: &Request, extra: Headers<'_>, session: Option<&HeaderValue>) -> HeaderMap {
+        let mut headers = posted(outgoing::mirrored(request, self.revision(), extra.mirrors));
+        for (name, value) in extra.caller.headers.iter().filter(|(_, value)| value.to_str().is_ok()) {
+            headers.insert(name, value.clone());
+        }
+        if let Some(session) = session {
+            headers.insert(SESSION_ID, session.clone());
+        }
+        headers
+    }
+
+    /// Sends a request. How long that may take is for whoever waits for it; nobody does for those that listen.
+    pub(super) async fn begin(self: &Arc<Self>, request: &Request, extra: Headers<'_>) -> Result<Begun> {
+        let patience = (request.method == Method::Listen).then_some(self.settings.call_cap);
+        let body = request.encode();
         let mut again = true;
         loop {
             let (generation, session) = {
@@ -255,12 +265,8 @@ impl Http {
                 (state.generation, state.session.clone())
             };
             let had_session = session.is_some();
-            match session {
-                Some(session) => drop(headers.insert(SESSION_ID, session)),
-                None if again => {}
-                None => drop(headers.remove(SESSION_ID)),
-            }
-            let response = self.web.send(Verb::POST, headers, request.encode(), self.settings.call_cap).await?;
+            let headers = || self.headers(request, extra, session.as_ref());
+            let response = self.web.send(Verb::POST, headers, body.clone(), patience).await?;
             let status = response.status();
             if status.is_success() {
                 self.note_session(response.headers(), generation);
@@ -308,8 +314,7 @@ impl Http {
         let _posting = self.posts.token();
         self.check_open()?;
         let generation = self.lock().generation;
-        let headers = self.base_headers();
-        let response = self.web.send(Verb::POST, &headers, message, self.settings.call).await?;
+        let response = self.web.send(Verb::POST, || self.base_headers(), message, Some(self.settings.call)).await?;
         let status = response.status();
         if status.is_success() {
             self.note_session(response.headers(), generation);
@@ -406,13 +411,16 @@ impl Http {
 
     /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
     pub(super) async fn open_stream(&self, after: Option<&str>, patience: Duration) -> Result<Option<EventReader>> {
-        let mut headers = self.base_headers();
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        headers.remove(CONTENT_TYPE);
-        if let Some(id) = after.and_then(|id| HeaderValue::from_str(id).ok()) {
-            headers.insert(LAST_EVENT_ID, id);
-        }
-        let response = self.web.send(Verb::GET, &headers, Bytes::new(), patience).await?;
+        let headers = || {
+            let mut headers = self.base_headers();
+            headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+            headers.remove(CONTENT_TYPE);
+            if let Some(id) = after.and_then(|id| HeaderValue::from_str(id).ok()) {
+                headers.insert(LAST_EVENT_ID, id);
+            }
+            headers
+        };
+        let response = self.web.send(Verb::GET, headers, Bytes::new(), Some(patience)).await?;
         let status = response.status();
         if status.is_success() && is_media(response.headers(), "text/event-stream") {
             return Ok(Some(EventReader::new(response.into_body(), self.web.limit())));

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
-use http::HeaderMap;
 
+use super::connection::Headers;
 use super::events::{EventReader, parsed};
 use super::http::{Begun, Http, RESUMES, RETRY, pause};
+use crate::dialect::headers::Mirror;
 use crate::error::{Error, Kind};
-use crate::exchange::{Answer, Replies, Reply};
+use crate::exchange::{Answer, Caller, Replies, Reply};
 use crate::protocol::{Id, Message, Notification, Outcome, Raw, Request};
 
 /// One request and what comes back for it.
 pub(super) struct Exchange {
     http: Arc<Http>,
     request: Request,
-    headers: HeaderMap,
+    /// The headers that the tool wants mirrored.
+    mirrors: Vec<Mirror>,
+    caller: Arc<Caller>,
     token: Option<Raw>,
     phase: Phase,
     /// Messages that came together with one that was taken.
@@ -37,11 +40,12 @@ enum Phase {
 }
 
 impl Exchange {
-    pub(super) fn new(http: Arc<Http>, request: Request, headers: HeaderMap, token: Option<Raw>) -> Self {
+    pub(super) fn new(http: Arc<Http>, request: Request, extra: Headers<'_>, token: Option<Raw>) -> Self {
         let guard = Cancel { http: Arc::clone(&http), id: Some(request.id.clone()) };
         let phase = Phase::Start;
         let queue = VecDeque::new();
-        Self { http, request, headers, token, phase, queue, guard, last_event: None, retry: RETRY, resumes: 0 }
+        let (mirrors, caller) = (extra.mirrors.to_vec(), Arc::clone(extra.caller));
+        Self { http, request, mirrors, caller, token, phase, queue, guard, last_event: None, retry: RETRY, resumes: 0 }
     }
 
     /// The replies; dropping them gives the request up.
@@ -70,19 +74,22 @@ impl Exchange {
                         None => continue,
                     }
                 }
-                Phase::Start => match self.http.begin(&self.request, &mut self.headers).await {
-                    Ok(Begun::Events(events)) => {
-                        self.phase = Phase::Events(Box::new(events));
-                        continue;
+                Phase::Start => {
+                    match self.http.begin(&self.request, Headers { mirrors: &self.mirrors, caller: &self.caller }).await
+                    {
+                        Ok(Begun::Events(events)) => {
+                            self.phase = Phase::Events(Box::new(events));
+                            continue;
+                        }
+                        Ok(Begun::Batch(messages)) => {
+                            self.queue.extend(messages);
+                            self.phase = Phase::Batch;
+                            continue;
+                        }
+                        Ok(Begun::Answer(outcome)) => self.end(outcome),
+                        Err(error) => self.end(Err(error.into_object())),
                     }
-                    Ok(Begun::Batch(messages)) => {
-                        self.queue.extend(messages);
-                        self.phase = Phase::Batch;
-                        continue;
-                    }
-                    Ok(Begun::Answer(outcome)) => self.end(outcome),
-                    Err(error) => self.end(Err(error.into_object())),
-                },
+                }
                 Phase::Batch => {
                     let error = Error::new(Kind::Protocol, "the server answered with a batch that has no answer");
                     self.end(Err(error.into_object()))

@@ -153,18 +153,11 @@ impl Lending {
 impl Upstream {
     /// The connection that was lent to the caller, counted as in use; a new one where there is none.
     fn lend(self: &Arc<Self>, call: &Call, outlet: impl FnOnce() -> Option<Arc<dyn Outlet>>) -> Result<Arc<Lent>> {
-        let lessee = match &call.audience {
-            Some(audience) => Lessee::Session(audience.key()),
-            None => Lessee::Caller(call.caller.principal.clone(), call.client.capabilities.bytes()),
-        };
-        // Without a session only one call at a time can be told what the server asks or logs.
-        let alone = call.audience.is_none() && (call.level.is_some() || asks(&call.client.capabilities));
+        let lessee = Lessee::of(call);
         let mut all = self.lending.lock();
         let same = all.entry(lessee.clone()).or_default();
-        let fits = |lent: &&Arc<Lent>| !alone || lent.running.load(Ordering::Acquire) == 0 || lent.attributes();
-        if let Some(lent) = same.iter().find(fits) {
-            lent.running.fetch_add(1, Ordering::AcqRel);
-            return Ok(Arc::clone(lent));
+        if let Some(lent) = fitting(same, call) {
+            return Ok(lent);
         }
         let Ok(permit) = Arc::clone(&self.lending.permits).try_acquire_owned() else {
             if same.is_empty() {
@@ -200,6 +193,18 @@ impl Upstream {
         drop(all);
         self.tasks.spawn(Arc::clone(self).look_after(Arc::clone(&lent), heard, outlet));
         Ok(lent)
+    }
+
+    /// A connection of the caller's own, where one is open and the server has to be told nothing first.
+    pub(super) fn own_now(&self, call: &Call) -> Option<Borrowed> {
+        let lent = fitting(self.lending.lock().get(&Lessee::of(call))?, call)?;
+        let mut claim = Claim(Some(Arc::clone(&lent)));
+        let connection = lent.open_connection()?;
+        if call.level.is_some_and(|level| self.logs() && lent.lock().level != Some(level)) {
+            return None;
+        }
+        claim.0 = None;
+        Some(Borrowed::own(connection, lent, self.busy()))
     }
 
     /// Who a server is to think that it speaks with: the client, with what we can pass on for it.
@@ -461,6 +466,27 @@ pub const QUESTIONS: [&str; 3] = ["sampling", "elicitation", "roots"];
 /// Whether a client can be asked anything.
 fn asks(capabilities: &Raw) -> bool {
     QUESTIONS.iter().any(|kind| capabilities.get(kind).is_some())
+}
+
+// === impl Lessee ===
+
+impl Lessee {
+    fn of(call: &Call) -> Self {
+        match &call.audience {
+            Some(audience) => Self::Session(audience.key()),
+            None => Self::Caller(call.caller.principal.clone(), call.client.capabilities.bytes()),
+        }
+    }
+}
+
+/// One of the connections of a caller that a call can use, counted as in use. Without a session only one
+/// call at a time can be told what the server asks or logs.
+fn fitting(all: &[Arc<Lent>], call: &Call) -> Option<Arc<Lent>> {
+    let alone = call.audience.is_none() && (call.level.is_some() || asks(&call.client.capabilities));
+    let fits = |lent: &&Arc<Lent>| !alone || lent.running.load(Ordering::Acquire) == 0 || lent.attributes();
+    let lent = all.iter().find(fits)?;
+    lent.running.fetch_add(1, Ordering::AcqRel);
+    Some(Arc::clone(lent))
 }
 
 // === impl Lent ===

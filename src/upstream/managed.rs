@@ -83,6 +83,9 @@ impl Managed {
     /// # Errors
     /// When the upstream is down, or does not come up in time.
     pub async fn connection(&self, patience: Duration) -> Result<Arc<Connection>> {
+        if let Some(connection) = self.open_connection() {
+            return Ok(connection);
+        }
         let mut current = self.current.clone();
         let mut health = self.health.clone();
         let ready = async {
@@ -108,6 +111,11 @@ impl Managed {
             Ok(ready) => ready,
             Err(_) => Err(Error::new(Kind::Timeout, "the upstream is still starting")),
         }
+    }
+
+    /// The connection, if there is one just now.
+    pub fn open_connection(&self) -> Option<Arc<Connection>> {
+        self.current.borrow().clone()
     }
 
     /// The connection, as that changes; nothing while there is none.

@@ -21,6 +21,7 @@ pub mod lists;
 mod managed;
 mod met;
 mod notebook;
+mod pool;
 mod reaper;
 mod related;
 pub mod rest;
@@ -236,6 +237,16 @@ impl Upstream {
             && self.spec.isolation == Isolation::Client
             && keeps_sessions
             && call.audience.is_some()
+    }
+
+    /// A connection for a call, where one is open.
+    pub fn borrow_now(&self, call: &Call) -> Option<Borrowed> {
+        let Kind::Remote(managed) = &self.kind else { return None };
+        let revision = self.shared.revision().filter(|_| !self.retired.is_cancelled())?;
+        if self.spec.isolation == Isolation::Shared || !revision.facts().sessions {
+            return Some(Borrowed::shared(managed.open_connection()?, self.busy()));
+        }
+        self.own_now(call)
     }
 
     /// A connection for a call. Waits while it is opened, but not for a server that is down.

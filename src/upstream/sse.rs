@@ -36,9 +36,8 @@ impl Sse {
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Self> {
         let web = Arc::new(Web::new(address.url.clone(), address.headers.clone(), settings));
-        let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        let response = web.send(Verb::GET, &headers, Bytes::new(), settings.probe).await?;
+        let headers = || HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("text/event-stream"))]);
+        let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.probe)).await?;
         if !response.status().is_success() {
             let status = response.status();
             let body = web.read(response.into_body(), settings.probe).await.unwrap_or_default();

@@ -147,6 +147,11 @@ impl Shared {
         Arc::clone(&self.state.borrow())
     }
 
+    /// The revision that is spoken, once that is known.
+    pub(super) fn revision(&self) -> Option<Revision> {
+        self.state.borrow().revision
+    }
+
     pub(super) fn watch(&self) -> watch::Receiver<Arc<State>> {
         self.state.subscribe()
     }

@@ -392,7 +392,7 @@ async fn next(asking: &mut Option<Asking>) -> Option<Reply> {
 /// Sends something that is about a task, as somebody who knows tasks.
 fn send(connection: &Connection, call: &Call, method: &str, params: &Raw) -> Replies {
     let params = connection.params(Some(params), call, true);
-    let headers = Headers { mirrors: &[], caller: &call.caller.headers };
+    let headers = Headers { mirrors: &[], caller: &call.caller };
     connection.send(Method::from(method), params, None, headers)
 }
 

@@ -1,52 +1,54 @@
-//! HTTP to upstreams: one pool of connections, TLS with the system's roots, redirects within the
-//! origin only, and a limit on every wait.
+//! HTTP to upstreams: TLS with the system's roots, redirects within the origin only, and a limit on
+//! every wait.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST, LOCATION};
 use http::{HeaderMap, HeaderValue, Method as Verb, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 
+use super::pool::{Failed, Pool, Reading};
 use super::target::{Address, Settings};
 use crate::error::{Error, Kind, Result};
-
-type Pool = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// How many redirects are followed.
 const REDIRECTS: usize = 3;
 /// How much of a body that explains a failure is shown.
 const SNIPPET: usize = 300;
-/// How long an unused connection is kept.
-const IDLE: Duration = Duration::from_secs(60);
-
 /// Speaks HTTP to one address.
 #[derive(Debug)]
 pub(super) struct Web {
-    pool: Pool,
+    pool: Arc<Pool>,
     /// Where to send; a redirect within the origin moves it.
-    url: Mutex<Uri>,
+    place: Mutex<Place>,
     headers: HeaderMap,
     connect: Duration,
     limit: usize,
 }
 
+/// An address, and how a request names it.
+#[derive(Debug, Clone)]
+struct Place {
+    url: Uri,
+    path: Uri,
+    host: Option<HeaderValue>,
+}
+
 impl Web {
     pub(super) fn new(url: Uri, headers: HeaderMap, settings: &Settings) -> Self {
-        let pool = pool(settings.connect);
-        Self { pool, url: Mutex::new(url), headers, connect: settings.connect, limit: settings.message_bytes }
+        let (pool, place) = (Pool::of(&url, settings.connect), Mutex::new(Place::new(url)));
+        Self { pool, place, headers, connect: settings.connect, limit: settings.message_bytes }
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where requests go.
     pub(super) fn url(&self) -> Uri {
-        self.url.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.place().url.clone()
     }
 
     /// The largest body or event that is read.
@@ -54,23 +56,23 @@ impl Web {
         self.limit
     }
 
-    /// Sends to the address itself.
+    /// Sends to the address itself. The headers are made anew should the server have moved.
     pub(super) async fn send(
         &self,
         verb: Verb,
-        headers: &HeaderMap,
+        headers: impl Fn() -> HeaderMap,
         body: Bytes,
-        patience: Duration,
-    ) -> Result<Response<Incoming>> {
-        let mut url = self.url();
+        patience: Option<Duration>,
+    ) -> Result<Response<Reading>> {
+        let mut place = self.place().clone();
         for _ in 0..=REDIRECTS {
-            let response = self.send_to(&url, verb.clone(), headers, body.clone(), patience).await?;
-            let Some(next) = redirected(&url, &response)? else { return Ok(response) };
-            tracing::debug!(from = %shown(&url), to = %shown(&next), "the server moved within its origin");
-            *self.url.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
-            url = next;
+            let response = self.send_there(&place, verb.clone(), headers(), body.clone(), patience).await?;
+            let Some(next) = redirected(&place.url, &response)? else { return Ok(response) };
+            tracing::debug!(from = %shown(&place.url), to = %shown(&next), "the server moved within its origin");
+            place = Place::new(next);
+            *self.place() = place.clone();
         }
-        Err(Error::new(Kind::Protocol, format!("{} redirects again and again", shown(&url))))
+        Err(Error::new(Kind::Protocol, format!("{} redirects again and again", shown(&place.url))))
     }
 
     /// Sends to some address of the same origin. No redirect is followed.
@@ -81,31 +83,41 @@ impl Web {
         headers: &HeaderMap,
         body: Bytes,
         patience: Duration,
-    ) -> Result<Response<Incoming>> {
-        let mut request = Request::builder().method(verb).uri(url.clone());
-        if let Some(all) = request.headers_mut() {
-            *all = headers.clone();
-            for (name, value) in &self.headers {
-                all.append(name, value.clone());
-            }
-            if let Some(authority) =
-                url.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok())
-            {
-                all.entry(HOST).or_insert(authority);
-            }
+    ) -> Result<Response<Reading>> {
+        self.send_there(&Place::new(url.clone()), verb, headers.clone(), body, Some(patience)).await
+    }
+
+    async fn send_there(
+        &self,
+        place: &Place,
+        verb: Verb,
+        headers: HeaderMap,
+        body: Bytes,
+        patience: Option<Duration>,
+    ) -> Result<Response<Reading>> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = verb;
+        *request.uri_mut() = place.path.clone();
+        let all = request.headers_mut();
+        *all = headers;
+        for (name, value) in &self.headers {
+            all.append(name, value.clone());
         }
-        let request = request
-            .body(Full::new(body))
-            .map_err(|error| Error::new(Kind::Usage, format!("{}: {error}", shown(url))))?;
-        match tokio::time::timeout(self.connect + patience, self.pool.request(request)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(unreachable(url, &error)),
-            Err(_) => Err(Error::new(Kind::Timeout, format!("{} did not answer within {patience:?}", shown(url)))),
+        if let Some(host) = &place.host {
+            all.entry(HOST).or_insert_with(|| host.clone());
         }
+        let sent = self.pool.send(request);
+        let response = match patience {
+            None => sent.await,
+            Some(patience) => tokio::time::timeout(self.connect + patience, sent).await.map_err(|_| {
+                Error::new(Kind::Timeout, format!("{} did not answer within {patience:?}", shown(&place.url)))
+            })?,
+        };
+        response.map_err(|failed| place.failed(&failed))
     }
 
     /// Reads a whole body.
-    pub(super) async fn read(&self, body: Incoming, patience: Duration) -> Result<Bytes> {
+    pub(super) async fn read(&self, body: Reading, patience: Duration) -> Result<Bytes> {
         let collected = Limited::new(body, self.limit).collect();
         match tokio::time::timeout(patience, collected).await {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
@@ -133,68 +145,49 @@ impl Web {
     }
 }
 
-/// The pool that everything with the same patience shares, so that many sessions with one server
-/// use few connections.
 /// Reads what is at an address.
 ///
 /// # Errors
 /// When it cannot be reached, or answers with anything but success.
 pub async fn fetch(address: &Address, settings: &Settings) -> Result<Bytes> {
     let web = Web::new(address.url.clone(), address.headers.clone(), settings);
-    let response = web.send(Verb::GET, &HeaderMap::new(), Bytes::new(), settings.probe).await?;
+    let response = web.send(Verb::GET, HeaderMap::new, Bytes::new(), Some(settings.probe)).await?;
     let status = response.status();
     let body = web.read(response.into_body(), settings.call).await?;
     if status.is_success() { Ok(body) } else { Err(web.refused(status, &body)) }
 }
 
-fn pool(connect: Duration) -> Pool {
-    static POOLS: Mutex<BTreeMap<Duration, Pool>> = Mutex::new(BTreeMap::new());
-    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(pool) = pools.get(&connect) {
-        return pool.clone();
+impl Place {
+    fn new(url: Uri) -> Self {
+        let path = url.path_and_query().map_or_else(Uri::default, |path| Uri::from(path.clone()));
+        let host = url.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+        Self { url, path, host }
     }
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(connect));
-    let builder = HttpsConnectorBuilder::new().with_native_roots().unwrap_or_else(|error| {
-        // A system without roots can still reach what needs none; TLS will say that it trusts nobody.
-        tracing::warn!(%error, "the system's TLS roots cannot be read; no HTTPS server will be trusted");
-        HttpsConnectorBuilder::new().with_tls_config(trusting_nobody())
-    });
-    let connector = builder.https_or_http().enable_http1().wrap_connector(tcp);
-    let pool: Pool =
-        Client::builder(TokioExecutor::new()).pool_idle_timeout(IDLE).pool_timer(TokioTimer::new()).build(connector);
-    pools.insert(connect, pool.clone());
-    pool
-}
 
-fn trusting_nobody() -> rustls::ClientConfig {
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.expect("the provider has the usual versions");
-    config.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
-}
-
-fn unreachable(url: &Uri, error: &hyper_util::client::legacy::Error) -> Error {
-    use std::error::Error as _;
-    let mut why = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        why = inner.to_string();
-        source = inner.source();
-    }
-    match error.is_connect() {
-        true => {
-            Error::new(Kind::Unreachable, format!("{} cannot be reached: {why}; is the server running?", shown(url)))
+    /// Why no answer came from there.
+    fn failed(&self, failed: &Failed) -> Error {
+        use std::error::Error as _;
+        let (mut why, mut source) = match failed {
+            Failed::Unreachable(error) => (error.to_string(), error.source()),
+            Failed::Broken(error) => (error.to_string(), error.source()),
+        };
+        while let Some(inner) = source {
+            why = inner.to_string();
+            source = inner.source();
         }
-        false => Error::new(Kind::Broken, format!("the connection to {} broke: {why}", shown(url))),
+        let place = shown(&self.url);
+        match failed {
+            Failed::Unreachable(_) => {
+                Error::new(Kind::Unreachable, format!("{place} cannot be reached: {why}; is the server running?"))
+            }
+            Failed::Broken(_) => Error::new(Kind::Broken, format!("the connection to {place} broke: {why}")),
+        }
     }
 }
 
 /// Where a response sends us, if that is within the origin. Elsewhere our headers, which may hold
 /// credentials, must not go.
-fn redirected(url: &Uri, response: &Response<Incoming>) -> Result<Option<Uri>> {
+fn redirected(url: &Uri, response: &Response<Reading>) -> Result<Option<Uri>> {
     let moved = matches!(
         response.status(),
         StatusCode::MOVED_PERMANENTLY

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs the SDKs that the peers run on, published documents of HTTP APIs, Redis and nginx:
-# setup.sh DEST [documents|redis|nginx]
+# setup.sh DEST [documents|redis|nginx|valgrind]
 #
-# With `documents`, `redis` (which is Valkey too) or `nginx` only that is brought.
+# With `documents`, `redis` (which is Valkey too), `nginx` or `valgrind` only that is brought; valgrind is not brought
+# without.
 #
 # Leaves in DEST: redis-server, valkey-server and nginx (links), node/ (packages, a Node 22 and the scripts), py1/ and py2/ (one Python environment per SDK
 # generation), fastmcp/ (one of its own) and documents/. What is there already and unchanged is left alone, and two runs at once
@@ -98,6 +99,12 @@ nginx_server() {
     }
     ln -sfn "$program" "$dest/nginx"
     say "nginx: $("$dest/nginx" -v 2>&1 | cut -d/ -f2)"
+}
+
+# valgrind, which counts instructions. It brings vgdb, through which it is asked.
+counting() {
+    command -v valgrind >/dev/null || install valgrind
+    say "valgrind: $(valgrind --version | cut -d- -f2)"
 }
 
 # One hash for a part: its manifests, and what it was built with.
@@ -201,6 +208,10 @@ if [ "${2:-}" = redis ]; then
 fi
 if [ "${2:-}" = nginx ]; then
     nginx_server
+    exit
+fi
+if [ "${2:-}" = valgrind ]; then
+    counting
     exit
 fi
 system_packages

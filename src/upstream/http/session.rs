@@ -34,7 +34,7 @@ impl Http {
         let request =
             Request::new(self.next_id(), Method::Initialize, Some(outgoing::initialize(proposed, &self.speaker)));
         let response =
-            self.web.send(Verb::POST, &posted(HeaderMap::new()), request.encode(), self.settings.probe).await?;
+            self.web.send(Verb::POST, || posted(HeaderMap::new()), request.encode(), Some(self.settings.probe)).await?;
         let session = response.headers().get(&SESSION_ID).cloned();
         let status = response.status();
         let outcome = match self.read_answer(response, &request.id, self.settings.probe).await {
@@ -184,10 +184,13 @@ impl Http {
             tracing::debug!(url = %shown(&self.web.url()), "the session is left to another node");
             return;
         }
-        let mut headers = posted(outgoing::version(self.revision()));
-        headers.insert(SESSION_ID, session);
-        headers.remove(CONTENT_TYPE);
-        match self.web.send(Verb::DELETE, &headers, Bytes::new(), self.settings.grace).await {
+        let headers = || {
+            let mut headers = posted(outgoing::version(self.revision()));
+            headers.insert(SESSION_ID, session.clone());
+            headers.remove(CONTENT_TYPE);
+            headers
+        };
+        match self.web.send(Verb::DELETE, headers, Bytes::new(), Some(self.settings.grace)).await {
             Ok(response) => tracing::debug!(status = %response.status(), "the session was ended"),
             Err(error) => tracing::debug!(%error, "the session could not be ended"),
         }

@@ -119,9 +119,9 @@ async fn fetched(url: &Uri, spec: &spec::Spec, settings: &Settings) -> Result<By
     let secrets = if own { spec.headers.clone() } else { HeaderMap::new() };
     let settings = Settings { message_bytes: LARGEST, ..settings.clone() };
     let web = Web::new(url.clone(), secrets, &settings);
-    let mut headers = HeaderMap::new();
-    headers.insert(ACCEPT, HeaderValue::from_static("application/json, application/yaml, */*;q=0.5"));
-    let response = web.send(Verb::GET, &headers, Bytes::new(), settings.probe).await?;
+    let wanted = (ACCEPT, HeaderValue::from_static("application/json, application/yaml, */*;q=0.5"));
+    let headers = || HeaderMap::from_iter([wanted.clone()]);
+    let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.probe)).await?;
     let status = response.status();
     let body = web.read(response.into_body(), settings.call).await?;
     if status != StatusCode::OK {
