@@ -65,6 +65,9 @@ impl Admin {
         if self.cluster.as_ref().is_some_and(|cluster| !cluster.holds()) {
             return Err("the store is away\n");
         }
+        if self.cluster.as_ref().is_some_and(|cluster| cluster.store().is_full()) {
+            return Err("the store has no room\n");
+        }
         if !self.was_ready.load(Ordering::Relaxed) {
             if self.gateway.groups().iter().any(|group| group.is_settling()) {
                 return Err("starting\n");

@@ -71,6 +71,11 @@ impl Admin {
                     "1 while this node can say in time that it is there",
                     count(cluster.holds().into()),
                 ),
+                reading(
+                    "store_full",
+                    "1 while the store refuses what is new for want of room",
+                    count(cluster.store().is_full().into()),
+                ),
                 reading("store_round_trips", "How often the store was asked", count(cluster.store().round_trips())),
                 reading("carried_requests", "Requests carried to other nodes", count(cluster.carried())),
                 reading("taken_over_sessions", "Sessions taken over from others", count(cluster.taken_over())),

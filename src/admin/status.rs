@@ -53,6 +53,9 @@ pub struct ClusterStatus {
     pub store: String,
     /// Whether this node could say in time that it is there.
     pub sure: bool,
+    /// Whether the store has no room for more.
+    #[serde(default)]
+    pub full: bool,
     /// Requests that were carried to other nodes.
     pub carried: u64,
     /// Requests of other nodes that are being answered here.
@@ -239,6 +242,7 @@ fn of_cluster(cluster: &Cluster) -> ClusterStatus {
         node: cluster.node().to_string(),
         store: cluster.store().place_name(),
         sure: cluster.holds(),
+        full: cluster.store().is_full(),
         carried: cluster.carried(),
         serving: cluster.serving_now(),
         taken_over: cluster.taken_over(),

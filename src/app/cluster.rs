@@ -74,7 +74,7 @@ pub(super) fn start(inbound: &Arc<Inbound>) {
     tokio::spawn(Arc::clone(cluster).receive());
     tokio::spawn(Arc::clone(keeper).run(Arc::clone(&inbound.sessions)));
     tokio::spawn(agree_on_secret(Arc::clone(inbound), Arc::clone(cluster)));
-    tokio::spawn(touch(Arc::clone(inbound), Arc::clone(keeper)));
+    tokio::spawn(touch(Arc::clone(inbound), Arc::clone(keeper), Arc::clone(cluster)));
 }
 
 /// Nodes seal what clients carry in the same way, so that any of them can open it.
@@ -102,13 +102,20 @@ async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
     }
 }
 
-/// Keeps what lives here from being forgotten by the store.
-async fn touch(inbound: Arc<Inbound>, keeper: Arc<Keeper>) {
+/// Keeps what lives here from being forgotten by the store. One that had to be connected anew may have
+/// forgotten something already: it is told again, or tells that a session is another's.
+async fn touch(inbound: Arc<Inbound>, keeper: Arc<Keeper>, cluster: Arc<Cluster>) {
+    let (mut openings, mut touched) = (cluster.store().openings(), Instant::now());
     loop {
-        tokio::time::sleep(keeper.life() / 4).await;
+        tokio::time::sleep(cluster.lease() / 3).await;
+        let opened = cluster.store().openings();
+        if !cluster.holds() || (opened == openings && touched.elapsed() < keeper.life() / 4) {
+            continue;
+        }
         let all = inbound.sessions.all();
-        if let Err(error) = keeper.touch(&inbound.sessions, &all).await {
-            tracing::debug!(%error, "sessions cannot be touched");
+        match keeper.touch(&inbound.sessions, &all).await {
+            Ok(()) => (openings, touched) = (opened, Instant::now()),
+            Err(error) => tracing::debug!(%error, "sessions cannot be touched"),
         }
     }
 }

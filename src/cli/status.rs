@@ -82,7 +82,11 @@ fn shown(status: &Status) -> String {
         status.streams, status.events, status.event_bytes, status.calls, status.held, status.children
     ));
     if let Some(cluster) = &status.cluster {
-        let sure = if cluster.sure { "" } else { ", which is away: sessions are not served" };
+        let sure = match (cluster.sure, cluster.full) {
+            (false, _) => ", which is away: sessions are not served",
+            (true, true) => ", which has no room: nothing new is kept",
+            (true, false) => "",
+        };
         out.push_str(&format!(
             "Node {} at {}{sure}; {} requests carried to others, {} sessions taken over\n\n",
             cluster.node, cluster.store, cluster.carried, cluster.taken_over

@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::Cluster;
 use super::letter::{Carried, Letter};
 use super::serving::WINDOW;
+use super::{Cluster, MAIL_LEASES};
 use crate::store::{Away, NodeId};
 
 /// How long a node may be quiet before it is looked whether it is there.
@@ -86,7 +86,7 @@ impl Cluster {
         let front = Front { home: home.clone(), request: letter.clone(), begun: Instant::now(), parts: sender };
         self.fronts().insert(id, front);
         let mut relay = Relay { cluster: Arc::clone(self), id, home: home.clone(), over: false };
-        match self.send(home, letter).await {
+        match self.store().send(home, vec![letter], self.lease() * MAIL_LEASES).await {
             // It may have left all the same, and be done once the store goes on. Whoever is refused tries again,
             // so what must not be done twice is not refused.
             Err(away) if away.perhaps_done => return Ok(Reached::Lost),
@@ -135,9 +135,20 @@ impl Rest {
         self
     }
 
+    /// What comes next, without what came already: a letter may arrive twice.
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Part>> {
+        loop {
+            match std::task::ready!(Pin::new(&mut self.parts).poll_recv(context)) {
+                Some(Part::Letter(Letter::Head { .. })) => {}
+                Some(Part::Letter(Letter::Chunk { number, .. })) if number < self.next => {}
+                part => return Poll::Ready(part),
+            }
+        }
+    }
+
     /// The next piece; nothing at the end, or when the other node is gone.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let part = match Pin::new(&mut self.parts).poll_recv(context) {
+        let part = match self.poll_part(context) {
             Poll::Pending => {
                 let over = self.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready());
                 return if over { Poll::Ready(None) } else { Poll::Pending };

@@ -43,6 +43,7 @@ impl Cluster {
                         tracing::info!(node = %self.node(), "this node is part of the cluster");
                     }
                     (joined, sure) = (true, true);
+                    self.look_at_openings();
                     self.hold_from(begun);
                 }
                 Err(error) => tracing::debug!(%error, "this node cannot say that it is there"),
@@ -114,8 +115,7 @@ impl Cluster {
             _ => node.again(),
         };
         tracing::warn!(node = %again, "this node was silent for too long and begins anew");
-        let lease = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
-        self.untold_until.store(self.now().saturating_add(lease), Ordering::Release);
+        self.is_untold();
         self.store.join(&again, self.lease).await?;
         *next = Some(again.clone());
         self.take_along(holder, &node, &again).await?;

@@ -11,6 +11,7 @@ mod lease;
 mod letter;
 mod place;
 mod serving;
+mod taken;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,6 +33,7 @@ use front::{Front, Part};
 use letter::Letter;
 use place::Place;
 use serving::Serving;
+use taken::Taken;
 
 /// This node among the others.
 #[derive(Debug)]
@@ -45,11 +47,15 @@ pub struct Cluster {
     holds_until: AtomicU64,
     /// Until when others may still have to tell the store what it has forgotten, in milliseconds.
     untold_until: AtomicU64,
+    /// How often the store had been connected when that was looked at last.
+    openings: AtomicU64,
     /// Nothing more is done here for others.
     going: AtomicBool,
     last_relay: AtomicU64,
     fronts: Mutex<HashMap<u64, Front>>,
     serving: Mutex<HashMap<(NodeId, u64), Serving>>,
+    /// The requests that were taken last.
+    taken: Mutex<Taken>,
     /// Where sessions were found last.
     homes: Mutex<HashMap<String, NodeId>>,
     places: Mutex<HashMap<String, Place>>,
@@ -93,10 +99,12 @@ impl Cluster {
             began: Instant::now(),
             holds_until: AtomicU64::new(0),
             untold_until: AtomicU64::new(0),
+            openings: AtomicU64::new(0),
             going: AtomicBool::new(false),
             last_relay: AtomicU64::new(0),
             fronts: Mutex::default(),
             serving: Mutex::default(),
+            taken: Mutex::default(),
             homes: Mutex::default(),
             places: Mutex::default(),
             handler: HandlerCell(OnceLock::new()),
@@ -136,13 +144,30 @@ impl Cluster {
         self.now() < self.holds_until.load(Ordering::Acquire)
     }
 
-    /// Whether what the store does not have is not there. One that was restarted empty is told by each node
-    /// what that has, and knows less until then.
+    /// Whether what the store does not have is not there. One that was restarted, or took over from another, is
+    /// told by each node what that has, and knows less until then.
     ///
     /// # Errors
     /// When the store is away.
     pub async fn is_told(&self) -> Result<bool, Away> {
-        Ok(self.is_alive(&self.node()).await? && self.now() >= self.untold_until.load(Ordering::Acquire))
+        let alive = self.is_alive(&self.node()).await?;
+        self.look_at_openings();
+        Ok(alive && self.now() >= self.untold_until.load(Ordering::Acquire))
+    }
+
+    /// A store that was connected anew may have forgotten something.
+    fn look_at_openings(&self) {
+        let openings = self.store.openings();
+        let before = self.openings.swap(openings, Ordering::AcqRel);
+        if before != openings && before != 0 {
+            self.is_untold();
+        }
+    }
+
+    /// For a lease from now on the store may have to be told things.
+    fn is_untold(&self) {
+        let lease = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
+        self.untold_until.store(self.now().saturating_add(lease), Ordering::Release);
     }
 
     fn now(&self) -> u64 {
@@ -180,6 +205,10 @@ impl Cluster {
 
     fn serving(&self) -> MutexGuard<'_, HashMap<(NodeId, u64), Serving>> {
         self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn homes(&self) -> MutexGuard<'_, HashMap<String, NodeId>> {
@@ -240,12 +269,13 @@ impl Cluster {
         self.send_all(to, vec![letter]).await
     }
 
-    /// Sends several in one go, if there are any.
+    /// Sends several in one go, if there are any. Only a request begins something: all else is about one that
+    /// was taken.
     async fn send_all(&self, to: &NodeId, letters: Vec<Bytes>) -> Result<(), Away> {
         if letters.is_empty() {
             return Ok(());
         }
-        self.store.send(to, letters, self.lease * MAIL_LEASES).await
+        self.store.reply(to, letters, self.lease * MAIL_LEASES).await
     }
 
     /// Sends something that nobody waits for.
@@ -279,6 +309,10 @@ impl Cluster {
             return;
         };
         match letter {
+            // It was said twice. Who said it knows of one.
+            Letter::Request { ref from, .. } if !self.taken().note(from, relay) => {
+                tracing::debug!(node = %from, relay, "a request came twice");
+            }
             Letter::Request { from, .. } if self.going.load(Ordering::Acquire) => {
                 self.send_later(from, Letter::NotMine.write(relay));
             }

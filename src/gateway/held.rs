@@ -39,6 +39,8 @@ pub struct Holding {
 #[derive(Debug)]
 pub(super) struct Holder {
     settings: Holding,
+    /// What the ids of its calls begin with, so that calls that another process held are known as such.
+    life: u64,
     held: Mutex<HashMap<u128, Slot>>,
 }
 
@@ -90,9 +92,19 @@ fn attach(group: &Arc<Group>, call: Call, parked: Parked) -> Replies {
     }))
 }
 
+/// What a client is told whose call was held by a process that is no more.
+pub fn lost_with_its_node() -> ErrorObject {
+    let why = "Internal error: the call that waited for these answers was lost with the node that held it; \
+        whether it was carried out is not known; call anew";
+    ErrorObject::new(code::INTERNAL_ERROR, why)
+}
+
 /// Goes on with a held call, with what the client has to say.
 pub(super) async fn resume(group: Arc<Group>, call: Call, id: u128) -> Replies {
     let Some(slot) = group.holder().take(id) else {
+        if !group.holder().gave(id) {
+            return lost_with_its_node().into();
+        }
         return invalid("`requestState` was used already, or came too late; call anew").into();
     };
     slot.wanted.cancel();
@@ -103,11 +115,27 @@ pub(super) async fn resume(group: Arc<Group>, call: Call, id: u128) -> Replies {
     attach(&group, call, parked)
 }
 
+fn halves(id: u128) -> (u64, u64) {
+    let [first, second] = [id >> 64, id & u128::from(u64::MAX)];
+    (u64::try_from(first).unwrap_or(0), u64::try_from(second).unwrap_or(0))
+}
+
 // === impl Holder ===
 
 impl Holder {
     pub(super) fn new(settings: Holding) -> Self {
-        Self { settings, held: Mutex::default() }
+        let (life, _) = halves(carried::random());
+        Self { settings, life, held: Mutex::default() }
+    }
+
+    /// An id that nobody can guess.
+    fn new_id(&self) -> u128 {
+        (u128::from(self.life) << 64) | u128::from(halves(carried::random()).1)
+    }
+
+    /// Whether an id was given out here.
+    fn gave(&self, id: u128) -> bool {
+        halves(id).0 == self.life
     }
 
     /// How many calls are held.
@@ -197,7 +225,7 @@ impl Attached {
             .iter()
             .map(|(key, question)| (key.clone(), questions::input_request(&question.method, question.params.as_ref())))
             .collect();
-        let id = carried::random();
+        let id = holder.new_id();
         let sealed = Carried::Held(id, self.group.node()).seal(&self.group, &self.call, patience);
         let wanted = CancellationToken::new();
         let waiting = wait(parked, wanted.clone(), Instant::now() + patience, Arc::clone(&holder), id);

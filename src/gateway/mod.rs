@@ -29,7 +29,7 @@ use crate::upstream::{Spec, Upstream};
 use held::Holder;
 
 pub use group::Group;
-pub use held::Holding;
+pub use held::{Holding, lost_with_its_node};
 pub use plan::{Filter, Naming, PAGE, Plan};
 pub use seal::Seal;
 pub use view::{Member, View};

@@ -64,12 +64,21 @@ struct CallSource {
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) sessions: Arc<Sessions>,
-    pub(super) session: Arc<Session>,
+    pub(super) session: Option<Arc<Session>>,
+}
+
+impl Ending {
+    /// It goes on without whoever had it.
+    pub(super) fn stays(mut self) {
+        self.session = None;
+    }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.sessions.close(&self.session);
+        if let Some(session) = self.session.take() {
+            self.sessions.close(&session);
+        }
     }
 }
 

@@ -145,6 +145,10 @@ impl Visit<'_> {
         record: Record,
     ) -> Result<Option<Arc<Session>>, Problem> {
         let (store, me, key) = (cluster.store(), cluster.node(), id.to_string());
+        // Others may have room.
+        if self.inbound.sessions.is_full() {
+            return Err(Problem::SessionsFull);
+        }
         if owner.as_ref() != Some(&*me) && store.claim(&key, owner.as_ref(), Some(&me)).await? != Written::Kept {
             return Ok(None);
         }
@@ -153,7 +157,10 @@ impl Visit<'_> {
         let record = Record::read(&kept.record).unwrap_or(record);
         let events = store.read(&key).await?;
         cluster.note_home(&key, None);
-        let session = self.inbound.sessions.adopt(id, &record, events).map_err(|_| Problem::SessionsFull)?;
+        let Ok(session) = self.inbound.sessions.adopt(id, &record, events) else {
+            store.claim(&key, Some(&me), None).await?;
+            return Err(Problem::SessionsFull);
+        };
         cluster.took_over();
         tracing::info!(session = %id, from = owner.map(|owner| owner.to_string()), "a session was taken over");
         self.inbound.subscribe_again(&session, &self.group, &self.caller);
@@ -215,7 +222,13 @@ impl Visit<'_> {
                         return Ok(response);
                     }
                     Ok(None) => cluster.forget_places_of(&home),
-                    Err(problem) => return Err(about(problem)),
+                    Err(problem) => {
+                        // It is not known that the node is still there: the next one looks.
+                        if let Some(named) = self.named() {
+                            cluster.note_home(&named, None);
+                        }
+                        return Err(about(problem));
+                    }
                 }
             }
             if let Some(named) = self.named() {

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming as HttpBody;
 
 use super::answer::Answering;
-use super::body::{Body, Events};
+use super::body::{Body, Ending, Events};
 use super::elsewhere::Once;
 use super::handshake::{self, Work};
 use super::headers::{EVENTS, JSON, LAST_EVENT_ID, accepts, is_json, session_id};
@@ -172,7 +172,10 @@ impl Visit<'_> {
         let result = handshake::welcome(&self.group, &client).await;
         self.inbound.check_sure()?;
         let session = self.inbound.sessions.open(opening, client).map_err(|_| Problem::SessionsFull)?;
+        // Nobody knows of it before its client is told, so it ends with whoever would tell.
+        let ending = Ending { sessions: Arc::clone(&self.inbound.sessions), session: Some(Arc::clone(&session)) };
         self.inbound.keep(&session).await?;
+        ending.stays();
         tracing::debug!(session = %session.id(), group = %session.group(), "a session was opened");
         let response = crate::protocol::Response::new(Some(request.id), Ok(result));
         Ok(respond::in_session(respond::json(response.encode()), session.id()))
@@ -233,22 +236,32 @@ impl Visit<'_> {
         }
         let mut call = Handover(Some(self.begin(session, request, replies, answering)?));
         let Some(work) = &mut call.0 else { return Ok(respond::accepted()) };
-        let first = tokio::select! {
-            biased;
-            () = work.running.unwanted() => {
-                call.0 = None;
-                if session.is_elsewhere() {
-                    return Err(Problem::NodeLost);
+        let first = loop {
+            tokio::select! {
+                biased;
+                () = work.running.unwanted() => {
+                    call.0 = None;
+                    if session.is_elsewhere() {
+                        return Err(Problem::NodeLost);
+                    }
+                    // The client wants no answer; the request still has to end somehow.
+                    return Ok(respond::accepted());
                 }
-                // The client wants no answer; the request still has to end somehow.
-                return Ok(respond::accepted());
+                reply = work.replies.next() => break reply,
+                // Where a stream could not be kept, its answer alone is waited for.
+                () = tokio::time::sleep(self.inbound.settings.stream_after) => {
+                    if !self.inbound.is_full() {
+                        break None;
+                    }
+                }
             }
-            reply = work.replies.next() => reply,
-            () = tokio::time::sleep(self.inbound.settings.stream_after) => None,
         };
         let Some(mut work) = call.0.take() else { return Ok(respond::accepted()) };
         if let Some(Reply::End(answer)) = first {
             return Ok(respond::json(work.answering.response(answer)));
+        }
+        if self.inbound.is_full() {
+            return Err(Problem::NoRoom);
         }
         let (stream, attachment) = session.open_stream().map_err(Problem::NotResumable)?;
         session.owe(stream, || vec![work.answering.id.clone()]);
@@ -370,11 +383,11 @@ impl Visit<'_> {
         let session = self.session_and_version().await?;
         self.inbound.sessions.close(&session);
         if let Some(keeper) = self.inbound.sessions.keeper() {
-            // In a task of its own: it writes what is new in other sessions, too, and must not end half way
-            // because this client hangs up.
-            let (keeper, sessions) = (Arc::clone(keeper), Arc::clone(&self.inbound.sessions));
-            let written = tokio::spawn(async move { keeper.write(&sessions).await }).await;
-            written.unwrap_or(Ok(()))?;
+            // In a task of its own: it is for other sessions, too, and must not end half way because this client
+            // hangs up.
+            let keeper = Arc::clone(keeper);
+            let forgotten = tokio::spawn(async move { keeper.forget().await }).await;
+            forgotten.unwrap_or(Ok(()))?;
         }
         Ok(respond::ended())
     }

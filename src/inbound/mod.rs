@@ -238,6 +238,11 @@ impl Inbound {
         }
     }
 
+    /// Whether the store has no room for more.
+    fn is_full(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.store().is_full())
+    }
+
     /// Tells those who operate the gateway how it is. Whether it is alive and ready is no secret;
     /// anything else is for operators, or for callers who may call.
     fn tell(

@@ -7,6 +7,7 @@ use http::{HeaderMap, Response, StatusCode};
 use super::body::{Body, Events};
 use super::headers::{EVENTS, JSON, SESSION_ID};
 use crate::dialect::lift::Refused;
+use crate::gateway::lost_with_its_node;
 use crate::policy::Denied;
 use crate::protocol::{self, ErrorObject, Id, Invalid, Outcome, code};
 use crate::session::{SessionId, Unresumable};
@@ -24,6 +25,10 @@ pub(super) enum Problem {
     Moved,
     /// The node that had the request is gone.
     NodeLost,
+    /// The node that held the call is gone.
+    HeldLost,
+    /// The store has no room for what a call has to say.
+    NoRoom,
     NotFound,
     HeadTooLarge,
     Verb(&'static str),
@@ -76,8 +81,10 @@ impl Problem {
             Self::ShuttingDown | Self::SessionsFull | Self::StoreAway => StatusCode::SERVICE_UNAVAILABLE,
             Self::Elsewhere(_) | Self::Moved => StatusCode::SERVICE_UNAVAILABLE,
             // The call has an end, if not a good one.
-            Self::About(_, problem) if matches!(**problem, Self::NodeLost) => StatusCode::OK,
-            Self::NodeLost => StatusCode::BAD_GATEWAY,
+            Self::About(_, problem) if matches!(**problem, Self::NodeLost | Self::HeldLost | Self::NoRoom) => {
+                StatusCode::OK
+            }
+            Self::NodeLost | Self::HeldLost | Self::NoRoom => StatusCode::BAD_GATEWAY,
             Self::About(_, problem) => problem.status(),
             Self::NotFound | Self::SessionNotFound(_) => StatusCode::NOT_FOUND,
             Self::Verb(_) | Self::NoSession(_) => StatusCode::METHOD_NOT_ALLOWED,
@@ -116,11 +123,16 @@ impl Problem {
                 return (id, error.unwrap_or_else(|| ErrorObject::new(code::INVALID_REQUEST, "Invalid request")));
             }
             Self::StoreAway | Self::Elsewhere(_) | Self::Moved => {
-                let why = "Service Unavailable: sessions cannot be reached just now; try again";
+                let why = "Service Unavailable: sessions cannot be kept or reached just now; try again";
                 return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
             }
             Self::NodeLost => {
                 let why = "Internal error: the node that has this call cannot be reached; whether it was carried out is not known";
+                return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
+            }
+            Self::HeldLost => return (None, lost_with_its_node()),
+            Self::NoRoom => {
+                let why = "Internal error: the store has no room for what this call has to say before its answer; whether it was carried out is not known";
                 return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
             }
             Self::ShuttingDown => {

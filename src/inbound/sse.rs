@@ -34,7 +34,7 @@ pub(super) async fn open(visit: &Visit<'_>, path: &str) -> Result<Response<Body>
     let opened = inbound.sessions.open_single(Transport::Sse, opening);
     let (session, attachment) = opened.map_err(|_| Problem::SessionsFull)?;
     // From here on it ends with whoever has it, even while it is being kept.
-    let ending = Ending { sessions: Arc::clone(&inbound.sessions), session: Arc::clone(&session) };
+    let ending = Ending { sessions: Arc::clone(&inbound.sessions), session: Some(Arc::clone(&session)) };
     inbound.keep(&session).await?;
     let head = sse::endpoint(&format!("{path}?sessionId={}", session.id()));
     Ok(respond::events(Events::single(attachment, head, ending, inbound.settings.keep_alive)))

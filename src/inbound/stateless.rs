@@ -46,9 +46,12 @@ pub(super) async fn serve(visit: &Visit<'_>, message: Message) -> Result<Respons
     check_mirrors(visit, &request)?;
     let call = call(request, checked, Arc::clone(&visit.caller));
     if let Some(cluster) = visit.inbound.cluster.as_ref().filter(|_| !visit.carried)
-        && let Some(node) = elsewhere(cluster, visit, &call).await?
+        && let Some(problem) = match elsewhere(cluster, visit, &call).await {
+            Ok(node) => node.map(Problem::Elsewhere),
+            Err(problem) => Some(problem),
+        }
     {
-        return Err(Problem::About(call.id, Box::new(Problem::Elsewhere(node))));
+        return Err(Problem::About(call.id, Box::new(problem)));
     }
     answer(visit, call).await
 }
@@ -59,7 +62,7 @@ async fn elsewhere(cluster: &Cluster, visit: &Visit<'_>, call: &Call) -> Result<
     if let Some(holder) = visit.group.held_by(call) {
         return match holder == *cluster.node().name() {
             true => Ok(None),
-            false => Ok(cluster.named(&holder).await?),
+            false => Ok(Some(cluster.named(&holder).await?.ok_or(Problem::HeldLost)?)),
         };
     }
     match visit.group.place_of(call) {

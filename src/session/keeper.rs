@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, RwLock};
+use tokio::time::Instant;
 
-use super::keeping::Mark;
+use super::keeping::{Mark, PATIENCE};
 use super::{Session, Sessions};
 use crate::store::contract::{News, Written};
 use crate::store::{Away, NodeId, Shared};
@@ -90,27 +91,47 @@ impl Keeper {
     pub async fn run(self: Arc<Self>, sessions: Arc<Sessions>) {
         loop {
             self.work.notified().await;
+            let mut since = Instant::now();
             while let Err(error) = self.write(&sessions).await {
                 tracing::debug!(%error, "sessions cannot be kept");
+                if since.elapsed() >= PATIENCE {
+                    // Whoever waits for it can resume when it is.
+                    sessions.cut_unkept();
+                    since = Instant::now();
+                }
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 
-    /// Writes everything that is new.
+    /// Writes everything that is new. What has ended comes first: it makes room.
     ///
     /// # Errors
     /// When the store is away; what is not written stays to be written.
     pub async fn write(&self, sessions: &Sessions) -> Result<(), Away> {
         let _writing = self.writing.lock().await;
         let _name = self.name.read().await;
+        self.delete_ended().await?;
         loop {
             let batch = self.take();
             if batch.is_empty() {
-                break;
+                return Ok(());
             }
             self.write_batch(sessions, batch).await?;
         }
+    }
+
+    /// Forgets what has ended.
+    ///
+    /// # Errors
+    /// When the store is away; what is not forgotten stays to be.
+    pub async fn forget(&self) -> Result<(), Away> {
+        let _writing = self.writing.lock().await;
+        let _name = self.name.read().await;
+        self.delete_ended().await
+    }
+
+    async fn delete_ended(&self) -> Result<(), Away> {
         loop {
             let ended = self.lock().ended.last().cloned();
             let Some((id, node)) = ended else { return Ok(()) };
@@ -186,24 +207,35 @@ impl Keeper {
         Ok(())
     }
 
+    /// The same for many, some at a time.
+    async fn restore_all(&self, forgotten: &[Arc<Session>]) -> Result<(), Away> {
+        for some in forgotten.chunks(TOGETHER) {
+            futures_util::future::try_join_all(some.iter().map(|session| self.restore(session))).await?;
+        }
+        Ok(())
+    }
+
     /// Keeps sessions for another while.
     ///
     /// # Errors
     /// When the store is away.
     pub async fn touch(&self, sessions: &Sessions, used: &[Arc<Session>]) -> Result<(), Away> {
         let _name = self.name.read().await;
+        let mut done = Ok(());
         for some in used.chunks(TOGETHER) {
             let ids: Vec<String> = some.iter().map(|session| session.id().to_string()).collect();
             let found = self.store.touch(&ids, &self.node.load_full(), self.life).await?;
+            let mut forgotten = Vec::new();
             for (session, found) in some.iter().zip(found) {
                 match found {
                     Written::Kept => {}
-                    Written::Gone => self.restore(session).await?,
+                    Written::Gone => forgotten.push(Arc::clone(session)),
                     Written::Lost => sessions.let_go(session),
                 }
             }
+            done = self.restore_all(&forgotten).await.and(done);
         }
-        Ok(())
+        done
     }
 
     /// Lets a session go, so that another node can take it over as it is now; false when something runs in it
@@ -217,7 +249,8 @@ impl Keeper {
         let id = session.id().to_string();
         let Some((news, mark)) = session.leave(self.life, cut) else { return Ok(session.running() == 0) };
         let released = async {
-            if self.store.write(&node, &[(id.clone(), news)]).await? == [Written::Kept] {
+            let nothing_new = news.record.is_none() && news.events.is_empty();
+            if nothing_new || self.store.write(&node, &[(id.clone(), news)]).await? == [Written::Kept] {
                 session.is_kept(mark); // those who are connected are given it before they go
                 self.store.claim(&id, Some(&node), None).await?;
             }
@@ -265,10 +298,7 @@ impl Keeper {
             }
         }
         self.node.store(Arc::new(to.clone()));
-        for session in forgotten {
-            self.restore(&session).await?;
-        }
-        Ok(())
+        self.restore_all(&forgotten).await
     }
 
     /// How long a session is kept that nobody writes or touches.

@@ -23,7 +23,7 @@ use crate::store::contract::{KeptEvent, News};
 #[derive(Debug)]
 pub(super) struct Keeping {
     pub(super) keeper: Arc<Keeper>,
-    /// Counts the changes of what is remembered.
+    /// Counts the changes of what is remembered, on from node to node.
     version: u64,
     /// The change that is kept.
     saved: u64,
@@ -44,15 +44,17 @@ pub(super) struct Mark {
 }
 
 /// How long one who answers waits until what was changed is kept.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Keeping {
     pub(super) fn new(keeper: Arc<Keeper>, takeovers: u32) -> Self {
         let safe = Safe { position: 0, number: 0 };
+        // What the node before may have written last, or writes too late, is less.
+        let before = u64::from(takeovers) << 32;
         Self {
             keeper,
-            version: 1,
-            saved: 0,
+            version: before + 1,
+            saved: before,
             safe,
             queued: false,
             takeovers,
@@ -180,7 +182,7 @@ impl Session {
         let keeping = live.keeping.as_mut()?;
         keeping.queued = false;
         let (version, saved, safe) = (keeping.version, keeping.saved, keeping.safe);
-        let mut news = News { life, ..News::default() };
+        let mut news = News { life, version, ..News::default() };
         let mut mark = Mark { version, safe };
         if let Outbox::Streams(streams) = &live.outbox {
             let log = streams.log();
@@ -282,6 +284,17 @@ impl Session {
         let mut live = self.lock();
         let kept = live.keeping.is_some();
         if let (true, Outbox::Streams(streams)) = (kept, &mut live.outbox) {
+            streams.cut();
+        }
+    }
+
+    /// Lets every connection go, if one waits for something that cannot be kept.
+    pub(super) fn cut_unkept(&self) {
+        let mut live = self.lock();
+        let safe = live.safe();
+        if let Outbox::Streams(streams) = &mut live.outbox
+            && streams.log().position() > safe.position
+        {
             streams.cut();
         }
     }

@@ -197,6 +197,11 @@ impl Sessions {
         self.all().iter().for_each(|session| session.cut());
     }
 
+    /// Lets the connections go that wait for something that cannot be kept.
+    pub(super) fn cut_unkept(&self) {
+        self.all().iter().for_each(|session| session.cut_unkept());
+    }
+
     /// Ends a session and everything that belongs to it.
     pub fn close(&self, session: &Session) {
         let known = self.lock().remove(&session.id).is_some();
@@ -234,6 +239,11 @@ impl Sessions {
         for session in self.all().into_iter().filter(|session| ended(&session.group)) {
             self.close(&session);
         }
+    }
+
+    /// Whether there are as many as there may be.
+    pub fn is_full(&self) -> bool {
+        self.count() >= self.settings.sessions
     }
 
     /// How many there are.

@@ -49,6 +49,8 @@ pub struct KeptEvent {
 pub struct News {
     /// What is remembered of it from now on; nothing when that has not changed.
     pub record: Option<Bytes>,
+    /// Which of its records that is: one of a lesser version than is kept comes late, and is not kept.
+    pub version: u64,
     /// Events that come after all that are there, in order.
     pub events: Vec<KeptEvent>,
     /// Events before this position are not kept any longer.
@@ -81,7 +83,7 @@ pub enum Standing {
 
 /// Sessions: kept, found, taken over.
 pub trait Sessions: fmt::Debug + Send + Sync {
-    /// Keeps a new session of `owner`; false when there is one of that id.
+    /// Keeps a new session of `owner`; false when there is one of that id. Any record is later than this one.
     fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> Asked<'a, bool>;
 
     /// The session, if it is kept.
@@ -130,10 +132,16 @@ pub trait Nodes: fmt::Debug + Send + Sync {
     /// Sends messages to a node, in order. They wait for it no longer than `life`.
     fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()>;
 
+    /// The same for what answers something that was taken, or ends it: that is taken by a store that has no room
+    /// for more, too.
+    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()> {
+        self.send(to, messages, life)
+    }
+
     /// Takes what was sent to a node, each message once, in order; waits a while for the first.
     fn receive<'a>(&'a self, node: &'a NodeId) -> Asked<'a, Vec<Bytes>>;
 
-    /// Takes a message back that the node has not taken; true when it never will.
+    /// Takes a message back that the node has not taken, however often it is there; true when it never will.
     fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> Asked<'a, bool>;
 
     /// Who has a place of that name: `node`, for a `life` from now, when it has it already, nobody does, or
@@ -155,6 +163,18 @@ pub trait Shared: Sessions + Events + Nodes {
     /// How often it was asked something over a network.
     fn round_trips(&self) -> u64 {
         0
+    }
+
+    /// How often a connection to it was opened: after another one it may be another server, or have been
+    /// restarted, and not know what it was told last.
+    fn openings(&self) -> u64 {
+        0
+    }
+
+    /// Whether it has no room for more, as far as is known. Sessions can be claimed, touched and deleted then,
+    /// nodes join and beat, and replies are sent; what begins something is refused.
+    fn is_full(&self) -> bool {
+        false
     }
 
     /// Where it is, for people.

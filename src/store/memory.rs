@@ -33,6 +33,7 @@ struct Kept {
     owner: Option<NodeId>,
     /// Nothing once it was deleted.
     record: Option<Bytes>,
+    version: u64,
     events: VecDeque<KeptEvent>,
     until: Instant,
 }
@@ -96,7 +97,8 @@ impl Sessions for Memory {
             return at_once(false);
         }
         let until = Instant::now() + life;
-        let kept = Kept { owner: Some(owner.clone()), record: Some(record), events: VecDeque::new(), until };
+        let (owner, record, events) = (Some(owner.clone()), Some(record), VecDeque::new());
+        let kept = Kept { owner, record, version: 0, events, until };
         all.sessions.insert(id.to_owned(), kept);
         at_once(true)
     }
@@ -150,8 +152,8 @@ impl Events for Memory {
         let now = Instant::now();
         let one = |(id, news): &(String, News)| match all.owned(id, owner) {
             Ok(kept) => {
-                if let Some(record) = &news.record {
-                    kept.record = Some(record.clone());
+                if let Some(record) = news.record.as_ref().filter(|_| news.version >= kept.version) {
+                    (kept.record, kept.version) = (Some(record.clone()), news.version);
                 }
                 let last = kept.events.back().map_or(0, |event| event.id.position);
                 kept.events.extend(news.events.iter().filter(|event| event.id.position > last).cloned());
@@ -244,8 +246,9 @@ impl Nodes for Memory {
     fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> Asked<'a, bool> {
         let mut all = self.lock();
         let Some(mail) = all.mail.get_mut(to) else { return at_once(false) };
-        let at = mail.messages.iter().position(|waiting| *waiting == message);
-        at_once(at.and_then(|at| mail.messages.remove(at)).is_some())
+        let before = mail.messages.len();
+        mail.messages.retain(|waiting| *waiting != message);
+        at_once(mail.messages.len() < before)
     }
 
     fn place<'a>(

@@ -3,16 +3,21 @@
 mod balancer;
 mod clients;
 mod driver;
+mod edges;
+mod failover;
 mod found;
 mod front;
+mod full;
 mod held;
 mod kids;
 mod listener;
 mod load;
 mod nodes;
 mod older;
+mod paused;
 mod proxy;
 mod real;
+mod repeats;
 mod soak;
 mod store_faults;
 

@@ -187,7 +187,7 @@ impl Server {
         self.try_ask(command).await.unwrap()
     }
 
-    async fn try_ask<T: FromRedisValue>(&self, command: &mut redis::Cmd) -> redis::RedisResult<T> {
+    pub async fn try_ask<T: FromRedisValue>(&self, command: &mut redis::Cmd) -> redis::RedisResult<T> {
         let client = match &self.tls {
             Some(roots) => {
                 let certificates = TlsCertificates { client_tls: None, root_cert: Some(roots.clone()) };
@@ -197,6 +197,11 @@ impl Server {
         };
         let mut connection = client.get_multiplexed_async_connection().await?;
         command.query_async(&mut connection).await
+    }
+
+    /// What it tells of itself.
+    pub async fn tells(&self, section: &str) -> String {
+        self.try_ask(redis::cmd("INFO").arg(section)).await.unwrap_or_default()
     }
 
     /// How many keys there are.

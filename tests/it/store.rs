@@ -1,6 +1,7 @@
 //! What every store does: one suite, for the store in memory, for Redis and for Valkey.
 
 mod cluster;
+pub mod failover;
 mod faults;
 mod model;
 mod nodes;
@@ -40,7 +41,7 @@ fn event(stream: u32, position: u64, bytes: impl Into<Bytes>) -> KeptEvent {
 }
 
 fn news(events: Vec<KeptEvent>) -> News {
-    News { record: None, events, keep_from: 0, life: LONG }
+    News { record: None, version: 0, events, keep_from: 0, life: LONG }
 }
 
 fn one(id: &str, news: News) -> Vec<(String, News)> {
@@ -82,6 +83,7 @@ for_every_store! {
     sessions::a_session_ends_with_its_life,
     sessions::deleting_takes_the_events_along,
     sessions::writing_is_for_the_owner,
+    sessions::a_record_that_comes_late_is_not_kept,
     sessions::old_events_go,
     sessions::events_may_be_large_and_of_any_bytes,
     sessions::many_sessions_are_written_at_once,
@@ -92,6 +94,7 @@ for_every_store! {
     nodes::a_place_has_one_node,
     nodes::members_are_those_who_are_there,
     nodes::messages_come_in_order_and_once,
+    nodes::replies_come_like_other_messages,
     nodes::two_who_receive_share_the_messages,
     nodes::one_who_waits_is_woken,
     nodes::one_who_gave_up_waiting_loses_nothing,

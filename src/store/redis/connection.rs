@@ -1,6 +1,6 @@
 //! A connection that is opened when it is needed, and again when it is lost.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError,
-    RedisResult, TlsCertificates, TlsMode, Value,
+    RedisResult, RetryMethod, TlsCertificates, TlsMode, Value,
 };
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
@@ -32,6 +32,10 @@ pub(super) struct Server {
     pub(super) roots: Option<Vec<u8>>,
     /// How often something was sent.
     pub(super) trips: AtomicU64,
+    /// How often a connection was opened.
+    pub(super) openings: AtomicU64,
+    /// Whether something was refused for want of memory, and nothing like it was taken since.
+    pub(super) full: AtomicBool,
 }
 
 /// One connection, whether it is open or not.
@@ -73,8 +77,13 @@ impl Link {
         Self { server, blocks, state: Mutex::default() }
     }
 
-    /// Sends commands at once; tells of each what it answered.
+    /// Sends commands at once; tells of each what it answered, if all were done.
     pub(super) async fn ask(&self, commands: Vec<Cmd>) -> Result<Vec<Value>, Away> {
+        self.ask_each(commands).await?.into_iter().collect()
+    }
+
+    /// Sends commands at once; tells of each what became of it.
+    pub(super) async fn ask_each(&self, commands: Vec<Cmd>) -> Result<Vec<Result<Value, Away>>, Away> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
@@ -93,14 +102,17 @@ impl Link {
             let again = self.send(&mut open, count, &together(whole), deadline).await?;
             at.into_iter().zip(again).for_each(|(at, answer)| answers[at] = answer);
         }
-        let mut values = Vec::with_capacity(answers.len());
+        let mut each = Vec::with_capacity(answers.len());
         for answer in answers {
-            match answer {
-                Ok(value) => values.push(value),
-                Err(error) => return Err(self.failed(count, Trouble::of(&error, &self.server)).await),
-            }
+            each.push(match answer {
+                Ok(value) => Ok(value),
+                Err(error) => {
+                    let away = self.failed(count, Trouble::of(&error, &self.server)).await;
+                    Err(if open.is_unsure(&error) { away.perhaps_done() } else { away })
+                }
+            });
         }
-        Ok(values)
+        Ok(each)
     }
 
     async fn send(
@@ -136,6 +148,7 @@ impl Link {
         let trouble = match connected {
             Ok(Ok(open)) => {
                 state.count += 1;
+                self.server.openings.fetch_add(u64::from(self.blocks.is_zero()), Ordering::Relaxed);
                 (state.failures, state.pause) = (0, None);
                 state.open = Some(open.clone());
                 return Ok((open, state.count));
@@ -151,6 +164,9 @@ impl Link {
 
     /// Lets go of a connection that is of no more use.
     async fn failed(&self, count: u64, trouble: Trouble) -> Away {
+        if trouble.full {
+            self.server.full.store(true, Ordering::Relaxed);
+        }
         if trouble.lost {
             let mut state = self.state.lock().await;
             if state.count == count {
@@ -184,6 +200,15 @@ impl Open {
         match self {
             Self::Server(_) => 1,
             Self::Cluster(_) => commands as u64,
+        }
+    }
+
+    /// Whether a command that failed so may have been done: in a Cluster the library says what it can again when a
+    /// connection breaks, and tells only what came of the last time.
+    fn is_unsure(&self, error: &RedisError) -> bool {
+        match self {
+            Self::Server(_) => false,
+            Self::Cluster(_) => error.code().is_none() || !matches!(error.retry_method(), RetryMethod::NoRetry),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | key | kind | what is in it | how long it is kept |
 //! |---|---|---|---|
-//! | `rialto:s:{ID}` | hash | a session: `owner`, `record` | the life of the session |
+//! | `rialto:s:{ID}` | hash | a session: `owner`, `record`, and the `version` of that | the life of the session |
 //! | `rialto:e:{ID}` | stream | its events, as entries `POSITION-0` of `s` (stream), `t` (ms since 1970), `d` (bytes) | as long as the session |
 //! | `rialto:n:{NAME}` | string | the node of that name that is there: `NAME/LIFE` | the life of the node |
 //! | `rialto:m:{NAME}/LIFE` | list | what was sent to that node | the life that was given with it, or that of the node |

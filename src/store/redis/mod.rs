@@ -2,8 +2,8 @@
 //!
 //! Nothing here fails because Redis is not there: each thing that is asked of it is answered in bounded
 //! time, if need be by [`Away`], and the connection comes back by itself. What was asked when a connection
-//! broke may have been done or not. Writing the same events again is harmless; a message is never handed
-//! out twice, and may be lost with the connection. In a Cluster the library repeats what it asked when a
+//! broke may have been done or not, or be done later. Writing the same events again is harmless, and so is a
+//! record that comes late; a message is never handed out twice, and may be lost with the connection. In a Cluster the library repeats what it asked when a
 //! connection breaks: there a message may be sent twice, and one who created or claimed a session may hear
 //! that it was there already, or another's, and has to look.
 //!
@@ -19,7 +19,7 @@ mod trouble;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -63,7 +63,8 @@ impl Redis {
     /// When the URL is none; whether anybody is there shows when something is asked.
     pub fn connect(url: &str, prefix: &str, options: Options) -> Result<Arc<Self>, &'static str> {
         let Options { timeout, roots } = options;
-        let server = Arc::new(Server { address: Address::parse(url)?, timeout, roots, trips: AtomicU64::new(0) });
+        let (address, trips, full) = (Address::parse(url)?, AtomicU64::new(0), AtomicBool::new(false));
+        let server = Arc::new(Server { address, timeout, roots, trips, openings: AtomicU64::new(0), full });
         let link = Link::new(Arc::clone(&server), Duration::ZERO);
         Ok(Arc::new(Self { server, keys: Keys::new(prefix), link, receivers: Mutex::default() }))
     }
@@ -87,6 +88,14 @@ impl Redis {
 impl Shared for Redis {
     fn round_trips(&self) -> u64 {
         self.server.trips.load(Ordering::Relaxed)
+    }
+
+    fn openings(&self) -> u64 {
+        self.server.openings.load(Ordering::Relaxed)
+    }
+
+    fn is_full(&self) -> bool {
+        self.server.full.load(Ordering::Relaxed)
     }
 
     fn place_name(&self) -> String {

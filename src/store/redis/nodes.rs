@@ -1,6 +1,7 @@
 //! Nodes and their mailboxes in Redis.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use redis::{Cmd, Value};
 
 use super::connection::Link;
-use super::scripts::{BEAT, ENROLL, LEAVE, PLACE, SECRET, SEND};
+use super::scripts::{BEAT, ENROLL, JOIN, LEAVE, PLACE, REPLY, SECRET, SEND, Script};
 use super::trouble::Trouble;
 use super::{Redis, millis};
 use crate::store::contract::{Asked, Nodes, Standing};
@@ -39,6 +40,31 @@ impl Redis {
         let mut command = ENROLL.on(&[&self.keys.nodes()]);
         command.arg(&**node.name()).arg(millis(life));
         command
+    }
+
+    /// Says that a node is there. That it is listed can wait until there is room for it.
+    async fn list(&self, there: Cmd, node: &NodeId, life: Duration) -> Result<Value, Away> {
+        let mut secret = redis::cmd("PEXPIRE");
+        secret.arg(self.keys.secret()).arg(millis(SECRET_LIFE));
+        let mut answers = self.link.ask_each(vec![there, self.enroll(node, life), secret]).await?.into_iter();
+        let there = answers.next().unwrap_or(Ok(Value::Nil))?;
+        if answers.next().is_some_and(|listed| listed.is_ok()) {
+            self.server.full.store(false, Ordering::Relaxed);
+        }
+        Ok(there)
+    }
+
+    async fn put(&self, script: &Script, to: &NodeId, messages: &[Bytes], life: Duration) -> Result<(), Away> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let mut command = script.on(&[&self.keys.mailbox(to)]);
+        command.arg(millis(life));
+        for message in messages {
+            command.arg(&message[..]);
+        }
+        self.link.ask(vec![command]).await?;
+        Ok(())
     }
 
     /// Asks who has a name.
@@ -88,9 +114,9 @@ impl Receiver {
 impl Nodes for Redis {
     fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, ()> {
         Box::pin(async move {
-            let mut there = redis::cmd("SET");
-            there.arg(self.keys.node(node.name())).arg(node.to_string()).arg("PX").arg(millis(life));
-            self.link.ask(vec![there, self.enroll(node, life)]).await?;
+            let mut there = JOIN.on(&[&self.keys.node(node.name())]);
+            there.arg(node.to_string()).arg(millis(life));
+            self.list(there, node, life).await?;
             Ok(())
         })
     }
@@ -99,11 +125,8 @@ impl Nodes for Redis {
         Box::pin(async move {
             let mut still = BEAT.on(&[&self.keys.node(node.name()), &self.keys.mailbox(node)]);
             still.arg(node.to_string()).arg(millis(life));
-            let mut secret = redis::cmd("PEXPIRE");
-            secret.arg(self.keys.secret()).arg(millis(SECRET_LIFE));
-            let mut answers = self.link.ask(vec![still, self.enroll(node, life), secret]).await?;
-            answers.truncate(1);
-            match self.only::<u8>(answers)? {
+            let standing = self.list(still, node, life).await?;
+            match self.read::<u8>(standing)? {
                 0 => Ok(Standing::Lapsed),
                 1 => Ok(Standing::Alive),
                 2 => Ok(Standing::Superseded),
@@ -168,18 +191,11 @@ impl Nodes for Redis {
     }
 
     fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()> {
-        Box::pin(async move {
-            if messages.is_empty() {
-                return Ok(());
-            }
-            let mut command = SEND.on(&[&self.keys.mailbox(to)]);
-            command.arg(millis(life));
-            for message in &messages {
-                command.arg(&message[..]);
-            }
-            self.link.ask(vec![command]).await?;
-            Ok(())
-        })
+        Box::pin(async move { self.put(&SEND, to, &messages, life).await })
+    }
+
+    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()> {
+        Box::pin(async move { self.put(&REPLY, to, &messages, life).await })
     }
 
     fn receive<'a>(&'a self, node: &'a NodeId) -> Asked<'a, Vec<Bytes>> {
@@ -195,7 +211,7 @@ impl Nodes for Redis {
     fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> Asked<'a, bool> {
         Box::pin(async move {
             let mut command = redis::cmd("LREM");
-            command.arg(self.keys.mailbox(to)).arg(1).arg(&message[..]);
+            command.arg(self.keys.mailbox(to)).arg(0).arg(&message[..]);
             Ok(self.only::<u64>(self.link.ask(vec![command]).await?)? > 0)
         })
     }

@@ -3,6 +3,11 @@
 //! Redis runs a script to its end, so each begins with what can fail: when memory is short, the first
 //! command that needs some is refused, and nothing has been written by then. Owners and lives are
 //! compared where they are kept, which is what keeps two nodes from having one session.
+//!
+//! What begins something is refused by a Redis that has no memory left: sessions, events, requests. What
+//! says who is there and who has what is a few bytes that do not add up, and what ends something makes
+//! room, so neither is: a script for these says `allow-oom`, or begins with a write that takes no memory,
+//! after which Redis lets the others pass.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -15,7 +20,8 @@ pub(super) struct Script {
     hash: OnceLock<String>,
 }
 
-static ALL: [&Script; 11] = [&CREATE, &CLAIM, &TOUCH, &DELETE, &WRITE, &BEAT, &LEAVE, &ENROLL, &SEND, &SECRET, &PLACE];
+static ALL: [&Script; 13] =
+    [&CREATE, &CLAIM, &TOUCH, &DELETE, &WRITE, &JOIN, &BEAT, &LEAVE, &ENROLL, &SEND, &REPLY, &SECRET, &PLACE];
 
 /// `create s e | owner record life`
 pub(super) static CREATE: Script = Script::new(
@@ -28,7 +34,8 @@ pub(super) static CREATE: Script = Script::new(
 
 /// `claim s | from to`; nobody is an empty name.
 pub(super) static CLAIM: Script = Script::new(
-    "local owner = redis.call('HGET', KEYS[1], 'owner')
+    "#!lua flags=allow-oom
+    local owner = redis.call('HGET', KEYS[1], 'owner')
     if not owner then return 0 end
     if owner ~= ARGV[1] then return 2 end
     redis.call('HSET', KEYS[1], 'owner', ARGV[2])
@@ -50,21 +57,23 @@ pub(super) static DELETE: Script = Script::new(
     "local owner = redis.call('HGET', KEYS[1], 'owner')
     if not owner then return 0 end
     if owner ~= ARGV[1] then return 2 end
-    redis.call('HSET', KEYS[1], 'owner', '-')
-    redis.call('HDEL', KEYS[1], 'record')
+    redis.call('HDEL', KEYS[1], 'record', 'version')
     redis.call('UNLINK', KEYS[2])
+    redis.call('HSET', KEYS[1], 'owner', '-')
     return 1",
 );
 
-/// `write s e | owner life keep_from changed record (entry stream at event)…`
+/// `write s e | owner life keep_from version record (entry stream at event)…`; no version is no record.
 ///
-/// An event that is there already is not written again, so that one who never heard what became of a
-/// write can repeat it.
+/// An event that is there already is not written again, and a record not in the place of a later one, so
+/// that one who never heard what became of a write can repeat it, and one that comes late does no harm.
 pub(super) static WRITE: Script = Script::new(
     "local owner = redis.call('HGET', KEYS[1], 'owner')
     if not owner then return 0 end
     if owner ~= ARGV[1] then return 2 end
-    if ARGV[4] == '1' then redis.call('HSET', KEYS[1], 'record', ARGV[5]) end
+    if ARGV[4] ~= '' and tonumber(ARGV[4]) >= tonumber(redis.call('HGET', KEYS[1], 'version') or 0) then
+        redis.call('HSET', KEYS[1], 'record', ARGV[5], 'version', ARGV[4])
+    end
     for i = 6, #ARGV, 4 do
         local put = redis.pcall('XADD', KEYS[2], ARGV[i], 's', ARGV[i + 1], 't', ARGV[i + 2], 'd', ARGV[i + 3])
         if type(put) == 'table' and put.err and not string.find(put.err, 'equal or smaller', 1, true) then
@@ -75,6 +84,13 @@ pub(super) static WRITE: Script = Script::new(
     if redis.call('PEXPIRE', KEYS[2], ARGV[2]) == 1 and ARGV[3] ~= '0' then
         redis.call('XTRIM', KEYS[2], 'MINID', ARGV[3])
     end
+    return 1",
+);
+
+/// `join n | node life`
+pub(super) static JOIN: Script = Script::new(
+    "#!lua flags=allow-oom
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
     return 1",
 );
 
@@ -98,11 +114,12 @@ pub(super) static LEAVE: Script = Script::new(
 pub(super) static PLACE: Script = Script::new(
     "local holder = redis.call('GET', KEYS[1])
     if holder and holder ~= ARGV[1] and holder ~= ARGV[2] then return holder end
-    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+    if holder then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
+    if holder ~= ARGV[1] then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3]) end
     return ARGV[1]",
 );
 
-/// `enroll nodes | name life`
+/// `enroll nodes | name life`; refused without memory, which is how nodes find out.
 pub(super) static ENROLL: Script = Script::new(
     "redis.call('SADD', KEYS[1], ARGV[1])
     if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
@@ -112,6 +129,14 @@ pub(super) static ENROLL: Script = Script::new(
 /// `send m | life message…`
 pub(super) static SEND: Script = Script::new(
     "for i = 2, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[i]) end
+    redis.call('PEXPIRE', KEYS[1], ARGV[1])
+    return 1",
+);
+
+/// `reply m | life message…`; the same for what was asked for before.
+pub(super) static REPLY: Script = Script::new(
+    "#!lua flags=allow-oom
+    for i = 2, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[i]) end
     redis.call('PEXPIRE', KEYS[1], ARGV[1])
     return 1",
 );

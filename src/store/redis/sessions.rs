@@ -33,8 +33,8 @@ impl Redis {
         let mut command = WRITE.on(&[&self.keys.session(id), &self.keys.events(id)]);
         command.arg(owner).arg(millis(news.life)).arg(news.keep_from);
         match &news.record {
-            Some(record) => command.arg(1).arg(&record[..]),
-            None => command.arg(0).arg(""),
+            Some(record) => command.arg(news.version).arg(&record[..]),
+            None => command.arg("").arg(""),
         };
         for KeptEvent { id, at, event } in &news.events {
             command.arg(format_args!("{}-0", id.position).to_string()).arg(id.stream).arg(*at).arg(&event[..]);

@@ -13,6 +13,8 @@ pub(super) struct Trouble {
     pub(super) away: Away,
     /// Whether the connection is of no more use.
     pub(super) lost: bool,
+    /// Whether there was no memory for it.
+    pub(super) full: bool,
 }
 
 /// The first version of Redis that has all the commands that we need.
@@ -21,7 +23,7 @@ const NEEDED: (u32, u32) = (7, 0);
 impl Trouble {
     fn new(server: &Server, lost: bool, what: impl Display) -> Self {
         let text = server.address.hide(&format!("{}: {what}", server.address));
-        Self { away: Away { why: text.into(), perhaps_done: false }, lost }
+        Self { away: Away { why: text.into(), perhaps_done: false }, lost, full: false }
     }
 
     /// It did not answer in time.
@@ -57,7 +59,7 @@ impl Trouble {
             (_, ErrorKind::Server(_) | ErrorKind::Extension) => (false, error.to_string()),
             _ => (true, error.to_string()),
         };
-        Self::new(server, lost, what)
+        Self { full: error.code() == Some("OOM"), ..Self::new(server, lost, what) }
     }
 }
 

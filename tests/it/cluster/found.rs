@@ -20,11 +20,15 @@ type Hook = Box<dyn Fn(&Memory) + Send + Sync>;
 
 /// One node's way to a store in memory, which can be slow or cut.
 #[derive(Default)]
-struct Way {
+pub struct Way {
     memory: Arc<Memory>,
     away: AtomicBool,
-    write_ms: AtomicU64,
-    create_ms: AtomicU64,
+    /// Everything is sent twice.
+    pub twice: AtomicBool,
+    /// Nothing but replies is taken.
+    pub full: AtomicBool,
+    pub write_ms: AtomicU64,
+    pub create_ms: AtomicU64,
     claim_ms: AtomicU64,
     failing_creates: AtomicU64,
     before_claim: Mutex<Option<Hook>>,
@@ -39,7 +43,7 @@ impl std::fmt::Debug for Way {
 }
 
 impl Way {
-    fn to(memory: &Arc<Memory>) -> Arc<Self> {
+    pub fn to(memory: &Arc<Memory>) -> Arc<Self> {
         Arc::new(Self { memory: Arc::clone(memory), ..Self::default() })
     }
     async fn pass(&self, ms: &AtomicU64) -> Result<(), Away> {
@@ -154,7 +158,22 @@ impl Nodes for Way {
     fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()> {
         Box::pin(async move {
             self.open()?;
+            if self.twice.load(Ordering::SeqCst) {
+                self.memory.send(to, messages.clone(), life).await?;
+            }
+            if self.full.load(Ordering::SeqCst) {
+                return Err(Away { why: "full".into(), perhaps_done: false });
+            }
             self.memory.send(to, messages, life).await
+        })
+    }
+    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()> {
+        Box::pin(async move {
+            self.open()?;
+            if self.twice.load(Ordering::SeqCst) {
+                self.memory.reply(to, messages.clone(), life).await?;
+            }
+            self.memory.reply(to, messages, life).await
         })
     }
     fn receive<'a>(&'a self, node: &'a NodeId) -> Asked<'a, Vec<Bytes>> {
@@ -189,20 +208,20 @@ impl Nodes for Way {
     }
 }
 
-async fn one(way: &Arc<Way>, name: &str) -> Rialto {
+pub async fn one(way: &Arc<Way>, name: &str) -> Rialto {
     let store: Arc<dyn Shared> = Arc::clone(way) as _;
     node(&store, name).await
 }
 
-fn name_of(rialto: &Rialto) -> NodeId {
+pub fn name_of(rialto: &Rialto) -> NodeId {
     NodeId::clone(&rialto.inbound.cluster.as_ref().unwrap().node())
 }
 
-fn id_of(id: &str) -> SessionId {
+pub fn id_of(id: &str) -> SessionId {
     SessionId::parse(id, Transport::Http).unwrap()
 }
 
-async fn pause(ms: u64) {
+pub async fn pause(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 
@@ -424,7 +443,8 @@ async fn what_was_written_before_a_takeover_counts() {
         let kept = futures_util::FutureExt::now_or_never(memory.load(&id)).unwrap().unwrap().unwrap();
         let mut record: serde_json::Value = serde_json::from_slice(&kept.record).unwrap();
         record["level"] = json!("warning");
-        let news = News { record: Some(record.to_string().into()), life: Duration::from_secs(60), ..News::default() };
+        let (record, life) = (Some(record.to_string().into()), Duration::from_secs(60));
+        let news = News { record, version: 1000, life, ..News::default() };
         let written = futures_util::FutureExt::now_or_never(memory.write(&dead, &[(id.clone(), news)]));
         assert_eq!(written.unwrap().unwrap(), [Written::Kept]);
     }));

@@ -50,6 +50,12 @@ async fn round(node: &Node, params: &Value) -> Value {
     describing(node.address, 5, params).answer().await.1
 }
 
+/// The call is gone with its node, and its client knows that.
+fn is_lost(refused: &Value) {
+    assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(5), &json!(-32603)), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("lost with the node"), "{refused}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_call_goes_on_from_any_node_and_is_lost_with_its_own() {
     let mut fleet = Fleet::three().await;
@@ -59,6 +65,9 @@ async fn a_held_call_goes_on_from_any_node_and_is_lost_with_its_own() {
     let answered = round(fleet.node("a"), &answers(&params, &asked["result"])).await;
     assert_eq!(Act::Ask.judge(5, &answered), Fate::Answered);
     assert_eq!(fleet.web.count("tools/call"), 1);
+    // A state that was used is the client's mistake.
+    let again = round(fleet.node("c"), &answers(&params, &asked["result"])).await;
+    assert_eq!(again["error"]["code"], -32602, "{again}");
 
     let asked = round(fleet.node("b"), &params).await;
     fleet.node_mut("b").kill().await;
@@ -66,15 +75,35 @@ async fn a_held_call_goes_on_from_any_node_and_is_lost_with_its_own() {
     let refused = round(fleet.node("c"), &answers(&params, &asked["result"])).await;
     println!("refused after {:?}", begun.elapsed());
     assert!(begun.elapsed() < LEASE * 3);
-    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    is_lost(&refused);
     // The same when a node of that name is there again.
     assert!(fleet.node_mut("b").again().await);
     fleet.node("b").ready().await;
     for node in &fleet.nodes {
-        let refused = round(node, &answers(&params, &asked["result"])).await;
-        assert_eq!(refused["error"]["code"], -32602, "{}: {refused}", node.name);
+        is_lost(&round(node, &answers(&params, &asked["result"])).await);
     }
     assert_eq!(fleet.web.count("tools/call"), 2);
+    fleet.settle().await;
+    fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_holder_is_halted_has_an_end() {
+    let fleet = Fleet::three().await;
+    let params = Act::Ask.params(5);
+    let asked = round(fleet.node("b"), &params).await;
+    fleet.node("b").pause();
+    // At first it is not known that the node does nothing, then it is.
+    for message in ["is not known", "lost with the node"] {
+        let begun = Instant::now();
+        let told = round(fleet.node("c"), &answers(&params, &asked["result"])).await;
+        println!("told after {:?}: {told}", begun.elapsed());
+        assert!(begun.elapsed() < LEASE * 3);
+        assert_eq!((&told["id"], &told["error"]["code"]), (&json!(5), &json!(-32603)), "{told}");
+        assert!(told["error"]["message"].as_str().unwrap().contains(message), "{told}");
+    }
+    fleet.node("b").resume();
+    fleet.node("b").ready().await;
     fleet.settle().await;
     fleet.end().await;
 }

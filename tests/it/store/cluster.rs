@@ -10,12 +10,18 @@ use rialto::store::{NodeId, Redis};
 use super::{LONG, nodes, sessions, until};
 use crate::redis::{Program, Server, TIMEOUT};
 
-/// Three nodes that share the slots.
-async fn three() -> Vec<Server> {
+/// A port for what servers tell one another.
+fn bus() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+}
+
+/// Three servers that share the slots.
+pub async fn cluster(arguments: &[&str]) -> Vec<Server> {
     let mut servers = Vec::new();
     for slots in [[0, 5460], [5461, 10922], [10923, 16383]] {
-        let bus = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-        let server = Server::with(Program::Redis, &["--cluster-enabled", "yes", "--cluster-port", &bus]).await;
+        let bus = bus();
+        let more = ["--cluster-enabled", "yes", "--cluster-port", &bus];
+        let server = Server::with(Program::Redis, &[&more, arguments].concat()).await;
         let () = server.ask(redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(&slots)).await;
         let first: &Server = servers.first().map_or(&server, |(first, _)| first);
         let () = server.ask(redis::cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(servers.len() + 1)).await;
@@ -36,9 +42,32 @@ async fn three() -> Vec<Server> {
     servers.into_iter().map(|(server, _)| server).collect()
 }
 
+/// One more, which follows the first and can take its place.
+pub async fn whole(servers: &[Server], arguments: &[&str]) -> Server {
+    let bus = bus();
+    let more = ["--cluster-enabled", "yes", "--cluster-port", &bus];
+    let replica = Server::with(Program::Redis, &[&more, arguments].concat()).await;
+    let first: String = servers[0].ask(redis::cmd("CLUSTER").arg("MYID")).await;
+    let () = servers[0].ask(redis::cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(replica.port()).arg(&bus)).await;
+    until("it knows the first", async || {
+        replica.ask::<String>(redis::cmd("CLUSTER").arg("NODES")).await.contains(&first)
+    })
+    .await;
+    until("it may follow", async || {
+        replica.try_ask::<()>(redis::cmd("CLUSTER").arg("REPLICATE").arg(&first)).await.is_ok()
+    })
+    .await;
+    until("it follows", async || replica.tells("replication").await.contains("master_link_status:up")).await;
+    for server in servers {
+        let knows = async || server.ask::<String>(redis::cmd("CLUSTER").arg("NODES")).await.contains("slave");
+        until("all know it", knows).await;
+    }
+    replica
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_does_the_same() {
-    let servers = three().await;
+    let servers = cluster(&[]).await;
     let url = format!("redis-cluster://127.0.0.1:{},127.0.0.1:{}", servers[1].port(), servers[2].port());
     let new = |prefix: &str| Redis::connect(&url, prefix, Options { timeout: TIMEOUT * 4, roots: None }).unwrap();
     sessions::only_the_owner_of_the_moment_can_be_replaced(new("a")).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rialto::store::contract::{Events, News, Nodes, Sessions, Written};
+use rialto::store::contract::{Events, News, Nodes, Sessions, Standing, Written};
 use rialto::store::redis::Options;
 use rialto::store::{Away, NodeId, Redis, Shared};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -147,8 +147,10 @@ async fn tls_is_spoken_to_those_who_are_trusted() {
 #[tokio::test]
 async fn one_who_is_full_says_so_and_keeps_all_or_nothing() {
     let server = Server::start(Program::Redis).await;
-    let (store, a) = (server.store(), NodeId::begin("a"));
+    let (store, a, b) = (server.store(), NodeId::begin("a"), NodeId::begin("b"));
+    let message = || Bytes::from_static(b"x");
     store.create("s", &a, Bytes::from_static(b"old"), LONG).await.unwrap();
+    store.place("p", &a, None, LONG).await.unwrap();
     store.write(&a, &one("s", news(vec![event(0, 1, "x")]))).await.unwrap();
     let allow = async |bytes: u64| {
         let () = server.ask(redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes)).await;
@@ -159,10 +161,12 @@ async fn one_who_is_full_says_so_and_keeps_all_or_nothing() {
         let Away { why, .. } = store.write(&a, &one("s", all)).await.unwrap_err();
         assert!(why.contains("maxmemory"), "{why}");
     }
-    for full in [store.create("t", &a, Bytes::new(), LONG).await.unwrap_err(), store.join(&a, LONG).await.unwrap_err()]
-    {
-        assert!(full.to_string().contains("maxmemory"), "{full}");
+    let refused =
+        [store.create("t", &a, Bytes::new(), LONG).await.map(drop), store.send(&a, vec![message()], LONG).await];
+    for full in refused.map(Result::unwrap_err) {
+        assert!(full.to_string().contains("maxmemory") && !full.perhaps_done, "{full}");
     }
+    assert!(store.is_full());
     assert_eq!(store.load("s").await.unwrap().unwrap().record, "old");
     assert_eq!(store.read("s").await.unwrap(), [event(0, 1, "x")]);
     assert!(store.load("t").await.unwrap().is_none());
@@ -171,8 +175,24 @@ async fn one_who_is_full_says_so_and_keeps_all_or_nothing() {
     let room = News { keep_from: 2, ..news(vec![]) };
     assert_eq!(store.write(&a, &one("s", room)).await.unwrap(), [Written::Kept]);
     assert_eq!(store.read("s").await.unwrap(), []);
+    // Who is there and who has what are known, and what was begun can end.
+    store.join(&a, LONG).await.unwrap();
+    assert_eq!(store.beat(&a, LONG).await.unwrap(), Standing::Alive);
+    assert_eq!(store.claim("s", Some(&a), Some(&b)).await.unwrap(), Written::Kept);
+    assert_eq!(store.claim("s", Some(&a), Some(&b)).await.unwrap(), Written::Lost);
+    store.reply(&b, vec![message()], LONG).await.unwrap();
+    assert_eq!(store.receive(&b).await.unwrap(), [message()]);
+    for (name, node, instead_of, has) in [("p", &a, None, &a), ("p", &b, None, &a), ("p", &b, Some(&a), &b)] {
+        assert_eq!(store.place(name, node, instead_of, LONG).await.unwrap(), *has);
+    }
+    assert!(store.place("q", &a, None, LONG).await.is_err());
+    assert_eq!(store.delete("s", &b).await.unwrap(), Written::Kept);
+    assert!(store.load("s").await.unwrap().is_none());
+    assert!(store.is_full());
     allow(0).await;
     assert!(store.create("t", &a, Bytes::new(), LONG).await.unwrap());
+    store.beat(&a, LONG).await.unwrap();
+    assert!(!store.is_full());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

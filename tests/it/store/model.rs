@@ -22,8 +22,8 @@ enum Step {
     Write(usize, Vec<Wrote>),
 }
 
-/// A session, its record, its events, and from which one they are kept.
-type Wrote = (usize, Option<Vec<u8>>, Vec<Vec<u8>>, u64);
+/// A session, its record and which that is, its events, and from which one they are kept.
+type Wrote = (usize, Option<(u64, Vec<u8>)>, Vec<Vec<u8>>, u64);
 
 const NODES: usize = 3;
 const SESSIONS: usize = 4;
@@ -32,6 +32,7 @@ const SESSIONS: usize = 4;
 struct Kept {
     owner: Option<NodeId>,
     record: Bytes,
+    version: u64,
     events: Vec<KeptEvent>,
     last: u64,
     deleted: bool,
@@ -48,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     let (session, node) = (0..SESSIONS, 0..NODES);
     let write = (
         session.clone(),
-        prop::option::of(bytes()),
+        prop::option::of((0..4u64, bytes())),
         prop::collection::vec(bytes(), 0..4),
         prop_oneof![Just(0), 0..20u64],
     );
@@ -78,7 +79,8 @@ impl Model {
                 let (record, owner) = (Bytes::from(record), self.nodes[node].clone());
                 let done = store.create(&id(session), &owner, record.clone(), LONG).await.unwrap();
                 assert_eq!(done, !self.sessions.contains_key(&session));
-                let new = Kept { owner: Some(owner), record, events: vec![], last: 0, deleted: false };
+                let (owner, events) = (Some(owner), vec![]);
+                let new = Kept { owner, record, version: 0, events, last: 0, deleted: false };
                 self.sessions.entry(session).or_insert(new);
             }
             Step::Claim(session, from, to) => {
@@ -113,7 +115,7 @@ impl Model {
     async fn write(&mut self, store: &dyn Shared, node: usize, writes: Vec<Wrote>) {
         let (mut all, mut expected) = (Vec::new(), Vec::new());
         for (session, record, events, keep_from) in writes {
-            let record = record.map(Bytes::from);
+            let (version, record) = record.map_or((0, None), |(version, record)| (version, Some(Bytes::from(record))));
             let kept = self.owned(session, node);
             let mut last = kept.as_ref().map_or(0, |kept| kept.last);
             let mut next = |bytes| {
@@ -124,14 +126,16 @@ impl Model {
             expected.push(match kept {
                 Err(why) => why,
                 Ok(kept) => {
-                    kept.record = record.clone().unwrap_or_else(|| kept.record.clone());
+                    if let Some(record) = record.clone().filter(|_| version >= kept.version) {
+                        (kept.record, kept.version) = (record, version);
+                    }
                     kept.events.extend(events.clone());
                     kept.events.retain(|event| event.id.position >= keep_from);
                     kept.last += events.len() as u64;
                     Written::Kept
                 }
             });
-            all.push((format!("s{session}"), News { record, events, keep_from, life: LONG }));
+            all.push((format!("s{session}"), News { record, version, events, keep_from, life: LONG }));
         }
         assert_eq!(store.write(&self.nodes[node], &all).await.unwrap(), expected);
     }

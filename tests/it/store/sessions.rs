@@ -114,6 +114,30 @@ pub async fn writing_is_for_the_owner(store: Arc<dyn Shared>) {
     assert_eq!(store.read("s").await.unwrap().last().unwrap().event, "w");
 }
 
+pub async fn a_record_that_comes_late_is_not_kept(store: Arc<dyn Shared>) {
+    let (a, b) = (NodeId::begin("a"), NodeId::begin("b"));
+    store.create("s", &a, Bytes::from_static(b"0"), LONG).await.unwrap();
+    let write = async |node: &NodeId, version: u64, record: &'static str, events| {
+        let all = News { record: Some(record.into()), version, ..news(events) };
+        assert_eq!(store.write(node, &one("s", all)).await.unwrap(), [Written::Kept]);
+        store.load("s").await.unwrap().unwrap().record
+    };
+    assert_eq!(write(&a, 2, "2", vec![]).await, "2");
+    assert_eq!(write(&a, 2, "2 again", vec![]).await, "2 again");
+    // It is late; what else it brings is kept if it is new.
+    assert_eq!(write(&a, 1, "1", vec![event(0, 1, "x")]).await, "2 again");
+    assert_eq!(store.read("s").await.unwrap().len(), 1);
+    assert_eq!(write(&a, 10, "10", vec![]).await, "10");
+    assert_eq!(write(&a, 9, "9", vec![]).await, "10");
+    // Another owner goes on from there, with numbers as large as they get.
+    store.claim("s", Some(&a), Some(&b)).await.unwrap();
+    assert_eq!(write(&b, 9, "9", vec![]).await, "10");
+    let large = 5 << 32;
+    assert_eq!(write(&b, large + 1, "large", vec![]).await, "large");
+    assert_eq!(write(&b, large, "late", vec![]).await, "large");
+    assert_eq!(write(&b, large + 2, "larger", vec![]).await, "larger");
+}
+
 pub async fn old_events_go(store: Arc<dyn Shared>) {
     let a = NodeId::begin("a");
     store.create("s", &a, Bytes::new(), LONG).await.unwrap();
