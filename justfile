@@ -13,13 +13,13 @@ test:
 soak:
     cargo test --locked --test it cluster::soak -- --ignored --nocapture
 
-# The benchmark of serving, beside the official Rust SDK.
-bench:
-    cargo bench --bench serve
-
-# The benchmark of passing calls on, beside nginx where that is installed.
-bench-gateway *options:
+# The benchmark of passing calls on, beside nginx and other gateways, which are installed on first use.
+bench *options:
     cargo bench --bench gateway -- {{options}}
+
+# The benchmark of serving, beside the official Rust SDK.
+bench-serve *options:
+    cargo bench --bench serve -- {{options}}
 
 # The benchmark of many nodes, which needs a redis-server.
 bench-cluster *options:

@@ -22,6 +22,7 @@ mod moves;
 #[path = "cluster/nodes.rs"]
 mod nodes;
 #[path = "common/process.rs"]
+#[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod process;
 #[path = "cluster/report.rs"]
 mod report;
@@ -30,6 +31,7 @@ mod rows;
 #[path = "common/run.rs"]
 mod run;
 #[path = "common/spread.rs"]
+#[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod spread;
 #[path = "cluster/store.rs"]
 mod store;
@@ -39,6 +41,7 @@ mod streams;
 #[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod turn;
 #[path = "gateway/upstream.rs"]
+#[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod upstream;
 
 use std::path::PathBuf;

@@ -1,63 +1,77 @@
-//! What passing a call on costs: processor time per call of Rialto between a client and an upstream of
-//! the same or of different eras, with nginx beside it.
+//! What passing a call on costs: Rialto beside nginx and beside other gateways, in front of the same upstream.
 //!
-//! `cargo bench --bench gateway` takes about a minute, with `-- --quick` some ten seconds. Further
-//! options, each after `--`: `--bytes 10000` for larger answers, `--sessions 1`, `--rounds 5`,
-//! `--calls 1000`, `--only "rialto http"` for some of the contenders, `--beside PATH` for another build of
-//! Rialto in the same rounds, `--under "valgrind ..."` to start Rialto under another program. Timing is no test:
-//! the exit code says only whether the benchmark could be carried out.
+//! `cargo bench --bench gateway` takes some twenty minutes, with `-- --quick` three. The other gateways are
+//! installed on first use; one that cannot be is named as missing. `docs/performance.md` has the options, and
+//! says how to read the figures. Timing is no test: the exit code says only whether the benchmark could be
+//! carried out.
 
 #[path = "gateway/calls.rs"]
 mod calls;
 #[path = "common/client.rs"]
 #[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod client;
+#[path = "common/crowd.rs"]
+#[allow(dead_code, reason = "the other benchmarks need the rest")]
+mod crowd;
+#[path = "gateway/curve.rs"]
+mod curve;
+#[path = "gateway/document.rs"]
+mod document;
 #[path = "common/folder.rs"]
 mod folder;
 #[path = "gateway/fronts.rs"]
 mod fronts;
+#[path = "common/limits.rs"]
+mod limits;
+#[path = "gateway/lists.rs"]
+mod lists;
+#[path = "gateway/memory.rs"]
+mod memory;
+#[path = "gateway/others.rs"]
+mod others;
+#[path = "gateway/pairs.rs"]
+mod pairs;
+#[path = "gateway/pairs_report.rs"]
+mod pairs_report;
+#[path = "gateway/plan.rs"]
+mod plan;
+#[path = "gateway/plot.rs"]
+mod plot;
 #[path = "common/process.rs"]
 #[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod process;
-#[path = "gateway/report.rs"]
-mod report;
 #[path = "common/run.rs"]
 mod run;
 #[path = "common/spread.rs"]
 mod spread;
+#[path = "gateway/starts.rs"]
+mod starts;
+#[path = "gateway/tables.rs"]
+mod tables;
+#[path = "gateway/targets.rs"]
+mod targets;
 #[path = "common/turn.rs"]
 mod turn;
 #[path = "gateway/upstream.rs"]
 mod upstream;
 
-use std::path::PathBuf;
+use std::fs;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use calls::{Missing, contenders};
+use document::Document;
+use fronts::Front;
+use plan::{Part, Plan};
+use targets::Targets;
 
 /// Why something could not be measured.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// How much is measured.
-#[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    /// How often each contender has its turn.
-    pub(crate) rounds: usize,
-    /// Calls in a turn, over all sessions.
-    pub(crate) calls: usize,
-    /// Clients at once, each with a connection and a session of its own.
-    pub(crate) sessions: usize,
-    /// The size of the text in an answer.
-    pub(crate) bytes: usize,
-    /// A part of the names of those that are measured.
-    pub(crate) only: String,
-    /// What Rialto is started under.
-    pub(crate) under: Vec<String>,
-    /// Another build of Rialto.
-    pub(crate) beside: Option<PathBuf>,
-}
-
 /// Past this something hangs.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const PATIENCE: Duration = Duration::from_secs(3600);
+/// The slowest speed at which a curve is still waited for, in calls a second.
+const SLOWEST: u64 = 1_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -71,43 +85,93 @@ fn main() -> ExitCode {
         println!("nothing is measured without --bench; run `cargo bench --bench gateway`");
         return ExitCode::SUCCESS;
     }
-    run::ended("gateway", Plan::read(&arguments).and_then(|plan| run::measured(PATIENCE, whole(&plan))))
+    run::ended("gateway", Plan::read(&arguments).and_then(|plan| carry_out(&plan)))
 }
 
-impl Plan {
-    /// Reads the command line.
-    fn read(arguments: &[String]) -> Result<Self, Failure> {
-        let mut plan = Self {
-            rounds: 21,
-            calls: 3_200,
-            sessions: 64,
-            bytes: 100,
-            only: String::new(),
-            under: Vec::new(),
-            beside: None,
-        };
-        let mut arguments = arguments.iter();
-        while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
-            match argument.as_str() {
-                "--bench" => {}
-                "--quick" => (plan.rounds, plan.calls) = (7, 960),
-                "--rounds" => plan.rounds = value()?.parse()?,
-                "--calls" => plan.calls = value()?.parse()?,
-                "--sessions" => plan.sessions = value()?.parse()?,
-                "--bytes" => plan.bytes = value()?.parse()?,
-                "--only" => plan.only.clone_from(value()?),
-                "--beside" => plan.beside = Some(value()?.into()),
-                "--under" => plan.under = value()?.split_whitespace().map(str::to_owned).collect(),
-                other => return Err(format!("there is no option {other}").into()),
-            }
-        }
-        Ok(plan)
+fn carry_out(plan: &Plan) -> Result<(), Failure> {
+    limits::raise(plan.streams)?;
+    if let Some(calls) = plan.curve {
+        return run::measured(PATIENCE + Duration::from_secs(calls as u64 / SLOWEST), curve(plan, calls));
     }
+    let mut missing = missing(plan);
+    println!("about {} minutes; figures go to {}", plan.estimate().as_secs().div_ceil(60), plan.into.display());
+    run::measured(PATIENCE, whole(plan, &mut missing))
 }
 
-async fn whole(plan: &Plan) -> Result<(), Failure> {
-    let measured = calls::measure(plan).await?;
-    report::Report::new(plan, &measured).print();
-    Ok(())
+/// Those that are wanted and cannot be had, with the reason.
+fn missing(plan: &Plan) -> Vec<Missing> {
+    let mut missing = Vec::new();
+    for contender in contenders(plan) {
+        let why = match contender.front {
+            Front::Other(other) => other.install().err().map(|error| error.to_string()),
+            front if !front.is_there(plan) => Some("not installed".to_owned()),
+            _ => None,
+        };
+        missing.extend(why.map(|why| Missing { contender, era: None, why }));
+    }
+    for Missing { contender, why, .. } in &missing {
+        println!("missing: {}: {why}", contender.title());
+    }
+    missing
+}
+
+async fn whole(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(), Failure> {
+    let begin = Instant::now();
+    let (mut document, mut targets) = (Document::default(), Targets::default());
+    if plan.has(Part::Calls) {
+        let rows = calls::measure(plan, missing).await?;
+        targets.calls(&rows);
+        document.put("calls", &plan.how(), &tables::calls(&rows, missing));
+        if let Some(picture) = plot::calls(&rows) {
+            fs::create_dir_all(&plan.into)?;
+            fs::write(plan.into.join("performance.svg"), picture)?;
+        }
+    }
+    if plan.has(Part::Pairs) {
+        let measured = pairs::measure(plan).await?;
+        let report = pairs_report::Report::new(plan, &measured);
+        targets.pairs(&report.bridged());
+        document.put("pairs", &report.how(), &report.table());
+    }
+    if plan.has(Part::Memory) {
+        let measured = memory::measure(plan, missing).await?;
+        targets.memory(&measured);
+        let how = "Resident memory in MiB of all processes of a gateway, without the servers behind it. Rialto is \
+                   measured several times, the others once; a place is empty where a gateway needs more than 20 \
+                   seconds to get there, cannot, or has nothing of the kind.";
+        document.put("memory", how, &tables::memory(plan, &measured));
+    }
+    if plan.has(Part::Lists) && plan.wants(Front::Rialto) {
+        let measured = lists::measure(plan).await?;
+        targets.lists(&measured);
+        let how = format!(
+            "`tools/list` through Rialto over {} sessions: {} tools in all, of one upstream or spread over many. \
+             With more than one the name of each tool begins with that of its server, so the answer is longer.",
+            lists::SESSIONS,
+            lists::TOOLS
+        );
+        document.put("lists", &how, &tables::lists(&measured));
+    }
+    if plan.has(Part::Starts) {
+        let measured = starts::measure(plan, missing).await?;
+        targets.starts(&measured);
+        let how = "From the start of the process to the answer to its first `tools/call`, handshake included. The \
+                   server behind runs already, but for stdio, where it is started too.";
+        document.put("starts", how, &tables::starts(&measured, &starts::sizes()));
+    }
+    document.put_plainly("targets", &targets.table(&plan.into));
+    println!("took {} s", begin.elapsed().as_secs());
+    document.write(&plan.into)
+}
+
+/// Memory over many calls, and nothing else.
+async fn curve(plan: &Plan, calls: usize) -> Result<(), Failure> {
+    let (mut document, mut targets) = (Document::default(), Targets::default());
+    let curve = curve::measure(plan, calls).await?;
+    fs::create_dir_all(&plan.into)?;
+    fs::write(plan.into.join("memory.svg"), curve.plot())?;
+    targets.curve(&curve);
+    document.put("curve", "2025-11-25 in front of 2025-11-25, answers of 100 bytes in JSON.", &curve.text());
+    document.put_plainly("targets", &targets.table(&plan.into));
+    document.write(&plan.into)
 }

@@ -10,7 +10,10 @@ mod calls;
 #[path = "common/client.rs"]
 #[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod client;
-#[path = "serve/limits.rs"]
+#[path = "common/crowd.rs"]
+#[allow(dead_code, reason = "the other benchmarks need the rest")]
+mod crowd;
+#[path = "common/limits.rs"]
 mod limits;
 #[path = "serve/memory.rs"]
 mod memory;
@@ -27,6 +30,7 @@ mod run;
 #[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod spread;
 #[path = "common/turn.rs"]
+#[allow(dead_code, reason = "the other benchmarks need the rest")]
 mod turn;
 
 use std::process::ExitCode;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::client::{Caller, Era};
+use crate::client::{Caller, Era, Share};
 use crate::nodes::{Behind, LEASE, Node};
 use crate::process::{SETTLE, Server};
 use crate::rows::{NODES, Row, Way, rows};
@@ -192,10 +192,10 @@ impl Running {
         let begin = Instant::now();
         let mut tasks = JoinSet::new();
         for caller in self.many.drain(..) {
-            tasks.spawn(caller.calls(each));
+            tasks.spawn(caller.calls(Share::of(each)));
         }
         while let Some(ended) = tasks.join_next().await {
-            self.many.push(ended??);
+            self.many.push(ended??.0);
         }
         let calls_per_second = calls as f64 / begin.elapsed().as_secs_f64();
         let cost = standing.since(before, calls).await?;

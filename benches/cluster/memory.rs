@@ -31,6 +31,7 @@ const SURVEY: Subject = Subject {
     tool: "surveyElements",
     arguments: r#"{"delayMs":0},"_meta":{"progressToken":"p"}"#,
     answer: "118 elements".as_bytes(),
+    length: None,
 };
 
 /// Measures in new processes each time.

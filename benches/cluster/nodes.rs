@@ -12,7 +12,7 @@ use crate::client::{Connection, Era, Subject};
 use crate::folder::Folder;
 use crate::process::Server;
 use crate::store::Store;
-use crate::upstream;
+use crate::upstream::{self, Offer};
 
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ const JOIN: Duration = Duration::from_secs(30);
 pub(crate) const LEASE: Duration = Duration::from_secs(6);
 /// The built-in server's look-up.
 pub(crate) const LOOK_UP: Subject =
-    Subject { tool: "getElement", arguments: r#"{"name":"H"}"#, answer: "Hydrogen".as_bytes() };
+    Subject { tool: "getElement", arguments: r#"{"name":"H"}"#, answer: "Hydrogen".as_bytes(), length: None };
 
 impl Behind {
     pub(crate) fn name(self) -> &'static str {
@@ -39,7 +39,7 @@ impl Behind {
         }
     }
 
-    pub(crate) fn subject(self) -> Subject {
+    pub(crate) fn subject(self) -> Subject<'static> {
         match self {
             Self::Elements => LOOK_UP,
             Self::Http => upstream::SUBJECT,
@@ -51,7 +51,7 @@ impl Behind {
         if self == Self::Elements {
             return Ok((String::new(), None));
         }
-        let server = upstream::start(era, 100).await?;
+        let server = upstream::start(era, &Offer::of(&[100])).await?;
         let revision = era.revision();
         let lines =
             format!("\n[servers.upstream]\nurl = \"http://{}/mcp\"\nrevision = \"{revision}\"\n", server.address);

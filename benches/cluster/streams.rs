@@ -22,6 +22,7 @@ const SLOWLY: Subject = Subject {
     tool: "surveyElements",
     arguments: r#"{"delayMs":10},"_meta":{"progressToken":"p"}"#,
     answer: "118 elements".as_bytes(),
+    length: None,
 };
 const AT_ONCE: Subject = Subject { arguments: r#"{"delayMs":0},"_meta":{"progressToken":"p"}"#, ..SLOWLY };
 
@@ -61,7 +62,7 @@ impl Stream {
     }
 }
 
-async fn caller(nodes: &[Node], carried: bool, subject: Subject) -> Result<Caller, Failure> {
+async fn caller(nodes: &[Node], carried: bool, subject: Subject<'_>) -> Result<Caller, Failure> {
     let session = Connection::open(nodes[0].address()).await?.handshake().await?;
     let mut connection = Connection::open(nodes[usize::from(carried)].address()).await?;
     // Where the session lives is looked up once, and not with the first event.

@@ -9,6 +9,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::Failure;
+use crate::client::PATH;
 
 /// How long a server may take until it says where it listens.
 const START: Duration = Duration::from_secs(30);
@@ -22,8 +23,10 @@ const END: Duration = Duration::from_secs(2);
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
-    /// Whether what its children take is counted, too.
-    family: bool,
+    /// When the process was started.
+    pub(crate) begin: Instant,
+    /// Where messages are posted to.
+    pub(crate) path: &'static str,
     // Held open: a server that writes to a closed pipe would fail.
     _output: Option<BufReader<ChildStdout>>,
 }
@@ -41,6 +44,7 @@ impl Server {
     /// Starts a server that says where it listens.
     pub(crate) async fn start(mut command: Command) -> Result<Self, Failure> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+        let begin = Instant::now();
         let mut child = command.spawn()?;
         let mut output = BufReader::new(child.stdout.take().ok_or("the server has no output")?);
         let mut line = String::new();
@@ -48,38 +52,36 @@ impl Server {
         let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once('/'));
         let address = address.and_then(|(address, _)| address.parse().ok());
         let address = address.ok_or_else(|| format!("the server does not say where it listens: {line:?}"))?;
-        Ok(Self { child, address, family: false, _output: Some(output) })
+        Ok(Self { child, address, begin, path: PATH, _output: Some(output) })
     }
 
-    /// Starts a server that says nothing, and was told where to listen. What its children take counts.
+    /// Starts a server that says nothing, and was told where to listen.
     pub(crate) async fn start_at(mut command: Command, address: SocketAddr) -> Result<Self, Failure> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
-        let server = Self { child: command.spawn()?, address, family: true, _output: None };
         let begin = Instant::now();
+        let mut server = Self { child: command.spawn()?, address, begin, path: PATH, _output: None };
         while tokio::net::TcpStream::connect(address).await.is_err() {
+            if let Some(status) = server.child.try_wait()? {
+                return Err(format!("it ended at once: {status}").into());
+            }
             if begin.elapsed() > START {
                 return Err(format!("nothing listens at {address}").into());
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
         Ok(server)
     }
 
-    fn file(&self, name: &str) -> Result<String, Failure> {
-        let pid = self.child.id().ok_or("the server has ended")?;
-        std::fs::read_to_string(format!("/proc/{pid}/{name}")).map_err(|error| format!("{name}: {error}").into())
+    fn pid(&self) -> Result<u32, Failure> {
+        Ok(self.child.id().ok_or("the server has ended")?)
     }
 
-    /// The processor time that all threads took, in user and in system mode.
+    /// The processor time that all threads took, in user and in system mode, with those of its children. A child
+    /// that is this program is a server behind the one that is measured, and does not count.
     pub(crate) fn processor_time(&self) -> Result<Duration, Failure> {
-        let pid = self.child.id().ok_or("the server has ended")?;
-        let mut nanoseconds = ran(pid)?;
-        if self.family {
-            for child in self.file(&format!("task/{pid}/children"))?.split_whitespace() {
-                nanoseconds += ran(child.parse()?)?;
-            }
-        }
-        Ok(Duration::from_nanos(nanoseconds))
+        let pid = self.pid()?;
+        let children = family(pid).into_iter().filter_map(|child| ran(child).ok());
+        Ok(Duration::from_nanos(ran(pid)? + children.sum::<u64>()))
     }
 
     /// Ends the process on the spot, as when the machine is lost.
@@ -95,12 +97,11 @@ impl Server {
         Ok(())
     }
 
-    /// Resident bytes. From `smaps_rollup`, which counts pages; `status` keeps an estimate.
+    /// Resident bytes of the process and its children, as for the processor time.
     pub(crate) fn resident(&self) -> Result<u64, Failure> {
-        let rollup = self.file("smaps_rollup")?;
-        let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).ok_or("smaps_rollup has no Rss")?;
-        let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
-        Ok(kibibytes * 1024)
+        let pid = self.pid()?;
+        let children = family(pid).into_iter().filter_map(|child| resident(child).ok());
+        Ok(resident(pid)? + children.sum::<u64>())
     }
 }
 
@@ -129,6 +130,30 @@ impl Server {
         }
         true
     }
+}
+
+/// The children of a process and theirs, but for servers behind it, which are this program.
+fn family(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let texts = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let children = texts.flat_map(|text| text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>());
+    let ours = std::env::current_exe().ok();
+    let mut all = Vec::new();
+    for child in children.collect::<Vec<u32>>() {
+        if std::fs::read_link(format!("/proc/{child}/exe")).ok() != ours {
+            all.push(child);
+            all.extend(family(child));
+        }
+    }
+    all
+}
+
+/// Resident bytes of one process. From `smaps_rollup`, which counts pages; `status` keeps an estimate.
+fn resident(pid: u32) -> Result<u64, Failure> {
+    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Rss:")).ok_or("smaps_rollup has no Rss")?;
+    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kibibytes * 1024)
 }
 
 /// The nanoseconds that the threads of a process ran. Read where they are kept as such, because `stat`

@@ -5,8 +5,8 @@ use std::process::Command;
 /// The middle of several figures, with the least and the greatest.
 pub(crate) struct Spread {
     pub(crate) median: f64,
-    least: f64,
-    most: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
 }
 
 impl Spread {
@@ -26,15 +26,34 @@ impl Spread {
 
 /// The compiler that built this.
 pub(crate) fn compiler() -> String {
-    let output = Command::new("rustc").arg("--version").output();
-    let text = output.ok().and_then(|output| String::from_utf8(output.stdout).ok());
-    text.map_or_else(|| "an unknown compiler".to_owned(), |text| text.trim().to_owned())
+    said(Command::new("rustc").arg("--version")).unwrap_or_else(|| "an unknown compiler".to_owned())
 }
 
 /// What a program says of its version, if it is there at all.
 pub(crate) fn version(program: &str, flag: &str) -> Option<String> {
-    let output = Command::new(program).arg(flag).output().ok()?;
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text).trim().to_owned();
+    let text = said(Command::new(program).arg(flag))?;
     Some(text.rsplit_once(": ").map_or(text.clone(), |(_, said)| said.to_owned()))
+}
+
+fn said(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim().to_owned())
+}
+
+/// The machine: its processor, cores and kernel, and how busy it is.
+pub(crate) fn machine() -> String {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let info = read("/proc/cpuinfo");
+    let model = info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
+    let model = model.map_or("an unknown processor", |(_, model)| model.trim());
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let load = read("/proc/loadavg");
+    let load = load.split_whitespace().next().unwrap_or("?");
+    format!("{model}, {cores} cores, Linux {}, load {load} when this was written", kernel.trim())
+}
+
+/// The day, in UTC.
+pub(crate) fn today() -> String {
+    said(Command::new("date").args(["-u", "+%F"])).unwrap_or_else(|| "an unknown day".to_owned())
 }

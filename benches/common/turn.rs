@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::Failure;
-use crate::client::Caller;
+use crate::client::{Caller, Share};
 use crate::process::{SETTLE, Server};
 
 /// What a contender did in one turn.
@@ -14,6 +14,9 @@ pub(crate) struct Turn {
     calls: usize,
     wall: Duration,
     processor: Duration,
+    /// How long the call in the middle took, and the one that all but a hundredth did not exceed.
+    middle: Duration,
+    late: Duration,
 }
 
 impl Turn {
@@ -25,23 +28,56 @@ impl Turn {
         self.processor.as_secs_f64() * 1e6 / self.calls as f64
     }
 
-    /// Makes calls over all sessions at once.
+    /// How long a call takes, by the one in the middle, in milliseconds.
+    pub(crate) fn median(&self) -> f64 {
+        self.middle.as_secs_f64() * 1e3
+    }
+
+    /// How long all but a hundredth of the calls take at most, in milliseconds.
+    pub(crate) fn p99(&self) -> f64 {
+        self.late.as_secs_f64() * 1e3
+    }
+
+    /// How long all of it took.
+    pub(crate) fn wall(&self) -> Duration {
+        self.wall
+    }
+
+    /// Makes that many calls over all sessions at once.
     pub(crate) async fn take(server: &Server, callers: &mut Vec<Caller>, calls: usize) -> Result<Self, Failure> {
-        let each = calls.div_ceil(callers.len());
-        let calls = each * callers.len();
+        let sessions = callers.len();
+        Self::share(server, callers, sessions, Share::of(calls.div_ceil(sessions))).await
+    }
+
+    /// Makes as many calls over some of the sessions at once as there is time for.
+    pub(crate) async fn within(
+        server: &Server,
+        callers: &mut Vec<Caller>,
+        sessions: usize,
+        time: Duration,
+    ) -> Result<Self, Failure> {
+        Self::share(server, callers, sessions, Share::within(time)).await
+    }
+
+    async fn share(server: &Server, callers: &mut Vec<Caller>, sessions: usize, share: Share) -> Result<Self, Failure> {
         let processor = server.processor_time()?;
         let begin = Instant::now();
         let mut tasks = JoinSet::new();
-        for caller in callers.drain(..) {
-            tasks.spawn(caller.calls(each));
+        for caller in callers.drain(..sessions.min(callers.len())) {
+            tasks.spawn(caller.calls(share));
         }
+        let mut took = Vec::new();
         while let Some(ended) = tasks.join_next().await {
-            callers.push(ended??);
+            let (caller, times) = ended??;
+            callers.push(caller);
+            took.extend(times);
         }
         let wall = begin.elapsed();
         tokio::time::sleep(SETTLE).await;
         let processor = server.processor_time()? - processor;
-        Ok(Self { calls, wall, processor })
+        took.sort_unstable();
+        let at = |share: f64| took.get((took.len() as f64 * share) as usize).copied().unwrap_or_default();
+        Ok(Self { calls: took.len(), wall, processor, middle: at(0.5), late: at(0.99) })
     }
 }
 

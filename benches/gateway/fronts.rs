@@ -1,5 +1,4 @@
-//! What stands between the client and the upstream: nothing, nginx, or Rialto. Another contender is
-//! another [`Front`], with a way to start it.
+//! What stands between the client and the upstream: nothing, nginx, Rialto, or the gateway of others.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -7,9 +6,10 @@ use tokio::process::Command;
 
 use crate::client::Era;
 use crate::folder::Folder;
+use crate::others::Other;
 use crate::process::Server;
 use crate::spread::version;
-use crate::upstream::{self, Wire};
+use crate::upstream::{self, Offer, Wire};
 use crate::{Failure, Plan};
 
 /// What stands between.
@@ -23,6 +23,8 @@ pub(crate) enum Front {
     Rialto,
     /// Another build of Rialto, to see what a change does.
     Beside,
+    /// Another gateway.
+    Other(Other),
 }
 
 /// The processes of one contender. The one that is called is the one that is measured.
@@ -38,6 +40,18 @@ impl Front {
             Self::Nginx => "nginx",
             Self::Rialto => "rialto",
             Self::Beside => "beside",
+            Self::Other(other) => other.name(),
+        }
+    }
+
+    /// With its version.
+    pub(crate) fn title(self) -> String {
+        match self {
+            Self::Direct => "direct".to_owned(),
+            Self::Nginx => version("nginx", "-v").unwrap_or_else(|| "nginx".to_owned()).replace('/', " "),
+            Self::Rialto => format!("Rialto {}", env!("CARGO_PKG_VERSION")),
+            Self::Beside => "Rialto, the other build".to_owned(),
+            Self::Other(other) => format!("{} {}", other.name(), other.version()),
         }
     }
 
@@ -51,13 +65,29 @@ impl Front {
             Self::Direct | Self::Rialto => true,
             Self::Nginx => version("nginx", "-v").is_some(),
             Self::Beside => plan.beside.is_some(),
+            Self::Other(other) => other.install().is_ok(),
         }
     }
 
-    /// Starts it in front of an upstream.
-    pub(crate) async fn start(self, wire: Wire, era: Era, folder: &Folder, plan: &Plan) -> Result<Standing, Failure> {
+    /// What the names of tools begin with behind it.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Self::Other(other) => other.prefix(),
+            _ => "",
+        }
+    }
+
+    /// Starts it in front of an upstream that has this to offer.
+    pub(crate) async fn start(
+        self,
+        wire: Wire,
+        era: Era,
+        offer: &Offer,
+        folder: &Folder,
+        plan: &Plan,
+    ) -> Result<Standing, Failure> {
         let behind = match wire {
-            Wire::Http => Some(upstream::start(era, plan.bytes).await?),
+            Wire::Http => Some(upstream::start(era, offer).await?),
             Wire::Stdio => None,
         };
         let address = behind.as_ref().map(|server| server.address);
@@ -67,33 +97,42 @@ impl Front {
             (Self::Rialto | Self::Beside, behind, address) => {
                 let beside = plan.beside.as_ref().filter(|_| self == Self::Beside);
                 let program = beside.map_or_else(Server::rialto, Command::new);
-                (rialto(program, address, era, folder, plan).await?, behind)
+                let reached = reached(address, era, offer)?;
+                (rialto(program, &[reached], folder, plan).await?, behind)
             }
+            (Self::Other(other), behind, address) => (other.start(address, era, offer, folder).await?, behind),
             _ => return Err(format!("{} speaks no stdio", self.name()).into()),
         };
         Ok(Standing { measured: measured.0, _behind: measured.1 })
     }
 }
 
-async fn rialto(
-    program: Command,
-    upstream: Option<SocketAddr>,
-    era: Era,
-    folder: &Folder,
-    plan: &Plan,
-) -> Result<Server, Failure> {
+/// The lines of a configuration that say how a server is reached.
+pub(crate) fn reached(upstream: Option<SocketAddr>, era: Era, offer: &Offer) -> Result<String, Failure> {
     let revision = era.revision();
     let reached = match upstream {
         Some(address) => format!("url = \"http://{address}/mcp\"\n"),
         None => {
             let child = std::env::current_exe()?;
-            let arguments = upstream::arguments(Wire::Stdio, era, plan.bytes);
+            let arguments = offer.arguments(Wire::Stdio, era);
             // One child for all, or there would be one for each session.
             format!("command = {child:?}\nargs = {arguments:?}\nisolation = \"shared\"\n")
         }
     };
-    let log = "[log]\nfilter = \"warn\"\n\n";
-    let text = format!("listen = \"127.0.0.1:0\"\n\n{log}[servers.upstream]\n{reached}revision = \"{revision}\"\n");
+    Ok(format!("{reached}revision = \"{revision}\"\n"))
+}
+
+/// Starts Rialto with servers that are reached like this.
+pub(crate) async fn rialto(
+    program: Command,
+    servers: &[String],
+    folder: &Folder,
+    plan: &Plan,
+) -> Result<Server, Failure> {
+    let mut text = "listen = \"127.0.0.1:0\"\n\n[log]\nfilter = \"warn\"\n".to_owned();
+    for (n, reached) in servers.iter().enumerate() {
+        text += &format!("\n[servers.upstream{n}]\n{reached}");
+    }
     let file = folder.write("rialto.toml", &text)?;
     let mut command = match plan.under.split_first() {
         None => program,
@@ -107,9 +146,14 @@ async fn rialto(
     Server::start(command).await
 }
 
+/// An address for a server that has to be told one. Free just now; nobody else is asked to listen anywhere in
+/// particular.
+pub(crate) fn free() -> Result<SocketAddr, Failure> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
 async fn nginx(upstream: SocketAddr, folder: &Folder) -> Result<Server, Failure> {
-    // Free just now; nobody else is asked to listen anywhere in particular.
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let address = free()?;
     let place = folder.place().display();
     let text = format!(
         "daemon off;

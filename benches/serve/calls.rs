@@ -43,7 +43,8 @@ const CONTENDERS: [Contender; 7] = [
 ];
 
 /// What is called.
-const HYDROGEN: Subject = Subject { tool: "getElement", arguments: r#"{"name":"H"}"#, answer: b"Hydrogen" };
+const HYDROGEN: Subject =
+    Subject { tool: "getElement", arguments: r#"{"name":"H"}"#, answer: b"Hydrogen", length: None };
 
 /// Rialto with the periodic table, as it comes.
 pub(crate) async fn rialto() -> Result<Server, Failure> {

@@ -101,15 +101,16 @@ fn without_envelope(result: &Raw) -> Raw {
 
 /// Puts in what the per-request era requires of every result.
 fn with_envelope(result: &Raw, method: &Method, server: &Server) -> Raw {
+    let [content, meta] = result.pick(["content", "_meta"]);
     let mut edit = result.edit().set("resultType", Raw::constant(r#""complete""#));
     if cached(method) {
         edit = edit.set("ttlMs", Raw::constant("0")).set("cacheScope", Raw::constant(r#""private""#));
     }
-    if *method == Method::ToolsCall && result.get("content").is_none() {
+    if *method == Method::ToolsCall && content.is_none() {
         edit = edit.set("content", Raw::constant("[]"));
     }
-    let result = edit.finish();
-    meta::with(Some(&result), meta::SERVER_INFO, server.info.clone())
+    let meta = meta.unwrap_or_else(Raw::empty).edit().set(meta::SERVER_INFO, server.info.clone()).finish();
+    edit.set("_meta", meta).finish()
 }
 
 /// Whether results of this method carry a cache hint.

@@ -1,5 +1,9 @@
 //! The reserved keys of `_meta`, and reading them from a request of the per-request era.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
 use crate::protocol::{ErrorObject, Level, Raw, code};
 
 /// The revision that a request speaks.
@@ -30,11 +34,17 @@ pub struct Meta {
     pub progress: Option<Raw>,
 }
 
+static META: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"_meta\""));
+
+/// The member `_meta`, where there is one.
+pub fn of(object: Option<&Raw>) -> Option<Raw> {
+    object.filter(|object| object.may_have(&META))?.get("_meta")
+}
+
 /// Whether a request or notification claims to be of the per-request era: it has the key,
 /// whatever stands there.
 pub fn claims(params: Option<&Raw>) -> bool {
-    let meta = params.and_then(|params| params.get("_meta"));
-    meta.is_some_and(|meta| meta.get(PROTOCOL_VERSION).is_some())
+    of(params).is_some_and(|meta| meta.get(PROTOCOL_VERSION).is_some())
 }
 
 /// Whether a request of the per-request era asks for log messages.
@@ -47,7 +57,7 @@ pub fn asks_for_logs(params: Option<&Raw>) -> bool {
 /// # Errors
 /// `-32602` that names every key that is missing or of the wrong type.
 pub fn read(params: Option<&Raw>) -> Result<Meta, ErrorObject> {
-    let meta = params.and_then(|params| params.get("_meta")).filter(Raw::is_object);
+    let meta = of(params).filter(Raw::is_object);
     let keys = [PROTOCOL_VERSION, CLIENT_CAPABILITIES, LOG_LEVEL, CLIENT_INFO, "progressToken"];
     let [version, capabilities, level, info, progress] = meta.map(|meta| meta.pick(keys)).unwrap_or_default();
     let version = version.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned);
@@ -76,7 +86,7 @@ pub fn read(params: Option<&Raw>) -> Result<Meta, ErrorObject> {
 
 /// The progress token of a request of either era.
 pub fn progress_token(params: Option<&Raw>) -> Option<Raw> {
-    params?.at(&["_meta", "progressToken"])
+    of(params)?.get("progressToken")
 }
 
 /// The listen request that a notification belongs to.

@@ -1,6 +1,9 @@
 //! What we say to an upstream, in its revision, and how we read what it says of itself.
 
+use std::sync::LazyLock;
+
 use http::{HeaderMap, HeaderName, HeaderValue};
+use memchr::memmem::Finder;
 
 use super::headers::{self, Mirror};
 use super::lower::Server;
@@ -97,6 +100,10 @@ pub fn has_tasks(able: &Raw) -> bool {
 /// The extension that is tasks.
 pub const TASKS: &str = super::tasks::EXTENSION;
 
+/// What the per-request era carries between the rounds of a call.
+static BETWEEN: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| ["inputResponses", "requestState"].map(|key| Finder::new(key)));
+
 /// The parameters of a request as an upstream of that revision wants them: what belongs to the
 /// hop before is taken out, what this hop needs is put in, everything else stays as it came.
 pub fn params(params: Option<&Raw>, revision: Revision, speaker: &Speaker, extras: &Extras) -> Option<Raw> {
@@ -104,11 +111,15 @@ pub fn params(params: Option<&Raw>, revision: Revision, speaker: &Speaker, extra
         return Some(params.changed("_meta", |meta| hop(&meta.unwrap_or_else(Raw::empty), revision, speaker, extras)));
     }
     let empty = Raw::empty();
-    let meta = params.and_then(|params| params.get("_meta")).unwrap_or_else(Raw::empty);
-    let meta = hop(&meta, revision, speaker, extras);
+    let came = meta::of(params);
+    let meta = hop(came.as_ref().unwrap_or(&empty), revision, speaker, extras);
     let some_meta = meta.has_members();
     match params {
         None if !some_meta => None,
+        // There is nothing to change.
+        Some(params) if came.is_none() && !some_meta && !BETWEEN.iter().any(|key| params.may_have(key)) => {
+            Some(params.clone())
+        }
         _ => {
             let mut params = params.unwrap_or(&empty).clone();
             if revision.era() == Era::Handshake {

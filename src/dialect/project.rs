@@ -43,8 +43,11 @@ fn call(result: &Raw, facts: &Facts) -> Raw {
     if !facts.resource_links || !facts.audio {
         result = each(&result, "content", |content| block(content, facts));
     }
+    if facts.any_structured {
+        return result;
+    }
     let Some(structured) = result.get("structuredContent") else { return result };
-    if facts.any_structured || (facts.structured && structured.is_object()) {
+    if facts.structured && structured.is_object() {
         return result;
     }
     let with_text = ensure_text(&result, &structured);

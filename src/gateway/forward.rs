@@ -313,7 +313,13 @@ fn traced(mut call: Call) -> Call {
 
 /// Whether a result says that the tool failed.
 fn says_error(result: &Raw) -> bool {
-    IS_ERROR.find(result.as_bytes()).is_some() && result.get("isError").is_some_and(|flag| flag.as_bytes() == b"true")
+    let text = result.as_bytes();
+    // It is there in most results, and false.
+    let is_true = |at: usize| {
+        let rest = text[at + IS_ERROR.needle().len()..].trim_ascii_start();
+        rest.strip_prefix(b":").is_some_and(|value| value.trim_ascii_start().starts_with(b"true"))
+    };
+    IS_ERROR.find_iter(text).any(is_true) && result.get("isError").is_some_and(|flag| flag.as_bytes() == b"true")
 }
 
 /// Whether a log message is wanted.

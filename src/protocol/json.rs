@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -129,6 +130,12 @@ impl Raw {
             }
         }
         found.map(|at| Raw(self.0.slice(at)))
+    }
+
+    /// Whether a member of that name could be anywhere in here. Says so too often rather than too seldom,
+    /// and much faster than a walk.
+    pub(crate) fn may_have(&self, key: &Finder<'_>) -> bool {
+        key.find(&self.0).is_some() || memchr::memchr(b'\\', &self.0).is_some()
     }
 
     /// The values of several members, in one pass; the last one counts, as in [`Raw::get`].

@@ -3,9 +3,11 @@
 //! The envelope is read once. `params`, `result` and `error` stay raw, members that JSON-RPC does
 //! not know are kept beside them, and what is absent is never written.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -227,6 +229,10 @@ struct Envelope<'a> {
     extra: Vec<(Box<str>, &'a RawValue)>,
 }
 
+/// The name of a member, borrowed where it has no escapes. `Cow` alone would copy it.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
 struct EnvelopeVisitor;
 
 impl<'de> Visitor<'de> for EnvelopeVisitor {
@@ -238,7 +244,7 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut envelope = Envelope::default();
-        while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+        while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
             let slot = match key.as_ref() {
                 "jsonrpc" => &mut envelope.version,
                 "id" => &mut envelope.id,

@@ -85,6 +85,10 @@ pub(super) fn skip_value(text: &[u8], mut at: usize) -> usize {
 /// Whether `text` nests arrays and objects no deeper than `limit`. Looks at brackets outside
 /// strings only, so it may be asked before the text is known to be valid.
 pub fn depth_within(text: &[u8], limit: usize) -> bool {
+    // Most texts have not even so many brackets.
+    if memchr::memchr2_iter(b'{', b'[', text).nth(limit).is_none() {
+        return true;
+    }
     let mut depth = 0usize;
     let mut at = 0;
     while let Some(byte) = text.get(at) {

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::Failure;
 
 /// Tells the second run of this program that it is the second.
-const RAISED: &str = "SERVE_BENCH_RAISED";
+const RAISED: &str = "BENCH_RAISED";
 /// What is open beside the streams.
 const OTHERS: usize = 400;
 

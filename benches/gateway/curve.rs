@@ -1,0 +1,101 @@
+//! Memory over very many calls: whether it stays where it is.
+
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::client::{Caller, Era};
+use crate::folder::Folder;
+use crate::fronts::Front;
+use crate::plan::Plan;
+use crate::plot::Picture;
+use crate::spread::Spread;
+use crate::turn::Turn;
+use crate::upstream::{Offer, SUBJECT, Wire};
+
+/// Clients at once.
+pub(crate) const SESSIONS: usize = 16;
+/// How often memory is looked at.
+const LOOKS: usize = 200;
+
+/// Resident bytes after so many calls.
+#[derive(Debug)]
+pub(crate) struct Curve {
+    pub(crate) calls: usize,
+    pub(crate) took: Duration,
+    pub(crate) points: Vec<(usize, f64)>,
+}
+
+/// Calls at full speed, and looks at the memory again and again.
+pub(crate) async fn measure(plan: &Plan, calls: usize) -> Result<Curve, Failure> {
+    let folder = Folder::new("curve")?;
+    let standing = Front::Rialto.start(Wire::Http, Era::Handshake, &Offer::of(&[100]), &folder, plan).await?;
+    let server = &standing.measured;
+    let mut callers = Vec::new();
+    for _ in 0..SESSIONS {
+        callers.push(Caller::open(server.address, Era::Handshake, SUBJECT).await?);
+    }
+    let (begin, step) = (Instant::now(), calls.div_ceil(LOOKS));
+    let mut points = vec![(0, server.resident()? as f64)];
+    for look in 1..=LOOKS {
+        Turn::take(server, &mut callers, step).await?;
+        points.push((look * step, server.resident()? as f64));
+        if look % (LOOKS / 10) == 0 {
+            eprintln!("{} calls, {:.1} MiB", look * step, server.resident()? as f64 / 1024.0 / 1024.0);
+        }
+    }
+    Ok(Curve { calls, took: begin.elapsed(), points })
+}
+
+impl Curve {
+    /// By how much of itself the memory of the last tenth is above that of the first, without the very first look.
+    pub(crate) fn growth(&self) -> Option<f64> {
+        let tenth = LOOKS / 10;
+        let middle = |points: &[(usize, f64)]| Spread::of(points.iter().map(|(_, bytes)| *bytes)).median;
+        let (first, last) = (self.points.get(1..=tenth)?, self.points.get(self.points.len().checked_sub(tenth)?..)?);
+        Some(middle(last) / middle(first) - 1.0)
+    }
+
+    /// The figures in words.
+    pub(crate) fn text(&self) -> String {
+        let mebibytes = |at: usize| self.points.get(at).map_or(f64::NAN, |(_, bytes)| bytes / 1024.0 / 1024.0);
+        let most = self.points.iter().map(|(_, bytes)| *bytes).fold(0.0, f64::max) / 1024.0 / 1024.0;
+        format!(
+            "{} calls over {SESSIONS} sessions in {:.0} s: {:.1} MiB before, {:.1} MiB after the first tenth, {:.1} MiB \
+             at the end, {most:.1} MiB at most.",
+            self.calls,
+            self.took.as_secs_f64(),
+            mebibytes(0),
+            mebibytes(LOOKS / 10),
+            mebibytes(self.points.len() - 1),
+        )
+    }
+
+    /// The curve.
+    pub(crate) fn plot(&self) -> String {
+        let (width, height, left, top) = (1080.0, 360.0, 80.0, 60.0);
+        let (right, bottom) = (width - 40.0, height - 70.0);
+        let most = self.points.iter().map(|(_, bytes)| bytes / 1024.0 / 1024.0).fold(1.0, f64::max);
+        let step =
+            [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0].into_iter().find(|step| most / step <= 6.0).unwrap_or(200.0);
+        let to = (most / step + 0.2).ceil() * step;
+        let x = |calls: f64| left + (right - left) * calls / self.calls.max(1) as f64;
+        let y = |mebibytes: f64| bottom - (bottom - top) * mebibytes / to;
+        let title = format!("Rialto's resident memory over {} calls, {SESSIONS} sessions, at full speed", self.calls);
+        let mut picture = Picture::new(width, height, &title);
+        for n in 0..=(to / step) as usize {
+            let mebibytes = n as f64 * step;
+            picture.line((left, y(mebibytes)), (right, y(mebibytes)), "grid", 1.0);
+            picture.text(left - 8.0, y(mebibytes) + 4.0, "small", "end", &format!("{mebibytes:.0} MiB"));
+        }
+        for n in 0..=5 {
+            let calls = self.calls as f64 * f64::from(n) / 5.0;
+            let text = if self.calls >= 1_000_000 { format!("{:.1} M", calls / 1e6) } else { format!("{calls:.0}") };
+            picture.text(x(calls), bottom + 18.0, "small", "middle", &text);
+        }
+        picture.text(right, bottom + 36.0, "small", "end", "calls");
+        let points: Vec<(f64, f64)> =
+            self.points.iter().map(|(calls, bytes)| (x(*calls as f64), y(bytes / 1024.0 / 1024.0))).collect();
+        picture.path(&points, "us");
+        picture.finish()
+    }
+}

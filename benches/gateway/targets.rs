@@ -1,0 +1,142 @@
+//! What is wanted, and whether it holds. A run judges what it measured; other lines stay as they were.
+
+use std::path::Path;
+
+use crate::calls::Row;
+use crate::curve::Curve;
+use crate::document::{Document, Table};
+use crate::fronts::Front;
+use crate::lists::{List, UPSTREAMS};
+use crate::memory::Memory;
+use crate::others::Other;
+use crate::plan::{Cell, ERAS};
+use crate::spread::{Spread, today};
+use crate::starts::Start;
+use crate::tables::{find, of, one_upstream, ratio};
+use crate::turn::Turn;
+use crate::upstream::{Form, Wire};
+
+/// A target: its name, and the limit in words.
+type Target = (&'static str, &'static str);
+
+const SMALL: Target = ("CPU of a forwarded call, 100 B, 64 sessions", "at most 2.0 times nginx (to be reached: 1.3)");
+const LARGE: Target = ("CPU of a forwarded call, 1 MB, 16 sessions", "at most 1.2 times nginx");
+const LATE: Target = ("p99 of a forwarded call, 100 B, 16 sessions", "at most 2 times nginx");
+const NEXT: Target = ("calls per CPU second, 100 B, 16 sessions", "at least 5 times the next best MCP gateway");
+const BRIDGE: Target = ("CPU of a bridged call", "at most 1.3 times the mean of those that are not");
+const SESSION: Target = ("an idle session", "at most 2 KiB");
+const STREAM: Target = ("an open stream", "at most 24 KiB");
+const LIST: Target = ("CPU of a merged list of 50 upstreams", "at most 1.5 times the same list of one");
+const START: Target = ("start to first answer", "less than 100 ms");
+const FLAT: Target = ("memory over ten million calls", "flat: at the end at most 5% above the first tenth");
+
+const ALL: [Target; 10] = [SMALL, LARGE, LATE, NEXT, BRIDGE, SESSION, STREAM, LIST, START, FLAT];
+
+/// What was judged.
+#[derive(Debug, Default)]
+pub(crate) struct Targets {
+    judged: Vec<(&'static str, String, bool)>,
+}
+
+impl Targets {
+    fn judge(&mut self, target: Target, measured: &[(String, Spread)], holds: impl Fn(f64) -> bool) {
+        if measured.is_empty() {
+            return;
+        }
+        let said = measured.iter().map(|(name, spread)| format!("{name}{}", spread.show(2)));
+        let said = said.collect::<Vec<_>>().join("; ");
+        let holds = measured.iter().all(|(_, spread)| holds(spread.median));
+        self.judged.push((target.0, said, holds));
+    }
+
+    /// Calls against nginx, and against the other gateways.
+    pub(crate) fn calls(&mut self, rows: &[Row]) {
+        let cells = |bytes: usize, sessions: usize| ERAS.map(|era| Cell { era, form: Form::Json, bytes, sessions });
+        let to_nginx = |cell: Cell, figure: fn(&Turn) -> f64| {
+            let ours = find(rows, Front::Rialto, Wire::Http, cell)?;
+            let nginx = find(rows, Front::Nginx, Wire::Http, cell)?;
+            Some((format!("{}: ", cell.era.revision()), ratio(&ours.turns, &nginx.turns, figure)))
+        };
+        let all = |cells: [Cell; 2], figure: fn(&Turn) -> f64| -> Vec<(String, Spread)> {
+            cells.into_iter().filter_map(|cell| to_nginx(cell, figure)).collect()
+        };
+        self.judge(SMALL, &all(cells(100, 64), Turn::microseconds_per_call), |ratio| ratio <= 2.0);
+        self.judge(LARGE, &all(cells(1_000_000, 16), Turn::microseconds_per_call), |ratio| ratio <= 1.2);
+        self.judge(LATE, &all(cells(100, 16), Turn::p99), |ratio| ratio <= 2.0);
+        let [cell, _] = cells(100, 16);
+        let next = [Wire::Http, Wire::Stdio].into_iter().filter_map(|wire| next_best(rows, wire, cell));
+        self.judge(NEXT, &next.collect::<Vec<_>>(), |ratio| ratio >= 5.0);
+    }
+
+    /// Bridged calls, with what each takes against the mean of those that are not.
+    pub(crate) fn pairs(&mut self, bridged: &[(String, Spread)]) {
+        self.judge(BRIDGE, bridged, |ratio| ratio <= 1.3);
+    }
+
+    /// Memory of Rialto over HTTP, in KiB.
+    pub(crate) fn memory(&mut self, measured: &[Memory]) {
+        let ours = measured
+            .iter()
+            .find(|memory| memory.contender.front == Front::Rialto && memory.contender.wire == Wire::Http);
+        let Some(ours) = ours else { return };
+        let spread = |bytes: &[f64]| -> Vec<(String, Spread)> {
+            let kibibytes = Spread::of(bytes.iter().map(|bytes| bytes / 1024.0));
+            if bytes.is_empty() { Vec::new() } else { vec![("KiB: ".to_owned(), kibibytes)] }
+        };
+        self.judge(SESSION, &spread(&ours.per_session), |kibibytes| kibibytes <= 2.0);
+        self.judge(STREAM, &spread(&ours.per_stream), |kibibytes| kibibytes <= 24.0);
+    }
+
+    pub(crate) fn lists(&mut self, measured: &[List]) {
+        let most = UPSTREAMS[UPSTREAMS.len() - 1];
+        let ratios = measured.iter().filter(|list| list.upstreams == most).filter_map(|list| {
+            let one = one_upstream(measured, list.era)?;
+            let ratio = ratio(&list.turns, &one.turns, Turn::microseconds_per_call);
+            Some((format!("{}: ", list.era.revision()), ratio))
+        });
+        self.judge(LIST, &ratios.collect::<Vec<_>>(), |ratio| ratio <= 1.5);
+    }
+
+    pub(crate) fn starts(&mut self, measured: &[Start]) {
+        let ours = measured.iter().filter(|start| start.contender.front == Front::Rialto && !start.took.is_empty());
+        let spreads = ours
+            .map(|start| (format!("ms, {}: ", start.contender.wire.name()), Spread::of(start.took.iter().copied())));
+        self.judge(START, &spreads.collect::<Vec<_>>(), |milliseconds| milliseconds < 100.0);
+    }
+
+    pub(crate) fn curve(&mut self, curve: &Curve) {
+        let Some(growth) = curve.growth() else { return };
+        let said = format!("{:+.1}% over {} calls", growth * 100.0, curve.calls);
+        self.judged.push((FLAT.0, said, growth <= 0.05));
+    }
+
+    /// The table: what was judged now, and what stood there for the rest.
+    pub(crate) fn table(&self, folder: &Path) -> String {
+        let old = Document::before(folder, "targets");
+        let mut table = Table::new(&["what", "target", "measured", "holds", "when"]);
+        for (name, limit) in ALL {
+            let judged = self.judged.iter().find(|(judged, ..)| *judged == name);
+            let kept = old.lines().find(|line| line.starts_with(&format!("| {name} |")));
+            let kept: Vec<&str> = kept.map(|line| line.split('|').map(str::trim).collect()).unwrap_or_default();
+            let last = |n: usize| kept.get(n).copied().unwrap_or_default().to_owned();
+            match judged {
+                Some((_, said, holds)) => {
+                    let word = if *holds { "yes" } else { "**no**" };
+                    table.row(&[name, limit, said, word, &today()]);
+                }
+                None => table.row(&[name.to_owned(), limit.to_owned(), last(3), last(4), last(5)]),
+            }
+        }
+        table.text()
+    }
+}
+
+/// What a call takes through the cheapest of the other gateways against what it takes through Rialto.
+fn next_best(rows: &[Row], wire: Wire, cell: Cell) -> Option<(String, Spread)> {
+    let ours = find(rows, Front::Rialto, wire, cell)?;
+    let cost = |row: &Row| of(&row.turns, Turn::microseconds_per_call).median;
+    let others = Other::ALL.into_iter().filter_map(|other| find(rows, Front::Other(other), wire, cell));
+    let next = others.min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
+    let name = format!("{} ({}): ", next.contender.front.name(), wire.name());
+    Some((name, ratio(&next.turns, &ours.turns, Turn::microseconds_per_call)))
+}
