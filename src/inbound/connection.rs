@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio_io_timeout::TimeoutStream;
 
+use super::seldom::Seldom;
 use super::{Inbound, Side};
 
 /// What a connection that speaks HTTP/2 begins with.
@@ -85,7 +86,7 @@ async fn serve_http1(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer
     tokio::select! {
         biased; // what has arrived is read, or it would not be answered
         ended = connection.as_mut() => ended,
-        () = going(inbound, side) => {
+        () = Seldom::new(going(inbound, side)) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -119,7 +120,7 @@ async fn serve_http2(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer
     tokio::select! {
         biased; // what has arrived is read, or it would not be answered
         ended = connection.as_mut() => ended,
-        () = going(&inbound, side) => {
+        () = Seldom::new(going(&inbound, side)) => {
             connection.as_mut().graceful_shutdown();
             let closed = async {
                 inbound.shutdown.closing().cancelled().await;

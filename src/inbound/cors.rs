@@ -34,10 +34,10 @@ pub(super) fn preflight(request: &HeaderMap) -> Response<Body> {
 }
 
 /// Lets the page that asked, which policy has admitted, read the response.
-pub(super) fn decorate(response: &mut Response<Body>, origin: Option<HeaderValue>) {
+pub(super) fn decorate(response: &mut Response<Body>, origin: Option<&HeaderValue>) {
     let Some(origin) = origin else { return };
     let headers = response.headers_mut();
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
     headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
     headers.append(VARY, HeaderValue::from_name(ORIGIN));
 }

@@ -263,7 +263,10 @@ impl Inbound {
         let (mut parts, ()) = http::Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) = (request.verb, request.uri, request.headers);
         let caller = self.policy.caller(request.principal.as_str().into(), &parts.headers, request.peer);
-        let served = self.visit(&parts, caller, super::http::Arrived::Whole(request.body), true).await;
+        let served = match super::Route::of(parts.uri.path()) {
+            Some(route) => self.visit(&parts, &route, caller, super::http::Arrived::Whole(request.body), true).await,
+            None => Err(Problem::NotFound),
+        };
         match served {
             Ok(response) => Some(response),
             Err(problem) => match problem.elsewhere() {

@@ -10,6 +10,7 @@ mod headers;
 mod http;
 mod respond;
 mod route;
+mod seldom;
 mod sse;
 mod stateless;
 mod stdio;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::header::ORIGIN;
-use ::http::{Method as Verb, Request, Response};
+use ::http::{HeaderValue, Method as Verb, Request, Response};
 use hyper::body::Incoming;
 use tokio::io::{AsyncBufRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -152,17 +153,13 @@ impl Inbound {
     }
 
     /// Serves one request.
-    async fn serve(self: &Arc<Self>, mut request: Request<Incoming>, side: Side, peer: SocketAddr) -> Response<Body> {
-        let origin = request.headers().get(ORIGIN).filter(|origin| {
-            let origin = String::from_utf8_lossy(origin.as_bytes());
-            self.policy.doors.origin_allowed(&origin)
-        });
-        let origin = origin.cloned();
+    async fn serve(self: &Arc<Self>, request: Request<Incoming>, side: Side, peer: SocketAddr) -> Response<Body> {
+        let (mut parts, body) = request.into_parts();
         // What the client sent is judged, without the name that we give it.
-        let fits = self.settings.limits.admit_head(request.headers());
-        let name = trace::name(request.headers_mut());
+        let fits = self.settings.limits.admit_head(&parts.headers);
+        let name = trace::name(&mut parts.headers);
         let served = match fits {
-            true => self.dispatch(request, side, peer).await,
+            true => self.dispatch(&parts, body, side, peer).await,
             false => Err(Problem::HeadTooLarge),
         };
         let mut response = served.unwrap_or_else(|problem| {
@@ -170,20 +167,24 @@ impl Inbound {
             problem.respond()
         });
         response.headers_mut().insert(REQUEST_ID, name);
-        cors::decorate(&mut response, origin);
+        let allowed = |origin: &&HeaderValue| {
+            let origin = String::from_utf8_lossy(origin.as_bytes());
+            self.policy.doors.origin_allowed(&origin)
+        };
+        cors::decorate(&mut response, parts.headers.get(ORIGIN).filter(allowed));
         response
     }
 
     async fn dispatch(
         self: &Arc<Self>,
-        request: Request<Incoming>,
+        parts: &::http::request::Parts,
+        body: Incoming,
         side: Side,
         peer: SocketAddr,
     ) -> Result<Response<Body>, Problem> {
-        let (parts, body) = request.into_parts();
         let route = Route::of(parts.uri.path()).ok_or(Problem::NotFound)?;
         if matches!(route, Route::Health | Route::Ready | Route::Metrics | Route::Status) {
-            return self.tell(&route, &parts, side, peer);
+            return self.tell(&route, parts, side, peer);
         }
         if side == Side::Operators {
             return Err(Problem::NotFound);
@@ -193,19 +194,19 @@ impl Inbound {
             return Ok(cors::preflight(&parts.headers));
         }
         let caller = self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Problem::Denied)?;
-        self.visit(&parts, caller, Arrived::Wire(body), false).await
+        self.visit(parts, &route, caller, Arrived::Wire(body), false).await
     }
 
     /// Serves a request of a caller who may call.
     async fn visit(
         self: &Arc<Self>,
         parts: &::http::request::Parts,
+        route: &Route<'_>,
         caller: Caller,
         body: Arrived,
         carried: bool,
     ) -> Result<Response<Body>, Problem> {
-        let route = Route::of(parts.uri.path()).ok_or(Problem::NotFound)?;
-        let (group, session_in_path) = match route {
+        let (group, session_in_path) = match *route {
             Route::Streamable { group, ref session } => (group, session.as_deref()),
             Route::SseStream { group } | Route::SseMessages { group } => (group, None),
             Route::SseBoth { group } => (Some(group), None),
@@ -215,7 +216,7 @@ impl Inbound {
             inbound: self,
             group: self.gateway.group(group).ok_or(Problem::NotFound)?,
             caller: Arc::new(caller),
-            route: &route,
+            route,
             session_in_path,
             parts,
             carried,

@@ -58,13 +58,9 @@ impl Policy {
     /// A caller with what of a request's headers travels with its calls.
     pub fn caller(&self, principal: Principal, headers: &HeaderMap, peer: Option<SocketAddr>) -> Caller {
         let mut chosen = HeaderMap::new();
-        for name in &CARRIED {
-            if let Some(value) = headers.get(name) {
-                chosen.insert(name, value.clone());
-            }
-        }
-        for name in &self.caller_headers {
-            for value in headers.get_all(name) {
+        for (name, value) in headers {
+            let all = self.caller_headers.contains(name);
+            if all || CARRIED.contains(name) && !chosen.contains_key(name) {
                 chosen.append(name, value.clone());
             }
         }

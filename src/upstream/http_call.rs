@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::stream;
+use futures_util::{Stream, stream};
 
 use super::connection::Headers;
 use super::events::{EventReader, parsed};
@@ -56,10 +57,13 @@ impl Exchange {
             let reply = exchange.next().await?;
             Some((reply, exchange))
         });
-        let Some(mut asked) = asked else { return Replies::stream(own) };
+        let Some(asked) = asked else { return Replies::stream(own) };
         // Some servers ask on the stream that listens, whatever the question belongs to.
-        let outside = stream::poll_fn(move |context| asked.poll_recv(context).map(|asked| asked.map(Reply::Question)));
-        Replies::stream(stream::select(own, outside))
+        let mut own = Box::pin(own);
+        Replies::stream(stream::poll_fn(move |context| match asked.next(context) {
+            Some(question) => Poll::Ready(Some(Reply::Question(question))),
+            None => own.as_mut().poll_next(context),
+        }))
     }
 
     async fn next(&mut self) -> Option<Reply> {

@@ -1,9 +1,11 @@
 //! What a server over Streamable HTTP asks, and which call that belongs to.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Context;
 
-use tokio::sync::{mpsc, oneshot};
+use futures_util::task::AtomicWaker;
+use tokio::sync::oneshot;
 
 use super::related::Related;
 use crate::exchange::Question;
@@ -22,7 +24,14 @@ struct State {
     /// Dropping one takes it back.
     open: HashMap<Id, oneshot::Sender<()>>,
     /// Calls during which something may be asked.
-    calls: HashMap<Id, mpsc::Sender<Question>>,
+    calls: HashMap<Id, Arc<Inbox>>,
+}
+
+/// Questions that wait for the reader of a call. There is one for each call, and hardly ever something in it.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    waiting: Mutex<VecDeque<Question>>,
+    reader: AtomicWaker,
 }
 
 /// How many questions that came on another stream may wait for the reader of a call.
@@ -54,10 +63,10 @@ impl Questions {
     }
 
     /// A call during which something may be asked, and where that comes.
-    pub(super) fn enter(&self, call: &Id) -> mpsc::Receiver<Question> {
-        let (asker, asked) = mpsc::channel(WAITING);
-        self.lock().calls.insert(call.clone(), asker);
-        asked
+    pub(super) fn enter(&self, call: &Id) -> Arc<Inbox> {
+        let inbox = Arc::default();
+        self.lock().calls.insert(call.clone(), Arc::clone(&inbox));
+        inbox
     }
 
     /// The call is over.
@@ -74,8 +83,32 @@ impl Questions {
             calls.next().filter(|_| calls.next().is_none()).cloned()
         };
         match only {
-            Some(only) => only.try_send(question).err().map(mpsc::error::TrySendError::into_inner),
+            Some(only) => only.put(question),
             None => Some(question),
         }
+    }
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Question>> {
+        self.waiting.lock().expect("no thread panics while it holds this lock")
+    }
+
+    /// Gives it back where too many wait.
+    fn put(&self, question: Question) -> Option<Question> {
+        let mut waiting = self.lock();
+        if waiting.len() == WAITING {
+            return Some(question);
+        }
+        waiting.push_back(question);
+        drop(waiting);
+        self.reader.wake();
+        None
+    }
+
+    /// The next one; whoever asks is woken when there is one.
+    pub(super) fn next(&self, context: &Context<'_>) -> Option<Question> {
+        self.reader.register(context.waker());
+        self.lock().pop_front()
     }
 }

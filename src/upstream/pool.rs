@@ -1,11 +1,14 @@
 //! Connections to one origin over HTTP/1.1. One that has brought a whole answer is kept for the next
 //! request, for a while.
+//!
+//! Nobody drives a connection but whoever waits for what comes on it, so that a call needs no other task
+//! to be woken and to wake it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::error::Error as StdError;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,13 +19,14 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tower_service::Service;
 
 type Connector = HttpsConnector<HttpConnector>;
-type Sender = SendRequest<Full<Bytes>>;
 type BoxError = Box<dyn StdError + Send + Sync>;
+type Outgoing = Request<Full<Bytes>>;
 
 /// How long an unused connection is kept.
 const IDLE: Duration = Duration::from_secs(60);
@@ -39,10 +43,19 @@ pub(super) struct Pool {
 #[derive(Default)]
 struct Idle {
     /// The unused ones, the latest at the end, and since when they are.
-    all: VecDeque<(Sender, Instant)>,
+    all: VecDeque<(Line, Instant)>,
     /// Who lets those go that were unused for too long.
     sweeper: Option<AbortHandle>,
 }
+
+/// One connection.
+struct Line {
+    sender: SendRequest<Full<Bytes>>,
+    /// What reads and writes, as long as it is open.
+    driver: Option<Driver>,
+}
+
+type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
 /// Why no answer came.
 #[derive(Debug)]
@@ -57,7 +70,7 @@ pub(super) enum Failed {
 #[derive(Debug)]
 pub(super) struct Reading {
     body: Incoming,
-    connection: Option<(Sender, Arc<Pool>)>,
+    line: Option<(Line, Arc<Pool>)>,
 }
 
 // === impl Pool ===
@@ -84,14 +97,19 @@ impl Pool {
 
     /// Sends a request, whose address is a path and whose headers name the host. What a connection that
     /// was closed meanwhile has not taken is sent on another.
-    pub(super) async fn send(self: &Arc<Self>, mut request: Request<Full<Bytes>>) -> Result<Response<Reading>, Failed> {
+    pub(super) async fn send(self: &Arc<Self>, mut request: Outgoing) -> Result<Response<Reading>, Failed> {
         loop {
-            let (mut sender, used) = match self.unused().await {
-                Some(sender) => (sender, true),
+            let (mut line, used) = match self.unused() {
+                Some(line) => (line, true),
                 None => (self.connect().await.map_err(Failed::Unreachable)?, false),
             };
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok(response.map(|body| self.reading(body, sender))),
+            let mut answer = std::pin::pin!(line.sender.try_send_request(request));
+            let answered = std::future::poll_fn(|context| {
+                line.drive(context);
+                answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            });
+            match answered.await {
+                Ok(response) => return Ok(response.map(|body| self.reading(body, line))),
                 Err(mut error) => match error.take_message().filter(|_| used) {
                     Some(unsent) => request = unsent,
                     None => return Err(Failed::Broken(error.into_error())),
@@ -100,44 +118,40 @@ impl Pool {
         }
     }
 
-    /// A connection that nobody uses.
-    async fn unused(&self) -> Option<Sender> {
+    /// A connection that nobody uses and that is still open, as far as can be seen.
+    fn unused(&self) -> Option<Line> {
+        let mut nobody = Context::from_waker(Waker::noop());
         loop {
-            let (mut sender, _) = self.lock().all.pop_back()?;
-            // The last answer has come, but whoever drives the connection may not have noticed yet.
-            if !sender.is_closed() && sender.ready().await.is_ok() {
-                return Some(sender);
+            let (mut line, _) = self.lock().all.pop_back()?;
+            line.drive(&mut nobody);
+            if line.driver.is_some() && matches!(line.sender.poll_ready(&mut nobody), Poll::Ready(Ok(()))) {
+                return Some(line);
             }
         }
     }
 
-    async fn connect(&self) -> Result<Sender, BoxError> {
+    async fn connect(&self) -> Result<Line, BoxError> {
         let mut connector = self.connector.clone();
         std::future::poll_fn(|context| connector.poll_ready(context)).await?;
         let stream = connector.call(self.origin.clone()).await?;
-        let (sender, connection) = http1::handshake(stream).await?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to a server broke");
-            }
-        });
-        Ok(sender)
+        let (sender, driver) = http1::handshake(stream).await?;
+        Ok(Line { sender, driver: Some(Box::pin(driver)) })
     }
 
-    fn reading(self: &Arc<Self>, body: Incoming, sender: Sender) -> Reading {
-        let mut reading = Reading { body, connection: Some((sender, Arc::clone(self))) };
-        reading.give_back_at_end();
+    fn reading(self: &Arc<Self>, body: Incoming, line: Line) -> Reading {
+        let mut reading = Reading { body, line: Some((line, Arc::clone(self))) };
+        if reading.body.is_end_stream() {
+            reading.give_back();
+        }
         reading
     }
 
-    fn put(self: &Arc<Self>, sender: Sender) {
-        if sender.is_closed() {
-            return;
-        }
+    fn put(self: &Arc<Self>, line: Line) {
+        let Ok(runtime) = Handle::try_current() else { return };
         let mut idle = self.lock();
-        idle.all.push_back((sender, Instant::now()));
+        idle.all.push_back((line, Instant::now()));
         if idle.sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
-            idle.sweeper = Some(tokio::spawn(sweep(Arc::downgrade(self))).abort_handle());
+            idle.sweeper = Some(runtime.spawn(sweep(Arc::downgrade(self))).abort_handle());
         }
     }
 }
@@ -162,13 +176,34 @@ async fn sweep(pool: Weak<Pool>) {
         tokio::time::sleep(IDLE / 2).await;
         let Some(pool) = pool.upgrade() else { return };
         let mut idle = pool.lock();
-        while idle.all.front().is_some_and(|(sender, since)| sender.is_closed() || since.elapsed() >= IDLE) {
+        while idle.all.front().is_some_and(|(_, since)| since.elapsed() >= IDLE) {
             idle.all.pop_front();
         }
         if idle.all.is_empty() {
             idle.sweeper = None;
             return;
         }
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    /// Reads and writes what can be. What comes of it has to be looked at afterwards: nobody else is told.
+    fn drive(&mut self, context: &mut Context<'_>) {
+        let Some(driver) = &mut self.driver else { return };
+        if let Poll::Ready(ended) = driver.as_mut().poll(context) {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection to a server broke");
+            }
+            self.driver = None;
+        }
+    }
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Line").field("open", &self.driver.is_some()).finish()
     }
 }
 
@@ -209,23 +244,22 @@ fn trusting_nobody() -> rustls::ClientConfig {
 // === impl Reading ===
 
 impl Reading {
-    fn give_back_at_end(&mut self) {
-        if self.body.is_end_stream() {
-            self.give_back();
-        }
-    }
-
     fn give_back(&mut self) {
-        if let Some((sender, pool)) = self.connection.take() {
-            pool.put(sender);
+        if let Some((line, pool)) = self.line.take().filter(|(line, _)| line.driver.is_some()) {
+            pool.put(line);
         }
     }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        // Whoever drives the connection drops the rest if that is there, and closes it otherwise.
-        self.give_back();
+        let mut nobody = Context::from_waker(Waker::noop());
+        while self.line.is_some() {
+            match Pin::new(&mut *self).poll_frame(&mut nobody) {
+                Poll::Ready(Some(Ok(_))) => {} // it was here, and nobody wants it
+                _ => return,
+            }
+        }
     }
 }
 
@@ -237,13 +271,17 @@ impl Body for Reading {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        match &frame {
-            Some(Ok(_)) => self.give_back_at_end(),
-            Some(Err(_)) => self.connection = None,
-            None => self.give_back(),
+        if let Some((line, _)) = &mut self.line {
+            line.drive(context);
         }
-        Poll::Ready(frame)
+        let frame = Pin::new(&mut self.body).poll_frame(&mut Context::from_waker(Waker::noop()));
+        match &frame {
+            Poll::Ready(Some(Err(_))) => self.line = None,
+            Poll::Ready(None) => self.give_back(),
+            Poll::Ready(Some(Ok(_))) if self.body.is_end_stream() => self.give_back(),
+            _ => {}
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
