@@ -1,11 +1,12 @@
 //! The state that a client of the per-request era carries between the rounds of a call. It is
 //! sealed for one caller of one group, and for one request with its parameters.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use memchr::memmem::Finder;
 use sha2::{Digest, Sha256};
 
 use super::group::Group;
@@ -30,6 +31,9 @@ const AGAIN: &str = "a.";
 const UPSTREAM: &str = "u.";
 /// How long an upstream's own state is taken; it may have a limit of its own.
 pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+
+/// The member that it is carried in, looked for in every request and every result.
+pub(super) static REQUEST_STATE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("requestState"));
 
 impl Carried {
     /// As the client carries it.
@@ -57,7 +61,8 @@ impl Carried {
     /// # Errors
     /// When it is none of ours, or not for this call, or too old.
     pub(super) fn of(group: &Group, call: &Call) -> Result<Option<Self>, ErrorObject> {
-        let Some(text) = call.params.as_ref().and_then(|params| params.get("requestState")) else { return Ok(None) };
+        let params = call.params.as_ref().filter(|params| params.may_have(&REQUEST_STATE));
+        let Some(text) = params.and_then(|params| params.get("requestState")) else { return Ok(None) };
         let refused = || invalid("`requestState` is none of this server's, for this request; call anew");
         let text = text.text().ok_or_else(refused)?;
         let (prefix, sealed) = text.split_at_checked(HELD.len()).ok_or_else(refused)?;

@@ -6,16 +6,15 @@
 //! sealed, good for one use, and for nobody but whom it was given to.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memchr::memmem::Finder;
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::carried::{self, Carried};
+use super::carried::{self, Carried, REQUEST_STATE};
 use super::group::Group;
 use super::route::invalid;
 use crate::dialect::{lower, questions};
@@ -69,8 +68,6 @@ struct Attached {
     parked: Option<Parked>,
 }
 
-/// What is looked for in every result.
-static REQUEST_STATE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("requestState"));
 /// How long to wait for more questions before the client is told.
 const TOGETHER: Duration = Duration::from_millis(30);
 /// How long a server may take to end a call by itself once it knows that nobody will answer.
