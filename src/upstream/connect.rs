@@ -156,8 +156,10 @@ impl Attempt<'_> {
             }
         };
         let proposed = pinned.unwrap_or(Revision::NEWEST_HANDSHAKE);
+        let mut half_open = HalfOpen(Some(Arc::clone(&http)));
         match http.initialize(proposed).await {
             Ok(introduction) => {
+                half_open.0 = None;
                 if http.session_id().is_none() {
                     self.oddities.push("it opens no session".into());
                 }
@@ -277,5 +279,15 @@ pub(super) async fn answer(mut replies: Replies, patience: Duration, what: &str)
     match tokio::time::timeout(patience, read).await {
         Ok(outcome) => Ok(outcome),
         Err(_) => Err(Error::new(Kind::Timeout, format!("no answer to {what} came within {patience:?}"))),
+    }
+}
+/// A session that is being opened. Whoever gives up half way leaves nothing of it at the server.
+struct HalfOpen(Option<Arc<Http>>);
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        if let (Some(http), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(async move { http.close().await });
+        }
     }
 }
