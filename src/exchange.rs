@@ -174,6 +174,9 @@ pub enum Change {
     Updated(Arc<str>),
 }
 
+/// What tells whether lists are the same on two nodes: those of tools, of prompts and of resources.
+pub type Prints = [u64; 3];
+
 /// What comes back for a call.
 #[derive(Debug)]
 pub struct Replies(Source);
@@ -222,6 +225,9 @@ impl From<ErrorObject> for Replies {
 // === impl Change ===
 
 impl Change {
+    /// The lists that can change, in the order of [`Prints`].
+    pub const LISTS: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
+
     /// The notification that tells of it.
     pub fn notification(&self) -> Notification {
         match self {

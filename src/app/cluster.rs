@@ -33,6 +33,8 @@ pub(super) struct Clustered {
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often the shared secret is looked at.
 const SECRET: Duration = Duration::from_secs(30);
+/// How long clients wait at the door of a node that is not part of the cluster yet.
+const INTRODUCTION: Duration = Duration::from_secs(1);
 /// How often a store that is away is asked again.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -80,11 +82,12 @@ pub(super) fn start(inbound: &Arc<Inbound>) {
 /// Nodes seal what clients carry in the same way, so that any of them can open it.
 async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
     if let Some(secret) = cluster.secret() {
-        return inbound.gateway.seal().share(secret.as_bytes());
+        inbound.gateway.seal().share(secret.as_bytes());
+        return cluster.has_agreed();
     }
     let mut offered = [0; 32];
     if getrandom::fill(&mut offered).is_err() {
-        return;
+        return cluster.has_agreed();
     }
     let mut known = Bytes::copy_from_slice(&offered);
     let mut shared = false;
@@ -98,6 +101,7 @@ async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
             }
             Err(error) => tracing::debug!(%error, "the shared secret is not known"),
         }
+        cluster.has_agreed();
         tokio::time::sleep(if shared { SECRET } else { AGAIN }).await;
     }
 }
@@ -117,6 +121,13 @@ async fn touch(inbound: Arc<Inbound>, keeper: Arc<Keeper>, cluster: Arc<Cluster>
             Ok(()) => (openings, touched) = (opened, Instant::now()),
             Err(error) => tracing::debug!(%error, "sessions cannot be touched"),
         }
+    }
+}
+
+/// Waits until other nodes know of this one, but not for a store that does not answer.
+pub(super) async fn introduced(inbound: &Inbound) {
+    if let Some(cluster) = &inbound.cluster {
+        let _ = tokio::time::timeout(INTRODUCTION, cluster.introduced()).await;
     }
 }
 

@@ -186,6 +186,7 @@ impl Bound {
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
         let inbound = Arc::clone(&self.app.inbound);
         self.app.start();
+        cluster::introduced(&inbound).await;
         let mut tasks = tokio::task::JoinSet::new();
         let side = if self.admin.is_some() { Side::Clients } else { Side::Everybody };
         tasks.spawn(Arc::clone(&inbound).listen(side, self.listener));

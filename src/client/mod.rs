@@ -295,6 +295,8 @@ async fn hear(
                 let _ = state.notices.send(notification);
             }
             Unsolicited::Question(question) => host::answer(&state.host, question),
+            // Those who subscribe look again after a while, as they have to with any server.
+            Unsolicited::Missed => {}
             Unsolicited::Reopened => {
                 let Some(connection) = connection.upgrade() else { return };
                 for (method, params) in state.to_renew() {

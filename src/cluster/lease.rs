@@ -23,6 +23,9 @@ pub trait Holder: Send + Sync {
     fn unsure(&self);
 }
 
+/// How long a node that leaves waits for its last letters.
+const LAST_LETTERS: Duration = Duration::from_millis(500);
+
 impl Cluster {
     /// Says that this node is there, until the end of the process.
     pub async fn stay(self: Arc<Self>, holder: Arc<dyn Holder>) {
@@ -48,6 +51,7 @@ impl Cluster {
                 }
                 Err(error) => tracing::debug!(%error, "this node cannot say that it is there"),
             }
+            self.introduced.cancel();
             if sure && !self.holds() {
                 sure = false;
                 tracing::warn!("the store is away: sessions are not served until it is back");
@@ -181,10 +185,16 @@ impl Cluster {
         let _ = tokio::time::timeout(self.lease, done).await;
         self.gone.store(true, Ordering::Release);
         let node = self.node();
+        let left = Letter::Left { from: NodeId::clone(&node) }.write(0);
         let told = async {
+            // What was taken so far is sent back; what comes later is not taken.
+            self.send(&node, left.clone()).await?;
+            let _ = tokio::time::timeout(LAST_LETTERS, self.deaf.cancelled()).await;
+            self.letters.close();
+            let _ = tokio::time::timeout(LAST_LETTERS, self.letters.wait()).await;
             self.store.leave(&node).await?;
             for other in self.store.members().await? {
-                self.send(&other, Letter::Left { from: NodeId::clone(&node) }.write(0)).await?;
+                self.send(&other, left.clone()).await?;
             }
             Ok::<(), Away>(())
         };

@@ -21,6 +21,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 pub use front::{Reached, Rest};
 pub use lease::Holder;
@@ -49,8 +51,16 @@ pub struct Cluster {
     untold_until: AtomicU64,
     /// How often the store had been connected when that was looked at last.
     openings: AtomicU64,
+    /// The store was told that this node is there, or did not answer.
+    introduced: CancellationToken,
+    /// The same for what seals the states that clients carry.
+    agreed: CancellationToken,
     /// Nothing more is done here for others.
     going: AtomicBool,
+    /// No more letters are taken.
+    deaf: CancellationToken,
+    /// The letters that nobody waits for.
+    letters: TaskTracker,
     last_relay: AtomicU64,
     fronts: Mutex<HashMap<u64, Front>>,
     serving: Mutex<HashMap<(NodeId, u64), Serving>>,
@@ -100,7 +110,11 @@ impl Cluster {
             holds_until: AtomicU64::new(0),
             untold_until: AtomicU64::new(0),
             openings: AtomicU64::new(0),
+            introduced: CancellationToken::new(),
+            agreed: CancellationToken::new(),
             going: AtomicBool::new(false),
+            deaf: CancellationToken::new(),
+            letters: TaskTracker::new(),
             last_relay: AtomicU64::new(0),
             fronts: Mutex::default(),
             serving: Mutex::default(),
@@ -128,6 +142,18 @@ impl Cluster {
     /// The store.
     pub fn store(&self) -> &Arc<dyn Shared> {
         &self.store
+    }
+
+    /// Waits until this node is one among others, or the store has not answered. What it began before could not
+    /// be found by others.
+    pub async fn introduced(&self) {
+        self.introduced.cancelled().await;
+        self.agreed.cancelled().await;
+    }
+
+    /// The store was asked what seals the states that clients carry.
+    pub fn has_agreed(&self) {
+        self.agreed.cancel();
     }
 
     /// Who answers what other nodes bring. The first word counts.
@@ -282,16 +308,17 @@ impl Cluster {
     fn send_later(self: &Arc<Self>, to: NodeId, letter: Bytes) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let cluster = Arc::clone(self);
-        runtime.spawn(async move {
+        let sending = async move {
             if let Err(error) = cluster.send(&to, letter).await {
                 tracing::debug!(%error, node = %to, "a letter was not sent");
             }
-        });
+        };
+        self.letters.spawn_on(sending, &runtime);
     }
 
-    /// Takes what other nodes send, until the end of the process.
+    /// Takes what other nodes send, until this one has left.
     pub async fn receive(self: Arc<Self>) {
-        loop {
+        while !self.deaf.is_cancelled() {
             let node = self.node();
             match self.store.receive(&node).await {
                 Ok(letters) => letters.iter().for_each(|letter| self.take(letter)),
@@ -329,6 +356,8 @@ impl Cluster {
                 }
             }
             Letter::Unknown => self.tell_front(relay, Part::Lost),
+            // What comes after this stays where others can take it back.
+            Letter::Left { from } if from == *self.node() => self.deaf.cancel(),
             Letter::Left { from } => {
                 let cluster = Arc::clone(self);
                 tokio::spawn(async move {

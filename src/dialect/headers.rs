@@ -87,10 +87,7 @@ pub fn decode(value: &[u8]) -> Result<String, &'static str> {
 ///
 /// # Errors
 /// `-32020` when the header stands there twice: two hops could each believe another copy.
-pub fn single<'h>(
-    headers: &'h HeaderMap,
-    name: impl AsHeaderName + Display + Copy,
-) -> Result<Option<&'h [u8]>, ErrorObject> {
+pub fn single(headers: &HeaderMap, name: impl AsHeaderName + Display + Copy) -> Result<Option<&[u8]>, ErrorObject> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     match values.next() {

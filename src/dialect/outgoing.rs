@@ -101,8 +101,7 @@ pub fn has_tasks(able: &Raw) -> bool {
 pub const TASKS: &str = super::tasks::EXTENSION;
 
 /// What the per-request era carries between the rounds of a call.
-static BETWEEN: LazyLock<[Finder<'static>; 2]> =
-    LazyLock::new(|| ["inputResponses", "requestState"].map(|key| Finder::new(key)));
+static BETWEEN: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["inputResponses", "requestState"].map(Finder::new));
 
 /// The parameters of a request as an upstream of that revision wants them: what belongs to the
 /// hop before is taken out, what this hop needs is put in, everything else stays as it came.

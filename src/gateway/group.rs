@@ -16,7 +16,7 @@ use super::seal::Seal;
 use super::view::{Member, View};
 use super::{Common, Told};
 use crate::dialect::lower::Server;
-use crate::exchange::{Call, Change};
+use crate::exchange::{Call, Change, Prints};
 use crate::metrics::Ending;
 use crate::protocol::Method;
 use crate::upstream::{List, State, Upstream};
@@ -287,6 +287,15 @@ impl Group {
     /// Counts a call that ended.
     pub(super) fn note(&self, upstream: &Arc<str>, method: &Method, begun: Instant, ending: Ending) {
         self.common.metrics.ended(&self.name, upstream, method.known().unwrap_or("other"), begun.elapsed(), ending);
+    }
+
+    /// Tells whether the lists that a session sees are the same on another node; those that it alone sees are not.
+    pub fn prints_for(&self, session: u128) -> Prints {
+        let view = self.view();
+        let has_own = |member: &Member| {
+            member.upstream.own_lists(session).is_some_and(|(_, lists)| lists.iter().any(Option::is_some))
+        };
+        if view.members.iter().any(has_own) { Prints::default() } else { view.prints() }
     }
 
     /// What a caller sees: what everybody does, or what its own connections have shown it.

@@ -18,6 +18,7 @@ use super::seal::Seal;
 use crate::dialect::headers::{self, Mirror};
 use crate::dialect::lower::{self, CacheHint, Server};
 use crate::dialect::{Revision, meta, outgoing};
+use crate::exchange::Prints;
 use crate::protocol::method::Family;
 use crate::protocol::{ErrorObject, Raw, code};
 use crate::upstream::{List, Listed, Phase, State, Upstream};
@@ -64,6 +65,8 @@ struct Merged {
     shown: Vec<(usize, usize, Box<str>)>,
     /// Tells whether two lists are the same.
     print: u64,
+    /// The same, whatever node has read them.
+    content: u64,
     /// The pages, in the shapes of each revision, once somebody asked.
     pages: [OnceLock<Vec<Raw>>; Revision::COUNT],
 }
@@ -126,6 +129,7 @@ impl View {
         let mut names = Names::default();
         let mut merged = Merged::default();
         let mut print = DefaultHasher::new();
+        let mut content = DefaultHasher::new();
         for (n, member) in self.members.iter().enumerate() {
             let Some(listed) = member.state.list(list) else { continue };
             // What an upstream says to be another is told, whether or not it looks the same.
@@ -145,8 +149,10 @@ impl View {
                     self.collisions.push(in_words(&collision, list, &self.members));
                     continue;
                 }
-                print.write(given.as_bytes());
-                print.write(item.as_bytes());
+                for print in [&mut print, &mut content] {
+                    print.write(given.as_bytes());
+                    print.write(item.as_bytes());
+                }
                 match list {
                     List::Tools => {
                         let mirrors = item.get("inputSchema").and_then(|schema| headers::mirrors(&schema).ok());
@@ -163,7 +169,7 @@ impl View {
                 merged.shown.push((n, m, given));
             }
         }
-        merged.print = print.finish();
+        (merged.print, merged.content) = (print.finish(), content.finish());
         self.names[list as usize] = names;
         self.lists[list as usize] = merged;
     }
@@ -279,6 +285,12 @@ impl View {
     /// Tells whether two lists are the same.
     pub(super) fn print(&self, list: List) -> u64 {
         self.lists[list as usize].print
+    }
+
+    /// Tells whether the lists on another node are the same.
+    pub fn prints(&self) -> Prints {
+        let [tools, prompts, resources, templates] = List::ALL.map(|list| self.lists[list as usize].content);
+        [tools, prompts, resources ^ templates.rotate_left(1)]
     }
 
     /// A page of a list, in the shapes of a revision.

@@ -33,7 +33,7 @@ pub(super) async fn serve(inbound: Arc<Inbound>, side: Side, stream: TcpStream, 
     let begun = tokio::select! {
         biased; // what has arrived is looked at
         begun = tokio::time::timeout(patience, is_http2(&stream)) => begun,
-        () = inbound.shutdown.closing().cancelled() => return,
+        () = silence(&inbound) => return,
     };
     let ended = match begun {
         Err(_) => return, // it says nothing
@@ -44,6 +44,12 @@ pub(super) async fn serve(inbound: Arc<Inbound>, side: Side, stream: TcpStream, 
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "a connection broke");
     }
+}
+
+/// Ends when a client that has said nothing yet is not waited for. One that came last is about to speak.
+async fn silence(inbound: &Inbound) {
+    inbound.shutdown.closing().cancelled().await;
+    tokio::time::sleep(super::LAST_CALL).await;
 }
 
 /// Looks at the first bytes without taking them.

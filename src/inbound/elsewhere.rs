@@ -28,8 +28,12 @@ const TOGETHER: usize = 64;
 /// How often a session that is between two nodes is looked for.
 const LOOKS: usize = 16;
 
-/// How many seconds to wait before a resource is subscribed to again, time after time.
-const RESUBSCRIBING: [u64; 4] = [1, 4, 16, 60];
+/// How long to wait at first before a resource is subscribed to again; twice as long each time.
+const RESUBSCRIBING: Duration = Duration::from_millis(100);
+/// The longest such wait.
+const RESUBSCRIBING_CAP: Duration = Duration::from_secs(5);
+/// How often that is tried, for a minute and a half.
+const RESUBSCRIPTIONS: usize = 22;
 
 /// Whether a call ends well.
 async fn succeeded(mut replies: Replies) -> bool {
@@ -164,7 +168,17 @@ impl Visit<'_> {
         cluster.took_over();
         tracing::info!(session = %id, from = owner.map(|owner| owner.to_string()), "a session was taken over");
         self.inbound.subscribe_again(&session, &self.group, &self.caller);
+        self.list_again(&session);
         Ok(Some(session))
+    }
+
+    /// Tells the client of lists that changed while the session had no home.
+    fn list_again(&self, session: &Arc<Session>) {
+        let (session, group) = (Arc::clone(session), Arc::clone(&self.group));
+        tokio::spawn(async move {
+            group.settle().await;
+            session.compare_lists(&group.view().prints());
+        });
     }
 
     /// Carries the request to another node, and tells what that answers; nothing when the session has
@@ -288,7 +302,8 @@ impl Inbound {
             for uri in uris {
                 let params = Raw::empty().edit().set("uri", Raw::of(&uri)).finish();
                 let request = Request::new(0.into(), Method::Subscribe, Some(params));
-                for wait in RESUBSCRIBING {
+                let mut wait = RESUBSCRIBING;
+                for _ in 0..RESUBSCRIPTIONS {
                     if !session.to_subscribe_again().contains(&uri) || session.is_elsewhere() {
                         break; // the client has done so itself, or does not want it any more
                     }
@@ -299,7 +314,9 @@ impl Inbound {
                         session.tell(Change::Updated(uri.as_str().into()).notification());
                         break;
                     }
-                    tokio::time::sleep(Duration::from_secs(wait)).await;
+                    tracing::debug!(session = %session.id(), uri, "a subscription is not renewed yet");
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(RESUBSCRIBING_CAP);
                 }
             }
         });

@@ -174,6 +174,7 @@ impl Visit<'_> {
         let session = self.inbound.sessions.open(opening, client).map_err(|_| Problem::SessionsFull)?;
         // Nobody knows of it before its client is told, so it ends with whoever would tell.
         let ending = Ending { sessions: Arc::clone(&self.inbound.sessions), session: Some(Arc::clone(&session)) };
+        session.knows_lists(None, &self.group.view().prints());
         self.inbound.keep(&session).await?;
         ending.stays();
         tracing::debug!(session = %session.id(), group = %session.group(), "a session was opened");

@@ -24,13 +24,13 @@ use ::http::header::ORIGIN;
 use ::http::{HeaderValue, Method as Verb, Request, Response};
 use hyper::body::Incoming;
 use tokio::io::{AsyncBufRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 pub use body::Body;
 
 use crate::admin::Admin;
 use crate::cluster::Cluster;
-use crate::exchange::{Caller, Change, REQUEST_ID};
+use crate::exchange::{Audience, Caller, Change, REQUEST_ID};
 use crate::gateway::{Gateway, Group, Told};
 use crate::policy::{Limits, Policy};
 use crate::session::{Session, Sessions};
@@ -111,6 +111,8 @@ pub enum Side {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long clients are still let in once others take what they send.
 const LAST_CALL: Duration = Duration::from_millis(200);
+/// How many are let in at last; there is no end where more come all the time.
+const LAST_GUESTS: usize = 1024;
 /// The kind of text that figures are.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// How often sessions are looked through.
@@ -121,13 +123,16 @@ impl Inbound {
     /// clients may still have to answer questions, cancel, or resume. Never fails: what goes wrong
     /// with one connection is that connection's matter.
     pub async fn listen(self: Arc<Self>, side: Side, listener: TcpListener) {
+        // A stop waits until the door is closed in order.
+        let _door = self.shutdown.connections().token();
         loop {
             let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = self.shutdown.closing().cancelled() => return,
+                biased; // a stop may be further than this has seen
                 () = self.shutdown.leaving().cancelled(), if side != Side::Operators => {
-                    return self.listen_out(side, &listener).await;
+                    return self.listen_out(side, listener).await;
                 }
+                () = self.shutdown.closing().cancelled() => return,
+                accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok((stream, peer)) => {
@@ -144,11 +149,24 @@ impl Inbound {
 
     /// Lets those in who are at the door already; closing it would turn them away, and what they bring with
     /// them would be lost.
-    async fn listen_out(self: &Arc<Self>, side: Side, listener: &TcpListener) {
+    async fn listen_out(self: &Arc<Self>, side: Side, listener: TcpListener) {
+        let enter = |stream, peer| {
+            self.shutdown.connections().spawn(connection::serve(Arc::clone(self), side, stream, peer));
+        };
         let end = tokio::time::Instant::now() + LAST_CALL;
         while tokio::time::Instant::now() < end {
-            let Ok(Ok((stream, peer))) = tokio::time::timeout(LAST_CALL / 10, listener.accept()).await else { return };
-            self.shutdown.connections().spawn(connection::serve(Arc::clone(self), side, stream, peer));
+            let Ok(Ok((stream, peer))) = tokio::time::timeout(LAST_CALL / 10, listener.accept()).await else { break };
+            enter(stream, peer);
+        }
+        // Nobody may be left there in the moment in which it is closed, so this does not wait for anything.
+        let Ok(listener) = listener.into_std() else { return };
+        for _ in 0..LAST_GUESTS {
+            let Ok((stream, peer)) = listener.accept() else { return };
+            if stream.set_nonblocking(true).is_ok()
+                && let Ok(stream) = TcpStream::from_std(stream)
+            {
+                enter(stream, peer);
+            }
         }
     }
 
@@ -318,13 +336,16 @@ async fn publish(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
     let mut changes = gateway.changes();
     loop {
         match changes.recv().await {
-            Ok(Told { group, change: Some(change) }) => sessions.publish(&group, &change),
+            Ok(Told { group, change: Some(change) }) => {
+                let shown = gateway.group(Some(&*group));
+                sessions.publish_with(&group, &change, |session| Some(shown.as_ref()?.prints_for(session.key())));
+            }
             Ok(Told { group, change: None }) => close_with(&sessions, &gateway, |name| *name == *group),
             Err(RecvError::Lagged(_)) => {
                 close_with(&sessions, &gateway, |_| true);
                 for group in gateway.groups() {
-                    for change in [Change::Tools, Change::Prompts, Change::Resources] {
-                        sessions.publish(group.name(), &change);
+                    for change in Change::LISTS {
+                        sessions.publish_with(group.name(), &change, |session| Some(group.prints_for(session.key())));
                     }
                 }
             }

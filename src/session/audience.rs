@@ -30,6 +30,7 @@ impl Audience for Session {
             return;
         }
         self.send(Stream::Listening, notification.encode());
+        self.knows_own_list(&notification.notice);
     }
 
     fn ask(self: Arc<Self>, question: Question) {

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::outbox::Outbox;
 use super::stream::Safe;
 use super::{Keeper, Live, Record, Running, Session, Stream};
-use crate::exchange::Principal;
-use crate::protocol::{ErrorObject, Id, Response, code};
+use crate::exchange::{Audience, Change, Principal, Prints};
+use crate::protocol::{ErrorObject, Id, Notice, Response, code};
 use crate::store::contract::{KeptEvent, News};
 
 /// What is known of the copy of a session in the store.
@@ -34,6 +34,8 @@ pub(super) struct Keeping {
     pub(super) upstreams: BTreeMap<String, Bytes>,
     /// The resources that it was subscribed to elsewhere.
     pub(super) unsubscribed: Vec<String>,
+    /// The lists that the client knows, or was told to look at.
+    pub(super) lists: Option<Prints>,
 }
 
 /// How far a session is kept once what was taken from it is written.
@@ -60,6 +62,7 @@ impl Keeping {
             takeovers,
             upstreams: BTreeMap::new(),
             unsubscribed: Vec::new(),
+            lists: None,
         }
     }
 
@@ -150,6 +153,41 @@ impl Session {
         self.deliver_and(stream, message, concluded).await;
     }
 
+    /// The client has seen no lists but these, or was told that there are others.
+    pub(crate) fn knows_lists(&self, change: Option<&Change>, prints: &Prints) {
+        let mut live = self.lock();
+        let Some(keeping) = &mut live.keeping else { return };
+        let before = keeping.lists;
+        let lists = keeping.lists.get_or_insert(*prints);
+        for (place, _) in
+            Change::LISTS.iter().enumerate().filter(|(_, list)| change.is_none_or(|change| change == *list))
+        {
+            lists[place] = prints[place];
+        }
+        if keeping.lists != before {
+            self.mark(&mut live, true);
+        }
+    }
+
+    /// The client is told of lists that it alone sees, so no other node can tell whether it knows its own.
+    pub(super) fn knows_own_list(&self, notice: &Notice) {
+        let told = |change: &&Change| change.notification().notice == *notice;
+        if let Some(change) = Change::LISTS.iter().find(told) {
+            self.knows_lists(Some(change), &Prints::default());
+        }
+    }
+
+    /// Tells the client of the lists that are others here than on the node that it was on.
+    pub(crate) fn compare_lists(&self, prints: &Prints) {
+        let known = self.lock().keeping.as_ref().and_then(|keeping| keeping.lists);
+        for (place, change) in Change::LISTS.iter().enumerate() {
+            if known.is_none_or(|known| known[place] != prints[place]) {
+                self.tell(change.notification());
+                self.knows_lists(Some(change), prints);
+            }
+        }
+    }
+
     /// The session as it is to be kept.
     pub(super) fn record(&self, live: &Live) -> Record {
         let mut record = Record::new(&self.principal, &self.group);
@@ -161,6 +199,7 @@ impl Session {
         if let Some(keeping) = &live.keeping {
             record.subscriptions.extend(keeping.unsubscribed.iter().cloned());
             record.takeovers = keeping.takeovers;
+            record.lists = keeping.lists;
             let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
             record.upstreams = keeping.upstreams.iter().map(|(name, what)| (name.clone(), text(what))).collect();
         }

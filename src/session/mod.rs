@@ -33,7 +33,7 @@ pub use outbox::{Stream, Unresumable};
 pub use record::Record;
 pub use registry::{Full, Opening, Sessions, Survey};
 
-use crate::exchange::{Audience, Change, Client, Kept, Principal, Question, Shelf};
+use crate::exchange::{Change, Client, Kept, Principal, Question, Shelf};
 use crate::protocol::{Id, Level, Notification, Outcome, Request};
 use crate::store::{EventId, Retention};
 use keeping::Keeping;
@@ -99,7 +99,7 @@ struct Live {
 }
 
 /// What has to be held for a subscription.
-struct Held(#[allow(dead_code, reason = "it is held to be dropped")] Kept);
+struct Held(Kept);
 
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -201,7 +201,8 @@ impl Session {
 
     fn hears(&self, change: &Change) -> bool {
         match change {
-            Change::Updated(uri) => self.follows(uri),
+            // What a server tells the session itself does not come this way, too.
+            Change::Updated(uri) => self.lock().subscriptions.get(&**uri).is_some_and(|held| held.0.is_some()),
             Change::Tools | Change::Prompts | Change::Resources => self.client.get().is_some(),
         }
     }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::outbox::StreamsRecord;
 use super::{SessionId, Transport};
 use crate::dialect::Revision;
-use crate::exchange::{Client, Principal};
+use crate::exchange::{Client, Principal, Prints};
 use crate::protocol::{Level, Raw};
 
 /// A session as it is kept.
@@ -35,6 +35,9 @@ pub struct Record {
     pub(super) initialized: bool,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) subscriptions: Vec<String>,
+    /// The lists that its client knows.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) lists: Option<Prints>,
     /// The sessions that upstreams keep for it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub(super) upstreams: BTreeMap<String, String>,
@@ -60,6 +63,7 @@ impl Record {
             level: None,
             initialized: false,
             subscriptions: Vec::new(),
+            lists: None,
             upstreams: BTreeMap::new(),
             streams: None,
         }

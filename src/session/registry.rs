@@ -12,7 +12,7 @@ use super::keeping::{self, Keeping};
 use super::outbox::{Outbox, Queue, Streams};
 use super::{Attachment, Keeper, Live, Record, Session, SessionId, Settings, Stream, Transport};
 use crate::dialect::Revision;
-use crate::exchange::{Change, Client, Principal, Shelf};
+use crate::exchange::{Change, Client, Principal, Prints, Shelf};
 use crate::protocol::Id;
 use crate::store::contract::KeptEvent;
 
@@ -172,6 +172,7 @@ impl Sessions {
         kept.all_kept(position, streams.last_number);
         kept.upstreams = record.upstreams.iter().map(|(name, what)| (name.clone(), what.clone().into())).collect();
         kept.unsubscribed.clone_from(&record.subscriptions);
+        kept.lists = record.lists;
         live.keeping = Some(Box::new(kept));
         live.level = record.level();
         live.initialized = record.initialized;
@@ -294,11 +295,19 @@ impl Sessions {
     /// connection is stuck or gone keeps the notice for later. One that nobody has used for longer
     /// than notices are kept is left alone, or it would never end.
     pub fn publish(&self, group: &str, change: &Change) {
+        self.publish_with(group, change, |_| None);
+    }
+
+    /// The same; what tells the lists of a session from others is remembered for the next node, after the notice.
+    pub(crate) fn publish_with(&self, group: &str, change: &Change, prints: impl Fn(&Session) -> Option<Prints>) {
         let notification = change.notification().encode();
         let now = Instant::now();
         for session in self.all() {
             if *session.group == *group && session.hears(change) && session.lock().may_come_back(&self.settings, now) {
                 session.send(Stream::Listening, notification.clone());
+                if let Some(prints) = prints(&session) {
+                    session.knows_lists(Some(change), &prints);
+                }
             }
         }
     }

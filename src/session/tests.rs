@@ -1,5 +1,6 @@
 use super::*;
 use crate::dialect::Revision;
+use crate::exchange::Audience;
 use crate::protocol::{Method, Raw};
 
 fn client() -> Arc<Client> {
@@ -177,7 +178,7 @@ async fn changes_do_not_keep_an_abandoned_session() {
     let settings = sessions.settings();
     let (age, idle) = (settings.retention.age, settings.idle);
     let session = open(&sessions);
-    session.subscribed("a:b", None);
+    session.subscribed("a:b", Some(Box::new(())));
     let end = Instant::now() + age + age + idle + Duration::from_secs(60);
     while sessions.count() > 0 {
         assert!(Instant::now() < end, "it never ends");
@@ -185,6 +186,44 @@ async fn changes_do_not_keep_an_abandoned_session() {
         sessions.publish("default", &Change::Updated("a:b".into()));
         sessions.sweep();
     }
+}
+
+#[tokio::test]
+async fn what_a_server_tells_a_session_itself_is_not_told_by_all_once_more() {
+    let sessions = sessions();
+    let session = open(&sessions);
+    session.subscribed("own:1", None);
+    session.subscribed("shared:1", Some(Box::new(())));
+    for uri in ["own:1", "shared:1", "other:1"] {
+        sessions.publish("default", &Change::Updated(uri.into()));
+    }
+    sessions.publish("default", &Change::Tools);
+    let mut listening = session.listen().unwrap();
+    assert!(text(&mut listening).await.contains("shared:1"));
+    assert!(text(&mut listening).await.contains("list_changed"));
+}
+
+#[tokio::test]
+async fn another_node_tells_of_lists_unless_it_has_those_that_the_client_knows() {
+    let node = Arc::new(arc_swap::ArcSwap::from_pointee(crate::store::NodeId::begin("a")));
+    let keeper = Keeper::new(crate::store::Memory::new(), node, Duration::from_secs(60));
+    let session = open(&Sessions::kept_by(Settings::default(), keeper));
+    let position = || match &session.lock().outbox {
+        outbox::Outbox::Streams(streams) => streams.log().position(),
+        outbox::Outbox::Single(_) => unreachable!("it is no such session"),
+    };
+    let told = |prints| {
+        let before = position();
+        session.compare_lists(&prints);
+        position() - before
+    };
+    session.knows_lists(None, &[1, 2, 3]);
+    assert_eq!(told([1, 2, 3]), 0);
+    assert_eq!(told([1, 5, 6]), 2);
+    assert_eq!(told([1, 5, 6]), 0, "it was told");
+    // Of what it alone sees, no other node knows anything.
+    session.tell(Change::Tools.notification());
+    assert_eq!(told([1, 5, 6]), 1);
 }
 
 #[tokio::test(start_paused = true)]

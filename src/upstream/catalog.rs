@@ -232,9 +232,11 @@ impl Catalog {
             Unsolicited::Reopened => {
                 duty.subscribed.clear();
                 self.shared.wanting.notify_one();
-                for list in List::ALL {
-                    duty.schedule(list, Instant::now() + DEBOUNCE);
-                }
+                duty.read_all_again();
+            }
+            Unsolicited::Missed => {
+                duty.subscribed.iter().for_each(|uri| self.shared.updated(Arc::clone(uri)));
+                duty.read_all_again();
             }
         }
     }
@@ -433,6 +435,13 @@ impl Duty {
         for list in lists {
             self.schedule(*list, now + DEBOUNCE);
             self.announced[*list as usize] += u64::from(self.news_from.is_some_and(|from| from <= now));
+        }
+    }
+
+    /// Any list may be another.
+    fn read_all_again(&mut self) {
+        for list in List::ALL {
+            self.schedule(list, Instant::now() + DEBOUNCE);
         }
     }
 

@@ -86,7 +86,7 @@ pub(super) enum Begun {
     Answer(Outcome),
     /// A batch, of which one is the answer.
     Batch(Vec<Message>),
-    Events(EventReader),
+    Events(Box<EventReader>),
 }
 
 /// What came back for a probe.
@@ -271,7 +271,8 @@ impl Http {
             if status.is_success() {
                 self.note_session(response.headers(), generation);
                 if is_media(response.headers(), "text/event-stream") {
-                    return Ok(Begun::Events(EventReader::new(response.into_body(), self.web.limit())));
+                    let events = EventReader::new(response.into_body(), self.web.limit());
+                    return Ok(Begun::Events(Box::new(events)));
                 }
                 let body = self.web.read(response.into_body(), self.settings.call).await?;
                 return match body.trim_ascii_start().first() {

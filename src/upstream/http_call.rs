@@ -82,7 +82,7 @@ impl Exchange {
                     match self.http.begin(&self.request, Headers { mirrors: &self.mirrors, caller: &self.caller }).await
                     {
                         Ok(Begun::Events(events)) => {
-                            self.phase = Phase::Events(Box::new(events));
+                            self.phase = Phase::Events(events);
                             continue;
                         }
                         Ok(Begun::Batch(messages)) => {

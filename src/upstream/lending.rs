@@ -524,6 +524,10 @@ impl Lent {
                 self.lock().forgotten = true;
                 self.look_again();
             }
+            Unsolicited::Missed => {
+                self.tell_missed(outlet);
+                self.look_again();
+            }
         }
     }
 

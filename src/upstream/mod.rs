@@ -80,6 +80,8 @@ pub enum Unsolicited {
     Question(Question),
     /// It had forgotten our session, and a new one was opened: what was subscribed to is not.
     Reopened,
+    /// What it said for a while was heard by nobody.
+    Missed,
 }
 
 /// One configured server, whatever way it is reached, with what is known of it.

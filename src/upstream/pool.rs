@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::error::Error as StdError;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ use tower_service::Service;
 type Connector = HttpsConnector<HttpConnector>;
 type BoxError = Box<dyn StdError + Send + Sync>;
 type Outgoing = Request<Full<Bytes>>;
+/// By origin, and by how much time connecting is given.
+type Pools = HashMap<(Uri, Duration), Weak<Pool>>;
 
 /// How long an unused connection is kept.
 const IDLE: Duration = Duration::from_secs(60);
@@ -78,9 +80,8 @@ pub(super) struct Reading {
 impl Pool {
     /// The connections to the origin of an address, for those who give connecting so much time.
     pub(super) fn of(url: &Uri, connect: Duration) -> Arc<Self> {
-        static ALL: Mutex<Option<HashMap<(Uri, Duration), Weak<Pool>>>> = Mutex::new(None);
+        static ALL: LazyLock<Mutex<Pools>> = LazyLock::new(Mutex::default);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = all.get_or_insert_default();
         let origin = origin(url);
         if let Some(pool) = all.get(&(origin.clone(), connect)).and_then(Weak::upgrade) {
             return pool;

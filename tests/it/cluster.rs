@@ -1,6 +1,7 @@
 //! Several nodes that share a store: any of them takes any request, and none is missed when it goes.
 
 mod balancer;
+mod changes;
 mod clients;
 mod driver;
 mod edges;
@@ -8,16 +9,21 @@ mod failover;
 mod found;
 mod front;
 mod full;
+mod gate;
 mod held;
 mod kids;
+mod leaving;
 mod listener;
 mod load;
+mod news;
 mod nodes;
 mod older;
 mod paused;
 mod proxy;
 mod real;
 mod repeats;
+mod rust;
+mod sdks;
 mod soak;
 mod store_faults;
 

@@ -169,6 +169,14 @@ pub fn survey(id: impl Into<Value>, count: u32, delay: u32) -> Value {
     call(id, "surveyElements", json!({ "count": count, "delayMs": delay }))
 }
 
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl std::error::Error for Broken {}
+
 // === impl Sending ===
 
 impl Sending {
@@ -284,6 +292,12 @@ impl Received {
         let collected = tokio::time::timeout(PATIENCE, (&mut self.body).collect()).await.expect("a body in time");
         let collected = collected.map_err(|error| Broken::Lost(error.to_string()))?;
         Ok(String::from_utf8(collected.to_bytes().to_vec()).unwrap())
+    }
+
+    /// The next piece of the body, however long it takes; nothing at its end.
+    pub async fn piece(&mut self) -> Option<Result<Bytes, Broken>> {
+        let frame = self.body.frame().await?;
+        Some(frame.map(|frame| frame.into_data().unwrap_or_default()).map_err(|error| Broken::Lost(error.to_string())))
     }
 
     pub async fn json(self) -> Value {

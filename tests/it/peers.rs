@@ -18,7 +18,7 @@ use crate::harness::Rialto;
 #[derive(Clone, Copy)]
 pub struct Peer {
     pub name: &'static str,
-    interpreter: &'static str,
+    pub interpreter: &'static str,
     script: &'static str,
 }
 
@@ -49,6 +49,15 @@ pub fn installed() -> &'static Path {
     })
 }
 
+/// A script of an SDK, by the interpreter that it needs.
+pub fn script(interpreter: &str, script: &str) -> Command {
+    let place = installed();
+    let script = if script.starts_with("node/") { place.join(script) } else { source().join(script) };
+    let mut command = Command::new(place.join(interpreter));
+    command.arg(script).kill_on_drop(true);
+    command
+}
+
 /// Runs one scenario.
 async fn report(peer: Peer, revision: &str, transport: &str, target: &[String]) -> Value {
     carry_out(peer, revision, transport, target, None).await
@@ -56,10 +65,9 @@ async fn report(peer: Peer, revision: &str, transport: &str, target: &[String]) 
 
 /// Lets an SDK do what a plan says, or go through its scenario.
 pub async fn carry_out(peer: Peer, revision: &str, transport: &str, target: &[String], plan: Option<&Value>) -> Value {
-    let place = tokio::task::spawn_blocking(installed).await.unwrap();
-    let script = if peer.script.starts_with("node/") { place.join(peer.script) } else { source().join(peer.script) };
-    let mut command = Command::new(place.join(peer.interpreter));
-    command.arg(script).arg(transport).args(target).stdin(Stdio::null()).kill_on_drop(true);
+    tokio::task::spawn_blocking(installed).await.unwrap();
+    let mut command = script(peer.interpreter, peer.script);
+    command.arg(transport).args(target).stdin(Stdio::null());
     if !revision.is_empty() {
         command.env("PEER_REVISION", revision);
     }

@@ -280,6 +280,13 @@ impl Puppet {
         self.forget();
     }
 
+    /// Ends the streams that clients listen on, and keeps their sessions.
+    pub fn end_streams(&self) {
+        for talk in lock(&self.inner.talks).values() {
+            lock(&talk.out).take();
+        }
+    }
+
     /// Forgets every session, but answers on.
     pub fn forget(&self) {
         lock(&self.inner.talks).clear();

@@ -215,6 +215,8 @@ async fn listen(http: Weak<Http>, answered: oneshot::Sender<()>) {
     let mut wait = RETRY;
     let mut failures = 0;
     let mut listened = false;
+    // What the server says while there is no stream is lost, unless it can say where it was.
+    let mut missed = false;
     loop {
         let Some(strong) = http.upgrade() else { return };
         let generation = strong.lock().generation;
@@ -242,12 +244,19 @@ async fn listen(http: Weak<Http>, answered: oneshot::Sender<()>) {
                     return;
                 }
                 failures += 1;
+                missed = true;
                 tokio::time::sleep((wait * failures).min(RETRY_CAP)).await;
                 continue;
             }
         };
         failures = 0;
         listened = true;
+        if std::mem::take(&mut missed)
+            && last.is_none()
+            && let Some(http) = http.upgrade()
+        {
+            let _ = http.unsolicited.try_send(Unsolicited::Missed);
+        }
         while let Ok(Some(event)) = events.next().await {
             let Some(http) = http.upgrade() else { return };
             wait = event.retry.map_or(wait, pause);
@@ -256,6 +265,7 @@ async fn listen(http: Weak<Http>, answered: oneshot::Sender<()>) {
                 http.take(message, None);
             }
         }
+        missed = true;
         tokio::time::sleep(wait).await;
     }
 }

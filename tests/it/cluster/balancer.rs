@@ -23,6 +23,11 @@ impl Balancer {
         Arc::new(Self { nodes, turn: AtomicUsize::new(0) })
     }
 
+    /// All nodes.
+    pub fn nodes(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|(node, _)| *node).collect()
+    }
+
     /// From now on a node is left out, or not.
     pub fn leave_out(&self, node: SocketAddr, out: bool) {
         let (_, left_out) = self.nodes.iter().find(|(other, _)| *other == node).unwrap();

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
 use super::balancer::{AGAIN, Balancer};
 use super::driver::{Act, Books, Fate, Kind, RESOURCE, reply};
 use super::real::Node;
-use super::{listener, older};
+use super::{listener, older, sdks};
 use crate::harness::{Events, Received, Sending, modern, notification, request};
 
 /// How often the stream of one call may break.
@@ -20,6 +21,7 @@ pub async fn run(books: Arc<Books>, place: usize, kind: Kind) {
         Kind::Session(revision) => session(books, place, revision).await,
         Kind::Sse => older::run(books, place).await,
         Kind::PerRequest => per_request(books, place).await,
+        Kind::Sdk(sdk) => sdks::run(books, place, sdk).await,
     }
 }
 
@@ -45,6 +47,8 @@ pub struct Session {
     pub balancer: Arc<Balancer>,
     pub id: String,
     pub revision: &'static str,
+    /// How many requests had names of their own.
+    pub named: Arc<AtomicU64>,
 }
 
 impl Session {
@@ -60,7 +64,7 @@ impl Session {
             }
             tokio::time::sleep(AGAIN).await;
         };
-        let session = Self { balancer: Arc::clone(balancer), id, revision };
+        let session = Self { balancer: Arc::clone(balancer), id, revision, named: Arc::default() };
         session.tell(&notification("notifications/initialized", json!({}))).await;
         session
     }
@@ -68,6 +72,11 @@ impl Session {
     /// The same session, at one node alone.
     pub fn at(&self, node: &Node) -> Self {
         Self { balancer: Balancer::new(vec![node.address]), ..self.clone() }
+    }
+
+    /// A number that no other request has.
+    pub fn next(&self) -> u64 {
+        self.named.fetch_add(1, Ordering::SeqCst)
     }
 
     fn within(&self, sending: Sending) -> Sending {
@@ -212,7 +221,7 @@ async fn session(books: Arc<Books>, place: usize, revision: &'static str) {
     let session = Session::open(&books.balancer, revision).await;
     let subscribed = request("subscribe", "resources/subscribe", json!({ "uri": RESOURCE }));
     while books.balancer.insist(|node| session.post(node, &subscribed)).await.is_err() {}
-    let listening = tokio::spawn(listener::listen(session.clone()));
+    let listening = tokio::spawn(listener::listen(Arc::clone(&books.news), session.clone()));
     let mut made = 0;
     while books.goes_on(made) {
         let (number, act) = books.begin(Kind::Session(revision), &mut dice);
@@ -220,6 +229,7 @@ async fn session(books: Arc<Books>, place: usize, revision: &'static str) {
         books.end(place, number, fate);
         made += 1;
     }
+    books.rests().await;
     session.end().await;
     match tokio::time::timeout(crate::harness::PATIENCE / 2, listening).await {
         Ok(listened) => listened.unwrap(),
@@ -229,6 +239,7 @@ async fn session(books: Arc<Books>, place: usize, revision: &'static str) {
 
 async fn per_request(books: Arc<Books>, place: usize) {
     let mut dice = books.dice(place);
+    let listening = tokio::spawn(listener::listen_per_request(Arc::clone(&books), place));
     let mut made = 0;
     while books.goes_on(made) {
         let (number, act) = books.begin(Kind::PerRequest, &mut dice);
@@ -236,6 +247,8 @@ async fn per_request(books: Arc<Books>, place: usize) {
         books.end(place, number, fate);
         made += 1;
     }
+    books.rests().await;
+    listening.await.unwrap();
 }
 
 /// A request of the era without sessions, from a client that can be asked.

@@ -3,7 +3,7 @@
 //! was carried out no more than once.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +12,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::balancer::Balancer;
+use super::gate::Gate;
+use super::news::News;
 use super::real::{Fleet, eventually};
+use super::sdks::Sdk;
 use super::{clients, listener};
 use crate::puppet::Puppet;
 
@@ -25,6 +28,8 @@ pub enum Kind {
     Sse,
     /// No session: 2026-07-28.
     PerRequest,
+    /// An official SDK, which does all that by itself.
+    Sdk(Sdk),
 }
 
 pub const ALL: [Kind; 4] = [Kind::Session("2025-11-25"), Kind::Session("2025-06-18"), Kind::Sse, Kind::PerRequest];
@@ -53,6 +58,7 @@ pub enum Fate {
 pub struct Driver {
     pub books: Arc<Books>,
     clients: Vec<JoinHandle<()>>,
+    count: usize,
     updates: JoinHandle<()>,
 }
 
@@ -61,10 +67,16 @@ pub struct Books {
     pub balancer: Arc<Balancer>,
     pub web: Arc<Puppet>,
     kid: Arc<Puppet>,
+    pub news: Arc<News>,
+    /// Where clients go that know one address only.
+    pub gate: Gate,
     seed: u64,
     /// Clients stop when this is cancelled, or after this many calls each.
     pub stop: CancellationToken,
     most: u64,
+    /// How many have made their calls, and wait until they may leave.
+    resting: AtomicUsize,
+    pub leave: CancellationToken,
     last: AtomicU64,
     calls: Mutex<BTreeMap<u64, Entry>>,
     done: Mutex<HashMap<usize, u64>>,
@@ -80,10 +92,10 @@ pub struct Report {
     pub failed: Vec<(u64, Kind, Act, String)>,
 }
 
+/// How long clients may take to make their calls.
+const END: Duration = Duration::from_secs(40);
 /// The resource that changes, with a number each time.
 pub const RESOURCE: &str = "res://one";
-/// How often it does.
-const CHANGES: Duration = Duration::from_millis(40);
 
 /// Numbers that look like chance and are the same for the same seed.
 pub struct Dice(u64);
@@ -107,6 +119,11 @@ impl Dice {
 impl Driver {
     /// Some clients of each kind, until they are told to stop or each has made this many calls.
     pub fn start(fleet: &Fleet, kinds: &[Kind], most: u64) -> Self {
+        Self::with(fleet, kinds, most, false)
+    }
+
+    /// The same; if nothing goes wrong, no change of a resource is left out, and `complete` says so.
+    pub fn with(fleet: &Fleet, kinds: &[Kind], most: u64, complete: bool) -> Self {
         let seed = std::env::var("CLUSTER_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = seed.unwrap_or_else(|| {
             let mut random = [0; 2];
@@ -118,17 +135,30 @@ impl Driver {
             balancer: Arc::clone(&fleet.balancer),
             web: Arc::clone(&fleet.web),
             kid: Arc::clone(&fleet.kid),
+            news: News::of(&fleet.web, complete),
+            gate: Gate::open(&fleet.balancer),
             seed,
             stop: CancellationToken::new(),
             most,
+            resting: AtomicUsize::new(0),
+            leave: CancellationToken::new(),
             last: AtomicU64::new(0),
             calls: Mutex::default(),
             done: Mutex::default(),
         });
         let run = |(place, kind): (usize, &Kind)| tokio::spawn(clients::run(Arc::clone(&books), place, *kind));
-        let clients = kinds.iter().enumerate().map(run).collect();
-        let updates = tokio::spawn(listener::publish(Arc::clone(&fleet.web), CHANGES));
-        Self { books, clients, updates }
+        let clients: Vec<_> = kinds.iter().enumerate().map(run).collect();
+        let updates = tokio::spawn(Arc::clone(&books.news).publish(books.dice(kinds.len())));
+        Self { books, count: clients.len(), clients, updates }
+    }
+
+    /// Waits until each client has made a call: to start an SDK may take a while.
+    pub async fn all_begin(&self) {
+        let deadline = tokio::time::Instant::now() + END;
+        while self.books.done.lock().unwrap().len() < self.count {
+            assert!(tokio::time::Instant::now() < deadline, "only some have begun: {:?}", self.books.done);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Waits until each client has made this many calls more.
@@ -161,11 +191,26 @@ impl Driver {
 
     /// Waits until the clients have made all their calls, and looks at the books.
     pub async fn end(self) -> Report {
-        for client in self.clients {
-            let ended = tokio::time::timeout(Duration::from_secs(30), client).await;
-            ended.unwrap_or_else(|_| panic!("a client does not end; open: {:?}", self.books.open())).unwrap();
+        // All at once, so that none that has failed is waited for.
+        let clients = futures_util::future::try_join_all(self.clients);
+        let resting = async {
+            let begun = tokio::time::Instant::now();
+            while self.books.resting.load(Ordering::SeqCst) < self.count {
+                assert!(begun.elapsed() < END, "a client does not end; open: {:?}", self.books.open());
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            self.books.news.end().await;
+            listener::all_list(&self.books.balancer, self.books.news.tools()).await;
+            self.updates.abort();
+            self.books.leave.cancel();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            ended = clients => drop(ended.unwrap()),
+            () = resting => {}
         }
-        self.updates.abort();
+        let left = self.books.gate.clear().await;
+        println!("{left} sessions were not ended by their clients");
         self.books.check()
     }
 }
@@ -180,6 +225,12 @@ impl Books {
     /// Whether a client that has made this many calls makes another.
     pub fn goes_on(&self, made: u64) -> bool {
         made < self.most && !self.stop.is_cancelled()
+    }
+
+    /// A client has made its calls, and waits until all have.
+    pub async fn rests(&self) {
+        self.resting.fetch_add(1, Ordering::SeqCst);
+        self.leave.cancelled().await;
     }
 
     /// The next number.

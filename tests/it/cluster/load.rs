@@ -1,10 +1,15 @@
 //! Load on three nodes: with nothing else going on, and while nodes are killed, halted and restarted.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::clients::Session;
 use super::driver::{ALL, Act, Driver, Fate, Kind};
 use super::real::{Fleet, LEASE};
+use crate::harness::request;
 
 /// Two clients of each kind.
 pub fn twice() -> Vec<Kind> {
@@ -19,7 +24,7 @@ pub const UNTIL_TOLD: u64 = 100_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_is_answered_once_wherever_its_requests_go() {
     let fleet = Fleet::three().await;
-    let report = Driver::start(&fleet, &twice(), 25).end().await;
+    let report = Driver::with(&fleet, &twice(), 25, true).end().await;
     assert_eq!(report.failed, []);
     fleet.settle().await;
     fleet.end().await;
@@ -33,7 +38,7 @@ async fn a_node_that_is_killed_takes_nothing_with_it_but_what_ran_there() {
     let session = at(&fleet, "b").await;
     fleet.node_mut("b").kill().await;
     let killed = Instant::now();
-    assert_eq!(driver.call(&session.at(fleet.node("a")), Act::Plain).await, Fate::Answered);
+    assert_eq!(taken_over(&driver, &session, &fleet).await, Fate::Answered);
     println!("taken over after {:?}, of a lease of {LEASE:?}", killed.elapsed());
     assert!(killed.elapsed() < LEASE * 3);
     driver.each_makes(3).await;
@@ -58,12 +63,7 @@ async fn a_node_that_was_halted_does_nothing_for_sessions_that_others_have() {
     fleet.balancer.leave_out(halted.address, true);
     halted.pause();
     let begun = Instant::now();
-    // What the store had handed to the halted node already is nowhere: that call is told to have failed.
-    let mut fate = driver.call(&session.at(fleet.node("a")), Act::Plain).await;
-    if matches!(fate, Fate::Failed(_)) {
-        fate = driver.call(&session.at(fleet.node("a")), Act::Plain).await;
-    }
-    assert_eq!(fate, Fate::Answered);
+    assert_eq!(taken_over(&driver, &session, &fleet).await, Fate::Answered);
     println!("taken over after {:?}, of a lease of {LEASE:?}", begun.elapsed());
     halted.resume();
     halted.ready().await;
@@ -102,6 +102,51 @@ async fn all_nodes_are_restarted_in_turn_and_no_call_fails() {
     assert_eq!(report.failed, []);
     fleet.settle().await;
     fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_came_before_a_node_stopped_is_heard_out() {
+    let mut fleet = Fleet::three().await;
+    let session = at(&fleet, "b").await;
+    let address = fleet.node("b").address;
+    let mut guests = Vec::new();
+    for _ in 0..20 {
+        guests.push(TcpStream::connect(address).await.unwrap());
+    }
+    fleet.node_mut("b").terminate();
+    // They speak when it has nothing to do any more but to go.
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    for (number, guest) in guests.iter_mut().enumerate() {
+        let body = request(number, "ping", json!({})).to_string();
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+            accept: application/json, text/event-stream\r\nmcp-session-id: {}\r\n\
+            mcp-protocol-version: 2025-11-25\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            session.id,
+            body.len()
+        );
+        guest.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    }
+    for (number, guest) in guests.iter_mut().enumerate() {
+        let mut answer = String::new();
+        guest.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{number}: {answer:?}");
+    }
+    assert_eq!(fleet.node_mut("b").ended().await, Some(0));
+    assert!(fleet.node_mut("b").again().await);
+    session.end().await;
+    fleet.settle().await;
+    fleet.end().await;
+}
+
+/// What becomes of a call after the home of its session has gone. What the store had handed to that node already
+/// is nowhere: such a call is told to have failed, and the next one is made.
+async fn taken_over(driver: &Driver, session: &Session, fleet: &Fleet) -> Fate {
+    let session = session.at(fleet.node("a"));
+    match driver.call(&session, Act::Plain).await {
+        Fate::Failed(why) if why.contains("cannot be reached") => driver.call(&session, Act::Plain).await,
+        fate => fate,
+    }
 }
 
 /// A session that is opened at a node, and lives there.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::balancer::AGAIN;
 use super::clients::{hello, post};
 use super::driver::{Act, Books, Fate, Kind, reply};
+use super::news::number_in;
 use crate::harness::{Events, Sending, notification, request};
 
 /// One stream, and where messages go.
@@ -14,6 +15,9 @@ struct Talk<'b> {
     books: &'b Books,
     stream: Events,
     endpoint: String,
+    /// It was told that there are other tools, and has not looked.
+    changed: bool,
+    asked: u64,
 }
 
 impl<'b> Talk<'b> {
@@ -22,11 +26,48 @@ impl<'b> Talk<'b> {
         let opening = |node| Sending::to(node, "GET", "/sse").header("accept", "text/event-stream");
         let mut stream = books.balancer.insist(opening).await.ok()?.events();
         let endpoint = stream.next().await?.data;
-        let mut talk = Self { books, stream, endpoint };
+        let mut talk = Self { books, stream, endpoint, changed: false, asked: 0 };
         talk.say(&hello("2024-11-05")).await.ok()?;
         while talk.stream.message().await?["id"] != "init" {}
         talk.say(&notification("notifications/initialized", json!({}))).await.ok()?;
+        let tools = talk.tools().await?;
+        books.news.listens(&talk.endpoint, false, tools);
         Some(talk)
+    }
+
+    /// Which tools there are; nothing when the stream breaks.
+    async fn tools(&mut self) -> Option<u64> {
+        self.asked += 1;
+        let id = json!(format!("list-{}", self.asked));
+        self.say(&request(id.clone(), "tools/list", json!({}))).await.ok()?;
+        loop {
+            let message = self.stream.message().await?;
+            match message["method"].as_str() {
+                Some("notifications/tools/list_changed") => self.changed = true,
+                Some(other) => panic!("{other}: {message}"),
+                // One that failed is asked anew, in another session.
+                None if message["id"] == id => return message.get("result").map(number_in),
+                None => {}
+            }
+        }
+    }
+
+    /// Looks at the tools if there are said to be others; nothing when the stream breaks.
+    async fn look(&mut self) -> Option<()> {
+        while std::mem::take(&mut self.changed) {
+            let tools = self.tools().await?;
+            self.books.news.listed(&self.endpoint, tools);
+        }
+        Some(())
+    }
+
+    /// Hears of nothing but tools; nothing when the stream breaks.
+    async fn hear(&mut self) -> Option<()> {
+        self.look().await?;
+        let message = self.stream.message().await?;
+        assert_eq!(message["method"], "notifications/tools/list_changed", "{message}");
+        self.changed = true;
+        self.look().await
     }
 
     /// Says something; tells whether it was heard, or the status of what came instead.
@@ -63,6 +104,7 @@ impl<'b> Talk<'b> {
                         tokio::time::sleep(AGAIN).await;
                     }
                 }
+                Some("notifications/tools/list_changed") => self.changed = true,
                 Some(other) => panic!("{other}: {message}"),
                 None => return Some(act.judge(number, &message)),
             }
@@ -82,11 +124,28 @@ pub async fn run(books: Arc<Books>, place: usize) {
                 None => talk = opened(&books).await,
             }
         };
-        if fate != Fate::Answered {
+        if fate != Fate::Answered || talk.look().await.is_none() {
             talk = opened(&books).await;
         }
         books.end(place, number, fate);
         made += 1;
+    }
+    let listening = async {
+        loop {
+            if talk.hear().await.is_none() {
+                talk = opened(&books).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = listening => {}
+        () = books.rests() => {}
+    }
+}
+
+impl Drop for Talk<'_> {
+    fn drop(&mut self) {
+        self.books.news.leaves(&self.endpoint);
     }
 }
 

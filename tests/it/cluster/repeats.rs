@@ -17,7 +17,7 @@ use crate::harness::{request, survey, until};
 
 const PIECES: usize = 50;
 
-fn carried() -> Carried {
+pub fn carried() -> Carried {
     Carried {
         verb: http::Method::GET,
         uri: "/mcp".parse().unwrap(),

@@ -250,6 +250,19 @@ async fn it_listens_as_soon_as_the_stream_before_is_gone() {
 }
 
 #[tokio::test]
+async fn what_is_said_while_nobody_listens_is_made_up_for() {
+    let web = Puppet::start("web", Speaks::Http).await;
+    let rialto = group(&[&web]).await;
+    let ada = Ada::at(&Arc::default());
+    let (session, _) = ada.call(&rialto).await;
+    ada.request(&rialto, "resources/subscribe", json!({ "uri": "res://one" })).await;
+    web.end_streams();
+    web.notify("notifications/resources/updated", &json!({ "uri": "res://one" }));
+    until("it listens again", || sent(&web, "GET", &session) == 2).await;
+    until("it is told", || ada.heard(&Notice::ResourceUpdated) == 1).await;
+}
+
+#[tokio::test]
 async fn one_that_the_server_forgot_is_opened_anew() {
     let web = Puppet::start("web", Speaks::Http).await;
     let (first, second) = (group(&[&web]).await, group(&[&web]).await);
