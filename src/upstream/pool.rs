@@ -293,3 +293,131 @@ impl Body for Reading {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::TcpListener;
+    use tokio::sync::Notify;
+
+    /// A server that answers by path, and counts its connections.
+    #[derive(Default)]
+    struct Server {
+        opened: AtomicUsize,
+        closed: AtomicUsize,
+        changed: Notify,
+    }
+
+    impl Server {
+        async fn start() -> (Arc<Self>, Arc<Pool>) {
+            let server = Arc::new(Self::default());
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}/", listener.local_addr().unwrap());
+            let own = Arc::clone(&server);
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    let server = Arc::clone(&own);
+                    server.opened.fetch_add(1, Ordering::Relaxed);
+                    tokio::spawn(async move {
+                        server.serve(stream).await;
+                        server.closed.fetch_add(1, Ordering::Relaxed);
+                        server.changed.notify_waiters();
+                    });
+                }
+            });
+            (server, Pool::of(&url.parse().unwrap(), Duration::from_secs(7)))
+        }
+
+        async fn serve(&self, stream: tokio::net::TcpStream) {
+            let mut stream = BufReader::new(stream);
+            loop {
+                let (mut path, mut line) = (String::new(), String::new());
+                while line.trim() != "" || path.is_empty() {
+                    line.clear();
+                    if stream.read_line(&mut line).await.unwrap_or(0) == 0 {
+                        return;
+                    }
+                    if path.is_empty() {
+                        path = line.split(' ').nth(1).unwrap().to_owned();
+                    }
+                }
+                let answer = match path.as_str() {
+                    "/endless" => "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n",
+                    "/chunked" => "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+                    _ => "HTTP/1.1 202 Accepted\r\ncontent-length: 8\r\n\r\nAccepted",
+                };
+                if stream.get_mut().write_all(answer.as_bytes()).await.is_err() || path == "/then-close" {
+                    return;
+                }
+            }
+        }
+
+        async fn until_closed(&self, count: usize) {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            while self.closed.load(Ordering::Relaxed) < count {
+                changed.as_mut().await;
+                changed.set(self.changed.notified());
+                changed.as_mut().enable();
+            }
+        }
+    }
+
+    async fn ask(pool: &Arc<Pool>, path: &str) -> Response<Reading> {
+        let request = Request::builder().uri(path).header("host", "h").body(Full::default()).unwrap();
+        pool.send(request).await.unwrap()
+    }
+
+    async fn read(response: Response<Reading>) -> Bytes {
+        response.into_body().collect().await.unwrap().to_bytes()
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_used_again() {
+        let (server, pool) = Server::start().await;
+        for path in ["/", "/chunked", "/"] {
+            assert!(!read(ask(&pool, path).await).await.is_empty());
+        }
+        // What nobody reads is in nobody's way.
+        drop(ask(&pool, "/").await);
+        let both = [ask(&pool, "/").await, ask(&pool, "/").await];
+        assert_eq!(server.opened.load(Ordering::Relaxed), 2, "one each for those at once");
+        for response in both {
+            assert_eq!(read(response).await, "Accepted");
+        }
+        assert_eq!(pool.lock().all.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn one_that_was_closed_meanwhile_is_not() {
+        let (server, pool) = Server::start().await;
+        read(ask(&pool, "/then-close").await).await;
+        // It takes a moment until that is seen here.
+        let is_seen = |pool: &Pool| {
+            let mut idle = pool.lock();
+            let Some((line, _)) = idle.all.front_mut() else { return true };
+            line.drive(&mut Context::from_waker(Waker::noop()));
+            line.driver.is_none()
+        };
+        while !is_seen(&pool) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(read(ask(&pool, "/").await).await, "Accepted");
+        assert_eq!(server.opened.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn one_that_still_brings_something_is_closed() {
+        let (server, pool) = Server::start().await;
+        let mut endless = ask(&pool, "/endless").await.into_body();
+        let first = endless.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first, "ab");
+        drop(endless);
+        server.until_closed(1).await;
+        assert!(pool.lock().all.is_empty());
+    }
+}
