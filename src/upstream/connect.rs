@@ -281,6 +281,7 @@ pub(super) async fn answer(mut replies: Replies, patience: Duration, what: &str)
         Err(_) => Err(Error::new(Kind::Timeout, format!("no answer to {what} came within {patience:?}"))),
     }
 }
+
 /// A session that is being opened. Whoever gives up half way leaves nothing of it at the server.
 struct HalfOpen(Option<Arc<Http>>);
 

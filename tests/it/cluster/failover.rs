@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::driver::{Act, Driver, Fate};
 use super::found::id_of;
-use super::load::{SESSIONS, UNTIL_TOLD, at, twice};
+use super::load::{UNTIL_TOLD, at, twice, wind_up};
 use super::real::{Fleet, LEASE, eventually};
 use crate::harness::{Rialto, request, until};
 use crate::redis::{Program, Server};
@@ -42,12 +42,7 @@ async fn nodes_go_on_with_the_server_that_took_over() {
     }
     println!("all is well after {:?}", begun.elapsed());
     driver.each_makes(3).await;
-    fleet.has(SESSIONS + 1).await;
-    let report = driver.finish().await;
-    assert!(report.failed.len() <= 2 * twice().len());
-    session.end().await;
-    fleet.settle().await;
-    fleet.end().await;
+    wind_up(fleet, driver, session, 2 * twice().len()).await;
 }
 
 /// A node of this process, which nobody misses soon.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use rialto::cluster::{AnyBody, Carried, Cluster, Reached};
+use rialto::cluster::{AnyBody, Cluster, Reached};
 use rialto::exchange::{Audience, Change};
 use rialto::session::{SessionId, Transport};
 use rialto::store::contract::{Asked, Events, KeptEvent, KeptSession, News, Nodes, Sessions, Standing, Written};
@@ -14,6 +14,7 @@ use rialto::store::{Away, Memory, NodeId, Shared};
 use serde_json::json;
 
 use super::node;
+use super::repeats::carried;
 use crate::harness::{Rialto, request, survey, until};
 
 type Hook = Box<dyn Fn(&Memory) + Send + Sync>;
@@ -272,15 +273,7 @@ async fn large_pieces_pass_the_window() {
     for cluster in [&a, &b] {
         tokio::spawn(Arc::clone(cluster).receive());
     }
-    let request = Carried {
-        verb: http::Method::GET,
-        uri: "/mcp".parse().unwrap(),
-        headers: http::HeaderMap::new(),
-        principal: String::new(),
-        peer: None,
-        body: Bytes::new(),
-    };
-    let Reached::Stream(_, _, mut rest) = b.carry(&a.node(), request).await.unwrap() else { panic!() };
+    let Reached::Stream(_, _, mut rest) = b.carry(&a.node(), carried()).await.unwrap() else { panic!() };
     let mut read = 0;
     let all = async {
         while let Some(piece) = std::future::poll_fn(|context| rest.poll_next(context)).await {

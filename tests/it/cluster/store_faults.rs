@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::clients::{Session, describing, hello, post};
 use super::driver::{Act, Driver, Fate};
-use super::load::{SESSIONS, UNTIL_TOLD, at, twice};
+use super::load::{UNTIL_TOLD, at, twice, wind_up};
 use super::proxy::Proxy;
 use super::real::{Fleet, LEASE, Node};
 use crate::redis::{Program, Server};
@@ -44,13 +44,8 @@ async fn without_store(go: impl FnOnce(&mut Server), come: impl AsyncFnOnce(&mut
         assert_eq!(driver.call(&session.at(node), Act::Progress(2)).await, Fate::Answered);
     }
     driver.each_makes(5).await;
-    fleet.has(SESSIONS + 1).await;
-    let report = driver.finish().await;
     // A client may lose a call when the store goes, and another one that nobody could tell of.
-    assert!(report.failed.len() <= 2 * twice().len());
-    session.end().await;
-    fleet.settle().await;
-    fleet.end().await;
+    wind_up(fleet, driver, session, 2 * twice().len()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
