@@ -35,3 +35,4 @@ pub mod shutdown;
 pub mod store;
 pub mod telemetry;
 pub mod upstream;
+pub mod workers;

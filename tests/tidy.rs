@@ -13,6 +13,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     ("metrics", &[]),
     ("link", &[]),
+    ("workers", &[]),
     ("exchange", &["protocol", "dialect"]),
     ("policy", &["protocol", "dialect", "exchange"]),
     ("store", &["protocol", "dialect"]),
@@ -20,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("session", &["protocol", "dialect", "exchange", "store"]),
     ("cluster", &["store"]),
     ("error", &["protocol"]),
-    ("upstream", &["protocol", "dialect", "error", "exchange", "link", "elements"]),
+    ("upstream", &["protocol", "dialect", "error", "exchange", "link", "elements", "workers"]),
     ("client", &["protocol", "dialect", "error", "exchange", "upstream"]),
     ("gateway", &["protocol", "dialect", "error", "exchange", "metrics", "upstream"]),
     ("config", &["dialect", "error", "gateway", "store", "telemetry", "upstream"]),
@@ -29,14 +30,14 @@ const LAYERS: &[(&str, &[&str])] = &[
         "inbound",
         &[
             "protocol", "dialect", "exchange", "link", "policy", "store", "session", "cluster", "gateway", "shutdown",
-            "admin",
+            "admin", "workers",
         ],
     ),
     (
         "app",
         &[
             "admin", "cluster", "store", "config", "elements", "gateway", "inbound", "policy", "session", "shutdown",
-            "upstream",
+            "upstream", "workers",
         ],
     ),
     (

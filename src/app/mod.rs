@@ -19,6 +19,7 @@ use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
 use crate::store::{Shared, StoreSettings};
 use crate::upstream::{Spec, SpecKind};
+use crate::workers::Workers;
 
 use cluster::Clustered;
 pub use reload::Reloader;
@@ -28,6 +29,8 @@ pub use reload::Reloader;
 pub struct Settings {
     /// Where to listen; port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// How many threads serve clients, each those that it has been given; with none, the runtime that is there does.
+    pub workers: usize,
     /// Where those who operate the gateway are served; where everybody is when nothing is said.
     pub admin: Option<SocketAddr>,
     /// What governs the transports.
@@ -59,6 +62,7 @@ pub struct Bound {
     listener: TcpListener,
     address: SocketAddr,
     admin: Option<(TcpListener, SocketAddr)>,
+    workers: Arc<Workers>,
     reloader: Option<Reloader>,
 }
 
@@ -99,7 +103,7 @@ impl App {
     /// Takes the ports.
     ///
     /// # Errors
-    /// When they are not to be had.
+    /// When they are not to be had, or threads are not.
     pub async fn bind(settings: Settings) -> io::Result<Bound> {
         let listener = TcpListener::bind(settings.listen).await?;
         let address = listener.local_addr()?;
@@ -112,7 +116,8 @@ impl App {
             }
         };
         let clustered = Clustered::of(&settings, address)?;
-        Ok(Bound { app: Self::build(settings, clustered), listener, address, admin, reloader: None })
+        let workers = Arc::new(Workers::start(settings.workers)?);
+        Ok(Bound { app: Self::build(settings, clustered), listener, address, admin, workers, reloader: None })
     }
 
     /// The groups, for those who embed the gateway.
@@ -189,9 +194,9 @@ impl Bound {
         cluster::introduced(&inbound).await;
         let mut tasks = tokio::task::JoinSet::new();
         let side = if self.admin.is_some() { Side::Clients } else { Side::Everybody };
-        tasks.spawn(Arc::clone(&inbound).listen(side, self.listener));
+        tasks.spawn(Arc::clone(&inbound).listen(side, self.listener, Arc::clone(&self.workers)));
         if let Some((listener, _)) = self.admin {
-            tasks.spawn(Arc::clone(&inbound).listen(Side::Operators, listener));
+            tasks.spawn(Arc::clone(&inbound).listen(Side::Operators, listener, Arc::clone(&self.workers)));
         }
         let reloading = self.reloader.map(|reloader| tasks.spawn(reloader.run(Arc::clone(&inbound))));
         stop.await;
@@ -225,6 +230,7 @@ impl Default for Settings {
             inbound: inbound::Settings::default(),
             sessions: session::Settings::default(),
             policy: Policy::default(),
+            workers: 0,
             admin: None,
             holding: Holding::default(),
             layout: built_in(SPOTLIGHT),

@@ -103,6 +103,7 @@ impl Reloader {
         let old = &self.config;
         let changed = [
             ("listen", old.listen != new.listen),
+            ("workers", old.workers != new.workers),
             ("admin", old.admin != new.admin),
             ("log", old.log != new.log),
             ("access", old.access != new.access),

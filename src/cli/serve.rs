@@ -28,6 +28,9 @@ pub(super) struct ServeArgs {
     /// Where to listen; port 0 lets the system choose. [default: 127.0.0.1:3001]
     #[arg(long, env = "RIALTO_LISTEN", value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Threads that serve clients. [default: as many as there are cores]
+    #[arg(long, env = "RIALTO_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: Option<u16>,
     /// Where sessions and their events are kept: memory, or a URL of Redis. [default: memory]
     #[arg(long, env = "RIALTO_STORE", value_name = "STORE", hide_env_values = true)]
     store: Option<String>,
@@ -189,6 +192,7 @@ impl ServeArgs {
         Ok(Settings {
             shared: None,
             listen: self.listen.or(config.listen).unwrap_or(defaults.listen),
+            workers: self.workers.map(usize::from).or(config.workers).unwrap_or_else(cores),
             admin: config.admin,
             inbound: inbound::Settings {
                 limits: Limits {
@@ -242,6 +246,11 @@ impl ServeArgs {
             store: self.shared(config, defaults.store)?,
         })
     }
+}
+
+/// How many threads can run at once.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// A list from the command line takes the place of the one in the file.
@@ -369,6 +378,7 @@ mod tests {
     fn an_argument_goes_before_the_file_and_the_file_before_the_default() {
         let file = r#"
             listen = "127.0.0.1:4000"
+            workers = 3
             access = { hosts = ["a.example"], tokens = { ann = "s3cret" }, delete = false }
             limits = { calls = 7, retry = "2s", session_idle = "1m", body_bytes = "1MiB" }
         "#;
@@ -379,8 +389,10 @@ mod tests {
         assert_eq!(from_file.inbound.limits.body_bytes, 1 << 20);
         assert!(!from_file.inbound.allow_delete);
         assert!(format!("{:?}", from_file.policy).contains("ann"));
-        let given = settings(&["--listen", "127.0.0.1:0", "--max-calls", "9", "--token", "bob=x"], file);
+        let given = ["--listen", "127.0.0.1:0", "--max-calls", "9", "--token", "bob=x", "--workers", "5"];
+        let given = settings(&given, file);
         assert_eq!((given.listen.port(), given.sessions.calls, given.sessions.retry), (0, 9, 2000));
+        assert_eq!((from_file.workers, given.workers), (3, 5));
         let policy = format!("{:?}", given.policy);
         assert!(policy.contains("bob") && !policy.contains("ann") && policy.contains("a.example"), "{policy}");
     }
@@ -405,7 +417,7 @@ mod tests {
 
     #[test]
     fn nothing_given_means_the_defaults() {
-        let (nothing, defaults) = (settings(&[], ""), Settings::default());
+        let (nothing, defaults) = (settings(&[], ""), Settings { workers: cores(), ..Settings::default() });
         assert_eq!(format!("{nothing:?}"), format!("{defaults:?}"));
         let said = r#"
             store = "memory"

@@ -40,6 +40,7 @@ pub(super) fn build(reader: &Reader<'_>, root: &Node) -> Option<Built> {
     let named = file.named("servers");
     let mut config = Config {
         listen: file.address("listen"),
+        workers: file.count("workers"),
         admin,
         store,
         cluster,

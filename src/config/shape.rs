@@ -19,6 +19,8 @@ use crate::upstream::{Isolation, Settings, Target, rest};
 pub struct Config {
     /// Where to listen.
     pub listen: Option<SocketAddr>,
+    /// How many threads serve clients.
+    pub workers: Option<usize>,
     /// Where to listen for administrators; where clients call when nothing is said.
     pub admin: Option<SocketAddr>,
     /// Where sessions and their events are kept.
@@ -240,6 +242,7 @@ impl Default for Config {
         let group = Group::new(DEFAULT_GROUP, vec![Arc::clone(&server.name)]);
         Self {
             listen: None,
+            workers: None,
             admin: None,
             store: Store::Memory,
             cluster: Cluster::default(),

@@ -35,6 +35,7 @@ use crate::gateway::{Gateway, Group, Told};
 use crate::policy::{Limits, Policy};
 use crate::session::{Session, Sessions};
 use crate::shutdown::Shutdown;
+use crate::workers::Workers;
 pub(crate) use elsewhere::{Home, Stripes};
 use http::{Arrived, Visit};
 use respond::Problem;
@@ -121,24 +122,21 @@ const SWEEP: Duration = Duration::from_secs(5);
 impl Inbound {
     /// Accepts connections until the streams are closed: while a stop waits for running calls, their
     /// clients may still have to answer questions, cancel, or resume. Never fails: what goes wrong
-    /// with one connection is that connection's matter.
-    pub async fn listen(self: Arc<Self>, side: Side, listener: TcpListener) {
+    /// with one connection is that connection's matter. Connections of clients go to `workers`, if there are any.
+    pub async fn listen(self: Arc<Self>, side: Side, listener: TcpListener, workers: Arc<Workers>) {
         // A stop waits until the door is closed in order.
         let _door = self.shutdown.connections().token();
         loop {
             let accepted = tokio::select! {
                 biased; // a stop may be further than this has seen
                 () = self.shutdown.leaving().cancelled(), if side != Side::Operators => {
-                    return self.listen_out(side, listener).await;
+                    return self.listen_out(side, listener, &workers).await;
                 }
                 () = self.shutdown.closing().cancelled() => return,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => {
-                    let connection = connection::serve(Arc::clone(&self), side, stream, peer);
-                    self.shutdown.connections().spawn(connection);
-                }
+                Ok((stream, peer)) => self.enter(side, stream, peer, &workers),
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -149,14 +147,11 @@ impl Inbound {
 
     /// Lets those in who are at the door already; closing it would turn them away, and what they bring with
     /// them would be lost.
-    async fn listen_out(self: &Arc<Self>, side: Side, listener: TcpListener) {
-        let enter = |stream, peer| {
-            self.shutdown.connections().spawn(connection::serve(Arc::clone(self), side, stream, peer));
-        };
+    async fn listen_out(self: &Arc<Self>, side: Side, listener: TcpListener, workers: &Workers) {
         let end = tokio::time::Instant::now() + LAST_CALL;
         while tokio::time::Instant::now() < end {
             let Ok(Ok((stream, peer))) = tokio::time::timeout(LAST_CALL / 10, listener.accept()).await else { break };
-            enter(stream, peer);
+            self.enter(side, stream, peer, workers);
         }
         // Nobody may be left there in the moment in which it is closed, so this does not wait for anything.
         let Ok(listener) = listener.into_std() else { return };
@@ -165,9 +160,28 @@ impl Inbound {
             if stream.set_nonblocking(true).is_ok()
                 && let Ok(stream) = TcpStream::from_std(stream)
             {
-                enter(stream, peer);
+                self.enter(side, stream, peer, workers);
             }
         }
+    }
+
+    /// Serves a connection: by a worker, or here. Those who operate the gateway are served even when all workers
+    /// are busy.
+    fn enter(self: &Arc<Self>, side: Side, stream: TcpStream, peer: SocketAddr, workers: &Workers) {
+        let (inbound, connections) = (Arc::clone(self), self.shutdown.connections());
+        let Some(worker) = workers.idlest().filter(|_| side != Side::Operators) else {
+            connections.spawn(connection::serve(inbound, side, stream, peer));
+            return;
+        };
+        // The worker has to wait for it, and not this thread.
+        let stream = stream.into_std();
+        let connection = async move {
+            match stream.and_then(TcpStream::from_std) {
+                Ok(stream) => connection::serve(inbound, side, stream, peer).await,
+                Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
+            }
+        };
+        connections.spawn_on(worker.keeping(connection), worker.runtime());
     }
 
     /// Serves one request.

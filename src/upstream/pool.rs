@@ -32,6 +32,8 @@ type Pools = HashMap<(Uri, Duration), Weak<Pool>>;
 
 /// How long an unused connection is kept.
 const IDLE: Duration = Duration::from_secs(60);
+/// How many workers have their own connections. Where there are more, some share, and wake each other.
+const PLACES: usize = 64;
 
 /// The connections to one origin. Everybody who goes there with the same patience shares them, so that
 /// many sessions with one server use few connections.
@@ -39,8 +41,14 @@ pub(super) struct Pool {
     connector: Connector,
     /// Scheme and authority.
     origin: Uri,
-    idle: Mutex<Idle>,
+    /// By worker: a connection wakes the thread that opened it, so it is used there only.
+    idle: [Place; PLACES],
 }
+
+/// What one worker has, apart from what others look at.
+#[derive(Default)]
+#[repr(align(64))]
+struct Place(Mutex<Idle>);
 
 #[derive(Default)]
 struct Idle {
@@ -87,13 +95,15 @@ impl Pool {
             return pool;
         }
         all.retain(|_, pool| pool.strong_count() > 0);
-        let pool = Arc::new(Self { connector: connector(connect), origin: origin.clone(), idle: Mutex::default() });
+        let idle = std::array::from_fn(|_| Place::default());
+        let pool = Arc::new(Self { connector: connector(connect), origin: origin.clone(), idle });
         all.insert((origin, connect), Arc::downgrade(&pool));
         pool
     }
 
-    fn lock(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What this thread has.
+    fn here(&self) -> MutexGuard<'_, Idle> {
+        self.idle[here()].lock()
     }
 
     /// Sends a request, whose address is a path and whose headers name the host. What a connection that
@@ -123,7 +133,7 @@ impl Pool {
     fn unused(&self) -> Option<Line> {
         let mut nobody = Context::from_waker(Waker::noop());
         loop {
-            let (mut line, _) = self.lock().all.pop_back()?;
+            let (mut line, _) = self.here().all.pop_back()?;
             line.drive(&mut nobody);
             if line.driver.is_some() && matches!(line.sender.poll_ready(&mut nobody), Poll::Ready(Ok(()))) {
                 return Some(line);
@@ -149,34 +159,48 @@ impl Pool {
 
     fn put(self: &Arc<Self>, line: Line) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let mut idle = self.lock();
+        let mut idle = self.here();
         idle.all.push_back((line, Instant::now()));
         if idle.sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
-            idle.sweeper = Some(runtime.spawn(sweep(Arc::downgrade(self))).abort_handle());
+            idle.sweeper = Some(runtime.spawn(sweep(Arc::downgrade(self), here())).abort_handle());
         }
     }
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("origin", &self.origin).field("idle", &self.lock().all.len()).finish()
+        let idle: usize = self.idle.iter().map(|place| place.lock().all.len()).sum();
+        f.debug_struct("Pool").field("origin", &self.origin).field("idle", &idle).finish()
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if let Some(sweeper) = self.lock().sweeper.take() {
-            sweeper.abort();
+        for place in &self.idle {
+            if let Some(sweeper) = place.lock().sweeper.take() {
+                sweeper.abort();
+            }
         }
     }
 }
 
+impl Place {
+    fn lock(&self) -> MutexGuard<'_, Idle> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of this thread.
+fn here() -> usize {
+    crate::workers::here() % PLACES
+}
+
 /// Lets connections go that were unused for too long, until there are none.
-async fn sweep(pool: Weak<Pool>) {
+async fn sweep(pool: Weak<Pool>, place: usize) {
     loop {
         tokio::time::sleep(IDLE / 2).await;
         let Some(pool) = pool.upgrade() else { return };
-        let mut idle = pool.lock();
+        let mut idle = pool.idle[place].lock();
         while idle.all.front().is_some_and(|(_, since)| since.elapsed() >= IDLE) {
             idle.all.pop_front();
         }
@@ -389,7 +413,7 @@ mod tests {
         for response in both {
             assert_eq!(read(response).await, "Accepted");
         }
-        assert_eq!(pool.lock().all.len(), 2);
+        assert_eq!(pool.here().all.len(), 2);
     }
 
     #[tokio::test]
@@ -398,7 +422,7 @@ mod tests {
         read(ask(&pool, "/then-close").await).await;
         // It takes a moment until that is seen here.
         let is_seen = |pool: &Pool| {
-            let mut idle = pool.lock();
+            let mut idle = pool.here();
             let Some((line, _)) = idle.all.front_mut() else { return true };
             line.drive(&mut Context::from_waker(Waker::noop()));
             line.driver.is_none()
@@ -418,6 +442,6 @@ mod tests {
         assert_eq!(first, "ab");
         drop(endless);
         server.until_closed(1).await;
-        assert!(pool.lock().all.is_empty());
+        assert!(pool.here().all.is_empty());
     }
 }

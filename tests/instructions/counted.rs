@@ -27,7 +27,7 @@ impl Counted {
         let log = stage.file("valgrind.log");
         command.args(["--tool=callgrind", "--quiet"]).arg(format!("--log-file={}", log.display()));
         command.arg(format!("--callgrind-out-file={}", file.display()));
-        command.arg(program).args(["serve", "--config"]).arg(stage.config());
+        command.arg(program).args(["serve", "--workers", "1", "--config"]).arg(stage.config());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RIALTO_")) {
             command.env_remove(name);
         }

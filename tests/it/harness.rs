@@ -82,7 +82,7 @@ impl Rialto {
     }
 
     pub async fn with(change: impl FnOnce(&mut Settings)) -> Self {
-        let mut settings = Settings { listen: ([127, 0, 0, 1], 0).into(), ..Settings::default() };
+        let mut settings = Settings { listen: ([127, 0, 0, 1], 0).into(), workers: 2, ..Settings::default() };
         change(&mut settings);
         let bound = App::bind(settings).await.unwrap();
         let address = bound.address();
