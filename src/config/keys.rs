@@ -115,8 +115,12 @@ pub(super) static FILE: Section = Section {
         key("listen", Kind::Address, "Where to listen; port 0 lets the system choose.")
             .default("\"127.0.0.1:3001\"")
             .example("\"127.0.0.1:4001\""),
-        key("workers", Kind::Count(1, 1024), "Threads that serve clients; as many as there are cores when nothing is said.")
-            .example("2"),
+        key(
+            "workers",
+            Kind::Count(1, 1024),
+            "Threads that serve clients; as many as there are cores when nothing is said.",
+        )
+        .example("2"),
         key("store", Kind::Store, "Where sessions and their events are kept: in this process, or at a URL of Redis.")
             .default("\"memory\"")
             .example("\"redis://127.0.0.1:6379\""),

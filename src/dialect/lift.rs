@@ -5,7 +5,7 @@
 use http::HeaderMap;
 
 use super::headers::{self, mismatch, single};
-use super::meta::{self, Meta};
+use super::meta::{self, Meta, Said};
 use super::{Era, Revision, has_method};
 use crate::protocol::{ErrorObject, Id, Message, Method, Notification, Raw, Request, code};
 
@@ -16,8 +16,16 @@ pub enum Path {
     Handshake,
     /// Belongs to a session.
     Session,
-    /// Stands by itself.
-    PerRequest,
+    /// Stands by itself, and says this of itself.
+    PerRequest(Told),
+}
+
+/// What a message of the per-request era says of itself. It is looked for once, to know the era.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    meta: Said,
+    /// The member that a header has to mirror.
+    name: Option<Raw>,
 }
 
 /// A request of the per-request era that passed the checks.
@@ -48,8 +56,9 @@ pub fn classify(message: &Message, headers: &HeaderMap) -> Result<Path, Refused>
     let modern_header = named.is_some_and(|revision| revision.era() == Era::PerRequest);
     match message {
         Message::Request(request) if request.method == Method::Initialize => {
-            if speaks_per_request(request.params.as_ref()) {
-                return Ok(Path::PerRequest);
+            let told = Told::of(request);
+            if speaks_per_request(&told) {
+                return Ok(Path::PerRequest(told));
             }
             if modern_header {
                 let why = "`initialize` does not exist in the revision that `MCP-Protocol-Version` names";
@@ -57,17 +66,35 @@ pub fn classify(message: &Message, headers: &HeaderMap) -> Result<Path, Refused>
             }
             Ok(Path::Handshake)
         }
-        Message::Request(Request { params, .. }) | Message::Notification(Notification { params, .. })
-            if meta::claims(params.as_ref()) =>
-        {
-            Ok(Path::PerRequest)
+        Message::Request(request) => {
+            let told = Told::of(request);
+            if told.meta.claims() {
+                return Ok(Path::PerRequest(told));
+            }
+            match told.meta.read() {
+                // The header promises what is not there.
+                Err(error) if modern_header => Err(request.refused(error)),
+                _ => Ok(Path::Session),
+            }
         }
-        Message::Request(request) if modern_header => match meta::read(request.params.as_ref()) {
-            Err(error) => Err(request.refused(error)),
-            Ok(_) => Ok(Path::PerRequest),
-        },
-        Message::Notification(_) if modern_header => Ok(Path::PerRequest),
-        _ => Ok(Path::Session),
+        Message::Notification(Notification { params, .. }) => {
+            let meta = Said::of(meta::of(params.as_ref()).as_ref());
+            let per_request = modern_header || meta.claims();
+            Ok(if per_request { Path::PerRequest(Told { meta, name: None }) } else { Path::Session })
+        }
+        Message::Response(_) => Ok(Path::Session),
+    }
+}
+
+impl Told {
+    /// What a request says of itself.
+    pub fn of(request: &Request) -> Self {
+        let params = request.params.as_ref();
+        let [meta, name] = match request.method.name_member() {
+            Some(member) => meta::and(member, params),
+            None => [meta::of(params), None],
+        };
+        Self { meta: Said::of(meta.as_ref()), name }
     }
 }
 
@@ -78,8 +105,8 @@ pub fn named_revision(headers: &HeaderMap) -> Option<Revision> {
 }
 
 /// Whether `_meta` is whole and names a revision of the per-request era.
-fn speaks_per_request(params: Option<&Raw>) -> bool {
-    let Ok(meta) = meta::read(params) else { return false };
+fn speaks_per_request(told: &Told) -> bool {
+    let Ok(meta) = told.meta.clone().read() else { return false };
     Revision::parse(&meta.version).is_some_and(|revision| revision.era() == Era::PerRequest)
 }
 
@@ -111,15 +138,15 @@ pub fn check_session_version(headers: &HeaderMap) -> Result<(), ErrorObject> {
 ///
 /// # Errors
 /// The first check that fails.
-pub fn check(request: &Request, headers: &HeaderMap) -> Result<Checked, Refused> {
+pub fn check(request: &Request, told: Told, headers: &HeaderMap) -> Result<Checked, Refused> {
     let refuse = |error| request.refused(error);
     let version = single(headers, &headers::PROTOCOL_VERSION).map_err(refuse)?;
     let method = single(headers, &headers::METHOD).map_err(refuse)?;
     let name = single(headers, &headers::NAME).map_err(refuse)?;
-    let meta = meta::read(request.params.as_ref()).map_err(refuse)?;
+    let meta = told.meta.read().map_err(refuse)?;
     agree("MCP-Protocol-Version", version, &meta.version).map_err(refuse)?;
     agree("Mcp-Method", method, request.method.as_str()).map_err(refuse)?;
-    check_name(request, name).map_err(refuse)?;
+    check_name(request, told.name.as_ref(), name).map_err(refuse)?;
     accept(request, meta)
 }
 
@@ -127,8 +154,8 @@ pub fn check(request: &Request, headers: &HeaderMap) -> Result<Checked, Refused>
 ///
 /// # Errors
 /// When the request's `_meta` is not whole, or names what we do not serve.
-pub fn check_body(request: &Request) -> Result<Checked, Refused> {
-    let meta = meta::read(request.params.as_ref()).map_err(|error| request.refused(error))?;
+pub fn check_body(request: &Request, told: Told) -> Result<Checked, Refused> {
+    let meta = told.meta.read().map_err(|error| request.refused(error))?;
     accept(request, meta)
 }
 
@@ -151,10 +178,9 @@ fn agree(label: &str, header: Option<&[u8]>, body: &str) -> Result<(), ErrorObje
     }
 }
 
-fn check_name(request: &Request, header: Option<&[u8]>) -> Result<(), ErrorObject> {
+fn check_name(request: &Request, body: Option<&Raw>, header: Option<&[u8]>) -> Result<(), ErrorObject> {
     let Some(member) = request.method.name_member() else { return Ok(()) };
-    let body = request.params.as_ref().and_then(|params| params.get(member));
-    let Some(body) = body.as_ref().and_then(Raw::text) else { return Ok(()) };
+    let Some(body) = body.and_then(Raw::text) else { return Ok(()) };
     let Some(value) = header else {
         return Err(mismatch(format!("the header `Mcp-Name` is required; it mirrors `params.{member}`")));
     };
@@ -226,26 +252,28 @@ mod tests {
     #[test]
     fn the_body_decides_the_path() {
         let modern = [("mcp-protocol-version", "2026-07-28")];
+        let per_request = || Path::PerRequest(Told::default());
         let cases: [(Message, Pairs<'_>, Result<Path, i64>); 11] = [
-            (Message::Request(request("tools/list", META, "")), &[], Ok(Path::PerRequest)),
+            (Message::Request(request("tools/list", META, "")), &[], Ok(per_request())),
             (
                 Message::Request(request("tools/list", r#"{"io.modelcontextprotocol/protocolVersion":5}"#, "")),
                 &[],
-                Ok(Path::PerRequest),
+                Ok(per_request()),
             ),
-            (Message::Request(request("initialize", META, "")), &[], Ok(Path::PerRequest)),
+            (Message::Request(request("initialize", META, "")), &[], Ok(per_request())),
             (Message::Request(request("initialize", OLD, "")), &[], Ok(Path::Handshake)),
             (Message::Request(request("initialize", "{}", "")), &[], Ok(Path::Handshake)),
             (Message::Request(request("initialize", "{}", "")), &modern, Err(code::HEADER_MISMATCH)),
             (Message::Request(request("tools/list", "{}", "")), &[], Ok(Path::Session)),
             (Message::Request(request("tools/list", "{}", "")), &modern, Err(code::INVALID_PARAMS)),
             (message(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#), &[], Ok(Path::Session)),
-            (message(r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#), &modern, Ok(Path::PerRequest)),
+            (message(r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#), &modern, Ok(per_request())),
             (message(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), &modern, Ok(Path::Session)),
         ];
         for (message, pairs, expected) in cases {
             let path = classify(&message, &headers(pairs)).map_err(|refused| refused.error.code());
-            assert_eq!(path, expected, "{message:?}");
+            let kind = |path: &Result<Path, i64>| path.as_ref().map(std::mem::discriminant).map_err(|code| *code);
+            assert_eq!(kind(&path), kind(&expected), "{message:?}");
         }
     }
 
@@ -292,7 +320,7 @@ mod tests {
             (request("initialize", META, ""), vec![v, ("mcp-method", "initialize")], code::METHOD_NOT_FOUND),
         ];
         for (request, pairs, expected) in cases {
-            let checked = check(&request, &headers(&pairs));
+            let checked = check(&request, Told::of(&request), &headers(&pairs));
             let code = checked.map_or_else(|refused| refused.error.code(), |_| 0);
             assert_eq!(code, expected, "{request:?} {pairs:?}");
         }

@@ -34,6 +34,16 @@ pub struct Meta {
     pub progress: Option<Raw>,
 }
 
+/// The members of `_meta` that mean something here, as they stand there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Said {
+    version: Option<Raw>,
+    capabilities: Option<Raw>,
+    level: Option<Raw>,
+    info: Option<Raw>,
+    progress: Option<Raw>,
+}
+
 static META: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"_meta\""));
 
 /// The member `_meta`, where there is one.
@@ -41,10 +51,10 @@ pub fn of(object: Option<&Raw>) -> Option<Raw> {
     object.filter(|object| object.may_have(&META))?.get("_meta")
 }
 
-/// Whether a request or notification claims to be of the per-request era: it has the key,
-/// whatever stands there.
-pub fn claims(params: Option<&Raw>) -> bool {
-    of(params).is_some_and(|meta| meta.get(PROTOCOL_VERSION).is_some())
+/// The member `_meta` and another one, in one pass; nothing of either where there is no `_meta`.
+pub fn and(other: &str, object: Option<&Raw>) -> [Option<Raw>; 2] {
+    let there = object.filter(|object| object.may_have(&META));
+    there.map(|object| object.pick(["_meta", other])).unwrap_or_default()
 }
 
 /// Whether a request of the per-request era asks for log messages.
@@ -52,36 +62,59 @@ pub fn asks_for_logs(params: Option<&Raw>) -> bool {
     params.and_then(|params| params.at(&["_meta", LOG_LEVEL])).is_some()
 }
 
+impl Said {
+    /// What stands in `_meta`, if that is an object.
+    pub fn of(meta: Option<&Raw>) -> Self {
+        let keys = [PROTOCOL_VERSION, CLIENT_CAPABILITIES, LOG_LEVEL, CLIENT_INFO, "progressToken"];
+        let Some(picked) = meta.map(|meta| meta.pick(keys)) else { return Self::default() };
+        let [version, capabilities, level, info, progress] = picked;
+        Self { version, capabilities, level, info, progress }
+    }
+
+    /// Whether it claims to be of the per-request era: it has the key, whatever stands there.
+    pub fn claims(&self) -> bool {
+        self.version.is_some()
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// `-32602` that names every key that is missing or of the wrong type.
+    pub fn read(self) -> Result<Meta, ErrorObject> {
+        let version = self.version.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned);
+        let capabilities = self.capabilities.filter(Raw::is_object);
+        let (version, capabilities) = match (version, capabilities) {
+            (Some(version), Some(capabilities)) => (version, capabilities),
+            (version, capabilities) => {
+                let mut missing = Vec::new();
+                if version.is_none() {
+                    missing.push(format!("`{PROTOCOL_VERSION}` (a string)"));
+                }
+                if capabilities.is_none() {
+                    missing.push(format!("`{CLIENT_CAPABILITIES}` (an object)"));
+                }
+                let message = format!("Invalid params: `params._meta` needs {}", missing.join(" and "));
+                return Err(ErrorObject::new(code::INVALID_PARAMS, message));
+            }
+        };
+        let level = match self.level {
+            None => None,
+            Some(raw) => Some(Level::from_raw(&raw).ok_or_else(|| {
+                let choices = Level::choices();
+                let message = format!("Invalid params: `{LOG_LEVEL}` must be one of {choices}");
+                ErrorObject::new(code::INVALID_PARAMS, message)
+            })?),
+        };
+        Ok(Meta { version, capabilities, info: self.info, level, progress: self.progress })
+    }
+}
+
 /// Reads `_meta`.
 ///
 /// # Errors
 /// `-32602` that names every key that is missing or of the wrong type.
 pub fn read(params: Option<&Raw>) -> Result<Meta, ErrorObject> {
-    let meta = of(params).filter(Raw::is_object);
-    let keys = [PROTOCOL_VERSION, CLIENT_CAPABILITIES, LOG_LEVEL, CLIENT_INFO, "progressToken"];
-    let [version, capabilities, level, info, progress] = meta.map(|meta| meta.pick(keys)).unwrap_or_default();
-    let version = version.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned);
-    let capabilities = capabilities.filter(Raw::is_object);
-    let (Some(version), Some(capabilities)) = (&version, &capabilities) else {
-        let mut missing = Vec::new();
-        if version.is_none() {
-            missing.push(format!("`{PROTOCOL_VERSION}` (a string)"));
-        }
-        if capabilities.is_none() {
-            missing.push(format!("`{CLIENT_CAPABILITIES}` (an object)"));
-        }
-        let message = format!("Invalid params: `params._meta` needs {}", missing.join(" and "));
-        return Err(ErrorObject::new(code::INVALID_PARAMS, message));
-    };
-    let level = match level {
-        None => None,
-        Some(raw) => Some(Level::from_raw(&raw).ok_or_else(|| {
-            let choices = Level::choices();
-            let message = format!("Invalid params: `{LOG_LEVEL}` must be one of {choices}");
-            ErrorObject::new(code::INVALID_PARAMS, message)
-        })?),
-    };
-    Ok(Meta { version: version.clone(), capabilities: capabilities.clone(), info, level, progress })
+    Said::of(of(params).as_ref()).read()
 }
 
 /// The progress token of a request of either era.

@@ -131,9 +131,37 @@ pub fn params(params: Option<&Raw>, revision: Revision, speaker: &Speaker, extra
     }
 }
 
+/// Whether `_meta` says what this hop needs already, once, and nothing of another hop. It does between two of the
+/// same revision, and then nothing has to be written anew.
+fn is_said(meta: &Raw, revision: Revision, speaker: &Speaker, extras: &Extras) -> bool {
+    let is_text = |value: &[u8], text: &str| {
+        let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+        inner == Some(text.as_bytes())
+    };
+    let mut said = 0;
+    let as_wanted = meta.all(|key, value| {
+        let wanted = match std::str::from_utf8(key) {
+            Ok(meta::PROTOCOL_VERSION) => is_text(value, revision.facts().name),
+            Ok(meta::CLIENT_CAPABILITIES) => value == speaker.capabilities.as_bytes(),
+            Ok(meta::CLIENT_INFO) => value == speaker.info.as_bytes(),
+            Ok(meta::LOG_LEVEL) => extras.level.is_some_and(|level| is_text(value, level.as_str())),
+            // It is another one on each hop.
+            Ok(meta::SUBSCRIPTION_ID | meta::SERVER_INFO | "progressToken") | Err(_) => false,
+            // An escape may stand for anything.
+            Ok(other) => return !other.contains('\\'),
+        };
+        said += 1;
+        wanted
+    });
+    as_wanted && extras.progress.is_none() && said == SPOKEN + usize::from(extras.level.is_some())
+}
+
 /// `_meta` with what this hop needs in it, and nothing of the hop before.
 fn hop(meta: &Raw, revision: Revision, speaker: &Speaker, extras: &Extras) -> Raw {
     let per_request = revision.era() == Era::PerRequest;
+    if per_request && is_said(meta, revision, speaker, extras) {
+        return meta.clone();
+    }
     if !per_request && extras.progress.is_none() && !meta.has_members() {
         return meta.clone();
     }
@@ -388,6 +416,38 @@ mod tests {
         assert_eq!(params(None, Revision::NEWEST_HANDSHAKE, &speaker(), &Extras::default()), None);
         let bare = raw(r#"{"cursor":""}"#);
         assert_eq!(params(Some(&bare), Revision::NEWEST_HANDSHAKE, &speaker(), &Extras::default()), Some(bare));
+    }
+
+    /// Between two of the newest revision most messages pass as they are.
+    #[test]
+    fn what_is_said_already_is_not_written_anew() {
+        let said = |more: &str| {
+            raw(&format!(
+                r#"{{"name":"t","_meta":{{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{{"name":"n"}},"io.modelcontextprotocol/clientCapabilities":{{"roots":{{}}}}{more}}}}}"#
+            ))
+        };
+        let passes = |came: &Raw, extras: &Extras| {
+            let passed = params(Some(came), Revision::NEWEST, &speaker(), extras).unwrap();
+            passed.as_bytes().as_ptr() == came.as_bytes().as_ptr()
+        };
+        let (none, info) = (Extras::default(), Extras { level: Some(Level::Info), ..Extras::default() });
+        assert!(passes(&said(""), &none));
+        assert!(passes(&said(r#","vendor/a":1.0"#), &none));
+        assert!(passes(&said(r#","io.modelcontextprotocol/logLevel":"info""#), &info));
+        for other in [
+            r#","progressToken":1"#,
+            r#","io.modelcontextprotocol/logLevel":"info""#,
+            r#","io.modelcontextprotocol/serverInfo":{}"#,
+            r#","io.modelcontextprotocol/clientInfo":{"name":"other"}"#,
+            r#","io.modelcontextprotocol\/subscriptionId":1"#,
+        ] {
+            assert!(!passes(&said(other), &none), "{other}");
+        }
+        assert!(!passes(&said(""), &info));
+        assert!(!passes(&said(""), &Extras { progress: Some(raw("7")), ..none.clone() }));
+        let other = Speaker { capabilities: Raw::empty(), ..speaker() };
+        let passed = params(Some(&said("")), Revision::NEWEST, &other, &none).unwrap();
+        assert_eq!(passed.at(&["_meta", meta::CLIENT_CAPABILITIES]).unwrap().to_string(), "{}");
     }
 
     #[test]

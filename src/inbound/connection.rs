@@ -17,6 +17,8 @@ use super::{Inbound, Side};
 
 /// What a connection that speaks HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How many headers are read when nothing else is said.
+const HEADERS: usize = 100;
 /// How long a client may take to read anything of what we have for it.
 const STUCK: Duration = Duration::from_secs(60);
 /// How often a quiet HTTP/2 connection is asked whether it is there, and how long it may take to say so.
@@ -81,8 +83,11 @@ async fn serve_http1(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(inbound.settings.body_timeout)
-        .max_headers(limits.header_count)
         .max_buf_size(limits.header_bytes.max(8192));
+    if limits.header_count != HEADERS {
+        // To say so costs something for each request.
+        builder.max_headers(limits.header_count);
+    }
     let service = service_fn(|request| {
         let inbound = Arc::clone(inbound);
         async move { Ok::<_, Infallible>(inbound.serve(request, side, peer).await) }

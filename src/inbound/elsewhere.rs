@@ -76,7 +76,7 @@ impl Visit<'_> {
         if let Some(home) = cluster.home_of(&key).filter(|_| !self.carried) {
             return Err(Problem::Elsewhere(home));
         }
-        match self.look_for(cluster, id, &key).await? {
+        match Box::pin(self.look_for(cluster, id, &key)).await? {
             Some(session) => Ok(session),
             None if cluster.is_told().await? => Err(unknown()),
             None => Err(Problem::StoreAway),
@@ -208,12 +208,9 @@ impl Visit<'_> {
     }
 
     /// Serves a request here, or has the node serve it where its session lives.
-    pub(super) async fn serve_anywhere(
-        &self,
-        first: Result<Response<Body>, Problem>,
-    ) -> Result<Response<Body>, Problem> {
-        let Some(cluster) = &self.inbound.cluster else { return first };
-        let mut served = first;
+    pub(super) async fn serve_anywhere(&self, problem: Problem) -> Result<Response<Body>, Problem> {
+        let Some(cluster) = &self.inbound.cluster else { return Err(problem) };
+        let mut served = Err(problem);
         for round in 0..CARRIES {
             let (id, home) = match served {
                 Err(problem) if !self.carried => match problem.elsewhere() {

@@ -79,16 +79,18 @@ impl Inbound {
 }
 
 impl Visit<'_> {
-    /// Serves it as far as this node can.
+    /// Serves it as far as this node can. What is seldom is in a box, so that it is no part of every request.
     pub(super) async fn serve_here(&self, body: Arrived) -> Answered {
         match (self.route, &self.parts.method) {
             (Route::Streamable { .. }, verb) => self.serve(verb, body).await,
             (Route::SseStream { group }, &Verb::GET) => {
                 let path = group.map_or_else(|| "/message".to_owned(), |group| format!("/message/{group}"));
-                sse::open(self, &path).await
+                Box::pin(sse::open(self, &path)).await
             }
-            (Route::SseBoth { .. }, &Verb::GET) => sse::open(self, self.parts.uri.path()).await,
-            (Route::SseMessages { .. } | Route::SseBoth { .. }, &Verb::POST) => sse::message(self, body).await,
+            (Route::SseBoth { .. }, &Verb::GET) => Box::pin(sse::open(self, self.parts.uri.path())).await,
+            (Route::SseMessages { .. } | Route::SseBoth { .. }, &Verb::POST) => {
+                Box::pin(sse::message(self, body)).await
+            }
             _ => Err(Problem::Verb(self.route.verbs())),
         }
     }
@@ -101,8 +103,8 @@ impl Visit<'_> {
     async fn serve(&self, verb: &Verb, body: Arrived) -> Answered {
         match *verb {
             Verb::POST => self.post(body).await,
-            Verb::GET => self.get().await,
-            Verb::DELETE => self.delete().await,
+            Verb::GET => Box::pin(self.get()).await,
+            Verb::DELETE => Box::pin(self.delete()).await,
             _ => Err(Problem::Verb("POST, GET, DELETE, OPTIONS")),
         }
     }
@@ -126,7 +128,7 @@ impl Visit<'_> {
         }
         let body = self.read_body(body).await?;
         match self.inbound.read_messages(&body)? {
-            Incoming::Batch(items) => self.batch(items).await,
+            Incoming::Batch(items) => Box::pin(self.batch(items)).await,
             Incoming::One(message) => {
                 // A stop lets running calls finish, and what they need still comes in.
                 if self.inbound.refuses() && matches!(message, Message::Request(_)) {
@@ -139,8 +141,8 @@ impl Visit<'_> {
 
     async fn one(&self, message: Message) -> Answered {
         match lift::classify(&message, &self.parts.headers).map_err(Problem::Refused)? {
-            Path::PerRequest => stateless::serve(self, message).await,
-            Path::Handshake => self.open(message).await,
+            Path::PerRequest(told) => stateless::serve(self, message, told).await,
+            Path::Handshake => Box::pin(self.open(message)).await,
             Path::Session => {
                 let id = match &message {
                     Message::Request(request) => Some(request.id.clone()),
@@ -216,7 +218,7 @@ impl Visit<'_> {
             }
         };
         // What the client is told has changed must not be lost with this node.
-        match changes && !session.settle().await {
+        match changes && !Box::pin(session.settle()).await {
             true => Err(Problem::StoreAway),
             false => answered,
         }
@@ -300,7 +302,8 @@ impl Visit<'_> {
         if responses > 0 && responses < items.len() {
             return Err(Problem::MixedBatch);
         }
-        let modern = |message: &Message| matches!(lift::classify(message, &self.parts.headers), Ok(Path::PerRequest));
+        let modern =
+            |message: &Message| matches!(lift::classify(message, &self.parts.headers), Ok(Path::PerRequest(_)));
         if items.iter().flatten().any(modern) {
             return Err(Problem::NoBatches);
         }

@@ -86,7 +86,7 @@ pub(super) async fn message(visit: &Visit<'_>, body: Arrived) -> Result<Response
 
 /// Whether a message is of the era that has no sessions.
 fn is_per_request(message: &Message) -> bool {
-    matches!(lift::classify(message, &http::HeaderMap::new()), Ok(lift::Path::PerRequest))
+    matches!(lift::classify(message, &http::HeaderMap::new()), Ok(lift::Path::PerRequest(_)))
 }
 
 /// Tells a client of that era where it is served.

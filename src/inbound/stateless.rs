@@ -10,7 +10,7 @@ use super::http::Visit;
 use super::respond::{self, Problem};
 use crate::cluster::Cluster;
 use crate::dialect::headers;
-use crate::dialect::lift::{self, Checked};
+use crate::dialect::lift::{self, Checked, Told};
 use crate::exchange::{Call, Caller, Client, Reply};
 use crate::protocol::{Invalid, Message, Method, Raw, Request};
 use crate::store::NodeId;
@@ -32,7 +32,7 @@ pub(super) fn call(request: Request, checked: Checked, caller: Arc<Caller>) -> C
 }
 
 /// Serves one message.
-pub(super) async fn serve(visit: &Visit<'_>, message: Message) -> Result<Response<Body>, Problem> {
+pub(super) async fn serve(visit: &Visit<'_>, message: Message, told: Told) -> Result<Response<Body>, Problem> {
     let request = match message {
         Message::Request(request) => request,
         // Ids are the clients' own, so a notification here cannot say whose call it means.
@@ -42,7 +42,7 @@ pub(super) async fn serve(visit: &Visit<'_>, message: Message) -> Result<Respons
             return Err(Problem::Invalid(Invalid::request(response.id, why)));
         }
     };
-    let checked = lift::check(&request, &visit.parts.headers).map_err(Problem::Refused)?;
+    let checked = lift::check(&request, told, &visit.parts.headers).map_err(Problem::Refused)?;
     check_mirrors(visit, &request)?;
     let call = call(request, checked, Arc::clone(&visit.caller));
     if let Some(cluster) = visit.inbound.cluster.as_ref().filter(|_| !visit.carried)

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 use super::answer::Answering;
 use super::handshake::Work;
 use super::{Inbound, sse, stateless};
-use crate::dialect::lift::{self, Path};
+use crate::dialect::lift::{self, Path, Told};
 use crate::exchange::Caller;
 use crate::gateway::Group;
 use crate::link::{Line, Lines, one_line};
@@ -144,7 +144,7 @@ impl Connection {
             Err(refused) => return self.send(Response::new(refused.id, Err(refused.error))).await,
         };
         match (message, path) {
-            (Message::Request(request), Path::PerRequest) => self.per_request(request).await,
+            (Message::Request(request), Path::PerRequest(told)) => self.per_request(request, told).await,
             (Message::Request(request), _) if self.mode == Mode::PerRequest => {
                 let error = if request.method == Method::Initialize {
                     lift::unsupported(&proposed(&request))
@@ -174,12 +174,12 @@ impl Connection {
         }
     }
 
-    async fn per_request(&mut self, request: Request) {
+    async fn per_request(&mut self, request: Request, told: Told) {
         if self.mode == Mode::Handshake {
             let why = "this connection was opened by `initialize`; requests of another era need one of their own";
             return self.send(Invalid::request(Some(request.id), why).response()).await;
         }
-        let checked = match lift::check_body(&request) {
+        let checked = match lift::check_body(&request, told) {
             Ok(checked) => checked,
             Err(refused) => return self.send(Response::new(refused.id, Err(refused.error))).await,
         };

@@ -154,6 +154,13 @@ impl Raw {
         members(&self.0).next().is_some()
     }
 
+    /// Whether something holds for every member. It is given each key as it is written, without its quotes, and
+    /// its value.
+    pub fn all(&self, mut holds: impl FnMut(&[u8], &[u8]) -> bool) -> bool {
+        let text = &self.0;
+        members(text).all(|member| holds(&text[member.key.start + 1..member.key.end - 1], &text[member.value]))
+    }
+
     /// Follows several members down.
     pub fn at(&self, path: &[&str]) -> Option<Raw> {
         let mut here = self.clone();
@@ -227,7 +234,8 @@ impl Raw {
         }
     }
 
-    /// This object with one member set to what is made of its value; something else stays as it is.
+    /// This object with one member set to what is made of its value; the very same text when that is what it was.
+    /// Something else stays as it is.
     pub fn changed(&self, key: &str, change: impl FnOnce(Option<Raw>) -> Raw) -> Raw {
         let text = &self.0;
         let (mut found, mut count, mut last) = (None, 0, None);
@@ -240,6 +248,9 @@ impl Raw {
         }
         let value = change(found.clone().map(|at| Raw(text.slice(at))));
         let (Some(last), 0..=1) = (last, count) else { return self.edit().set(key, value).finish() };
+        if found.as_ref().is_some_and(|at| text[at.clone()] == *value.as_bytes()) {
+            return self.clone();
+        }
         let mut out = BytesMut::with_capacity(text.len() + key.len() + value.0.len() + 4);
         match found {
             Some(at) => {

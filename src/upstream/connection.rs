@@ -278,7 +278,7 @@ impl Connection {
         let name = call.params.as_ref().and_then(|params| params.get("name"));
         let Some(name) = name.as_ref().and_then(Raw::text) else { return Vec::new() };
         if self.known_mirrors(&name).is_none() {
-            self.list_mirrors(call).await;
+            Box::pin(self.list_mirrors(call)).await;
         }
         self.known_mirrors(&name).unwrap_or_default()
     }

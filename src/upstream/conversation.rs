@@ -102,10 +102,10 @@ impl Conversation {
                 return reply;
             }
             if let Some(task) = &mut self.task {
-                return task.next().await;
+                return Box::pin(task.next()).await;
             }
             if !self.asked.is_empty() || self.state.is_some() {
-                if let Err(error) = self.answer_and_retry().await {
+                if let Err(error) = Box::pin(self.answer_and_retry()).await {
                     return self.failed(&error);
                 }
                 continue;
@@ -168,7 +168,7 @@ impl Conversation {
         let mismatch = matches!(&answer.outcome, Err(error) if error.code() == code::HEADER_MISMATCH);
         if mismatch && self.connection.mirrors_arguments() && !std::mem::replace(&mut self.refreshed, true) {
             // Its list of tools has changed since we read it.
-            self.connection.list_mirrors(&self.call).await;
+            Box::pin(self.connection.list_mirrors(&self.call)).await;
             return None;
         }
         if self.call.method == Method::ToolsCall && self.becomes_task(&answer.outcome) {

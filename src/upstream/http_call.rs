@@ -108,15 +108,14 @@ impl Exchange {
                         }
                         continue;
                     }
-                    Ok(None) => match self.resume(Error::new(Kind::Broken, "the stream ended before the answer")).await
-                    {
-                        Some(reply) => reply,
-                        None => continue,
-                    },
-                    Err(error) => match self.resume(error).await {
-                        Some(reply) => reply,
-                        None => continue,
-                    },
+                    broken => {
+                        let ended = || Error::new(Kind::Broken, "the stream ended before the answer");
+                        let error = broken.err().unwrap_or_else(ended);
+                        match Box::pin(self.resume(error)).await {
+                            Some(reply) => reply,
+                            None => continue,
+                        }
+                    }
                 },
             };
             if matches!(reply, Reply::End(_)) {

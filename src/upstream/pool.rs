@@ -112,7 +112,7 @@ impl Pool {
         loop {
             let (mut line, used) = match self.unused() {
                 Some(line) => (line, true),
-                None => (self.connect().await.map_err(Failed::Unreachable)?, false),
+                None => (Box::pin(self.connect()).await.map_err(Failed::Unreachable)?, false),
             };
             let mut answer = std::pin::pin!(line.sender.try_send_request(request));
             let answered = std::future::poll_fn(|context| {

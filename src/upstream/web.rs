@@ -106,7 +106,7 @@ impl Web {
         if let Some(host) = &place.host {
             all.entry(HOST).or_insert_with(|| host.clone());
         }
-        let sent = self.pool.send(request);
+        let sent = std::pin::pin!(self.pool.send(request));
         let response = match patience {
             None => sent.await,
             Some(patience) => tokio::time::timeout(self.connect + patience, sent).await.map_err(|_| {
