@@ -15,6 +15,7 @@
 //! the command line. `docs/ARCHITECTURE.md` tells the rest.
 
 pub mod admin;
+pub mod alarm;
 pub mod app;
 pub mod cli;
 pub mod client;
@@ -27,6 +28,7 @@ pub mod exchange;
 pub mod gateway;
 pub mod inbound;
 pub mod link;
+pub mod maps;
 pub mod metrics;
 pub mod policy;
 pub mod protocol;

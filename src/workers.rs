@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
@@ -29,7 +30,10 @@ pub struct Worker {
     kept: Arc<()>,
 }
 
-/// The number of this thread among the workers; 0 when it is none.
+/// How many there ever were in this process.
+static STARTED: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of this thread among all workers of the process; 0 when it is none.
 pub fn here() -> usize {
     HERE.get()
 }
@@ -41,7 +45,8 @@ impl Workers {
     /// When the system has no room for them.
     pub fn start(count: usize) -> io::Result<Self> {
         let mut workers = Self { all: Vec::with_capacity(count), ended: CancellationToken::new() };
-        for number in 1..=count {
+        for _ in 0..count {
+            let number = STARTED.fetch_add(1, Ordering::Relaxed) + 1;
             let runtime = Builder::new_current_thread().enable_all().build()?;
             workers.all.push(Worker { runtime: runtime.handle().clone(), kept: Arc::default() });
             let ended = workers.ended.clone();
@@ -102,7 +107,7 @@ mod tests {
         }
         let mut places: Vec<usize> = said.iter().take(4).collect();
         places.sort_unstable();
-        assert_eq!(places, [1, 1, 2, 2]);
+        assert!(places[0] == places[1] && places[1] < places[2] && places[2] == places[3], "{places:?}");
         assert_eq!(here(), 0, "this is none of them");
         go_on.cancel();
         drop(say);

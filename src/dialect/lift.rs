@@ -71,9 +71,9 @@ pub fn classify(message: &Message, headers: &HeaderMap) -> Result<Path, Refused>
             if told.meta.claims() {
                 return Ok(Path::PerRequest(told));
             }
-            match told.meta.read() {
-                // The header promises what is not there.
-                Err(error) if modern_header => Err(request.refused(error)),
+            // A header may promise what is not there.
+            match modern_header.then(|| told.meta.read()) {
+                Some(Err(error)) => Err(request.refused(error)),
                 _ => Ok(Path::Session),
             }
         }

@@ -15,7 +15,6 @@ mod route;
 mod seal;
 mod view;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +23,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::exchange::Change;
+use crate::maps::Map;
 use crate::metrics::Metrics;
 use crate::upstream::{Spec, Upstream};
 use held::Holder;
@@ -40,7 +40,7 @@ pub const DEFAULT_GROUP: &str = "default";
 /// All groups, and all upstreams.
 #[derive(Debug)]
 pub struct Gateway {
-    groups: ArcSwap<HashMap<Arc<str>, Arc<Group>>>,
+    groups: ArcSwap<Map<Arc<str>, Arc<Group>>>,
     upstreams: Mutex<Vec<Arc<Upstream>>>,
     common: Common,
     drain: Duration,
@@ -191,7 +191,7 @@ impl Gateway {
             plan.servers.iter().filter_map(find).collect()
         };
         let old = self.groups.load_full();
-        let mut groups = HashMap::new();
+        let mut groups = Map::default();
         for plan in &layout.groups {
             let members = of_plan(plan);
             let group = match old.get(&plan.name) {

@@ -6,9 +6,10 @@
 //! URIs begin with `rialto://files/`, and that is taken off again.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use sha2::{Digest, Sha256};
+
+use crate::maps::Map;
 
 /// The longest name that is given.
 pub(super) const LONGEST: usize = 64;
@@ -23,7 +24,7 @@ const SCHEME: &str = "rialto://";
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// By the name that is given: which member has it, and under what name.
-    given: HashMap<Box<str>, (usize, Box<str>)>,
+    given: Map<Box<str>, (usize, Box<str>)>,
 }
 
 /// A name that two upstreams have, where names are left as they are.

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::rt::Sleep;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -14,6 +15,7 @@ use tokio_io_timeout::TimeoutStream;
 
 use super::seldom::Seldom;
 use super::{Inbound, Side};
+use crate::alarm::Alarm;
 
 /// What a connection that speaks HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -81,7 +83,7 @@ async fn serve_http1(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer
     let limits = &inbound.settings.limits;
     let mut builder = http1::Builder::new();
     builder
-        .timer(TokioTimer::new())
+        .timer(Alarms)
         .header_read_timeout(inbound.settings.body_timeout)
         .max_buf_size(limits.header_bytes.max(8192));
     if limits.header_count != HEADERS {
@@ -103,6 +105,26 @@ async fn serve_http1(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer
         }
     }
 }
+
+/// The clock of connections that wait for a request again and again.
+#[derive(Debug)]
+struct Alarms;
+
+impl hyper::rt::Timer for Alarms {
+    fn sleep(&self, wait: Duration) -> Pin<Box<dyn Sleep>> {
+        Box::pin(Alarm::after(wait))
+    }
+
+    fn sleep_until(&self, end: std::time::Instant) -> Pin<Box<dyn Sleep>> {
+        Box::pin(Alarm::at(end.into()))
+    }
+
+    fn now(&self) -> std::time::Instant {
+        tokio::time::Instant::now().into_std()
+    }
+}
+
+impl Sleep for Alarm {}
 
 /// Ends when a connection has no more to bring.
 async fn going(inbound: &Inbound, side: Side) {

@@ -273,7 +273,7 @@ impl Inbound {
     pub(super) async fn serve_carried(self: Arc<Self>, request: Carried) -> Option<Response<Body>> {
         let (mut parts, ()) = http::Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) = (request.verb, request.uri, request.headers);
-        let caller = self.policy.caller(request.principal.as_str().into(), &parts.headers, request.peer);
+        let caller = Arc::new(self.policy.caller(request.principal.as_str().into(), &parts.headers, request.peer));
         let served = match super::Route::of(parts.uri.path()) {
             Some(route) => self.visit(&parts, &route, caller, super::http::Arrived::Whole(request.body), true).await,
             None => Err(Problem::NotFound),

@@ -15,6 +15,7 @@ use super::headers::{EVENTS, JSON, LAST_EVENT_ID, accepts, is_json, session_id};
 use super::respond::{self, Problem};
 use super::route::Route;
 use super::{Inbound, sse, stateless};
+use crate::alarm::Alarm;
 use crate::dialect::lift::{self, Path};
 use crate::exchange::{Caller, Replies, Reply};
 use crate::gateway::Group;
@@ -252,7 +253,7 @@ impl Visit<'_> {
                 }
                 reply = work.replies.next() => break reply,
                 // Where a stream could not be kept, its answer alone is waited for.
-                () = tokio::time::sleep(self.inbound.settings.stream_after) => {
+                () = Alarm::after(self.inbound.settings.stream_after) => {
                     if !self.inbound.is_full() {
                         break None;
                     }

@@ -8,6 +8,7 @@ use super::answer::Answering;
 use super::body::{Body, Events};
 use super::http::Visit;
 use super::respond::{self, Problem};
+use crate::alarm::Alarm;
 use crate::cluster::Cluster;
 use crate::dialect::headers;
 use crate::dialect::lift::{self, Checked, Told};
@@ -105,7 +106,7 @@ async fn answer(visit: &Visit<'_>, call: Call) -> Result<Response<Body>, Problem
         None => tokio::select! {
             biased;
             reply = replies.next() => reply,
-            () = tokio::time::sleep(visit.inbound.settings.stream_after) => None,
+            () = Alarm::after(visit.inbound.settings.stream_after) => None,
         },
     };
     if let Some(Reply::End(answer)) = first {

@@ -190,9 +190,11 @@ impl Message {
     /// # Errors
     /// When the text is not JSON, or the JSON is not a message.
     pub fn parse(text: &Bytes) -> Result<Self, Invalid> {
-        let mut deserializer = serde_json::Deserializer::from_slice(text);
-        let read = deserializer.deserialize_any(EnvelopeVisitor);
-        let envelope = read.and_then(|envelope| deserializer.end().map(|()| envelope));
+        // As a string it is not looked at again, piece by piece.
+        let envelope = match std::str::from_utf8(text) {
+            Ok(text) => Envelope::read(serde_json::Deserializer::from_str(text)),
+            Err(_) => Envelope::read(serde_json::Deserializer::from_slice(text)),
+        };
         match envelope {
             Ok(envelope) => envelope.classify(text),
             Err(error) if error.is_data() && is_json(text) => {
@@ -268,7 +270,12 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
     }
 }
 
-impl Envelope<'_> {
+impl<'a> Envelope<'a> {
+    fn read<R: serde_json::de::Read<'a>>(mut text: serde_json::Deserializer<R>) -> Result<Self, serde_json::Error> {
+        let envelope = text.deserialize_any(EnvelopeVisitor)?;
+        text.end().map(|()| envelope)
+    }
+
     /// Tells the kinds of message apart.
     fn classify(self, text: &Bytes) -> Result<Message, Invalid> {
         let id = self.id.map(|id| Id::read(id.get()));

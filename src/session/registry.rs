@@ -1,6 +1,6 @@
 //! All sessions of this process: opening, finding, ending, and telling them of changes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
@@ -13,6 +13,7 @@ use super::outbox::{Outbox, Queue, Streams};
 use super::{Attachment, Keeper, Live, Record, Session, SessionId, Settings, Stream, Transport};
 use crate::dialect::Revision;
 use crate::exchange::{Change, Client, Principal, Prints, Shelf};
+use crate::maps::Map;
 use crate::protocol::Id;
 use crate::store::contract::KeptEvent;
 
@@ -22,7 +23,7 @@ pub struct Sessions {
     settings: Arc<Settings>,
     /// Keeps them in a shared store, where there is one.
     keeper: Option<Arc<Keeper>>,
-    map: Mutex<HashMap<SessionId, Arc<Session>>>,
+    map: Mutex<Map<SessionId, Arc<Session>>>,
 }
 
 /// Who opens a session, and where.
@@ -317,7 +318,7 @@ impl Sessions {
         self.lock().values().map(Arc::clone).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
+    fn lock(&self) -> MutexGuard<'_, Map<SessionId, Arc<Session>>> {
         self.map.lock().expect("no thread panics while it holds this lock")
     }
 }

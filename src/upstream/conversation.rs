@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, Headers};
 use super::tasks::{self, Driven};
+use crate::alarm::Alarm;
 use crate::dialect::outgoing::{self, InputRequired};
 use crate::dialect::tasks as dialect;
 use crate::error::{Error, Kind, Result};
@@ -148,9 +149,9 @@ impl Conversation {
         let Some(replies) = &mut self.replies else { return Err(lost()) };
         let reply = match limit {
             None => replies.next().await,
-            Some(limit) => match tokio::time::timeout_at(limit, replies.next()).await {
-                Ok(reply) => reply,
-                Err(_) => {
+            Some(limit) => match Alarm::limit(limit, replies.next()).await {
+                Some(reply) => reply,
+                None => {
                     let whole = Instant::now() >= self.end;
                     let limit = if whole { settings.call_cap } else { silence };
                     let why = format!("Request timed out: the server was silent for {limit:?}");

@@ -11,7 +11,7 @@ use crate::protocol::sse::{Decoder, Event};
 use crate::protocol::{Incoming, Invalid, Message};
 
 /// How many messages a batch may hold.
-const MOST_IN_A_BATCH: usize = 1000;
+pub(super) const MOST_IN_A_BATCH: usize = 1000;
 
 /// Reads events from a body.
 #[derive(Debug)]

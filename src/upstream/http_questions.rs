@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::related::Related;
 use crate::exchange::Question;
+use crate::maps::Map;
 use crate::protocol::{Id, Raw};
 
 /// The open questions of one session, and the calls that they may belong to.
@@ -24,7 +25,7 @@ struct State {
     /// Dropping one takes it back.
     open: HashMap<Id, oneshot::Sender<()>>,
     /// Calls during which something may be asked.
-    calls: HashMap<Id, Arc<Inbox>>,
+    calls: Map<Id, Arc<Inbox>>,
 }
 
 /// Questions that wait for the reader of a call. There is one for each call, and hardly ever something in it.

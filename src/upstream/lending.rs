@@ -1,7 +1,7 @@
 //! Connections that are lent to clients: a server that keeps sessions gets one for each client, so
 //! that what it says and asks reaches the right one.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,7 @@ use crate::dialect::Revision;
 use crate::dialect::outgoing::{self, Speaker};
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{Call, Change, Principal, Question};
+use crate::maps::Map;
 use crate::protocol::method::Family;
 use crate::protocol::{Level, Method, Notification, Raw};
 
@@ -55,7 +56,7 @@ pub(super) enum Lessee {
 /// All connections of one upstream that are lent.
 #[derive(Debug)]
 pub(super) struct Lending {
-    lent: Mutex<HashMap<Lessee, Vec<Arc<Lent>>>>,
+    lent: Mutex<Map<Lessee, Vec<Arc<Lent>>>>,
     permits: Arc<Semaphore>,
 }
 
@@ -111,7 +112,7 @@ impl Lending {
         Self { lent: Mutex::default(), permits: Arc::new(Semaphore::new(most)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Lessee, Vec<Arc<Lent>>>> {
+    fn lock(&self) -> MutexGuard<'_, Map<Lessee, Vec<Arc<Lent>>>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

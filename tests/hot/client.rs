@@ -85,7 +85,7 @@ impl Route {
         let call = self.tool.map(|tool| format!(r#""name":"{tool}","arguments":{{"name":"H"}}"#));
         let meta = (self.client == Era::PerRequest).then(|| {
             let prefix = "io.modelcontextprotocol";
-            format!(r#""_meta":{{"{prefix}/protocolVersion":"2026-07-28","{prefix}/clientCapabilities":{{}}}}"#)
+            format!(r#""_meta":{{"{prefix}/protocolVersion":"2026-07-28","{prefix}/clientCapabilities":{{}},"{prefix}/clientInfo":{{"name":"hot","version":"1"}}}}"#)
         });
         call.into_iter().chain(meta).collect::<Vec<_>>().join(",")
     }
