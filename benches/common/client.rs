@@ -333,7 +333,7 @@ impl Caller {
             Era::Handshake => (in_session(self.session.as_deref()), ""),
             Era::PerRequest => (
                 format!("MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\n{name}"),
-                r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#,
+                r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"}}"#,
             ),
         };
         let comma = if params.is_empty() || meta.is_empty() { "" } else { "," };

@@ -444,7 +444,7 @@ mod tests {
             assert!(!passes(&said(other), &none), "{other}");
         }
         assert!(!passes(&said(""), &info));
-        assert!(!passes(&said(""), &Extras { progress: Some(raw("7")), ..none.clone() }));
+        assert!(!passes(&said(""), &Extras { progress: Some(raw("7")), ..none }));
         let other = Speaker { capabilities: Raw::empty(), ..speaker() };
         let passed = params(Some(&said("")), Revision::NEWEST, &other, &none).unwrap();
         assert_eq!(passed.at(&["_meta", meta::CLIENT_CAPABILITIES]).unwrap().to_string(), "{}");

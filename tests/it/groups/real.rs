@@ -109,7 +109,7 @@ async fn the_reference_server_shows_more_to_those_who_can_be_asked() {
         }
     };
     in_time("the tools that ask", grown).await;
-    assert!(!ear.heard(&Notice::ToolsChanged).is_empty(), "she was told");
+    until("she is told", || !ear.heard(&Notice::ToolsChanged).is_empty()).await;
     assert!(text(&ada, &asks, json!({})).await.contains("file:///ada"));
     let listed = nobody.ask("tools/list", json!({})).await;
     assert!(!column(&listed["result"], "tools", "name").contains(&asks), "others cannot be asked");
