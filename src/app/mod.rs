@@ -116,8 +116,16 @@ impl App {
             }
         };
         let clustered = Clustered::of(&settings, address)?;
-        let workers = Arc::new(Workers::start(settings.workers)?);
-        Ok(Bound { app: Self::build(settings, clustered), listener, address, admin, workers, reloader: None })
+        let workers = Workers::start(settings.workers);
+        let workers = workers.map_err(|error| io::Error::other(format!("a thread cannot be started: {error}")))?;
+        Ok(Bound {
+            app: Self::build(settings, clustered),
+            listener,
+            address,
+            admin,
+            workers: Arc::new(workers),
+            reloader: None,
+        })
     }
 
     /// The groups, for those who embed the gateway.
