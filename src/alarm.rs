@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use tokio::task::coop;
 use tokio::time::{Instant, Sleep};
 
 use crate::workers::here;
@@ -21,8 +22,9 @@ pub struct Alarm {
     owner: (usize, usize),
 }
 
-/// How many timers of each kind a worker keeps.
-const SPARE: usize = 64;
+/// How many timers of each kind a worker keeps. Each keeps the memory of the task that it last woke, until it goes
+/// off or is used again.
+const SPARE: usize = 32;
 /// Timers that wait for long are not used for short waits: only a later time costs nothing.
 const KINDS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(45), Duration::MAX];
 
@@ -67,10 +69,15 @@ impl Alarm {
         let mut work = std::pin::pin!(work);
         let mut alarm = Self::at(end);
         std::future::poll_fn(|context| {
+            let rested = coop::has_budget_remaining();
             if let Poll::Ready(done) = work.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
             }
-            ready!(Pin::new(&mut alarm).poll(context));
+            // What is always busy must not keep the time from being looked at.
+            match rested && !coop::has_budget_remaining() {
+                true => ready!(std::pin::pin!(coop::unconstrained(&mut alarm)).poll(context)),
+                false => ready!(Pin::new(&mut alarm).poll(context)),
+            }
             Poll::Ready(None)
         })
         .await
@@ -84,10 +91,16 @@ impl Future for Alarm {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        match &mut self.timer {
-            Some(timer) => timer.as_mut().poll(context),
-            None => Poll::Ready(()),
+        let (place, kind) = self.owner;
+        let Some(timer) = &mut self.timer else { return Poll::Ready(()) };
+        if place == here() {
+            return timer.as_mut().poll(context);
         }
+        // What it belongs to goes on elsewhere; the clock that it was set by may stop before.
+        let mut timer = Box::pin(tokio::time::sleep_until(timer.deadline()));
+        let polled = timer.as_mut().poll(context);
+        (self.timer, self.owner) = (Some(timer), (here(), kind));
+        polled
     }
 }
 
@@ -161,6 +174,34 @@ mod tests {
             assert!(begun.elapsed() >= wait);
             assert_eq!(Alarm::limit(begun, std::future::ready(1)).await, Some(1));
         });
+    }
+
+    /// One that was set by a worker, and is waited for by somebody else when that worker is no more.
+    #[tokio::test]
+    async fn a_timer_outlives_its_worker() {
+        let begun = Instant::now();
+        let wait = Duration::from_millis(20);
+        let moved = on_a_worker(async move {
+            let mut alarm = Alarm::after(wait);
+            assert!(futures_util::poll!(&mut alarm).is_pending());
+            alarm
+        });
+        moved.await;
+        assert!(begun.elapsed() >= wait);
+        assert_eq!(spare(), [0, 0, 0]);
+    }
+
+    /// Something that is never at rest does not keep its limit from being seen.
+    #[tokio::test]
+    async fn the_limit_holds_for_what_is_always_busy() {
+        let busy = std::future::poll_fn(|context| {
+            while let Poll::Ready(spent) = coop::poll_proceed(context) {
+                spent.made_progress();
+            }
+            context.waker().wake_by_ref();
+            Poll::<()>::Pending
+        });
+        assert_eq!(Alarm::limit(Instant::now() + Duration::from_millis(5), busy).await, None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,12 +1,12 @@
-//! Threads that keep what they are given. A connection that is served by one thread, which waits for it
-//! and for the connections to servers that it uses, wakes nobody else and waits for no lock of others.
-//!
-//! Whoever has no such threads does everything in the runtime that is there.
+//! Threads that keep what they are given. A connection is served by one thread, which waits for it and for the
+//! connections to servers that it uses; a call between the two wakes nobody else. What belongs to nobody's
+//! connection, and whoever has no such threads, runs in the runtime that is there.
 
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
@@ -47,14 +47,21 @@ impl Workers {
         let mut workers = Self { all: Vec::with_capacity(count), ended: CancellationToken::new() };
         for _ in 0..count {
             let number = STARTED.fetch_add(1, Ordering::Relaxed) + 1;
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            workers.all.push(Worker { runtime: runtime.handle().clone(), kept: Arc::default() });
+            let (say, said) = mpsc::channel();
             let ended = workers.ended.clone();
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 HERE.set(number);
+                // Whoever started this may have gone away meanwhile.
+                let runtime = match Builder::new_current_thread().enable_all().build() {
+                    Ok(runtime) => runtime,
+                    Err(error) => return drop(say.send(Err(error))),
+                };
+                let _ = say.send(Ok(runtime.handle().clone()));
                 runtime.block_on(ended.cancelled());
                 runtime.shutdown_background();
             })?;
+            let runtime = said.recv().map_err(|_| io::Error::other("it ended as it began"))??;
+            workers.all.push(Worker { runtime, kept: Arc::default() });
         }
         Ok(workers)
     }
@@ -90,7 +97,6 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
 
     #[test]
     fn each_keeps_its_share_and_lets_go_of_it() {

@@ -276,7 +276,12 @@ pub(super) async fn http(arguments: ServeArgs, config: &Config) -> ExitCode {
     let bound = match App::bind(settings).await {
         Ok(bound) => bound.reloading(reloader),
         Err(error) => {
-            eprintln!("rialto: cannot listen on {wanted}{also}: {error}; choose another address with --listen");
+            use std::io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied};
+            let hint = match error.kind() {
+                AddrInUse | AddrNotAvailable | PermissionDenied => "; choose another address with --listen",
+                _ => "",
+            };
+            eprintln!("rialto: cannot listen on {wanted}{also}: {error}{hint}");
             return ExitCode::FAILURE;
         }
     };

@@ -51,7 +51,7 @@ pub fn of(object: Option<&Raw>) -> Option<Raw> {
     object.filter(|object| object.may_have(&META))?.get("_meta")
 }
 
-/// The member `_meta` and another one, in one pass; nothing of either where there is no `_meta`.
+/// The member `_meta` and another one, in one pass. Where there is no `_meta`, the other may not be looked for.
 pub fn and(other: &str, object: Option<&Raw>) -> [Option<Raw>; 2] {
     let there = object.filter(|object| object.may_have(&META));
     there.map(|object| object.pick(["_meta", other])).unwrap_or_default()

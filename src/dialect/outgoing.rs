@@ -138,22 +138,21 @@ fn is_said(meta: &Raw, revision: Revision, speaker: &Speaker, extras: &Extras) -
         let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
         inner == Some(text.as_bytes())
     };
-    let mut said = 0;
+    let mut said = [false; SPOKEN + 1];
     let as_wanted = meta.all(|key, value| {
-        let wanted = match std::str::from_utf8(key) {
-            Ok(meta::PROTOCOL_VERSION) => is_text(value, revision.facts().name),
-            Ok(meta::CLIENT_CAPABILITIES) => value == speaker.capabilities.as_bytes(),
-            Ok(meta::CLIENT_INFO) => value == speaker.info.as_bytes(),
-            Ok(meta::LOG_LEVEL) => extras.level.is_some_and(|level| is_text(value, level.as_str())),
+        let (which, wanted) = match std::str::from_utf8(key) {
+            Ok(meta::PROTOCOL_VERSION) => (0, is_text(value, revision.facts().name)),
+            Ok(meta::CLIENT_CAPABILITIES) => (1, value == speaker.capabilities.as_bytes()),
+            Ok(meta::CLIENT_INFO) => (2, value == speaker.info.as_bytes()),
+            Ok(meta::LOG_LEVEL) => (3, extras.level.is_some_and(|level| is_text(value, level.as_str()))),
             // It is another one on each hop.
-            Ok(meta::SUBSCRIPTION_ID | meta::SERVER_INFO | "progressToken") | Err(_) => false,
+            Ok(meta::SUBSCRIPTION_ID | meta::SERVER_INFO | "progressToken") | Err(_) => return false,
             // An escape may stand for anything.
             Ok(other) => return !other.contains('\\'),
         };
-        said += 1;
-        wanted
+        wanted && !std::mem::replace(&mut said[which], true)
     });
-    as_wanted && extras.progress.is_none() && said == SPOKEN + usize::from(extras.level.is_some())
+    as_wanted && extras.progress.is_none() && said == [true, true, true, extras.level.is_some()]
 }
 
 /// `_meta` with what this hop needs in it, and nothing of the hop before.
@@ -443,6 +442,9 @@ mod tests {
         ] {
             assert!(!passes(&said(other), &none), "{other}");
         }
+        let twice = said("").to_string().replace("clientInfo\":{\"name\":\"n\"}", "protocolVersion\":\"2026-07-28\"");
+        let passed = params(Some(&raw(&twice)), Revision::NEWEST, &speaker(), &none).unwrap();
+        assert_eq!(passed.at(&["_meta", meta::CLIENT_INFO]).unwrap().to_string(), r#"{"name":"n"}"#, "{twice}");
         assert!(!passes(&said(""), &info));
         assert!(!passes(&said(""), &Extras { progress: Some(raw("7")), ..none }));
         let other = Speaker { capabilities: Raw::empty(), ..speaker() };

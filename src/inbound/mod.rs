@@ -173,8 +173,8 @@ impl Inbound {
         }
     }
 
-    /// Serves a connection: by a worker, or here. Those who operate the gateway are served even when all workers
-    /// are busy.
+    /// Serves a connection: by a worker, or here. Those who operate the gateway by a listener of their own are
+    /// served even when all workers are busy.
     fn enter(self: &Arc<Self>, side: Side, stream: TcpStream, peer: SocketAddr, workers: &Workers) {
         let (inbound, connections) = (Arc::clone(self), self.shutdown.connections());
         let Some(worker) = workers.idlest().filter(|_| side != Side::Operators) else {

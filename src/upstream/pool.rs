@@ -61,6 +61,8 @@ struct Idle {
 /// One connection.
 struct Line {
     sender: SendRequest<Full<Bytes>>,
+    /// Where it was opened, and is woken.
+    place: usize,
     /// What reads and writes, as long as it is open.
     driver: Option<Driver>,
 }
@@ -146,7 +148,7 @@ impl Pool {
         std::future::poll_fn(|context| connector.poll_ready(context)).await?;
         let stream = connector.call(self.origin.clone()).await?;
         let (sender, driver) = http1::handshake(stream).await?;
-        Ok(Line { sender, driver: Some(Box::pin(driver)) })
+        Ok(Line { sender, place: here(), driver: Some(Box::pin(driver)) })
     }
 
     fn reading(self: &Arc<Self>, body: Incoming, line: Line) -> Reading {
@@ -159,10 +161,11 @@ impl Pool {
 
     fn put(self: &Arc<Self>, line: Line) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let mut idle = self.here();
+        let place = line.place;
+        let mut idle = self.idle[place].lock();
         idle.all.push_back((line, Instant::now()));
         if idle.sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
-            idle.sweeper = Some(runtime.spawn(sweep(Arc::downgrade(self), here())).abort_handle());
+            idle.sweeper = Some(runtime.spawn(sweep(Arc::downgrade(self), place)).abort_handle());
         }
     }
 }

@@ -14,8 +14,10 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline, RedisConnectionInfo, RedisError,
     RedisResult, RetryMethod, TlsCertificates, TlsMode, Value,
 };
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::address::{Address, Form};
 use super::scripts::Script;
@@ -28,6 +30,8 @@ pub(super) struct Server {
     pub(super) address: Address,
     /// How long it may take to answer.
     pub(super) timeout: Duration,
+    /// Where connections are driven: beside the workers, none of which all others should wait for.
+    pub(super) runtime: Option<Handle>,
     /// The certificates to trust, instead of those that the system does.
     pub(super) roots: Option<Vec<u8>>,
     /// How often something was sent.
@@ -144,7 +148,7 @@ impl Link {
         {
             return Err(why.clone());
         }
-        let connected = timeout_at(deadline, connect(&self.server, self.blocks)).await;
+        let connected = timeout_at(deadline, self.connect()).await;
         let trouble = match connected {
             Ok(Ok(open)) => {
                 state.count += 1;
@@ -160,6 +164,13 @@ impl Link {
         state.failures = state.failures.saturating_add(1);
         state.pause = Some((Instant::now() + pause, trouble.away.clone()));
         Err(trouble.away)
+    }
+
+    async fn connect(&self) -> Result<Open, Trouble> {
+        let (server, blocks) = (Arc::clone(&self.server), self.blocks);
+        let Some(runtime) = &self.server.runtime else { return connect(&server, blocks).await };
+        let connecting = AbortOnDropHandle::new(runtime.spawn(async move { connect(&server, blocks).await }));
+        connecting.await.unwrap_or_else(|_| Err(Trouble::silent(&self.server)))
     }
 
     /// Lets go of a connection that is of no more use.

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{FromRedisValue, Value};
+use tokio::runtime::Handle;
 
 pub use address::{Address, FORMS};
 
@@ -64,7 +65,8 @@ impl Redis {
     pub fn connect(url: &str, prefix: &str, options: Options) -> Result<Arc<Self>, &'static str> {
         let Options { timeout, roots } = options;
         let (address, trips, full) = (Address::parse(url)?, AtomicU64::new(0), AtomicBool::new(false));
-        let server = Arc::new(Server { address, timeout, roots, trips, openings: AtomicU64::new(0), full });
+        let (runtime, openings) = (Handle::try_current().ok(), AtomicU64::new(0));
+        let server = Arc::new(Server { address, timeout, runtime, roots, trips, openings, full });
         let link = Link::new(Arc::clone(&server), Duration::ZERO);
         Ok(Arc::new(Self { server, keys: Keys::new(prefix), link, receivers: Mutex::default() }))
     }
