@@ -184,9 +184,9 @@ mod tests {
         let moved = on_a_worker(async move {
             let mut alarm = Alarm::after(wait);
             assert!(futures_util::poll!(&mut alarm).is_pending());
-            alarm
+            Some(alarm)
         });
-        moved.await;
+        moved.unwrap().await;
         assert!(begun.elapsed() >= wait);
         assert_eq!(spare(), [0, 0, 0]);
     }
