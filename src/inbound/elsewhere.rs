@@ -207,7 +207,7 @@ impl Visit<'_> {
         })
     }
 
-    /// Serves a request here, or has the node serve it where its session lives.
+    /// Has the node serve a request where its session lives, or serves it here once more, if that is the problem.
     pub(super) async fn serve_anywhere(&self, problem: Problem) -> Result<Response<Body>, Problem> {
         let Some(cluster) = &self.inbound.cluster else { return Err(problem) };
         let mut served = Err(problem);

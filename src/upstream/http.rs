@@ -206,8 +206,13 @@ impl Http {
         };
         let answer = match Incoming::parse(body, MOST_IN_A_BATCH) {
             Ok(Incoming::One(message)) => alone(message),
-            Ok(Incoming::Batch(items)) if items.len() == 1 => items.into_iter().flatten().find_map(alone),
-            Ok(Incoming::Batch(items)) => items.into_iter().flatten().find_map(|message| answer_to(message, id)),
+            Ok(Incoming::Batch(items)) => {
+                let mut messages: Vec<Message> = items.into_iter().flatten().collect();
+                match messages.len() {
+                    1 => messages.pop().and_then(alone),
+                    _ => messages.into_iter().find_map(|message| answer_to(message, id)),
+                }
+            }
             Err(_) => None,
         };
         match answer {
