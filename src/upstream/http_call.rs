@@ -42,7 +42,7 @@ enum Phase {
 
 impl Exchange {
     pub(super) fn new(http: Arc<Http>, request: Request, extra: Headers<'_>, token: Option<Raw>) -> Self {
-        let guard = Cancel { http: Arc::clone(&http), id: Some(request.id.clone()) };
+        let guard = Cancel { http: Arc::clone(&http), id: None };
         let phase = Phase::Start;
         let queue = VecDeque::new();
         let (mirrors, caller) = (extra.mirrors.to_vec(), Arc::clone(extra.caller));
@@ -79,6 +79,8 @@ impl Exchange {
                     }
                 }
                 Phase::Start => {
+                    // What nobody waited for was never sent, and is not to be cancelled.
+                    self.guard.id = Some(self.request.id.clone());
                     match self.http.begin(&self.request, Headers { mirrors: &self.mirrors, caller: &self.caller }).await
                     {
                         Ok(Begun::Events(events)) => {

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::jobs::JOB;
-use super::puppet::{CLOCK, LEVELS, META, Puppet, STATIC, Session, Sink, notice};
+use super::puppet::{CLOCK, LEVELS, Listener, META, Puppet, STATIC, Session, Sink, notice};
 
 /// One request at work.
 pub struct Cx<'p> {
@@ -258,10 +258,10 @@ impl Cx<'_> {
             self.puppet.complain("nothing to listen to");
         }
         let id = json!({ format!("{META}subscriptionId"): self.id });
-        let _ = self
-            .sink
-            .send(notice("notifications/subscriptions/acknowledged", &json!({ "_meta": id, "notifications": wishes })));
-        self.puppet.listen(self.session, self.id.clone(), wishes, self.sink.clone());
+        let acknowledged = json!({ "_meta": id, "notifications": wishes });
+        let acknowledgement = notice("notifications/subscriptions/acknowledged", &acknowledged);
+        let listener = Listener { id: self.id.clone(), wishes, sink: self.sink.clone() };
+        self.puppet.listen(self.session, acknowledgement, listener);
         std::future::pending().await
     }
 

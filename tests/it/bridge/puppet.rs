@@ -82,6 +82,8 @@ struct Live {
     level: Option<usize>,
     subscriptions: BTreeSet<String>,
     ids: HashSet<String>,
+    /// What was cancelled before it came: over HTTP, one message can overtake another.
+    early: HashSet<String>,
     running: HashMap<String, CancellationToken>,
     questions: HashMap<String, (String, oneshot::Sender<Result<Value, Value>>)>,
     asked: u32,
@@ -89,10 +91,10 @@ struct Live {
 }
 
 /// A call that stays open to hear of changes.
-struct Listener {
-    id: Value,
-    wishes: Value,
-    sink: Sink,
+pub struct Listener {
+    pub id: Value,
+    pub wishes: Value,
+    pub sink: Sink,
 }
 
 pub const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
@@ -351,6 +353,9 @@ impl Puppet {
             if taken {
                 self.complain(format!("an id was used before: {raw}"));
             }
+            if live.early.remove(&id.to_string()) {
+                cancel.cancel();
+            }
             live.running.insert(id.to_string(), cancel.clone());
         }
         let (puppet, session, sink, raw) = (Arc::clone(self), Arc::clone(session), sink.clone(), raw.to_owned());
@@ -471,7 +476,7 @@ impl Puppet {
                 }
             }
             "notifications/cancelled" if handshake || self.form.transport == Transport::Stdio => {
-                let live = session.live();
+                let mut live = session.live();
                 let id = params["requestId"].to_string();
                 if handshake && self.jobs.has(session, &params["requestId"]) {
                     self.complain(format!("a task is not cancelled this way: {raw}"));
@@ -479,6 +484,7 @@ impl Puppet {
                 match live.running.get(&id) {
                     Some(cancel) => cancel.cancel(),
                     None if live.ids.contains(&id) => {}
+                    None if self.form.transport != Transport::Stdio => drop(live.early.insert(id)),
                     None => self.complain(format!("what is cancelled never began: {raw}")),
                 }
             }
@@ -544,8 +550,11 @@ impl Puppet {
         }
     }
 
-    pub fn listen(&self, session: &Session, id: Value, wishes: Value, sink: Sink) {
-        session.live().listeners.push(Listener { id, wishes, sink });
+    /// Who has been told that it is heard is among the listeners: nothing comes between.
+    pub fn listen(&self, session: &Session, acknowledgement: String, listener: Listener) {
+        let mut live = session.live();
+        let _ = listener.sink.send(acknowledgement);
+        live.listeners.push(listener);
     }
 
     pub fn note_begun(&self, tool: &str) {
