@@ -2,12 +2,13 @@
 
 use std::sync::LazyLock;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderName;
 use memchr::memmem::Finder;
 
 use super::headers::{self, Mirror};
 use super::lower::Server;
 use super::{Era, Revision, meta};
+use crate::protocol::http1::Outgoing;
 use crate::protocol::{ErrorObject, Level, Method, Outcome, Raw, Request, code};
 
 /// Who speaks to the upstream: the client, as the upstream is to see it.
@@ -186,43 +187,31 @@ fn hop(meta: &Raw, revision: Revision, speaker: &Speaker, extras: &Extras) -> Ra
     edit.finish()
 }
 
-/// Room for the headers that a request usually has, those of HTTP among them.
-const HEADERS: usize = 12;
-
-/// The header that names a revision.
-pub fn version(revision: Revision) -> HeaderMap {
-    let mut headers = HeaderMap::with_capacity(HEADERS);
-    headers.insert(&headers::PROTOCOL_VERSION, HeaderValue::from_static(revision.facts().name));
-    headers
+/// Writes the header that names a revision.
+pub fn version(head: &mut Outgoing, revision: Revision) {
+    head.put_static(&headers::PROTOCOL_VERSION, revision.facts().name);
 }
 
-/// The headers that mirror a request to an upstream over HTTP.
-pub fn mirrored(request: &Request, revision: Revision, mirrors: &[Mirror]) -> HeaderMap {
-    let mut headers = version(revision);
+/// Writes the headers that mirror a request to an upstream over HTTP. A value that no header can have is left out: it
+/// would not be understood, either.
+pub fn mirrored(head: &mut Outgoing, request: &Request, revision: Revision, mirrors: &[Mirror]) {
+    version(head, revision);
     if revision.era() == Era::Handshake {
-        return headers;
+        return;
     }
-    let mut insert = |name: &HeaderName, value: Result<HeaderValue, _>| {
-        // A name that no header can have would not be understood, either.
-        if let Ok(value) = value {
-            headers.insert(name, value);
-        }
-    };
-    let method = request.method.known().map(HeaderValue::from_static);
-    insert(&headers::METHOD, method.map_or_else(|| HeaderValue::from_str(request.method.as_str()), Ok));
+    head.put_text(&headers::METHOD, request.method.as_str());
     let member = |key: &str| request.params.as_ref().and_then(|params| params.get(key));
     if let Some(name) = request.method.name_member().and_then(member).as_ref().and_then(Raw::text) {
-        insert(&headers::NAME, HeaderValue::from_str(&headers::encode(&name)));
+        head.put_text(&headers::NAME, &headers::encode(&name));
     }
     if request.method == Method::ToolsCall && !mirrors.is_empty() {
         let arguments = member("arguments").unwrap_or_else(Raw::empty);
         for (name, value) in headers::make(mirrors, &arguments) {
             if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
-                insert(&name, HeaderValue::from_str(&value));
+                head.put_text(&name, &value);
             }
         }
     }
-    headers
 }
 
 /// The parameters of `initialize`.

@@ -3,6 +3,7 @@
 //! Pure: no I/O, no clock, nothing that depends on a revision. Payloads are never modelled; they
 //! stay the bytes that arrived, and [`json::Edit`] changes single members of them.
 
+pub mod http1;
 pub mod json;
 pub mod jsonrpc;
 pub mod level;

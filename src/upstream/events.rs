@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use http_body_util::BodyExt;
 
-use super::pool::Reading;
+use super::line::Reading;
 use crate::error::{Error, Kind, Result};
 use crate::protocol::sse::{Decoder, Event};
 use crate::protocol::{Incoming, Invalid, Message};
@@ -33,12 +32,11 @@ impl EventReader {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(Some(event));
             }
-            let frame = match self.body.frame().await {
+            let bytes = match self.body.next().await {
                 None => return Ok(None),
-                Some(Ok(frame)) => frame,
+                Some(Ok(bytes)) => bytes,
                 Some(Err(error)) => return Err(Error::new(Kind::Broken, format!("the event stream broke: {error}"))),
             };
-            let Ok(bytes) = frame.into_data() else { continue };
             let events = self.decoder.push(&bytes).map_err(|_| {
                 Error::new(Kind::Protocol, format!("the server sent an event of more than {} bytes", self.limit))
             })?;

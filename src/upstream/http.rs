@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, Response as HttpResponse, StatusCode};
+use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
+use http::{HeaderName, HeaderValue, Method as Verb, StatusCode};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -24,20 +24,23 @@ use super::connection::Headers;
 use super::events::{EventReader, MOST_IN_A_BATCH, messages, parsed};
 use super::http_call::Exchange;
 use super::http_questions::Questions;
+use super::line::Answered;
 use super::notebook::Notebook;
-use super::pool::Reading;
 use super::target::{Address, Settings};
 use super::web::{Web, is_media, shown};
 use crate::dialect::Revision;
 use crate::dialect::outgoing::{self, Speaker};
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{Answer, Question, Replies, Reply};
+use crate::protocol::http1::Outgoing;
 use crate::protocol::{
     ErrorObject, Id, Incoming, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code,
 };
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// The headers that are ours to write, beside those of the protocol.
+const OURS: [HeaderName; 6] = [ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING];
 /// How long to wait before a stream is resumed when the server does not say.
 pub(super) const RETRY: Duration = Duration::from_millis(1000);
 /// The least that we wait, or a server could keep us busy.
@@ -159,9 +162,12 @@ impl Http {
     pub(super) async fn probe(&self, revision: Revision) -> Result<Probed> {
         let params = outgoing::params(None, revision, &self.speaker, &outgoing::Extras::default());
         let request = Request::new(Id::Text("discover".into()), Method::Discover, params);
-        let headers = || posted(outgoing::mirrored(&request, revision, &[]));
+        let headers = |head: &mut Outgoing| {
+            posted(head);
+            outgoing::mirrored(head, &request, revision, &[]);
+        };
         let response = self.web.send(Verb::POST, headers, request.encode(), Some(self.settings.probe)).await?;
-        let status = response.status();
+        let status = response.head.status();
         match self.read_answer(response, &request.id, self.settings.probe).await {
             Ok(outcome) => Ok(Probed::Outcome(outcome)),
             Err(_) if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED => match status {
@@ -176,10 +182,10 @@ impl Http {
     }
 
     /// Reads the one answer to a request, from JSON or from a stream.
-    async fn read_answer(&self, response: HttpResponse<Reading>, id: &Id, patience: Duration) -> Result<Outcome> {
-        let status = response.status();
-        if is_media(response.headers(), "text/event-stream") && status.is_success() {
-            let mut events = EventReader::new(response.into_body(), self.web.limit());
+    async fn read_answer(&self, response: Answered, id: &Id, patience: Duration) -> Result<Outcome> {
+        let status = response.head.status();
+        if is_media(&response.head, "text/event-stream") && status.is_success() {
+            let mut events = EventReader::new(response.body, self.web.limit());
             let read = async {
                 while let Some(event) = events.next().await? {
                     if let Some(outcome) = parsed(event).into_iter().find_map(|message| answer_to(message, id)) {
@@ -193,7 +199,7 @@ impl Http {
                 Err(_) => Err(Error::new(Kind::Timeout, format!("no answer came within {patience:?}"))),
             };
         }
-        let body = self.web.read(response.into_body(), patience).await?;
+        let body = self.web.read(response.body, patience).await?;
         self.answer_in(&body, status, id)
     }
 
@@ -229,13 +235,12 @@ impl Http {
         self.lock().closed
     }
 
-    /// The headers that every request in the session has.
-    fn base_headers(&self) -> HeaderMap {
-        let mut headers = posted(outgoing::version(self.revision()));
-        if let Some(session) = self.lock().session.clone() {
-            headers.insert(SESSION_ID, session);
+    /// Writes the headers that say which session this is, and in which revision.
+    fn put_session(&self, head: &mut Outgoing, session: Option<&HeaderValue>) {
+        outgoing::version(head, self.revision());
+        if let Some(session) = session {
+            head.put(&SESSION_ID, session);
         }
-        headers
     }
 
     /// Begins a request. `params` are as the server is to get them, but for the progress token.
@@ -255,16 +260,19 @@ impl Http {
         Exchange::new(Arc::clone(self), request, extra, token).replies()
     }
 
-    /// The headers of a request in the session, if there is one.
-    fn headers(&self, request: &Request, extra: Headers<'_>, session: Option<&HeaderValue>) -> HeaderMap {
-        let mut headers = posted(outgoing::mirrored(request, self.revision(), extra.mirrors));
-        for (name, value) in extra.caller.headers.iter().filter(|(_, value)| value.to_str().is_ok()) {
-            headers.insert(name, value.clone());
-        }
+    /// Writes the headers of a request in the session, if there is one. What is ours to say no caller says.
+    fn put_headers(&self, head: &mut Outgoing, request: &Request, extra: Headers<'_>, session: Option<&HeaderValue>) {
+        posted(head);
+        outgoing::mirrored(head, request, self.revision(), extra.mirrors);
         if let Some(session) = session {
-            headers.insert(SESSION_ID, session.clone());
+            head.put(&SESSION_ID, session);
         }
-        headers
+        let theirs = |name: &HeaderName| !OURS.contains(name) && !name.as_str().starts_with("mcp-");
+        for (name, value) in extra.caller.headers.iter().filter(|(name, _)| theirs(name)) {
+            if value.to_str().is_ok() {
+                head.put(name, value);
+            }
+        }
     }
 
     /// Sends a request. How long that may take is for whoever waits for it; nobody does for those that listen.
@@ -278,22 +286,22 @@ impl Http {
                 (state.generation, state.session.clone())
             };
             let had_session = session.is_some();
-            let headers = || self.headers(request, extra, session.as_ref());
+            let headers = |head: &mut Outgoing| self.put_headers(head, request, extra, session.as_ref());
             let response = self.web.send(Verb::POST, headers, body.clone(), patience).await?;
-            let status = response.status();
+            let status = response.head.status();
             if status.is_success() {
-                self.note_session(response.headers(), generation);
-                if is_media(response.headers(), "text/event-stream") {
-                    let events = EventReader::new(response.into_body(), self.web.limit());
+                self.note_session(&response.head, generation);
+                if is_media(&response.head, "text/event-stream") {
+                    let events = EventReader::new(response.body, self.web.limit());
                     return Ok(Begun::Events(Box::new(events)));
                 }
-                let body = self.web.read(response.into_body(), self.settings.call).await?;
+                let body = self.web.read(response.body, self.settings.call).await?;
                 return match body.trim_ascii_start().first() {
                     Some(b'[') => Ok(Begun::Batch(messages(&body).unwrap_or_default())),
                     _ => self.answer_in(&body, status, &request.id).map(Begun::Answer),
                 };
             }
-            let body = self.web.read(response.into_body(), self.settings.call).await.unwrap_or_default();
+            let body = self.web.read(response.body, self.settings.call).await.unwrap_or_default();
             let message = Message::parse(&body);
             let answered =
                 matches!(&message, Ok(Message::Response(response)) if response.id.as_ref() == Some(&request.id));
@@ -327,14 +335,21 @@ impl Http {
     async fn post(self: &Arc<Self>, message: Bytes) -> Result<()> {
         let _posting = self.posts.token();
         self.check_open()?;
-        let generation = self.lock().generation;
-        let response = self.web.send(Verb::POST, || self.base_headers(), message, Some(self.settings.call)).await?;
-        let status = response.status();
+        let (generation, session) = {
+            let state = self.lock();
+            (state.generation, state.session.clone())
+        };
+        let headers = |head: &mut Outgoing| {
+            posted(head);
+            self.put_session(head, session.as_ref());
+        };
+        let response = self.web.send(Verb::POST, headers, message, Some(self.settings.call)).await?;
+        let status = response.head.status();
         if status.is_success() {
-            self.note_session(response.headers(), generation);
+            self.note_session(&response.head, generation);
             return Ok(());
         }
-        let body = self.web.read(response.into_body(), self.settings.call).await.unwrap_or_default();
+        let body = self.web.read(response.body, self.settings.call).await.unwrap_or_default();
         Err(self.web.refused(status, &body))
     }
 
@@ -425,24 +440,23 @@ impl Http {
 
     /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
     pub(super) async fn open_stream(&self, after: Option<&str>, patience: Duration) -> Result<Option<EventReader>> {
-        let headers = || {
-            let mut headers = self.base_headers();
-            headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-            headers.remove(CONTENT_TYPE);
-            if let Some(id) = after.and_then(|id| HeaderValue::from_str(id).ok()) {
-                headers.insert(LAST_EVENT_ID, id);
+        let session = self.lock().session.clone();
+        let headers = |head: &mut Outgoing| {
+            head.put_static(&ACCEPT, "text/event-stream");
+            self.put_session(head, session.as_ref());
+            if let Some(id) = after {
+                head.put_text(&LAST_EVENT_ID, id);
             }
-            headers
         };
         let response = self.web.send(Verb::GET, headers, Bytes::new(), Some(patience)).await?;
-        let status = response.status();
-        if status.is_success() && is_media(response.headers(), "text/event-stream") {
-            return Ok(Some(EventReader::new(response.into_body(), self.web.limit())));
+        let status = response.head.status();
+        if status.is_success() && is_media(&response.head, "text/event-stream") {
+            return Ok(Some(EventReader::new(response.body, self.web.limit())));
         }
         if status == StatusCode::METHOD_NOT_ALLOWED || status.is_success() {
             return Ok(None);
         }
-        let body = self.web.read(response.into_body(), self.settings.call).await.unwrap_or_default();
+        let body = self.web.read(response.body, self.settings.call).await.unwrap_or_default();
         Err(self.web.refused(status, &body))
     }
 }
@@ -460,11 +474,10 @@ fn changes(notice: &Notice) -> bool {
     matches!(notice, Notice::ToolsChanged | Notice::PromptsChanged | Notice::ResourcesChanged | Notice::ResourceUpdated)
 }
 
-/// The headers of a message that is posted, beside others.
-fn posted(mut headers: HeaderMap) -> HeaderMap {
-    headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers
+/// Writes what every message that is posted says of itself, and of what may come back.
+fn posted(head: &mut Outgoing) {
+    head.put_static(&ACCEPT, "application/json, text/event-stream");
+    head.put_static(&CONTENT_TYPE, "application/json");
 }
 
 pub(super) fn pause(milliseconds: u64) -> Duration {

@@ -17,6 +17,7 @@ mod http;
 mod http_call;
 mod http_questions;
 mod lending;
+mod line;
 pub mod lists;
 mod managed;
 mod met;

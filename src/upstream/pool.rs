@@ -1,22 +1,13 @@
 //! Connections to one origin over HTTP/1.1. One that has brought a whole answer is kept for the next
 //! request, for a while.
-//!
-//! Nobody drives a connection but whoever waits for what comes on it, so that a call needs no other task
-//! to be woken and to wake it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::error::Error as StdError;
-use std::pin::Pin;
+use std::io;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, Response, Uri};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
+use http::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::runtime::Handle;
@@ -24,9 +15,10 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tower_service::Service;
 
+use super::line::{Answered, Line, Lost, Reading, Written};
+
 type Connector = HttpsConnector<HttpConnector>;
 type BoxError = Box<dyn StdError + Send + Sync>;
-type Outgoing = Request<Full<Bytes>>;
 /// By origin, and by how much time connecting is given.
 type Pools = HashMap<(Uri, Duration), Weak<Pool>>;
 
@@ -53,21 +45,10 @@ struct Place(Mutex<Idle>);
 #[derive(Default)]
 struct Idle {
     /// The unused ones, the latest at the end, and since when they are.
-    all: VecDeque<(Line, Instant)>,
+    all: VecDeque<(Box<Line>, Instant)>,
     /// Who lets those go that were unused for too long.
     sweeper: Option<AbortHandle>,
 }
-
-/// One connection.
-struct Line {
-    sender: SendRequest<Full<Bytes>>,
-    /// Where it was opened, and is woken.
-    place: usize,
-    /// What reads and writes, as long as it is open.
-    driver: Option<Driver>,
-}
-
-type Driver = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
 /// Why no answer came.
 #[derive(Debug)]
@@ -75,14 +56,7 @@ pub(super) enum Failed {
     /// There is no connection.
     Unreachable(BoxError),
     /// The connection broke.
-    Broken(hyper::Error),
-}
-
-/// The body of a response. Read to its end, or dropped when the rest has come, it gives its connection back.
-#[derive(Debug)]
-pub(super) struct Reading {
-    body: Incoming,
-    line: Option<(Line, Arc<Pool>)>,
+    Broken(io::Error),
 }
 
 // === impl Pool ===
@@ -108,58 +82,39 @@ impl Pool {
         self.idle[here()].lock()
     }
 
-    /// Sends a request, whose address is a path and whose headers name the host. What a connection that
-    /// was closed meanwhile has not taken is sent on another.
-    pub(super) async fn send(self: &Arc<Self>, mut request: Outgoing) -> Result<Response<Reading>, Failed> {
+    /// Sends a request. What a connection that was closed meanwhile has not taken is sent on another.
+    pub(super) async fn send(self: &Arc<Self>, request: &Written) -> Result<Answered, Failed> {
         loop {
             let (mut line, used) = match self.unused() {
                 Some(line) => (line, true),
                 None => (Box::pin(self.connect()).await.map_err(Failed::Unreachable)?, false),
             };
-            let mut answer = std::pin::pin!(line.sender.try_send_request(request));
-            let answered = std::future::poll_fn(|context| {
-                line.drive(context);
-                answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-            });
-            match answered.await {
-                Ok(response) => return Ok(response.map(|body| self.reading(body, line))),
-                Err(mut error) => match error.take_message().filter(|_| used) {
-                    Some(unsent) => request = unsent,
-                    None => return Err(Failed::Broken(error.into_error())),
-                },
+            match line.ask(request).await {
+                Ok((head, framing)) => return Ok(Answered { head, body: Reading::new(framing, line, self) }),
+                Err(Lost { unsent: true, .. }) if used => {}
+                Err(Lost { why, .. }) => return Err(Failed::Broken(why)),
             }
         }
     }
 
     /// A connection that nobody uses and that is still open, as far as can be seen.
-    fn unused(&self) -> Option<Line> {
-        let mut nobody = Context::from_waker(Waker::noop());
+    fn unused(&self) -> Option<Box<Line>> {
         loop {
             let (mut line, _) = self.here().all.pop_back()?;
-            line.drive(&mut nobody);
-            if line.driver.is_some() && matches!(line.sender.poll_ready(&mut nobody), Poll::Ready(Ok(()))) {
+            if line.is_open() {
                 return Some(line);
             }
         }
     }
 
-    async fn connect(&self) -> Result<Line, BoxError> {
+    async fn connect(&self) -> Result<Box<Line>, BoxError> {
         let mut connector = self.connector.clone();
         std::future::poll_fn(|context| connector.poll_ready(context)).await?;
         let stream = connector.call(self.origin.clone()).await?;
-        let (sender, driver) = http1::handshake(stream).await?;
-        Ok(Line { sender, place: here(), driver: Some(Box::pin(driver)) })
+        Ok(Box::new(Line::new(stream, here())))
     }
 
-    fn reading(self: &Arc<Self>, body: Incoming, line: Line) -> Reading {
-        let mut reading = Reading { body, line: Some((line, Arc::clone(self))) };
-        if reading.body.is_end_stream() {
-            reading.give_back();
-        }
-        reading
-    }
-
-    fn put(self: &Arc<Self>, line: Line) {
+    pub(super) fn put(self: &Arc<Self>, line: Box<Line>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let place = line.place;
         let mut idle = self.idle[place].lock();
@@ -214,27 +169,6 @@ async fn sweep(pool: Weak<Pool>, place: usize) {
     }
 }
 
-// === impl Line ===
-
-impl Line {
-    /// Reads and writes what can be. What comes of it has to be looked at afterwards: nobody else is told.
-    fn drive(&mut self, context: &mut Context<'_>) {
-        let Some(driver) = &mut self.driver else { return };
-        if let Poll::Ready(ended) = driver.as_mut().poll(context) {
-            if let Err(error) = ended {
-                tracing::debug!(%error, "a connection to a server broke");
-            }
-            self.driver = None;
-        }
-    }
-}
-
-impl std::fmt::Debug for Line {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("open", &self.driver.is_some()).finish()
-    }
-}
-
 /// An address without its path.
 fn origin(url: &Uri) -> Uri {
     let mut parts = url.clone().into_parts();
@@ -269,62 +203,11 @@ fn trusting_nobody() -> rustls::ClientConfig {
     config.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
 }
 
-// === impl Reading ===
-
-impl Reading {
-    fn give_back(&mut self) {
-        if let Some((line, pool)) = self.line.take().filter(|(line, _)| line.driver.is_some()) {
-            pool.put(line);
-        }
-    }
-}
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        let mut nobody = Context::from_waker(Waker::noop());
-        while self.line.is_some() {
-            match Pin::new(&mut *self).poll_frame(&mut nobody) {
-                Poll::Ready(Some(Ok(_))) => {} // it was here, and nobody wants it
-                _ => return,
-            }
-        }
-    }
-}
-
-impl Body for Reading {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if let Some((line, _)) = &mut self.line {
-            line.drive(context);
-        }
-        let frame = Pin::new(&mut self.body).poll_frame(&mut Context::from_waker(Waker::noop()));
-        match &frame {
-            Poll::Ready(Some(Err(_))) => self.line = None,
-            Poll::Ready(None) => self.give_back(),
-            Poll::Ready(Some(Ok(_))) if self.body.is_end_stream() => self.give_back(),
-            _ => {}
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_body_util::BodyExt;
+    use bytes::Bytes;
+    use http::Method as Verb;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
     use tokio::net::TcpListener;
@@ -394,13 +277,13 @@ mod tests {
         }
     }
 
-    async fn ask(pool: &Arc<Pool>, path: &str) -> Response<Reading> {
-        let request = Request::builder().uri(path).header("host", "h").body(Full::default()).unwrap();
-        pool.send(request).await.unwrap()
+    async fn ask(pool: &Arc<Pool>, path: &str) -> Answered {
+        let head = format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n").into_bytes();
+        pool.send(&Written { verb: Verb::GET, head, body: Bytes::new() }).await.unwrap()
     }
 
-    async fn read(response: Response<Reading>) -> Bytes {
-        response.into_body().collect().await.unwrap().to_bytes()
+    async fn read(answered: Answered) -> Bytes {
+        answered.body.whole(100).await.unwrap()
     }
 
     #[tokio::test]
@@ -426,9 +309,7 @@ mod tests {
         // It takes a moment until that is seen here.
         let is_seen = |pool: &Pool| {
             let mut idle = pool.here();
-            let Some((line, _)) = idle.all.front_mut() else { return true };
-            line.drive(&mut Context::from_waker(Waker::noop()));
-            line.driver.is_none()
+            idle.all.front_mut().is_none_or(|(line, _)| !line.is_open())
         };
         while !is_seen(&pool) {
             tokio::task::yield_now().await;
@@ -440,9 +321,8 @@ mod tests {
     #[tokio::test]
     async fn one_that_still_brings_something_is_closed() {
         let (server, pool) = Server::start().await;
-        let mut endless = ask(&pool, "/endless").await.into_body();
-        let first = endless.frame().await.unwrap().unwrap().into_data().unwrap();
-        assert_eq!(first, "ab");
+        let mut endless = ask(&pool, "/endless").await.body;
+        assert_eq!(endless.next().await.unwrap().unwrap(), "ab");
         drop(endless);
         server.until_closed(1).await;
         assert!(pool.here().all.is_empty());

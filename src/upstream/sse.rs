@@ -16,6 +16,7 @@ use super::events::{EventReader, parsed};
 use super::target::{Address, Settings};
 use super::web::{Web, is_media, resolve, same_origin, shown};
 use crate::error::{Error, Kind, Result};
+use crate::protocol::http1::Outgoing;
 use crate::protocol::{Message, Response};
 
 /// How long a message waits for the one before it to be taken.
@@ -36,17 +37,17 @@ impl Sse {
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Self> {
         let web = Arc::new(Web::new(address.url.clone(), address.headers.clone(), settings));
-        let headers = || HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("text/event-stream"))]);
+        let headers = |head: &mut Outgoing| head.put_static(&ACCEPT, "text/event-stream");
         let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.probe)).await?;
-        if !response.status().is_success() {
-            let status = response.status();
-            let body = web.read(response.into_body(), settings.probe).await.unwrap_or_default();
+        let status = response.head.status();
+        if !status.is_success() {
+            let body = web.read(response.body, settings.probe).await.unwrap_or_default();
             return Err(web.refused(status, &body));
         }
-        if !is_media(response.headers(), "text/event-stream") {
+        if !is_media(&response.head, "text/event-stream") {
             return Err(Error::new(Kind::Protocol, format!("{} is no event stream", shown(&web.url()))));
         }
-        let mut events = EventReader::new(response.into_body(), web.limit());
+        let mut events = EventReader::new(response.body, web.limit());
         let first = tokio::time::timeout(settings.probe, events.next()).await;
         let endpoint = match first {
             Ok(Ok(Some(event))) if event.name.as_deref() == Some("endpoint") => endpoint(&web.url(), &event.data)?,
@@ -144,13 +145,12 @@ async fn write(
 async fn post(duplex: &Duplex, web: &Web, endpoint: &Uri, message: Bytes, patience: Duration) {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let sent = web.send_to(endpoint, Verb::POST, &headers, message.clone(), patience).await;
+    let sent = web.send_to(endpoint, &Verb::POST, &headers, &message, patience).await;
     let error = match sent {
-        Ok(response) if response.status().is_success() => return,
+        Ok(response) if response.head.status().is_success() => return,
         Ok(response) => {
-            let status = response.status();
-            let body = web.read(response.into_body(), patience).await.unwrap_or_default();
-            web.refused(status, &body)
+            let body = web.read(response.body, patience).await.unwrap_or_default();
+            web.refused(response.head.status(), &body)
         }
         Err(error) => error,
     };

@@ -5,44 +5,50 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, LOCATION};
-use http::{HeaderMap, HeaderValue, Method as Verb, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri};
 
-use super::pool::{Failed, Pool, Reading};
+use super::line::{Answered, Reading, Unread, Written};
+use super::pool::{Failed, Pool};
 use super::target::{Address, Settings};
 use crate::error::{Error, Kind, Result};
+use crate::protocol::http1::{Head, Outgoing};
 
 /// How many redirects are followed.
 const REDIRECTS: usize = 3;
 /// How much of a body that explains a failure is shown.
 const SNIPPET: usize = 300;
+/// A body that is no longer than this goes out with its head in one piece.
+const SHORT: usize = 8 << 10;
+/// The headers that say how a message is framed, which nobody else has a say in.
+const FRAMING: [HeaderName; 3] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING];
+
 /// Speaks HTTP to one address.
 #[derive(Debug)]
 pub(super) struct Web {
     pool: Arc<Pool>,
     /// Where to send; a redirect within the origin moves it.
-    place: Mutex<Place>,
+    place: Mutex<Arc<Place>>,
     headers: HeaderMap,
     connect: Duration,
     limit: usize,
 }
 
 /// An address, and how a request names it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Place {
     url: Uri,
-    path: Uri,
+    target: Box<str>,
     host: Option<HeaderValue>,
 }
 
 impl Web {
     pub(super) fn new(url: Uri, headers: HeaderMap, settings: &Settings) -> Self {
-        let (pool, place) = (Pool::of(&url, settings.connect), Mutex::new(Place::new(url)));
+        let (pool, place) = (Pool::of(&url, settings.connect), Mutex::new(Arc::new(Place::new(url))));
         Self { pool, place, headers, connect: settings.connect, limit: settings.message_bytes }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, Arc<Place>> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -56,21 +62,21 @@ impl Web {
         self.limit
     }
 
-    /// Sends to the address itself. The headers are made anew should the server have moved.
+    /// Sends to the address itself. The headers are written anew should the server have moved.
     pub(super) async fn send(
         &self,
         verb: Verb,
-        headers: impl Fn() -> HeaderMap,
+        headers: impl Fn(&mut Outgoing),
         body: Bytes,
         patience: Option<Duration>,
-    ) -> Result<Response<Reading>> {
-        let mut place = self.place().clone();
+    ) -> Result<Answered> {
+        let mut place = Arc::clone(&self.place());
         for _ in 0..=REDIRECTS {
-            let response = self.send_there(&place, verb.clone(), headers(), body.clone(), patience).await?;
-            let Some(next) = redirected(&place.url, &response)? else { return Ok(response) };
+            let response = self.send_there(&place, &verb, &headers, &body, patience).await?;
+            let Some(next) = redirected(&place.url, &response.head)? else { return Ok(response) };
             tracing::debug!(from = %shown(&place.url), to = %shown(&next), "the server moved within its origin");
-            place = Place::new(next);
-            *self.place() = place.clone();
+            place = Arc::new(Place::new(next));
+            *self.place() = Arc::clone(&place);
         }
         Err(Error::new(Kind::Protocol, format!("{} redirects again and again", shown(&place.url))))
     }
@@ -79,34 +85,29 @@ impl Web {
     pub(super) async fn send_to(
         &self,
         url: &Uri,
-        verb: Verb,
+        verb: &Verb,
         headers: &HeaderMap,
-        body: Bytes,
+        body: &Bytes,
         patience: Duration,
-    ) -> Result<Response<Reading>> {
-        self.send_there(&Place::new(url.clone()), verb, headers.clone(), body, Some(patience)).await
+    ) -> Result<Answered> {
+        let own = |head: &mut Outgoing| put_all(head, headers);
+        let mut place = Place::new(url.clone());
+        if headers.contains_key(HOST) {
+            place.host = None;
+        }
+        self.send_there(&place, verb, &own, body, Some(patience)).await
     }
 
     async fn send_there(
         &self,
         place: &Place,
-        verb: Verb,
-        headers: HeaderMap,
-        body: Bytes,
+        verb: &Verb,
+        headers: &impl Fn(&mut Outgoing),
+        body: &Bytes,
         patience: Option<Duration>,
-    ) -> Result<Response<Reading>> {
-        let mut request = Request::new(Full::new(body));
-        *request.method_mut() = verb;
-        *request.uri_mut() = place.path.clone();
-        let all = request.headers_mut();
-        *all = headers;
-        for (name, value) in &self.headers {
-            all.append(name, value.clone());
-        }
-        if let Some(host) = &place.host {
-            all.entry(HOST).or_insert_with(|| host.clone());
-        }
-        let sent = std::pin::pin!(self.pool.send(request));
+    ) -> Result<Answered> {
+        let request = self.written(place, verb, headers, body);
+        let sent = std::pin::pin!(self.pool.send(&request));
         let response = match patience {
             None => sent.await,
             Some(patience) => tokio::time::timeout(self.connect + patience, sent).await.map_err(|_| {
@@ -116,15 +117,33 @@ impl Web {
         response.map_err(|failed| place.failed(&failed))
     }
 
+    /// A request as it goes out.
+    fn written(&self, place: &Place, verb: &Verb, headers: impl FnOnce(&mut Outgoing), body: &Bytes) -> Written {
+        let short = body.len() <= SHORT;
+        let mut head = Outgoing::new(verb, &place.target, if short { body.len() } else { 0 });
+        if let Some(host) = place.host.as_ref().filter(|_| !self.headers.contains_key(HOST)) {
+            head.put(&HOST, host);
+        }
+        headers(&mut head);
+        put_all(&mut head, &self.headers);
+        let has_body = !body.is_empty() || matches!(*verb, Verb::POST | Verb::PUT | Verb::PATCH);
+        let mut head = head.finish(has_body.then_some(body.len()));
+        let mut rest = Bytes::new();
+        match short {
+            true => head.extend_from_slice(body),
+            false => rest = body.clone(),
+        }
+        Written { verb: verb.clone(), head, body: rest }
+    }
+
     /// Reads a whole body.
     pub(super) async fn read(&self, body: Reading, patience: Duration) -> Result<Bytes> {
-        let collected = Limited::new(body, self.limit).collect();
-        match tokio::time::timeout(patience, collected).await {
-            Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+        match tokio::time::timeout(patience, body.whole(self.limit)).await {
+            Ok(Ok(body)) => Ok(body),
+            Ok(Err(Unread::TooLong)) => {
                 Err(Error::new(Kind::Protocol, format!("the server sent a body of more than {} bytes", self.limit)))
             }
-            Ok(Err(error)) => Err(Error::new(Kind::Broken, format!("the answer broke off: {error}"))),
+            Ok(Err(Unread::Broken(error))) => Err(Error::new(Kind::Broken, format!("the answer broke off: {error}"))),
             Err(_) => Err(Error::new(Kind::Timeout, format!("the answer was not complete within {patience:?}"))),
         }
     }
@@ -151,52 +170,50 @@ impl Web {
 /// When it cannot be reached, or answers with anything but success.
 pub async fn fetch(address: &Address, settings: &Settings) -> Result<Bytes> {
     let web = Web::new(address.url.clone(), address.headers.clone(), settings);
-    let response = web.send(Verb::GET, HeaderMap::new, Bytes::new(), Some(settings.probe)).await?;
-    let status = response.status();
-    let body = web.read(response.into_body(), settings.call).await?;
+    let response = web.send(Verb::GET, |_| (), Bytes::new(), Some(settings.probe)).await?;
+    let status = response.head.status();
+    let body = web.read(response.body, settings.call).await?;
     if status.is_success() { Ok(body) } else { Err(web.refused(status, &body)) }
 }
 
 impl Place {
     fn new(url: Uri) -> Self {
-        let path = url.path_and_query().map_or_else(Uri::default, |path| Uri::from(path.clone()));
+        let target = url.path_and_query().map_or("/", |target| target.as_str()).into();
         let host = url.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-        Self { url, path, host }
+        Self { url, target, host }
     }
 
     /// Why no answer came from there.
     fn failed(&self, failed: &Failed) -> Error {
-        use std::error::Error as _;
-        let (mut why, mut source) = match failed {
-            Failed::Unreachable(error) => (error.to_string(), error.source()),
-            Failed::Broken(error) => (error.to_string(), error.source()),
-        };
-        while let Some(inner) = source {
-            why = inner.to_string();
-            source = inner.source();
-        }
         let place = shown(&self.url);
         match failed {
-            Failed::Unreachable(_) => {
+            Failed::Unreachable(error) => {
+                let mut why: &dyn std::error::Error = &**error;
+                while let Some(inner) = why.source() {
+                    why = inner;
+                }
                 Error::new(Kind::Unreachable, format!("{place} cannot be reached: {why}; is the server running?"))
             }
-            Failed::Broken(_) => Error::new(Kind::Broken, format!("the connection to {place} broke: {why}")),
+            Failed::Broken(why) => Error::new(Kind::Broken, format!("the connection to {place} broke: {why}")),
         }
     }
 }
 
 /// Where a response sends us, if that is within the origin. Elsewhere our headers, which may hold
 /// credentials, must not go.
-fn redirected(url: &Uri, response: &Response<Reading>) -> Result<Option<Uri>> {
+fn redirected(url: &Uri, head: &Head) -> Result<Option<Uri>> {
     let moved = matches!(
-        response.status(),
+        head.status(),
         StatusCode::MOVED_PERMANENTLY
             | StatusCode::FOUND
             | StatusCode::TEMPORARY_REDIRECT
             | StatusCode::PERMANENT_REDIRECT
     );
-    let Some(location) = response.headers().get(LOCATION).filter(|_| moved) else { return Ok(None) };
-    let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
+    if !moved {
+        return Ok(None);
+    }
+    let Some(location) = head.get(&LOCATION) else { return Ok(None) };
+    let location = String::from_utf8_lossy(location).into_owned();
     let next = resolve(url, &location).ok_or_else(|| {
         Error::new(Kind::Protocol, format!("{} redirects to {location:?}, which is no address", shown(url)))
     })?;
@@ -250,10 +267,17 @@ pub(super) fn shown(url: &Uri) -> String {
     format!("{scheme}://{authority}{}", url.path())
 }
 
-/// Whether a response is of a media type.
-pub(super) fn is_media(headers: &HeaderMap, media: &str) -> bool {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    value.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(media)
+/// Whether an answer is of a media type.
+pub(super) fn is_media(head: &Head, media: &str) -> bool {
+    let value = head.get(&CONTENT_TYPE).unwrap_or_default();
+    let end = memchr::memchr(b';', value).unwrap_or(value.len());
+    value[..end].trim_ascii().eq_ignore_ascii_case(media.as_bytes())
+}
+
+fn put_all(head: &mut Outgoing, headers: &HeaderMap) {
+    for (name, value) in headers.iter().filter(|(name, _)| !FRAMING.contains(name)) {
+        head.put(name, value);
+    }
 }
 
 #[cfg(test)]

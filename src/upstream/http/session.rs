@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Method as Verb, StatusCode};
+use http::header::ACCEPT;
+use http::{HeaderValue, Method as Verb, StatusCode};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -14,6 +14,7 @@ use super::{Http, RETRY, RETRY_CAP, SESSION_ID, pause, posted};
 use crate::dialect::Revision;
 use crate::dialect::outgoing::{self, Introduction};
 use crate::error::{Error, Kind, Result};
+use crate::protocol::http1::{Head, Outgoing};
 use crate::protocol::{Method, Notice, Notification, Request};
 use crate::upstream::Unsolicited;
 use crate::upstream::events::parsed;
@@ -33,10 +34,9 @@ impl Http {
     pub(in crate::upstream) async fn initialize(self: &Arc<Self>, proposed: Revision) -> Result<Introduction> {
         let request =
             Request::new(self.next_id(), Method::Initialize, Some(outgoing::initialize(proposed, &self.speaker)));
-        let response =
-            self.web.send(Verb::POST, || posted(HeaderMap::new()), request.encode(), Some(self.settings.probe)).await?;
-        let session = response.headers().get(&SESSION_ID).cloned();
-        let status = response.status();
+        let response = self.web.send(Verb::POST, posted, request.encode(), Some(self.settings.probe)).await?;
+        let session = response.head.get(&SESSION_ID).and_then(|id| HeaderValue::from_bytes(id).ok());
+        let status = response.head.status();
         let outcome = match self.read_answer(response, &request.id, self.settings.probe).await {
             // A refusal whose body only looks like an answer is still a refusal.
             Ok(Err(object)) if !status.is_success() => {
@@ -123,15 +123,16 @@ impl Http {
     }
 
     /// A later response may name the session anew.
-    pub(super) fn note_session(&self, headers: &HeaderMap, generation: u64) {
-        let Some(id) = headers.get(&SESSION_ID).filter(|_| self.in_handshake_era()) else { return };
+    pub(super) fn note_session(&self, head: &Head, generation: u64) {
+        let Some(id) = head.get(&SESSION_ID).filter(|_| self.in_handshake_era()) else { return };
+        let Ok(id) = HeaderValue::from_bytes(id) else { return };
         {
             let mut state = self.lock();
             // A late answer of a session that is over must not bring it back.
-            if state.generation != generation || state.closed || state.session.as_ref() == Some(id) {
+            if state.generation != generation || state.closed || state.session.as_ref() == Some(&id) {
                 return;
             }
-            state.session = Some(id.clone());
+            state.session = Some(id);
         }
         self.write_down();
     }
@@ -184,14 +185,12 @@ impl Http {
             tracing::debug!(url = %shown(&self.web.url()), "the session is left to another node");
             return;
         }
-        let headers = || {
-            let mut headers = posted(outgoing::version(self.revision()));
-            headers.insert(SESSION_ID, session.clone());
-            headers.remove(CONTENT_TYPE);
-            headers
+        let headers = |head: &mut Outgoing| {
+            head.put_static(&ACCEPT, "application/json, text/event-stream");
+            self.put_session(head, Some(&session));
         };
         match self.web.send(Verb::DELETE, headers, Bytes::new(), Some(self.settings.grace)).await {
-            Ok(response) => tracing::debug!(status = %response.status(), "the session was ended"),
+            Ok(response) => tracing::debug!(status = %response.head.status(), "the session was ended"),
             Err(error) => tracing::debug!(%error, "the session could not be ended"),
         }
     }

@@ -5,13 +5,14 @@ use std::path::Path;
 
 use bytes::Bytes;
 use http::header::ACCEPT;
-use http::{HeaderMap, HeaderValue, Method as Verb, StatusCode, Uri};
+use http::{HeaderMap, Method as Verb, StatusCode, Uri};
 use serde_json::Value;
 
 use super::super::target::Settings;
 use super::super::web::{self, Web};
 use super::spec;
 use crate::error::{Error, Kind, Result};
+use crate::protocol::http1::Outgoing;
 
 /// The largest document that is read.
 const LARGEST: usize = 64 << 20;
@@ -119,11 +120,10 @@ async fn fetched(url: &Uri, spec: &spec::Spec, settings: &Settings) -> Result<By
     let secrets = if own { spec.headers.clone() } else { HeaderMap::new() };
     let settings = Settings { message_bytes: LARGEST, ..settings.clone() };
     let web = Web::new(url.clone(), secrets, &settings);
-    let wanted = (ACCEPT, HeaderValue::from_static("application/json, application/yaml, */*;q=0.5"));
-    let headers = || HeaderMap::from_iter([wanted.clone()]);
+    let headers = |head: &mut Outgoing| head.put_static(&ACCEPT, "application/json, application/yaml, */*;q=0.5");
     let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.probe)).await?;
-    let status = response.status();
-    let body = web.read(response.into_body(), settings.call).await?;
+    let status = response.head.status();
+    let body = web.read(response.body, settings.call).await?;
     if status != StatusCode::OK {
         return Err(web.refused(status, &body));
     }

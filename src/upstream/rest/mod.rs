@@ -213,25 +213,23 @@ impl Shared {
         let Built { verb, mut uri, headers, body } = built;
         let follows = matches!(verb, Verb::GET | Verb::HEAD);
         for _ in 0..=REDIRECTS {
-            let sent = self.web.send_to(&uri, verb.clone(), &headers, body.clone(), self.patience);
-            let response = sent.await?;
-            let (parts, incoming) = response.into_parts();
-            let location =
-                parts.headers.get(LOCATION).filter(|_| matches!(parts.status.as_u16(), 301..=303 | 307 | 308));
+            let response = self.web.send_to(&uri, &verb, &headers, &body, self.patience).await?;
+            let status = response.head.status();
+            let location = response.head.get(&LOCATION).filter(|_| matches!(status.as_u16(), 301..=303 | 307 | 308));
             if let Some(location) = location {
-                let said = String::from_utf8_lossy(location.as_bytes()).into_owned();
+                let said = String::from_utf8_lossy(location).into_owned();
                 let next = self.base.redirected(&uri, &said).filter(|_| follows);
-                uri = next.ok_or_else(|| astray(&uri, parts.status, &said, follows))?;
+                uri = next.ok_or_else(|| astray(&uri, status, &said, follows))?;
                 continue;
             }
-            let body = self.web.read(incoming, self.patience).await;
+            let body = self.web.read(response.body, self.patience).await;
             let place = web::shown(&uri);
             let body = match body {
                 // A failure is one even if what explains it does not arrive.
-                Err(_) if !parts.status.is_success() => bytes::Bytes::new(),
+                Err(_) if !status.is_success() => bytes::Bytes::new(),
                 body => body?,
             };
-            return Ok(Answered { status: parts.status, headers: parts.headers, body, place });
+            return Ok(Answered { status, headers: response.head.headers(), body, place });
         }
         Err(Error::new(Kind::Protocol, format!("{} redirects again and again", web::shown(&uri))))
     }

@@ -1,0 +1,443 @@
+//! One connection to a server over HTTP/1.1, and the answers that come on it.
+//!
+//! Nobody drives a connection but whoever waits for what comes on it, so that a call needs no other task to be woken
+//! and to wake it.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Bytes, BytesMut};
+use http::Method as Verb;
+use hyper_rustls::MaybeHttpsStream;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_util::io::poll_read_buf;
+
+use super::pool::Pool;
+use crate::protocol::http1::{Framing, Head, Piece};
+
+/// A request as it goes out.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) verb: Verb,
+    /// The head, with the body where that is short.
+    pub(super) head: Vec<u8>,
+    /// The body where it is long.
+    pub(super) body: Bytes,
+}
+
+/// One connection.
+pub(super) struct Line {
+    stream: Stream,
+    /// Where it was opened, and is woken.
+    pub(super) place: usize,
+    /// What has arrived, and was not taken yet.
+    arrived: BytesMut,
+    /// Another request may follow.
+    keeps: bool,
+}
+
+/// What bytes go through.
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<dyn Bytestream>),
+}
+
+trait Bytestream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Bytestream for S {}
+
+/// Why no answer came.
+#[derive(Debug)]
+pub(super) struct Lost {
+    /// Nothing of the request has gone out.
+    pub(super) unsent: bool,
+    pub(super) why: io::Error,
+}
+
+/// The head of an answer, and its body as it comes.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) head: Head,
+    pub(super) body: Reading,
+}
+
+/// The body of an answer. Read to its end, or dropped when the rest has come, it gives its connection back.
+#[derive(Debug)]
+pub(super) struct Reading {
+    framing: Framing,
+    line: Option<(Box<Line>, Arc<Pool>)>,
+}
+
+/// Why a body could not be read.
+#[derive(Debug)]
+pub(super) enum Unread {
+    TooLong,
+    Broken(io::Error),
+}
+
+/// How much is read at once, where nobody knows how much is coming.
+const READ: usize = 8 << 10;
+/// With less room than this, more is made.
+const LEAST: usize = 1 << 10;
+/// Room for a body is made as it comes: a server may say that it is longer than it is.
+const STRIDE: usize = 1 << 20;
+/// The longest body whose memory is kept for the next one.
+const KEPT: usize = 64 << 10;
+
+// === impl Line ===
+
+impl Line {
+    pub(super) fn new(stream: MaybeHttpsStream<TokioIo<TcpStream>>, place: usize) -> Self {
+        let stream = match stream {
+            MaybeHttpsStream::Http(plain) => Stream::Plain(plain.into_inner()),
+            tls @ MaybeHttpsStream::Https(_) => Stream::Tls(Box::new(TokioIo::new(tls))),
+        };
+        Self { stream, place, arrived: BytesMut::new(), keeps: true }
+    }
+
+    /// Whether it is open, as far as can be seen. A server that says something unasked is not listened to.
+    pub(super) fn is_open(&mut self) -> bool {
+        let mut nobody = Context::from_waker(Waker::noop());
+        self.keeps && self.arrived.is_empty() && self.poll_more(&mut nobody).is_pending()
+    }
+
+    /// Reads what comes; nothing when the server has closed the connection.
+    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.arrived.capacity() - self.arrived.len() < LEAST {
+            self.arrived.reserve(READ);
+        }
+        self.poll_fill(context)
+    }
+
+    /// Reads as much as there is room for.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        poll_read_buf(Pin::new(&mut self.stream), context, &mut self.arrived)
+    }
+
+    /// Sends a request, and waits for the head of its answer.
+    pub(super) async fn ask(&mut self, request: &Written) -> Result<(Head, Framing), Lost> {
+        let mut written = 0;
+        let mut failed = None;
+        poll_fn(|context| {
+            let mut sent = failed.is_some();
+            while !sent {
+                match self.poll_send(context, request, written) {
+                    Poll::Ready(Ok(0)) => sent = true,
+                    Poll::Ready(Ok(more)) => written += more,
+                    Poll::Ready(Err(why)) if written == 0 => return Poll::Ready(Err(Lost { unsent: true, why })),
+                    // It may have answered before it closed its ear.
+                    Poll::Ready(Err(why)) => {
+                        failed = Some(why);
+                        sent = true;
+                    }
+                    Poll::Pending => break,
+                }
+            }
+            loop {
+                match self.take_head(&request.verb) {
+                    Ok(Some((head, _))) if head.is_interim() => continue,
+                    Ok(Some(answer)) => {
+                        self.keeps = answer.0.keeps() && sent && failed.is_none();
+                        return Poll::Ready(Ok(answer));
+                    }
+                    Ok(None) => {}
+                    Err(why) => return Poll::Ready(Err(Lost { unsent: false, why })),
+                }
+                let why = match ready!(self.poll_more(context)) {
+                    Ok(0) => failed.take().unwrap_or_else(|| closed("before it answered")),
+                    Ok(_) => continue,
+                    Err(why) => why,
+                };
+                return Poll::Ready(Err(Lost { unsent: false, why }));
+            }
+        })
+        .await
+    }
+
+    /// Sends some of what is left of a request; nothing when all has gone out.
+    fn poll_send(&mut self, context: &mut Context<'_>, request: &Written, from: usize) -> Poll<io::Result<usize>> {
+        let head = &request.head[from.min(request.head.len())..];
+        let body = &request.body[from.saturating_sub(request.head.len())..];
+        let stream = Pin::new(&mut self.stream);
+        let sent = match (head, body) {
+            ([], []) => return stream.poll_flush(context).map_ok(|()| 0),
+            (one, []) | ([], one) => ready!(stream.poll_write(context, one)),
+            (head, body) => ready!(stream.poll_write_vectored(context, &[IoSlice::new(head), IoSlice::new(body)])),
+        };
+        Poll::Ready(match sent {
+            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+            sent => sent,
+        })
+    }
+
+    fn take_head(&mut self, asked: &Verb) -> io::Result<Option<(Head, Framing)>> {
+        match self.arrived.is_empty() {
+            true => Ok(None),
+            false => Head::take(&mut self.arrived, asked).map_err(io::Error::other),
+        }
+    }
+
+    /// Takes so many bytes once they are there.
+    async fn take(&mut self, length: usize) -> io::Result<Bytes> {
+        while self.arrived.len() < length {
+            if self.arrived.capacity() == self.arrived.len() || self.arrived.capacity() < length.min(STRIDE) {
+                let missing = length - self.arrived.len();
+                self.arrived.reserve(missing.min(STRIDE.max(self.arrived.len())));
+            }
+            if poll_fn(|context| self.poll_fill(context)).await? == 0 {
+                return Err(closed("in the middle of an answer"));
+            }
+        }
+        let taken = self.arrived.split_to(length).freeze();
+        if length > KEPT {
+            // Its memory goes with it.
+            self.arrived = BytesMut::from(&self.arrived[..]);
+        }
+        Ok(taken)
+    }
+}
+
+fn closed(when: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, format!("the server closed the connection {when}"))
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Line").field("keeps", &self.keeps).finish()
+    }
+}
+
+// === impl Stream ===
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_read(context, into),
+            Self::Tls(tls) => Pin::new(tls).poll_read(context, into),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_write(context, from),
+            Self::Tls(tls) => Pin::new(tls).poll_write(context, from),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_write_vectored(context, from),
+            Self::Tls(tls) => Pin::new(tls).poll_write_vectored(context, from),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_flush(context),
+            Self::Tls(tls) => Pin::new(tls).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(plain) => Pin::new(plain).poll_shutdown(context),
+            Self::Tls(tls) => Pin::new(tls).poll_shutdown(context),
+        }
+    }
+}
+
+// === impl Reading ===
+
+impl Reading {
+    pub(super) fn new(framing: Framing, line: Box<Line>, pool: &Arc<Pool>) -> Self {
+        let mut reading = Self { framing, line: Some((line, Arc::clone(pool))) };
+        if reading.framing.is_done() {
+            reading.give_back();
+        }
+        reading
+    }
+
+    fn give_back(&mut self) {
+        if let Some((line, pool)) = self.line.take().filter(|(line, _)| line.keeps) {
+            pool.put(line);
+        }
+    }
+
+    /// The next piece; nothing at the end.
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        loop {
+            let Some((line, _)) = &mut self.line else { return Poll::Ready(None) };
+            let why = match self.framing.take(&mut line.arrived) {
+                Ok(Piece::Data(data)) => {
+                    if self.framing.is_done() {
+                        self.give_back();
+                    }
+                    return Poll::Ready(Some(Ok(data)));
+                }
+                Ok(Piece::End) => {
+                    self.give_back();
+                    return Poll::Ready(None);
+                }
+                Ok(Piece::Missing) => match ready!(line.poll_more(context)) {
+                    Ok(0) if self.framing == Framing::UntilClose => {
+                        self.line = None;
+                        return Poll::Ready(None);
+                    }
+                    Ok(0) => closed("in the middle of an answer"),
+                    Ok(_) => continue,
+                    Err(why) => why,
+                },
+                Err(malformed) => io::Error::other(malformed),
+            };
+            self.line = None;
+            return Poll::Ready(Some(Err(why)));
+        }
+    }
+
+    /// The next piece; nothing at the end. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// All of it, if it is no longer than that.
+    pub(super) async fn whole(mut self, longest: usize) -> Result<Bytes, Unread> {
+        if let (Framing::Length(length), Some((line, _))) = (&self.framing, &mut self.line) {
+            let length = usize::try_from(*length).ok().filter(|length| *length <= longest).ok_or(Unread::TooLong)?;
+            let body = line.take(length).await.map_err(Unread::Broken)?;
+            self.framing = Framing::Length(0);
+            self.give_back();
+            return Ok(body);
+        }
+        let mut all = BytesMut::new();
+        while let Some(piece) = self.next().await {
+            let piece = piece.map_err(Unread::Broken)?;
+            if piece.len() > longest - all.len() {
+                return Err(Unread::TooLong);
+            }
+            all.extend_from_slice(&piece);
+        }
+        Ok(all.freeze())
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let mut nobody = Context::from_waker(Waker::noop());
+        // What was here, and nobody wants.
+        while self.line.is_some() && matches!(self.poll_next(&mut nobody), Poll::Ready(Some(Ok(_)))) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    /// A connection, and the server's end of it.
+    fn line() -> (Line, DuplexStream) {
+        let (stream, server) = duplex(1 << 20);
+        (Line { stream: Stream::Tls(Box::new(stream)), place: 0, arrived: BytesMut::new(), keeps: true }, server)
+    }
+
+    fn request(body: &'static [u8]) -> Written {
+        Written { verb: Verb::POST, head: b"POST / HTTP/1.1\r\n\r\n".to_vec(), body: Bytes::from_static(body) }
+    }
+
+    fn pool() -> Arc<Pool> {
+        Pool::of(&http::Uri::from_static("http://127.0.0.1:9/"), std::time::Duration::from_secs(1))
+    }
+
+    /// What a server that says this and closes is understood to have answered.
+    async fn answered(says: &[u8], longest: usize) -> Result<Bytes, String> {
+        let (mut line, mut server) = line();
+        server.write_all(says).await.unwrap();
+        server.shutdown().await.unwrap();
+        let (_, framing) = line.ask(&request(b"body")).await.map_err(|lost| lost.why.to_string())?;
+        let body = Reading::new(framing, Box::new(line), &pool()).whole(longest).await;
+        body.map_err(|unread| match unread {
+            Unread::TooLong => "too long".to_owned(),
+            Unread::Broken(why) => why.to_string(),
+        })
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_whole_or_an_error() {
+        for (says, expected) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", Ok("hi")),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nx: y\r\n\r\nHTTP/1.1 200 OK\r\n\r\nhi", Ok("hi")),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n", Ok("hi")),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nhi", Err("in the middle of an answer")),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nh\r\n", Err("in the middle of an answer")),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz", Err("this is no answer")),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi", Err("too long")),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\n123456789\r\n0\r\n\r\n", Err("too long")),
+            ("HTTP/1.1 200 OK\r\n", Err("before it answered")),
+            ("", Err("before it answered")),
+            ("rubbish\r\n\r\n", Err("this is no answer")),
+        ] {
+            let body = answered(says.as_bytes(), 8).await;
+            match expected {
+                Ok(text) => assert_eq!(body.as_deref(), Ok(text.as_bytes()), "{says}"),
+                Err(why) => assert!(body.as_ref().is_err_and(|said| said.contains(why)), "{says}: {body:?}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn long_messages_go_both_ways() {
+        static LONG: [u8; 3 << 20] = [b'x'; 3 << 20];
+        let (mut line, mut server) = line();
+        let serving = tokio::spawn(async move {
+            let mut got = vec![0; 19 + LONG.len()];
+            server.read_exact(&mut got).await.unwrap();
+            assert!(got.starts_with(b"POST / HTTP/1.1\r\n\r\n") && got.ends_with(&LONG));
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", LONG.len());
+            server.write_all(head.as_bytes()).await.unwrap();
+            server.write_all(&LONG).await.unwrap();
+            server
+        });
+        let (_, framing) = line.ask(&request(&LONG)).await.unwrap();
+        let Framing::Length(length) = framing else { panic!() };
+        let body = line.take(length as usize).await.unwrap();
+        assert!(body[..] == LONG[..]);
+        assert!(line.arrived.capacity() < KEPT, "nothing of that room is kept");
+        let _server = serving.await.unwrap();
+        assert!(line.is_open());
+    }
+
+    /// A server may refuse before it has read everything, and then reads no more of it.
+    #[tokio::test]
+    async fn an_early_answer_is_heard_and_the_connection_not_used_again() {
+        static LONG: [u8; 3 << 20] = [b'x'; 3 << 20];
+        let refusal = b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno";
+        let (mut one, mut server) = line();
+        server.write_all(refusal).await.unwrap();
+        let (head, framing) = one.ask(&request(&LONG)).await.unwrap();
+        assert_eq!((head.status().as_u16(), framing), (413, Framing::Length(2)));
+        assert!(!one.keeps && !one.is_open());
+        // Where nothing of the request has gone out, it can go elsewhere.
+        let (mut other, mut server) = line();
+        server.write_all(refusal).await.unwrap();
+        drop(server);
+        assert!(other.ask(&request(&LONG)).await.unwrap_err().unsent);
+    }
+
+    #[tokio::test]
+    async fn who_speaks_unasked_is_not_listened_to() {
+        let (mut line, mut server) = line();
+        assert!(line.is_open());
+        server.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
+        assert!(!line.is_open());
+    }
+}
