@@ -27,6 +27,7 @@ pub mod error;
 pub mod exchange;
 pub mod gateway;
 pub mod inbound;
+pub mod intake;
 pub mod link;
 pub mod maps;
 pub mod metrics;

@@ -13,6 +13,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     ("metrics", &[]),
     ("link", &[]),
+    ("intake", &["protocol"]),
     ("maps", &[]),
     ("workers", &[]),
     ("alarm", &["workers"]),
@@ -23,7 +24,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("session", &["protocol", "dialect", "exchange", "maps", "store"]),
     ("cluster", &["store"]),
     ("error", &["protocol"]),
-    ("upstream", &["protocol", "dialect", "error", "exchange", "link", "elements", "workers", "alarm", "maps"]),
+    (
+        "upstream",
+        &["protocol", "dialect", "error", "exchange", "intake", "link", "elements", "workers", "alarm", "maps"],
+    ),
     ("client", &["protocol", "dialect", "error", "exchange", "upstream"]),
     ("gateway", &["protocol", "dialect", "error", "exchange", "maps", "metrics", "upstream"]),
     ("config", &["dialect", "error", "gateway", "store", "telemetry", "upstream"]),
@@ -32,7 +36,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "inbound",
         &[
             "protocol", "dialect", "exchange", "link", "policy", "store", "session", "cluster", "gateway", "shutdown",
-            "admin", "workers", "alarm",
+            "admin", "workers", "alarm", "intake",
         ],
     ),
     (

@@ -6,23 +6,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::rt::Sleep;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio_io_timeout::TimeoutStream;
 
 use super::seldom::Seldom;
-use super::{Inbound, Side};
-use crate::alarm::Alarm;
+use super::{Inbound, Side, http1};
 
 /// What a connection that speaks HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How many headers are read when nothing else is said.
-const HEADERS: usize = 100;
 /// How long a client may take to read anything of what we have for it.
-const STUCK: Duration = Duration::from_secs(60);
+pub(super) const STUCK: Duration = Duration::from_secs(60);
 /// How often a quiet HTTP/2 connection is asked whether it is there, and how long it may take to say so.
 const ALIVE: Duration = Duration::from_secs(20);
 /// How long an HTTP/2 connection may take to agree that it is over.
@@ -43,7 +39,10 @@ pub(super) async fn serve(inbound: Arc<Inbound>, side: Side, stream: TcpStream, 
         Err(_) => return, // it says nothing
         Ok(Err(error)) => Err(error.to_string()),
         Ok(Ok(true)) => serve_http2(&inbound, side, stream, peer).await.map_err(|error| error.to_string()),
-        Ok(Ok(false)) => serve_http1(&inbound, side, stream, peer).await.map_err(|error| error.to_string()),
+        Ok(Ok(false)) => {
+            let served = http1::serve(&inbound, side, stream, peer, going(&inbound, side)).await;
+            served.map_err(|error| error.to_string())
+        }
     };
     if let Err(error) = ended {
         tracing::debug!(%peer, %error, "a connection broke");
@@ -78,53 +77,6 @@ fn watched(stream: TcpStream) -> TokioIo<Pin<Box<TimeoutStream<TcpStream>>>> {
     stream.set_write_timeout(Some(STUCK));
     TokioIo::new(Box::pin(stream))
 }
-
-async fn serve_http1(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer: SocketAddr) -> hyper::Result<()> {
-    let limits = &inbound.settings.limits;
-    let mut builder = http1::Builder::new();
-    builder
-        .timer(Alarms)
-        .header_read_timeout(inbound.settings.body_timeout)
-        .max_buf_size(limits.header_bytes.max(8192));
-    if limits.header_count != HEADERS {
-        // To say so costs something for each request.
-        builder.max_headers(limits.header_count);
-    }
-    let service = service_fn(|request| {
-        let inbound = Arc::clone(inbound);
-        async move { Ok::<_, Infallible>(inbound.serve(request, side, peer).await) }
-    });
-    let connection = builder.serve_connection(watched(stream), service);
-    tokio::pin!(connection);
-    tokio::select! {
-        biased; // what has arrived is read, or it would not be answered
-        ended = connection.as_mut() => ended,
-        () = Seldom::new(going(inbound, side)) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    }
-}
-
-/// The clock of connections that wait for a request again and again.
-#[derive(Debug)]
-struct Alarms;
-
-impl hyper::rt::Timer for Alarms {
-    fn sleep(&self, wait: Duration) -> Pin<Box<dyn Sleep>> {
-        Box::pin(Alarm::after(wait))
-    }
-
-    fn sleep_until(&self, end: std::time::Instant) -> Pin<Box<dyn Sleep>> {
-        Box::pin(Alarm::at(end.into()))
-    }
-
-    fn now(&self) -> std::time::Instant {
-        tokio::time::Instant::now().into_std()
-    }
-}
-
-impl Sleep for Alarm {}
 
 /// Ends when a connection has no more to bring.
 async fn going(inbound: &Inbound, side: Side) {

@@ -44,6 +44,8 @@ pub(super) enum Arrived {
     Wire(HttpBody),
     /// It is here.
     Whole(Bytes),
+    /// It could not be read.
+    Refused(Problem),
 }
 
 type Answered = Result<HttpResponse<Body>, Problem>;
@@ -53,6 +55,7 @@ impl Inbound {
     pub(super) async fn read_body(&self, body: Arrived) -> Result<Bytes, Problem> {
         let body = match body {
             Arrived::Whole(body) => return Ok(body),
+            Arrived::Refused(problem) => return Err(problem),
             Arrived::Wire(body) => body,
         };
         let limit = self.settings.limits.body_bytes;

@@ -9,6 +9,7 @@ use super::headers::{EVENTS, JSON, SESSION_ID};
 use crate::dialect::lift::Refused;
 use crate::gateway::lost_with_its_node;
 use crate::policy::Denied;
+use crate::protocol::http1::{self, Unfit};
 use crate::protocol::{self, ErrorObject, Id, Invalid, Outcome, code};
 use crate::session::{SessionId, Unresumable};
 use crate::store::NodeId;
@@ -31,6 +32,8 @@ pub(super) enum Problem {
     NoRoom,
     NotFound,
     HeadTooLarge,
+    /// What was sent is no request of HTTP.
+    NotHttp(http1::Malformed),
     Verb(&'static str),
     NoSession(&'static str),
     Denied(Denied),
@@ -58,6 +61,15 @@ pub(super) enum Problem {
 const RETRY_SECONDS: &str = "1";
 /// How much of a client's own text is told back to it.
 const ECHO: usize = 100;
+
+impl From<Unfit> for Problem {
+    fn from(unfit: Unfit) -> Self {
+        match unfit {
+            Unfit::TooLarge => Self::HeadTooLarge,
+            Unfit::Malformed(why) => Self::NotHttp(why),
+        }
+    }
+}
 
 impl Problem {
     /// Where the request is to be carried, nowhere when it is to be looked for again, and the request's id.
@@ -99,6 +111,7 @@ impl Problem {
             Self::NotResumable(Unresumable::Ended) => StatusCode::NOT_FOUND,
             Self::Refused(refused) => refused_status(refused.error.code()),
             Self::BodyBroken
+            | Self::NotHttp(_)
             | Self::TooDeep(_)
             | Self::NoBatches
             | Self::MixedBatch
@@ -151,6 +164,7 @@ impl Problem {
                 );
             }
             Self::HeadTooLarge => "Request Header Fields Too Large: send fewer or shorter headers".to_owned(),
+            Self::NotHttp(why) => format!("Bad Request: {why}"),
             Self::NotFound => "Not Found: nothing is served at this address".to_owned(),
             Self::Verb(verbs) => format!("Method Not Allowed: this address knows {verbs}"),
             Self::NoSession(why) => format!("Method Not Allowed: {why}"),

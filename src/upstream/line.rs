@@ -9,16 +9,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::Method as Verb;
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_util::io::poll_read_buf;
 
 use super::pool::Pool;
-use crate::protocol::http1::{Framing, Head, Piece};
+use crate::intake::{Intake, Unread};
+use crate::protocol::http1::{Framing, Head};
 
 /// A request as it goes out.
 #[derive(Debug)]
@@ -35,8 +35,7 @@ pub(super) struct Line {
     stream: Stream,
     /// Where it was opened, and is woken.
     pub(super) place: usize,
-    /// What has arrived, and was not taken yet.
-    arrived: BytesMut,
+    intake: Intake,
     /// Another request may follow.
     keeps: bool,
 }
@@ -73,22 +72,6 @@ pub(super) struct Reading {
     line: Option<(Box<Line>, Arc<Pool>)>,
 }
 
-/// Why a body could not be read.
-#[derive(Debug)]
-pub(super) enum Unread {
-    TooLong,
-    Broken(io::Error),
-}
-
-/// How much is read at once, where nobody knows how much is coming.
-const READ: usize = 8 << 10;
-/// With less room than this, more is made.
-const LEAST: usize = 1 << 10;
-/// Room for a body is made as it comes: a server may say that it is longer than it is.
-const STRIDE: usize = 1 << 20;
-/// The longest body whose memory is kept for the next one.
-const KEPT: usize = 64 << 10;
-
 // === impl Line ===
 
 impl Line {
@@ -97,26 +80,13 @@ impl Line {
             MaybeHttpsStream::Http(plain) => Stream::Plain(plain.into_inner()),
             tls @ MaybeHttpsStream::Https(_) => Stream::Tls(Box::new(TokioIo::new(tls))),
         };
-        Self { stream, place, arrived: BytesMut::new(), keeps: true }
+        Self { stream, place, intake: Intake::default(), keeps: true }
     }
 
     /// Whether it is open, as far as can be seen. A server that says something unasked is not listened to.
     pub(super) fn is_open(&mut self) -> bool {
         let mut nobody = Context::from_waker(Waker::noop());
-        self.keeps && self.arrived.is_empty() && self.poll_more(&mut nobody).is_pending()
-    }
-
-    /// Reads what comes; nothing when the server has closed the connection.
-    fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.arrived.capacity() - self.arrived.len() < LEAST {
-            self.arrived.reserve(READ);
-        }
-        self.poll_fill(context)
-    }
-
-    /// Reads as much as there is room for.
-    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        poll_read_buf(Pin::new(&mut self.stream), context, &mut self.arrived)
+        self.keeps && self.intake.is_empty() && self.intake.poll_more(&mut self.stream, &mut nobody).is_pending()
     }
 
     /// Sends a request, and waits for the head of its answer.
@@ -148,8 +118,8 @@ impl Line {
                     Ok(None) => {}
                     Err(why) => return Poll::Ready(Err(Lost { unsent: false, why })),
                 }
-                let why = match ready!(self.poll_more(context)) {
-                    Ok(0) => failed.take().unwrap_or_else(|| closed("before it answered")),
+                let why = match ready!(self.intake.poll_more(&mut self.stream, context)) {
+                    Ok(0) => failed.take().unwrap_or_else(unanswered),
                     Ok(_) => continue,
                     Err(why) => why,
                 };
@@ -176,34 +146,15 @@ impl Line {
     }
 
     fn take_head(&mut self, asked: &Verb) -> io::Result<Option<(Head, Framing)>> {
-        match self.arrived.is_empty() {
+        match self.intake.is_empty() {
             true => Ok(None),
-            false => Head::take(&mut self.arrived, asked).map_err(io::Error::other),
+            false => Head::take(self.intake.here(), asked).map_err(io::Error::other),
         }
-    }
-
-    /// Takes so many bytes once they are there.
-    async fn take(&mut self, length: usize) -> io::Result<Bytes> {
-        while self.arrived.len() < length {
-            if self.arrived.capacity() == self.arrived.len() || self.arrived.capacity() < length.min(STRIDE) {
-                let missing = length - self.arrived.len();
-                self.arrived.reserve(missing.min(STRIDE.max(self.arrived.len())));
-            }
-            if poll_fn(|context| self.poll_fill(context)).await? == 0 {
-                return Err(closed("in the middle of an answer"));
-            }
-        }
-        let taken = self.arrived.split_to(length).freeze();
-        if length > KEPT {
-            // Its memory goes with it.
-            self.arrived = BytesMut::from(&self.arrived[..]);
-        }
-        Ok(taken)
     }
 }
 
-fn closed(when: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, format!("the server closed the connection {when}"))
+fn unanswered() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection before it answered")
 }
 
 impl std::fmt::Debug for Line {
@@ -275,34 +226,15 @@ impl Reading {
     }
 
     /// The next piece; nothing at the end.
-    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        loop {
-            let Some((line, _)) = &mut self.line else { return Poll::Ready(None) };
-            let why = match self.framing.take(&mut line.arrived) {
-                Ok(Piece::Data(data)) => {
-                    if self.framing.is_done() {
-                        self.give_back();
-                    }
-                    return Poll::Ready(Some(Ok(data)));
-                }
-                Ok(Piece::End) => {
-                    self.give_back();
-                    return Poll::Ready(None);
-                }
-                Ok(Piece::Missing) => match ready!(line.poll_more(context)) {
-                    Ok(0) if self.framing == Framing::UntilClose => {
-                        self.line = None;
-                        return Poll::Ready(None);
-                    }
-                    Ok(0) => closed("in the middle of an answer"),
-                    Ok(_) => continue,
-                    Err(why) => why,
-                },
-                Err(malformed) => io::Error::other(malformed),
-            };
-            self.line = None;
-            return Poll::Ready(Some(Err(why)));
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        let Some((line, _)) = &mut self.line else { return Poll::Ready(None) };
+        let piece = ready!(line.intake.poll_piece(&mut line.stream, &mut self.framing, context));
+        match &piece {
+            Err(_) => self.line = None,
+            Ok(piece) if piece.is_none() || self.framing.is_done() => self.give_back(),
+            Ok(_) => {}
         }
+        Poll::Ready(piece.transpose())
     }
 
     /// The next piece; nothing at the end. Cancel-safe.
@@ -312,22 +244,11 @@ impl Reading {
 
     /// All of it, if it is no longer than that.
     pub(super) async fn whole(mut self, longest: usize) -> Result<Bytes, Unread> {
-        if let (Framing::Length(length), Some((line, _))) = (&self.framing, &mut self.line) {
-            let length = usize::try_from(*length).ok().filter(|length| *length <= longest).ok_or(Unread::TooLong)?;
-            let body = line.take(length).await.map_err(Unread::Broken)?;
-            self.framing = Framing::Length(0);
-            self.give_back();
-            return Ok(body);
-        }
-        let mut all = BytesMut::new();
-        while let Some(piece) = self.next().await {
-            let piece = piece.map_err(Unread::Broken)?;
-            if piece.len() > longest - all.len() {
-                return Err(Unread::TooLong);
-            }
-            all.extend_from_slice(&piece);
-        }
-        Ok(all.freeze())
+        let Some((line, _)) = &mut self.line else { return Ok(Bytes::new()) };
+        let line = &mut **line;
+        let body = line.intake.whole(&mut line.stream, &mut self.framing, longest).await?;
+        self.give_back();
+        Ok(body)
     }
 }
 
@@ -347,7 +268,7 @@ mod tests {
     /// A connection, and the server's end of it.
     fn line() -> (Line, DuplexStream) {
         let (stream, server) = duplex(1 << 20);
-        (Line { stream: Stream::Tls(Box::new(stream)), place: 0, arrived: BytesMut::new(), keeps: true }, server)
+        (Line { stream: Stream::Tls(Box::new(stream)), place: 0, intake: Intake::default(), keeps: true }, server)
     }
 
     fn request(body: &'static [u8]) -> Written {
@@ -377,14 +298,14 @@ mod tests {
             ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", Ok("hi")),
             ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nx: y\r\n\r\nHTTP/1.1 200 OK\r\n\r\nhi", Ok("hi")),
             ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n", Ok("hi")),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nhi", Err("in the middle of an answer")),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nh\r\n", Err("in the middle of an answer")),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz", Err("this is no answer")),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nhi", Err("in the middle of a message")),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nh\r\n", Err("in the middle of a message")),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz", Err("this is no HTTP")),
             ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi", Err("too long")),
             ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\n123456789\r\n0\r\n\r\n", Err("too long")),
             ("HTTP/1.1 200 OK\r\n", Err("before it answered")),
             ("", Err("before it answered")),
-            ("rubbish\r\n\r\n", Err("this is no answer")),
+            ("rubbish\r\n\r\n", Err("this is no HTTP")),
         ] {
             let body = answered(says.as_bytes(), 8).await;
             match expected {
@@ -409,9 +330,9 @@ mod tests {
         });
         let (_, framing) = line.ask(&request(&LONG)).await.unwrap();
         let Framing::Length(length) = framing else { panic!() };
-        let body = line.take(length as usize).await.unwrap();
+        let body = line.intake.take(&mut line.stream, length as usize).await.unwrap();
         assert!(body[..] == LONG[..]);
-        assert!(line.arrived.capacity() < KEPT, "nothing of that room is kept");
+        assert!(line.intake.here().capacity() < LONG.len(), "nothing of that room is kept");
         let _server = serving.await.unwrap();
         assert!(line.is_open());
     }

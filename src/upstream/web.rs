@@ -8,10 +8,11 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri};
 
-use super::line::{Answered, Reading, Unread, Written};
+use super::line::{Answered, Reading, Written};
 use super::pool::{Failed, Pool};
 use super::target::{Address, Settings};
 use crate::error::{Error, Kind, Result};
+use crate::intake::Unread;
 use crate::protocol::http1::{Head, Outgoing};
 
 /// How many redirects are followed.

@@ -1,0 +1,360 @@
+//! A connection of a client that speaks HTTP/1.1: one request after the other, each answered before the next is read.
+//!
+//! A client that closes its side while it waits for an answer wants none any more.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method as Verb, Request, Response};
+use http_body::Body as _;
+use memchr::memmem;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::body::Body;
+use super::connection::STUCK;
+use super::http::Arrived;
+use super::respond::Problem;
+use super::seldom::Seldom;
+use super::{Entered, Inbound, Side, date};
+use crate::alarm::Alarm;
+use crate::intake::{Intake, Unread};
+use crate::protocol::http1::{Answering, Asked, Extent, Framing, LAST_PIECE, Unfit, put_piece};
+
+/// A connection at work.
+struct Talk<'c, G> {
+    inbound: &'c Arc<Inbound>,
+    stream: TcpStream,
+    intake: Intake,
+    /// What goes out next.
+    out: Vec<u8>,
+    /// Ends when the connection has no more to bring.
+    going: Seldom<G>,
+    /// It has ended.
+    leaving: bool,
+    patience: Patience,
+}
+
+/// How long a client may take for the head of a request. Its timer is set once and for all: when it goes off, it is
+/// looked how much time is left.
+struct Patience {
+    end: Instant,
+    alarm: Option<Alarm>,
+}
+
+/// What an answer has to heed of its request.
+#[derive(Clone, Copy)]
+struct Manner {
+    /// Only the head is wanted.
+    bare: bool,
+    modern: bool,
+    keeps: bool,
+}
+
+/// The longest body that goes out in one piece with its head.
+const SHORT: usize = 8 << 10;
+/// How much of a stream is gathered before it goes out.
+const GATHERED: usize = 16 << 10;
+/// The longest buffer that is kept for the next answer.
+const KEPT: usize = 16 << 10;
+/// The least that a head may have; settings can only allow more.
+const LEAST_HEAD: usize = 8 << 10;
+/// How long, and how much, is read from a client that is not heard any more: closing at once could take our answer
+/// from it.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 8 << 20;
+
+/// Serves a connection until it ends.
+pub(super) async fn serve<G: Future<Output = ()>>(
+    inbound: &Arc<Inbound>,
+    side: Side,
+    stream: TcpStream,
+    peer: SocketAddr,
+    going: G,
+) -> io::Result<()> {
+    let mut talk = Talk {
+        inbound,
+        stream,
+        intake: Intake::default(),
+        out: Vec::new(),
+        going: Seldom::new(going),
+        leaving: false,
+        patience: Patience { end: Instant::now(), alarm: None },
+    };
+    loop {
+        let asked = match talk.head().await? {
+            None => return Ok(()),
+            Some(Ok(asked)) => asked,
+            Some(Err(unfit)) => {
+                let manner = Manner { bare: false, modern: true, keeps: false };
+                talk.answer(Problem::from(unfit).respond(), manner).await?;
+                return talk.close().await;
+            }
+        };
+        let Asked { verb, uri, headers, mut framing, keeps, modern, waits } = asked;
+        let (mut parts, ()) = Request::new(()).into_parts();
+        (parts.method, parts.uri, parts.headers) = (verb, uri, headers);
+        let named = inbound.name(&mut parts.headers);
+        let entered = inbound.let_in(&parts, &named, side, peer);
+        let body = match &entered {
+            Ok(Entered::Call(..)) if parts.method == Verb::POST => talk.body(&mut framing, waits).await?,
+            _ => Arrived::Whole(Bytes::new()),
+        };
+        let Some(response) = talk.watch(inbound.conclude(&parts, named, entered, body)).await else { return Ok(()) };
+        // Where a body that nobody wanted is here already, it is in nobody's way.
+        let read = talk.skip(&mut framing);
+        let manner = Manner { bare: parts.method == Verb::HEAD, modern, keeps: keeps && read };
+        if !talk.answer(response, manner).await? {
+            return if read { Ok(()) } else { talk.close().await };
+        }
+    }
+}
+
+impl<G: Future<Output = ()>> Talk<'_, G> {
+    /// The head of the next request; nothing when there will be none.
+    async fn head(&mut self) -> io::Result<Option<Result<Asked, Unfit>>> {
+        let limits = &self.inbound.settings.limits;
+        let (most, longest) = (limits.header_count, limits.header_bytes.max(LEAST_HEAD));
+        self.patience.end = Instant::now() + self.inbound.settings.body_timeout;
+        // So much of it was looked at.
+        let mut seen = 0;
+        poll_fn(|context| {
+            loop {
+                let here = self.intake.here();
+                if here.len() > seen && (seen == 0 || may_end(&here[seen.saturating_sub(3)..]) || here.len() > longest)
+                {
+                    match Asked::take(here, most, longest) {
+                        Ok(Some(asked)) => return Poll::Ready(Ok(Some(Ok(asked)))),
+                        Ok(None) => {}
+                        Err(unfit) => return Poll::Ready(Ok(Some(Err(unfit)))),
+                    }
+                }
+                seen = self.intake.here().len();
+                match self.intake.poll_more(&mut self.stream, context)? {
+                    Poll::Ready(0) => return Poll::Ready(Ok(None)),
+                    Poll::Ready(_) => continue,
+                    Poll::Pending => {}
+                }
+                // What has arrived was read, or it would not be answered.
+                if self.is_leaving(context) && self.intake.is_empty() {
+                    return Poll::Ready(Ok(None));
+                }
+                ready!(self.patience.poll(context));
+                return Poll::Ready(Ok(None));
+            }
+        })
+        .await
+    }
+
+    fn is_leaving(&mut self, context: &mut Context<'_>) -> bool {
+        self.leaving = self.leaving || Pin::new(&mut self.going).poll(context).is_ready();
+        self.leaving
+    }
+
+    /// Reads a body, no more of it than allowed, no longer than allowed.
+    async fn body(&mut self, framing: &mut Framing, waits: bool) -> io::Result<Arrived> {
+        let longest = self.inbound.settings.limits.body_bytes;
+        let here = self.intake.here().len() as u64;
+        match *framing {
+            Framing::Length(length) if length > longest as u64 => {
+                return Ok(Arrived::Refused(Problem::BodyTooLarge(longest)));
+            }
+            Framing::Length(length) if length <= here => {
+                *framing = Framing::Length(0);
+                return Ok(Arrived::Whole(self.intake.here().split_to(length as usize).freeze()));
+            }
+            _ => {}
+        }
+        if waits {
+            self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        let end = Instant::now() + self.inbound.settings.body_timeout;
+        let read = Alarm::limit(end, self.intake.whole(&mut self.stream, framing, longest)).await;
+        Ok(match read {
+            Some(Ok(body)) => Arrived::Whole(body),
+            Some(Err(Unread::TooLong)) => Arrived::Refused(Problem::BodyTooLarge(longest)),
+            Some(Err(Unread::Broken(_))) => Arrived::Refused(Problem::BodyBroken),
+            None => Arrived::Refused(Problem::BodyTooSlow),
+        })
+    }
+
+    /// Leaves a body out as far as it is here; true when that was all of it.
+    fn skip(&mut self, framing: &mut Framing) -> bool {
+        while !framing.is_done() && !self.intake.is_empty() && framing.take(self.intake.here()).is_ok() {}
+        framing.is_done()
+    }
+
+    /// Waits for something that the client waits for; nothing when it does so no longer.
+    async fn watch<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            if let Poll::Ready(done) = work.as_mut().poll(context) {
+                return Poll::Ready(Some(done));
+            }
+            self.poll_gone(context).map(|()| None)
+        })
+        .await
+    }
+
+    /// Whether the client has gone away. What it sends meanwhile waits.
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.is_leaving(context);
+        if !self.intake.is_empty() {
+            return Poll::Pending;
+        }
+        match ready!(self.intake.poll_more(&mut self.stream, context)) {
+            Ok(0) | Err(_) => Poll::Ready(()),
+            Ok(_) => Poll::Pending,
+        }
+    }
+
+    /// Sends an answer; true when another request may follow.
+    async fn answer(&mut self, response: Response<Body>, manner: Manner) -> io::Result<bool> {
+        let (parts, body) = response.into_parts();
+        let extent = match &body {
+            Body::Empty => Extent::Length(0),
+            Body::Full(bytes) => Extent::Length(bytes.len()),
+            Body::Events(_) | Body::Carried(_) if manner.modern => Extent::Pieces,
+            Body::Events(_) | Body::Carried(_) => Extent::UntilClose,
+        };
+        let keeps = manner.keeps && !self.leaving && extent != Extent::UntilClose;
+        date::with(|date| {
+            let (status, headers) = (parts.status, &parts.headers);
+            Answering { status, headers, extent, keeps, modern: manner.modern, date }.put(&mut self.out);
+        });
+        match body {
+            Body::Empty => self.send(&[]).await?,
+            _ if manner.bare => self.send(&[]).await?,
+            Body::Full(bytes) if bytes.len() <= SHORT => {
+                self.out.extend_from_slice(&bytes);
+                self.send(&[]).await?;
+            }
+            Body::Full(bytes) => self.send(&bytes).await?,
+            body => self.pour(body, extent == Extent::Pieces).await?,
+        }
+        Ok(keeps && !self.leaving)
+    }
+
+    /// Sends a stream as it comes, until it ends or the client has gone away.
+    async fn pour(&mut self, mut body: Body, pieces: bool) -> io::Result<()> {
+        let mut ended = false;
+        while !ended {
+            let gathered = poll_fn(|context| {
+                while self.out.len() < GATHERED && !ended {
+                    match Pin::new(&mut body).poll_frame(context) {
+                        Poll::Pending => break,
+                        Poll::Ready(None) => ended = true,
+                        Poll::Ready(Some(Ok(frame))) => match frame.data_ref() {
+                            Some(data) if pieces && !data.is_empty() => put_piece(&mut self.out, data),
+                            Some(data) => self.out.extend_from_slice(data),
+                            None => {}
+                        },
+                    }
+                }
+                match self.out.is_empty() && !ended {
+                    true => self.poll_gone(context).map(|()| false),
+                    false => Poll::Ready(true),
+                }
+            });
+            if !gathered.await {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            if ended && pieces {
+                self.out.extend_from_slice(LAST_PIECE);
+            }
+            self.send(&[]).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends what is to go out, and something more after it. A client has to read now and then.
+    async fn send(&mut self, more: &[u8]) -> io::Result<()> {
+        let (mut sent, mut stuck) = (0, None);
+        let all = self.out.len() + more.len();
+        let written = poll_fn(|context| {
+            while sent < all {
+                match poll_write(&mut self.stream, context, &self.out, more, sent) {
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Poll::Ready(Ok(some)) => {
+                        sent += some;
+                        stuck = None;
+                    }
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Pending => {
+                        let alarm = stuck.get_or_insert_with(|| Alarm::after(STUCK));
+                        ready!(Pin::new(alarm).poll(context));
+                        return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                    }
+                }
+            }
+            Poll::Ready(Ok(()))
+        });
+        written.await?;
+        match self.out.capacity() > KEPT {
+            true => self.out = Vec::new(),
+            false => self.out.clear(),
+        }
+        Ok(())
+    }
+
+    /// Ends a connection whose client may still be sending.
+    async fn close(mut self) -> io::Result<()> {
+        self.stream.shutdown().await?;
+        let rest = async {
+            let mut left = LINGER_BYTES;
+            loop {
+                self.intake.here().clear();
+                match poll_fn(|context| self.intake.poll_more(&mut self.stream, context)).await {
+                    Ok(read @ 1..) if read < left => left -= read,
+                    _ => return,
+                }
+            }
+        };
+        Alarm::limit(Instant::now() + LINGER, rest).await;
+        Ok(())
+    }
+}
+
+/// Writes some of two texts that stand one after the other, from a place on.
+fn poll_write(
+    stream: &mut TcpStream,
+    context: &mut Context<'_>,
+    first: &[u8],
+    second: &[u8],
+    from: usize,
+) -> Poll<io::Result<usize>> {
+    let stream = Pin::new(stream);
+    let (first, second) = (&first[from.min(first.len())..], &second[from.saturating_sub(first.len())..]);
+    match (first, second) {
+        (one, []) | ([], one) => stream.poll_write(context, one),
+        _ => stream.poll_write_vectored(context, &[IoSlice::new(first), IoSlice::new(second)]),
+    }
+}
+
+/// Whether the end of a head can be in here.
+fn may_end(text: &[u8]) -> bool {
+    memmem::find(text, b"\n\r\n").is_some() || memmem::find(text, b"\n\n").is_some()
+}
+
+// === impl Patience ===
+
+impl Patience {
+    /// Ready when the time is over.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let alarm = self.alarm.get_or_insert_with(|| Alarm::at(self.end));
+            ready!(Pin::new(alarm).poll(context));
+            self.alarm = None;
+            if self.end <= Instant::now() {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
