@@ -66,8 +66,17 @@ impl Alarm {
 
     /// Waits for something until then; nothing when it took too long.
     pub async fn limit<F: Future>(end: Instant, work: F) -> Option<F::Output> {
+        Self::at(end).or(work).await
+    }
+
+    /// Waits for something at most so long from now on; nothing when it took longer.
+    pub async fn limit_from<F: Future>(now: Instant, end: Instant, work: F) -> Option<F::Output> {
+        Self::new(end, end.saturating_duration_since(now)).or(work).await
+    }
+
+    async fn or<F: Future>(self, work: F) -> Option<F::Output> {
         let mut work = std::pin::pin!(work);
-        let mut alarm = Self::at(end);
+        let mut alarm = self;
         std::future::poll_fn(|context| {
             let rested = coop::has_budget_remaining();
             if let Poll::Ready(done) = work.as_mut().poll(context) {

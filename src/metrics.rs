@@ -2,7 +2,7 @@
 //! when somebody asks.
 
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -56,6 +56,21 @@ struct Reload {
     outcome: &'static str,
 }
 
+/// The figures of the calls that one group makes to one upstream. What is called is found once; counting it again
+/// looks nothing up.
+#[derive(Debug, Default)]
+pub struct Tallies([OnceLock<(&'static str, Tally)>; TALLIES]);
+
+/// The figures of one method.
+#[derive(Debug)]
+struct Tally {
+    seconds: Histogram,
+    endings: [OnceLock<Counter>; Ending::ALL.len()],
+}
+
+/// The names of a group and of an upstream.
+pub type Ends<'e> = (&'e Arc<str>, &'e Arc<str>);
+
 /// A figure that is read when somebody asks: its name, what it is, and its values by label.
 #[derive(Debug)]
 pub struct Reading {
@@ -67,12 +82,16 @@ pub struct Reading {
     pub values: Vec<(Vec<(&'static str, String)>, i64)>,
 }
 
+/// How many methods have a place. Others are looked up each time.
+const TALLIES: usize = 8;
 /// What names begin with.
 const PREFIX: &str = "rialto";
 /// The bounds of how long calls take, in seconds.
 const BOUNDS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
 impl Ending {
+    const ALL: [Self; 5] = [Self::Ok, Self::ToolError, Self::Error, Self::Unavailable, Self::Cancelled];
+
     /// As it is written.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -98,12 +117,23 @@ impl Metrics {
         Self { registry, calls, seconds, reloads }
     }
 
-    /// A call ended. `method` must be one of few.
-    pub fn ended(&self, group: &Arc<str>, upstream: &Arc<str>, method: &'static str, took: Duration, outcome: Ending) {
+    /// A call ended, of a group to an upstream whose figures these are. `method` must be one of few.
+    pub fn ended(&self, tallies: &Tallies, ends: Ends<'_>, method: &'static str, took: Duration, outcome: Ending) {
+        let known = tallies.0.iter().map(|place| place.get_or_init(|| (method, self.tally(ends, method))));
+        match known.into_iter().find(|(name, _)| *name == method) {
+            Some((_, tally)) => tally.note(took, outcome, || self.ending(ends, method, outcome)),
+            None => self.tally(ends, method).note(took, outcome, || self.ending(ends, method, outcome)),
+        }
+    }
+
+    fn tally(&self, (group, upstream): Ends<'_>, method: &'static str) -> Tally {
+        let way = Way { group: Arc::clone(group), upstream: Arc::clone(upstream), method };
+        Tally { seconds: self.seconds.get_or_create(&way).clone(), endings: Default::default() }
+    }
+
+    fn ending(&self, (group, upstream): Ends<'_>, method: &'static str, outcome: Ending) -> Counter {
         let (group, upstream) = (Arc::clone(group), Arc::clone(upstream));
-        let way = Way { group: Arc::clone(&group), upstream: Arc::clone(&upstream), method };
-        self.seconds.get_or_create(&way).observe(took.as_secs_f64());
-        self.calls.get_or_create(&Call { group, upstream, method, outcome: outcome.as_str() }).inc();
+        self.calls.get_or_create(&Call { group, upstream, method, outcome: outcome.as_str() }).clone()
     }
 
     /// A configuration was read again.
@@ -133,6 +163,13 @@ impl Metrics {
     }
 }
 
+impl Tally {
+    fn note(&self, took: Duration, outcome: Ending, counter: impl FnOnce() -> Counter) {
+        self.seconds.observe(took.as_secs_f64());
+        self.endings[outcome as usize].get_or_init(counter).inc();
+    }
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()
@@ -147,7 +184,15 @@ mod tests {
     fn figures_are_written_as_text() {
         let metrics = Metrics::new();
         let (group, upstream): (Arc<str>, Arc<str>) = ("default".into(), "files".into());
-        metrics.ended(&group, &upstream, "tools/call", Duration::from_millis(3), Ending::ToolError);
+        let tallies = Tallies::default();
+        metrics.ended(&tallies, (&group, &upstream), "tools/call", Duration::from_millis(3), Ending::ToolError);
+        // Whoever counts, and however many methods there are, it is the same figure.
+        let methods = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "i", "a"];
+        for (n, method) in methods.into_iter().enumerate() {
+            let other = Tallies::default();
+            let tallies = if n % 2 == 0 { &tallies } else { &other };
+            metrics.ended(tallies, (&group, &upstream), method, Duration::ZERO, Ending::Ok);
+        }
         let sessions = Reading {
             name: "sessions",
             help: "Open sessions",
@@ -157,6 +202,9 @@ mod tests {
         for line in [
             r#"rialto_calls_total{group="default",upstream="files",method="tools/call",outcome="tool_error"} 1"#,
             r#"rialto_call_duration_seconds_bucket{le="0.005",group="default",upstream="files",method="tools/call"} 1"#,
+            r#"rialto_calls_total{group="default",upstream="files",method="a",outcome="ok"} 2"#,
+            r#"rialto_calls_total{group="default",upstream="files",method="i",outcome="ok"} 2"#,
+            r#"rialto_call_duration_seconds_count{group="default",upstream="files",method="i"} 2"#,
             r#"rialto_sessions{transport="http"} 2"#,
             "# EOF",
         ] {

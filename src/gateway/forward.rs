@@ -19,7 +19,7 @@ use super::view::Member;
 use crate::dialect::{Revision, questions, tasks};
 use crate::error::{Error, Kind, Result};
 use crate::exchange::{Answer, Audience, Call, Client, Question, Replies, Reply, TRACE};
-use crate::metrics::Ending;
+use crate::metrics::{Ending, Tallies};
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
 use crate::upstream::{Borrowed, Outlet, QUESTIONS, Upstream};
 
@@ -33,6 +33,7 @@ struct Forward {
     call: Call,
     upstream: Arc<Upstream>,
     rename: Rename,
+    tallies: Arc<Tallies>,
     /// The server takes the call as a task only, and the client does not ask for one.
     as_task: bool,
     phase: Phase,
@@ -96,6 +97,7 @@ impl Forward {
             as_task,
             upstream: Arc::clone(&member.upstream),
             rename: member.rename.clone(),
+            tallies: Arc::clone(&member.tallies),
             phase: Phase::Start,
             subscribes,
             begun: Instant::now(),
@@ -183,7 +185,7 @@ impl Forward {
             took = ?self.begun.elapsed(),
             "a call ended"
         );
-        self.group.note(self.upstream.name(), &self.call.method, self.begun, ending);
+        self.group.note((&self.tallies, self.upstream.name()), &self.call.method, self.begun, ending);
     }
 
     fn answer(&self, answer: Answer) -> Answer {

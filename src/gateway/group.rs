@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::{ArcSwap, Guard};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -17,7 +18,7 @@ use super::view::{Member, View};
 use super::{Common, Told};
 use crate::dialect::lower::Server;
 use crate::exchange::{Call, Change, Prints};
-use crate::metrics::Ending;
+use crate::metrics::{Ending, Tallies};
 use crate::protocol::Method;
 use crate::upstream::{List, State, Upstream};
 
@@ -25,7 +26,10 @@ use crate::upstream::{List, State, Upstream};
 #[derive(Debug)]
 pub struct Group {
     name: Arc<str>,
-    view: watch::Sender<Arc<View>>,
+    /// What it shows now.
+    view: ArcSwap<View>,
+    /// The same, for those who wait for another; changed under its lock.
+    views: watch::Sender<Arc<View>>,
     /// The last views, for clients that are in the middle of a list.
     pub(super) before: Mutex<Vec<Arc<View>>>,
     changes: broadcast::Sender<Change>,
@@ -37,6 +41,8 @@ pub struct Group {
     shown: AtomicBool,
     followers: Mutex<Vec<(Arc<Upstream>, AbortHandle)>>,
     ended: CancellationToken,
+    /// What is counted of the calls that we answer ourselves.
+    tallies: Tallies,
 }
 
 /// How many changes may wait for those who listen; who falls behind is told that all changed.
@@ -62,9 +68,11 @@ impl Group {
         let name = Arc::clone(&plan.name);
         let plan = Arc::new(plan);
         let members = upstreams.iter().map(|upstream| Member::new(Arc::clone(upstream), &plan)).collect();
+        let view = Arc::new(View::new(plan, members));
         let group = Arc::new(Self {
             name,
-            view: watch::Sender::new(Arc::new(View::new(plan, members))),
+            view: ArcSwap::new(Arc::clone(&view)),
+            views: watch::Sender::new(view),
             before: Mutex::default(),
             changes: broadcast::Sender::new(CHANGES_WAITING),
             common: common.clone(),
@@ -73,6 +81,7 @@ impl Group {
             shown: AtomicBool::new(false),
             followers: Mutex::default(),
             ended: common.closing.child_token(),
+            tallies: Tallies::default(),
         });
         group.follow(upstreams);
         tokio::spawn(Arc::clone(&group).run());
@@ -85,13 +94,13 @@ impl Group {
     }
 
     /// What it shows now.
-    pub fn view(&self) -> Arc<View> {
-        Arc::clone(&self.view.borrow())
+    pub fn view(&self) -> Guard<Arc<View>> {
+        self.view.load()
     }
 
     /// What the group says of itself.
     pub fn server(&self) -> Server {
-        self.view.borrow().server.clone()
+        self.view().server.clone()
     }
 
     pub(super) fn holder(&self) -> &Arc<Holder> {
@@ -210,7 +219,7 @@ impl Group {
 
     /// The member of that name, as it is seen now.
     pub(super) fn member(&self, upstream: &str) -> Option<Member> {
-        self.view.borrow().members.iter().find(|member| **member.upstream.name() == *upstream).cloned()
+        self.view().members.iter().find(|member| **member.upstream.name() == *upstream).cloned()
     }
 
     /// Looks again when something has changed.
@@ -234,9 +243,10 @@ impl Group {
     fn see(&self, view: View, may: impl FnOnce(&View) -> bool) {
         let mut previous = None;
         let view = Arc::new(view);
-        self.view.send_if_modified(|current| {
+        self.views.send_if_modified(|current| {
             let may = may(current);
             if may {
+                self.view.store(Arc::clone(&view));
                 previous = Some(std::mem::replace(current, Arc::clone(&view)));
             }
             may
@@ -266,10 +276,10 @@ impl Group {
     /// Waits until every upstream was reached or could not be, but not for long.
     pub async fn settle(&self) {
         let patience = *self.patience.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.view.borrow().is_settled() || patience <= Instant::now() {
+        if self.view().is_settled() || patience <= Instant::now() {
             return;
         }
-        let mut views = self.view.subscribe();
+        let mut views = self.views.subscribe();
         let settled = views.wait_for(|view| view.is_settled());
         // Who takes longer is left out, and comes back with a list change.
         let _ = tokio::time::timeout_at(patience, settled).await;
@@ -277,7 +287,7 @@ impl Group {
 
     /// Whether some upstream is still waited for.
     pub fn is_settling(&self) -> bool {
-        !self.view.borrow().is_settled() && self.is_patient()
+        !self.view().is_settled() && self.is_patient()
     }
 
     fn is_patient(&self) -> bool {
@@ -285,8 +295,15 @@ impl Group {
     }
 
     /// Counts a call that ended.
-    pub(super) fn note(&self, upstream: &Arc<str>, method: &Method, begun: Instant, ending: Ending) {
-        self.common.metrics.ended(&self.name, upstream, method.known().unwrap_or("other"), begun.elapsed(), ending);
+    pub(super) fn note(&self, to: (&Tallies, &Arc<str>), method: &Method, begun: Instant, ending: Ending) {
+        let (tallies, upstream) = to;
+        let method = method.known().unwrap_or("other");
+        self.common.metrics.ended(tallies, (&self.name, upstream), method, begun.elapsed(), ending);
+    }
+
+    /// Counts a call that we have answered ourselves.
+    pub(super) fn note_own(&self, method: &Method, begun: Instant, ending: Ending) {
+        self.note((&self.tallies, &self.common.ourselves), method, begun, ending);
     }
 
     /// Tells whether the lists that a session sees are the same on another node; those that it alone sees are not.
@@ -299,7 +316,7 @@ impl Group {
     }
 
     /// What a caller sees: what everybody does, or what its own connections have shown it.
-    pub(super) fn view_for(&self, call: &Call) -> Arc<View> {
+    pub(super) fn view_for(&self, call: &Call) -> Guard<Arc<View>> {
         let view = self.view();
         let Some(audience) = &call.audience else { return view };
         let has_own = |member: &Member| member.upstream.own_lists(audience.key()).is_some();
@@ -310,7 +327,7 @@ impl Group {
         let epochs = own.iter().map(|own| own.as_ref().map_or(0, |(epoch, _)| *epoch)).collect();
         let made_from = (view.epoch, epochs);
         if let Some(known) = audience.shelf().get::<Own>().filter(|known| known.made_from == made_from) {
-            return Arc::clone(&known.view);
+            return Guard::from_inner(Arc::clone(&known.view));
         }
         let mut members = view.members.clone();
         for (member, own) in members.iter_mut().zip(own) {
@@ -325,6 +342,6 @@ impl Group {
         }
         let own = Arc::new(View::new(Arc::clone(&view.plan), members));
         audience.shelf().put(Arc::new(Own { made_from, view: Arc::clone(&own) }));
-        own
+        Guard::from_inner(own)
     }
 }

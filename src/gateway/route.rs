@@ -89,7 +89,7 @@ impl Group {
                 let begun = Instant::now();
                 let listed = self.list(call, &view);
                 let ending = if listed.is_ok() { Ending::Ok } else { Ending::Error };
-                self.note(&self.common.ourselves, &call.method, begun, ending);
+                self.note_own(&call.method, begun, ending);
                 listed.unwrap_or_else(Replies::from)
             }
             Route::ByName => self.by_name(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
@@ -109,7 +109,7 @@ impl Group {
 
     /// Answers that a call goes nowhere.
     fn refuse(&self, call: &Call, error: ErrorObject) -> Replies {
-        self.note(&self.common.ourselves, &call.method, Instant::now(), Ending::Error);
+        self.note_own(&call.method, Instant::now(), Ending::Error);
         error.into()
     }
 

@@ -19,6 +19,7 @@ use crate::dialect::headers::{self, Mirror};
 use crate::dialect::lower::{self, CacheHint, Server};
 use crate::dialect::{Revision, meta, outgoing};
 use crate::exchange::Prints;
+use crate::metrics::Tallies;
 use crate::protocol::method::Family;
 use crate::protocol::{ErrorObject, Raw, code};
 use crate::upstream::{List, Listed, Phase, State, Upstream};
@@ -56,6 +57,8 @@ pub struct Member {
     pub state: Arc<State>,
     /// How its names look here.
     pub rename: Rename,
+    /// What is counted of its calls.
+    pub(super) tallies: Arc<Tallies>,
 }
 
 /// One list of all upstreams together.
@@ -83,7 +86,7 @@ impl Member {
     pub fn new(upstream: Arc<Upstream>, plan: &Plan) -> Self {
         let prefix = plan.prefixes().then(|| Arc::clone(upstream.name()));
         let tasks = (plan.servers.len() > 1).then(|| Arc::clone(upstream.name()));
-        Self { state: upstream.state(), upstream, rename: Rename { prefix, tasks } }
+        Self { state: upstream.state(), upstream, rename: Rename { prefix, tasks }, tallies: Arc::default() }
     }
 
     /// Whether what a client of that revision says has to be translated across eras.

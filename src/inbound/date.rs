@@ -14,9 +14,8 @@ thread_local! {
 }
 
 /// Does something with the time that it is.
-pub(super) fn with<T>(use_it: impl FnOnce(&str) -> T) -> T {
+pub(super) fn with<T>(now: Instant, use_it: impl FnOnce(&str) -> T) -> T {
     WRITTEN.with_borrow_mut(|written| {
-        let now = Instant::now();
         match written {
             Some(written) if now < written.until => {}
             _ => *written = Some(Written::at(SystemTime::now(), now)),
@@ -43,6 +42,6 @@ mod tests {
         let written = Written::at(time, now);
         assert_eq!(written.text, "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(written.until - now, Duration::from_millis(750));
-        with(|text| assert_eq!(text.len(), written.text.len()));
+        with(now, |text| assert_eq!(text.len(), written.text.len()));
     }
 }

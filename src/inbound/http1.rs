@@ -86,7 +86,7 @@ pub(super) async fn serve<G: Future<Output = ()>>(
         out: Vec::new(),
         going: Seldom::new(going),
         leaving: false,
-        patience: Patience { end: Instant::now(), alarm: None },
+        patience: Patience { end: Instant::now() + inbound.settings.body_timeout, alarm: None },
     };
     loop {
         let asked = match talk.head().await? {
@@ -122,7 +122,6 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
     async fn head(&mut self) -> io::Result<Option<Result<Asked, Unfit>>> {
         let limits = &self.inbound.settings.limits;
         let (most, longest) = (limits.header_count, limits.header_bytes.max(LEAST_HEAD));
-        self.patience.end = Instant::now() + self.inbound.settings.body_timeout;
         // So much of it was looked at.
         let mut seen = 0;
         poll_fn(|context| {
@@ -225,7 +224,10 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
             Body::Events(_) | Body::Carried(_) => Extent::UntilClose,
         };
         let keeps = manner.keeps && !self.leaving && extent != Extent::UntilClose;
-        date::with(|date| {
+        // From here on the next request is waited for.
+        let now = Instant::now();
+        self.patience.end = now + self.inbound.settings.body_timeout;
+        date::with(now.into_std(), |date| {
             let (status, headers) = (parts.status, &parts.headers);
             Answering { status, headers, extent, keeps, modern: manner.modern, date }.put(&mut self.out);
         });
@@ -237,7 +239,10 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
                 self.send(&[]).await?;
             }
             Body::Full(bytes) => self.send(&bytes).await?,
-            body => self.pour(body, extent == Extent::Pieces).await?,
+            body => {
+                self.pour(body, extent == Extent::Pieces).await?;
+                self.patience.end = Instant::now() + self.inbound.settings.body_timeout;
+            }
         }
         Ok(keeps && !self.leaving)
     }

@@ -90,7 +90,10 @@ fn host_of(authority: &str) -> &str {
 }
 
 fn is_loopback(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    // What nearly everybody writes needs no reading.
+    matches!(host, "127.0.0.1" | "localhost" | "::1")
+        || host.eq_ignore_ascii_case("localhost")
+        || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 #[cfg(test)]

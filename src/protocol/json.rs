@@ -65,9 +65,9 @@ impl Raw {
         Ok(Self(inner))
     }
 
-    /// The part of `text` that `value` was borrowed from, without copying.
-    pub(crate) fn borrowed(text: &Bytes, value: &RawValue) -> Self {
-        Self(text.slice_ref(value.get().as_bytes()))
+    /// The part of `text` that `value` was borrowed from, without copying. It must be valid JSON.
+    pub(super) fn part(text: &Bytes, value: &str) -> Self {
+        Self(text.slice_ref(value.as_bytes()))
     }
 
     /// Writes a value as JSON.
@@ -181,7 +181,7 @@ impl Raw {
             return Vec::new();
         }
         let items: Vec<&RawValue> = serde_json::from_slice(&self.0).unwrap_or_default();
-        items.into_iter().map(|item| Raw::borrowed(&self.0, item)).collect()
+        items.into_iter().map(|item| Raw::part(&self.0, item.get())).collect()
     }
 
     /// This value if it is a string.

@@ -3,14 +3,13 @@
 //! The envelope is read once. `params`, `result` and `error` stay raw, members that JSON-RPC does
 //! not know are kept beside them, and what is absent is never written.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::envelope::Envelope;
 use super::json::{Raw, put_text};
 use super::method::{Method, Notice};
 
@@ -190,13 +189,8 @@ impl Message {
     /// # Errors
     /// When the text is not JSON, or the JSON is not a message.
     pub fn parse(text: &Bytes) -> Result<Self, Invalid> {
-        // As a string it is not looked at again, piece by piece.
-        let envelope = match std::str::from_utf8(text) {
-            Ok(text) => Envelope::read(serde_json::Deserializer::from_str(text)),
-            Err(_) => Envelope::read(serde_json::Deserializer::from_slice(text)),
-        };
-        match envelope {
-            Ok(envelope) => envelope.classify(text),
+        match Envelope::read(text) {
+            Ok(envelope) => classify(envelope, text),
             Err(error) if error.is_data() && is_json(text) => {
                 Err(Invalid::request(None, "a message must be an object with each member once"))
             }
@@ -219,114 +213,56 @@ fn is_json(text: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
-/// An envelope with its members still raw.
-#[derive(Default)]
-struct Envelope<'a> {
-    version: Option<&'a RawValue>,
-    id: Option<&'a RawValue>,
-    method: Option<&'a RawValue>,
-    params: Option<&'a RawValue>,
-    result: Option<&'a RawValue>,
-    error: Option<&'a RawValue>,
-    extra: Vec<(Box<str>, &'a RawValue)>,
-}
-
-/// The name of a member, borrowed where it has no escapes. `Cow` alone would copy it.
-#[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
-
-struct EnvelopeVisitor;
-
-impl<'de> Visitor<'de> for EnvelopeVisitor {
-    type Value = Envelope<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON-RPC message")
+/// Tells the kinds of message apart.
+fn classify(envelope: Envelope<'_>, text: &Bytes) -> Result<Message, Invalid> {
+    let id = envelope.id.map(Id::read);
+    let known = id.clone().and_then(Result::ok);
+    let refuse = |why: &str| Err(Invalid::request(known.clone(), why));
+    if envelope.version != Some(r#""2.0""#) {
+        return refuse("the member `jsonrpc` must be \"2.0\"");
     }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut envelope = Envelope::default();
-        while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
-            let slot = match key.as_ref() {
-                "jsonrpc" => &mut envelope.version,
-                "id" => &mut envelope.id,
-                "method" => &mut envelope.method,
-                "params" => &mut envelope.params,
-                "result" => &mut envelope.result,
-                "error" => &mut envelope.error,
-                other => {
-                    let name = other.into();
-                    envelope.extra.push((name, map.next_value()?));
-                    continue;
-                }
+    let raw = |value: &str| Raw::part(text, value);
+    let extra = envelope.extra.into_iter();
+    let extra = extra.map(|(key, value)| (key, raw(value))).collect();
+    match (envelope.method, envelope.result, envelope.error) {
+        (Some(method), None, None) => {
+            let method = raw(method);
+            let Some(method) = method.text() else {
+                return refuse("the member `method` must be a string");
             };
-            if slot.is_some() {
-                map.next_value::<IgnoredAny>()?;
-                return Err(serde::de::Error::custom("a member stands there twice"));
+            // Null parameters are a common slip; they say the same as none.
+            let params = envelope.params.map(raw).filter(|params| !params.is_null());
+            if params.as_ref().is_some_and(|params| !params.is_object()) {
+                return refuse("the member `params` must be an object");
             }
-            *slot = Some(map.next_value()?);
-        }
-        Ok(envelope)
-    }
-}
-
-impl<'a> Envelope<'a> {
-    fn read<R: serde_json::de::Read<'a>>(mut text: serde_json::Deserializer<R>) -> Result<Self, serde_json::Error> {
-        let envelope = text.deserialize_any(EnvelopeVisitor)?;
-        text.end().map(|()| envelope)
-    }
-
-    /// Tells the kinds of message apart.
-    fn classify(self, text: &Bytes) -> Result<Message, Invalid> {
-        let id = self.id.map(|id| Id::read(id.get()));
-        let known = id.clone().and_then(Result::ok);
-        let refuse = |why: &str| Err(Invalid::request(known.clone(), why));
-        if self.version.map(RawValue::get) != Some(r#""2.0""#) {
-            return refuse("the member `jsonrpc` must be \"2.0\"");
-        }
-        let extra = self.extra.into_iter();
-        let extra = extra.map(|(key, value)| (key, Raw::borrowed(text, value))).collect();
-        let raw = |value: &RawValue| Raw::borrowed(text, value);
-        match (self.method, self.result, self.error) {
-            (Some(method), None, None) => {
-                let method = raw(method);
-                let Some(method) = method.text() else {
-                    return refuse("the member `method` must be a string");
-                };
-                // Null parameters are a common slip; they say the same as none.
-                let params = self.params.map(raw).filter(|params| !params.is_null());
-                if params.as_ref().is_some_and(|params| !params.is_object()) {
-                    return refuse("the member `params` must be an object");
+            match id {
+                None => {
+                    Ok(Message::Notification(Notification { notice: Notice::from(method.as_ref()), params, extra }))
                 }
-                match id {
-                    None => {
-                        Ok(Message::Notification(Notification { notice: Notice::from(method.as_ref()), params, extra }))
-                    }
-                    Some(Ok(id)) => {
-                        Ok(Message::Request(Request { id, method: Method::from(method.as_ref()), params, extra }))
-                    }
-                    Some(Err(why)) => refuse(why),
+                Some(Ok(id)) => {
+                    Ok(Message::Request(Request { id, method: Method::from(method.as_ref()), params, extra }))
                 }
-            }
-            (None, Some(result), None) => match id {
-                Some(Ok(id)) => Ok(Message::Response(Response { id: Some(id), outcome: Ok(raw(result)), extra })),
                 Some(Err(why)) => refuse(why),
-                None => refuse("a response needs the `id` of its request"),
-            },
-            (None, None, Some(error)) => {
-                let Some(error) = ErrorObject::read(raw(error)) else {
-                    return refuse("the member `error` must be an object with an integer `code`");
-                };
-                let unread = self.id.is_none_or(|id| id.get() == "null");
-                match id {
-                    Some(Err(why)) if !unread => refuse(why),
-                    id => Ok(Message::Response(Response { id: id.and_then(Result::ok), outcome: Err(error), extra })),
-                }
             }
-            (None, Some(_), Some(_)) => refuse("a response has a `result` or an `error`, not both"),
-            (Some(_), _, _) => refuse("a message has a `method` or is a response, not both"),
-            (None, None, None) => refuse("a message needs a `method`, a `result` or an `error`"),
         }
+        (None, Some(result), None) => match id {
+            Some(Ok(id)) => Ok(Message::Response(Response { id: Some(id), outcome: Ok(raw(result)), extra })),
+            Some(Err(why)) => refuse(why),
+            None => refuse("a response needs the `id` of its request"),
+        },
+        (None, None, Some(error)) => {
+            let Some(error) = ErrorObject::read(raw(error)) else {
+                return refuse("the member `error` must be an object with an integer `code`");
+            };
+            let unread = envelope.id.is_none_or(|id| id == "null");
+            match id {
+                Some(Err(why)) if !unread => refuse(why),
+                id => Ok(Message::Response(Response { id: id.and_then(Result::ok), outcome: Err(error), extra })),
+            }
+        }
+        (None, Some(_), Some(_)) => refuse("a response has a `result` or an `error`, not both"),
+        (Some(_), _, _) => refuse("a message has a `method` or is a response, not both"),
+        (None, None, None) => refuse("a message needs a `method`, a `result` or an `error`"),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Pure: no I/O, no clock, nothing that depends on a revision. Payloads are never modelled; they
 //! stay the bytes that arrived, and [`json::Edit`] changes single members of them.
 
+mod envelope;
 pub mod http1;
 pub mod json;
 pub mod jsonrpc;
@@ -10,6 +11,7 @@ pub mod level;
 pub mod method;
 mod scan;
 pub mod sse;
+mod valid;
 
 pub use json::{Edit, Raw};
 pub use jsonrpc::{ErrorObject, Id, Incoming, Invalid, Message, Notification, Outcome, Request, Response, code};

@@ -25,7 +25,10 @@ pub(super) fn skip_string(text: &[u8], at: usize) -> (usize, bool) {
 /// How many times eight bytes are looked at here before others, who are faster once they have begun,
 /// are asked to.
 const NEAR: usize = 6;
-const ONES: u64 = u64::from_le_bytes([1; 8]);
+/// The lowest bit of each byte.
+pub(super) const ONES: u64 = u64::from_le_bytes([1; 8]);
+/// The highest bit of each byte.
+pub(super) const TOPS: u64 = ONES << 7;
 
 /// The first quote or backslash from `at` on. Most strings are short.
 fn stop(text: &[u8], at: usize) -> Option<usize> {
@@ -44,8 +47,8 @@ fn stop(text: &[u8], at: usize) -> Option<usize> {
 }
 
 /// Marks the bytes that are zero. The lowest mark is right; one above it may be too many.
-const fn zeros(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word & (ONES << 7)
+pub(super) const fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & TOPS
 }
 
 /// Past the value that begins at `at`.

@@ -144,12 +144,11 @@ impl Conversation {
         }
         let settings = self.connection.settings();
         let silence = if self.asked_client { settings.call_cap } else { settings.call };
-        let limit =
-            if self.call.method == Method::Listen { None } else { Some((Instant::now() + silence).min(self.end)) };
+        let now = Instant::now();
         let Some(replies) = &mut self.replies else { return Err(lost()) };
-        let reply = match limit {
-            None => replies.next().await,
-            Some(limit) => match Alarm::limit(limit, replies.next()).await {
+        let reply = match self.call.method {
+            Method::Listen => replies.next().await,
+            _ => match Alarm::limit_from(now, (now + silence).min(self.end), replies.next()).await {
                 Some(reply) => reply,
                 None => {
                     let whole = Instant::now() >= self.end;

@@ -12,7 +12,6 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 use tower_service::Service;
 
 use super::line::{Answered, Line, Lost, Reading, Written};
@@ -22,8 +21,8 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 /// By origin, and by how much time connecting is given.
 type Pools = HashMap<(Uri, Duration), Weak<Pool>>;
 
-/// How long an unused connection is kept.
-const IDLE: Duration = Duration::from_secs(60);
+/// How often unused connections are looked for. One that was seen twice, and not used in between, is let go.
+const LOOK: Duration = Duration::from_secs(30);
 /// How many workers have their own connections. Where there are more, some share, and wake each other.
 const PLACES: usize = 64;
 
@@ -44,10 +43,12 @@ struct Place(Mutex<Idle>);
 
 #[derive(Default)]
 struct Idle {
-    /// The unused ones, the latest at the end, and since when they are.
-    all: VecDeque<(Box<Line>, Instant)>,
-    /// Who lets those go that were unused for too long.
+    /// The unused ones, the latest at the end, and since which look they are.
+    all: VecDeque<(Box<Line>, u64)>,
+    /// Who looks for those that were unused for too long, and lets them go.
     sweeper: Option<AbortHandle>,
+    /// How often that was.
+    looks: u64,
 }
 
 /// Why no answer came.
@@ -118,7 +119,8 @@ impl Pool {
         let Ok(runtime) = Handle::try_current() else { return };
         let place = line.place;
         let mut idle = self.idle[place].lock();
-        idle.all.push_back((line, Instant::now()));
+        let looks = idle.looks;
+        idle.all.push_back((line, looks));
         if idle.sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
             idle.sweeper = Some(runtime.spawn(sweep(Arc::downgrade(self), place)).abort_handle());
         }
@@ -156,10 +158,12 @@ fn here() -> usize {
 /// Lets connections go that were unused for too long, until there are none.
 async fn sweep(pool: Weak<Pool>, place: usize) {
     loop {
-        tokio::time::sleep(IDLE / 2).await;
+        tokio::time::sleep(LOOK).await;
         let Some(pool) = pool.upgrade() else { return };
         let mut idle = pool.idle[place].lock();
-        while idle.all.front().is_some_and(|(_, since)| since.elapsed() >= IDLE) {
+        idle.looks += 1;
+        let looks = idle.looks;
+        while idle.all.front().is_some_and(|(_, since)| since + 2 <= looks) {
             idle.all.pop_front();
         }
         if idle.all.is_empty() {

@@ -1,0 +1,169 @@
+//! The envelope of a JSON-RPC message, read once, with its members still raw.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::scan::skip_space;
+use super::valid::{past_string, past_value};
+
+/// An envelope with its members still raw.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Envelope<'a> {
+    pub(super) version: Option<&'a str>,
+    pub(super) id: Option<&'a str>,
+    pub(super) method: Option<&'a str>,
+    pub(super) params: Option<&'a str>,
+    pub(super) result: Option<&'a str>,
+    pub(super) error: Option<&'a str>,
+    pub(super) extra: Vec<(Box<str>, &'a str)>,
+}
+
+impl<'a> Envelope<'a> {
+    /// Reads an envelope.
+    ///
+    /// # Errors
+    /// When the text is not JSON, or no object with each member once.
+    pub(super) fn read(text: &'a [u8]) -> Result<Self, serde_json::Error> {
+        // As a string it is not looked at again, piece by piece.
+        match std::str::from_utf8(text) {
+            Ok(text) => match Self::usual(text) {
+                Some(envelope) => Ok(envelope),
+                None => Self::any(serde_json::Deserializer::from_str(text)),
+            },
+            Err(_) => Self::any(serde_json::Deserializer::from_slice(text)),
+        }
+    }
+
+    /// Reads one that is as nearly all are, several times as fast; nothing where it is not.
+    fn usual(whole: &'a str) -> Option<Self> {
+        let text = whole.as_bytes();
+        let mut envelope = Self::default();
+        let mut at = skip_space(text, 0);
+        if *text.get(at)? != b'{' {
+            return None;
+        }
+        loop {
+            let begin = skip_space(text, at + 1);
+            let end = past_string(text, begin)?;
+            at = skip_space(text, end);
+            if *text.get(at)? != b':' {
+                return None;
+            }
+            let value = skip_space(text, at + 1);
+            at = past_value(text, value)?;
+            envelope.put(&whole[begin + 1..end - 1], &whole[value..at])?;
+            at = skip_space(text, at);
+            match text.get(at)? {
+                b',' => {}
+                b'}' => break,
+                _ => return None,
+            }
+        }
+        (skip_space(text, at + 1) == text.len()).then_some(envelope)
+    }
+
+    /// Nothing where a member is there already, or may be another than it seems.
+    fn put(&mut self, key: &str, value: &'a str) -> Option<()> {
+        match self.slot(key) {
+            Some(slot) if slot.is_none() => *slot = Some(value),
+            None if !key.contains('\\') => self.extra.push((key.into(), value)),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Where a member goes that JSON-RPC knows.
+    fn slot(&mut self, key: &str) -> Option<&mut Option<&'a str>> {
+        Some(match key {
+            "jsonrpc" => &mut self.version,
+            "id" => &mut self.id,
+            "method" => &mut self.method,
+            "params" => &mut self.params,
+            "result" => &mut self.result,
+            "error" => &mut self.error,
+            _ => return None,
+        })
+    }
+
+    fn any<R: serde_json::de::Read<'a>>(mut text: serde_json::Deserializer<R>) -> Result<Self, serde_json::Error> {
+        let envelope = text.deserialize_any(EnvelopeVisitor)?;
+        text.end().map(|()| envelope)
+    }
+}
+
+/// The name of a member, borrowed where it has no escapes. `Cow` alone would copy it.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+struct EnvelopeVisitor;
+
+impl<'de> Visitor<'de> for EnvelopeVisitor {
+    type Value = Envelope<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON-RPC message")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut envelope = Envelope::default();
+        while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
+            match envelope.slot(&key) {
+                Some(Some(_)) => {
+                    map.next_value::<IgnoredAny>()?;
+                    return Err(serde::de::Error::custom("a member stands there twice"));
+                }
+                Some(slot) => *slot = Some(map.next_value::<&RawValue>()?.get()),
+                None => envelope.extra.push((key.as_ref().into(), map.next_value::<&RawValue>()?.get())),
+            }
+        }
+        Ok(envelope)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn slowly(text: &str) -> Option<Envelope<'_>> {
+        Envelope::any(serde_json::Deserializer::from_str(text)).ok()
+    }
+
+    #[test]
+    fn what_is_usual_is_read_the_fast_way() {
+        let text =
+            "\n{ \"jsonrpc\" :\"2.0\",\"id\":1 , \"method\":\"a\\u0062\",\"params\":{\"a\":[1,{}]},\"x\":null}\n ";
+        let envelope = Envelope::usual(text).unwrap();
+        assert_eq!(envelope.params, Some("{\"a\":[1,{}]}"));
+        assert_eq!(envelope.extra, [("x".into(), "null")]);
+        for text in
+            ["{}", "[]", "{\"id\":1,\"id\":2}", "{\"i\\u0064\":1}", "{\"id\":1}x", "{\"id\":1,}", "{\"id\":}", ""]
+        {
+            assert!(Envelope::usual(text).is_none(), "{text}");
+        }
+    }
+
+    proptest! {
+        /// Whatever is read the fast way, the slow way reads the same.
+        #[test]
+        fn both_ways_say_the_same(
+            members in prop::collection::vec((prop::sample::select(vec![
+                "jsonrpc", "id", "method", "params", "result", "error", "x", "y\\n", "",
+            ]), prop::sample::select(vec!["1", "\"a\"", "{\"a\":[]}", " [1 , 2]", "tru", "\"\\q\"", "nul l"])), 0..5),
+            end in prop::sample::select(vec!["}", "} ", "}}", "", ",}"]),
+        ) {
+            let members: Vec<String> = members.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
+            let text = format!("{{{}{end}", members.join(","));
+            if let Some(envelope) = Envelope::usual(&text) {
+                prop_assert_eq!(Some(envelope), slowly(&text));
+            } else if let Some(envelope) = slowly(&text) {
+                let odd = text.contains('\\') || envelope == Envelope::default();
+                prop_assert!(odd, "{} is as usual as any", text);
+            }
+        }
+    }
+}

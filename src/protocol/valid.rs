@@ -1,0 +1,273 @@
+//! Whether text is JSON, and where a value ends: one pass over what every call carries.
+//!
+//! What is accepted here is valid. What is not may be valid all the same: a value that is nested very deep is left to
+//! others, who are slower and say what is wrong.
+
+use super::scan::{ONES, TOPS, skip_space, zeros};
+
+/// Deeper than this nothing is followed: there is one bit for each level.
+const DEEPEST: u32 = u128::BITS;
+/// Strings longer than this are looked through by others, who are faster once they have begun.
+const NEAR: usize = 64;
+
+/// Past the valid value that begins at `at`, in text that is UTF-8.
+pub(super) fn past_value(text: &[u8], mut at: usize) -> Option<usize> {
+    // Which of the levels are objects; the lowest bit is the innermost.
+    let (mut objects, mut depth) = (0u128, 0);
+    loop {
+        // Here a value begins.
+        match text.get(at)? {
+            b'"' => at = past_string(text, at)?,
+            b'-' | b'0'..=b'9' => at = past_number(text, at)?,
+            b't' => at = past_word(text, at, b"true")?,
+            b'f' => at = past_word(text, at, b"false")?,
+            b'n' => at = past_word(text, at, b"null")?,
+            open @ (b'{' | b'[') if depth < DEEPEST => {
+                let is_object = *open == b'{';
+                at = skip_space(text, at + 1);
+                let close = if is_object { b'}' } else { b']' };
+                if *text.get(at)? == close {
+                    at += 1;
+                } else {
+                    (objects, depth) = (objects << 1 | u128::from(is_object), depth + 1);
+                    if is_object {
+                        at = past_key(text, at)?;
+                    }
+                    continue;
+                }
+            }
+            _ => return None,
+        }
+        // Here one has ended.
+        loop {
+            if depth == 0 {
+                return Some(at);
+            }
+            at = skip_space(text, at);
+            let in_object = objects & 1 == 1;
+            match (text.get(at)?, in_object) {
+                (b',', true) => {
+                    at = past_key(text, skip_space(text, at + 1))?;
+                    break;
+                }
+                (b',', false) => {
+                    at = skip_space(text, at + 1);
+                    break;
+                }
+                (b'}', true) | (b']', false) => (objects, depth, at) = (objects >> 1, depth - 1, at + 1),
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// Past a key, its colon and the white space after that.
+fn past_key(text: &[u8], at: usize) -> Option<usize> {
+    let at = skip_space(text, past_string(text, at)?);
+    (*text.get(at)? == b':').then(|| skip_space(text, at + 1))
+}
+
+/// Past the string that begins at `at`.
+pub(super) fn past_string(text: &[u8], at: usize) -> Option<usize> {
+    if *text.get(at)? != b'"' {
+        return None;
+    }
+    let mut at = at + 1;
+    loop {
+        at = stop(text, at)?;
+        match text[at] {
+            b'"' => return Some(at + 1),
+            b'\\' => {
+                at = match text.get(at + 1)? {
+                    b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => at + 2,
+                    b'u' if text.get(at + 2..at + 6)?.iter().all(u8::is_ascii_hexdigit) => at + 6,
+                    _ => return None,
+                };
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// The first quote, backslash or control character from `at` on.
+fn stop(text: &[u8], at: usize) -> Option<usize> {
+    let rest = text.get(at..)?;
+    let near = &rest[..rest.len().min(NEAR)];
+    let (words, tail) = near.as_chunks::<8>();
+    for (n, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let found = zeros(word ^ (ONES * b'"' as u64)) | zeros(word ^ (ONES * b'\\' as u64)) | low(word);
+        if found != 0 {
+            return Some(at + n * 8 + found.trailing_zeros() as usize / 8);
+        }
+    }
+    let is_stop = |byte: &u8| matches!(byte, b'"' | b'\\' | ..b' ');
+    if near.len() == rest.len() {
+        return tail.iter().position(is_stop).map(|found| at + words.len() * 8 + found);
+    }
+    let far = &rest[NEAR..];
+    let end = memchr::memchr2(b'"', b'\\', far)?;
+    // In pieces that can be looked at as a whole.
+    let control = far[..end].chunks(256).position(|piece| piece.iter().fold(false, |any, byte| any | (*byte < b' ')));
+    let found = match control {
+        None => end,
+        Some(n) => n * 256 + far[n * 256..end].iter().position(|byte| *byte < b' ')?,
+    };
+    Some(at + NEAR + found)
+}
+
+/// Marks the bytes that are below a space. The lowest mark is right; one above it may be too many.
+const fn low(word: u64) -> u64 {
+    word.wrapping_sub(ONES * b' ' as u64) & !word & TOPS
+}
+
+fn past_word(text: &[u8], at: usize, word: &[u8]) -> Option<usize> {
+    text[at..].starts_with(word).then_some(at + word.len())
+}
+
+/// Past the number that begins at `at`.
+fn past_number(text: &[u8], mut at: usize) -> Option<usize> {
+    let digits = |mut at: usize| {
+        let begin = at;
+        while matches!(text.get(at), Some(b'0'..=b'9')) {
+            at += 1;
+        }
+        (at > begin).then_some(at)
+    };
+    if text[at] == b'-' {
+        at += 1;
+    }
+    at = if text.get(at) == Some(&b'0') { at + 1 } else { digits(at)? };
+    if text.get(at) == Some(&b'.') {
+        at = digits(at + 1)?;
+    }
+    if matches!(text.get(at), Some(b'e' | b'E')) {
+        let signed = matches!(text.get(at + 1), Some(b'+' | b'-'));
+        at = digits(at + 1 + usize::from(signed))?;
+    }
+    Some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde::de::IgnoredAny;
+
+    /// Whether the whole text is one value.
+    fn is_valid(text: &str) -> bool {
+        let text = text.as_bytes();
+        past_value(text, skip_space(text, 0)).is_some_and(|end| skip_space(text, end) == text.len())
+    }
+
+    fn check(text: &str) {
+        assert_eq!(is_valid(text), serde_json::from_str::<IgnoredAny>(text).is_ok(), "{text:?}");
+    }
+
+    #[test]
+    fn it_says_what_others_say() {
+        let long = |fill: &str| format!("\"{}{fill}{}\"", "x".repeat(300), "y".repeat(300));
+        for text in [
+            "",
+            " ",
+            "{}",
+            "[]",
+            "[ ]",
+            "{ }",
+            "{,}",
+            "[,]",
+            "[1,]",
+            "[1,,2]",
+            "{\"a\"}",
+            "{\"a\":}",
+            "{\"a\":1,}",
+            "{\"a\":1 \"b\":2}",
+            "{\"a\" : [1 , {\"b\":null}] }",
+            "{a:1}",
+            "{1:1}",
+            "[1}",
+            "{\"a\":1]",
+            "[[]",
+            "[]]",
+            "true",
+            "tru",
+            "truex",
+            "null",
+            "nul",
+            "falsee",
+            "0",
+            "-",
+            "-0",
+            "01",
+            "1.",
+            ".1",
+            "1.0",
+            "1e",
+            "1e+",
+            "1E-5",
+            "+1",
+            "--1",
+            "1e5.5",
+            "0x1",
+            "1_0",
+            "NaN",
+            "\"",
+            "\"a",
+            "\"a\"b",
+            "\"\\\"\"",
+            "\"\\x\"",
+            "\"\\u12\"",
+            "\"\\u12g4\"",
+            "\"\\u1234\"",
+            "\"\\ud800\"",
+            "\"\t\"",
+            "\"\n\"",
+            "\"\u{7f}\"",
+            "\"é氢\"",
+            "\"\\\"",
+            "'a'",
+            "[\"a\",\"b\"",
+            "{\"\":{}}",
+            "{\"a\":1}x",
+            "// c",
+            "[1 2]",
+            "{\"a\"::1}",
+            "\u{feff}1",
+            "1 ",
+            "\r\n[\t1\r]\n",
+        ] {
+            check(text);
+        }
+        for fill in ["", "\\n", "\n", "\\", "\"", "\\u00e9", "\u{1f}", "é", "\u{0}"] {
+            check(&long(fill));
+        }
+        let deep = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(is_valid(&deep(DEEPEST as usize)));
+        assert!(!is_valid(&deep(DEEPEST as usize + 1)), "others look at that");
+    }
+
+    proptest! {
+        /// Text that is nearly JSON.
+        #[test]
+        fn it_says_what_others_say_of_anything(
+            parts in prop::collection::vec(prop::sample::select(vec![
+                "{", "}", "[", "]", ",", ":", "\"", "\"a\"", "\\", "\\n", "\\u0041", "1", "-", "0", ".", "e", "E+", "true",
+                "null", " ", "\n", "\t", "x", "é", "\u{1}", "\"k\":", "[1]", "{\"a\":2}", "12345678", "abcdefghijk",
+            ]), 0..24)
+        ) {
+            check(&parts.concat());
+        }
+
+        /// Text that is JSON, and the same with one byte changed.
+        #[test]
+        fn it_says_what_others_say_of_json(texts in prop::collection::vec(".{0,80}", 1..5), at in any::<prop::sample::Index>(), other in any::<char>()) {
+            let value = serde_json::json!({ "a": texts, "b": { "c": [1.5e3, -7, true, null], "d": {} } });
+            let text = value.to_string();
+            check(&text);
+            let mut changed: Vec<char> = text.chars().collect();
+            let at = at.index(changed.len());
+            changed[at] = other;
+            check(&changed.into_iter().collect::<String>());
+        }
+    }
+}
