@@ -60,7 +60,7 @@ impl Wire {
     }
 
     /// Nothing more comes.
-    async fn is_closed(mut self) -> bool {
+    async fn ends(mut self) -> bool {
         while self.more().await {}
         self.came.is_empty()
     }
@@ -144,7 +144,7 @@ async fn a_client_that_waits_is_told_to_go_on_or_refused() {
     wire.say(posted("expect: 100-continue\r\ncontent-length: 1001\r\n", "")).await;
     let refused = wire.hear(true).await;
     assert_eq!((refused.status, refused.header("connection")), (413, Some("close")));
-    assert!(wire.is_closed().await);
+    assert!(wire.ends().await);
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn older_clients_are_served_in_their_way() {
     wire.say(older("")).await;
     let answer = wire.hear(true).await;
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
-    assert!(wire.is_closed().await);
+    assert!(wire.ends().await);
     // A stream to one that knows no pieces ends with its connection.
     let session = rialto.open("2025-11-25").await;
     let mut wire = Wire::open(&rialto).await;
@@ -205,7 +205,7 @@ async fn what_is_no_request_is_refused_with_a_sentence() {
         let begin = &says[..says.len().min(200)];
         assert_eq!((answer.status, answer.header("connection")), (status, Some("close")), "{begin}");
         assert!(answer.json()["error"]["message"].is_string(), "{begin}: {answer:?}");
-        assert!(wire.is_closed().await);
+        assert!(wire.ends().await);
     }
 }
 
@@ -227,7 +227,7 @@ async fn a_body_that_nobody_wants_is_in_nobodys_way() {
     }
     let answer = wire.hear(true).await;
     assert_eq!((answer.status, answer.header("connection")), (404, Some("close")));
-    assert!(wire.is_closed().await);
+    assert!(wire.ends().await);
 }
 
 #[tokio::test]
@@ -236,12 +236,12 @@ async fn who_says_nothing_or_half_of_it_is_not_waited_for() {
     for says in ["", "GET /mcp HT", "GET /mcp HTTP/1.1\r\nhost: localhost\r\n"] {
         let mut wire = Wire::open(&rialto).await;
         wire.say(says).await;
-        assert!(wire.is_closed().await, "{says}");
+        assert!(wire.ends().await, "{says}");
     }
     let mut wire = Wire::open(&rialto).await;
     wire.say(post(1)).await;
     assert_eq!(wire.hear(true).await.status, 200);
-    assert!(wire.is_closed().await);
+    assert!(wire.ends().await);
 }
 
 #[tokio::test]
@@ -260,7 +260,7 @@ async fn a_stop_ends_connections_in_order() {
     busy.say(posted(&more, &body).replace("tools/list\r\n", "tools/call\r\n")).await;
     busy.hear(false).await;
     rialto.begin_stop();
-    assert!(idle.is_closed().await);
+    assert!(idle.ends().await);
     while busy.more().await {}
     assert!(String::from_utf8(busy.came).unwrap().ends_with("\r\n0\r\n\r\n"), "it ends as it should");
     assert!(rialto.stopped().await);
