@@ -162,7 +162,7 @@ impl Chunks {
                 Self::Done => return Ok(Piece::End),
                 _ if arrived.is_empty() => return Ok(Piece::Missing),
                 Self::Size => match httparse::parse_chunk_size(arrived) {
-                    Ok(Status::Complete((end, size))) => {
+                    Ok(Status::Complete((end, size))) if end <= LONGEST_SIZE => {
                         arrived.advance(end);
                         *self = if size == 0 { Self::Trailers(0) } else { Self::Data(size) };
                     }
@@ -192,12 +192,13 @@ impl Chunks {
                         }
                     };
                     *seen += end + 1;
+                    if *seen > LONGEST_TRAILERS {
+                        return Err(Malformed("too much follows the body"));
+                    }
                     let is_last = matches!(&arrived[..end], b"" | b"\r");
                     arrived.advance(end + 1);
                     if is_last {
                         *self = Self::Done;
-                    } else if *seen > LONGEST_TRAILERS {
-                        return Err(Malformed("too much follows the body"));
                     }
                 }
             }
