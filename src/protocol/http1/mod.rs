@@ -162,7 +162,7 @@ impl Chunks {
                 Self::Done => return Ok(Piece::End),
                 _ if arrived.is_empty() => return Ok(Piece::Missing),
                 Self::Size => match httparse::parse_chunk_size(arrived) {
-                    Ok(Status::Complete((end, size))) if end <= LONGEST_SIZE => {
+                    Ok(Status::Complete((end, size))) if end <= LONGEST_SIZE && is_size(&arrived[..end]) => {
                         arrived.advance(end);
                         *self = if size == 0 { Self::Trailers(0) } else { Self::Data(size) };
                     }
@@ -195,7 +195,10 @@ impl Chunks {
                     if *seen > LONGEST_TRAILERS {
                         return Err(Malformed("too much follows the body"));
                     }
-                    let is_last = matches!(&arrived[..end], b"" | b"\r");
+                    let Some(line) = arrived[..end].strip_suffix(b"\r") else {
+                        return Err(Malformed("a line after the body has no end"));
+                    };
+                    let is_last = line.is_empty();
                     arrived.advance(end + 1);
                     if is_last {
                         *self = Self::Done;
@@ -204,6 +207,11 @@ impl Chunks {
             }
         }
     }
+}
+
+/// Whether a line begins with a length, and everybody sees its end in the same place.
+fn is_size(line: &[u8]) -> bool {
+    line.first().is_some_and(u8::is_ascii_hexdigit) && memchr::memchr(b'\n', line) == Some(line.len() - 1)
 }
 
 impl fmt::Display for Malformed {
@@ -248,6 +256,12 @@ mod tests {
             ("x\r\n", Err(())),
             ("-1\r\n", Err(())),
             ("fffffffffffffffff\r\n", Err(())),
+            ("\r\n\r\n", Err(())),
+            (";x\r\n\r\n", Err(())),
+            (" \r\n\r\n", Err(())),
+            ("1;x\ny\r\na\r\n0\r\n\r\n", Err(())),
+            ("0\r\n\n", Err(())),
+            ("0\r\nx: y\n\r\n", Err(())),
         ] {
             for step in [1, 2, 3, 100] {
                 let read = body(&chunks, text.as_bytes(), step);
