@@ -201,6 +201,7 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", Framing::Length(5), true),
             ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nContent-Length: 5\r\n", Framing::Length(5), true),
             ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: Close\r\n", Framing::Length(5), false),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close, keep-alive\r\n", Framing::Length(5), false),
             ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\n", Framing::Length(5), false),
             ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: x, Keep-Alive\r\n", Framing::Length(5), true),
             ("HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n", Framing::CHUNKS, true),

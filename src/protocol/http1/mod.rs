@@ -62,6 +62,8 @@ struct Told {
     /// The last of these ways are pieces.
     chunked: bool,
     keeps: bool,
+    /// It is said that the connection ends, whatever else is said of it.
+    closes: bool,
 }
 
 /// How long the line may be that says how long a piece is.
@@ -74,7 +76,7 @@ const LONGEST_TRAILERS: usize = 16 << 10;
 impl Told {
     /// Nothing is said yet. Newer connections are kept unless they are said not to be.
     fn new(keeps: bool) -> Self {
-        Self { length: None, coded: false, chunked: false, keeps }
+        Self { length: None, coded: false, chunked: false, keeps, closes: false }
     }
 
     fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Malformed> {
@@ -89,7 +91,8 @@ impl Told {
             self.chunked = value.rsplit(|byte| *byte == b',').next().is_some_and(|last| is_word(last, b"chunked"));
         } else if name.eq_ignore_ascii_case(b"connection") {
             for word in value.split(|byte| *byte == b',') {
-                self.keeps = (self.keeps || is_word(word, b"keep-alive")) && !is_word(word, b"close");
+                self.closes |= is_word(word, b"close");
+                self.keeps = (self.keeps || is_word(word, b"keep-alive")) && !self.closes;
             }
         }
         Ok(())
