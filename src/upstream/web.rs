@@ -179,7 +179,11 @@ pub async fn fetch(address: &Address, settings: &Settings) -> Result<Bytes> {
 
 impl Place {
     fn new(url: Uri) -> Self {
-        let target = url.path_and_query().map_or("/", |target| target.as_str()).into();
+        let target = match url.path_and_query().map_or("/", |target| target.as_str()) {
+            // An address may have no path.
+            query if query.starts_with('?') => format!("/{query}").into(),
+            target => target.into(),
+        };
         let host = url.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
         Self { url, target, host }
     }
@@ -297,6 +301,15 @@ mod tests {
             ("//other/m", "http://other/m"),
         ] {
             assert_eq!(resolve(&base, reference).unwrap().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn a_request_names_a_path_even_where_its_address_has_none() {
+        for (url, target) in
+            [("http://h", "/"), ("http://h/", "/"), ("http://h?key=1", "/?key=1"), ("http://h/a?b=/c#d", "/a?b=/c")]
+        {
+            assert_eq!(&*Place::new(url.parse().unwrap()).target, target, "{url}");
         }
     }
 
