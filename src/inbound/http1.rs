@@ -64,6 +64,8 @@ const SHORT: usize = 8 << 10;
 const GATHERED: usize = 16 << 10;
 /// The longest buffer that is kept for the next answer.
 const KEPT: usize = 16 << 10;
+/// How much is read of what a client sends before it has its answer.
+const AHEAD: usize = 4 << 10;
 /// The least that a head may have; settings can only allow more.
 const LEAST_HEAD: usize = 8 << 10;
 /// How long, and how much, is read from a client that is not heard any more: closing at once could take our answer
@@ -202,16 +204,15 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
         .await
     }
 
-    /// Whether the client has gone away. What it sends meanwhile waits.
+    /// Whether the client has gone away. What it sends meanwhile waits, and is looked past while it is little.
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.is_leaving(context);
-        if !self.intake.is_empty() {
-            return Poll::Pending;
+        while self.intake.here().len() < AHEAD {
+            if let Ok(0) | Err(_) = ready!(self.intake.poll_more(&mut self.stream, context)) {
+                return Poll::Ready(());
+            }
         }
-        match ready!(self.intake.poll_more(&mut self.stream, context)) {
-            Ok(0) | Err(_) => Poll::Ready(()),
-            Ok(_) => Poll::Pending,
-        }
+        Poll::Pending
     }
 
     /// Sends an answer; true when another request may follow.
