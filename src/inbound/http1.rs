@@ -174,7 +174,8 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
             _ => {}
         }
         if waits {
-            self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+            self.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            self.send(&[]).await?;
         }
         let end = Instant::now() + self.inbound.settings.body_timeout;
         let read = Alarm::limit(end, self.intake.whole(&mut self.stream, framing, longest)).await;
