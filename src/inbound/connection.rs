@@ -9,6 +9,7 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio_io_timeout::TimeoutStream;
 
@@ -65,6 +66,9 @@ async fn is_http2(stream: &TcpStream) -> std::io::Result<bool> {
         }
         if seen == PREFACE.len() {
             return Ok(true);
+        }
+        if stream.ready(Interest::READABLE).await?.is_read_closed() {
+            return Ok(false); // no more will come
         }
         // Part of it is there, and looking again would not wait for the rest.
         tokio::time::sleep(Duration::from_millis(10)).await;
