@@ -354,6 +354,33 @@ mod tests {
         assert!(other.ask(&request(&LONG)).await.unwrap_err().unsent);
     }
 
+    /// Whatever leaves a doubt where the next answer begins ends the connection.
+    #[tokio::test]
+    async fn a_connection_is_used_again_only_where_nothing_is_in_doubt() {
+        for (head, body, open) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 2", "hi", true),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2", "hi", true),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked", "2\r\nhi\r\n0\r\nx: y\r\n\r\n", true),
+            ("HTTP/1.1 204 No Content", "", true),
+            ("HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2", "hi", true),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 2", "hi", false),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close", "hi", false),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close, keep-alive", "hi", false),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 2", "hiHTTP/1.1 200 OK\r\n\r\n", false),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 2", "hi\r\n", false),
+            ("HTTP/1.1 204 No Content\r\ncontent-length: 2", "hi", false),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked", "2\r\nhi\r\n0\r\n\r\n0", false),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 2", "2\r\nhi\r\n0\r\n\r\n", false),
+        ] {
+            let (mut line, mut server) = line();
+            server.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
+            let (_, mut framing) = line.ask(&request(b"")).await.unwrap();
+            let read = line.intake.whole(&mut line.stream, &mut framing, 100).await.unwrap();
+            assert!(framing.is_done() && matches!(&read[..], b"hi" | b""), "{head} {body}");
+            assert_eq!(line.is_open(), open, "{head} {body}");
+        }
+    }
+
     #[tokio::test]
     async fn who_speaks_unasked_is_not_listened_to() {
         let (mut line, mut server) = line();

@@ -223,6 +223,7 @@ mod tests {
         opened: AtomicUsize,
         closed: AtomicUsize,
         changed: Notify,
+        asked: Notify,
     }
 
     impl Server {
@@ -259,10 +260,12 @@ mod tests {
                     }
                 }
                 let answer = match path.as_str() {
+                    "/silent" => "",
                     "/endless" => "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n",
                     "/chunked" => "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
                     _ => "HTTP/1.1 202 Accepted\r\ncontent-length: 8\r\n\r\nAccepted",
                 };
+                self.asked.notify_one();
                 if stream.get_mut().write_all(answer.as_bytes()).await.is_err() || path == "/then-close" {
                     return;
                 }
@@ -320,6 +323,21 @@ mod tests {
         }
         assert_eq!(read(ask(&pool, "/").await).await, "Accepted");
         assert_eq!(server.opened.load(Ordering::Relaxed), 2);
+    }
+
+    /// Nobody else may get an answer that was not waited for.
+    #[tokio::test]
+    async fn one_that_nobody_waits_for_any_more_is_closed() {
+        let (server, pool) = Server::start().await;
+        tokio::select! {
+            _ = ask(&pool, "/silent") => panic!("there is no answer"),
+            () = server.asked.notified() => {}
+        }
+        server.until_closed(1).await;
+        let endless = ask(&pool, "/endless").await;
+        assert!(tokio::time::timeout(Duration::ZERO, endless.body.whole(100)).await.is_err());
+        server.until_closed(2).await;
+        assert!(pool.here().all.is_empty());
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ mod elements;
 mod gateway;
 mod groups;
 mod harness;
+mod http1;
 mod limits;
 mod listening;
 mod outbound;
