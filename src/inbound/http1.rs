@@ -144,7 +144,7 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
                     Poll::Pending => {}
                 }
                 // What has arrived was read, or it would not be answered.
-                if self.is_leaving(context) && self.intake.is_empty() {
+                if self.is_leaving(context) && is_blank(self.intake.here()) {
                     return Poll::Ready(Ok(None));
                 }
                 ready!(self.patience.poll(context));
@@ -343,6 +343,11 @@ fn poll_write(
         (one, []) | ([], one) => stream.poll_write(context, one),
         _ => stream.poll_write_vectored(context, &[IoSlice::new(first), IoSlice::new(second)]),
     }
+}
+
+/// Whether no request has begun in here: some end what they have sent with a line of its own.
+fn is_blank(text: &[u8]) -> bool {
+    text.iter().all(|byte| matches!(byte, b'\r' | b'\n'))
 }
 
 /// Whether the end of a head can be in here.

@@ -490,6 +490,9 @@ async fn a_stop_lets_go_of_those_who_bring_nothing() {
     let mut rialto = Rialto::start().await;
     let mut idle = Wire::to(&rialto).await;
     idle.goes_on().await;
+    let mut blank = Wire::to(&rialto).await;
+    blank.goes_on().await;
+    blank.say("\r\n").await;
     let silent = Wire::to(&rialto).await;
     let (begun, rest) = HEALTH.split_at(20);
     let mut half = Wire::saying(&rialto, HEALTH).await;
@@ -503,6 +506,7 @@ async fn a_stop_lets_go_of_those_who_bring_nothing() {
     assert!(calling.answer().await.body.contains("1 elements: H"), "a running call comes to its end");
     calling.ends().await;
     idle.ends().await;
+    blank.ends().await;
     until("it stops", || rialto.inbound.shutdown.closing().is_cancelled()).await;
     half.say(rest).await;
     let last = half.answer().await;
