@@ -13,7 +13,11 @@ use crate::protocol::http1::{Framing, Piece};
 
 /// What has arrived on a connection, and was not taken yet.
 #[derive(Debug, Default)]
-pub struct Intake(BytesMut);
+pub struct Intake {
+    arrived: BytesMut,
+    /// The last reading has brought all that there was room for, so there is likely to be more.
+    more: bool,
+}
 
 /// Why a body could not be read.
 #[derive(Debug)]
@@ -26,6 +30,8 @@ pub enum Unread {
 
 /// How much is read at once, where nobody knows how much is coming.
 const READ: usize = 4 << 10;
+/// The same where more is likely to come.
+const READ_MORE: usize = 64 << 10;
 /// With less room than this, more is made.
 const LEAST: usize = 1 << 10;
 /// Room for a body is made as it comes: somebody may say that it is longer than it is.
@@ -36,26 +42,30 @@ const KEPT: usize = 32 << 10;
 impl Intake {
     /// Whether nothing is here.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.arrived.is_empty()
     }
 
     /// What is here, to be taken from.
     pub fn here(&mut self) -> &mut BytesMut {
-        &mut self.0
+        &mut self.arrived
     }
 
     /// Reads what comes; nothing when the other side has closed the connection.
     pub fn poll_more(&mut self, stream: impl AsyncRead + Unpin, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.0.capacity() - self.0.len() < LEAST {
-            // A long message is read in longer parts.
-            self.0.reserve(READ.max(self.0.len()));
+        if self.more {
+            self.arrived.reserve(READ_MORE);
+        } else if self.arrived.capacity() - self.arrived.len() < LEAST {
+            self.arrived.reserve(READ);
         }
-        self.poll_fill(stream, context)
+        let room = self.arrived.capacity() - self.arrived.len();
+        let read = ready!(self.poll_fill(stream, context));
+        self.more = matches!(read, Ok(read) if read == room);
+        Poll::Ready(read)
     }
 
     /// Reads as much as there is room for.
     fn poll_fill(&mut self, mut stream: impl AsyncRead + Unpin, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        poll_read_buf(Pin::new(&mut stream), context, &mut self.0)
+        poll_read_buf(Pin::new(&mut stream), context, &mut self.arrived)
     }
 
     /// Takes so many bytes once they are there.
@@ -63,19 +73,19 @@ impl Intake {
     /// # Errors
     /// When the connection ends before.
     pub async fn take(&mut self, stream: &mut (impl AsyncRead + Unpin), length: usize) -> io::Result<Bytes> {
-        while self.0.len() < length {
-            if self.0.capacity() == self.0.len() || self.0.capacity() < length.min(STRIDE) {
-                let missing = length - self.0.len();
-                self.0.reserve(missing.min(STRIDE.max(self.0.len())));
+        while self.arrived.len() < length {
+            if self.arrived.capacity() == self.arrived.len() || self.arrived.capacity() < length.min(STRIDE) {
+                let missing = length - self.arrived.len();
+                self.arrived.reserve(missing.min(STRIDE.max(self.arrived.len())));
             }
             if poll_fn(|context| self.poll_fill(&mut *stream, context)).await? == 0 {
                 return Err(closed());
             }
         }
-        let taken = self.0.split_to(length).freeze();
+        let taken = self.arrived.split_to(length).freeze();
         if length > KEPT {
             // Its memory goes with it.
-            self.0 = BytesMut::from(&self.0[..]);
+            self.arrived = BytesMut::from(&self.arrived[..]);
         }
         Ok(taken)
     }
@@ -88,7 +98,7 @@ impl Intake {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<Option<Bytes>>> {
         loop {
-            match framing.take(&mut self.0).map_err(io::Error::other)? {
+            match framing.take(&mut self.arrived).map_err(io::Error::other)? {
                 Piece::Data(data) => return Poll::Ready(Ok(Some(data))),
                 Piece::End => return Poll::Ready(Ok(None)),
                 Piece::Missing => match (ready!(self.poll_more(&mut stream, context))?, &*framing) {
