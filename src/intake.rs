@@ -32,6 +32,8 @@ pub enum Unread {
 const READ: usize = 4 << 10;
 /// The same where more is likely to come.
 const READ_MORE: usize = 64 << 10;
+/// How much is read at once where little is expected.
+const LITTLE: usize = 256;
 /// With less room than this, more is made.
 const LEAST: usize = 1 << 10;
 /// Room for a body is made as it comes: somebody may say that it is longer than it is.
@@ -63,6 +65,23 @@ impl Intake {
         Poll::Ready(read)
     }
 
+    /// The same where little is expected, and nothing is to be kept ready for it.
+    pub fn poll_little(
+        &mut self,
+        stream: impl AsyncRead + Unpin,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if self.arrived.capacity() == self.arrived.len() {
+            self.arrived.reserve(LITTLE);
+        }
+        self.poll_fill(stream, context)
+    }
+
+    /// Keeps no room for what may come.
+    pub fn let_go(&mut self) {
+        self.arrived = BytesMut::from(&self.arrived[..]);
+    }
+
     /// Reads as much as there is room for.
     fn poll_fill(&mut self, mut stream: impl AsyncRead + Unpin, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         poll_read_buf(Pin::new(&mut stream), context, &mut self.arrived)
@@ -85,7 +104,7 @@ impl Intake {
         let taken = self.arrived.split_to(length).freeze();
         if length > KEPT {
             // Its memory goes with it.
-            self.arrived = BytesMut::from(&self.arrived[..]);
+            self.let_go();
         }
         Ok(taken)
     }

@@ -109,10 +109,17 @@ pub(super) async fn serve<G: Future<Output = ()>>(
             Ok(Entered::Call(..)) if parts.method == Verb::POST => talk.body(&mut framing, waits).await?,
             _ => Arrived::Whole(Bytes::new()),
         };
-        let Some(response) = talk.watch(inbound.conclude(&parts, named, entered, body)).await else { return Ok(()) };
+        let response = {
+            let work = pin!(inbound.conclude(&parts, named, entered, body));
+            talk.watch(work).await
+        };
+        let Some(response) = response else { return Ok(()) };
+        let bare = parts.method == Verb::HEAD;
+        // An answer may take long, and needs nothing of this.
+        drop(parts);
         // Where a body that nobody wanted is here already, it is in nobody's way.
         let read = talk.skip(&mut framing);
-        let manner = Manner { bare: parts.method == Verb::HEAD, modern, keeps: keeps && read };
+        let manner = Manner { bare, modern, keeps: keeps && read };
         if !talk.answer(response, manner).await? {
             return if read { Ok(()) } else { talk.close().await };
         }
@@ -194,8 +201,7 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
     }
 
     /// Waits for something that the client waits for; nothing when it does so no longer.
-    async fn watch<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = pin!(work);
+    async fn watch<T>(&mut self, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         poll_fn(|context| {
             if let Poll::Ready(done) = work.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
@@ -209,7 +215,7 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.is_leaving(context);
         while self.intake.here().len() < AHEAD {
-            if let Ok(0) | Err(_) = ready!(self.intake.poll_more(&mut self.stream, context)) {
+            if let Ok(0) | Err(_) = ready!(self.intake.poll_little(&mut self.stream, context)) {
                 return Poll::Ready(());
             }
         }
@@ -233,6 +239,7 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
             let (status, headers) = (parts.status, &parts.headers);
             Answering { status, headers, extent, keeps, modern: manner.modern, date }.put(&mut self.out);
         });
+        drop(parts);
         match body {
             Body::Empty => self.send(&[]).await?,
             _ if manner.bare => self.send(&[]).await?,
@@ -252,6 +259,7 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
     /// Sends a stream as it comes, until it ends or the client has gone away.
     async fn pour(&mut self, mut body: Body, pieces: bool) -> io::Result<()> {
         let mut ended = false;
+        self.intake.let_go();
         while !ended {
             let gathered = poll_fn(|context| {
                 while self.out.len() < GATHERED && !ended {
@@ -277,6 +285,8 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
                 self.out.extend_from_slice(LAST_PIECE);
             }
             self.send(&[]).await?;
+            // There may be many streams, and most of them are quiet.
+            self.out = Vec::new();
         }
         Ok(())
     }
