@@ -1,5 +1,6 @@
 //! Hearing of changes, in either era.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::sync::broadcast;
 
 use super::Client;
 use crate::error::{Error, Kind, Result};
-use crate::exchange::{Replies, Reply};
+use crate::exchange::{Change, Replies, Reply};
 use crate::protocol::{Method, Notice, Notification, Raw};
 use crate::upstream::Connection;
 
@@ -30,7 +31,16 @@ enum Source {
     /// A call that stays open.
     Call(Replies),
     /// What the session hears anyway.
-    Session(broadcast::Receiver<Notification>, Wishes, Arc<Connection>),
+    Session(Box<SessionSource>),
+}
+
+#[derive(Debug)]
+struct SessionSource {
+    notices: broadcast::Receiver<Notification>,
+    wishes: Wishes,
+    connection: Arc<Connection>,
+    /// What is told in the place of changes that were missed.
+    missed: VecDeque<Notification>,
 }
 
 /// How long a server may take to say what it will tell of.
@@ -43,7 +53,9 @@ pub(super) async fn listen(client: &Client, wishes: Wishes) -> Result<Listening>
             client.request(Method::Subscribe, Some(Raw::of(&json!({ "uri": uri })))).await?;
             client.state.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).push(uri.clone());
         }
-        return Ok(Listening(Source::Session(notices, wishes, Arc::clone(&client.connection))));
+        let connection = Arc::clone(&client.connection);
+        let source = SessionSource { notices, wishes, connection, missed: VecDeque::new() };
+        return Ok(Listening(Source::Session(Box::new(source))));
     }
     let lists = wishes.lists;
     let asked = json!({
@@ -76,22 +88,40 @@ impl Listening {
                     Reply::End(_) => return None,
                 }
             },
-            Source::Session(notices, wishes, connection) => loop {
-                let heard = tokio::select! {
-                    heard = notices.recv() => heard,
-                    _ = connection.closed() => return None,
-                };
-                match heard {
-                    Ok(notification) if wishes.cover(&notification) => return Some(notification),
-                    Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
-                    Err(broadcast::error::RecvError::Closed) => return None,
-                }
-            },
+            Source::Session(source) => source.next().await,
+        }
+    }
+}
+
+impl SessionSource {
+    async fn next(&mut self) -> Option<Notification> {
+        loop {
+            if let Some(missed) = self.missed.pop_front() {
+                return Some(missed);
+            }
+            let heard = tokio::select! {
+                heard = self.notices.recv() => heard,
+                _ = self.connection.closed() => return None,
+            };
+            match heard {
+                Ok(notification) if self.wishes.cover(&notification) => return Some(notification),
+                Ok(_) => {}
+                // Which changes were missed is not known, so each may have been.
+                Err(broadcast::error::RecvError::Lagged(_)) => self.missed = self.wishes.all(),
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
         }
     }
 }
 
 impl Wishes {
+    /// A notice of each thing that is wished for.
+    fn all(&self) -> VecDeque<Notification> {
+        let lists = Change::LISTS.into_iter().filter(|_| self.lists);
+        let updates = self.resources.iter().map(|uri| Change::Updated(uri.as_str().into()));
+        lists.chain(updates).map(|change| change.notification()).collect()
+    }
+
     fn cover(&self, notification: &Notification) -> bool {
         match notification.notice {
             Notice::ToolsChanged | Notice::PromptsChanged | Notice::ResourcesChanged => self.lists,

@@ -41,7 +41,7 @@ use crate::dialect::Revision;
 use crate::dialect::lower::Server;
 use crate::dialect::outgoing::Speaker;
 use crate::error::{Error, Kind, Result};
-use crate::exchange::{self, Call, Caller, Replies, Reply};
+use crate::exchange::{self, Call, Caller, Change, Replies, Reply};
 use crate::protocol::{Id, Level, Method, Notification, Raw};
 use crate::upstream::{self, Connection, Found, List, Settings, Target, Unsolicited};
 
@@ -289,14 +289,9 @@ async fn hear(
 ) {
     while let Some(what) = heard.recv().await {
         match what {
-            Unsolicited::Notice(notification) => {
-                state.host.notice(&notification);
-                // Nobody may be listening; that is no fault.
-                let _ = state.notices.send(notification);
-            }
+            Unsolicited::Notice(notification) => state.notify(notification),
             Unsolicited::Question(question) => host::answer(&state.host, question),
-            // Those who subscribe look again after a while, as they have to with any server.
-            Unsolicited::Missed => {}
+            Unsolicited::Missed => state.notify_all(),
             Unsolicited::Reopened => {
                 let Some(connection) = connection.upgrade() else { return };
                 for (method, params) in state.to_renew() {
@@ -313,12 +308,28 @@ async fn hear(
                     let mut replies = connection.call(call);
                     while replies.next().await.is_some() {}
                 }
+                state.notify_all();
             }
         }
     }
 }
 
 impl State {
+    fn notify(&self, notification: Notification) {
+        self.host.notice(&notification);
+        // Nobody may be listening; that is no fault.
+        let _ = self.notices.send(notification);
+    }
+
+    /// Any list and any resource that was subscribed to may have changed: what the server said of some was missed.
+    fn notify_all(&self) {
+        let uris = self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let updates = uris.into_iter().map(|uri| Change::Updated(uri.into()));
+        for change in Change::LISTS.into_iter().chain(updates) {
+            self.notify(change.notification());
+        }
+    }
+
     /// What a new session has to be told that the one before knew.
     fn to_renew(&self) -> Vec<(Method, Raw)> {
         let level = self.level.map(|level| (Method::SetLevel, Raw::of(&json!({ "level": level.as_str() }))));

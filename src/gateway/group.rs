@@ -200,7 +200,10 @@ impl Group {
                 },
                 updated = updates.recv() => match updated {
                     Ok(uri) => self.updated(upstream, uri),
-                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    // Which of them were missed is not known.
+                    Err(broadcast::error::RecvError::Lagged(_)) => {
+                        upstream.wanted().into_iter().for_each(|uri| self.updated(upstream, uri));
+                    }
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
             }

@@ -93,9 +93,10 @@ impl Visit<'_> {
         if !cluster.holds() {
             return Err(Problem::StoreAway);
         }
-        let Some(kept) = self.unclaimed(cluster, key).await? else { return Ok(None) };
-        if !kept.1.can_move(id) {
-            return Ok(None); // it has ended with its connection
+        let Some((owner, record)) = self.unclaimed(cluster, key).await? else { return Ok(None) };
+        if !record.can_move(id) {
+            self.end_orphaned(cluster, key, owner.as_ref()).await?;
+            return Ok(None);
         }
         if self.inbound.shutdown.is_draining() {
             let another = cluster.another().await?;
@@ -116,6 +117,29 @@ impl Visit<'_> {
             }
         }
         Err(Problem::StoreAway)
+    }
+
+    /// Ends a session that lives by one connection and whose owner let its lease expire, before anybody is told
+    /// that it has ended.
+    ///
+    /// An expired owner may be alive: halted, or cut off from the store. It then still has the client's stream, and
+    /// would claim the session again under its next incarnation. A client that was told 404 meanwhile, for the answer
+    /// to an elicitation for example, would keep that stream and wait on it for ever: its answer was thrown away, and
+    /// the call that asked still runs. So 404 is decided in the store: the record is deleted on condition that the
+    /// expired incarnation still owns it. Then the claim of the next incarnation fails and the stream ends there, or
+    /// it came first and the request is relayed to it.
+    ///
+    /// # Errors
+    /// When the owner came back first, or the store may not have heard of it yet.
+    async fn end_orphaned(&self, cluster: &Cluster, key: &str, owner: Option<&NodeId>) -> Result<(), Problem> {
+        let Some(owner) = owner.filter(|owner| **owner != *cluster.node()) else { return Ok(()) };
+        if !cluster.is_told().await? {
+            return Err(Problem::StoreAway);
+        }
+        match cluster.store().delete(key, owner).await? {
+            Written::Kept | Written::Gone => Ok(()),
+            Written::Lost => Err(Problem::Moved),
+        }
     }
 
     /// The session of that name, if it is the caller's and no other node has it, with whom it was kept for last.

@@ -408,6 +408,7 @@ async fn publish(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
             Ok(Told { group, change: None }) => close_with(&sessions, &gateway, |name| *name == *group),
             Err(RecvError::Lagged(_)) => {
                 close_with(&sessions, &gateway, |_| true);
+                sessions.publish_all_updates();
                 for group in gateway.groups() {
                     for change in Change::LISTS {
                         sessions.publish_with(group.name(), &change, |session| Some(group.prints_for(session.key())));

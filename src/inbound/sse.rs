@@ -45,7 +45,7 @@ pub(super) async fn message(visit: &Visit<'_>, body: Arrived) -> Result<Response
     let session = match session(visit).await {
         Ok(session) => session,
         Err(problem) => {
-            if matches!(problem, Problem::Elsewhere(_)) {
+            if matches!(problem, Problem::Elsewhere(_) | Problem::Moved) {
                 visit.read_body(body).await?;
             }
             return Err(problem);

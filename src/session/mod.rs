@@ -199,6 +199,13 @@ impl Session {
         self.change(|live| !std::mem::replace(&mut live.initialized, true))
     }
 
+    /// The resources that it hears of through its group; what its own connection to a server tells is not among them.
+    fn shared_subscriptions(&self) -> Vec<Arc<str>> {
+        let live = self.lock();
+        let shared = live.subscriptions.iter().filter(|(_, held)| held.0.is_some());
+        shared.map(|(uri, _)| Arc::from(&**uri)).collect()
+    }
+
     fn hears(&self, change: &Change) -> bool {
         match change {
             // What a server tells the session itself does not come this way, too.
@@ -255,6 +262,7 @@ impl Session {
     pub fn listen(self: &Arc<Self>) -> Result<Attachment, Unresumable> {
         let most = self.settings.streams;
         let (number, serial) = self.with_streams(|streams, retry| streams.listen(retry, most))?;
+        tracing::debug!(session = %self.id, reader = serial, "listening stream opened");
         Ok(Attachment::new(Arc::clone(self), number, serial))
     }
 
@@ -265,6 +273,7 @@ impl Session {
     pub fn resume(self: &Arc<Self>, id: EventId) -> Result<Attachment, Unresumable> {
         let most = self.settings.streams;
         let (number, serial) = self.with_streams(|streams, retry| streams.resume(id, retry, most))?;
+        tracing::debug!(session = %self.id, stream = number, reader = serial, after = id.position, "stream resumed");
         Ok(Attachment::new(Arc::clone(self), number, serial))
     }
 
@@ -435,6 +444,7 @@ impl Session {
 
     /// A connection is gone.
     fn detach(&self, number: u32, serial: u64) {
+        tracing::debug!(session = %self.id, stream = number, reader = serial, "stream reader detached");
         self.lock().outbox.detach(number, serial);
         self.read.notify_waiters();
     }

@@ -187,10 +187,13 @@ impl Sessions {
         Ok(session)
     }
 
-    /// A session lives on another node from now on.
+    /// A session is not this node's any more: it lives on another one, or, where it lives by one connection, another
+    /// node has ended it.
     pub fn let_go(&self, session: &Session) {
         self.lock().remove(&session.id);
-        session.moved.store(true, Ordering::Release);
+        let moved = session.id.transport() == Transport::Http;
+        session.moved.store(moved, Ordering::Release);
+        tracing::debug!(session = %session.id, moved, "session released");
         session.close();
     }
 
@@ -309,6 +312,16 @@ impl Sessions {
                 if let Some(prints) = prints(&session) {
                     session.knows_lists(Some(change), &prints);
                 }
+            }
+        }
+    }
+
+    /// Tells every session that each resource that it hears of through its group may have changed: what was told of
+    /// some was missed.
+    pub fn publish_all_updates(&self) {
+        for session in self.all() {
+            for uri in session.shared_subscriptions() {
+                session.send(Stream::Listening, Change::Updated(uri).notification().encode());
             }
         }
     }

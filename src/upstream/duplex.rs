@@ -13,8 +13,8 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::Unsolicited;
 use super::related::Related;
+use super::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::dialect::{Revision, meta};
 use crate::error::{Error, Kind};
 use crate::exchange::{Answer, Question, Replies, Reply};
@@ -34,7 +34,7 @@ pub(super) struct Duplex {
     table: Arc<Table>,
     pub(super) related: Related,
     last_id: AtomicI64,
-    unsolicited: mpsc::Sender<Unsolicited>,
+    unsolicited: UnsolicitedSender,
     closed: CancellationToken,
 }
 
@@ -79,6 +79,7 @@ impl Duplex {
     pub(super) fn new(outgoing: mpsc::Sender<Bytes>, unsolicited: mpsc::Sender<Unsolicited>) -> Self {
         let closed = CancellationToken::new();
         let (table, related) = (Arc::default(), Related::default());
+        let unsolicited = UnsolicitedSender::new(unsolicited);
         Self { outgoing, table, related, last_id: AtomicI64::new(0), unsolicited, closed }
     }
 
@@ -178,8 +179,8 @@ impl Duplex {
             _ if self.subscribed(&notification) => {}
             _ if self.related.tell(&notification) => {}
             // A log line does not say what it belongs to; with one call at work it is clear.
-            Notice::Message if self.only_call(|call| call.logs, |call| call.notice(notification.clone())) => {}
-            _ => self.outside(Unsolicited::Notice(notification)),
+            Notice::Message if self.only_call(|call| call.logs, |call| call.log(notification.clone())) => {}
+            _ => self.unsolicited.send(Unsolicited::Notice(notification)),
         }
     }
 
@@ -217,7 +218,7 @@ impl Duplex {
         };
         self.only_call(|call| call.converses, ask);
         if let Some(question) = question {
-            self.outside(Unsolicited::Question(question));
+            self.unsolicited.send(Unsolicited::Question(question));
         }
     }
 
@@ -225,13 +226,18 @@ impl Duplex {
     fn subscribed(&self, notification: &Notification) -> bool {
         let id = meta::subscription(notification.params.as_ref());
         let Some(id) = id.as_ref().and_then(Id::from_raw).as_ref().and_then(number) else { return false };
-        match self.table.lock().calls.get_mut(&id) {
-            Some(waiting) => {
-                waiting.notice(notification.clone());
-                true
-            }
-            None => false,
+        let mut state = self.table.lock();
+        let Some(waiting) = state.calls.get_mut(&id) else { return false };
+        if waiting.notice(notification.clone()) || !waiting.listens {
+            return true;
         }
+        // One who listens and has missed a change must know: the request ends, and is made again.
+        if let Some(waiting) = state.calls.remove(&id) {
+            drop(state);
+            waiting.answer(Err(ErrorObject::unavailable("changes were told faster than they were read")));
+            let _ = self.outgoing.try_send(Notification::cancelled(&id.into()).encode());
+        }
+        true
     }
 
     /// Does something to the one call at work that fits; false when there is none, or more than one.
@@ -244,12 +250,6 @@ impl Duplex {
                 true
             }
             _ => false,
-        }
-    }
-
-    fn outside(&self, what: Unsolicited) {
-        if self.unsolicited.try_send(what).is_err() {
-            tracing::debug!("nobody takes what the upstream says by itself");
         }
     }
 
@@ -345,10 +345,17 @@ impl Waiting {
         self.end.send(Reply::End(Answer { outcome, revision: self.revision }));
     }
 
-    fn notice(&mut self, notification: Notification) {
-        if self.replies.try_send(Reply::Notice(notification)).is_err() {
+    /// Passes a notice on; false when its reader is too slow for it, or gone.
+    fn notice(&mut self, notification: Notification) -> bool {
+        let taken = self.replies.try_send(Reply::Notice(notification)).is_ok();
+        if !taken {
             tracing::debug!("a notice was dropped; the reader of its call is too slow or gone");
         }
+        taken
+    }
+
+    fn log(&mut self, notification: Notification) {
+        self.notice(notification);
     }
 
     fn progress(&mut self, notification: &Notification) {
@@ -377,5 +384,35 @@ impl Drop for Abandon {
                 runtime.spawn(async move { outgoing.send(message).await });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A listen request that has missed a change ends, so that it is made again and everything read anew.
+    #[tokio::test]
+    async fn a_listen_request_whose_reader_falls_behind_ends_and_is_cancelled() {
+        let (outgoing, mut sent) = mpsc::channel(8);
+        let (unsolicited, _heard) = mpsc::channel(8);
+        let duplex = Duplex::new(outgoing, unsolicited);
+        let mut replies = duplex.call(Method::Listen, None, None, Revision::NEWEST);
+        assert!(tokio::time::timeout(std::time::Duration::from_millis(1), replies.next()).await.is_err());
+        assert!(Message::parse(&sent.recv().await.unwrap()).is_ok());
+        let meta = json!({ "io.modelcontextprotocol/subscriptionId": 1 });
+        let notice = Notification::new(Notice::ToolsChanged, Some(Raw::of(&json!({ "_meta": meta }))));
+        for _ in 0..REPLIES_WAITING + 10 {
+            duplex.take(Message::Notification(notice.clone()));
+        }
+        let mut last = None;
+        while let Some(reply) = replies.next().await {
+            last = Some(reply);
+        }
+        let Some(Reply::End(answer)) = last else { panic!("{last:?}") };
+        assert!(answer.outcome.is_err_and(|error| error.is_unavailable()));
+        let cancelled = String::from_utf8(sent.recv().await.unwrap().to_vec()).unwrap();
+        assert!(cancelled.contains("notifications/cancelled"), "{cancelled}");
     }
 }

@@ -6,6 +6,7 @@
 //! server did not take it.
 
 mod session;
+mod session_slot;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -17,16 +18,15 @@ use http::{HeaderName, HeaderValue, Method as Verb, StatusCode};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-use tokio_util::task::TaskTracker;
 
-use super::Unsolicited;
 use super::connection::Headers;
 use super::events::{EventReader, MOST_IN_A_BATCH, messages, parsed};
 use super::http_call::Exchange;
 use super::http_questions::Questions;
-use super::line::Answered;
+use super::line::{Answered, InFlight};
 use super::notebook::Notebook;
 use super::target::{Address, Settings};
+use super::unsolicited::{Unsolicited, UnsolicitedSender};
 use super::web::{Web, is_media, shown};
 use crate::dialect::Revision;
 use crate::dialect::outgoing::{self, Speaker};
@@ -36,6 +36,7 @@ use crate::protocol::http1::Outgoing;
 use crate::protocol::{
     ErrorObject, Id, Incoming, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code,
 };
+use session_slot::{SessionSlot, SessionUse};
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -49,6 +50,9 @@ const RETRY_FLOOR: Duration = Duration::from_millis(250);
 const ANSWERS: usize = 32;
 /// The longest that a server may make us wait.
 const RETRY_CAP: Duration = Duration::from_secs(30);
+/// How long the end of a session waits for a GET that nobody waits for any more and that the server has not answered:
+/// some servers answer it only once they have something to say.
+const STREAM_READ_LIMIT: Duration = Duration::from_millis(500);
 /// How often a stream that breaks at once is resumed before it is given up.
 pub(super) const RESUMES: u32 = 5;
 
@@ -60,14 +64,13 @@ pub(super) struct Http {
     speaker: Speaker,
     state: Mutex<State>,
     last_id: AtomicI64,
-    unsolicited: mpsc::Sender<Unsolicited>,
+    unsolicited: UnsolicitedSender,
     /// Held while the session is opened anew, so that one does it and the others wait.
     reopening: tokio::sync::Mutex<Option<Instant>>,
     /// How many answers of ours may be on their way at once; a server that asks more gets none.
     answers: Arc<Semaphore>,
     pub(super) questions: Questions,
-    /// Counts what is being posted; the session ends after it.
-    posts: TaskTracker,
+    session: SessionSlot,
     revision: OnceLock<Revision>,
     /// Where the session is written down, if somebody else could go on with it.
     notebook: Option<Arc<Notebook>>,
@@ -75,15 +78,11 @@ pub(super) struct Http {
 
 #[derive(Debug, Default)]
 struct State {
-    session: Option<HeaderValue>,
     /// How the server has introduced itself in the session.
     result: Option<Raw>,
     /// The session was opened elsewhere.
     goes_on: bool,
-    /// Counts the sessions that were opened.
-    generation: u64,
     listening: Option<AbortHandle>,
-    closed: bool,
 }
 
 /// How an exchange began.
@@ -117,11 +116,11 @@ impl Http {
             speaker,
             state: Mutex::default(),
             last_id: AtomicI64::new(0),
-            unsolicited,
+            unsolicited: UnsolicitedSender::new(unsolicited),
             reopening: tokio::sync::Mutex::default(),
             answers: Arc::new(Semaphore::new(ANSWERS)),
             questions: Questions::default(),
-            posts: TaskTracker::new(),
+            session: SessionSlot::default(),
             revision: OnceLock::new(),
             notebook,
         })
@@ -155,7 +154,7 @@ impl Http {
 
     /// The id of the session, where there is one.
     pub(super) fn session_id(&self) -> Option<String> {
-        self.lock().session.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned())
+        self.session.peek().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned())
     }
 
     /// Asks `server/discover`, with everything that a server of the newest era wants to see.
@@ -232,7 +231,7 @@ impl Http {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.session.is_ending()
     }
 
     /// Writes the headers that say which session this is, and in which revision.
@@ -241,6 +240,17 @@ impl Http {
         if let Some(session) = session {
             head.put(&SESSION_ID, session);
         }
+    }
+
+    /// The session, for one message that is not answered or quickly so.
+    pub(super) fn use_session(&self) -> Result<SessionUse> {
+        self.session.acquire(self.settings.grace)
+    }
+
+    /// What a request in the session carries until its response begins. In the per-request era dropping a request
+    /// cancels it, so its connection is closed at once.
+    fn in_flight(&self, session: &SessionUse) -> Option<InFlight> {
+        self.in_handshake_era().then(|| session.in_flight())
     }
 
     /// Begins a request. `params` are as the server is to get them, but for the progress token.
@@ -281,13 +291,12 @@ impl Http {
         let body = request.encode();
         let mut again = true;
         loop {
-            let (generation, session) = {
-                let state = self.lock();
-                (state.generation, state.session.clone())
-            };
-            let had_session = session.is_some();
-            let headers = |head: &mut Outgoing| self.put_headers(head, request, extra, session.as_ref());
-            let response = self.web.send(Verb::POST, headers, body.clone(), patience).await?;
+            let session = self.use_session()?;
+            let (generation, had_session) = (session.generation(), session.id().is_some());
+            let headers = |head: &mut Outgoing| self.put_headers(head, request, extra, session.id());
+            let in_flight = self.in_flight(&session);
+            let response = self.web.send_in(in_flight, Verb::POST, headers, body.clone(), patience).await?;
+            drop(session);
             let status = response.head.status();
             if status.is_success() {
                 self.note_session(&response.head, generation);
@@ -327,26 +336,21 @@ impl Http {
 
     /// Sends a notification.
     pub(super) async fn notify(self: &Arc<Self>, notification: &Notification) -> Result<()> {
-        self.check_here()?;
-        self.post(notification.encode()).await
+        self.post(self.use_session()?, notification.encode()).await
     }
 
-    /// Sends a notification, or an answer to a question.
-    async fn post(self: &Arc<Self>, message: Bytes) -> Result<()> {
-        let _posting = self.posts.token();
-        self.check_open()?;
-        let (generation, session) = {
-            let state = self.lock();
-            (state.generation, state.session.clone())
-        };
+    /// Sends a notification, or the response to a server request.
+    pub(super) async fn post(self: &Arc<Self>, session: SessionUse, message: Bytes) -> Result<()> {
+        self.check_here()?;
         let headers = |head: &mut Outgoing| {
             posted(head);
-            self.put_session(head, session.as_ref());
+            self.put_session(head, session.id());
         };
-        let response = self.web.send(Verb::POST, headers, message, Some(self.settings.call)).await?;
+        let (in_flight, patience) = (self.in_flight(&session), Some(self.settings.call));
+        let response = self.web.send_in(in_flight, Verb::POST, headers, message, patience).await?;
         let status = response.head.status();
         if status.is_success() {
-            self.note_session(&response.head, generation);
+            self.note_session(&response.head, session.generation());
             return Ok(());
         }
         let body = self.web.read(response.body, self.settings.call).await.unwrap_or_default();
@@ -363,10 +367,10 @@ impl Http {
             }
             Message::Request(asked) if asked.method == Method::Ping => {
                 let permit = Arc::clone(&self.answers).try_acquire_owned().ok()?;
-                let http = Arc::clone(self);
+                let (http, session) = (Arc::clone(self), self.use_session().ok()?);
                 tokio::spawn(async move {
                     let _permit = permit;
-                    http.post(Response::new(Some(asked.id), Ok(Raw::empty())).encode()).await
+                    http.post(session, Response::new(Some(asked.id), Ok(Raw::empty())).encode()).await
                 });
                 None
             }
@@ -376,7 +380,7 @@ impl Http {
                     Some(_) => Some(Reply::Question(question)),
                     None => {
                         if let Some(question) = self.questions.pass_on(question) {
-                            self.outside(Unsolicited::Question(question));
+                            self.unsolicited.send(Unsolicited::Question(question));
                         }
                         None
                     }
@@ -402,7 +406,7 @@ impl Http {
                     Some(Reply::Notice(notification))
                 }
                 _ => {
-                    self.outside(Unsolicited::Notice(notification));
+                    self.unsolicited.send(Unsolicited::Notice(notification));
                     None
                 }
             },
@@ -422,33 +426,29 @@ impl Http {
                 _ = withdrawn => return,
             };
             http.questions.answered(&asked.id);
-            if http.check_here().is_err() {
-                return;
-            }
-            if let Err(error) = http.post(Response::new(Some(asked.id), outcome).encode()).await {
+            let posted =
+                async { http.post(http.use_session()?, Response::new(Some(asked.id), outcome).encode()).await };
+            if let Err(error) = posted.await {
                 tracing::debug!(%error, "an answer was not taken");
             }
         });
         Some(Question { method: asked.method, params: asked.params, answer })
     }
 
-    fn outside(&self, what: Unsolicited) {
-        if self.unsolicited.try_send(what).is_err() {
-            tracing::debug!("nobody takes what the upstream says by itself");
-        }
-    }
-
     /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
     pub(super) async fn open_stream(&self, after: Option<&str>, patience: Duration) -> Result<Option<EventReader>> {
-        let session = self.lock().session.clone();
+        self.check_here()?;
+        let session = self.session.acquire(self.settings.grace.min(STREAM_READ_LIMIT))?;
         let headers = |head: &mut Outgoing| {
             head.put_static(&ACCEPT, "text/event-stream");
-            self.put_session(head, session.as_ref());
+            self.put_session(head, session.id());
             if let Some(id) = after {
                 head.put_text(&LAST_EVENT_ID, id);
             }
         };
-        let response = self.web.send(Verb::GET, headers, Bytes::new(), Some(patience)).await?;
+        let in_flight = self.in_flight(&session);
+        let response = self.web.send_in(in_flight, Verb::GET, headers, Bytes::new(), Some(patience)).await?;
+        drop(session);
         let status = response.head.status();
         if status.is_success() && is_media(&response.head, "text/event-stream") {
             return Ok(Some(EventReader::new(response.body, self.web.limit())));

@@ -169,10 +169,10 @@ impl Drop for Cancel {
     fn drop(&mut self) {
         let Some(id) = self.id.take().filter(|_| self.http.in_handshake_era()) else { return };
         let http = Arc::clone(&self.http);
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let _ = http.notify(&Notification::cancelled(&id)).await;
-            });
-        }
+        // Acquired here and not in the task, so that an end that begins now comes after it.
+        let (Ok(session), Ok(runtime)) = (http.use_session(), tokio::runtime::Handle::try_current()) else { return };
+        runtime.spawn(async move {
+            let _ = http.post(session, Notification::cancelled(&id).encode()).await;
+        });
     }
 }

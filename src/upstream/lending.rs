@@ -291,14 +291,33 @@ impl Upstream {
         mut heard: mpsc::Receiver<Unsolicited>,
         outlet: Option<Arc<dyn Outlet>>,
     ) {
+        self.attend(&lent, &mut heard, outlet.as_ref()).await;
+        self.lending.remove(&lent, true);
+        lent.over.store(true, Ordering::Release);
+        // A connection that is being opened just now has to be closed, too.
+        let _opening = lent.opening.lock().await;
+        let connection = lent.connection.send_replace(None);
+        if let Some(connection) = connection {
+            connection.close().await;
+        }
+    }
+
+    /// Hears what a server says to one client, until the client is gone or the upstream is. What it was doing is
+    /// dropped at its end, so that nothing is sent from here once the connection is being closed.
+    async fn attend(
+        self: &Arc<Self>,
+        lent: &Arc<Lent>,
+        heard: &mut mpsc::Receiver<Unsolicited>,
+        outlet: Option<&Arc<dyn Outlet>>,
+    ) {
         let mut connections = lent.connection.subscribe();
         let gone = async {
-            match &outlet {
+            match outlet {
                 Some(outlet) => outlet.ended().cancelled().await,
-                None => self.idle(&lent).await,
+                None => self.idle(lent).await,
             }
         };
-        let chores = self.do_chores(&lent, outlet.as_deref());
+        let chores = self.do_chores(lent, outlet.map(|outlet| &**outlet));
         tokio::pin!(gone, chores);
         loop {
             let connection = connections.borrow_and_update().clone();
@@ -319,18 +338,10 @@ impl Upstream {
                     if let Some(connection) = connection {
                         connection.close().await;
                     }
-                    self.tasks.spawn(Arc::clone(&self).bring_back(Arc::clone(&lent), outlet.clone()));
+                    self.tasks.spawn(Arc::clone(self).bring_back(Arc::clone(lent), outlet.cloned()));
                 }
-                Some(said) = heard.recv() => lent.hear(said, outlet.as_deref()),
+                Some(said) = heard.recv() => lent.hear(said, outlet.map(|outlet| &**outlet)),
             }
-        }
-        self.lending.remove(&lent, true);
-        lent.over.store(true, Ordering::Release);
-        // A connection that is being opened just now has to be closed, too.
-        let _opening = lent.opening.lock().await;
-        let connection = lent.connection.send_replace(None);
-        if let Some(connection) = connection {
-            connection.close().await;
         }
     }
 

@@ -7,7 +7,9 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method as Verb;
@@ -15,6 +17,7 @@ use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::pool::Pool;
 use crate::intake::{Intake, Unread};
@@ -28,6 +31,19 @@ pub(super) struct Written {
     pub(super) head: Vec<u8>,
     /// The body where it is long.
     pub(super) body: Bytes,
+    /// What is held until the response begins.
+    pub(super) in_flight: Option<InFlight>,
+}
+
+/// Says that a request is on its way, to one who must not act before the server has read it.
+#[derive(Debug, Clone)]
+pub(super) struct InFlight {
+    #[allow(dead_code, reason = "held to be dropped")]
+    pub(super) token: TaskTrackerToken,
+    /// Set when the request must not be sent any more.
+    pub(super) revoked: Arc<AtomicBool>,
+    /// How long to wait for the response of a request that was sent and that nobody waits for any more.
+    pub(super) limit: Duration,
 }
 
 /// One connection.
@@ -38,6 +54,8 @@ pub(super) struct Line {
     intake: Intake,
     /// Another request may follow.
     keeps: bool,
+    /// A whole request was sent, and its response has not begun.
+    awaits_response: bool,
 }
 
 /// What bytes go through.
@@ -72,6 +90,15 @@ pub(super) struct Reading {
     line: Option<(Box<Line>, Arc<Pool>)>,
 }
 
+// === impl Written ===
+
+impl Written {
+    /// Whether it must not be sent any more.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.in_flight.as_ref().is_some_and(InFlight::is_revoked)
+    }
+}
+
 // === impl Line ===
 
 impl Line {
@@ -80,7 +107,7 @@ impl Line {
             MaybeHttpsStream::Http(plain) => Stream::Plain(plain.into_inner()),
             tls @ MaybeHttpsStream::Https(_) => Stream::Tls(Box::new(TokioIo::new(tls))),
         };
-        Self { stream, place, intake: Intake::default(), keeps: true }
+        Self { stream, place, intake: Intake::default(), keeps: true, awaits_response: false }
     }
 
     /// Whether it is open, as far as can be seen. A server that says something unasked is not listened to.
@@ -97,7 +124,10 @@ impl Line {
             let mut sent = failed.is_some();
             while !sent {
                 match self.poll_send(context, request, written) {
-                    Poll::Ready(Ok(0)) => sent = true,
+                    Poll::Ready(Ok(0)) => {
+                        sent = true;
+                        self.awaits_response = true;
+                    }
                     Poll::Ready(Ok(more)) => written += more,
                     Poll::Ready(Err(why)) if written == 0 => return Poll::Ready(Err(Lost { unsent: true, why })),
                     // It may have answered before it closed its ear.
@@ -113,6 +143,7 @@ impl Line {
                     Ok(Some((head, _))) if head.is_interim() => continue,
                     Ok(Some(answer)) => {
                         self.keeps = answer.0.keeps() && sent && failed.is_none();
+                        self.awaits_response = false;
                         return Poll::Ready(Ok(answer));
                     }
                     Ok(None) => {}
@@ -127,6 +158,12 @@ impl Line {
             }
         })
         .await
+    }
+
+    /// Waits until the server has begun to answer, or is gone. Nobody wants the response.
+    async fn read_until_answered(&mut self) {
+        let context = |context: &mut Context<'_>| self.intake.poll_more(&mut self.stream, context);
+        let _ = poll_fn(context).await;
     }
 
     /// Sends some of what is left of a request; nothing when all has gone out.
@@ -150,6 +187,50 @@ impl Line {
             true => Ok(None),
             false => Head::take(self.intake.here(), asked).map_err(io::Error::other),
         }
+    }
+}
+
+/// A connection that waits for the response to its request. Where whoever waits for that goes away, the request
+/// stays in flight until the server has begun to answer it.
+pub(super) struct PendingResponse {
+    line: Option<Box<Line>>,
+    in_flight: Option<InFlight>,
+}
+
+impl PendingResponse {
+    pub(super) fn new(line: Box<Line>, in_flight: Option<InFlight>) -> Self {
+        Self { line: Some(line), in_flight }
+    }
+
+    /// The connection, which is there until the response is.
+    pub(super) async fn ask(mut self, request: &Written) -> Result<(Head, Framing, Box<Line>), Lost> {
+        let line = self.line.as_mut().expect("it is taken at the end of this");
+        if self.in_flight.as_ref().is_some_and(InFlight::is_revoked) {
+            let why = io::Error::new(io::ErrorKind::ConnectionAborted, "the session ended before the request was sent");
+            return Err(Lost { unsent: true, why });
+        }
+        let answered = line.ask(request).await;
+        let line = self.line.take().expect("it was there");
+        answered.map(|(head, framing)| (head, framing, line))
+    }
+}
+
+impl Drop for PendingResponse {
+    fn drop(&mut self) {
+        let line = self.line.take().filter(|line| line.awaits_response);
+        let (Some(mut line), Some(in_flight)) = (line, self.in_flight.take()) else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let _ = tokio::time::timeout(in_flight.limit, line.read_until_answered()).await;
+            drop(in_flight);
+        });
+    }
+}
+
+impl InFlight {
+    /// Whether the request must not be sent any more.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
     }
 }
 
@@ -268,11 +349,25 @@ mod tests {
     /// A connection, and the server's end of it.
     fn line() -> (Line, DuplexStream) {
         let (stream, server) = duplex(1 << 20);
-        (Line { stream: Stream::Tls(Box::new(stream)), place: 0, intake: Intake::default(), keeps: true }, server)
+        (
+            Line {
+                stream: Stream::Tls(Box::new(stream)),
+                place: 0,
+                intake: Intake::default(),
+                keeps: true,
+                awaits_response: false,
+            },
+            server,
+        )
     }
 
     fn request(body: &'static [u8]) -> Written {
-        Written { verb: Verb::POST, head: b"POST / HTTP/1.1\r\n\r\n".to_vec(), body: Bytes::from_static(body) }
+        Written {
+            verb: Verb::POST,
+            head: b"POST / HTTP/1.1\r\n\r\n".to_vec(),
+            body: Bytes::from_static(body),
+            in_flight: None,
+        }
     }
 
     fn pool() -> Arc<Pool> {

@@ -147,7 +147,7 @@ impl Keeper {
                     self.health.send_modify(|health| health.connects += 1);
                     if self.health.borrow().connects > 1 {
                         // What was subscribed to on the connection before is not on this one.
-                        let _ = self.unsolicited.try_send(Unsolicited::Reopened);
+                        let _ = self.unsolicited.send(Unsolicited::Reopened).await;
                     }
                     self.current.send_replace(Some(Arc::clone(&connection)));
                     let why = tokio::select! {

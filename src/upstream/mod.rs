@@ -32,6 +32,7 @@ mod state;
 mod stdio;
 mod target;
 mod tasks;
+mod unsolicited;
 mod web;
 
 use std::sync::Arc;
@@ -49,8 +50,8 @@ use crate::dialect::Revision;
 use crate::dialect::outgoing::Speaker;
 use crate::elements::Elements;
 use crate::error::{Error, Kind as Wrong, Result};
-use crate::exchange::{Call, Change, Question, Replies};
-use crate::protocol::{ErrorObject, Notification, Raw};
+use crate::exchange::{Call, Change, Replies};
+use crate::protocol::{ErrorObject, Raw};
 use borrowed::Busy;
 use catalog::Catalog;
 use lending::Lending;
@@ -70,20 +71,8 @@ pub use met::Meeting;
 pub use spec::{Isolation, Spec, SpecKind};
 pub use state::{State, Watch};
 pub use target::{Address, Command, HttpTransport, Settings, Target};
+pub use unsolicited::Unsolicited;
 pub use web::fetch;
-
-/// What an upstream says outside of any call.
-#[derive(Debug)]
-pub enum Unsolicited {
-    /// Something changed, or is worth logging.
-    Notice(Notification),
-    /// It wants to know something of the client.
-    Question(Question),
-    /// It had forgotten our session, and a new one was opened: what was subscribed to is not.
-    Reopened,
-    /// What it said for a while was heard by nobody.
-    Missed,
-}
 
 /// One configured server, whatever way it is reached, with what is known of it.
 #[derive(Debug)]
@@ -193,6 +182,11 @@ impl Upstream {
     /// Somebody wants to hear of a resource, until what is given back is dropped.
     pub fn want(&self, uri: &str) -> Watch {
         self.shared.want(uri)
+    }
+
+    /// The resources that somebody [wants](Self::want) to hear of.
+    pub fn wanted(&self) -> Vec<Arc<str>> {
+        self.shared.wanted()
     }
 
     /// How many connections are lent to clients.
@@ -394,7 +388,8 @@ async fn follow(elements: Elements, shared: Arc<Shared>, stop: CancellationToken
         loop {
             match changes.recv().await {
                 Ok(Change::Updated(uri)) => shared.updated(uri),
-                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Ok(_) => {}
+                Err(broadcast::error::RecvError::Lagged(_)) => shared.update_all(),
                 Err(broadcast::error::RecvError::Closed) => return,
             }
         }

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tower_service::Service;
 
-use super::line::{Answered, Line, Lost, Reading, Written};
+use super::line::{Answered, Line, Lost, PendingResponse, Reading, Written};
 
 type Connector = HttpsConnector<HttpConnector>;
 type BoxError = Box<dyn StdError + Send + Sync>;
@@ -86,13 +86,14 @@ impl Pool {
     /// Sends a request. What a connection that was closed meanwhile has not taken is sent on another.
     pub(super) async fn send(self: &Arc<Self>, request: &Written) -> Result<Answered, Failed> {
         loop {
-            let (mut line, used) = match self.unused() {
+            let (line, used) = match self.unused() {
                 Some(line) => (line, true),
                 None => (Box::pin(self.connect()).await.map_err(Failed::Unreachable)?, false),
             };
-            match line.ask(request).await {
-                Ok((head, framing)) => return Ok(Answered { head, body: Reading::new(framing, line, self) }),
-                Err(Lost { unsent: true, .. }) if used => {}
+            let pending = PendingResponse::new(line, request.in_flight.clone());
+            match pending.ask(request).await {
+                Ok((head, framing, line)) => return Ok(Answered { head, body: Reading::new(framing, line, self) }),
+                Err(Lost { unsent: true, .. }) if used && !request.is_revoked() => {}
                 Err(Lost { why, .. }) => return Err(Failed::Broken(why)),
             }
         }
@@ -286,7 +287,7 @@ mod tests {
 
     async fn ask(pool: &Arc<Pool>, path: &str) -> Answered {
         let head = format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n").into_bytes();
-        pool.send(&Written { verb: Verb::GET, head, body: Bytes::new() }).await.unwrap()
+        pool.send(&Written { verb: Verb::GET, head, body: Bytes::new(), in_flight: None }).await.unwrap()
     }
 
     async fn read(answered: Answered) -> Bytes {

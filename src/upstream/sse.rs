@@ -62,15 +62,15 @@ impl Sse {
         let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING);
         let duplex = Arc::new(Duplex::new(outgoing, unsolicited));
         let open = CancellationToken::new();
-        let (reader, writer) =
-            (read(Arc::clone(&duplex), events), write(Arc::clone(&duplex), web, endpoint, messages, settings.call));
-        let ended = open.clone();
-        let closing = Arc::clone(&duplex);
+        let (ended, closing, grace) = (open.clone(), Arc::clone(&duplex), settings.grace);
+        let posting = Posting { duplex: Arc::clone(&duplex), web, endpoint, patience: settings.call };
+        let (reader, writer) = (read(Arc::clone(&duplex), events), posting.run(messages, ended.clone()));
         tokio::spawn(async move {
             tokio::select! {
                 () = reader => {}
+                // Ends when everything is posted that was said before the end.
                 () = writer => {}
-                () = ended.cancelled() => {}
+                () = async { ended.cancelled().await; tokio::time::sleep(grace).await } => {}
             }
             closing.close(Error::new(Kind::Broken, "the event stream ended"));
         });
@@ -79,8 +79,9 @@ impl Sse {
 }
 
 impl Sse {
-    /// Ends the stream.
+    /// Ends the stream, after what is being posted. Whoever waits is told at once.
     pub(super) fn close(&self) {
+        self.duplex.close(Error::new(Kind::Broken, "the connection was closed"));
         self.open.cancel();
     }
 }
@@ -120,45 +121,63 @@ async fn read(duplex: Arc<Duplex>, mut events: EventReader) {
     }
 }
 
-async fn write(
+/// Posts what is said to the server. The stream is the session there, so it stays open until what was said before the
+/// end is posted.
+struct Posting {
     duplex: Arc<Duplex>,
     web: Arc<Web>,
     endpoint: Uri,
-    mut messages: mpsc::Receiver<Bytes>,
     patience: Duration,
-) {
-    let mut posts = JoinSet::new();
-    while let Some(message) = messages.recv().await {
-        let (done, taken) = oneshot::channel::<()>();
-        let (duplex, web, endpoint) = (Arc::clone(&duplex), Arc::clone(&web), endpoint.clone());
-        posts.spawn(async move {
-            let _done = done;
-            post(&duplex, &web, &endpoint, message, patience).await;
-        });
-        // Some servers take a request only when they have answered it; what they ask meanwhile could
-        // not be answered if everything else waited for that.
-        let _ = tokio::time::timeout(TURN, taken).await;
-        while posts.try_join_next().is_some() {}
-    }
 }
 
-async fn post(duplex: &Duplex, web: &Web, endpoint: &Uri, message: Bytes, patience: Duration) {
-    let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let sent = web.send_to(endpoint, &Verb::POST, &headers, &message, patience).await;
-    let error = match sent {
-        Ok(response) if response.head.status().is_success() => return,
-        Ok(response) => {
-            let body = web.read(response.body, patience).await.unwrap_or_default();
-            web.refused(response.head.status(), &body)
+impl Posting {
+    async fn run(self, mut messages: mpsc::Receiver<Bytes>, ended: CancellationToken) {
+        let posting = Arc::new(self);
+        let mut posts = JoinSet::new();
+        let mut ending = false;
+        loop {
+            let message = tokio::select! {
+                message = messages.recv() => message,
+                () = ended.cancelled(), if !ending => {
+                    ending = true;
+                    messages.close();
+                    continue;
+                }
+            };
+            let Some(message) = message else { break };
+            let (done, taken) = oneshot::channel::<()>();
+            let posting = Arc::clone(&posting);
+            posts.spawn(async move {
+                let _done = done;
+                posting.post(message).await;
+            });
+            // Some servers take a request only when they have answered it; what they ask meanwhile could
+            // not be answered if everything else waited for that.
+            let _ = tokio::time::timeout(TURN, taken).await;
+            while posts.try_join_next().is_some() {}
         }
-        Err(error) => error,
-    };
-    // The request was not taken, so its answer will not come on the stream.
-    if let Ok(Message::Request(request)) = Message::parse(&message) {
-        duplex.take(Message::Response(Response::new(Some(request.id), Err(error.into_object()))));
-    } else {
-        tracing::debug!(%error, "a message was not taken");
+        while posts.join_next().await.is_some() {}
+    }
+
+    async fn post(&self, message: Bytes) {
+        let Self { duplex, web, endpoint, patience } = self;
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let sent = web.send_to(endpoint, &Verb::POST, &headers, &message, *patience).await;
+        let error = match sent {
+            Ok(response) if response.head.status().is_success() => return,
+            Ok(response) => {
+                let body = web.read(response.body, *patience).await.unwrap_or_default();
+                web.refused(response.head.status(), &body)
+            }
+            Err(error) => error,
+        };
+        // The request was not taken, so its answer will not come on the stream.
+        if let Ok(Message::Request(request)) = Message::parse(&message) {
+            duplex.take(Message::Response(Response::new(Some(request.id), Err(error.into_object()))));
+        } else {
+            tracing::debug!(%error, "a message was not taken");
+        }
     }
 }
 

@@ -170,6 +170,11 @@ impl Shared {
         let _ = self.updates.send(uri);
     }
 
+    /// Any resource may have changed: what was told of some was missed.
+    pub(super) fn update_all(&self) {
+        self.wanted().into_iter().for_each(|uri| self.updated(uri));
+    }
+
     /// Lists are others, as a connection lent to callers has said.
     pub(super) fn announce(&self, lists: &[List]) {
         if !lists.is_empty() {

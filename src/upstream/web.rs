@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri};
 
-use super::line::{Answered, Reading, Written};
+use super::line::{Answered, InFlight, Reading, Written};
 use super::pool::{Failed, Pool};
 use super::target::{Address, Settings};
 use crate::error::{Error, Kind, Result};
@@ -71,9 +71,23 @@ impl Web {
         body: Bytes,
         patience: Option<Duration>,
     ) -> Result<Answered> {
+        self.send_in(None, verb, headers, body, patience).await
+    }
+
+    /// The same, of a request that somebody has to know to be on its way.
+    pub(super) async fn send_in(
+        &self,
+        in_flight: Option<InFlight>,
+        verb: Verb,
+        headers: impl Fn(&mut Outgoing),
+        body: Bytes,
+        patience: Option<Duration>,
+    ) -> Result<Answered> {
         let mut place = Arc::clone(&self.place());
         for _ in 0..=REDIRECTS {
-            let response = self.send_there(&place, &verb, &headers, &body, patience).await?;
+            let mut request = self.written(&place, &verb, &headers, &body);
+            request.in_flight.clone_from(&in_flight);
+            let response = self.send_there(&place, &request, patience).await?;
             let Some(next) = redirected(&place.url, &response.head)? else { return Ok(response) };
             tracing::debug!(from = %shown(&place.url), to = %shown(&next), "the server moved within its origin");
             place = Arc::new(Place::new(next));
@@ -96,19 +110,11 @@ impl Web {
         if headers.contains_key(HOST) {
             place.host = None;
         }
-        self.send_there(&place, verb, &own, body, Some(patience)).await
+        self.send_there(&place, &self.written(&place, verb, own, body), Some(patience)).await
     }
 
-    async fn send_there(
-        &self,
-        place: &Place,
-        verb: &Verb,
-        headers: &impl Fn(&mut Outgoing),
-        body: &Bytes,
-        patience: Option<Duration>,
-    ) -> Result<Answered> {
-        let request = self.written(place, verb, headers, body);
-        let sent = std::pin::pin!(self.pool.send(&request));
+    async fn send_there(&self, place: &Place, request: &Written, patience: Option<Duration>) -> Result<Answered> {
+        let sent = std::pin::pin!(self.pool.send(request));
         let response = match patience {
             None => sent.await,
             Some(patience) => tokio::time::timeout(self.connect + patience, sent).await.map_err(|_| {
@@ -134,7 +140,7 @@ impl Web {
             true => head.extend_from_slice(body),
             false => rest = body.clone(),
         }
-        Written { verb: verb.clone(), head, body: rest }
+        Written { verb: verb.clone(), head, body: rest, in_flight: None }
     }
 
     /// Reads a whole body.

@@ -7,6 +7,7 @@ mod failure;
 mod isolation;
 mod listening;
 mod messages;
+mod ordering;
 mod real;
 mod reload;
 mod sessions;

@@ -55,6 +55,8 @@ pub enum Mischief {
     Hang,
     /// Answers once the gate of that name is open.
     Hold,
+    /// Reads it once the gate of that name is open, as if it had been on its way until then; over HTTP only.
+    Late,
     /// Answers with a status and a text, `$id` in it replaced; over HTTP only.
     Bytes(u16, String),
     /// Answers with what a function makes of the parameters.
@@ -414,7 +416,7 @@ impl Inner {
             Some(Mischief::Hang) => std::future::pending::<()>().await,
             Some(Mischief::Hold) => self.wait(method).await,
             Some(Mischief::Result(make)) => return Ok(make(params)),
-            Some(Mischief::Bytes(..)) | None => {}
+            Some(Mischief::Late | Mischief::Bytes(..)) | None => {}
         }
         let uri = params["uri"].as_str().unwrap_or_default();
         Ok(match method {

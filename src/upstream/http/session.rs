@@ -10,7 +10,7 @@ use http::{HeaderValue, Method as Verb, StatusCode};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Http, RETRY, RETRY_CAP, SESSION_ID, pause, posted};
+use super::{Http, RETRY, RETRY_CAP, SESSION_ID, pause, posted, session_slot};
 use crate::dialect::Revision;
 use crate::dialect::outgoing::{self, Introduction};
 use crate::error::{Error, Kind, Result};
@@ -48,17 +48,18 @@ impl Http {
         let introduction = outgoing::read_handshake(&result)
             .map_err(|why| Error::new(Kind::Revision, format!("{}: {why}", shown(&self.web.url()))))?;
         self.settle(introduction.revision);
+        if let Err(closed) = self.session.open(session.as_ref()) {
+            if let Some(session) = &session {
+                self.delete(session).await; // nobody else will
+            }
+            return Err(closed);
+        }
         {
             let mut state = self.lock();
-            if state.closed {
-                return Err(Error::new(Kind::Broken, "the connection was closed"));
-            }
-            state.session = session;
             state.result = self.notebook.is_some().then_some(result);
-            state.generation += 1;
             state.goes_on = false;
         }
-        self.post(Notification::new(Notice::Initialized, None).encode()).await?;
+        self.post(self.use_session()?, Notification::new(Notice::Initialized, None).encode()).await?;
         self.write_down();
         self.begin_to_listen(&introduction).await;
         Ok(introduction)
@@ -70,11 +71,11 @@ impl Http {
         let Entry { session, result, introduction, first_id } = entry;
         self.settle(introduction.revision);
         self.last_id.store(first_id, std::sync::atomic::Ordering::Relaxed);
+        // A connection that is being opened cannot have been closed.
+        let _ = self.session.open(Some(&session));
         {
             let mut state = self.lock();
-            state.session = Some(session);
             state.result = Some(result);
-            state.generation += 1;
             state.goes_on = true;
         }
         self.write_down();
@@ -92,7 +93,7 @@ impl Http {
         let mut last = self.reopening.lock().await;
         self.check_open()?;
         self.check_here()?;
-        if self.lock().generation != generation {
+        if self.session.generation() != generation {
             return Ok(());
         }
         // A server that forgets every session at once must not be asked for them in a tight loop.
@@ -102,14 +103,14 @@ impl Http {
         *last = Some(Instant::now());
         tracing::info!(url = %shown(&self.web.url()), "the server forgot our session; a new one is opened");
         self.initialize(self.revision()).await?;
-        let _ = self.unsolicited.try_send(Unsolicited::Reopened);
+        self.unsolicited.send(Unsolicited::Reopened);
         Ok(())
     }
 
     /// Nothing is opened, and nothing sent again, on a connection that was closed.
     pub(super) fn check_open(&self) -> Result<()> {
-        match self.lock().closed {
-            true => Err(Error::new(Kind::Broken, "the connection was closed")),
+        match self.is_closed() {
+            true => Err(session_slot::closed()),
             false => Ok(()),
         }
     }
@@ -126,29 +127,23 @@ impl Http {
     pub(super) fn note_session(&self, head: &Head, generation: u64) {
         let Some(id) = head.get(&SESSION_ID).filter(|_| self.in_handshake_era()) else { return };
         let Ok(id) = HeaderValue::from_bytes(id) else { return };
-        {
-            let mut state = self.lock();
-            // A late answer of a session that is over must not bring it back.
-            if state.generation != generation || state.closed || state.session.as_ref() == Some(&id) {
-                return;
-            }
-            state.session = Some(id);
+        if self.session.rename(id, generation) {
+            self.write_down();
         }
-        self.write_down();
     }
 
     /// Has the session remembered, where somebody could go on with it.
     fn write_down(&self) {
         let Some(notebook) = &self.notebook else { return };
         notebook.write(|| {
-            let state = self.lock();
-            state.session.clone().zip(state.result.clone())
+            let session = self.session.peek();
+            session.zip(self.lock().result.clone())
         });
     }
 
     /// Listens, and gives that a moment where something may be missed otherwise.
     async fn begin_to_listen(self: &Arc<Self>, introduction: &Introduction) {
-        let listening = self.listen();
+        let listening = self.listen(introduction.server.tells_of_changes());
         if self.speaker.capabilities.entries().next().is_some() || introduction.server.tells_of_changes() {
             // Some servers ask on this stream even during a call, and lose what they ask or tell before
             // it is there. Others do not answer it before they have something to say.
@@ -158,9 +153,9 @@ impl Http {
 
     /// Listens for what belongs to no call, where the server offers it. What is given back ends
     /// when the server has answered.
-    fn listen(self: &Arc<Self>) -> oneshot::Receiver<()> {
+    fn listen(self: &Arc<Self>, tells_of_changes: bool) -> oneshot::Receiver<()> {
         let (answered, listening) = oneshot::channel();
-        let task = tokio::spawn(listen(Arc::downgrade(self), answered));
+        let task = tokio::spawn(listen(Arc::downgrade(self), tells_of_changes, answered));
         let before = self.lock().listening.replace(task.abort_handle());
         if let Some(before) = before {
             before.abort();
@@ -168,26 +163,26 @@ impl Http {
         listening
     }
 
-    /// Ends the session, after what was being said in it. One that another node goes on with stays at
+    /// Ends the session, after everything that is on its way in it. One that another node goes on with stays at
     /// the server.
     pub(in crate::upstream) async fn close(&self) {
-        {
-            let mut state = self.lock();
-            state.closed = true;
-            if let Some(listening) = state.listening.take() {
-                listening.abort();
-            }
+        self.session.begin_end();
+        if let Some(listening) = self.lock().listening.take() {
+            listening.abort();
         }
-        self.posts.close();
-        let _ = tokio::time::timeout(self.settings.grace, self.posts.wait()).await;
-        let Some(session) = self.lock().session.take() else { return };
+        let Some(session) = self.session.end(self.settings.grace).await else { return };
         if self.notebook.as_ref().is_some_and(|notebook| notebook.close()) {
             tracing::debug!(url = %shown(&self.web.url()), "the session is left to another node");
             return;
         }
+        self.delete(&session).await;
+    }
+
+    /// Tells the server that a session has ended. Nothing is sent in it any more.
+    async fn delete(&self, session: &HeaderValue) {
         let headers = |head: &mut Outgoing| {
             head.put_static(&ACCEPT, "application/json, text/event-stream");
-            self.put_session(head, Some(&session));
+            self.put_session(head, Some(session));
         };
         match self.web.send(Verb::DELETE, headers, Bytes::new(), Some(self.settings.grace)).await {
             Ok(response) => tracing::debug!(status = %response.head.status(), "the session was ended"),
@@ -208,7 +203,11 @@ pub(super) fn session_is_lost(status: StatusCode, body: &[u8], had_session: bool
 }
 
 /// Reads the stream that belongs to no call, as long as somebody holds the connection.
-async fn listen(http: Weak<Http>, answered: oneshot::Sender<()>) {
+///
+/// A server forgets what it says while there is no stream, so whoever hears it is told [`Unsolicited::Missed`] once
+/// there is one again. That holds for the first stream, too: a session is given out after [`HEAD_START`] at the latest,
+/// and a subscription that was made in it before the stream was there could miss the last change of a burst for good.
+async fn listen(http: Weak<Http>, tells_of_changes: bool, answered: oneshot::Sender<()>) {
     let mut answered = Some(answered);
     let mut last: Option<String> = None;
     let mut wait = RETRY;
@@ -218,10 +217,12 @@ async fn listen(http: Weak<Http>, answered: oneshot::Sender<()>) {
     let mut missed = false;
     loop {
         let Some(strong) = http.upgrade() else { return };
-        let generation = strong.lock().generation;
+        let generation = strong.session.generation();
         let opened = strong.open_stream(last.as_deref(), QUIET).await;
         drop(strong);
-        drop(answered.take());
+        // Whoever opened the session did not wait for this stream any longer: calls and subscriptions came before it.
+        let late = answered.take().is_some_and(|answered| answered.is_closed());
+        missed |= late && tells_of_changes;
         let mut events = match opened {
             Ok(Some(events)) => events,
             Ok(None) => return, // it has none
@@ -254,7 +255,7 @@ async fn listen(http: Weak<Http>, answered: oneshot::Sender<()>) {
             && last.is_none()
             && let Some(http) = http.upgrade()
         {
-            let _ = http.unsolicited.try_send(Unsolicited::Missed);
+            http.unsolicited.send(Unsolicited::Missed);
         }
         while let Ok(Some(event)) = events.next().await {
             let Some(http) = http.upgrade() else { return };

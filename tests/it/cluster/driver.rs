@@ -173,7 +173,10 @@ impl Driver {
             let behind: Vec<usize> = (0..self.clients.len())
                 .filter(|place| done.get(place).copied().unwrap_or(0) < wanted(*place))
                 .collect();
-            if behind.is_empty() { Ok(()) } else { Err(format!("{behind:?} of {done:?} are behind")) }
+            if behind.is_empty() {
+                return Ok(());
+            }
+            Err(format!("{behind:?} of {done:?} are behind; open: {:?}", self.books.open()))
         })
         .await;
     }

@@ -228,6 +228,15 @@ pub async fn pause(ms: u64) {
 
 const SOON: Duration = Duration::from_secs(4);
 
+/// Waits until the lease of a node has expired.
+async fn expired(memory: &Memory, node: &NodeId) {
+    until("the lease has expired", || {
+        let standing = futures_util::FutureExt::now_or_never(memory.standing(std::slice::from_ref(node)));
+        standing.unwrap().unwrap() == [Standing::Lapsed]
+    })
+    .await;
+}
+
 /// keeper.write in the handler of DELETE is dropped with the request, and with it the news of others.
 #[tokio::test]
 async fn delete_given_up_does_not_lose_news_of_others() {
@@ -402,6 +411,51 @@ async fn a_deleted_session_stays_deleted() {
     until("a is back", || a.inbound.admin.ready().is_ok()).await;
     pause(300).await;
     assert_eq!(session.elsewhere(&b).post(&request(1, "ping", json!({}))).status().await, 404);
+}
+
+/// A node that was cut off for longer than its lease still has the stream of an HTTP+SSE client. Once another node has
+/// answered 404 for that session, the stream ends: a client that keeps it would wait for an answer that never comes.
+#[tokio::test]
+async fn an_sse_stream_ends_at_an_expired_owner_once_another_node_has_answered_404() {
+    let memory = Memory::new();
+    let way = Way::to(&memory);
+    let (a, b) = (one(&way, "a").await, one(&Way::to(&memory), "b").await);
+    let mut stream = a.send("GET", "/sse").header("accept", "text/event-stream").go().await.events();
+    let endpoint = stream.next().await.unwrap().data;
+    let initialize = crate::harness::initialize("2024-11-05");
+    assert_eq!(b.post(&endpoint, &initialize).status().await, 202);
+    assert_eq!(stream.message().await.unwrap()["result"]["protocolVersion"], "2024-11-05");
+    let owner = name_of(&a);
+    way.cut(true);
+    expired(&memory, &owner).await;
+    assert_eq!(b.post(&endpoint, &request(1, "ping", json!({}))).status().await, 404);
+    way.cut(false);
+    until("a has a lease again", || a.inbound.admin.ready().is_ok()).await;
+    let ended = tokio::time::timeout(SOON, stream.message()).await.expect("the stream ends");
+    assert_eq!(ended, None);
+    assert_eq!(a.inbound.sessions.count(), 0);
+    assert_eq!(b.post(&endpoint, &request(2, "ping", json!({}))).status().await, 404);
+}
+
+/// An owner that comes back before anybody was told that its session has ended keeps it, with its stream.
+#[tokio::test]
+async fn an_sse_session_that_nobody_asked_for_survives_an_expired_lease() {
+    let memory = Memory::new();
+    let way = Way::to(&memory);
+    let (a, b) = (one(&way, "a").await, one(&Way::to(&memory), "b").await);
+    let mut stream = a.send("GET", "/sse").header("accept", "text/event-stream").go().await.events();
+    let endpoint = stream.next().await.unwrap().data;
+    let initialize = crate::harness::initialize("2024-11-05");
+    assert_eq!(b.post(&endpoint, &initialize).status().await, 202);
+    assert!(stream.message().await.unwrap()["result"].is_object());
+    let owner = name_of(&a);
+    way.cut(true);
+    expired(&memory, &owner).await;
+    way.cut(false);
+    until("a has another incarnation", || a.inbound.admin.ready().is_ok() && name_of(&a) != owner).await;
+    let ping = async || b.post(&endpoint, &request(1, "ping", json!({}))).status().await;
+    tokio::time::timeout(SOON, async { while ping().await != 202 {} }).await.expect("it is relayed again");
+    assert_eq!(stream.message().await.unwrap()["id"], 1);
 }
 
 /// What ended here while the store was away is forgotten there, though the node has another life by then.

@@ -1,7 +1,7 @@
 //! One address in front of all nodes, for clients that know only one. It does what nginx does with the file in
 //! `deploy`: each request goes to the next node, and to another only if that one was not there to take it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -134,10 +134,19 @@ impl Inner {
         let received = match self.balancer.send(make).await {
             Ok(received) => received,
             Err(why) => {
+                note(format!("{:?} {verb} is lost: {why}", parts.uri.query()));
                 println!("nobody knows what became of {verb} {}: {why}", String::from_utf8_lossy(&body));
                 return plain(502);
             }
         };
+        let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("-");
+        note(format!(
+            "{:?} {verb} session {} last event {} -> {}",
+            parts.uri.query().unwrap_or_default(),
+            header("mcp-session-id"),
+            header("last-event-id"),
+            received.status
+        ));
         if received.status == 503 {
             self.refused.fetch_add(1, Ordering::SeqCst);
         }
@@ -174,4 +183,23 @@ fn back(received: Received) -> Response<Body> {
 fn plain(status: u16) -> Response<Body> {
     let body = Full::new(Bytes::new()).map_err(|never| match never {});
     Response::builder().status(status).body(body.boxed_unsync()).unwrap()
+}
+
+/// What passed through gates last, for whoever looks into a failure.
+static PASSED: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+/// How much of it is remembered.
+const REMEMBERED: usize = 400;
+
+fn note(line: String) {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let mut passed = PASSED.lock().unwrap();
+    passed.push_back(format!("{}.{:03} {line}", now.as_secs() % 3600, now.subsec_millis()));
+    if passed.len() > REMEMBERED {
+        passed.pop_front();
+    }
+}
+
+/// What passed through gates last.
+pub fn passed() -> Vec<String> {
+    PASSED.lock().unwrap().iter().cloned().collect()
 }

@@ -21,6 +21,9 @@ use crate::redis::{Program, Server};
 /// How long a node may be silent.
 pub const LEASE: Duration = Duration::from_secs(2);
 
+/// How much of each node's log is shown when a test fails.
+const LOG_LINES: usize = 300;
+
 /// Nodes, their store and their servers.
 pub struct Fleet {
     pub store: Server,
@@ -172,9 +175,10 @@ impl Drop for Fleet {
         if std::thread::panicking() {
             for node in &self.nodes {
                 let log = std::fs::read_to_string(&node.log).unwrap_or_default();
-                let lines: Vec<&str> = log.lines().collect();
-                println!("== {}\n{}", node.name, lines[lines.len().saturating_sub(60)..].join("\n"));
+                let lines: Vec<&str> = log.lines().filter(|line| !line.contains("a call ended")).collect();
+                println!("== {}\n{}", node.name, lines[lines.len().saturating_sub(LOG_LINES)..].join("\n"));
             }
+            println!("== through the gate\n{}", super::gate::passed().join("\n"));
         }
         self.nodes.clear();
         let _ = std::fs::remove_dir_all(&self.folder);

@@ -250,6 +250,7 @@ pub async fn run(books: Arc<Books>, place: usize, sdk: Sdk) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_official_clients_notice_nothing_of_a_restart_of_all_nodes() {
+    tokio::task::spawn_blocking(installed).await.unwrap();
     let mut fleet = Fleet::three().await;
     let driver = Driver::start(&fleet, &SDKS, UNTIL_TOLD);
     driver.all_begin().await;
@@ -273,6 +274,7 @@ async fn the_official_clients_notice_nothing_of_a_restart_of_all_nodes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_happens_the_official_clients_go_on_and_no_call_is_made_twice() {
+    tokio::task::spawn_blocking(installed).await.unwrap();
     let store = Server::start(Program::Redis).await;
     let (url, proxy) = (store.url(), Proxy::to(store.port()).await);
     let through = format!("redis://{}", proxy.address);

@@ -111,13 +111,18 @@ impl Inner {
             (&Verb::POST, None) => "answer".to_owned(),
             (verb, _) => verb.to_string(),
         };
-        self.note(&what, &named, &message, &parts.headers);
         let mischief = lock(&self.mischief).get(&what).cloned();
+        if matches!(mischief, Some(Mischief::Late)) {
+            self.note(&format!("late {what}"), &named, &message, &parts.headers);
+            self.wait(&what).await;
+        }
+        self.note(&what, &named, &message, &parts.headers);
         match mischief {
             Some(Mischief::Bytes(status, text)) => {
                 return respond(status, text.replace("$id", &message["id"].to_string()));
             }
             Some(Mischief::Hang) => std::future::pending::<()>().await,
+            Some(Mischief::Hold) if parts.method == Verb::GET => self.wait(&what).await,
             _ => {}
         }
         let talk = lock(&self.talks).get(&named).cloned();
