@@ -34,3 +34,7 @@ instructions *options:
 # One fuzz target for a minute; needs nightly and cargo-fuzz.
 fuzz target:
     cargo +nightly fuzz run {{target}} fuzz/seeds/{{target}} -- -max_total_time=60
+
+# The whole suite, ROUNDS times with two busy loops beside it and once on one core: failures by test.
+stress rounds="20" *filters:
+    tests/stress.sh {{rounds}} {{filters}}

@@ -56,8 +56,7 @@ impl Cluster {
                 sure = false;
                 tracing::warn!("the store is away: sessions are not served until it is back");
                 holder.unsure();
-                // What other nodes do for us will not be heard of.
-                self.fronts().values().for_each(|front| drop(front.parts.send(Part::Lost)));
+                self.lose_relays();
             }
             let wait = if sure && heard { self.lease / 3 } else { PAUSE };
             tokio::time::sleep(wait).await;
@@ -86,6 +85,12 @@ impl Cluster {
         }
     }
 
+    /// Ends every relay that was sent under the incarnation before: its answers go to a mailbox that is not read any
+    /// more, and a stream would stay open without ever bringing anything.
+    fn lose_relays(&self) {
+        self.fronts().values().for_each(|front| drop(front.parts.send(Part::Lost)));
+    }
+
     /// What was said at that time holds for a lease, less something for clocks that run unevenly.
     fn hold_from(&self, begun: Instant) {
         let until = begun.duration_since(self.began) + self.lease - self.lease / 8;
@@ -99,6 +104,7 @@ impl Cluster {
         if standing == Standing::Alive {
             if let Some(again) = next {
                 self.take_along(holder, &node, again).await?;
+                self.lose_relays();
                 self.forget_places_of(&node);
                 *next = None;
             }
@@ -123,6 +129,7 @@ impl Cluster {
         self.store.join(&again, self.lease).await?;
         *next = Some(again.clone());
         self.take_along(holder, &node, &again).await?;
+        self.lose_relays();
         self.forget_places_of(&node);
         *next = None;
         Ok(())

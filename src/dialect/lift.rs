@@ -132,6 +132,13 @@ pub fn check_session_version(headers: &HeaderMap) -> Result<(), ErrorObject> {
     }
 }
 
+/// Whether the client of a request in a session knows events that carry an id and no message.
+pub fn takes_priming_events(headers: &HeaderMap) -> bool {
+    let version = single(headers, &headers::PROTOCOL_VERSION).ok().flatten();
+    let revision = version.and_then(|version| Revision::parse(&String::from_utf8_lossy(version)));
+    revision.is_some_and(|revision| revision.facts().primed)
+}
+
 /// The checks on a request of the per-request era, in the order that decides which answer a
 /// request with several faults gets: its headers against its body first, then whether we serve
 /// what it asks.

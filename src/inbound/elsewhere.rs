@@ -6,18 +6,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::Inbound;
 use super::body::Body;
 use super::handshake;
+use super::headers::LAST_EVENT_ID;
 use super::http::Visit;
 use super::respond::{self, Problem};
+use super::{Inbound, Route};
 use crate::cluster::{AnyBody, Carried, Cluster, Holder, Reached};
+use crate::dialect::lift;
 use crate::exchange::{Audience, Caller, Change, Replies, Reply};
 use crate::gateway::Group;
 use crate::protocol::{Method, Raw, Request};
 use crate::session::{Record, Session, SessionId, Sessions};
 use crate::store::contract::{Asked, Written};
-use crate::store::{Away, NodeId};
+use crate::store::{Away, EventId, NodeId};
 
 /// How often a request is carried on before it is given up. Each time its session has moved meanwhile.
 const CARRIES: usize = 8;
@@ -276,6 +278,27 @@ impl Visit<'_> {
             served = self.serve_again().await;
         }
         Err(Problem::StoreAway)
+    }
+}
+
+impl Visit<'_> {
+    /// Answers a GET whose session cannot be had just now with a stream that ends at once, so that the client
+    /// reconnects after its `retry` time for as long as it takes.
+    ///
+    /// Official SDKs ask for their first listening stream once, and for a broken one two times more. One that gets 503
+    /// as often stays without a stream for the rest of its session, and never hears of a change again. The event names
+    /// the position that the client came with: some clients forget it when a stream brings none.
+    pub(super) fn reconnect_later(&self, problem: Problem) -> Result<Response<Body>, Problem> {
+        let headers = &self.parts.headers;
+        let resumable = self.parts.method == http::Method::GET && matches!(self.route, Route::Streamable { .. });
+        let temporary = matches!(problem, Problem::StoreAway | Problem::NodeLost | Problem::ShuttingDown);
+        if !(resumable && temporary && lift::takes_priming_events(headers)) {
+            return Err(problem);
+        }
+        let last = headers.get(&LAST_EVENT_ID).and_then(|id| id.to_str().ok()).and_then(EventId::parse);
+        let retry = self.inbound.sessions.settings().retry;
+        tracing::debug!(?problem, "listening stream refused for now; its client reconnects");
+        Ok(respond::reconnect_later(last.map(|id| id.to_string()).as_deref(), retry))
     }
 }
 

@@ -304,7 +304,10 @@ impl Inbound {
         };
         match visit.serve_here(body).await {
             // Seldom, and large: in a box it is not part of every request.
-            Err(problem) if self.cluster.is_some() => Box::pin(visit.serve_anywhere(problem)).await,
+            Err(problem) if self.cluster.is_some() => {
+                let served = Box::pin(visit.serve_anywhere(problem)).await;
+                served.or_else(|problem| visit.reconnect_later(problem))
+            }
             served => served,
         }
     }

@@ -10,7 +10,7 @@ use crate::dialect::lift::Refused;
 use crate::gateway::lost_with_its_node;
 use crate::policy::Denied;
 use crate::protocol::http1::{self, Unfit};
-use crate::protocol::{self, ErrorObject, Id, Invalid, Outcome, code};
+use crate::protocol::{self, ErrorObject, Id, Invalid, Outcome, code, sse};
 use crate::session::{SessionId, Unresumable};
 use crate::store::NodeId;
 
@@ -296,7 +296,7 @@ pub(super) fn state(good: bool, text: &'static str) -> Response<Body> {
 }
 
 /// A text of some kind.
-pub(super) fn text(kind: &'static str, text: String) -> Response<Body> {
+pub(super) fn text(kind: &'static str, text: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(Body::Full(text.into()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -311,6 +311,15 @@ pub(super) fn events(events: Events) -> Response<Body> {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     response
+}
+
+/// A stream that ends at once. Its client reconnects after `retry` milliseconds, from the position that it came with.
+pub(super) fn reconnect_later(last: Option<&str>, retry: u64) -> Response<Body> {
+    let event = match last {
+        Some(last) => sse::priming(last, retry),
+        None => sse::retry(retry),
+    };
+    text(EVENTS, event)
 }
 
 /// An answer that another node has given.

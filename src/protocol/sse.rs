@@ -33,6 +33,11 @@ pub fn priming(id: &str, retry: u64) -> Bytes {
     Bytes::from(format!("id: {id}\nretry: {retry}\ndata: \n\n"))
 }
 
+/// Only tells the client how long to wait before it reconnects.
+pub fn retry(milliseconds: u64) -> Bytes {
+    Bytes::from(format!("retry: {milliseconds}\n\n"))
+}
+
 fn named(name: &str, id: Option<&str>, data: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(data.len() + 48);
     out.extend_from_slice(b"event: ");

@@ -458,6 +458,37 @@ async fn an_sse_session_that_nobody_asked_for_survives_an_expired_lease() {
     assert_eq!(stream.message().await.unwrap()["id"], 1);
 }
 
+/// A client that listens while the store is away is not refused: official SDKs give up after one to three refusals,
+/// and stay without a stream for the rest of their session.
+#[tokio::test]
+async fn a_listening_client_reconnects_for_as_long_as_the_store_is_away() {
+    let memory = Memory::new();
+    let way = Way::to(&memory);
+    let a = one(&way, "a").await;
+    let session = a.open("2025-11-25").await;
+    let mut stream = session.get().go().await.events();
+    let position = stream.next().await.unwrap().id.unwrap();
+    way.cut(true);
+    until("a has noticed", || a.inbound.admin.ready().is_err()).await;
+    assert_eq!(stream.rest().await, Vec::<serde_json::Value>::new());
+    for _ in 0..5 {
+        let received = session.resume(&position).go().await;
+        assert_eq!((received.status, received.is_events()), (200, true));
+        let events = received.events().rest_events().await;
+        assert_eq!(events.len(), 1);
+        assert_eq!((events[0].id.as_deref(), &*events[0].data), (Some(&*position), ""));
+    }
+    // One that has no position is not given any.
+    assert_eq!(session.get().go().await.text().await, "retry: 3000\n\n");
+    // Clients of revisions without such events are refused as before.
+    assert_eq!(session.get().replace("mcp-protocol-version", "2025-06-18").status().await, 503);
+    a.group().publish(Change::Tools);
+    way.cut(false);
+    until("a is back", || a.inbound.admin.ready().is_ok()).await;
+    let heard = session.resume(&position).go().await.events().message().await.unwrap();
+    assert_eq!(heard["method"], "notifications/tools/list_changed");
+}
+
 /// What ended here while the store was away is forgotten there, though the node has another life by then.
 #[tokio::test]
 async fn what_ended_is_deleted_after_another_life_began() {

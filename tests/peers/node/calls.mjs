@@ -46,8 +46,8 @@ function listenFor(client, peer) {
     let first;
     client.onerror = ({ message }) => {
         if (message.startsWith('Maximum reconnection attempts')) deaf(message);
-        // The first stream is asked for once, those after it several times.
-        if (message.startsWith('Failed to open SSE stream')) first = setTimeout(deaf, PAUSE_MS, message);
+        // The first stream is asked for once, those after it several times. One generation puts its name before that.
+        if (message.includes('Failed to open SSE stream') && !message.startsWith('Failed to reconnect')) first = setTimeout(deaf, PAUSE_MS, message);
         if (message.startsWith('Failed to reconnect SSE stream')) clearTimeout(first);
     };
 }
