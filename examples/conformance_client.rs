@@ -25,8 +25,8 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use rialto::client::{Answering, Client, Host, Options};
 use rialto::dialect::Revision;
+use rialto::mcp_client::{Settings, Target};
 use rialto::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
-use rialto::upstream::{Settings, Target};
 use serde_json::{Map, Value, json};
 
 /// Anything may go wrong here; it is printed, and that is all.

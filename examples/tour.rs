@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rialto::app::{App, Settings};
 use rialto::client::{Answering, Client, Host, Options};
+use rialto::mcp_client::Target;
 use rialto::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
-use rialto::upstream::Target;
 use serde_json::json;
 
 /// Prints progress, and answers no questions.

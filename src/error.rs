@@ -2,7 +2,13 @@
 
 use std::fmt;
 
+use http::{StatusCode, Uri};
+
+use crate::http::client::{HttpError, HttpErrorKind, shown};
 use crate::protocol::ErrorObject;
+
+/// How much of a body that explains a failure is shown.
+const SNIPPET: usize = 300;
 
 /// What kind of thing went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +59,20 @@ impl Error {
         Self { kind: Kind::Answer(object.code()), message, object: Some(object) }
     }
 
+    /// What a status means that is no answer of the protocol.
+    pub fn refused(url: &Uri, status: StatusCode, body: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(&body[..body.len().min(SNIPPET)]);
+        let text = text.trim();
+        let said = if text.is_empty() { String::new() } else { format!(": {text}") };
+        match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::new(
+                Kind::Credentials,
+                format!("{} answered {status}{said}; give credentials as a header", shown(url)),
+            ),
+            _ => Self::new(Kind::Status(status.as_u16()), format!("{} answered {status}{said}", shown(url))),
+        }
+    }
+
     /// What kind of thing went wrong.
     pub fn kind(&self) -> Kind {
         self.kind
@@ -75,6 +95,18 @@ impl Error {
     /// The error that a client gets for a call that failed by this.
     pub fn into_object(self) -> ErrorObject {
         self.object.unwrap_or_else(|| ErrorObject::unavailable(format!("Upstream unavailable: {}", self.message)))
+    }
+}
+
+impl From<HttpError> for Error {
+    fn from(error: HttpError) -> Self {
+        let kind = match error.kind() {
+            HttpErrorKind::Unreachable => Kind::Unreachable,
+            HttpErrorKind::Timeout => Kind::Timeout,
+            HttpErrorKind::Broken => Kind::Broken,
+            HttpErrorKind::Protocol => Kind::Protocol,
+        };
+        Self::new(kind, error.to_string())
     }
 }
 

@@ -15,27 +15,29 @@
 //! the command line. `docs/ARCHITECTURE.md` tells the rest.
 
 pub mod admin;
-pub mod alarm;
+
 pub mod app;
 pub mod cli;
 pub mod client;
 pub mod cluster;
 pub mod config;
 pub mod dialect;
-pub mod elements;
+
+pub mod call;
 pub mod error;
-pub mod exchange;
 pub mod gateway;
+pub mod http;
 pub mod inbound;
-pub mod intake;
-pub mod link;
-pub mod maps;
+pub mod local;
+pub mod mcp_client;
 pub mod metrics;
+pub mod ndjson;
 pub mod policy;
 pub mod protocol;
 pub mod session;
 pub mod shutdown;
 pub mod store;
 pub mod telemetry;
+pub mod timer;
 pub mod upstream;
 pub mod workers;

@@ -43,7 +43,7 @@ fn calls_stay_within_their_budgets() {
     let stage = Stage::set(Path::new(env!("CARGO_BIN_EXE_rialto")));
     let loaded = config::load(&stage.config(), &|_| None).unwrap();
     let defaults = Settings::default();
-    let layout = loaded.config.layout(rialto::elements::SPOTLIGHT);
+    let layout = loaded.config.layout(rialto::local::elements::SPOTLIGHT);
     let settings = Settings { listen: loaded.config.listen.unwrap(), layout, ..defaults };
     let bound = runtime.block_on(App::bind(settings)).unwrap();
     let address = bound.address();

@@ -5,44 +5,41 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What each module may use, beside itself. The order is the order of the layers.
+/// What each module may use, beside itself. The order is that of the layers, from the bottom up.
 const LAYERS: &[(&str, &[&str])] = &[
     ("protocol", &[]),
-    ("dialect", &["protocol"]),
+    ("metrics", &[]),
+    ("ndjson", &[]),
     ("shutdown", &[]),
     ("telemetry", &[]),
-    ("metrics", &[]),
-    ("link", &[]),
-    ("intake", &["protocol"]),
-    ("maps", &[]),
     ("workers", &[]),
-    ("alarm", &["workers"]),
-    ("exchange", &["protocol", "dialect"]),
-    ("policy", &["protocol", "dialect", "exchange"]),
-    ("store", &["protocol", "dialect"]),
-    ("elements", &["protocol", "dialect", "exchange"]),
-    ("session", &["protocol", "dialect", "exchange", "maps", "store"]),
+    ("timer", &["workers"]),
+    ("http", &["timer", "workers"]),
+    ("dialect", &["http", "protocol"]),
+    ("error", &["http", "protocol"]),
+    ("call", &["dialect", "protocol"]),
+    ("policy", &["call", "dialect", "protocol"]),
+    ("store", &["dialect", "protocol"]),
+    ("local", &["call", "dialect", "error", "http", "protocol"]),
+    ("session", &["call", "dialect", "http", "protocol", "store"]),
+    ("mcp_client", &["call", "dialect", "error", "http", "ndjson", "protocol", "timer"]),
     ("cluster", &["store"]),
-    ("error", &["protocol"]),
-    (
-        "upstream",
-        &["protocol", "dialect", "error", "exchange", "intake", "link", "elements", "workers", "alarm", "maps"],
-    ),
-    ("client", &["protocol", "dialect", "error", "exchange", "upstream"]),
-    ("gateway", &["protocol", "dialect", "error", "exchange", "maps", "metrics", "upstream"]),
-    ("config", &["dialect", "error", "gateway", "store", "telemetry", "upstream"]),
-    ("admin", &["cluster", "dialect", "gateway", "metrics", "session", "shutdown", "upstream"]),
+    ("upstream", &["call", "dialect", "error", "local", "mcp_client", "protocol"]),
+    ("gateway", &["call", "dialect", "error", "metrics", "protocol", "upstream"]),
+    ("admin", &["cluster", "dialect", "gateway", "mcp_client", "metrics", "session", "shutdown", "upstream"]),
+    ("client", &["call", "dialect", "error", "mcp_client", "protocol", "upstream"]),
     (
         "inbound",
         &[
-            "protocol", "dialect", "exchange", "link", "policy", "store", "session", "cluster", "gateway", "shutdown",
-            "admin", "workers", "alarm", "intake",
+            "admin", "call", "cluster", "dialect", "gateway", "http", "ndjson", "policy", "protocol", "session",
+            "shutdown", "store", "timer", "workers",
         ],
     ),
+    ("config", &["dialect", "error", "gateway", "local", "mcp_client", "store", "telemetry", "upstream"]),
     (
         "app",
         &[
-            "admin", "cluster", "store", "config", "elements", "gateway", "inbound", "policy", "session", "shutdown",
+            "admin", "cluster", "config", "gateway", "inbound", "local", "policy", "session", "shutdown", "store",
             "upstream", "workers",
         ],
     ),
@@ -54,10 +51,11 @@ const LAYERS: &[(&str, &[&str])] = &[
             "client",
             "config",
             "dialect",
-            "elements",
             "error",
             "gateway",
             "inbound",
+            "local",
+            "mcp_client",
             "policy",
             "protocol",
             "session",
@@ -68,8 +66,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Modules that must stay free of input, output and the runtime.
-const PURE: &[&str] = &["protocol", "dialect"];
+/// Folders that must stay free of input, output and the runtime.
+const PURE: &[&str] = &["src/protocol", "src/dialect", "src/http/codec"];
 
 /// The longest that a file may be without its tests.
 const LONGEST_FILE: usize = 600;
@@ -159,7 +157,7 @@ fn only_dialect_compares_revisions() {
 #[test]
 fn pure_modules_stay_pure() {
     for (path, text) in sources("src") {
-        if !PURE.contains(&module(&path).as_str()) {
+        if !PURE.iter().any(|folder| path.starts_with(folder)) {
             continue;
         }
         for (line, text) in code(&text) {

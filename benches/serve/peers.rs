@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use rialto::elements::{Elements, SPOTLIGHT, line, table};
+use rialto::local::elements::{Elements, SPOTLIGHT, data, line};
 use rialto::protocol::Method;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, ListToolsResult,
@@ -84,7 +84,7 @@ pub(crate) fn serve(kind: &str) -> Result<(), Failure> {
 }
 
 async fn fixed(listener: TcpListener) -> Result<(), Failure> {
-    let element = table::by_name("H").ok_or("there is no hydrogen")?;
+    let element = data::by_name("H").ok_or("there is no hydrogen")?;
     let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": result(element) });
     let answer = Bytes::from(serde_json::to_vec(&answer)?);
     accept(listener, move |request: Request<Incoming>| {
@@ -153,7 +153,7 @@ impl ServerHandler for Handler {
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let name = request.arguments.as_ref().and_then(|arguments| arguments.get("name"));
-        let element = name.and_then(|name| name.as_str()).and_then(table::by_name);
+        let element = name.and_then(|name| name.as_str()).and_then(data::by_name);
         let Some(element) = element.filter(|_| request.name == self.tool.name) else {
             return Err(ErrorData::invalid_params("there is no such tool or element", None));
         };
@@ -175,7 +175,7 @@ impl ServerHandler for Handler {
     }
 }
 
-fn result(element: &table::Element) -> serde_json::Value {
+fn result(element: &data::Element) -> serde_json::Value {
     json!({
         "content": [{ "type": "text", "text": line(element) }],
         "structuredContent": object(element),
@@ -184,7 +184,7 @@ fn result(element: &table::Element) -> serde_json::Value {
 }
 
 /// The element as Rialto's tool has it.
-fn object(element: &table::Element) -> serde_json::Value {
+fn object(element: &data::Element) -> serde_json::Value {
     let mass: serde_json::Number = element.mass.parse().unwrap_or_else(|_| element.number.into());
     json!({
         "content": line(element),

@@ -8,7 +8,7 @@
 use bytes::BytesMut;
 use http::Method as Verb;
 use libfuzzer_sys::fuzz_target;
-use rialto::protocol::http1::{Asked, Framing, Head, Piece};
+use rialto::http::codec::{Asked, Framing, Head, Piece};
 
 const ROOMY: usize = 1 << 20;
 

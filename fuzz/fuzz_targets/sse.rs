@@ -14,7 +14,7 @@
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use rialto::protocol::sse::{Decoder, Event, KEEP_ALIVE, TooLarge, endpoint, message, priming};
+use rialto::http::sse::{Decoder, Event, KEEP_ALIVE, TooLarge, endpoint, message, priming};
 
 const ROOMY: usize = 1 << 20;
 

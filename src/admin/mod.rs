@@ -1,6 +1,6 @@
 //! What a gateway tells of itself to those who operate it.
 
-mod readings;
+mod gauges;
 mod status;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -8,7 +8,7 @@ use super::Admin;
 use crate::cluster::Cluster;
 use crate::dialect::{Revision, translation};
 use crate::gateway::Member;
-use crate::upstream::{self, List, Meeting, Upstream};
+use crate::upstream::{List, Meeting, Upstream};
 
 /// Everything that a gateway holds, at one moment. Times are seconds since 1970.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -204,7 +204,7 @@ impl Admin {
             event_bytes: survey.event_bytes,
             calls: self.shutdown.running_calls(),
             held: self.gateway.held(),
-            children: upstream::children(),
+            children: crate::mcp_client::children(),
             cluster: self.cluster.as_deref().map(of_cluster),
         }
     }

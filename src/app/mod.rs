@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 use crate::admin::Admin;
-use crate::elements::SPOTLIGHT;
 use crate::gateway::{self, DEFAULT_GROUP, Gateway, Group, Holding, Layout, Plan};
 use crate::inbound::{self, Inbound, Side, Stripes};
+use crate::local::elements::SPOTLIGHT;
 use crate::policy::Policy;
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;

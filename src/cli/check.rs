@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::show;
+use super::output;
 use crate::config::{self, Config, Group, Loaded, Problem, Server, ServerKind, Severity, show_duration};
-use crate::upstream::rest::Document;
-use crate::upstream::{Isolation, Target};
+use crate::local::rest::Document;
+use crate::mcp_client::Target;
+use crate::upstream::Isolation;
 
 /// What `rialto check` takes.
 #[derive(Debug, Args)]
@@ -47,7 +48,7 @@ pub(super) fn check(arguments: &CheckArgs) -> ExitCode {
         Err(problems) => (None, problems),
     };
     match arguments.json {
-        true => show::line(&show::plain(&in_json(file.as_deref(), config.as_ref(), &problems).to_string())),
+        true => output::line(&output::plain(&in_json(file.as_deref(), config.as_ref(), &problems).to_string())),
         false => in_words(file.as_deref(), config.as_ref(), &problems),
     }
     if config.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -55,7 +56,7 @@ pub(super) fn check(arguments: &CheckArgs) -> ExitCode {
 
 fn in_words(file: Option<&Path>, config: Option<&Config>, problems: &[Problem]) {
     for problem in problems {
-        eprintln!("{}", show::plain(&problem.to_string()));
+        eprintln!("{}", output::plain(&problem.to_string()));
     }
     let shown = file.map(|file| file.display().to_string());
     let Some(config) = config else {
@@ -68,28 +69,28 @@ fn in_words(file: Option<&Path>, config: Option<&Config>, problems: &[Problem]) 
     let admin = config.admin.map_or_else(|| "on the same".to_owned(), |admin| admin.to_string());
     let callers: Vec<&str> = config.access.tokens.iter().map(|token| token.name.as_str()).collect();
     let callers = if callers.is_empty() { "anybody".to_owned() } else { format!("{}, by token", callers.join(", ")) };
-    show::line(&match shown {
+    output::line(&match shown {
         Some(file) => format!("{file} can be used."),
         None => format!("There is no {} here; this is what is served without one.", config::FILE),
     });
-    let store = show::plain(&config.store.to_string());
+    let store = output::plain(&config.store.to_string());
     let lines = format!("Listens on   {listen}\nAdmin        {admin}\nMay call     {callers}\nKeeps in     {store}");
-    show::line(&format!("\n{lines}\n"));
+    output::line(&format!("\n{lines}\n"));
     let rows = config.servers.iter().map(|server| {
         let facts = facts(server);
-        let text = |key: &str| show::plain(facts[key].as_str().unwrap_or("–"));
+        let text = |key: &str| output::plain(facts[key].as_str().unwrap_or("–"));
         let name = if server.disabled { format!("{} (disabled)", server.name) } else { server.name.to_string() };
         let call = format!("{} / {}", show_duration(server.settings.call), show_duration(server.settings.call_cap));
         vec![name, text("kind"), text("target"), text("revision"), text("isolation"), call]
     });
-    show::line(&show::table(&["SERVER", "KIND", "TARGET", "REVISION", "ISOLATION", "CALL SILENT / IN ALL"], rows));
-    show::line("");
+    output::line(&output::table(&["SERVER", "KIND", "TARGET", "REVISION", "ISOLATION", "CALL SILENT / IN ALL"], rows));
+    output::line("");
     let rows = config.groups.iter().map(|group| {
         let members = group.servers.iter().map(|name| &**name).collect::<Vec<_>>().join(", ");
         let members = if members.is_empty() { "none".to_owned() } else { members };
         vec![group.name.to_string(), address(group), members, names(group).to_owned()]
     });
-    show::line(&show::table(&["GROUP", "ADDRESS", "SERVERS", "NAMES"], rows));
+    output::line(&output::table(&["GROUP", "ADDRESS", "SERVERS", "NAMES"], rows));
 }
 
 /// Where a group is served.
@@ -170,7 +171,7 @@ pub(super) fn init(arguments: &InitArgs) -> ExitCode {
     };
     match opened.and_then(|mut opened| opened.write_all(config::STARTER.as_bytes())) {
         Ok(()) => {
-            show::line(&format!(
+            output::line(&format!(
                 "{file} is written. `rialto check {file}` explains it, `rialto serve --config {file}` serves it."
             ));
             ExitCode::SUCCESS
@@ -188,6 +189,6 @@ pub(super) fn init(arguments: &InitArgs) -> ExitCode {
 
 /// Prints the schema.
 pub(super) fn schema() -> ExitCode {
-    show::line(config::schema().trim_end());
+    output::line(config::schema().trim_end());
     ExitCode::SUCCESS
 }

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use super::arguments;
+use super::connect_args::Reach;
+use super::output;
 use super::probe;
-use super::show;
-use super::target::Reach;
 use crate::client::{Client, Wishes};
 use crate::error::{Error, Kind, Result};
 use crate::protocol::Raw;
@@ -86,7 +86,7 @@ pub(super) async fn run(command: ClientCommand) -> ExitCode {
     match running.await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("rialto: {}", show::plain(&error.to_string()));
+            eprintln!("rialto: {}", output::plain(&error.to_string()));
             ExitCode::from(match error.kind() {
                 Kind::Usage => super::USAGE,
                 Kind::Unreachable | Kind::Timeout | Kind::Broken | Kind::Status(_) | Kind::Credentials => UNREACHABLE,
@@ -116,8 +116,8 @@ fn code(done: Option<ExitCode>) -> ExitCode {
 
 fn print_list(json: bool, name: &str, items: &[Raw], table: impl FnOnce() -> String) {
     match json {
-        true => show::line(&Raw::empty().edit().set(name, Raw::of(items)).finish().to_string()),
-        false => show::line(&table()),
+        true => output::line(&Raw::empty().edit().set(name, Raw::of(items)).finish().to_string()),
+        false => output::line(&table()),
     }
 }
 
@@ -128,9 +128,9 @@ async fn tools(mut plain: Plain) -> Result<ExitCode> {
     let Some(tools) = listed else { return Ok(code(None)) };
     print_list(plain.reach.json, "tools", &tools, || {
         let row = |tool: &Raw| {
-            vec![show::text(tool, "name"), show::signature(tool.get("inputSchema").as_ref()), show::summary(tool)]
+            vec![output::text(tool, "name"), output::signature(tool.get("inputSchema").as_ref()), output::summary(tool)]
         };
-        show::table(&["TOOL", "ARGUMENTS", "DESCRIPTION"], tools.iter().map(row))
+        output::table(&["TOOL", "ARGUMENTS", "DESCRIPTION"], tools.iter().map(row))
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -152,16 +152,16 @@ async fn call(mut call: CallArgs) -> Result<ExitCode> {
     let Some(result) = done? else { return Ok(code(None)) };
     let failed = result.get("isError").is_some_and(|raw| raw.as_bytes() == b"true");
     match call.reach.json {
-        true => show::line(&result.to_string()),
-        false if failed => eprintln!("{}", show::content(&result)),
-        false => show::line(&show::content(&result)),
+        true => output::line(&result.to_string()),
+        false if failed => eprintln!("{}", output::content(&result)),
+        false => output::line(&output::content(&result)),
     }
     Ok(if failed { ExitCode::from(TOOL_FAILED) } else { ExitCode::SUCCESS })
 }
 
 async fn schema_of(client: &Client, name: &str) -> Result<Raw> {
     let tools = client.tools().await?;
-    let names: Vec<String> = tools.iter().map(|tool| show::text(tool, "name")).collect();
+    let names: Vec<String> = tools.iter().map(|tool| output::text(tool, "name")).collect();
     let Some(at) = names.iter().position(|known| known == name) else {
         let known: Vec<&str> = names.iter().map(String::as_str).collect();
         let hint = match crate::config::nearest(name, &known) {
@@ -183,16 +183,21 @@ async fn resources(mut plain: Plain) -> Result<ExitCode> {
     if plain.reach.json {
         let empty = Raw::empty();
         let both = empty.edit().set("resources", Raw::of(&resources)).set("resourceTemplates", Raw::of(&templates));
-        show::line(&both.finish().to_string());
+        output::line(&both.finish().to_string());
         return Ok(ExitCode::SUCCESS);
     }
     let row = |key: &'static str| {
         move |item: &Raw| {
-            vec![show::text(item, key), show::text(item, "name"), show::text(item, "mimeType"), show::summary(item)]
+            vec![
+                output::text(item, key),
+                output::text(item, "name"),
+                output::text(item, "mimeType"),
+                output::summary(item),
+            ]
         }
     };
     let rows = resources.iter().map(row("uri")).chain(templates.iter().map(row("uriTemplate")));
-    show::line(&show::table(&["URI", "NAME", "TYPE", "DESCRIPTION"], rows));
+    output::line(&output::table(&["URI", "NAME", "TYPE", "DESCRIPTION"], rows));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -204,11 +209,11 @@ async fn read(mut plain: Plain) -> Result<ExitCode> {
     let (client, _) = plain.reach.connect(&target).await?;
     let Some(result) = with(client, async |client| client.read(&uri).await).await? else { return Ok(code(None)) };
     if plain.reach.json {
-        show::line(&result.to_string());
+        output::line(&result.to_string());
         return Ok(ExitCode::SUCCESS);
     }
     for content in result.get("contents").map(|contents| contents.items()).unwrap_or_default() {
-        show::line(&show::resource_text(&content));
+        output::line(&output::resource_text(&content));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -221,10 +226,10 @@ async fn prompts(mut plain: Plain) -> Result<ExitCode> {
     print_list(plain.reach.json, "prompts", &prompts, || {
         let row = |prompt: &Raw| {
             let arguments = prompt.get("arguments").map(|list| list.items()).unwrap_or_default();
-            let names: Vec<String> = arguments.iter().map(|argument| show::text(argument, "name")).collect();
-            vec![show::text(prompt, "name"), names.join(" "), show::summary(prompt)]
+            let names: Vec<String> = arguments.iter().map(|argument| output::text(argument, "name")).collect();
+            vec![output::text(prompt, "name"), names.join(" "), output::summary(prompt)]
         };
-        show::table(&["PROMPT", "ARGUMENTS", "DESCRIPTION"], prompts.iter().map(row))
+        output::table(&["PROMPT", "ARGUMENTS", "DESCRIPTION"], prompts.iter().map(row))
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -240,12 +245,12 @@ async fn prompt(mut call: CallArgs) -> Result<ExitCode> {
     let done = with(client, async |client| client.prompt(&name, arguments).await).await?;
     let Some(result) = done else { return Ok(code(None)) };
     if call.reach.json {
-        show::line(&result.to_string());
+        output::line(&result.to_string());
         return Ok(ExitCode::SUCCESS);
     }
     for message in result.get("messages").map(|messages| messages.items()).unwrap_or_default() {
-        let content = message.get("content").map(|content| show::block(&content)).unwrap_or_default();
-        show::line(&format!("{}: {content}", show::text(&message, "role")));
+        let content = message.get("content").map(|content| output::block(&content)).unwrap_or_default();
+        output::line(&format!("{}: {content}", output::text(&message, "role")));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -260,10 +265,11 @@ async fn listen(mut plain: Plain) -> Result<ExitCode> {
         eprintln!("listening; an interrupt ends it");
         while let Some(notification) = listening.next().await {
             match json {
-                true => show::line(&String::from_utf8_lossy(&notification.encode())),
+                true => output::line(&String::from_utf8_lossy(&notification.encode())),
                 false => {
-                    let uri = notification.params.as_ref().map(|params| show::text(params, "uri")).unwrap_or_default();
-                    show::line(&format!("{} {uri}", show::plain(notification.notice.as_str())));
+                    let uri =
+                        notification.params.as_ref().map(|params| output::text(params, "uri")).unwrap_or_default();
+                    output::line(&format!("{} {uri}", output::plain(notification.notice.as_str())));
                 }
             }
         }

@@ -3,12 +3,12 @@
 mod arguments;
 mod check;
 mod client;
+mod connect_args;
+mod interactive;
+mod output;
 mod probe;
 mod serve;
-mod show;
 mod status;
-mod target;
-mod terminal;
 
 use std::process::ExitCode;
 

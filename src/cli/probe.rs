@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::client::Plain;
-use super::show;
+use super::output;
 use crate::client::Client;
 use crate::dialect::{FACTS, Revision, translation};
 use crate::error::Result;
+use crate::mcp_client::Target;
 use crate::protocol::Raw;
-use crate::upstream::Target;
 
 /// What was found out beside what the client knows.
 struct Measured {
@@ -32,7 +32,7 @@ pub(super) async fn run(mut plain: Plain) -> Result<ExitCode> {
     let round_trip = matches!(pinged, Ok(Some(()))).then_some(round_trip);
     let measured = Measured { round_trip, oddities };
     match plain.reach.json {
-        true => show::line(&json(&target, &client, &measured).to_string()),
+        true => output::line(&json(&target, &client, &measured).to_string()),
         false => people(&client, &measured),
     }
     client.close().await;
@@ -80,7 +80,7 @@ fn people(client: &Client, measured: &Measured) {
     let capabilities: Vec<String> =
         server.capabilities.entries().map(|(key, value)| format!("{key} {value}")).collect();
     let mut rows = vec![
-        ("server", format!("{} {}", show::text(&server.info, "name"), show::text(&server.info, "version"))),
+        ("server", format!("{} {}", output::text(&server.info, "name"), output::text(&server.info, "version"))),
         ("transport", found.transport.to_owned()),
         ("revision", format!("{}, because {}", client.revision(), found.why)),
         ("offered", client.offered().join(", ")),
@@ -91,13 +91,13 @@ fn people(client: &Client, measured: &Measured) {
     rows.extend(measured.round_trip.map(|took| ("round trip", format!("{:.1} ms", milliseconds(took)))));
     rows.extend(measured.oddities.iter().map(|oddity| ("note", oddity.clone())));
     for (key, value) in rows {
-        show::line(&format!("{key:<14}{}", show::plain(&value)));
+        output::line(&format!("{key:<14}{}", output::plain(&value)));
     }
     let row = |(client, words): (&str, Vec<&str>)| {
         let words = if words.is_empty() { "nothing".to_owned() } else { words.join(", ") };
         vec![client.to_owned(), words]
     };
     let table =
-        show::table(&["CLIENT", "TRANSLATED IF RIALTO STANDS IN FRONT"], translated(client.revision()).map(row));
-    show::line(&format!("\n{table}"));
+        output::table(&["CLIENT", "TRANSLATED IF RIALTO STANDS IN FRONT"], translated(client.revision()).map(row));
+    output::line(&format!("\n{table}"));
 }

@@ -11,8 +11,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::app::{App, Reloader, Settings};
 use crate::config::{self, Config, Loaded, Store};
-use crate::elements::SPOTLIGHT;
 use crate::gateway::Holding;
+use crate::local::elements::SPOTLIGHT;
 use crate::policy::{Doors, Limits, Policy, Tokens};
 use crate::store::{Retention, StoreSettings};
 use crate::{inbound, session};

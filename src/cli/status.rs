@@ -8,7 +8,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::admin::{ListCounts, SessionStatus, Status, seconds};
 use crate::error::{Error, Kind, Result};
-use crate::upstream::{Settings, Target, fetch};
+use crate::mcp_client::{Settings, Target, fetch};
 
 /// Whom to ask, and how to show it.
 #[derive(Debug, Args)]

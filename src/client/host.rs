@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use crate::exchange::Question;
+use crate::call::Question;
 use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
 
 /// An answer that is being found.

@@ -8,10 +8,10 @@ use serde_json::json;
 use tokio::sync::broadcast;
 
 use super::Client;
+use crate::call::{Change, Replies, Reply};
 use crate::error::{Error, Kind, Result};
-use crate::exchange::{Change, Replies, Reply};
+use crate::mcp_client::Connection;
 use crate::protocol::{Method, Notice, Notification, Raw};
-use crate::upstream::Connection;
 
 /// What to hear of.
 #[derive(Debug, Clone, Default)]

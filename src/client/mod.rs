@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! use rialto::client::{Client, Options};
-//! use rialto::upstream::Target;
+//! use rialto::mcp_client::Target;
 //!
 //! # async fn example() -> rialto::error::Result<()> {
 //! let target = Target::url("http://127.0.0.1:3001/mcp")?;
@@ -37,13 +37,14 @@ use tokio::task::JoinHandle;
 pub use host::{Answering, Host, Silent};
 pub use listening::{Listening, Wishes};
 
+use crate::call::{self, Call, Caller, Change, Replies, Reply};
 use crate::dialect::Revision;
-use crate::dialect::lower::Server;
-use crate::dialect::outgoing::Speaker;
+use crate::dialect::to_client::Server;
+use crate::dialect::to_upstream::Speaker;
 use crate::error::{Error, Kind, Result};
-use crate::exchange::{self, Call, Caller, Change, Replies, Reply};
+use crate::mcp_client::{Connection, Found, Settings, Target, Unsolicited};
 use crate::protocol::{Id, Level, Method, Notification, Raw};
-use crate::upstream::{self, Connection, Found, List, Settings, Target, Unsolicited};
+use crate::upstream::{self, List};
 
 /// How a client behaves.
 pub struct Options {
@@ -61,7 +62,7 @@ pub struct Options {
 pub struct Client {
     connection: Arc<Connection>,
     state: Arc<State>,
-    speaker: Arc<exchange::Client>,
+    speaker: Arc<call::Client>,
     caller: Arc<Caller>,
     level: Option<Level>,
     last_token: AtomicI64,
@@ -98,7 +99,7 @@ impl Client {
             level,
         });
         // Questions are to come as questions, whatever way the server has of asking.
-        let speaker = Arc::new(exchange::Client {
+        let speaker = Arc::new(call::Client {
             revision: Revision::NEWEST_HANDSHAKE,
             capabilities: speaker.capabilities,
             info: Some(speaker.info),
@@ -185,7 +186,7 @@ impl Client {
             client: Arc::clone(&self.speaker),
             caller: Arc::clone(&self.caller),
             level: per_request_level,
-            audience: None,
+            sink: None,
         }
     }
 
@@ -284,7 +285,7 @@ async fn hear(
     connection: std::sync::Weak<Connection>,
     state: Arc<State>,
     mut heard: mpsc::Receiver<Unsolicited>,
-    speaker: Arc<exchange::Client>,
+    speaker: Arc<call::Client>,
     caller: Arc<Caller>,
 ) {
     while let Some(what) = heard.recv().await {
@@ -303,7 +304,7 @@ async fn hear(
                         caller: Arc::clone(&caller),
                         level: None,
                         progress: None,
-                        audience: None,
+                        sink: None,
                     };
                     let mut replies = connection.call(call);
                     while replies.next().await.is_some() {}

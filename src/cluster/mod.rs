@@ -6,12 +6,12 @@
 //! that it is there. Once it has been silent for its lease, others take over its sessions as they are asked
 //! for; a node that cannot say so for that long takes its sessions for lost until it knows better.
 
-mod front;
-mod lease;
-mod letter;
-mod place;
-mod serving;
-mod taken;
+mod affinity;
+mod dedup;
+mod membership;
+mod message;
+mod relay_client;
+mod relay_server;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,18 +24,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use front::{Reached, Rest};
-pub use lease::Holder;
-pub use letter::Carried;
-pub use serving::{AnyBody, Handler};
+pub use membership::Holder;
+pub use message::Carried;
+pub use relay_client::{Reached, Rest};
+pub use relay_server::{AnyBody, Handler};
 
-use crate::store::contract::Standing;
+use crate::store::traits::Standing;
 use crate::store::{Away, NodeId, Shared};
-use front::{Front, Part};
-use letter::Letter;
-use place::Place;
-use serving::Serving;
-use taken::Taken;
+use affinity::Place;
+use dedup::Taken;
+use message::Letter;
+use relay_client::{Front, Part};
+use relay_server::Serving;
 
 /// This node among the others.
 #[derive(Debug)]

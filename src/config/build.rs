@@ -5,10 +5,10 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::keys::{FILE, RESERVED};
+use super::model::{Access, Cluster, Config, Filter, Group, Limits, Log, Server, ServerKind, Token};
 use super::reader::{Reader, Table, meant};
 use super::servers::{self, check_name};
-use super::shape::{Access, Cluster, Config, Filter, Group, Limits, Log, Server, ServerKind, Token};
-use super::tree::{Node, Value};
+use super::spanned_value::{Node, Value};
 use crate::gateway::{DEFAULT_GROUP, Naming};
 use crate::telemetry::LogFormat;
 

@@ -5,13 +5,13 @@
 use std::path::{Path, PathBuf};
 
 use super::build::Built;
-use super::nearest::nearest;
+use super::model::{Config, Group, Server, ServerKind};
 use super::reader::{Reader, listed};
 use super::servers::{NAME_LENGTH, header};
-use super::shape::{Config, Group, Server, ServerKind};
-use super::tree::{Entry, Node, Value};
+use super::spanned_value::{Entry, Node, Value};
+use super::suggest::nearest;
 use crate::gateway::DEFAULT_GROUP;
-use crate::upstream::{Address, Command, HttpTransport, Target};
+use crate::mcp_client::{Address, Command, HttpTransport, Target};
 
 /// The keys of an entry that we know.
 const KNOWN: [&str; 13] = [

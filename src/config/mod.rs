@@ -7,35 +7,35 @@
 mod build;
 mod import;
 mod keys;
-mod layout;
-mod nearest;
+mod model;
 mod problem;
 mod reader;
 mod schema;
 mod servers;
-mod shape;
-mod starter;
+mod spanned_value;
+mod suggest;
+mod template;
 #[cfg(test)]
 mod tests;
-mod tree;
+mod topology;
 mod values;
 mod variables;
-mod watch;
+mod watcher;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-pub use nearest::nearest;
+pub use model::{Access, Cluster, Config, Filter, Group, Limits, Log, Server, ServerKind, Store, Token};
 pub use problem::{Problem, Severity};
 pub use reader::Lookup;
 pub use schema::schema;
-pub use shape::{Access, Cluster, Config, Filter, Group, Limits, Log, Server, ServerKind, Store, Token};
-pub use starter::STARTER;
+pub use suggest::nearest;
+pub use template::STARTER;
 pub use values::show_duration;
-pub use watch::{Trigger, Watcher};
+pub use watcher::{Trigger, Watcher};
 
 use crate::error::{Error, Kind, Result};
-use crate::upstream::Target;
+use crate::mcp_client::Target;
 use build::Built;
 use reader::Reader;
 
@@ -151,8 +151,8 @@ fn read(path: &Path) -> std::result::Result<String, Vec<Problem>> {
 fn examine(text: &str, path: &Path, format: Format, lookup: &Lookup<'_>) -> (Option<Built>, Vec<Problem>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (root, faults) = match format {
-        Format::Toml => tree::from_toml(text),
-        Format::McpJson => tree::from_json(text),
+        Format::Toml => spanned_value::from_toml(text),
+        Format::McpJson => spanned_value::from_json(text),
     };
     let folder = import::workspace(path);
     let with_folders = |name: &str| match name {

@@ -8,14 +8,14 @@ use std::time::Duration;
 use http::Uri;
 
 use super::keys::{Key, Kind, Section};
-use super::nearest::nearest;
+use super::model::Store;
 use super::problem::{Problem, Severity, place};
-use super::shape::Store;
-use super::tree::{Entry, Node, Span, Value};
+use super::spanned_value::{Entry, Node, Span, Value};
+use super::suggest::nearest;
 use super::values;
 use super::variables::expand;
 use crate::dialect::{FACTS, Revision};
-use crate::upstream::Target;
+use crate::mcp_client::Target;
 
 /// Where the values of variables come from.
 pub type Lookup<'l> = dyn Fn(&str) -> Option<String> + 'l;

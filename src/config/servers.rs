@@ -6,11 +6,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::keys::{KINDS, SERVER};
+use super::model::{Server, ServerKind};
 use super::reader::{Reader, Table, listed, meant};
-use super::shape::{Server, ServerKind};
-use super::tree::{Entry, Span};
-use crate::upstream::rest::{Document, HandArgument, HandBody, HandTool, Spec, ValueKind};
-use crate::upstream::{Address, Command, HttpTransport, Isolation, Target};
+use super::spanned_value::{Entry, Span};
+use crate::local::rest::{Document, HandArgument, HandBody, HandTool, Spec, ValueKind};
+use crate::mcp_client::{Address, Command, HttpTransport, Target};
+use crate::upstream::Isolation;
 
 /// The longest that the name of a server or a group may be.
 pub(super) const NAME_LENGTH: usize = 24;

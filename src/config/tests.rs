@@ -12,9 +12,9 @@ use super::keys::{
 };
 use super::*;
 use crate::gateway::Naming;
+use crate::local::rest::{Document, HandBody};
+use crate::mcp_client::{HttpTransport, Settings, Target};
 use crate::upstream::Isolation;
-use crate::upstream::rest::{Document, HandBody};
-use crate::upstream::{HttpTransport, Settings, Target};
 
 fn lookup(name: &str) -> Option<String> {
     match name {

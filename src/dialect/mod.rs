@@ -4,21 +4,21 @@
 //! [`lift`] reads what a client sends, [`lower`] writes what it gets, [`headers`] holds the headers that
 //! mirror a body, [`tasks`] what each era calls a task. Everything else asks a fact by its name and never which revision it is.
 
+pub mod classify;
+mod describe;
+mod downgrade;
 pub mod headers;
-pub mod lift;
-pub mod lower;
 pub mod meta;
-pub mod outgoing;
-mod project;
-pub mod questions;
+pub mod server_requests;
 pub mod tasks;
-mod translation;
+pub mod to_client;
+pub mod to_upstream;
 
 use std::fmt;
 
 use crate::protocol::Method;
 
-pub use translation::translation;
+pub use describe::translation;
 
 /// A dated version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use memchr::memmem;
 
-use super::{Revision, meta, outgoing};
+use super::{Revision, meta, to_upstream};
 use crate::protocol::{ErrorObject, Method, Raw, code};
 
 /// The extension that is tasks.
@@ -110,7 +110,7 @@ pub fn are_inlined(by: Revision) -> bool {
 
 /// Whether a client has said that it knows tasks, as the newest era has them.
 pub fn known_to(able: &Raw, revision: Revision) -> bool {
-    !revision.facts().sessions && outgoing::has_tasks(able)
+    !revision.facts().sessions && to_upstream::has_tasks(able)
 }
 
 /// What a client can do, and tasks.

@@ -1,6 +1,6 @@
 //! Where the next page of a list begins, as clients carry it.
 
-use super::seal::Seal;
+use super::sealing::Seal;
 use crate::upstream::List;
 
 /// Where a page begins.

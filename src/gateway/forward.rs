@@ -14,14 +14,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::group::Group;
-use super::rename::Rename;
+use super::name_mapping::Rename;
 use super::view::Member;
-use crate::dialect::{Revision, questions, tasks};
+use crate::call::{Answer, Call, Client, ClientSink, Kept, Question, Replies, Reply, Shelf, TRACE};
+use crate::dialect::{Revision, server_requests, tasks};
 use crate::error::{Error, Kind, Result};
-use crate::exchange::{Answer, Audience, Call, Client, Question, Replies, Reply, TRACE};
 use crate::metrics::{Ending, Tallies};
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
-use crate::upstream::{Borrowed, Outlet, QUESTIONS, Upstream};
+use crate::upstream::{Borrowed, QUESTIONS, Upstream};
 
 /// What is looked for in every call, and in every result: seldom there, and then looked at.
 static TRACEPARENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"traceparent\""));
@@ -114,8 +114,8 @@ impl Forward {
             return self.begin(borrowed);
         }
         let (upstream, call, door) = (Arc::clone(&self.upstream), self.call.clone(), self.door());
-        let outlet = || door.map(|door| Arc::new(door) as Arc<dyn Outlet>);
-        self.phase = Phase::Borrowing(Box::pin(async move { upstream.borrow(&call, outlet).await }));
+        let sink = || door.map(|door| Arc::new(door) as Arc<dyn ClientSink>);
+        self.phase = Phase::Borrowing(Box::pin(async move { upstream.borrow(&call, sink).await }));
     }
 
     fn begin(&mut self, borrowed: Borrowed) {
@@ -126,13 +126,13 @@ impl Forward {
     }
 
     /// Where things go that the server says to this caller outside of its calls.
-    fn door(&self) -> Option<Door> {
-        let audience = self.call.audience.clone()?;
-        Some(Door {
+    fn door(&self) -> Option<SessionSink> {
+        let sink = self.call.sink.clone()?;
+        Some(SessionSink {
             group: Arc::clone(&self.group),
             upstream: Arc::clone(&self.upstream),
             client: Arc::clone(&self.call.client),
-            audience,
+            sink,
         })
     }
 
@@ -140,7 +140,7 @@ impl Forward {
         match reply {
             Reply::Notice(notification) => {
                 let passes = notification.notice != Notice::Message
-                    || logs(&notification, self.call.level, self.call.audience.is_some());
+                    || logs(&notification, self.call.level, self.call.sink.is_some());
                 passes.then(|| Reply::Notice(self.rename.notification(notification)))
             }
             Reply::Question(question) => {
@@ -163,15 +163,15 @@ impl Forward {
     }
 
     fn remember(&self, borrowed: &Borrowed) {
-        let (Some(uri), Some(audience)) = (&self.subscribes, &self.call.audience) else { return };
+        let (Some(uri), Some(sink)) = (&self.subscribes, &self.call.sink) else { return };
         let own = self.call.params.as_ref().and_then(|params| params.get("uri"));
         let own = own.as_ref().and_then(Raw::text).unwrap_or_default();
         let subscribes = self.call.method == Method::Subscribe;
         borrowed.remember(&own, subscribes);
         if subscribes {
-            audience.subscribed(uri, None);
+            sink.subscribed(uri, None);
         } else {
-            audience.unsubscribed(uri);
+            sink.unsubscribed(uri);
         }
     }
 
@@ -347,7 +347,7 @@ fn admit(question: Question, upstream: &Upstream, client: &Client) -> Option<Que
         return None;
     }
     let Question { method, params, answer } = question;
-    match questions::for_client(&method, params, client.revision) {
+    match server_requests::for_client(&method, params, client.revision) {
         Ok(params) => Some(Question { method, params, answer }),
         Err(why) => {
             // The upstream may have stopped waiting; then nobody has to be told.
@@ -359,54 +359,78 @@ fn admit(question: Question, upstream: &Upstream, client: &Client) -> Option<Que
 
 /// What a server says to one session outside of its calls.
 #[derive(Debug)]
-struct Door {
+struct SessionSink {
     group: Arc<Group>,
     upstream: Arc<Upstream>,
     client: Arc<Client>,
-    audience: Arc<dyn Audience>,
+    sink: Arc<dyn ClientSink>,
 }
 
-impl Door {
+impl SessionSink {
     fn rename(&self) -> Rename {
         self.group.member(self.upstream.name()).map(|member| member.rename).unwrap_or_default()
     }
 }
 
-impl Outlet for Door {
-    fn notice(&self, notification: Notification) {
-        if notification.notice == Notice::Message && !logs(&notification, self.audience.level(), true) {
+impl ClientSink for SessionSink {
+    fn key(&self) -> u128 {
+        self.sink.key()
+    }
+
+    fn level(&self) -> Option<Level> {
+        self.sink.level()
+    }
+
+    fn notify(&self, notification: Notification) {
+        if notification.notice == Notice::Message && !logs(&notification, self.sink.level(), true) {
             return;
         }
         let renamed = self.rename().notification(notification.clone());
         // A client that knows a resource by the upstream's own URI hears of it under that.
         let follows = |told: &Notification| {
             let uri = told.params.as_ref().and_then(|params| params.get("uri"));
-            uri.as_ref().and_then(Raw::text).is_some_and(|uri| self.audience.follows(&uri))
+            uri.as_ref().and_then(Raw::text).is_some_and(|uri| self.sink.follows(&uri))
         };
         let updated = notification.notice == Notice::ResourceUpdated;
         let as_it_is = updated && follows(&notification) && !follows(&renamed);
-        self.audience.tell(if as_it_is { notification } else { renamed });
+        self.sink.notify(if as_it_is { notification } else { renamed });
     }
 
-    fn ask(&self, question: Question) {
+    fn ask(self: Arc<Self>, question: Question) {
         if let Some(question) = admit(question, &self.upstream, &self.client) {
-            Arc::clone(&self.audience).ask(self.rename().question(question));
+            Arc::clone(&self.sink).ask(self.rename().question(question));
         }
     }
 
     fn ended(&self) -> &CancellationToken {
-        self.audience.ended()
+        self.sink.ended()
+    }
+
+    fn subscribed(&self, uri: &str, kept: Kept) {
+        self.sink.subscribed(uri, kept);
+    }
+
+    fn unsubscribed(&self, uri: &str) {
+        self.sink.unsubscribed(uri);
+    }
+
+    fn follows(&self, uri: &str) -> bool {
+        self.sink.follows(uri)
+    }
+
+    fn shelf(&self) -> &Shelf {
+        self.sink.shelf()
     }
 
     fn remembered(&self, upstream: &str) -> Option<Bytes> {
-        self.audience.remembered(upstream)
+        self.sink.remembered(upstream)
     }
 
     fn remember(&self, upstream: &str, what: Option<Bytes>) {
-        self.audience.remember(upstream, what);
+        self.sink.remember(upstream, what);
     }
 
     fn has_moved(&self) -> bool {
-        self.audience.has_moved()
+        self.sink.has_moved()
     }
 }

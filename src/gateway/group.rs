@@ -10,14 +10,14 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::carried::Carried;
-use super::held::Holder;
-use super::plan::Plan;
-use super::seal::Seal;
+use super::group_config::Plan;
+use super::parked_calls::Holder;
+use super::request_state::Carried;
+use super::sealing::Seal;
 use super::view::{Member, View};
 use super::{Common, Told};
-use crate::dialect::lower::Server;
-use crate::exchange::{Call, Change, Prints};
+use crate::call::{Call, Change, Prints};
+use crate::dialect::to_client::Server;
 use crate::metrics::{Ending, Tallies};
 use crate::protocol::Method;
 use crate::upstream::{List, State, Upstream};
@@ -321,15 +321,15 @@ impl Group {
     /// What a caller sees: what everybody does, or what its own connections have shown it.
     pub(super) fn view_for(&self, call: &Call) -> Guard<Arc<View>> {
         let view = self.view();
-        let Some(audience) = &call.audience else { return view };
-        let has_own = |member: &Member| member.upstream.own_lists(audience.key()).is_some();
+        let Some(sink) = &call.sink else { return view };
+        let has_own = |member: &Member| member.upstream.own_lists(sink.key()).is_some();
         if !view.members.iter().any(has_own) {
             return view;
         }
-        let own: Vec<_> = view.members.iter().map(|member| member.upstream.own_lists(audience.key())).collect();
+        let own: Vec<_> = view.members.iter().map(|member| member.upstream.own_lists(sink.key())).collect();
         let epochs = own.iter().map(|own| own.as_ref().map_or(0, |(epoch, _)| *epoch)).collect();
         let made_from = (view.epoch, epochs);
-        if let Some(known) = audience.shelf().get::<Own>().filter(|known| known.made_from == made_from) {
+        if let Some(known) = sink.shelf().get::<Own>().filter(|known| known.made_from == made_from) {
             return Guard::from_inner(Arc::clone(&known.view));
         }
         let mut members = view.members.clone();
@@ -344,7 +344,7 @@ impl Group {
             member.state = Arc::new(state);
         }
         let own = Arc::new(View::new(Arc::clone(&view.plan), members));
-        audience.shelf().put(Arc::new(Own { made_from, view: Arc::clone(&own) }));
+        sink.shelf().put(Arc::new(Own { made_from, view: Arc::clone(&own) }));
         Guard::from_inner(own)
     }
 }

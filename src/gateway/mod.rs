@@ -1,18 +1,18 @@
 //! The heart: which group serves an address, which upstream answers a call, and what all of them
 //! show together.
 
-mod carried;
+mod affinity;
 mod cursor;
 mod forward;
 mod group;
-mod held;
-mod listen;
+mod group_config;
+mod name_mapping;
 mod names;
-mod place;
-mod plan;
-mod rename;
+mod parked_calls;
+mod request_state;
 mod route;
-mod seal;
+mod sealing;
+mod subscriptions;
 mod view;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,16 +22,16 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use crate::exchange::Change;
-use crate::maps::Map;
+use crate::call::Change;
 use crate::metrics::Metrics;
 use crate::upstream::{Spec, Upstream};
-use held::Holder;
+use foldhash::HashMap;
+use parked_calls::Holder;
 
 pub use group::Group;
-pub use held::{Holding, lost_with_its_node};
-pub use plan::{Filter, Naming, PAGE, Plan};
-pub use seal::Seal;
+pub use group_config::{Filter, Naming, PAGE, Plan};
+pub use parked_calls::{Holding, lost_with_its_node};
+pub use sealing::Seal;
 pub use view::{Member, View};
 
 /// The name of the group that is served where an address names none.
@@ -40,7 +40,7 @@ pub const DEFAULT_GROUP: &str = "default";
 /// All groups, and all upstreams.
 #[derive(Debug)]
 pub struct Gateway {
-    groups: ArcSwap<Map<Arc<str>, Arc<Group>>>,
+    groups: ArcSwap<HashMap<Arc<str>, Arc<Group>>>,
     upstreams: Mutex<Vec<Arc<Upstream>>>,
     common: Common,
     drain: Duration,
@@ -191,7 +191,7 @@ impl Gateway {
             plan.servers.iter().filter_map(find).collect()
         };
         let old = self.groups.load_full();
-        let mut groups = Map::default();
+        let mut groups = HashMap::default();
         for plan in &layout.groups {
             let members = of_plan(plan);
             let group = match old.get(&plan.name) {

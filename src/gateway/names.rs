@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
-use crate::maps::Map;
+use foldhash::HashMap;
 
 /// The longest name that is given.
 pub(super) const LONGEST: usize = 64;
@@ -24,7 +24,7 @@ const SCHEME: &str = "rialto://";
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// By the name that is given: which member has it, and under what name.
-    given: Map<Box<str>, (usize, Box<str>)>,
+    given: HashMap<Box<str>, (usize, Box<str>)>,
 }
 
 /// A name that two upstreams have, where names are left as they are.

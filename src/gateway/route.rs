@@ -4,16 +4,16 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::time::Instant;
 
-use super::carried::Carried;
 use super::cursor::Cursor;
 use super::group::Group;
-use super::rename::Rename;
+use super::name_mapping::Rename;
+use super::request_state::Carried;
 use super::view::{Member, View};
-use super::{forward, held};
-use crate::dialect::lift::method_not_found;
-use crate::dialect::lower::{self, CacheHint};
-use crate::dialect::outgoing;
-use crate::exchange::{Answer, Audience, Call, Replies};
+use super::{forward, parked_calls};
+use crate::call::{Answer, Call, ClientSink, Replies};
+use crate::dialect::classify::method_not_found;
+use crate::dialect::to_client::{self, CacheHint};
+use crate::dialect::to_upstream;
 use crate::metrics::Ending;
 use crate::protocol::method::{Family, Route};
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
@@ -58,7 +58,7 @@ impl Group {
         }
         match Carried::of(self, call) {
             Ok(None) => self.route(call),
-            Ok(Some(Carried::Held(id, _))) => forward::later(held::resume(Arc::clone(self), call.clone(), id)),
+            Ok(Some(Carried::Held(id, _))) => forward::later(parked_calls::resume(Arc::clone(self), call.clone(), id)),
             Ok(Some(Carried::Again)) => self.route(&carrying(call, None)),
             Ok(Some(Carried::Upstream(own))) => self.route(&carrying(call, Some(own))),
             Err(error) => error.into(),
@@ -78,7 +78,7 @@ impl Group {
                     // What others say of themselves may depend on who asks.
                     let public = view.members.iter().all(|member| member.upstream.spec().is_built_in());
                     let hint = CacheHint { public, ..hint };
-                    Answer::result(lower::discovery(&view.server_for(call.client.revision), hint)).into()
+                    Answer::result(to_client::discovery(&view.server_for(call.client.revision), hint)).into()
                 }
                 Method::Listen => self.listen(call, &view),
                 Method::SetLevel => self.set_level(call, &view),
@@ -116,7 +116,7 @@ impl Group {
     /// A task is with the upstream that its id names.
     fn by_task(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
         let has_tasks = |member: &&Member| {
-            member.state.server.as_ref().is_some_and(|server| outgoing::has_tasks(&server.capabilities))
+            member.state.server.as_ref().is_some_and(|server| to_upstream::has_tasks(&server.capabilities))
         };
         let able: Vec<&Member> = view
             .members
@@ -206,11 +206,11 @@ impl Group {
 
     /// A client chooses what is logged to it: every server that it has a connection to is told.
     fn set_level(&self, call: &Call, view: &View) -> Replies {
-        let (Some(level), Some(audience)) = (call.level, &call.audience) else {
+        let (Some(level), Some(sink)) = (call.level, &call.sink) else {
             return method_not_found(&call.method).into();
         };
         let upstreams: Vec<_> = view.members.iter().map(|member| Arc::clone(&member.upstream)).collect();
-        let key = audience.key();
+        let key = sink.key();
         forward::later(async move {
             set_levels(&upstreams, key, level).await;
             Answer::result(Raw::empty()).into()
@@ -219,7 +219,7 @@ impl Group {
 
     /// A session wants to hear of a resource, or no longer.
     fn subscription(self: &Arc<Self>, call: &Call, view: &View) -> Replies {
-        let Some(audience) = &call.audience else { return method_not_found(&call.method).into() };
+        let Some(sink) = &call.sink else { return method_not_found(&call.method).into() };
         let uri = match text(call, &["uri"]) {
             Ok(uri) => uri,
             Err(error) => return error.into(),
@@ -234,8 +234,8 @@ impl Group {
         }
         // Its changes come by the connection that everybody shares.
         match call.method {
-            Method::Subscribe => audience.subscribed(&uri, Some(Box::new(member.upstream.want(own)))),
-            _ => audience.unsubscribed(&uri),
+            Method::Subscribe => sink.subscribed(&uri, Some(Box::new(member.upstream.want(own)))),
+            _ => sink.unsubscribed(&uri),
         }
         Answer::result(Raw::empty()).into()
     }
@@ -248,18 +248,18 @@ impl Group {
         }
         match replies.take_ready() {
             Some(answer) => answer.into(),
-            None => held::hold(self, call.clone(), replies),
+            None => parked_calls::hold(self, call.clone(), replies),
         }
     }
 
     /// A session tells something that its servers may want to know.
-    pub fn tell(&self, audience: &dyn Audience, notification: &Notification) {
+    pub fn tell(&self, sink: &dyn ClientSink, notification: &Notification) {
         let view = self.view();
         let concerns_all = matches!(notification.notice, Notice::RootsChanged);
         let passes = concerns_all || matches!(notification.notice, Notice::Other(_)) && view.only().is_some();
         if passes {
             for member in &view.members {
-                member.upstream.tell(audience.key(), notification);
+                member.upstream.tell(sink.key(), notification);
             }
         }
     }

@@ -11,14 +11,14 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::cursor::Cursor;
+use super::group_config::Plan;
+use super::name_mapping::Rename;
 use super::names::{self, Collision, Names};
-use super::plan::Plan;
-use super::rename::Rename;
-use super::seal::Seal;
+use super::sealing::Seal;
+use crate::call::Prints;
 use crate::dialect::headers::{self, Mirror};
-use crate::dialect::lower::{self, CacheHint, Server};
-use crate::dialect::{Revision, meta, outgoing};
-use crate::exchange::Prints;
+use crate::dialect::to_client::{self, CacheHint, Server};
+use crate::dialect::{Revision, meta, to_upstream};
 use crate::metrics::Tallies;
 use crate::protocol::method::Family;
 use crate::protocol::{ErrorObject, Raw, code};
@@ -184,7 +184,7 @@ impl View {
             Some(only) => only.state.revision.unwrap_or(client),
             None => Revision::NEWEST,
         };
-        let capabilities = outgoing::offers(&self.server.capabilities, revision, client);
+        let capabilities = to_upstream::offers(&self.server.capabilities, revision, client);
         Server { capabilities, ..self.server.clone() }
     }
 
@@ -382,7 +382,7 @@ impl View {
         let mut envelope = match only {
             Some(listed) => {
                 let result = Ok(listed.envelope.clone());
-                lower::outcome(result, &list.method(), listed.revision, to, &self.server)
+                to_client::outcome(result, &list.method(), listed.revision, to, &self.server)
                     .unwrap_or_else(|_| Raw::empty())
             }
             None => Raw::empty(),
@@ -417,7 +417,7 @@ fn project(list: List, listed: &Listed, to: Revision) -> Vec<Raw> {
     }
     let nobody = Server { info: Raw::empty(), capabilities: Raw::empty(), instructions: None };
     let result = Raw::empty().edit().set(list.member(), Raw::of(&listed.items)).finish();
-    let projected = lower::outcome(Ok(result), &list.method(), listed.revision, to, &nobody);
+    let projected = to_client::outcome(Ok(result), &list.method(), listed.revision, to, &nobody);
     projected.ok().and_then(|result| result.get(list.member())).map(|items| items.items()).unwrap_or_default()
 }
 
@@ -453,8 +453,8 @@ fn ourselves(plan: &Plan) -> Raw {
 fn merged(known: &[(&str, &Server)], members: usize) -> Raw {
     let complete = known.len() == members;
     let mut capabilities = serde_json::Map::new();
-    if known.iter().any(|(_, server)| outgoing::has_tasks(&server.capabilities)) {
-        capabilities.insert("extensions".into(), json!({ outgoing::TASKS: {} }));
+    if known.iter().any(|(_, server)| to_upstream::has_tasks(&server.capabilities)) {
+        capabilities.insert("extensions".into(), json!({ to_upstream::TASKS: {} }));
     }
     for family in Family::ALL {
         let offered: Vec<Raw> =

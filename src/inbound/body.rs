@@ -11,10 +11,10 @@ use http_body::{Frame, SizeHint};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::answer::Answering;
+use super::response_encoder::Answering;
+use crate::call::{Replies, Reply};
 use crate::cluster::Rest;
-use crate::exchange::{Replies, Reply};
-use crate::protocol::sse;
+use crate::http::sse;
 use crate::session::{Attachment, Session, Sessions};
 
 /// What hyper writes.

@@ -13,7 +13,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio_io_timeout::TimeoutStream;
 
-use super::seldom::Seldom;
+use super::wake_gated::Seldom;
 use super::{Inbound, Side, http1};
 
 /// What a connection that speaks HTTP/2 begins with.

@@ -7,22 +7,22 @@ use http::{Method as Verb, Response as HttpResponse};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming as HttpBody;
 
-use super::answer::Answering;
 use super::body::{Body, Ending, Events};
-use super::elsewhere::Once;
-use super::handshake::{self, Work};
 use super::headers::{EVENTS, JSON, LAST_EVENT_ID, accepts, is_json, session_id};
+use super::relay::Once;
 use super::respond::{self, Problem};
+use super::response_encoder::Answering;
 use super::route::Route;
-use super::{Inbound, sse, stateless};
-use crate::alarm::Alarm;
-use crate::dialect::lift::{self, Path};
-use crate::exchange::{Caller, Replies, Reply};
+use super::session_messages::{self, Work};
+use super::{Inbound, per_request, sse};
+use crate::call::{Caller, Replies, Reply};
+use crate::dialect::classify::{self, Path};
 use crate::gateway::Group;
 use crate::protocol::json::depth_within;
 use crate::protocol::{Incoming, Invalid, Message, Method, Request};
 use crate::session::{NotBegun, Opening, Session, SessionId, Stream, Transport, Unresumable};
 use crate::store::EventId;
+use crate::timer::Alarm;
 
 /// A request to one group, admitted.
 pub(super) struct Visit<'r> {
@@ -144,8 +144,8 @@ impl Visit<'_> {
     }
 
     async fn one(&self, message: Message) -> Answered {
-        match lift::classify(&message, &self.parts.headers).map_err(Problem::Refused)? {
-            Path::PerRequest(told) => stateless::serve(self, message, told).await,
+        match classify::classify(&message, &self.parts.headers).map_err(Problem::Refused)? {
+            Path::PerRequest(told) => per_request::serve(self, message, told).await,
             Path::Handshake => Box::pin(self.open(message)).await,
             Path::Session => {
                 let id = match &message {
@@ -172,10 +172,10 @@ impl Visit<'_> {
         if let Some(cluster) = self.inbound.cluster.as_ref().filter(|_| self.inbound.shutdown.is_draining()) {
             return Err(cluster.another().await?.map_or(Problem::ShuttingDown, Problem::Elsewhere));
         }
-        let client = handshake::introduction(request.params.as_ref());
+        let client = session_messages::introduction(request.params.as_ref());
         let client = Arc::new(client.map_err(|error| Problem::Refused(request.refused(error)))?);
         let opening = Opening { principal: self.caller.principal.clone(), group: Arc::clone(self.group.name()) };
-        let result = handshake::welcome(&self.group, &client).await;
+        let result = session_messages::welcome(&self.group, &client).await;
         self.inbound.check_sure()?;
         let session = self.inbound.sessions.open(opening, client).map_err(|_| Problem::SessionsFull)?;
         // Nobody knows of it before its client is told, so it ends with whoever would tell.
@@ -201,8 +201,8 @@ impl Visit<'_> {
     /// The session, and that the request speaks a revision that has sessions.
     async fn session_and_version(&self) -> Result<Arc<Session>, Problem> {
         let session = self.session().await?;
-        let checked = lift::check_session_version(&self.parts.headers);
-        checked.map_err(|error| Problem::Refused(lift::Refused { id: None, error }))?;
+        let checked = classify::check_session_version(&self.parts.headers);
+        checked.map_err(|error| Problem::Refused(classify::Refused { id: None, error }))?;
         Ok(session)
     }
 
@@ -217,7 +217,7 @@ impl Visit<'_> {
         let answered = match message {
             Message::Request(request) => self.answer(&session, request).await,
             message => {
-                handshake::tell(self.inbound, &session, &self.group, message);
+                session_messages::tell(self.inbound, &session, &self.group, message);
                 Ok(respond::accepted())
             }
         };
@@ -236,7 +236,7 @@ impl Visit<'_> {
     /// Answers a request: with JSON when the answer is the first thing that comes, with a stream
     /// when something comes before it or nothing comes for a while.
     async fn answer(&self, session: &Arc<Session>, request: Request) -> Answered {
-        let mut replies = handshake::request(self.inbound, session, &self.group, &request, &self.caller);
+        let mut replies = session_messages::request(self.inbound, session, &self.group, &request, &self.caller);
         let answering = self.answering(session, &request);
         if let Some(answer) = replies.take_ready() {
             return Ok(respond::json(answering.response(answer)));
@@ -307,7 +307,7 @@ impl Visit<'_> {
             return Err(Problem::MixedBatch);
         }
         let modern =
-            |message: &Message| matches!(lift::classify(message, &self.parts.headers), Ok(Path::PerRequest(_)));
+            |message: &Message| matches!(classify::classify(message, &self.parts.headers), Ok(Path::PerRequest(_)));
         if items.iter().flatten().any(modern) {
             return Err(Problem::NoBatches);
         }
@@ -321,7 +321,8 @@ impl Visit<'_> {
             match item {
                 Err(invalid) => answers.push(invalid.response().encode()),
                 Ok(Message::Request(request)) => {
-                    let mut replies = handshake::request(self.inbound, &session, &self.group, &request, &self.caller);
+                    let mut replies =
+                        session_messages::request(self.inbound, &session, &self.group, &request, &self.caller);
                     let answering = self.answering(&session, &request);
                     match replies.take_ready() {
                         Some(answer) => answers.push(answering.response(answer)),
@@ -332,7 +333,7 @@ impl Visit<'_> {
                         },
                     }
                 }
-                Ok(message) => handshake::tell(self.inbound, &session, &self.group, message),
+                Ok(message) => session_messages::tell(self.inbound, &session, &self.group, message),
             }
         }
         match (answers.is_empty(), works.is_empty()) {

@@ -22,11 +22,11 @@ use super::body::Body;
 use super::connection::STUCK;
 use super::http::Arrived;
 use super::respond::Problem;
-use super::seldom::Seldom;
-use super::{Entered, Inbound, Side, date};
-use crate::alarm::Alarm;
-use crate::intake::{Intake, Unread};
-use crate::protocol::http1::{Answering, Asked, Extent, Framing, LAST_PIECE, Piece, Unfit, put_piece};
+use super::wake_gated::Seldom;
+use super::{Entered, Inbound, Side, date_header};
+use crate::http::codec::{Answering, Asked, Extent, Framing, LAST_PIECE, Piece, Unfit, put_piece};
+use crate::http::read_buffer::{Intake, Unread};
+use crate::timer::Alarm;
 
 /// A connection at work.
 struct Talk<'c, G> {
@@ -235,7 +235,7 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
         // From here on the next request is waited for.
         let now = Instant::now();
         self.patience.end = now + self.inbound.settings.body_timeout;
-        date::with(now.into_std(), |date| {
+        date_header::with(now.into_std(), |date| {
             let (status, headers) = (parts.status, &parts.headers);
             Answering { status, headers, extent, keeps, modern: manner.modern, date }.put(&mut self.out);
         });

@@ -1,22 +1,22 @@
 //! Transports in: Streamable HTTP and HTTP+SSE on one listener, and standard input and output.
 
-mod answer;
 mod body;
 mod connection;
 mod cors;
-mod date;
-mod elsewhere;
-mod handshake;
+mod date_header;
 mod headers;
 mod http;
 mod http1;
+mod per_request;
+mod relay;
+mod request_id;
 mod respond;
+mod response_encoder;
 mod route;
-mod seldom;
+mod session_messages;
 mod sse;
-mod stateless;
 mod stdio;
-mod trace;
+mod wake_gated;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,15 +31,15 @@ use tokio::net::{TcpListener, TcpStream};
 pub use body::Body;
 
 use crate::admin::Admin;
+use crate::call::{Caller, Change, ClientSink, REQUEST_ID};
 use crate::cluster::Cluster;
-use crate::exchange::{Audience, Caller, Change, REQUEST_ID};
 use crate::gateway::{Gateway, Group, Told};
 use crate::policy::{Limits, Policy};
 use crate::session::{Session, Sessions};
 use crate::shutdown::Shutdown;
 use crate::workers::Workers;
-pub(crate) use elsewhere::{Home, Stripes};
 use http::{Arrived, Visit};
+pub(crate) use relay::{Home, Stripes};
 use respond::Problem;
 use route::Route;
 
@@ -211,7 +211,7 @@ impl Inbound {
     /// Gives a request a name. What the client sent is judged without it.
     fn name(&self, headers: &mut HeaderMap) -> Named {
         let fits = self.settings.limits.admit_head(headers);
-        Named { fits, name: trace::name(headers) }
+        Named { fits, name: request_id::name(headers) }
     }
 
     /// Lets a request in, or says why not. Its body is not needed for that.

@@ -6,11 +6,12 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::body::{Body, Events};
 use super::headers::{EVENTS, JSON, SESSION_ID};
-use crate::dialect::lift::Refused;
+use crate::dialect::classify::Refused;
 use crate::gateway::lost_with_its_node;
+use crate::http::codec::{self, Unfit};
+use crate::http::sse;
 use crate::policy::Denied;
-use crate::protocol::http1::{self, Unfit};
-use crate::protocol::{self, ErrorObject, Id, Invalid, Outcome, code, sse};
+use crate::protocol::{self, ErrorObject, Id, Invalid, Outcome, code};
 use crate::session::{SessionId, Unresumable};
 use crate::store::NodeId;
 
@@ -33,7 +34,7 @@ pub(super) enum Problem {
     NotFound,
     HeadTooLarge,
     /// What was sent is no request of HTTP.
-    NotHttp(http1::Malformed),
+    NotHttp(codec::Malformed),
     Verb(&'static str),
     NoSession(&'static str),
     Denied(Denied),

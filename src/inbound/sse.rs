@@ -7,17 +7,18 @@ use std::sync::Arc;
 use http::Response;
 
 use super::Inbound;
-use super::answer::Answering;
 use super::body::{Body, Ending, Events};
-use super::handshake::{self, Work};
 use super::headers::{EVENTS, accepts, is_json};
 use super::http::{Arrived, Visit};
 use super::respond::{self, Problem};
+use super::response_encoder::Answering;
 use super::route::query;
-use crate::dialect::lift;
-use crate::exchange::{Caller, Client};
+use super::session_messages::{self, Work};
+use crate::call::{Caller, Client};
+use crate::dialect::classify;
 use crate::gateway::Group;
-use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code, sse};
+use crate::http::sse;
+use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code};
 use crate::session::{NotBegun, Opening, Session, SessionId, Stream, Transport};
 
 /// Opens the stream. Its first event says where to send messages: `path` with the session's id.
@@ -86,7 +87,7 @@ pub(super) async fn message(visit: &Visit<'_>, body: Arrived) -> Result<Response
 
 /// Whether a message is of the era that has no sessions.
 fn is_per_request(message: &Message) -> bool {
-    matches!(lift::classify(message, &http::HeaderMap::new()), Ok(lift::Path::PerRequest(_)))
+    matches!(classify::classify(message, &http::HeaderMap::new()), Ok(classify::Path::PerRequest(_)))
 }
 
 /// Tells a client of that era where it is served.
@@ -121,10 +122,10 @@ pub(super) async fn take(
 ) -> bool {
     match message {
         Message::Request(request) if request.method == Method::Initialize && session.client().is_none() => {
-            let outcome = match handshake::introduction(request.params.as_ref()) {
+            let outcome = match session_messages::introduction(request.params.as_ref()) {
                 Ok(client) => {
                     let client: Arc<Client> = Arc::new(client);
-                    let result = handshake::welcome(group, &client).await;
+                    let result = session_messages::welcome(group, &client).await;
                     session.introduce(client);
                     Ok(result)
                 }
@@ -133,7 +134,7 @@ pub(super) async fn take(
             session.deliver(Stream::Listening, protocol::Response::new(Some(request.id), outcome).encode()).await;
         }
         Message::Request(request) => return answer(inbound, group, session, &request, caller).await,
-        message => handshake::tell(inbound, session, group, message),
+        message => session_messages::tell(inbound, session, group, message),
     }
     true
 }
@@ -145,7 +146,7 @@ async fn answer(
     request: &Request,
     caller: &Arc<Caller>,
 ) -> bool {
-    let mut replies = handshake::request(inbound, session, group, request, caller);
+    let mut replies = session_messages::request(inbound, session, group, request, caller);
     let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
     let answering =
         Answering { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(group) };

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 
-use super::answer::Answering;
-use super::handshake::Work;
-use super::{Inbound, sse, stateless};
-use crate::dialect::lift::{self, Path, Told};
-use crate::exchange::Caller;
+use super::response_encoder::Answering;
+use super::session_messages::Work;
+use super::{Inbound, per_request, sse};
+use crate::call::Caller;
+use crate::dialect::classify::{self, Path, Told};
 use crate::gateway::Group;
-use crate::link::{Line, Lines, one_line};
+use crate::ndjson::{Line, Lines, one_line};
 use crate::protocol::{
     ErrorObject, Id, Incoming, Invalid, Message, Method, Notice, Notification, Raw, Request, Response, code,
 };
@@ -139,7 +139,7 @@ impl Connection {
     }
 
     async fn message(&mut self, message: Message) {
-        let path = match lift::classify(&message, &HeaderMap::new()) {
+        let path = match classify::classify(&message, &HeaderMap::new()) {
             Ok(path) => path,
             Err(refused) => return self.send(Response::new(refused.id, Err(refused.error))).await,
         };
@@ -147,7 +147,7 @@ impl Connection {
             (Message::Request(request), Path::PerRequest(told)) => self.per_request(request, told).await,
             (Message::Request(request), _) if self.mode == Mode::PerRequest => {
                 let error = if request.method == Method::Initialize {
-                    lift::unsupported(&proposed(&request))
+                    classify::unsupported(&proposed(&request))
                 } else {
                     crate::dialect::meta::read(request.params.as_ref()).err().unwrap_or_else(unclear)
                 };
@@ -179,7 +179,7 @@ impl Connection {
             let why = "this connection was opened by `initialize`; requests of another era need one of their own";
             return self.send(Invalid::request(Some(request.id), why).response()).await;
         }
-        let checked = match lift::check_body(&request, told) {
+        let checked = match classify::check_body(&request, told) {
             Ok(checked) => checked,
             Err(refused) => return self.send(Response::new(refused.id, Err(refused.error))).await,
         };
@@ -194,7 +194,7 @@ impl Connection {
             }
         };
         let listens = request.method == Method::Listen;
-        let call = stateless::call(request, checked, Arc::clone(&self.caller));
+        let call = per_request::call(request, checked, Arc::clone(&self.caller));
         let replies = self.group.handle(&call);
         let answering = Answering {
             id: call.id,
@@ -206,7 +206,7 @@ impl Connection {
         let counted = if listens { shutdown.lingering() } else { shutdown.call() };
         let mut work = Work { running, replies, answering, counted };
         if let Some(answer) = work.replies.take_ready() {
-            work.send(Stream::Listening, crate::exchange::Reply::End(answer)).await;
+            work.send(Stream::Listening, crate::call::Reply::End(answer)).await;
             return;
         }
         let session = Arc::clone(&self.session);

@@ -6,7 +6,7 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
 use super::Denied;
-use crate::exchange::Principal;
+use crate::call::Principal;
 
 /// The tokens that are taken. With none, everybody is the same caller.
 #[derive(Clone)]

@@ -1,18 +1,18 @@
 //! May this happen? Decisions over facts; no sockets, no statuses.
 
 mod auth;
+mod host_origin;
 mod limits;
-mod origin;
 
 use std::net::SocketAddr;
 
 use http::{HeaderMap, HeaderName, Uri};
 
-use crate::exchange::{Caller, Principal, REQUEST_ID, TRACE};
+use crate::call::{Caller, Principal, REQUEST_ID, TRACE};
 
 pub use auth::Tokens;
+pub use host_origin::Doors;
 pub use limits::Limits;
-pub use origin::Doors;
 
 /// Everything that is decided before a body is read.
 #[derive(Debug, Default)]

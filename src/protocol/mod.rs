@@ -1,16 +1,14 @@
-//! What a message is: JSON-RPC envelopes, raw payloads, method names and event-stream framing.
+//! What a message is: JSON-RPC envelopes, raw payloads and method names.
 //!
 //! Pure: no I/O, no clock, nothing that depends on a revision. Payloads are never modelled; they
 //! stay the bytes that arrived, and [`json::Edit`] changes single members of them.
 
 mod envelope;
-pub mod http1;
 pub mod json;
 pub mod jsonrpc;
 pub mod level;
 pub mod method;
 mod scan;
-pub mod sse;
 mod valid;
 
 pub use json::{Edit, Raw};

@@ -4,15 +4,15 @@
 //! exist. [`Sessions`] finds and expires them, a [`Session`] knows its running calls, its
 //! unanswered questions and its outbox.
 
-mod attachment;
-mod audience;
+mod handle;
 mod id;
-mod keeper;
-mod keeping;
 mod outbox;
+mod persistence;
+mod persister;
 mod record;
 mod registry;
-mod stream;
+mod sse_stream;
+mod stream_reader;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,18 +26,18 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use attachment::Attachment;
 pub use id::{SessionId, Transport};
-pub use keeper::Keeper;
 pub use outbox::{Stream, Unresumable};
+pub use persister::Keeper;
 pub use record::Record;
 pub use registry::{Full, Opening, Sessions, Survey};
+pub use stream_reader::Attachment;
 
-use crate::exchange::{Change, Client, Kept, Principal, Question, Shelf};
+use crate::call::{Change, Client, Kept, Principal, Question, Shelf};
 use crate::protocol::{Id, Level, Notification, Outcome, Request};
 use crate::store::{EventId, Retention};
-use keeping::Keeping;
 use outbox::{Outbox, Streams};
+use persistence::Keeping;
 
 /// What governs sessions.
 #[derive(Debug, Clone)]

@@ -11,8 +11,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::stream::{Route, RouteRecord, Safe};
-use crate::protocol::{Id, sse};
+use super::sse_stream::{Route, RouteRecord, Safe};
+use crate::http::sse;
+use crate::protocol::Id;
 use crate::store::{EventId, EventLog, Retention};
 
 /// Where a message goes.

@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 
 use super::outbox::StreamsRecord;
 use super::{SessionId, Transport};
+use crate::call::{Client, Principal, Prints};
 use crate::dialect::Revision;
-use crate::exchange::{Client, Principal, Prints};
 use crate::protocol::{Level, Raw};
 
 /// A session as it is kept.

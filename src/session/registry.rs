@@ -8,14 +8,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::keeping::{self, Keeping};
 use super::outbox::{Outbox, Queue, Streams};
+use super::persistence::{self, Keeping};
 use super::{Attachment, Keeper, Live, Record, Session, SessionId, Settings, Stream, Transport};
+use crate::call::{Change, Client, Principal, Prints, Shelf};
 use crate::dialect::Revision;
-use crate::exchange::{Change, Client, Principal, Prints, Shelf};
-use crate::maps::Map;
 use crate::protocol::Id;
-use crate::store::contract::KeptEvent;
+use crate::store::traits::KeptEvent;
+use foldhash::HashMap;
 
 /// All sessions of this process.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct Sessions {
     settings: Arc<Settings>,
     /// Keeps them in a shared store, where there is one.
     keeper: Option<Arc<Keeper>>,
-    map: Mutex<Map<SessionId, Arc<Session>>>,
+    map: Mutex<HashMap<SessionId, Arc<Session>>>,
 }
 
 /// Who opens a session, and where.
@@ -167,7 +167,7 @@ impl Sessions {
         // Nothing that was given out before is given out again.
         let position = u64::from(takeovers) << 32;
         let owed: Vec<(u32, Vec<Id>)> = streams.calls.iter().map(|call| (call.number, call.owed())).collect();
-        let events = events.into_iter().map(|event| (event.id, keeping::happened(&event), event.event)).collect();
+        let events = events.into_iter().map(|event| (event.id, persistence::happened(&event), event.event)).collect();
         let mut live = Live::new(Outbox::Streams(Streams::resumed(streams, events, position)));
         let mut kept = Keeping::new(Arc::clone(keeper), takeovers);
         kept.all_kept(position, streams.last_number);
@@ -331,7 +331,7 @@ impl Sessions {
         self.lock().values().map(Arc::clone).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Map<SessionId, Arc<Session>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
         self.map.lock().expect("no thread panics while it holds this lock")
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
+use crate::call::ClientSink;
 use crate::dialect::Revision;
-use crate::exchange::Audience;
 use crate::protocol::{Method, Raw};
 
 fn client() -> Arc<Client> {
@@ -222,7 +222,7 @@ async fn another_node_tells_of_lists_unless_it_has_those_that_the_client_knows()
     assert_eq!(told([1, 5, 6]), 2);
     assert_eq!(told([1, 5, 6]), 0, "it was told");
     // Of what it alone sees, no other node knows anything.
-    session.tell(Change::Tools.notification());
+    session.notify(Change::Tools.notification());
     assert_eq!(told([1, 5, 6]), 1);
 }
 

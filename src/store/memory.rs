@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::contract::{Asked, Events, KeptEvent, KeptSession, News, Nodes, Sessions, Standing, Written};
+use super::traits::{Asked, Events, KeptEvent, KeptSession, News, Nodes, Sessions, Standing, Written};
 use super::{Away, NodeId, Shared};
 
 /// A store in memory.

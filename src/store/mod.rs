@@ -3,16 +3,16 @@
 //! [`EventLog`] is in the session itself. The three contracts in [`contract`] are for what several nodes
 //! share.
 
-pub mod contract;
 mod events;
 mod memory;
-mod node;
+mod node_id;
 pub mod redis;
 mod settings;
+pub mod traits;
 
-pub use contract::{Away, Shared};
 pub use events::{EventId, EventLog, Retention};
 pub use memory::Memory;
-pub use node::NodeId;
+pub use node_id::NodeId;
 pub use redis::Redis;
 pub use settings::StoreSettings;
+pub use traits::{Away, Shared};

@@ -10,14 +10,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Unsolicited;
-use super::connection::Connection;
 use super::health::{Health, Phase};
 use super::lists::{self, List, Listed};
 use super::spec::Spec;
 use super::state::Shared;
+use crate::call::{Replies, Reply};
 use crate::error::{Error, Kind, Result};
-use crate::exchange::{Replies, Reply};
+use crate::mcp_client::{Connection, Unsolicited};
 use crate::protocol::{Method, Notice, Notification, Raw};
 
 /// Looks after one upstream.

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::connection::Connection;
-use crate::dialect::lower::CacheHint;
+use crate::call::Change;
+use crate::dialect::to_client::CacheHint;
 use crate::dialect::{Revision, tasks};
 use crate::error::{Error, Kind, Result};
-use crate::exchange::Change;
+use crate::mcp_client::Connection;
 use crate::protocol::method::Family;
 use crate::protocol::{Method, Notice, Raw};
 

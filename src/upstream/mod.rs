@@ -4,36 +4,15 @@
 //! speaks; [`Target`] says where it is. What it says by itself, outside of any call, is
 //! [`Unsolicited`].
 
-mod borrowed;
 mod catalog;
-mod child;
-mod connect;
-mod connection;
-mod conversation;
-mod duplex;
-mod events;
 mod health;
-mod http;
-mod http_call;
-mod http_questions;
-mod lending;
-mod line;
+mod lease_guard;
+mod leases;
 pub mod lists;
-mod managed;
-mod met;
-mod notebook;
-mod pool;
-mod reaper;
-mod related;
-pub mod rest;
+mod revision_counts;
 mod spec;
-mod sse;
 mod state;
-mod stdio;
-mod target;
-mod tasks;
-mod unsolicited;
-mod web;
+mod supervisor;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,33 +25,28 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::call::{Call, Change, ClientSink, Replies};
 use crate::dialect::Revision;
-use crate::dialect::outgoing::Speaker;
-use crate::elements::Elements;
+use crate::dialect::to_upstream::Speaker;
 use crate::error::{Error, Kind as Wrong, Result};
-use crate::exchange::{Call, Change, Replies};
+use crate::local::elements::Elements;
+use crate::local::rest::{self, Rest, RestLimits};
+use crate::mcp_client::{Settings, Target};
 use crate::protocol::{ErrorObject, Raw};
-use borrowed::Busy;
 use catalog::Catalog;
-use lending::Lending;
-use met::Met;
-use rest::Rest;
+use lease_guard::Busy;
+use leases::Lending;
+use revision_counts::Met;
 use state::Shared;
 
-pub use borrowed::Borrowed;
-pub use child::children;
-pub use connect::Found;
-pub use connection::Connection;
 pub use health::{Health, Phase};
-pub use lending::{Outlet, QUESTIONS};
+pub use lease_guard::Borrowed;
+pub use leases::QUESTIONS;
 pub use lists::{List, Listed};
-pub use managed::Managed;
-pub use met::Meeting;
+pub use revision_counts::Meeting;
 pub use spec::{Isolation, Spec, SpecKind};
 pub use state::{State, Watch};
-pub use target::{Address, Command, HttpTransport, Settings, Target};
-pub use unsolicited::Unsolicited;
-pub use web::fetch;
+pub use supervisor::Managed;
 
 /// One configured server, whatever way it is reached, with what is known of it.
 #[derive(Debug)]
@@ -124,7 +98,7 @@ impl Upstream {
                 let loading = Loading {
                     name: Arc::clone(&spec.name),
                     api: api.clone(),
-                    settings: spec.settings.clone(),
+                    limits: rest_limits(&spec.settings),
                     shared: Arc::clone(&shared),
                     loaded: Arc::clone(&loaded),
                 };
@@ -233,7 +207,7 @@ impl Upstream {
         matches!(self.kind, Kind::Remote(_))
             && self.spec.isolation == Isolation::Client
             && keeps_sessions
-            && call.audience.is_some()
+            && call.sink.is_some()
     }
 
     /// A connection for a call, where one is open.
@@ -253,7 +227,7 @@ impl Upstream {
     pub async fn borrow(
         self: &Arc<Self>,
         call: &Call,
-        outlet: impl FnOnce() -> Option<Arc<dyn Outlet>>,
+        sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
     ) -> Result<Borrowed> {
         self.check_wanted()?;
         let Kind::Remote(managed) = &self.kind else {
@@ -268,7 +242,7 @@ impl Upstream {
             let connection = managed.connection(START_PATIENCE).await?;
             return Ok(Borrowed::shared(connection, self.busy()));
         }
-        self.borrow_own(call, outlet).await
+        self.borrow_own(call, sink).await
     }
 
     fn busy(&self) -> Busy {
@@ -330,7 +304,7 @@ impl Upstream {
 struct Loading {
     name: Arc<str>,
     api: rest::Spec,
-    settings: Settings,
+    limits: RestLimits,
     shared: Arc<Shared>,
     loaded: Arc<ArcSwapOption<Rest>>,
 }
@@ -340,7 +314,7 @@ impl Loading {
     async fn run(self) {
         let mut failures = 0;
         let rest = loop {
-            match Rest::load(&self.api, &self.settings).await {
+            match Rest::load(&self.api, &self.limits).await {
                 Ok(rest) => break rest,
                 Err(error) => {
                     failures += 1;
@@ -349,7 +323,7 @@ impl Loading {
                         state.settled = true;
                         state.health.become_phase(Phase::Down, Some(error.to_string()));
                     });
-                    tokio::time::sleep(managed::back_off(failures)).await;
+                    tokio::time::sleep(supervisor::back_off(failures)).await;
                 }
             }
         };
@@ -365,6 +339,11 @@ impl Loading {
             state.lists[List::Tools as usize] = Some(Arc::new(tools));
         });
     }
+}
+
+fn rest_limits(settings: &Settings) -> RestLimits {
+    let Settings { connect, probe, call, message_bytes, .. } = *settings;
+    RestLimits { connect, probe, call, message_bytes }
 }
 
 /// What is known of the built-in server.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::rest;
-use super::target::{Settings, Target};
+use crate::local::rest;
+use crate::mcp_client::{Settings, Target};
 
 /// A server as it is configured. Two that are equal need not be told apart.
 #[derive(Debug, Clone, PartialEq)]

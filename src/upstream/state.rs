@@ -7,9 +7,9 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use super::health::Health;
 use super::lists::{List, Listed};
-use crate::dialect::lower::Server;
+use crate::call::Call;
+use crate::dialect::to_client::Server;
 use crate::dialect::{Revision, tasks};
-use crate::exchange::Call;
 use crate::protocol::method::Family;
 use crate::protocol::{Method, Raw};
 

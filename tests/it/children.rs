@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rialto::client::{Client, Options};
-use rialto::dialect::outgoing::Speaker;
+use rialto::dialect::to_upstream::Speaker;
 use rialto::error::Kind;
+use rialto::mcp_client::{Settings, Target};
 use rialto::protocol::{Method, Raw};
-use rialto::upstream::{Managed, Phase, Settings, Target};
+use rialto::upstream::{Managed, Phase};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -95,7 +96,7 @@ async fn an_end_during_a_call_is_explained() {
         let _ = std::process::Command::new("kill").args(["-KILL", &id.to_string()]).status();
     }
     let reply = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
-    let rialto::exchange::Reply::End(answer) = reply.unwrap() else { panic!("an end was expected") };
+    let rialto::call::Reply::End(answer) = reply.unwrap() else { panic!("an end was expected") };
     let message = answer.outcome.unwrap_err().message();
     assert!(message.contains("signal: 9") && message.contains("out of cheese"), "{message}");
     // What comes after it fails at once, and says why.
@@ -137,14 +138,14 @@ async fn closing_ends_a_child_that_works_on_a_call() {
     let client = connect(&shell(&marker, r#"exec "$RIALTO" stdio"#)).await.unwrap();
     let survey = Raw::of(&json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": 1000 } }));
     let mut replies = client.begin(Method::ToolsCall, Some(survey));
-    assert!(matches!(replies.next().await, Some(rialto::exchange::Reply::Notice(_))));
+    assert!(matches!(replies.next().await, Some(rialto::call::Reply::Notice(_))));
     client.close().await;
     gone(&marker).await;
     let mut last = replies.next().await;
-    while let Some(rialto::exchange::Reply::Notice(_)) = last {
+    while let Some(rialto::call::Reply::Notice(_)) = last {
         last = replies.next().await;
     }
-    let Some(rialto::exchange::Reply::End(answer)) = last else { panic!("an end was expected") };
+    let Some(rialto::call::Reply::End(answer)) = last else { panic!("an end was expected") };
     assert!(answer.outcome.unwrap_err().message().contains("closed"));
 }
 
@@ -235,7 +236,7 @@ async fn a_thousand_connections_leave_nothing() {
     until("no pipe is left", || files() < before + 20).await;
 }
 
-fn managed(target: Target) -> (Managed, mpsc::Receiver<rialto::upstream::Unsolicited>) {
+fn managed(target: Target) -> (Managed, mpsc::Receiver<rialto::mcp_client::Unsolicited>) {
     let (sender, receiver) = mpsc::channel(64);
     let speaker = Speaker { capabilities: Raw::empty(), info: Raw::of(&json!({ "name": "test", "version": "1" })) };
     (Managed::start(target, settings(), speaker, sender), receiver)

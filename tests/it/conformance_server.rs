@@ -20,8 +20,8 @@ use futures_util::future::join_all;
 use rialto::client::{Client, Options};
 use rialto::dialect::Revision;
 use rialto::error::Kind;
+use rialto::mcp_client::{Settings, Target};
 use rialto::protocol::Raw;
-use rialto::upstream::{Settings, Target};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 

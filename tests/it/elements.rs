@@ -1,6 +1,6 @@
 //! The built-in server, through the gateway.
 
-use rialto::elements::table::ELEMENTS;
+use rialto::local::elements::data::ELEMENTS;
 use serde_json::{Value, json};
 
 use crate::harness::Rialto;

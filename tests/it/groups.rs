@@ -20,8 +20,9 @@ use std::time::Duration;
 use rialto::client::{Answering, Client, Host, Options};
 use rialto::dialect::Revision;
 use rialto::gateway::{DEFAULT_GROUP, Layout, Plan};
+use rialto::mcp_client::{Settings, Target};
 use rialto::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
-use rialto::upstream::{Settings, Spec, SpecKind, Target, Upstream};
+use rialto::upstream::{Spec, SpecKind, Upstream};
 use serde_json::{Value, json};
 
 use crate::harness::{PATIENCE, Rialto, until};
@@ -144,7 +145,7 @@ async fn at(rialto: &Rialto, way: Way, group: &str, name: &str) -> (Client, Arc<
     };
     let mut target = Target::url(&rialto.url(&format!("{path}{group}"))).unwrap();
     if let (Way::Sse, Target::Url(address)) = (way, &mut target) {
-        address.transport = Some(rialto::upstream::HttpTransport::Sse);
+        address.transport = Some(rialto::mcp_client::HttpTransport::Sse);
     }
     let ear = Ear::new(name);
     let settings = Settings { revision: Some(revision), ..Settings::default() };

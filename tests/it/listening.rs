@@ -14,8 +14,8 @@ use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rialto::client::{Answering, Client, Host, Options};
+use rialto::mcp_client::Target;
 use rialto::protocol::{Method, Notification, Raw};
-use rialto::upstream::Target;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

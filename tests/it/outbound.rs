@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rialto::client::{Client, Options};
 use rialto::error::Kind;
+use rialto::mcp_client::{Settings, Target};
 use rialto::protocol::{Method, Raw};
-use rialto::upstream::{Settings, Target};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -13,11 +13,11 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use rialto::call::{Call, Caller, Client, Reply};
 use rialto::dialect::Revision;
-use rialto::exchange::{Call, Caller, Client, Reply};
+use rialto::local::rest::RestLimits;
+use rialto::local::rest::{Document, HandArgument, HandBody, HandTool, Rest, Spec, ValueKind};
 use rialto::protocol::{Method, Outcome, Raw};
-use rialto::upstream::Settings;
-use rialto::upstream::rest::{Document, HandArgument, HandBody, HandTool, Rest, Spec, ValueKind};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -118,8 +118,9 @@ pub fn spec(base_url: &str) -> Spec {
     }
 }
 
-pub fn settings() -> Settings {
-    Settings { call: Duration::from_secs(10), connect: Duration::from_secs(2), ..Settings::default() }
+pub fn limits() -> RestLimits {
+    let (connect, call) = (Duration::from_secs(2), Duration::from_secs(10));
+    RestLimits { connect, probe: call, call, message_bytes: 16 << 20 }
 }
 
 pub fn call(method: Method, params: Value) -> Call {
@@ -133,7 +134,7 @@ pub fn call(method: Method, params: Value) -> Call {
         caller: Arc::new(caller),
         level: None,
         progress: None,
-        audience: None,
+        sink: None,
     }
 }
 
@@ -218,7 +219,7 @@ fn hand(name: &str, method: Verb, url: &str, arguments: &[&str]) -> HandTool {
 async fn documented(api: &Api, document: &Value) -> Rest {
     let file = File::of(document);
     let spec = Spec { document: Some(Document::File(file.0.clone())), ..api.spec() };
-    Rest::load(&spec, &settings()).await.unwrap()
+    Rest::load(&spec, &limits()).await.unwrap()
 }
 
 const WEATHER: &str = r#"{"latitude":52.52,"longitude":13.4,"current_weather":{"temperature":11.30,"windspeed":4}}"#;
@@ -248,7 +249,7 @@ async fn the_weather_from_a_document() {
     spec.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
     spec.query.push(("appid".to_owned(), "secret key".to_owned()));
     assert!(!format!("{spec:?}").contains("secret"), "{spec:?}");
-    let rest = Rest::load(&spec, &settings()).await.unwrap();
+    let rest = Rest::load(&spec, &limits()).await.unwrap();
     assert!(!format!("{rest:?}").contains("secret"), "{rest:?}");
     assert_eq!(
         rest.server().info.read::<Value>().unwrap(),
@@ -298,7 +299,7 @@ async fn the_weather_by_hand() {
     tool.arguments[2].required = false;
     tool.arguments[2].choices = vec![json!("C"), json!("F")];
     tool.pick = Some("current_weather".to_owned());
-    let rest = Rest::load(&Spec { tools: vec![tool], ..api.spec() }, &settings()).await.unwrap();
+    let rest = Rest::load(&Spec { tools: vec![tool], ..api.spec() }, &limits()).await.unwrap();
     let result = use_tool(&rest, "forecast", json!({ "latitude": 52.52, "longitude": 13 })).await;
     assert_eq!(result["structuredContent"], json!({ "temperature": 11.3, "windspeed": 4 }));
     assert_eq!(result["content"][0]["text"], r#"{"temperature":11.30,"windspeed":4}"#);
@@ -328,7 +329,7 @@ async fn bodies_by_hand() {
     let mut text_tool = hand("text", Verb::POST, "/text", &["a"]);
     text_tool.body = Some(HandBody::Text("<{a}>".to_owned()));
     let tools = vec![json_tool, form_tool, text_tool];
-    let rest = Rest::load(&Spec { tools, ..api.spec() }, &settings()).await.unwrap();
+    let rest = Rest::load(&Spec { tools, ..api.spec() }, &limits()).await.unwrap();
 
     let result = use_tool(&rest, "note", json!({ "id": "a/b", "text": "\"hi\"", "tags": ["p&q", "r"] })).await;
     assert_eq!(result["structuredContent"], json!({ "result": [] }));
@@ -356,7 +357,7 @@ async fn what_makes_no_sense_by_hand_is_refused() {
         let mut tool = hand("t", Verb::GET, "/a/{b}", &["b"]);
         change(&mut tool);
         let spec = Spec { tools: vec![tool], ..spec.clone() };
-        async move { Rest::load(&spec, &settings()).await.map(|_| ()).map_err(|error| error.to_string()) }
+        async move { Rest::load(&spec, &limits()).await.map(|_| ()).map_err(|error| error.to_string()) }
     };
     assert_eq!(with(|_| {}).await, Ok(()));
     let cases: [(Change, &str); 10] = [
@@ -385,7 +386,7 @@ async fn what_makes_no_sense_by_hand_is_refused() {
         ("/v1", "is no absolute URL"),
     ] {
         let spec = Spec { base_url: url.parse().unwrap(), ..spec.clone() };
-        let said = Rest::load(&spec, &settings()).await.unwrap_err().to_string();
+        let said = Rest::load(&spec, &limits()).await.unwrap_err().to_string();
         assert!(said.contains(expected) && !said.contains("pw"), "{said}");
     }
 }
@@ -441,7 +442,7 @@ async fn every_place_has_its_argument() {
     spec.base_url = format!("http://{}/base/", api.address).parse().unwrap();
     spec.headers.insert("x-api-version", "7".parse().unwrap());
     spec.query.push(("KEY".to_owned(), "k".to_owned()));
-    let rest = Rest::load(&spec, &settings()).await.unwrap();
+    let rest = Rest::load(&spec, &limits()).await.unwrap();
     let tools = listed(&rest);
     let names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["put_things_id", "things_change"]);
@@ -503,7 +504,7 @@ async fn operations_are_chosen() {
         let owned = |patterns: &[&str]| patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
         let document = Some(Document::File(file.0.clone()));
         let spec = Spec { document, allow: owned(allow), deny: owned(deny), ..spec("http://127.0.0.1:1") };
-        let rest = Rest::load(&spec, &settings()).await.unwrap();
+        let rest = Rest::load(&spec, &limits()).await.unwrap();
         let tools = listed(&rest);
         let mut names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
         let mut expected = expected.to_vec();
@@ -512,7 +513,7 @@ async fn operations_are_chosen() {
         assert_eq!(names, expected);
     }
     let none = Spec { document: Some(Document::File(file.0.clone())), deny: vec!["*".to_owned()], ..spec("http://h") };
-    let said = Rest::load(&none, &settings()).await.unwrap_err().to_string();
+    let said = Rest::load(&none, &limits()).await.unwrap_err().to_string();
     assert_eq!(said, "the document has no operation that is offered; see `allow` and `deny`");
 }
 
@@ -570,7 +571,7 @@ async fn nothing_leads_to_another_host() {
     spec.base_url = format!("http://{}/base", api.address).parse().unwrap();
     spec.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
     spec.query.push(("key".to_owned(), "secret-key".to_owned()));
-    let rest = Rest::load(&spec, &settings()).await.unwrap();
+    let rest = Rest::load(&spec, &limits()).await.unwrap();
     assert_eq!(listed(&rest).len(), 15);
 
     for tool in ["away", "slashes", "up", "dots", "loop", "awayPost", "nearPost"] {
@@ -662,7 +663,7 @@ async fn failures_are_told() {
     .await;
     let tools = ["gone", "empty", "huge", "huge-failure", "zipped"];
     let tools = tools.map(|name| hand(name, Verb::GET, &format!("/{name}"), &[])).to_vec();
-    let settings = Settings { message_bytes: 64 << 10, ..settings() };
+    let settings = RestLimits { message_bytes: 64 << 10, ..limits() };
     let rest = Rest::load(&Spec { tools: tools.clone(), ..api.spec() }, &settings).await.unwrap();
     assert_eq!(refusal(&rest, "gone", json!({})).await, "410 Gone\n\n{\"message\":\"it is gone\"}");
     assert_eq!(refusal(&rest, "huge", json!({})).await, "the server sent a body of more than 65536 bytes");
@@ -716,7 +717,7 @@ async fn a_call_that_is_dropped_closes_its_connection() {
     for words in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
         let (address, mut told) = silent(words).await;
         let tools = vec![hand("t", Verb::GET, "/", &[])];
-        let rest = Rest::load(&Spec { tools, ..spec(&format!("http://{address}")) }, &settings()).await.unwrap();
+        let rest = Rest::load(&Spec { tools, ..spec(&format!("http://{address}")) }, &limits()).await.unwrap();
         let mut replies = rest.call(&call(Method::ToolsCall, json!({ "name": "t" })));
         tokio::select! {
             reply = replies.next() => panic!("{reply:?}"),
@@ -733,7 +734,7 @@ async fn a_slow_server_is_not_waited_for() {
     for words in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
         let (address, mut told) = silent(words).await;
         let tools = vec![hand("t", Verb::GET, "/p", &[])];
-        let settings = Settings { call: Duration::from_millis(300), ..settings() };
+        let settings = RestLimits { call: Duration::from_millis(300), ..limits() };
         let rest = Rest::load(&Spec { tools, ..spec(&format!("http://{address}")) }, &settings).await.unwrap();
         let begun = Instant::now();
         let error = outcome(&rest, &call(Method::ToolsCall, json!({ "name": "t" }))).await.unwrap_err();
@@ -757,24 +758,24 @@ async fn a_document_is_brought_from_an_address() {
     let at = |path: &str| Some(Document::Url(format!("http://{}{path}", api.address).parse().unwrap()));
     let mut own = Spec { document: at("/moved.yaml"), ..api.spec() };
     own.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
-    let rest = Rest::load(&own, &settings()).await.unwrap();
+    let rest = Rest::load(&own, &limits()).await.unwrap();
     assert_eq!(listed(&rest).len(), 1);
     // Where the API is, its credentials may go.
     assert_eq!(api.seen.lock().unwrap()[1].headers["authorization"], "Bearer secret-token");
     api.seen.lock().unwrap().clear();
     let other = Spec { base_url: "http://127.0.0.1:1".parse().unwrap(), document: at("/openapi.yaml"), ..own.clone() };
-    Rest::load(&other, &settings()).await.unwrap();
+    Rest::load(&other, &limits()).await.unwrap();
     assert!(!api.last().headers.contains_key("authorization"));
 
     let missing = Spec { document: at("/none"), ..own.clone() };
-    let said = Rest::load(&missing, &settings()).await.unwrap_err().to_string();
+    let said = Rest::load(&missing, &limits()).await.unwrap_err().to_string();
     assert!(said.contains("/none answered 404"), "{said}");
     let file = Spec { document: Some(Document::File("no/such/file.yaml".into())), ..own.clone() };
-    let said = Rest::load(&file, &settings()).await.unwrap_err().to_string();
+    let said = Rest::load(&file, &limits()).await.unwrap_err().to_string();
     assert!(said.starts_with("the document no/such/file.yaml cannot be read"), "{said}");
     let (address, _told) = silent(b"").await;
     let slow = Some(Document::Url(format!("http://{address}/").parse().unwrap()));
-    let hasty = Settings { probe: Duration::from_millis(200), connect: Duration::from_millis(300), ..settings() };
+    let hasty = RestLimits { probe: Duration::from_millis(200), connect: Duration::from_millis(300), ..limits() };
     let said = Rest::load(&Spec { document: slow, ..own }, &hasty).await.unwrap_err().to_string();
     assert!(said.contains("did not answer within"), "{said}");
 }

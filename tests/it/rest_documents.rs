@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use rialto::upstream::rest::{Document, Rest, Spec};
+use rialto::local::rest::{Document, Rest, Spec};
 use serde_json::{Value, json};
 
 use crate::peers::source;
-use crate::rest::{Api, listed, settings, use_tool};
+use crate::rest::{Api, limits, listed, use_tool};
 
 /// The largest that the schema of a tool may be.
 const LARGEST_SCHEMA: usize = 64 << 10;
@@ -30,7 +30,7 @@ async fn loaded(name: &str, api: &Api) -> Rest {
     let place = tokio::task::spawn_blocking(brought).await.unwrap();
     let document = Some(Document::File(place.join(name)));
     let begun = Instant::now();
-    let rest = Rest::load(&Spec { document, ..api.spec() }, &settings()).await.unwrap();
+    let rest = Rest::load(&Spec { document, ..api.spec() }, &limits()).await.unwrap();
     let took = begun.elapsed();
     println!("{name}: {} tools, {} bytes, in {took:?}", listed(&rest).len(), rest.tools().as_bytes().len());
     assert!(took < Duration::from_secs(30), "{name} took {took:?}");

@@ -14,12 +14,12 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rialto::call::Reply;
 use rialto::client::{Answering, Client, Host, Options, Wishes};
 use rialto::dialect::Revision;
 use rialto::error::Kind;
-use rialto::exchange::Reply;
+use rialto::mcp_client::{Settings, Target};
 use rialto::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
-use rialto::upstream::{Settings, Target};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};

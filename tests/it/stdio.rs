@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rialto::app::{App, Settings};
-use rialto::exchange::Change;
+use rialto::call::Change;
 use rialto::gateway::Group;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};

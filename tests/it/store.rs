@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rialto::store::contract::{KeptEvent, News};
+use rialto::store::traits::{KeptEvent, News};
 use rialto::store::{EventId, Memory, Shared};
 
 use crate::harness::PATIENCE;

@@ -20,8 +20,8 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::address::{Address, Form};
+use super::error::{Trouble, old_version};
 use super::scripts::Script;
-use super::trouble::{Trouble, old_version};
 use crate::store::Away;
 
 /// What several links have in common.

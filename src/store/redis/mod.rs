@@ -11,11 +11,11 @@
 
 mod address;
 mod connection;
+mod error;
 mod keys;
 mod nodes;
 mod scripts;
 mod sessions;
-mod trouble;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,9 +30,9 @@ pub use address::{Address, FORMS};
 
 use super::{Away, NodeId, Shared};
 use connection::{Link, Server};
+use error::Trouble;
 use keys::Keys;
 use nodes::Receiver;
-use trouble::Trouble;
 
 /// A store in Redis.
 pub struct Redis {

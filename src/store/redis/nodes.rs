@@ -9,10 +9,10 @@ use bytes::Bytes;
 use redis::{Cmd, Value};
 
 use super::connection::Link;
+use super::error::Trouble;
 use super::scripts::{BEAT, ENROLL, JOIN, LEAVE, PLACE, REPLY, SECRET, SEND, Script};
-use super::trouble::Trouble;
 use super::{Redis, millis};
-use crate::store::contract::{Asked, Nodes, Standing};
+use crate::store::traits::{Asked, Nodes, Standing};
 use crate::store::{Away, NodeId};
 
 /// One who waits for the messages to a node.

@@ -5,10 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::{Cmd, Value};
 
+use super::error::Trouble;
 use super::scripts::{CLAIM, CREATE, DELETE, TOUCH, WRITE};
-use super::trouble::Trouble;
 use super::{Redis, millis};
-use crate::store::contract::{Asked, Events, KeptEvent, KeptSession, News, Sessions, Written};
+use crate::store::traits::{Asked, Events, KeptEvent, KeptSession, News, Sessions, Written};
 use crate::store::{Away, EventId, NodeId};
 
 /// An event as Redis tells it: its entry, and the names and values in it.

@@ -5,7 +5,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rialto::gateway::{Layout, Plan};
-use rialto::upstream::{Spec, SpecKind, Target};
+use rialto::mcp_client::Target;
+use rialto::upstream::{Spec, SpecKind};
 use serde_json::{Value, json};
 use tokio::process::Command;
 

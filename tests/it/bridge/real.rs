@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rialto::gateway::{Layout, Plan};
-use rialto::upstream::{Spec, SpecKind, Target};
+use rialto::mcp_client::Target;
+use rialto::upstream::{Spec, SpecKind};
 use serde_json::{Value, json};
 
 use super::client::{Answer, Client};

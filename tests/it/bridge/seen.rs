@@ -79,7 +79,7 @@ async fn a_probe_tells_what_would_be_translated() {
     let scene = Scene::open(&FORMS).await;
     for server in clients() {
         let url = match &scene.stages.iter().find(|stage| stage.puppet.form == server).unwrap().target {
-            rialto::upstream::Target::Url(address) => address.url.to_string(),
+            rialto::mcp_client::Target::Url(address) => address.url.to_string(),
             other => panic!("{other} is no address"),
         };
         let found: Value = serde_json::from_str(&shown(&["probe", "--json", &url]).await).unwrap();

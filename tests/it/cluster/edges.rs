@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rialto::exchange::Audience;
-use rialto::store::contract::{Events, News, Sessions, Written};
+use rialto::call::ClientSink;
+use rialto::store::traits::{Events, News, Sessions, Written};
 use rialto::store::{Memory, NodeId, Shared};
 use serde_json::json;
 

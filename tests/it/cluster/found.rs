@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use rialto::call::{Change, ClientSink};
 use rialto::cluster::{AnyBody, Cluster, Reached};
-use rialto::exchange::{Audience, Change};
 use rialto::session::{SessionId, Transport};
-use rialto::store::contract::{Asked, Events, KeptEvent, KeptSession, News, Nodes, Sessions, Standing, Written};
+use rialto::store::traits::{Asked, Events, KeptEvent, KeptSession, News, Nodes, Sessions, Standing, Written};
 use rialto::store::{Away, Memory, NodeId, Shared};
 use serde_json::json;
 

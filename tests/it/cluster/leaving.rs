@@ -6,7 +6,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use rialto::cluster::{Cluster, Reached};
-use rialto::store::contract::Nodes;
+use rialto::store::traits::Nodes;
 use rialto::store::{Memory, NodeId, Shared};
 
 use super::repeats::carried;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rialto::exchange::Change;
+use rialto::call::Change;
 use serde_json::{Value, json};
 
 use super::three;

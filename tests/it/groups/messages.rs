@@ -1,7 +1,7 @@
 //! What goes to and fro beside answers: logs, progress, questions, subscriptions, changes.
 
+use rialto::call::Reply;
 use rialto::client::Wishes;
-use rialto::exchange::Reply;
 
 use super::*;
 use crate::harness::{Events, Session, call as calling, notification, request};

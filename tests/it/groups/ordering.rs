@@ -1,7 +1,7 @@
 //! What must come before what, whatever the timing: the end of a session after everything that is sent in it, and a
 //! change after the subscription that is to hear of it.
 
-use rialto::exchange::Change;
+use rialto::call::Change;
 
 use super::*;
 use crate::harness::{Events, Session};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use rialto::exchange::{Audience, Call, Caller, Client as Caps, Kept, Question, Reply, Shelf};
+use rialto::call::{Call, Caller, Client as Caps, ClientSink, Kept, Question, Reply, Shelf};
 use rialto::protocol::Level;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ struct Ada {
     shelf: Shelf,
 }
 
-impl Audience for Ada {
+impl ClientSink for Ada {
     fn key(&self) -> u128 {
         7
     }
@@ -41,7 +41,7 @@ impl Audience for Ada {
         None
     }
 
-    fn tell(&self, notification: Notification) {
+    fn notify(&self, notification: Notification) {
         self.heard.lock().unwrap().push(notification);
     }
 
@@ -115,7 +115,7 @@ impl Ada {
             caller: Arc::new(Caller { principal: "ada".into(), peer: None, headers: HeaderMap::new() }),
             level: None,
             progress: None,
-            audience: Some(Arc::clone(self) as _),
+            sink: Some(Arc::clone(self) as _),
         }
     }
 

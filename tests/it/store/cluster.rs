@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rialto::store::contract::{Nodes, Sessions};
 use rialto::store::redis::Options;
+use rialto::store::traits::{Nodes, Sessions};
 use rialto::store::{NodeId, Redis};
 
 use super::{LONG, nodes, sessions, until};

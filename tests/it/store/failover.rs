@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rialto::store::contract::{Events, News, Nodes, Sessions, Standing, Written};
 use rialto::store::redis::Options;
+use rialto::store::traits::{Events, News, Nodes, Sessions, Standing, Written};
 use rialto::store::{NodeId, Redis, Shared};
 use tokio::task::JoinHandle;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rialto::store::contract::{Events, News, Nodes, Sessions, Standing, Written};
 use rialto::store::redis::Options;
+use rialto::store::traits::{Events, News, Nodes, Sessions, Standing, Written};
 use rialto::store::{Away, NodeId, Redis, Shared};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

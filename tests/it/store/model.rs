@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rialto::store::contract::{KeptEvent, KeptSession, News, Written};
+use rialto::store::traits::{KeptEvent, KeptSession, News, Written};
 use rialto::store::{Memory, NodeId, Shared};
 
 use super::{LONG, event};

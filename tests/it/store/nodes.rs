@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rialto::store::contract::Standing;
+use rialto::store::traits::Standing;
 use rialto::store::{NodeId, Shared};
 
 use super::{LONG, SHORT, until};

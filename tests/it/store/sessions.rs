@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rialto::store::contract::{KeptSession, News, Written};
+use rialto::store::traits::{KeptSession, News, Written};
 use rialto::store::{NodeId, Shared};
 
 use super::{LONG, SHORT, event, news, one, until};

@@ -1,0 +1,296 @@
+//! The person at the terminal as a host: sees progress and logs, fills in forms, and answers.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value, json};
+use tokio::io::AsyncWriteExt;
+
+use super::connect_args::split;
+use super::output::plain;
+use crate::client::{Answering, Host};
+use crate::error::{Error, Kind, Result};
+use crate::mcp_client::Target;
+use crate::protocol::{ErrorObject, Method, Notice, Notification, Outcome, Raw, code};
+
+/// What is answered without asking anybody.
+#[derive(Debug)]
+pub(super) struct Answers {
+    roots: Vec<Value>,
+    fields: Vec<(String, String)>,
+    sample_with: Option<String>,
+}
+
+/// The person at the terminal.
+#[derive(Debug)]
+pub(super) struct Terminal {
+    answers: Answers,
+    json: bool,
+    /// Whether somebody can be asked.
+    interactive: bool,
+    bar: Mutex<Option<ProgressBar>>,
+    /// One question at a time.
+    asking: tokio::sync::Mutex<()>,
+}
+
+/// The code with which a client refuses to sample.
+const REFUSED: i64 = -1;
+
+impl Answers {
+    pub(super) fn new(roots: &[PathBuf], fields: &[String], sample_with: Option<String>) -> Result<Self> {
+        let root = |folder: &PathBuf| {
+            let path = std::fs::canonicalize(folder)
+                .map_err(|error| Error::new(Kind::Usage, format!("--root {}: {error}", folder.display())))?;
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            Ok(json!({ "uri": format!("file://{}", path.display()), "name": name }))
+        };
+        let roots = roots.iter().map(root).collect::<Result<_>>()?;
+        let fields = fields.iter().map(|pair| split(pair, '=', "--answer")).collect::<Result<_>>()?;
+        Ok(Self { roots, fields, sample_with })
+    }
+}
+
+impl Terminal {
+    pub(super) fn new(answers: Answers, json: bool) -> Self {
+        let interactive = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+        Self { answers, json, interactive, bar: Mutex::default(), asking: tokio::sync::Mutex::default() }
+    }
+
+    /// Shows that a server is being started or found, until it is there.
+    pub(super) fn starting(&self, target: &Target) -> ProgressBar {
+        if self.json || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new_spinner().with_message(format!("connecting to {target}"));
+        bar.enable_steady_tick(Duration::from_millis(100));
+        bar
+    }
+
+    /// Takes the progress bar away.
+    pub(super) fn finish(&self) {
+        if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// Writes a line beside the progress bar.
+    fn line(&self, text: &str) {
+        match &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(bar) => bar.println(text),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    fn progress(&self, params: &Raw) {
+        let number = |key: &str| params.get(key).and_then(|raw| raw.read::<f64>().ok());
+        let (done, total) = (number("progress").unwrap_or_default(), number("total"));
+        let message =
+            params.get("message").and_then(|raw| raw.text().map(std::borrow::Cow::into_owned)).unwrap_or_default();
+        if !std::io::stderr().is_terminal() {
+            let of = total.map(|total| format!("/{total}")).unwrap_or_default();
+            eprintln!("progress: {done}{of} {}", plain(&message));
+            return;
+        }
+        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        let bar = bar.get_or_insert_with(|| match total {
+            Some(_) => {
+                let style = ProgressStyle::with_template("{bar:40} {percent:>3}% {wide_msg}");
+                ProgressBar::new(1000).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+            }
+            None => ProgressBar::new_spinner(),
+        });
+        if let Some(total) = total.filter(|total| *total > 0.0) {
+            bar.set_position((done / total * 1000.0) as u64);
+        }
+        bar.set_message(plain(&message));
+        bar.tick();
+    }
+
+    async fn elicit(&self, params: &Raw) -> Outcome {
+        let _one = self.asking.lock().await;
+        let params: Value = params.read().unwrap_or(Value::Null);
+        let message = plain(params["message"].as_str().unwrap_or_default());
+        self.finish();
+        eprintln!("The server asks: {message}");
+        if params["mode"] == "url" {
+            let url = plain(params["url"].as_str().unwrap_or_default());
+            eprintln!("It wants you to open this address yourself, if you trust it: {url}");
+            let agreed = self.agree("Have you done so?").await;
+            return Ok(Raw::of(&json!({ "action": if agreed { "accept" } else { "decline" } })));
+        }
+        let mut content = Map::new();
+        let empty = Map::new();
+        let required: Vec<&str> =
+            params["requestedSchema"]["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        for (name, property) in params["requestedSchema"]["properties"].as_object().unwrap_or(&empty) {
+            match self.field(name, property, required.contains(&name.as_str())).await {
+                Some(Some(value)) => drop(content.insert(name.clone(), value)),
+                Some(None) => {}
+                None => return Ok(Raw::of(&json!({ "action": "cancel" }))),
+            }
+        }
+        Ok(Raw::of(&json!({ "action": "accept", "content": content })))
+    }
+
+    /// One field of a form: given on the command line, typed in, or its default. Nothing at all
+    /// means that the person gives up.
+    async fn field(&self, name: &str, property: &Value, required: bool) -> Option<Option<Value>> {
+        let given = self.answers.fields.iter().find(|(key, _)| key == name);
+        if let Some((_, value)) = given {
+            return Some(Some(form_value(value, property).unwrap_or_else(|| value.as_str().into())));
+        }
+        let default = property.get("default").cloned();
+        if !self.interactive {
+            return if default.is_some() || !required { Some(default) } else { None };
+        }
+        loop {
+            let label = plain(property["title"].as_str().unwrap_or(name));
+            let choices = choices(property).map(|all| format!(" [{}]", all.join(" | "))).unwrap_or_default();
+            let hint = default.as_ref().map(|value| format!(" (default {value})")).unwrap_or_default();
+            let line = self.read(&format!("  {label}{choices}{hint}: ")).await?;
+            match line.as_str() {
+                "" if default.is_some() || !required => return Some(default),
+                "" => eprintln!("    this one is needed; an end of input gives up"),
+                text => match form_value(text, property) {
+                    Some(value) => return Some(Some(value)),
+                    None => eprintln!("    that is no {}", property["type"].as_str().unwrap_or("value")),
+                },
+            }
+        }
+    }
+
+    async fn agree(&self, question: &str) -> bool {
+        if !self.interactive {
+            return false;
+        }
+        let line = self.read(&format!("{question} [y/N] ")).await;
+        matches!(line.as_deref(), Some("y" | "Y" | "yes"))
+    }
+
+    /// Reads a line from the person; nothing at the end of the input.
+    async fn read(&self, prompt: &str) -> Option<String> {
+        eprint!("{prompt}");
+        let _ = std::io::stderr().flush();
+        let read = tokio::task::spawn_blocking(|| {
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).ok().filter(|length| *length > 0).map(|_| line.trim().to_owned())
+        });
+        read.await.ok().flatten()
+    }
+
+    async fn sample(&self, params: &Raw) -> Outcome {
+        let refuse = |why: String| Err(ErrorObject::new(REFUSED, why));
+        let Some(command) = &self.answers.sample_with else { return refuse("nobody samples here".into()) };
+        let child = tokio::process::Command::new("sh")
+            .arg("-c")
+            .arg(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        let mut child = match child {
+            Ok(child) => child,
+            Err(error) => return refuse(format!("--sample-with: {error}")),
+        };
+        let input = child.stdin.take();
+        let request = params.bytes();
+        let writing = tokio::spawn(async move {
+            if let Some(mut input) = input {
+                // A command that does not read its input is fine.
+                let _ = input.write_all(&request).await;
+            }
+        });
+        let output = child.wait_with_output().await;
+        writing.abort();
+        match output {
+            Ok(output) if output.status.success() => {
+                let text = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+                let content = json!({ "type": "text", "text": text });
+                Ok(Raw::of(
+                    &json!({ "role": "assistant", "content": content, "model": command, "stopReason": "endTurn" }),
+                ))
+            }
+            Ok(output) => refuse(format!("--sample-with ended with {}", output.status)),
+            Err(error) => refuse(format!("--sample-with: {error}")),
+        }
+    }
+}
+
+/// What a field of a form may be, where it is one of several.
+fn choices(property: &Value) -> Option<Vec<String>> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    if let Some(all) = property["enum"].as_array() {
+        return Some(all.iter().filter_map(text).collect());
+    }
+    let titled = property["oneOf"].as_array()?;
+    Some(titled.iter().filter_map(|option| text(&option["const"])).collect())
+}
+
+/// Text as the value of a field; nothing when it does not fit.
+fn form_value(text: &str, property: &Value) -> Option<Value> {
+    if let Some(all) = choices(property) {
+        return all.contains(&text.to_owned()).then(|| text.into());
+    }
+    match property["type"].as_str() {
+        Some("integer") => text.parse::<i64>().ok().map(Into::into),
+        Some("number") => text.parse::<f64>().ok().map(Into::into),
+        Some("boolean") => match text.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "y" => Some(true.into()),
+            "false" | "no" | "n" => Some(false.into()),
+            _ => None,
+        },
+        Some("array") => Some(text.split(',').map(|part| Value::from(part.trim())).collect()),
+        _ => Some(text.into()),
+    }
+}
+
+impl Host for Terminal {
+    fn capabilities(&self) -> Raw {
+        let mut capabilities = Map::new();
+        if self.interactive || !self.answers.fields.is_empty() {
+            let modes = if self.interactive { json!({ "form": {}, "url": {} }) } else { json!({ "form": {} }) };
+            capabilities.insert("elicitation".into(), modes);
+        }
+        if !self.answers.roots.is_empty() {
+            capabilities.insert("roots".into(), json!({}));
+        }
+        if self.answers.sample_with.is_some() {
+            capabilities.insert("sampling".into(), json!({}));
+        }
+        Raw::of(&capabilities)
+    }
+
+    fn notice(&self, notification: &Notification) {
+        let Some(params) = &notification.params else { return };
+        match notification.notice {
+            Notice::Progress => self.progress(params),
+            Notice::Message => {
+                let level = params
+                    .get("level")
+                    .and_then(|level| level.text().map(std::borrow::Cow::into_owned))
+                    .unwrap_or_default();
+                let data = params.get("data").map(|data| data.to_string()).unwrap_or_default();
+                self.line(&plain(&format!("{level}: {data}")));
+            }
+            _ => {}
+        }
+    }
+
+    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> Answering<'a> {
+        Box::pin(async move {
+            let empty = Raw::empty();
+            let params = params.unwrap_or(&empty);
+            match method.as_str() {
+                "elicitation/create" => self.elicit(params).await,
+                "sampling/createMessage" => self.sample(params).await,
+                "roots/list" => Ok(Raw::of(&json!({ "roots": self.answers.roots }))),
+                other => Err(ErrorObject::new(code::METHOD_NOT_FOUND, format!("this client is not asked {other}"))),
+            }
+        })
+    }
+}

@@ -1,0 +1,217 @@
+//! Being there: this node says so again and again, and looks after the nodes that it deals with.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::message::Letter;
+use super::relay_client::Part;
+use super::{CHECK_AFTER, Cluster, PAUSE};
+use crate::store::traits::Standing;
+use crate::store::{Away, NodeId};
+
+/// What has to be done when this node begins another life: whoever holds something in its name takes it
+/// over from the old name, or lets it go.
+pub trait Holder: Send + Sync {
+    /// The node is `to` from now on, and was `from`.
+    fn reborn<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> crate::store::traits::Asked<'a, ()>;
+
+    /// Nothing is sure any more: the node could not say in time that it is there.
+    fn unsure(&self);
+}
+
+/// How long a node that leaves waits for its last letters.
+const LAST_LETTERS: Duration = Duration::from_millis(500);
+
+impl Cluster {
+    /// Says that this node is there, until the end of the process.
+    pub async fn stay(self: Arc<Self>, holder: Arc<dyn Holder>) {
+        let mut joined = false;
+        let mut sure = false;
+        // What this node is to be next, while what it holds is not yet taken over.
+        let mut next = None;
+        while !self.gone.load(Ordering::Acquire) {
+            let begun = Instant::now();
+            let beaten = match joined {
+                true => self.beat(&*holder, &mut next).await,
+                false => self.store.join(&self.node(), self.lease).await,
+            };
+            let heard = beaten.is_ok();
+            match beaten {
+                Ok(()) => {
+                    if !sure {
+                        tracing::info!(node = %self.node(), "this node is part of the cluster");
+                    }
+                    (joined, sure) = (true, true);
+                    self.look_at_openings();
+                    self.hold_from(begun);
+                }
+                Err(error) => tracing::debug!(%error, "this node cannot say that it is there"),
+            }
+            self.introduced.cancel();
+            if sure && !self.holds() {
+                sure = false;
+                tracing::warn!("the store is away: sessions are not served until it is back");
+                holder.unsure();
+                self.lose_relays();
+            }
+            let wait = if sure && heard { self.lease / 3 } else { PAUSE };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Looks after the nodes that this one deals with, apart from the beat: that may take long.
+    pub async fn watch(self: Arc<Self>) {
+        while !self.gone.load(Ordering::Acquire) {
+            tokio::time::sleep(self.lease / 3).await;
+            if let Err(error) = self.look_around().await {
+                tracing::debug!(%error, "the other nodes cannot be looked after");
+            }
+        }
+    }
+
+    /// Has what this node holds taken over by what it is next, and says meanwhile that it is there.
+    async fn take_along(&self, holder: &dyn Holder, from: &NodeId, to: &NodeId) -> Result<(), Away> {
+        let mut reborn = holder.reborn(from, to);
+        loop {
+            match tokio::time::timeout(self.lease / 3, &mut reborn).await {
+                Ok(done) => return done,
+                Err(_) if self.store.beat(to, self.lease).await? == Standing::Alive => {}
+                Err(_) => return Err(Away { why: "another life ended before it began".into(), perhaps_done: false }),
+            }
+        }
+    }
+
+    /// Ends every relay that was sent under the incarnation before: its answers go to a mailbox that is not read any
+    /// more, and a stream would stay open without ever bringing anything.
+    fn lose_relays(&self) {
+        self.fronts().values().for_each(|front| drop(front.parts.send(Part::Lost)));
+    }
+
+    /// What was said at that time holds for a lease, less something for clocks that run unevenly.
+    fn hold_from(&self, begun: Instant) {
+        let until = begun.duration_since(self.began) + self.lease - self.lease / 8;
+        self.holds_until.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
+    }
+
+    async fn beat(&self, holder: &dyn Holder, next: &mut Option<NodeId>) -> Result<(), Away> {
+        let node = self.node();
+        let now = next.clone().unwrap_or_else(|| NodeId::clone(&node));
+        let standing = self.store.beat(&now, self.lease).await?;
+        if standing == Standing::Alive {
+            if let Some(again) = next {
+                self.take_along(holder, &node, again).await?;
+                self.lose_relays();
+                self.forget_places_of(&node);
+                *next = None;
+            }
+            return Ok(());
+        }
+        if self.gone.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // Others may have taken its sessions over. What it was is over; what is left is taken over by what
+        // it is now.
+        self.holds_until.store(0, Ordering::Release);
+        let again = match standing {
+            Standing::Superseded => {
+                tracing::error!(node = %node.name(), "another node has this name; give each a name of its own");
+                let life = node.again().life();
+                NodeId::begin(format!("{}~{}", node.name(), &life[..4]))
+            }
+            _ => node.again(),
+        };
+        tracing::warn!(node = %again, "this node was silent for too long and begins anew");
+        self.is_untold();
+        self.store.join(&again, self.lease).await?;
+        *next = Some(again.clone());
+        self.take_along(holder, &node, &again).await?;
+        self.lose_relays();
+        self.forget_places_of(&node);
+        *next = None;
+        Ok(())
+    }
+
+    /// Ends what hangs on nodes that are gone, and asks after what takes long.
+    async fn look_around(self: &Arc<Self>) -> Result<(), Away> {
+        let me = self.node();
+        let (homes, fronts): (HashSet<NodeId>, HashSet<NodeId>) = (
+            self.fronts().values().map(|front| front.home.clone()).collect(),
+            self.serving().keys().map(|(front, _)| front.clone()).collect(),
+        );
+        let nodes: Vec<NodeId> = homes.union(&fronts).cloned().collect();
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let standing = self.store.standing(&nodes).await?;
+        for (node, standing) in nodes.iter().zip(standing) {
+            if standing != Standing::Alive {
+                self.mourn(node).await?;
+            }
+        }
+        for home in homes {
+            let late = |front: &&super::Front| front.home == home && front.begun.elapsed() > CHECK_AFTER;
+            let relays: Vec<u64> =
+                self.fronts().iter().filter(|(_, front)| late(front)).map(|(relay, _)| *relay).collect();
+            if !relays.is_empty() {
+                self.send(&home, Letter::Check { from: NodeId::clone(&me), relays }.write(0)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A node is gone: what it was doing for us is over, and what we do for it is for nobody.
+    pub(super) async fn mourn(&self, node: &NodeId) -> Result<(), Away> {
+        self.serving().retain(|(front, _), _| front != node);
+        self.homes().retain(|_, home| home != node);
+        self.forget_places_of(node);
+        let waiting: Vec<_> = {
+            let fronts = self.fronts();
+            let its = fronts.iter().filter(|(_, front)| front.home == *node);
+            its.map(|(relay, front)| (*relay, front.request.clone())).collect()
+        };
+        for (relay, request) in waiting {
+            // What it never took can be carried elsewhere.
+            let part = if self.store.take_back(node, request).await? { Part::NotBegun } else { Part::Lost };
+            self.tell_front(relay, part);
+        }
+        Ok(())
+    }
+
+    /// Goes, once nothing is done here for others any more, and tells them so.
+    pub async fn leave(self: &Arc<Self>) {
+        self.going.store(true, Ordering::Release);
+        let done = async {
+            while !self.serving().is_empty() {
+                tokio::time::sleep(PAUSE / 10).await;
+            }
+        };
+        let _ = tokio::time::timeout(self.lease, done).await;
+        self.gone.store(true, Ordering::Release);
+        let node = self.node();
+        let left = Letter::Left { from: NodeId::clone(&node) }.write(0);
+        let told = async {
+            // What was taken so far is sent back; what comes later is not taken.
+            self.send(&node, left.clone()).await?;
+            let _ = tokio::time::timeout(LAST_LETTERS, self.deaf.cancelled()).await;
+            self.letters.close();
+            let _ = tokio::time::timeout(LAST_LETTERS, self.letters.wait()).await;
+            self.store.leave(&node).await?;
+            for other in self.store.members().await? {
+                self.send(&other, left.clone()).await?;
+            }
+            Ok::<(), Away>(())
+        };
+        if let Err(error) = told.await {
+            tracing::debug!(%error, "the other nodes will find out by themselves");
+        }
+    }
+
+    /// How long a node may be silent.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+}

@@ -1,0 +1,85 @@
+//! A configuration as the layout of a gateway.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use super::model::{Config, Filter, Group, Server, ServerKind};
+use crate::gateway::{self, Layout, Plan};
+use crate::local::rest;
+use crate::upstream::{Spec, SpecKind};
+
+/// How often that happens which is switched off: once in thirty years.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+impl Config {
+    /// The upstreams and groups; the resource of the built-in server that changes does so every
+    /// `spotlight`.
+    pub fn layout(&self, spotlight: Duration) -> Layout {
+        let enabled = self.servers.iter().filter(|server| !server.disabled);
+        Layout {
+            upstreams: enabled.map(|server| spec(server, spotlight)).collect(),
+            groups: self.groups.iter().map(plan).collect(),
+        }
+    }
+}
+
+fn spec(server: &Server, spotlight: Duration) -> Spec {
+    let kind = match &server.kind {
+        ServerKind::Elements => SpecKind::Elements(spotlight),
+        ServerKind::Target(target) => SpecKind::Target(target.clone()),
+        ServerKind::Rest(rest) => SpecKind::Rest(rest.clone()),
+    };
+    let defaults = Spec::new(&server.name, kind);
+    Spec {
+        settings: server.settings.clone(),
+        isolation: server.isolation.unwrap_or_default(),
+        connections: server.connections,
+        idle: server.idle,
+        poll: server.poll.unwrap_or(NEVER),
+        stale: server.stale,
+        questions: server.questions,
+        contents: contents(&server.kind),
+        ..defaults
+    }
+}
+
+/// Stands for what is in the files that a server names.
+fn contents(kind: &ServerKind) -> u64 {
+    let ServerKind::Rest(rest::Spec { document: Some(rest::Document::File(path)), .. }) = kind else { return 0 };
+    let mut hash = DefaultHasher::new();
+    // One that cannot be read is told of when it is loaded.
+    std::fs::read(path).ok().hash(&mut hash);
+    hash.finish()
+}
+
+fn plan(group: &Group) -> Plan {
+    let filter = |filter: &Filter| gateway::Filter::new(&filter.allow, &filter.deny);
+    Plan {
+        naming: group.naming,
+        instructions: group.instructions.clone(),
+        tools: filter(&group.tools),
+        prompts: filter(&group.prompts),
+        resources: filter(&group.resources),
+        page: group.page,
+        ..Plan::new(&group.name, group.servers.iter().cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Format, parse};
+
+    #[test]
+    fn lists_are_polled_unless_that_is_off() {
+        for (line, poll) in
+            [("", Duration::from_secs(60)), ("poll = \"5m\"", Duration::from_secs(300)), ("poll = \"off\"", NEVER)]
+        {
+            let file = format!("[servers.a]\ncommand = \"x\"\n{line}");
+            let loaded = parse(&file, Path::new("rialto.toml"), Format::Toml, &|_| None).unwrap();
+            assert_eq!(loaded.config.layout(Duration::ZERO).upstreams[0].poll, poll, "{line}");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! A connection to an upstream, whatever transport it has.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::HeaderMap;
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+
+use super::Unsolicited;
+use super::call::Conversation;
+use super::probe::{self, Found, Opened, Wire};
+use super::session_resumption::Notebook;
+use super::target::{Settings, Target};
+use super::task_registry::Related;
+use crate::call::{Call, Caller, Client, Replies, TRACE};
+use crate::dialect::Revision;
+use crate::dialect::headers::{self, Mirror};
+use crate::dialect::tasks;
+use crate::dialect::to_client::Server;
+use crate::dialect::to_upstream::{self, Extras, Speaker};
+use crate::error::{Error, Result};
+use crate::protocol::{Id, Method, Notification, Raw};
+
+/// A connection to an upstream.
+#[derive(Debug)]
+pub struct Connection {
+    wire: Wire,
+    server: Server,
+    offered: Vec<String>,
+    revision: Revision,
+    found: Found,
+    settings: Settings,
+    speaker: Speaker,
+    /// The headers that tools want mirrored, as last listed, of those that want any; nothing before the
+    /// first list.
+    mirrors: Mutex<Option<HashMap<String, Vec<Mirror>>>>,
+    /// What is still to be said before the connection goes.
+    last_words: TaskTracker,
+}
+
+/// How many pages of a list are read.
+const PAGES: usize = 100;
+
+impl Connection {
+    /// Finds out what is at the target, and opens a connection to it. What the upstream says by
+    /// itself goes to `unsolicited`.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or speaks nothing that we speak.
+    pub async fn open(
+        target: &Target,
+        settings: Settings,
+        speaker: Speaker,
+        unsolicited: mpsc::Sender<Unsolicited>,
+    ) -> Result<Arc<Self>> {
+        Self::open_with(target, settings, speaker, unsolicited, None).await
+    }
+
+    /// The same, but goes on with the session that a notebook names.
+    pub(crate) async fn open_with(
+        target: &Target,
+        settings: Settings,
+        speaker: Speaker,
+        unsolicited: mpsc::Sender<Unsolicited>,
+        notebook: Option<Arc<Notebook>>,
+    ) -> Result<Arc<Self>> {
+        let opening = probe::open(target, &settings, &speaker, &unsolicited, notebook.as_ref());
+        let Opened { wire, introduction, found } = opening.await?;
+        tracing::debug!(%target, revision = %introduction.revision, transport = found.transport, "connected");
+        Ok(Arc::new(Self {
+            wire,
+            server: introduction.server,
+            offered: introduction.offered,
+            revision: introduction.revision,
+            found,
+            settings,
+            speaker,
+            mirrors: Mutex::default(),
+            last_words: TaskTracker::new(),
+        }))
+    }
+
+    /// What the server says of itself.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// The revision that is spoken.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The revisions that the server offers, as far as it says.
+    pub fn offered(&self) -> &[String] {
+        &self.offered
+    }
+
+    /// What was found, and how.
+    pub fn found(&self) -> &Found {
+        &self.found
+    }
+
+    /// The id of the session, where there is one.
+    pub fn session_id(&self) -> Option<String> {
+        match &self.wire {
+            Wire::Http(http) => http.session_id(),
+            Wire::Stdio(_) | Wire::Sse(_) => None,
+        }
+    }
+
+    /// Whether its session was opened elsewhere.
+    pub(crate) fn goes_on(&self) -> bool {
+        matches!(&self.wire, Wire::Http(http) if http.goes_on())
+    }
+
+    /// Who we are to the server.
+    pub fn speaker(&self) -> &Speaker {
+        &self.speaker
+    }
+
+    /// Passes a call on. Dropping the replies cancels it.
+    pub fn call(self: &Arc<Self>, call: Call) -> Replies {
+        let params = call.params.clone();
+        Conversation::new(self, call, params, false).replies()
+    }
+
+    /// Passes a call on that the server takes as a task only. Dropping the replies cancels it.
+    pub fn call_as_task(self: &Arc<Self>, call: Call) -> Replies {
+        // People may take longer than calls, so it is kept for longer than a call may take.
+        let kept = self.settings.call_cap + Duration::from_secs(3600);
+        let params = tasks::augmented(call.params.as_ref(), kept);
+        Conversation::new(self, call, Some(params), true).replies()
+    }
+
+    /// A call of our own.
+    pub(crate) fn own_call(&self, method: Method, params: Option<Raw>) -> Call {
+        let client = Client {
+            revision: self.revision,
+            capabilities: self.speaker.capabilities.clone(),
+            info: Some(self.speaker.info.clone()),
+        };
+        Call {
+            id: Id::Number(0),
+            method,
+            params,
+            client: Arc::new(client),
+            caller: Arc::new(Caller { principal: "rialto".into(), peer: None, headers: HeaderMap::new() }),
+            level: None,
+            progress: None,
+            sink: None,
+        }
+    }
+
+    /// Makes a request of our own and waits for its result, past everything that comes before it.
+    ///
+    /// # Errors
+    /// When the server answers with an error, or not at all.
+    pub async fn request(self: &Arc<Self>, method: Method, params: Option<Raw>) -> Result<Raw> {
+        let what = format!("`{method}`");
+        let replies = self.call(self.own_call(method, params));
+        probe::answer(replies, self.settings.call_cap, &what).await?.map_err(Error::answered)
+    }
+
+    /// Sends a notification.
+    ///
+    /// # Errors
+    /// When the server does not take it.
+    pub async fn notify(&self, notification: &Notification) -> Result<()> {
+        match &self.wire {
+            Wire::Http(http) => http.notify(notification).await,
+            Wire::Stdio(stdio) => {
+                stdio.duplex.notify(notification).await;
+                Ok(())
+            }
+            Wire::Sse(sse) => {
+                sse.duplex.notify(notification).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until the connection is over, and says why. Over Streamable HTTP nothing stays open
+    /// that could tell, so this never ends there.
+    pub async fn closed(&self) -> Error {
+        match &self.wire {
+            Wire::Http(_) => std::future::pending().await,
+            Wire::Stdio(stdio) => stdio.duplex.closed().await,
+            Wire::Sse(sse) => sse.duplex.closed().await,
+        }
+    }
+
+    /// Whether the connection is over, as far as it can tell.
+    pub fn is_closed(&self) -> bool {
+        match &self.wire {
+            Wire::Http(http) => http.is_closed(),
+            Wire::Stdio(stdio) => stdio.duplex.is_closed(),
+            Wire::Sse(sse) => sse.duplex.is_closed(),
+        }
+    }
+
+    /// Whether questions come with the call that they belong to.
+    pub fn attributes_questions(&self) -> bool {
+        matches!(self.wire, Wire::Http(_))
+    }
+
+    /// Whether a call is at work, as far as the connection can tell.
+    pub fn is_busy(&self) -> bool {
+        match &self.wire {
+            Wire::Http(_) => false,
+            Wire::Stdio(stdio) => stdio.duplex.is_busy(),
+            Wire::Sse(sse) => sse.duplex.is_busy(),
+        }
+    }
+
+    /// The tasks that are driven on it.
+    pub(super) fn related(&self) -> &Related {
+        match &self.wire {
+            Wire::Http(http) => &http.questions.related,
+            Wire::Stdio(stdio) => &stdio.duplex.related,
+            Wire::Sse(sse) => &sse.duplex.related,
+        }
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn last_words(&self) -> &TaskTracker {
+        &self.last_words
+    }
+
+    /// Ends the connection: the session is ended, unless another node goes on with it, the child
+    /// stopped, whoever still waits is told.
+    pub async fn close(&self) {
+        self.last_words.close();
+        let _ = tokio::time::timeout(self.settings.grace, self.last_words.wait()).await;
+        match &self.wire {
+            Wire::Http(http) => http.close().await,
+            Wire::Stdio(stdio) => stdio.close().await,
+            Wire::Sse(sse) => sse.close(),
+        }
+    }
+
+    pub(super) fn send(&self, method: Method, params: Option<Raw>, token: Option<Raw>, extra: Headers<'_>) -> Replies {
+        match &self.wire {
+            Wire::Http(http) => http.call(method, params, token, extra),
+            Wire::Stdio(stdio) => stdio.duplex.call(method, params, token, self.revision),
+            Wire::Sse(sse) => sse.duplex.call(method, params, token, self.revision),
+        }
+    }
+
+    /// The parameters as the server is to get them, from somebody who knows tasks or does not.
+    pub(super) fn params(&self, params: Option<&Raw>, call: &Call, knows_tasks: bool) -> Option<Raw> {
+        let able = to_upstream::capabilities(&call.client.capabilities, call.client.revision, self.revision);
+        let speaker = Speaker {
+            capabilities: if knows_tasks { tasks::declared(&able) } else { able },
+            info: call.client.info.clone().unwrap_or_else(|| self.speaker.info.clone()),
+        };
+        let params =
+            to_upstream::params(params, self.revision, &speaker, &Extras { progress: None, level: call.level });
+        match &self.wire {
+            Wire::Http(_) => params, // the trace goes into the headers
+            Wire::Stdio(_) | Wire::Sse(_) => traced(params, &call.caller.headers),
+        }
+    }
+
+    /// Whether calls of tools need headers that only the list of tools tells.
+    pub(super) fn mirrors_arguments(&self) -> bool {
+        matches!(self.wire, Wire::Http(_)) && !self.revision.facts().sessions
+    }
+
+    /// The headers that a tool wants mirrored. Reads the list of tools when that was never read.
+    pub(super) async fn mirrors_of(&self, call: &Call) -> Vec<Mirror> {
+        if call.method != Method::ToolsCall || !self.mirrors_arguments() || self.mirrors_nothing() {
+            return Vec::new();
+        }
+        let name = call.params.as_ref().and_then(|params| params.get("name"));
+        let Some(name) = name.as_ref().and_then(Raw::text) else { return Vec::new() };
+        if self.known_mirrors(&name).is_none() {
+            Box::pin(self.list_mirrors(call)).await;
+        }
+        self.known_mirrors(&name).unwrap_or_default()
+    }
+
+    /// Whether the list of tools was read, and none of them wants anything mirrored.
+    fn mirrors_nothing(&self) -> bool {
+        let known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().is_some_and(HashMap::is_empty)
+    }
+
+    /// The headers that a tool wants mirrored; nothing when the list of tools was never read.
+    fn known_mirrors(&self, tool: &str) -> Option<Vec<Mirror>> {
+        let known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().map(|known| known.get(tool).cloned().unwrap_or_default())
+    }
+
+    /// Reads the whole list of tools for the headers that they want.
+    pub(super) async fn list_mirrors(&self, call: &Call) {
+        let mut known = HashMap::new();
+        let mut cursor: Option<Raw> = None;
+        for _ in 0..PAGES {
+            let before = cursor.take();
+            let params = before.clone().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish());
+            let headers = Headers { mirrors: &[], caller: &call.caller };
+            let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call, false), None, headers);
+            let Ok(Ok(page)) = probe::answer(replies, self.settings.call, "`tools/list`").await else { break };
+            known.extend(headers::mirrors_of_tools(&page));
+            known.retain(|_, wanted: &mut Vec<Mirror>| !wanted.is_empty());
+            let next = page.get("nextCursor").filter(|next| !next.is_null());
+            if next.is_none() || next == before {
+                break;
+            }
+            cursor = next;
+        }
+        *self.mirrors.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+    }
+
+    /// A page of tools went by; its headers are worth remembering. Tools whose annotations are not
+    /// allowed must not be offered.
+    pub fn note_tools(&self, page: &Raw) -> Raw {
+        if !self.mirrors_arguments() {
+            return page.clone();
+        }
+        let mut known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        let known_now = known.get_or_insert_default();
+        known_now.extend(headers::mirrors_of_tools(page));
+        known_now.retain(|_, wanted| !wanted.is_empty());
+        let tools = page.get("tools").map(|tools| tools.items()).unwrap_or_default();
+        let allowed = |tool: &&Raw| match tool.get("inputSchema").map(|schema| headers::mirrors(&schema)) {
+            Some(Err(why)) => {
+                tracing::warn!(tool = ?tool.get("name"), %why, "a tool is left out");
+                false
+            }
+            _ => true,
+        };
+        let kept: Vec<&Raw> = tools.iter().filter(allowed).collect();
+        if kept.len() == tools.len() {
+            return page.clone();
+        }
+        page.edit().set("tools", Raw::of(&kept)).finish()
+    }
+}
+
+/// What goes into the headers of a request, where it has some.
+#[derive(Clone, Copy)]
+pub(super) struct Headers<'h> {
+    pub(super) mirrors: &'h [Mirror],
+    pub(super) caller: &'h Arc<Caller>,
+}
+
+/// Parameters with the trace that came in the client's headers, where they do not tell one already.
+fn traced(mut params: Option<Raw>, headers: &HeaderMap) -> Option<Raw> {
+    for name in TRACE {
+        let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
+        if params.as_ref().and_then(|params| params.at(&["_meta", name])).is_none() {
+            params = Some(crate::dialect::meta::with(params.as_ref(), name, Raw::of(value)));
+        }
+    }
+    params
+}

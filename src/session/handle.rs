@@ -1,0 +1,94 @@
+//! A session as the rest of the gateway knows it: somebody who can be reached outside of calls.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use super::outbox::Stream;
+use super::{Held, NO_CALL, QUESTIONS, Session};
+use crate::call::{ClientSink, Kept, Question, Shelf};
+use crate::dialect::to_client;
+use crate::protocol::{Level, Notice, Notification};
+
+impl ClientSink for Session {
+    fn key(&self) -> u128 {
+        self.id.key()
+    }
+
+    fn level(&self) -> Option<Level> {
+        self.lock().level
+    }
+
+    fn notify(&self, notification: Notification) {
+        let notification = match self.client.get() {
+            Some(client) => to_client::notification(notification, client.revision),
+            None => notification,
+        };
+        // A log that nobody reads must not end the session.
+        if notification.notice == Notice::Message && self.lock().outbox.is_behind(Stream::Listening) {
+            return;
+        }
+        self.send(Stream::Listening, notification.encode());
+        self.knows_own_list(&notification.notice);
+    }
+
+    fn ask(self: Arc<Self>, question: Question) {
+        let stream = {
+            let live = self.lock();
+            if live.closed || live.questions.len() >= QUESTIONS {
+                return; // dropping the question says that no answer will come
+            }
+            live.outbox.best_for_questions()
+        };
+        let message = self.enter(stream, NO_CALL, question);
+        self.send(stream, message);
+    }
+
+    fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    fn subscribed(&self, uri: &str, kept: Kept) {
+        self.change(|live| {
+            live.forget_elsewhere(uri);
+            if !live.closed {
+                live.subscriptions.insert(uri.into(), Held(kept));
+            }
+        });
+    }
+
+    fn unsubscribed(&self, uri: &str) {
+        self.change(|live| {
+            live.forget_elsewhere(uri);
+            live.subscriptions.remove(uri)
+        });
+    }
+
+    fn follows(&self, uri: &str) -> bool {
+        self.lock().subscriptions.contains_key(uri)
+    }
+
+    fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    fn remembered(&self, upstream: &str) -> Option<Bytes> {
+        self.lock().keeping.as_ref().and_then(|keeping| keeping.upstreams.get(upstream).cloned())
+    }
+
+    fn remember(&self, upstream: &str, what: Option<Bytes>) {
+        self.change(|live| {
+            if let Some(keeping) = &mut live.keeping {
+                match what {
+                    Some(what) => drop(keeping.upstreams.insert(upstream.to_owned(), what)),
+                    None => drop(keeping.upstreams.remove(upstream)),
+                }
+            }
+        });
+    }
+
+    fn has_moved(&self) -> bool {
+        self.is_elsewhere()
+    }
+}

@@ -1,0 +1,377 @@
+//! The part of a session that is kept in a shared store: what has changed, and how far that is safe.
+//!
+//! Whoever changes a session marks it, and goes on. The [`Keeper`](super::Keeper) writes what is new, many
+//! sessions at a time; connections are given nothing before it is kept, so nothing that a client has seen
+//! is lost with the node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::outbox::Outbox;
+use super::sse_stream::Safe;
+use super::{Keeper, Live, Record, Running, Session, Stream};
+use crate::call::{Change, ClientSink, Principal, Prints};
+use crate::protocol::{ErrorObject, Id, Notice, Response, code};
+use crate::store::traits::{KeptEvent, News};
+
+/// What is known of the copy of a session in the store.
+#[derive(Debug)]
+pub(super) struct Keeping {
+    pub(super) keeper: Arc<Keeper>,
+    /// Counts the changes of what is remembered, on from node to node.
+    version: u64,
+    /// The change that is kept.
+    saved: u64,
+    safe: Safe,
+    /// The keeper knows that there is something to write.
+    queued: bool,
+    pub(super) takeovers: u32,
+    pub(super) upstreams: BTreeMap<String, Bytes>,
+    /// The resources that it was subscribed to elsewhere.
+    pub(super) unsubscribed: Vec<String>,
+    /// The lists that the client knows, or was told to look at.
+    pub(super) lists: Option<Prints>,
+}
+
+/// How far a session is kept once what was taken from it is written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    version: u64,
+    safe: Safe,
+}
+
+/// How long one who answers waits until what was changed is kept.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Keeping {
+    pub(super) fn new(keeper: Arc<Keeper>, takeovers: u32) -> Self {
+        let safe = Safe { position: 0, number: 0 };
+        // What the node before may have written last, or writes too late, is less.
+        let before = u64::from(takeovers) << 32;
+        Self {
+            keeper,
+            version: before + 1,
+            saved: before,
+            safe,
+            queued: false,
+            takeovers,
+            upstreams: BTreeMap::new(),
+            unsubscribed: Vec::new(),
+            lists: None,
+        }
+    }
+
+    /// Everything that is there was read from the store.
+    pub(super) fn all_kept(&mut self, position: u64, number: u32) {
+        self.safe = Safe { position, number };
+    }
+}
+
+impl Live {
+    /// What connections may be given.
+    pub(super) fn safe(&self) -> Safe {
+        self.keeping.as_ref().map_or(Safe::ALL, |keeping| keeping.safe)
+    }
+
+    /// The answer to a request is about to be sent on its stream.
+    pub(super) fn paid(&mut self, stream: Stream, id: &Id) {
+        if let (Some(keeping), Outbox::Streams(streams), Stream::Call(number)) =
+            (&mut self.keeping, &mut self.outbox, stream)
+        {
+            streams.paid(number, id);
+            keeping.version += 1; // whoever sends it marks the session
+        }
+    }
+
+    /// What it was subscribed to elsewhere does not have to be subscribed to anew.
+    pub(super) fn forget_elsewhere(&mut self, uri: &str) {
+        if let Some(keeping) = &mut self.keeping {
+            keeping.unsubscribed.retain(|other| other != uri);
+        }
+    }
+
+    fn first_kept(&self) -> u64 {
+        match &self.outbox {
+            Outbox::Streams(streams) => streams.log().first(),
+            Outbox::Single(_) => 0,
+        }
+    }
+}
+
+impl Session {
+    /// Changes something that is kept.
+    pub(super) fn change<T>(&self, act: impl FnOnce(&mut Live) -> T) -> T {
+        let mut live = self.lock();
+        let done = act(&mut live);
+        self.mark(&mut live, true);
+        done
+    }
+
+    /// Sends something that is kept.
+    pub(super) fn append<T>(&self, live: &mut Live, act: impl FnOnce(&mut Live) -> T) -> T {
+        let before = live.keeping.is_some().then(|| live.first_kept());
+        let done = act(live);
+        if let Some(before) = before {
+            let trimmed = before != live.first_kept();
+            self.mark(live, trimmed);
+        }
+        done
+    }
+
+    /// There is something new to keep.
+    pub(super) fn mark(&self, live: &mut Live, record: bool) {
+        let Some(keeping) = &mut live.keeping else { return };
+        keeping.version += u64::from(record);
+        if !std::mem::replace(&mut keeping.queued, true) {
+            keeping.keeper.queue(self.me.upgrade());
+        }
+    }
+
+    /// The stream of a call owes answers to these requests, should this node not give them.
+    pub fn owe(&self, stream: Stream, ids: impl FnOnce() -> Vec<Id>) {
+        let mut live = self.lock();
+        let kept = live.keeping.is_some();
+        if let (true, Outbox::Streams(streams), Stream::Call(number)) = (kept, &mut live.outbox, stream) {
+            streams.owe(number, ids());
+            self.mark(&mut live, true);
+        }
+    }
+
+    /// Sends the answer to a call as [`Session::deliver`] does. The call is in the books until that is on its
+    /// stream, and in the same moment neither runs nor is owed: who looks in between would lose it.
+    pub async fn conclude(&self, stream: Stream, call: &Running, id: &Id, message: Bytes) {
+        self.take_back(call.serial);
+        let concluded = |live: &mut Live| {
+            live.calls.retain(|running| running.serial != call.serial);
+            live.paid(stream, id);
+        };
+        self.deliver_and(stream, message, concluded).await;
+    }
+
+    /// The client has seen no lists but these, or was told that there are others.
+    pub(crate) fn knows_lists(&self, change: Option<&Change>, prints: &Prints) {
+        let mut live = self.lock();
+        let Some(keeping) = &mut live.keeping else { return };
+        let before = keeping.lists;
+        let lists = keeping.lists.get_or_insert(*prints);
+        for (place, _) in
+            Change::LISTS.iter().enumerate().filter(|(_, list)| change.is_none_or(|change| change == *list))
+        {
+            lists[place] = prints[place];
+        }
+        if keeping.lists != before {
+            self.mark(&mut live, true);
+        }
+    }
+
+    /// The client is told of lists that it alone sees, so no other node can tell whether it knows its own.
+    pub(super) fn knows_own_list(&self, notice: &Notice) {
+        let told = |change: &&Change| change.notification().notice == *notice;
+        if let Some(change) = Change::LISTS.iter().find(told) {
+            self.knows_lists(Some(change), &Prints::default());
+        }
+    }
+
+    /// Tells the client of the lists that are others here than on the node that it was on.
+    pub(crate) fn compare_lists(&self, prints: &Prints) {
+        let known = self.lock().keeping.as_ref().and_then(|keeping| keeping.lists);
+        for (place, change) in Change::LISTS.iter().enumerate() {
+            if known.is_none_or(|known| known[place] != prints[place]) {
+                self.notify(change.notification());
+                self.knows_lists(Some(change), prints);
+            }
+        }
+    }
+
+    /// The session as it is to be kept.
+    pub(super) fn record(&self, live: &Live) -> Record {
+        let mut record = Record::new(&self.principal, &self.group);
+        if let Some(client) = self.client.get() {
+            record.describe(client, live.level);
+        }
+        record.initialized = live.initialized;
+        record.subscriptions = live.subscriptions.keys().map(ToString::to_string).collect();
+        if let Some(keeping) = &live.keeping {
+            record.subscriptions.extend(keeping.unsubscribed.iter().cloned());
+            record.takeovers = keeping.takeovers;
+            record.lists = keeping.lists;
+            let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+            record.upstreams = keeping.upstreams.iter().map(|(name, what)| (name.clone(), text(what))).collect();
+        }
+        if let Outbox::Streams(streams) = &live.outbox {
+            record.streams = Some(streams.record());
+        }
+        record
+    }
+
+    /// What is new since it was written last, or all that there is; nothing when it has ended.
+    pub(super) fn news(&self, all: bool, life: Duration) -> Option<(News, Mark)> {
+        self.news_of(&mut self.lock(), all, life)
+    }
+
+    fn news_of(&self, live: &mut Live, all: bool, life: Duration) -> Option<(News, Mark)> {
+        if live.closed {
+            return None;
+        }
+        let keeping = live.keeping.as_mut()?;
+        keeping.queued = false;
+        let (version, saved, safe) = (keeping.version, keeping.saved, keeping.safe);
+        let mut news = News { life, version, ..News::default() };
+        let mut mark = Mark { version, safe };
+        if let Outbox::Streams(streams) = &live.outbox {
+            let log = streams.log();
+            let from = if all { 0 } else { safe.position };
+            news.events = log.since(from).map(|(id, at, event)| kept(id, at, event)).collect();
+            news.keep_from = log.first();
+            mark.safe = Safe { position: log.position(), number: streams.last_number() };
+        }
+        if all || version != saved {
+            news.record = Some(self.record(live).write());
+        }
+        Some((news, mark))
+    }
+
+    /// What is new, for the last time here: nothing begins in it any more. Nothing when it has ended, or
+    /// something runs in it that must not be cut off.
+    pub(super) fn leave(&self, life: Duration, cut: bool) -> Option<(News, Mark)> {
+        let mut live = self.lock();
+        if !cut && !live.calls.is_empty() {
+            return None;
+        }
+        let news = self.news_of(&mut live, false, life)?;
+        live.closed = true;
+        self.moved.store(true, Ordering::Release);
+        Some(news)
+    }
+
+    /// It stays after all.
+    pub(super) fn come_back(&self) {
+        let mut live = self.lock();
+        live.closed = false;
+        self.moved.store(false, Ordering::Release);
+        if let Some(keeping) = &mut live.keeping {
+            keeping.queued = false;
+        }
+        self.mark(&mut live, false);
+    }
+
+    /// Whether a copy of it belongs in the store.
+    pub(super) fn is_to_be_kept(&self) -> bool {
+        self.lock().keeping.is_some()
+    }
+
+    /// What was taken is written.
+    pub(super) fn is_kept(&self, mark: Mark) {
+        let mut live = self.lock();
+        let Some(keeping) = &mut live.keeping else { return };
+        keeping.saved = keeping.saved.max(mark.version);
+        keeping.safe.position = keeping.safe.position.max(mark.safe.position);
+        keeping.safe.number = keeping.safe.number.max(mark.safe.number);
+        if let Outbox::Streams(streams) = &mut live.outbox {
+            streams.wake_all();
+        }
+        drop(live);
+        self.read.notify_waiters();
+    }
+
+    /// Something could not be written, and is to be tried again.
+    pub(super) fn is_not_kept(&self) {
+        self.mark(&mut self.lock(), false);
+    }
+
+    /// Waits until what was changed so far is kept; false when that takes too long.
+    pub async fn settle(&self) -> bool {
+        let wanted = match &self.lock().keeping {
+            Some(keeping) => keeping.version,
+            None => return true,
+        };
+        let kept = async {
+            loop {
+                let written = self.read.notified();
+                tokio::pin!(written);
+                written.as_mut().enable();
+                {
+                    let live = self.lock();
+                    let saved = live.keeping.as_ref().map_or(u64::MAX, |keeping| keeping.saved);
+                    if saved >= wanted || live.over {
+                        return saved >= wanted || !self.is_elsewhere();
+                    }
+                }
+                written.await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, kept).await.unwrap_or(false)
+    }
+
+    /// Whether it lives on on another node.
+    pub fn is_elsewhere(&self) -> bool {
+        self.moved.load(Ordering::Acquire)
+    }
+
+    /// Whether it is this caller's, and on its way to another node.
+    pub fn leaves(&self, principal: &Principal, group: &str) -> bool {
+        self.is_elsewhere() && self.principal == *principal && *self.group == *group
+    }
+
+    /// Lets every connection go; their clients can resume.
+    pub(super) fn cut(&self) {
+        let mut live = self.lock();
+        let kept = live.keeping.is_some();
+        if let (true, Outbox::Streams(streams)) = (kept, &mut live.outbox) {
+            streams.cut();
+        }
+    }
+
+    /// Lets every connection go, if one waits for something that cannot be kept.
+    pub(super) fn cut_unkept(&self) {
+        let mut live = self.lock();
+        let safe = live.safe();
+        if let Outbox::Streams(streams) = &mut live.outbox
+            && streams.log().position() > safe.position
+        {
+            streams.cut();
+        }
+    }
+
+    /// Ends the stream of calls that ran on another node, with an error for each that has no answer.
+    pub(super) fn fail_owed(&self, stream: Stream, ids: Vec<Id>) {
+        for id in ids {
+            let why = "Internal error: the node that ran this call is gone; whether it was carried out is not known";
+            let error = ErrorObject::new(code::INTERNAL_ERROR, why);
+            self.send(stream, Response::new(Some(id), Err(error)).encode());
+        }
+        self.finish(stream);
+    }
+
+    /// How many calls run in it.
+    pub fn running(&self) -> usize {
+        self.lock().calls.len()
+    }
+
+    /// The resources that it was subscribed to elsewhere, which have to be subscribed to anew.
+    pub fn to_subscribe_again(&self) -> Vec<String> {
+        self.lock().keeping.as_ref().map(|keeping| keeping.unsubscribed.clone()).unwrap_or_default()
+    }
+
+    /// One of them is.
+    pub fn subscribed_again(&self, uri: &str) {
+        self.change(|live| live.forget_elsewhere(uri));
+    }
+}
+
+fn kept(id: crate::store::EventId, at: Instant, event: &Bytes) -> KeptEvent {
+    let at = SystemTime::now().checked_sub(at.elapsed()).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    KeptEvent { id, at: at.map_or(0, |at| u64::try_from(at.as_millis()).unwrap_or(u64::MAX)), event: event.clone() }
+}
+
+/// When a kept event happened, by the clock of this process.
+pub(super) fn happened(event: &KeptEvent) -> Instant {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let age = now.saturating_sub(Duration::from_millis(event.at));
+    Instant::now().checked_sub(age).unwrap_or_else(Instant::now)
+}
