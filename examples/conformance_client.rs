@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use rialto::client::{Answering, Client, Host, Options};
+use rialto::client::{Client, Host, Options, ServerRequestFuture};
 use rialto::dialect::Revision;
 use rialto::mcp_client::{Settings, Target};
 use rialto::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
@@ -204,7 +204,7 @@ impl Host for Obliging {
         println!("heard {}", notification.notice);
     }
 
-    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> Answering<'a> {
+    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         println!("asked {method}");
         Box::pin(async move {
             match method.as_str() {

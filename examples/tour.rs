@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use rialto::app::{App, Settings};
-use rialto::client::{Answering, Client, Host, Options};
+use rialto::client::{Client, Host, Options, ServerRequestFuture};
 use rialto::mcp_client::Target;
 use rialto::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
 use serde_json::json;
@@ -24,7 +24,7 @@ impl Host for Printer {
         }
     }
 
-    fn ask<'a>(&'a self, method: &'a Method, _: Option<&'a Raw>) -> Answering<'a> {
+    fn ask<'a>(&'a self, method: &'a Method, _: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         Box::pin(async move { Err(ErrorObject::new(code::METHOD_NOT_FOUND, format!("nobody answers {method} here"))) })
     }
 }

@@ -91,13 +91,13 @@ pub trait ClientSink: fmt::Debug + Send + Sync {
     fn notify(&self, notification: Notification);
 
     /// Asks it something that belongs to no call. Never waits.
-    fn ask(self: Arc<Self>, question: Question);
+    fn ask(self: Arc<Self>, question: ServerRequest);
 
     /// Cancelled when it is gone.
     fn ended(&self) -> &CancellationToken;
 
     /// It hears of a resource from now on; what is kept is let go when it does no longer.
-    fn subscribed(&self, uri: &str, kept: Kept);
+    fn subscribed(&self, uri: &str, kept: DropGuard);
 
     /// It hears of a resource no longer.
     fn unsubscribed(&self, uri: &str);
@@ -106,7 +106,7 @@ pub trait ClientSink: fmt::Debug + Send + Sync {
     fn follows(&self, uri: &str) -> bool;
 
     /// A place for what the gateway remembers of it.
-    fn shelf(&self) -> &Shelf;
+    fn shelf(&self) -> &GatewaySlot;
 
     /// What is remembered of the session that an upstream keeps for it.
     fn remembered(&self, _upstream: &str) -> Option<Bytes> {
@@ -124,11 +124,11 @@ pub trait ClientSink: fmt::Debug + Send + Sync {
 }
 
 /// Something that is let go by dropping it.
-pub type Kept = Option<Box<dyn Any + Send + Sync>>;
+pub type DropGuard = Option<Box<dyn Any + Send + Sync>>;
 
 /// A place for one thing that somebody else knows the type of.
 #[derive(Default)]
-pub struct Shelf(Mutex<Option<Arc<dyn Any + Send + Sync>>>);
+pub struct GatewaySlot(Mutex<Option<Arc<dyn Any + Send + Sync>>>);
 
 /// One thing that comes back for a call.
 #[derive(Debug)]
@@ -136,14 +136,14 @@ pub enum Reply {
     /// Something that belongs to the call and wants no answer.
     Notice(Notification),
     /// Something that the upstream wants to know of the client.
-    Question(Question),
+    Question(ServerRequest),
     /// How the call ended; nothing comes after it.
     End(Answer),
 }
 
 /// What an upstream asks of the client during a call.
 #[derive(Debug)]
-pub struct Question {
+pub struct ServerRequest {
     /// What is asked.
     pub method: Method,
     /// With what.
@@ -163,7 +163,7 @@ pub struct Answer {
 
 /// Something at an upstream that is not as it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum ChangeEvent {
     /// Its list of tools.
     Tools,
     /// Its list of prompts.
@@ -175,7 +175,7 @@ pub enum Change {
 }
 
 /// What tells whether lists are the same on two nodes: those of tools, of prompts and of resources.
-pub type Prints = [u64; 3];
+pub type ListFingerprints = [u64; 3];
 
 /// What comes back for a call.
 #[derive(Debug)]
@@ -190,7 +190,7 @@ enum Source {
 
 /// The other end of [`Replies`].
 #[derive(Debug)]
-pub struct Replier(mpsc::Sender<Reply>);
+pub struct ReplySender(mpsc::Sender<Reply>);
 
 /// How many replies may wait for a slow reader before the sender waits too. Only the task that
 /// works on the one call ever waits.
@@ -224,7 +224,7 @@ impl From<ErrorObject> for Replies {
 
 // === impl Change ===
 
-impl Change {
+impl ChangeEvent {
     /// The lists that can change, in the order of [`Prints`].
     pub const LISTS: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
 
@@ -244,7 +244,7 @@ impl Change {
 
 // === impl Question ===
 
-impl Question {
+impl ServerRequest {
     /// Says that the client cannot be asked this.
     pub fn refuse(self) {
         // The upstream may have stopped waiting; then nobody has to be told.
@@ -267,7 +267,7 @@ const REFUSED: i64 = -1;
 
 // === impl Shelf ===
 
-impl Shelf {
+impl GatewaySlot {
     /// What lies there, if it is of that type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let here = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
@@ -280,7 +280,7 @@ impl Shelf {
     }
 }
 
-impl fmt::Debug for Shelf {
+impl fmt::Debug for GatewaySlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Shelf")
     }
@@ -290,9 +290,9 @@ impl fmt::Debug for Shelf {
 
 impl Replies {
     /// Replies that will come later, and where to put them.
-    pub fn channel() -> (Replier, Self) {
+    pub fn channel() -> (ReplySender, Self) {
         let (sender, receiver) = mpsc::channel(REPLIES_WAITING);
-        (Replier(sender), Self(Source::Channel(Some(receiver))))
+        (ReplySender(sender), Self(Source::Channel(Some(receiver))))
     }
 
     /// Notices that are already there, and the answer.
@@ -370,7 +370,7 @@ fn unanswered() -> Reply {
 
 // === impl Replier ===
 
-impl Replier {
+impl ReplySender {
     /// Passes a notice on; false when nobody wants the call any more.
     pub async fn notice(&self, notification: Notification) -> bool {
         self.0.send(Reply::Notice(notification)).await.is_ok()

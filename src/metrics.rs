@@ -23,7 +23,7 @@ pub struct Metrics {
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ending {
+pub enum CallOutcome {
     /// With a result.
     Ok,
     /// With a result that says that the tool failed.
@@ -59,13 +59,13 @@ struct Reload {
 /// The figures of the calls that one group makes to one upstream. What is called is found once; counting it again
 /// looks nothing up.
 #[derive(Debug, Default)]
-pub struct Tallies([OnceLock<(&'static str, Tally)>; TALLIES]);
+pub struct CallMetrics([OnceLock<(&'static str, MethodMetrics)>; TALLIES]);
 
 /// The figures of one method.
 #[derive(Debug)]
-struct Tally {
+struct MethodMetrics {
     seconds: Histogram,
-    endings: [OnceLock<Counter>; Ending::ALL.len()],
+    endings: [OnceLock<Counter>; CallOutcome::ALL.len()],
 }
 
 /// The names of a group and of an upstream.
@@ -89,7 +89,7 @@ const PREFIX: &str = "rialto";
 /// The bounds of how long calls take, in seconds.
 const BOUNDS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
-impl Ending {
+impl CallOutcome {
     const ALL: [Self; 5] = [Self::Ok, Self::ToolError, Self::Error, Self::Unavailable, Self::Cancelled];
 
     /// As it is written.
@@ -118,7 +118,14 @@ impl Metrics {
     }
 
     /// A call ended, of a group to an upstream whose figures these are. `method` must be one of few.
-    pub fn ended(&self, tallies: &Tallies, ends: Ends<'_>, method: &'static str, took: Duration, outcome: Ending) {
+    pub fn ended(
+        &self,
+        tallies: &CallMetrics,
+        ends: Ends<'_>,
+        method: &'static str,
+        took: Duration,
+        outcome: CallOutcome,
+    ) {
         let known = tallies.0.iter().map(|place| place.get_or_init(|| (method, self.tally(ends, method))));
         match known.into_iter().find(|(name, _)| *name == method) {
             Some((_, tally)) => tally.note(took, outcome, || self.ending(ends, method, outcome)),
@@ -126,12 +133,12 @@ impl Metrics {
         }
     }
 
-    fn tally(&self, (group, upstream): Ends<'_>, method: &'static str) -> Tally {
+    fn tally(&self, (group, upstream): Ends<'_>, method: &'static str) -> MethodMetrics {
         let way = Way { group: Arc::clone(group), upstream: Arc::clone(upstream), method };
-        Tally { seconds: self.seconds.get_or_create(&way).clone(), endings: Default::default() }
+        MethodMetrics { seconds: self.seconds.get_or_create(&way).clone(), endings: Default::default() }
     }
 
-    fn ending(&self, (group, upstream): Ends<'_>, method: &'static str, outcome: Ending) -> Counter {
+    fn ending(&self, (group, upstream): Ends<'_>, method: &'static str, outcome: CallOutcome) -> Counter {
         let (group, upstream) = (Arc::clone(group), Arc::clone(upstream));
         self.calls.get_or_create(&Call { group, upstream, method, outcome: outcome.as_str() }).clone()
     }
@@ -163,8 +170,8 @@ impl Metrics {
     }
 }
 
-impl Tally {
-    fn note(&self, took: Duration, outcome: Ending, counter: impl FnOnce() -> Counter) {
+impl MethodMetrics {
+    fn note(&self, took: Duration, outcome: CallOutcome, counter: impl FnOnce() -> Counter) {
         self.seconds.observe(took.as_secs_f64());
         self.endings[outcome as usize].get_or_init(counter).inc();
     }
@@ -184,14 +191,14 @@ mod tests {
     fn figures_are_written_as_text() {
         let metrics = Metrics::new();
         let (group, upstream): (Arc<str>, Arc<str>) = ("default".into(), "files".into());
-        let tallies = Tallies::default();
-        metrics.ended(&tallies, (&group, &upstream), "tools/call", Duration::from_millis(3), Ending::ToolError);
+        let tallies = CallMetrics::default();
+        metrics.ended(&tallies, (&group, &upstream), "tools/call", Duration::from_millis(3), CallOutcome::ToolError);
         // Whoever counts, and however many methods there are, it is the same figure.
         let methods = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "i", "a"];
         for (n, method) in methods.into_iter().enumerate() {
-            let other = Tallies::default();
+            let other = CallMetrics::default();
             let tallies = if n % 2 == 0 { &tallies } else { &other };
-            metrics.ended(tallies, (&group, &upstream), method, Duration::ZERO, Ending::Ok);
+            metrics.ended(tallies, (&group, &upstream), method, Duration::ZERO, CallOutcome::Ok);
         }
         let sessions = Reading {
             name: "sessions",

@@ -12,7 +12,7 @@ pub struct Lines<R> {
 
 /// One line, or what is wrong with it.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum TextLine {
     /// A line with something on it, without its end.
     Text(Bytes),
     /// A line over the limit; it was skipped.
@@ -30,23 +30,23 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
     ///
     /// # Errors
     /// When reading fails.
-    pub async fn next(&mut self) -> std::io::Result<Option<Line>> {
+    pub async fn next(&mut self) -> std::io::Result<Option<TextLine>> {
         loop {
             let Some(line) = self.read().await? else { return Ok(None) };
             match line {
-                Line::Text(text) => {
+                TextLine::Text(text) => {
                     let text = text.strip_prefix(b"\xef\xbb\xbf").map_or(text.clone(), |rest| text.slice_ref(rest));
                     let trimmed = text.slice_ref(text.trim_ascii());
                     if !trimmed.is_empty() {
-                        return Ok(Some(Line::Text(trimmed)));
+                        return Ok(Some(TextLine::Text(trimmed)));
                     }
                 }
-                Line::TooLong => return Ok(Some(Line::TooLong)),
+                TextLine::TooLong => return Ok(Some(TextLine::TooLong)),
             }
         }
     }
 
-    async fn read(&mut self) -> std::io::Result<Option<Line>> {
+    async fn read(&mut self) -> std::io::Result<Option<TextLine>> {
         let mut line = BytesMut::new();
         let mut length = 0;
         loop {
@@ -68,8 +68,8 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         }
     }
 
-    fn whole(&self, line: BytesMut, length: usize) -> Line {
-        if length > self.limit { Line::TooLong } else { Line::Text(line.freeze()) }
+    fn whole(&self, line: BytesMut, length: usize) -> TextLine {
+        if length > self.limit { TextLine::TooLong } else { TextLine::Text(line.freeze()) }
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
         while let Some(line) = lines.next().await.unwrap() {
             read.push(line);
         }
-        let text = |text: &'static str| Line::Text(Bytes::from_static(text.as_bytes()));
-        assert_eq!(read, [text("{}"), text("0123456789"), Line::TooLong, text("last")]);
+        let text = |text: &'static str| TextLine::Text(Bytes::from_static(text.as_bytes()));
+        assert_eq!(read, [text("{}"), text("0123456789"), TextLine::TooLong, text("last")]);
     }
 }

@@ -15,7 +15,7 @@ use crate::workers::here;
 
 /// Ends at some time.
 #[derive(Debug)]
-pub struct Alarm {
+pub struct PooledTimer {
     /// There until it is dropped.
     timer: Option<Pin<Box<Sleep>>>,
     /// The worker whose timer it is, and what it is used for there.
@@ -34,7 +34,7 @@ thread_local! {
     static TIMERS: RefCell<Spare> = const { RefCell::new([const { Vec::new() }; KINDS.len()]) };
 }
 
-impl Alarm {
+impl PooledTimer {
     /// Ends after so long.
     pub fn after(wait: Duration) -> Self {
         // What is too long for the clock is as good as for ever.
@@ -96,7 +96,7 @@ impl Alarm {
 /// A time that nobody waits for.
 const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-impl Future for Alarm {
+impl Future for PooledTimer {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -113,7 +113,7 @@ impl Future for Alarm {
     }
 }
 
-impl Drop for Alarm {
+impl Drop for PooledTimer {
     fn drop(&mut self) {
         let (place, kind) = self.owner;
         let Some(timer) = self.timer.take().filter(|_| place != 0 && place == here()) else { return };
@@ -153,13 +153,14 @@ mod tests {
     fn a_worker_uses_its_timers_again() {
         on_a_worker(async {
             for _ in 0..3 {
-                let (short, long) = (Alarm::after(Duration::from_millis(1)), Alarm::after(Duration::from_secs(600)));
+                let (short, long) =
+                    (PooledTimer::after(Duration::from_millis(1)), PooledTimer::after(Duration::from_secs(600)));
                 assert_eq!(spare(), [0, 0, 0]);
                 short.await;
                 drop(long);
                 assert_eq!(spare(), [1, 0, 1]);
             }
-            let many: Vec<Alarm> = (0..=SPARE).map(|_| Alarm::after(Duration::from_secs(600))).collect();
+            let many: Vec<PooledTimer> = (0..=SPARE).map(|_| PooledTimer::after(Duration::from_secs(600))).collect();
             drop(many);
             assert_eq!(spare(), [1, 0, SPARE]);
         });
@@ -171,17 +172,17 @@ mod tests {
         on_a_worker(async {
             let wait = Duration::from_millis(5);
             for before in [Duration::ZERO, wait, Duration::from_secs(4)] {
-                let mut alarm = Alarm::after(before);
+                let mut alarm = PooledTimer::after(before);
                 let _ = futures_util::poll!(&mut alarm);
                 drop(alarm);
                 let begun = Instant::now();
-                Alarm::after(wait).await;
+                PooledTimer::after(wait).await;
                 assert!(begun.elapsed() >= wait, "{before:?}");
             }
             let begun = Instant::now();
-            assert_eq!(Alarm::limit(begun + wait, std::future::pending::<()>()).await, None);
+            assert_eq!(PooledTimer::limit(begun + wait, std::future::pending::<()>()).await, None);
             assert!(begun.elapsed() >= wait);
-            assert_eq!(Alarm::limit(begun, std::future::ready(1)).await, Some(1));
+            assert_eq!(PooledTimer::limit(begun, std::future::ready(1)).await, Some(1));
         });
     }
 
@@ -191,7 +192,7 @@ mod tests {
         let begun = Instant::now();
         let wait = Duration::from_millis(20);
         let moved = on_a_worker(async move {
-            let mut alarm = Alarm::after(wait);
+            let mut alarm = PooledTimer::after(wait);
             assert!(futures_util::poll!(&mut alarm).is_pending());
             Some(alarm)
         });
@@ -210,15 +211,15 @@ mod tests {
             context.waker().wake_by_ref();
             Poll::<()>::Pending
         });
-        assert_eq!(Alarm::limit(Instant::now() + Duration::from_millis(5), busy).await, None);
+        assert_eq!(PooledTimer::limit(Instant::now() + Duration::from_millis(5), busy).await, None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn elsewhere_timers_are_as_usual() {
         let begun = Instant::now();
-        Alarm::after(Duration::from_secs(3)).await;
+        PooledTimer::after(Duration::from_secs(3)).await;
         assert_eq!(begun.elapsed(), Duration::from_secs(3));
-        drop(Alarm::after(Duration::MAX));
+        drop(PooledTimer::after(Duration::MAX));
         assert_eq!(spare(), [0, 0, 0]);
     }
 }

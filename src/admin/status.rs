@@ -8,7 +8,7 @@ use super::Admin;
 use crate::cluster::Cluster;
 use crate::dialect::{Revision, translation};
 use crate::gateway::Member;
-use crate::upstream::{List, Meeting, Upstream};
+use crate::upstream::{List, RevisionPair, Upstream};
 
 /// Everything that a gateway holds, at one moment. Times are seconds since 1970.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -270,8 +270,8 @@ fn of_upstream(upstream: &Upstream) -> UpstreamStatus {
     }
 }
 
-fn of_meeting(meeting: Meeting) -> MeetingStatus {
-    let Meeting { client, server, calls } = meeting;
+fn of_meeting(meeting: RevisionPair) -> MeetingStatus {
+    let RevisionPair { client, server, calls } = meeting;
     MeetingStatus {
         client: client.to_string(),
         server: server.to_string(),

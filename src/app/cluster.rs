@@ -11,16 +11,16 @@ use tokio::time::Instant;
 
 use super::Settings;
 use crate::cluster::Cluster;
-use crate::inbound::{Home, Inbound};
-use crate::session::{self, Keeper, Sessions};
+use crate::inbound::{Inbound, LocalSessions};
+use crate::session::{self, Persister, Sessions};
 use crate::store::redis::{Options, Redis};
-use crate::store::{NodeId, Shared, StoreSettings};
+use crate::store::{ClusterStore, NodeId, StoreSettings};
 
 /// What a node shares with others.
 #[derive(Debug, Clone)]
 pub(super) struct Clustered {
     /// The store that all share.
-    pub(super) store: Arc<dyn Shared>,
+    pub(super) store: Arc<dyn ClusterStore>,
     /// The name of this node. No other may have it.
     pub(super) node: String,
     /// How long a node may be silent before others take over.
@@ -45,7 +45,7 @@ impl Clustered {
     /// When the store cannot be what the settings say.
     pub(super) fn of(settings: &Settings, listen: SocketAddr) -> io::Result<Option<Self>> {
         let StoreSettings { url, prefix, timeout, lease, secret, .. } = &settings.store;
-        let store: Arc<dyn Shared> = match (&settings.shared, url) {
+        let store: Arc<dyn ClusterStore> = match (&settings.shared, url) {
             (Some(shared), _) => Arc::clone(shared),
             (None, None) => return Ok(None),
             (None, Some(url)) => {
@@ -61,7 +61,7 @@ impl Clustered {
         let node = Arc::new(ArcSwap::from_pointee(NodeId::begin(self.node)));
         // The node ends sessions that nobody uses. What the store does by itself is for nodes that died.
         let life = settings.idle.max(settings.retention.age) + self.lease * 10;
-        let keeper = Keeper::new(Arc::clone(&self.store), Arc::clone(&node), life);
+        let keeper = Persister::new(Arc::clone(&self.store), Arc::clone(&node), life);
         (Cluster::new(self.store, node, self.lease, self.secret), Sessions::kept_by(settings, keeper))
     }
 }
@@ -70,7 +70,7 @@ impl Clustered {
 pub(super) fn start(inbound: &Arc<Inbound>) {
     let (Some(cluster), Some(keeper)) = (&inbound.cluster, inbound.sessions.keeper()) else { return };
     inbound.answer_others();
-    let home = Arc::new(Home { sessions: Arc::clone(&inbound.sessions) });
+    let home = Arc::new(LocalSessions { sessions: Arc::clone(&inbound.sessions) });
     tokio::spawn(Arc::clone(cluster).stay(home));
     tokio::spawn(Arc::clone(cluster).watch());
     tokio::spawn(Arc::clone(cluster).receive());
@@ -108,7 +108,7 @@ async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
 
 /// Keeps what lives here from being forgotten by the store. One that had to be connected anew may have
 /// forgotten something already: it is told again, or tells that a session is another's.
-async fn touch(inbound: Arc<Inbound>, keeper: Arc<Keeper>, cluster: Arc<Cluster>) {
+async fn touch(inbound: Arc<Inbound>, keeper: Arc<Persister>, cluster: Arc<Cluster>) {
     let (mut openings, mut touched) = (cluster.store().openings(), Instant::now());
     loop {
         tokio::time::sleep(cluster.lease() / 3).await;

@@ -11,13 +11,13 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 use crate::admin::Admin;
-use crate::gateway::{self, DEFAULT_GROUP, Gateway, Group, Holding, Layout, Plan};
-use crate::inbound::{self, Inbound, Side, Stripes};
+use crate::gateway::{self, DEFAULT_GROUP, Gateway, GatewayConfig, Group, GroupConfig, ParkingLimits};
+use crate::inbound::{self, Inbound, ListenerRole, StripedLocks};
 use crate::local::elements::SPOTLIGHT;
 use crate::policy::Policy;
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
-use crate::store::{Shared, StoreSettings};
+use crate::store::{ClusterStore, StoreSettings};
 use crate::upstream::{Spec, SpecKind};
 use crate::workers::Workers;
 
@@ -40,13 +40,13 @@ pub struct Settings {
     /// Who may do what.
     pub policy: Policy,
     /// What governs calls that wait for answers from their clients.
-    pub holding: Holding,
+    pub holding: ParkingLimits,
     /// The upstreams and groups.
-    pub layout: Layout,
+    pub layout: GatewayConfig,
     /// Where sessions are kept, and how nodes share them.
     pub store: StoreSettings,
     /// A store that is there already, instead of one that those settings name.
-    pub shared: Option<Arc<dyn Shared>>,
+    pub shared: Option<Arc<dyn ClusterStore>>,
 }
 
 /// A gateway, built and not yet running.
@@ -95,7 +95,7 @@ impl App {
             settings: settings.inbound,
             shutdown,
             cluster,
-            adopting: Stripes::default(),
+            adopting: StripedLocks::default(),
         });
         Self { inbound }
     }
@@ -201,10 +201,10 @@ impl Bound {
         self.app.start();
         cluster::introduced(&inbound).await;
         let mut tasks = tokio::task::JoinSet::new();
-        let side = if self.admin.is_some() { Side::Clients } else { Side::Everybody };
+        let side = if self.admin.is_some() { ListenerRole::Clients } else { ListenerRole::Everybody };
         tasks.spawn(Arc::clone(&inbound).listen(side, self.listener, Arc::clone(&self.workers)));
         if let Some((listener, _)) = self.admin {
-            tasks.spawn(Arc::clone(&inbound).listen(Side::Operators, listener, Arc::clone(&self.workers)));
+            tasks.spawn(Arc::clone(&inbound).listen(ListenerRole::Operators, listener, Arc::clone(&self.workers)));
         }
         let reloading = self.reloader.map(|reloader| tasks.spawn(reloader.run(Arc::clone(&inbound))));
         stop.await;
@@ -225,10 +225,10 @@ impl Bound {
 }
 
 /// The built-in server alone, whose resource that changes does so this often.
-pub fn built_in(spotlight: Duration) -> Layout {
+pub fn built_in(spotlight: Duration) -> GatewayConfig {
     let elements = Spec::new("elements", SpecKind::Elements(spotlight));
-    let group = Plan::new(DEFAULT_GROUP, [Arc::clone(&elements.name)]);
-    Layout { upstreams: vec![elements], groups: vec![group] }
+    let group = GroupConfig::new(DEFAULT_GROUP, [Arc::clone(&elements.name)]);
+    GatewayConfig { upstreams: vec![elements], groups: vec![group] }
 }
 
 impl Default for Settings {
@@ -240,7 +240,7 @@ impl Default for Settings {
             policy: Policy::default(),
             workers: 0,
             admin: None,
-            holding: Holding::default(),
+            holding: ParkingLimits::default(),
             layout: built_in(SPOTLIGHT),
             store: StoreSettings::default(),
             shared: None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::admin::{Admin, seconds};
-use crate::config::{self, Config, Loaded, Problem, Watcher};
+use crate::config::{self, Config, Diagnostic, Loaded, Watcher};
 use crate::inbound::Inbound;
 
 /// Reads a configuration again when it changes.
@@ -68,7 +68,7 @@ impl Reloader {
         }
     }
 
-    fn take(&mut self, inbound: &Inbound, config: Config, warnings: &[Problem]) {
+    fn take(&mut self, inbound: &Inbound, config: Config, warnings: &[Diagnostic]) {
         for warning in warnings {
             tracing::warn!("{warning}");
         }
@@ -115,7 +115,7 @@ impl Reloader {
     }
 }
 
-fn refuse(inbound: &Inbound, problems: &[Problem]) {
+fn refuse(inbound: &Inbound, problems: &[Diagnostic]) {
     for problem in problems {
         tracing::error!("{problem}");
     }

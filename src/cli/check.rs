@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::output;
-use crate::config::{self, Config, Group, Loaded, Problem, Server, ServerKind, Severity, show_duration};
+use crate::config::{self, Config, Diagnostic, Group, Loaded, Server, ServerKind, Severity, show_duration};
 use crate::local::rest::Document;
 use crate::mcp_client::Target;
 use crate::upstream::Isolation;
@@ -54,7 +54,7 @@ pub(super) fn check(arguments: &CheckArgs) -> ExitCode {
     if config.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn in_words(file: Option<&Path>, config: Option<&Config>, problems: &[Problem]) {
+fn in_words(file: Option<&Path>, config: Option<&Config>, problems: &[Diagnostic]) {
     for problem in problems {
         eprintln!("{}", output::plain(&problem.to_string()));
     }
@@ -103,8 +103,8 @@ fn names(group: &Group) -> &'static str {
     if group.servers.len() > 1 { group.naming.as_str() } else { "as the server has them" }
 }
 
-fn in_json(file: Option<&Path>, config: Option<&Config>, problems: &[Problem]) -> Value {
-    let problem = |problem: &Problem| {
+fn in_json(file: Option<&Path>, config: Option<&Config>, problems: &[Diagnostic]) -> Value {
+    let problem = |problem: &Diagnostic| {
         json!({
             "file": problem.file.display().to_string(), "line": problem.line, "column": problem.column,
             "severity": problem.severity.as_str(), "message": problem.message, "hint": problem.hint,

@@ -9,7 +9,7 @@ use super::arguments;
 use super::connect_args::Reach;
 use super::output;
 use super::probe;
-use crate::client::{Client, Wishes};
+use crate::client::{Client, ListenRequest};
 use crate::error::{Error, Kind, Result};
 use crate::protocol::Raw;
 
@@ -258,7 +258,7 @@ async fn prompt(mut call: CallArgs) -> Result<ExitCode> {
 async fn listen(mut plain: Plain) -> Result<ExitCode> {
     let target = plain.reach.target(&mut plain.words)?;
     let (client, _) = plain.reach.connect(&target).await?;
-    let wishes = Wishes { lists: true, resources: plain.words.clone() };
+    let wishes = ListenRequest { lists: true, resources: plain.words.clone() };
     let json = plain.reach.json;
     let done = with(client, async |client| {
         let mut listening = client.listen(wishes).await?;

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::connect_args::split;
 use super::output::plain;
-use crate::client::{Answering, Host};
+use crate::client::{Host, ServerRequestFuture};
 use crate::error::{Error, Kind, Result};
 use crate::mcp_client::Target;
 use crate::protocol::{ErrorObject, Method, Notice, Notification, Outcome, Raw, code};
@@ -281,7 +281,7 @@ impl Host for Terminal {
         }
     }
 
-    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> Answering<'a> {
+    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         Box::pin(async move {
             let empty = Raw::empty();
             let params = params.unwrap_or(&empty);

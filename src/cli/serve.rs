@@ -11,9 +11,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::app::{App, Reloader, Settings};
 use crate::config::{self, Config, Loaded, Store};
-use crate::gateway::Holding;
+use crate::gateway::ParkingLimits;
 use crate::local::elements::SPOTLIGHT;
-use crate::policy::{Doors, Limits, Policy, Tokens};
+use crate::policy::{HostOriginRules, Limits, Policy, Tokens};
 use crate::store::{Retention, StoreSettings};
 use crate::{inbound, session};
 
@@ -226,7 +226,7 @@ impl ServeArgs {
                 retry: retry.and_then(Result::ok).unwrap_or(sessions.retry),
             },
             policy: Policy {
-                doors: Doors::new(
+                doors: HostOriginRules::new(
                     given(&self.allow_host, &config.access.hosts),
                     given(&self.allow_origin, &config.access.origins),
                 ),
@@ -236,7 +236,7 @@ impl ServeArgs {
                 },
                 caller_headers: given(&self.caller_header, &config.access.caller_headers).to_vec(),
             },
-            holding: Holding {
+            holding: ParkingLimits {
                 most: limits.held.unwrap_or(defaults.holding.most),
                 each: limits.held_each.unwrap_or(defaults.holding.each),
                 people: limits.answer_people.unwrap_or(defaults.holding.people),
@@ -259,7 +259,7 @@ fn given<'l, T>(flags: &'l [T], file: &'l [T]) -> &'l [T] {
 }
 
 /// Reads a file, with variables from the environment.
-pub(super) fn load(file: &Path) -> Result<Loaded, Vec<config::Problem>> {
+pub(super) fn load(file: &Path) -> Result<Loaded, Vec<config::Diagnostic>> {
     config::load(file, &config::environment)
 }
 

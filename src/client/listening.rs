@@ -8,14 +8,14 @@ use serde_json::json;
 use tokio::sync::broadcast;
 
 use super::Client;
-use crate::call::{Change, Replies, Reply};
+use crate::call::{ChangeEvent, Replies, Reply};
 use crate::error::{Error, Kind, Result};
 use crate::mcp_client::Connection;
 use crate::protocol::{Method, Notice, Notification, Raw};
 
 /// What to hear of.
 #[derive(Debug, Clone, Default)]
-pub struct Wishes {
+pub struct ListenRequest {
     /// Changes to the lists of tools, prompts and resources.
     pub lists: bool,
     /// Changes to these resources.
@@ -37,7 +37,7 @@ enum Source {
 #[derive(Debug)]
 struct SessionSource {
     notices: broadcast::Receiver<Notification>,
-    wishes: Wishes,
+    wishes: ListenRequest,
     connection: Arc<Connection>,
     /// What is told in the place of changes that were missed.
     missed: VecDeque<Notification>,
@@ -46,7 +46,7 @@ struct SessionSource {
 /// How long a server may take to say what it will tell of.
 const ACKNOWLEDGEMENT: Duration = Duration::from_secs(10);
 
-pub(super) async fn listen(client: &Client, wishes: Wishes) -> Result<Listening> {
+pub(super) async fn listen(client: &Client, wishes: ListenRequest) -> Result<Listening> {
     if client.revision().facts().sessions {
         let notices = client.state.notices.subscribe();
         for uri in &wishes.resources {
@@ -114,11 +114,11 @@ impl SessionSource {
     }
 }
 
-impl Wishes {
+impl ListenRequest {
     /// A notice of each thing that is wished for.
     fn all(&self) -> VecDeque<Notification> {
-        let lists = Change::LISTS.into_iter().filter(|_| self.lists);
-        let updates = self.resources.iter().map(|uri| Change::Updated(uri.as_str().into()));
+        let lists = ChangeEvent::LISTS.into_iter().filter(|_| self.lists);
+        let updates = self.resources.iter().map(|uri| ChangeEvent::Updated(uri.as_str().into()));
         lists.chain(updates).map(|change| change.notification()).collect()
     }
 

@@ -34,13 +34,13 @@ use serde_json::json;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
 
-pub use host::{Answering, Host, Silent};
-pub use listening::{Listening, Wishes};
+pub use host::{Host, ServerRequestFuture, Silent};
+pub use listening::{ListenRequest, Listening};
 
-use crate::call::{self, Call, Caller, Change, Replies, Reply};
+use crate::call::{self, Call, Caller, ChangeEvent, Replies, Reply};
 use crate::dialect::Revision;
 use crate::dialect::to_client::Server;
-use crate::dialect::to_upstream::Speaker;
+use crate::dialect::to_upstream::ClientIdentity;
 use crate::error::{Error, Kind, Result};
 use crate::mcp_client::{Connection, Found, Settings, Target, Unsolicited};
 use crate::protocol::{Id, Level, Method, Notification, Raw};
@@ -89,7 +89,7 @@ impl Client {
     /// When it cannot be reached, or speaks nothing that we speak.
     pub async fn connect(target: &Target, options: Options) -> Result<Self> {
         let Options { settings, info, host, level } = options;
-        let speaker = Speaker { capabilities: host.capabilities(), info };
+        let speaker = ClientIdentity { capabilities: host.capabilities(), info };
         let (unsolicited, heard) = mpsc::channel(UNSOLICITED_WAITING);
         let connection = Connection::open(target, settings, speaker.clone(), unsolicited).await?;
         let state = Arc::new(State {
@@ -268,7 +268,7 @@ impl Client {
     ///
     /// # Errors
     /// When the server does not tell of them.
-    pub async fn listen(&self, wishes: Wishes) -> Result<Listening> {
+    pub async fn listen(&self, wishes: ListenRequest) -> Result<Listening> {
         listening::listen(self, wishes).await
     }
 
@@ -325,8 +325,8 @@ impl State {
     /// Any list and any resource that was subscribed to may have changed: what the server said of some was missed.
     fn notify_all(&self) {
         let uris = self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let updates = uris.into_iter().map(|uri| Change::Updated(uri.into()));
-        for change in Change::LISTS.into_iter().chain(updates) {
+        let updates = uris.into_iter().map(|uri| ChangeEvent::Updated(uri.into()));
+        for change in ChangeEvent::LISTS.into_iter().chain(updates) {
             self.notify(change.notification());
         }
     }

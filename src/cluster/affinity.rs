@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Cluster;
-use crate::store::{Away, NodeId};
+use crate::store::{NodeId, StoreError};
 
 /// Who has a place, as far as is known.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct AffinityEntry {
     node: NodeId,
     until: Instant,
 }
@@ -24,7 +24,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn place(&self, name: &str) -> Result<Option<NodeId>, Away> {
+    pub async fn place(&self, name: &str) -> Result<Option<NodeId>, StoreError> {
         let me = self.node();
         let known =
             self.places().get(name).filter(|place| place.until > Instant::now()).map(|place| place.node.clone());
@@ -35,7 +35,7 @@ impl Cluster {
         Ok(Some(node).filter(|node| *node != *me))
     }
 
-    async fn ask_for_place(&self, name: &str, me: &NodeId) -> Result<NodeId, Away> {
+    async fn ask_for_place(&self, name: &str, me: &NodeId) -> Result<NodeId, StoreError> {
         let mut node = self.store.place(name, me, None, self.place_life()).await?;
         if node != *me && !self.is_alive(&node).await? {
             node = self.store.place(name, me, Some(&node), self.place_life()).await?;
@@ -46,7 +46,7 @@ impl Cluster {
         if places.len() >= PLACES {
             places.clear(); // they can be asked for again
         }
-        places.insert(name.to_owned(), Place { node: node.clone(), until: Instant::now() + life });
+        places.insert(name.to_owned(), AffinityEntry { node: node.clone(), until: Instant::now() + life });
         Ok(node)
     }
 

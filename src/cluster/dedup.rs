@@ -6,7 +6,7 @@ use crate::store::NodeId;
 
 /// The requests that were taken last, by who sent them and their relay.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct RecentRequests {
     now: HashSet<(NodeId, u64)>,
     before: HashSet<(NodeId, u64)>,
 }
@@ -14,7 +14,7 @@ pub(super) struct Taken {
 /// How many are known at least. A letter is repeated within seconds, if it is.
 const KNOWN: usize = 1 << 14;
 
-impl Taken {
+impl RecentRequests {
     /// Takes one down; false when it was taken before.
     pub(super) fn note(&mut self, from: &NodeId, relay: u64) -> bool {
         let one = (from.clone(), relay);
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn a_request_is_new_once_and_not_known_for_ever() {
-        let (a, b, mut taken) = (NodeId::begin("a"), NodeId::begin("b"), Taken::default());
+        let (a, b, mut taken) = (NodeId::begin("a"), NodeId::begin("b"), RecentRequests::default());
         for relay in 0..100_000 {
             assert!(taken.note(&a, relay) && taken.note(&b, relay), "{relay} is new");
             assert!(!taken.note(&a, relay) && !taken.note(&b, relay), "{relay} is known");
@@ -42,6 +42,6 @@ mod tests {
             assert!(!taken.note(&a, long_ago), "{long_ago} is known still");
         }
         assert!(taken.now.len() + taken.before.len() <= 2 * KNOWN);
-        assert!(taken.note(&a.again(), 99_999), "another life is another node");
+        assert!(taken.note(&a.next_incarnation(), 99_999), "another life is another node");
     }
 }

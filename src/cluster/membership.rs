@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::message::Letter;
-use super::relay_client::Part;
+use super::message::RelayMessage;
+use super::relay_client::RelayEvent;
 use super::{CHECK_AFTER, Cluster, PAUSE};
-use crate::store::traits::Standing;
-use crate::store::{Away, NodeId};
+use crate::store::traits::NodeStatus;
+use crate::store::{NodeId, StoreError};
 
 /// What has to be done when this node begins another life: whoever holds something in its name takes it
 /// over from the old name, or lets it go.
-pub trait Holder: Send + Sync {
+pub trait IncarnationObserver: Send + Sync {
     /// The node is `to` from now on, and was `from`.
-    fn reborn<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> crate::store::traits::Asked<'a, ()>;
+    fn reborn<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> crate::store::traits::StoreFuture<'a, ()>;
 
     /// Nothing is sure any more: the node could not say in time that it is there.
     fn unsure(&self);
@@ -28,7 +28,7 @@ const LAST_LETTERS: Duration = Duration::from_millis(500);
 
 impl Cluster {
     /// Says that this node is there, until the end of the process.
-    pub async fn stay(self: Arc<Self>, holder: Arc<dyn Holder>) {
+    pub async fn stay(self: Arc<Self>, holder: Arc<dyn IncarnationObserver>) {
         let mut joined = false;
         let mut sure = false;
         // What this node is to be next, while what it holds is not yet taken over.
@@ -74,13 +74,15 @@ impl Cluster {
     }
 
     /// Has what this node holds taken over by what it is next, and says meanwhile that it is there.
-    async fn take_along(&self, holder: &dyn Holder, from: &NodeId, to: &NodeId) -> Result<(), Away> {
+    async fn take_along(&self, holder: &dyn IncarnationObserver, from: &NodeId, to: &NodeId) -> Result<(), StoreError> {
         let mut reborn = holder.reborn(from, to);
         loop {
             match tokio::time::timeout(self.lease / 3, &mut reborn).await {
                 Ok(done) => return done,
-                Err(_) if self.store.beat(to, self.lease).await? == Standing::Alive => {}
-                Err(_) => return Err(Away { why: "another life ended before it began".into(), perhaps_done: false }),
+                Err(_) if self.store.beat(to, self.lease).await? == NodeStatus::Alive => {}
+                Err(_) => {
+                    return Err(StoreError { why: "another life ended before it began".into(), maybe_applied: false });
+                }
             }
         }
     }
@@ -88,7 +90,7 @@ impl Cluster {
     /// Ends every relay that was sent under the incarnation before: its answers go to a mailbox that is not read any
     /// more, and a stream would stay open without ever bringing anything.
     fn lose_relays(&self) {
-        self.fronts().values().for_each(|front| drop(front.parts.send(Part::Lost)));
+        self.fronts().values().for_each(|front| drop(front.parts.send(RelayEvent::Lost)));
     }
 
     /// What was said at that time holds for a lease, less something for clocks that run unevenly.
@@ -97,11 +99,11 @@ impl Cluster {
         self.holds_until.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
     }
 
-    async fn beat(&self, holder: &dyn Holder, next: &mut Option<NodeId>) -> Result<(), Away> {
+    async fn beat(&self, holder: &dyn IncarnationObserver, next: &mut Option<NodeId>) -> Result<(), StoreError> {
         let node = self.node();
         let now = next.clone().unwrap_or_else(|| NodeId::clone(&node));
         let standing = self.store.beat(&now, self.lease).await?;
-        if standing == Standing::Alive {
+        if standing == NodeStatus::Alive {
             if let Some(again) = next {
                 self.take_along(holder, &node, again).await?;
                 self.lose_relays();
@@ -117,12 +119,12 @@ impl Cluster {
         // it is now.
         self.holds_until.store(0, Ordering::Release);
         let again = match standing {
-            Standing::Superseded => {
+            NodeStatus::Replaced => {
                 tracing::error!(node = %node.name(), "another node has this name; give each a name of its own");
-                let life = node.again().life();
+                let life = node.next_incarnation().incarnation();
                 NodeId::begin(format!("{}~{}", node.name(), &life[..4]))
             }
-            _ => node.again(),
+            _ => node.next_incarnation(),
         };
         tracing::warn!(node = %again, "this node was silent for too long and begins anew");
         self.is_untold();
@@ -136,7 +138,7 @@ impl Cluster {
     }
 
     /// Ends what hangs on nodes that are gone, and asks after what takes long.
-    async fn look_around(self: &Arc<Self>) -> Result<(), Away> {
+    async fn look_around(self: &Arc<Self>) -> Result<(), StoreError> {
         let me = self.node();
         let (homes, fronts): (HashSet<NodeId>, HashSet<NodeId>) = (
             self.fronts().values().map(|front| front.home.clone()).collect(),
@@ -148,23 +150,23 @@ impl Cluster {
         }
         let standing = self.store.standing(&nodes).await?;
         for (node, standing) in nodes.iter().zip(standing) {
-            if standing != Standing::Alive {
+            if standing != NodeStatus::Alive {
                 self.mourn(node).await?;
             }
         }
         for home in homes {
-            let late = |front: &&super::Front| front.home == home && front.begun.elapsed() > CHECK_AFTER;
+            let late = |front: &&super::PendingRelay| front.home == home && front.begun.elapsed() > CHECK_AFTER;
             let relays: Vec<u64> =
                 self.fronts().iter().filter(|(_, front)| late(front)).map(|(relay, _)| *relay).collect();
             if !relays.is_empty() {
-                self.send(&home, Letter::Check { from: NodeId::clone(&me), relays }.write(0)).await?;
+                self.send(&home, RelayMessage::StatusQuery { from: NodeId::clone(&me), relays }.write(0)).await?;
             }
         }
         Ok(())
     }
 
     /// A node is gone: what it was doing for us is over, and what we do for it is for nobody.
-    pub(super) async fn mourn(&self, node: &NodeId) -> Result<(), Away> {
+    pub(super) async fn mourn(&self, node: &NodeId) -> Result<(), StoreError> {
         self.serving().retain(|(front, _), _| front != node);
         self.homes().retain(|_, home| home != node);
         self.forget_places_of(node);
@@ -175,7 +177,7 @@ impl Cluster {
         };
         for (relay, request) in waiting {
             // What it never took can be carried elsewhere.
-            let part = if self.store.take_back(node, request).await? { Part::NotBegun } else { Part::Lost };
+            let part = if self.store.take_back(node, request).await? { RelayEvent::NotBegun } else { RelayEvent::Lost };
             self.tell_front(relay, part);
         }
         Ok(())
@@ -192,7 +194,7 @@ impl Cluster {
         let _ = tokio::time::timeout(self.lease, done).await;
         self.gone.store(true, Ordering::Release);
         let node = self.node();
-        let left = Letter::Left { from: NodeId::clone(&node) }.write(0);
+        let left = RelayMessage::NodeLeaving { from: NodeId::clone(&node) }.write(0);
         let told = async {
             // What was taken so far is sent back; what comes later is not taken.
             self.send(&node, left.clone()).await?;
@@ -203,7 +205,7 @@ impl Cluster {
             for other in self.store.members().await? {
                 self.send(&other, left.clone()).await?;
             }
-            Ok::<(), Away>(())
+            Ok::<(), StoreError>(())
         };
         if let Err(error) = told.await {
             tracing::debug!(%error, "the other nodes will find out by themselves");

@@ -8,7 +8,7 @@ use crate::store::NodeId;
 
 /// A request that one node carries to another.
 #[derive(Debug, Clone)]
-pub struct Carried {
+pub struct RelayedRequest {
     /// What is to be done.
     pub verb: Verb,
     /// Where the client sent it.
@@ -25,27 +25,27 @@ pub struct Carried {
 
 /// One thing that a node writes another.
 #[derive(Debug, Clone)]
-pub(super) enum Letter {
+pub(super) enum RelayMessage {
     /// Do this for a client of mine.
-    Request { from: NodeId, request: Box<Carried> },
+    Request { from: NodeId, request: Box<RelayedRequest> },
     /// The answer begins, or is all there.
-    Head { status: StatusCode, headers: HeaderMap, whole: bool, body: Bytes },
+    ResponseHead { status: StatusCode, headers: HeaderMap, whole: bool, body: Bytes },
     /// More of it.
-    Chunk { number: u64, body: Bytes },
+    ResponseChunk { number: u64, body: Bytes },
     /// That was all of it.
-    End,
+    ResponseEnd,
     /// It is not for me to answer.
-    NotMine,
+    NotOwner,
     /// The client is gone.
-    Gone { from: NodeId },
+    Cancel { from: NodeId },
     /// The client has read this many bytes.
-    Read { from: NodeId, bytes: u64 },
+    WindowUpdate { from: NodeId, bytes: u64 },
     /// Are you still at these?
-    Check { from: NodeId, relays: Vec<u64> },
+    StatusQuery { from: NodeId, relays: Vec<u64> },
     /// I know nothing of it.
-    Unknown,
+    UnknownRelay,
     /// I am going.
-    Left { from: NodeId },
+    NodeLeaving { from: NodeId },
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ const CHECK: u8 = 8;
 const UNKNOWN: u8 = 9;
 const LEFT: u8 = 10;
 
-impl Letter {
+impl RelayMessage {
     /// As it is sent.
     pub(super) fn write(&self, relay: u64) -> Bytes {
         let mut head = Head::default();
@@ -97,34 +97,34 @@ impl Letter {
                 head.headers = listed(&request.headers);
                 (REQUEST, request.body.clone())
             }
-            Self::Head { status, headers, whole, body } => {
+            Self::ResponseHead { status, headers, whole, body } => {
                 head.status = Some(status.as_u16());
                 head.headers = listed(headers);
                 head.whole = *whole;
                 (HEAD, body.clone())
             }
-            Self::Chunk { number, body } => {
+            Self::ResponseChunk { number, body } => {
                 head.number = Some(*number);
                 (CHUNK, body.clone())
             }
-            Self::End => (END, Bytes::new()),
-            Self::NotMine => (NOT_MINE, Bytes::new()),
-            Self::Gone { from } => {
+            Self::ResponseEnd => (END, Bytes::new()),
+            Self::NotOwner => (NOT_MINE, Bytes::new()),
+            Self::Cancel { from } => {
                 head.from = Some(from.to_string());
                 (GONE, Bytes::new())
             }
-            Self::Read { from, bytes } => {
+            Self::WindowUpdate { from, bytes } => {
                 head.from = Some(from.to_string());
                 head.number = Some(*bytes);
                 (READ, Bytes::new())
             }
-            Self::Check { from, relays } => {
+            Self::StatusQuery { from, relays } => {
                 head.from = Some(from.to_string());
                 head.relays.clone_from(relays);
                 (CHECK, Bytes::new())
             }
-            Self::Unknown => (UNKNOWN, Bytes::new()),
-            Self::Left { from } => {
+            Self::UnknownRelay => (UNKNOWN, Bytes::new()),
+            Self::NodeLeaving { from } => {
                 head.from = Some(from.to_string());
                 (LEFT, Bytes::new())
             }
@@ -150,7 +150,7 @@ impl Letter {
         let letter = match bytes[0] {
             REQUEST => Self::Request {
                 from: from()?,
-                request: Box::new(Carried {
+                request: Box::new(RelayedRequest {
                     verb: Verb::from_bytes(head.verb.as_deref()?.as_bytes()).ok()?,
                     uri: head.uri.as_deref()?.parse().ok()?,
                     headers: mapped(&head.headers)?,
@@ -159,20 +159,20 @@ impl Letter {
                     body,
                 }),
             },
-            HEAD => Self::Head {
+            HEAD => Self::ResponseHead {
                 status: StatusCode::from_u16(head.status?).ok()?,
                 headers: mapped(&head.headers)?,
                 whole: head.whole,
                 body,
             },
-            CHUNK => Self::Chunk { number: head.number?, body },
-            END => Self::End,
-            NOT_MINE => Self::NotMine,
-            GONE => Self::Gone { from: from()? },
-            READ => Self::Read { from: from()?, bytes: head.number? },
-            CHECK => Self::Check { from: from()?, relays: head.relays.clone() },
-            UNKNOWN => Self::Unknown,
-            LEFT => Self::Left { from: from()? },
+            CHUNK => Self::ResponseChunk { number: head.number?, body },
+            END => Self::ResponseEnd,
+            NOT_MINE => Self::NotOwner,
+            GONE => Self::Cancel { from: from()? },
+            READ => Self::WindowUpdate { from: from()?, bytes: head.number? },
+            CHECK => Self::StatusQuery { from: from()?, relays: head.relays.clone() },
+            UNKNOWN => Self::UnknownRelay,
+            LEFT => Self::NodeLeaving { from: from()? },
             _ => return None,
         };
         Some((relay, letter))
@@ -212,7 +212,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append("accept", HeaderValue::from_static("a"));
         headers.append("accept", HeaderValue::from_bytes(b"\xff").unwrap());
-        let request = Carried {
+        let request = RelayedRequest {
             verb: Verb::POST,
             uri: "/mcp/a?b=c".parse().unwrap(),
             headers: headers.clone(),
@@ -222,28 +222,33 @@ mod tests {
         };
         let from = NodeId::begin("a/b");
         for letter in [
-            Letter::Request { from: from.clone(), request: Box::new(request) },
-            Letter::Head { status: StatusCode::ACCEPTED, headers, whole: true, body: Bytes::from_static(b"x") },
-            Letter::Chunk { number: 7, body: Bytes::from_static(b"\xff") },
-            Letter::End,
-            Letter::NotMine,
-            Letter::Gone { from: from.clone() },
-            Letter::Read { from: from.clone(), bytes: u64::MAX },
-            Letter::Check { from: from.clone(), relays: vec![1, u64::MAX] },
-            Letter::Left { from },
-            Letter::Unknown,
+            RelayMessage::Request { from: from.clone(), request: Box::new(request) },
+            RelayMessage::ResponseHead {
+                status: StatusCode::ACCEPTED,
+                headers,
+                whole: true,
+                body: Bytes::from_static(b"x"),
+            },
+            RelayMessage::ResponseChunk { number: 7, body: Bytes::from_static(b"\xff") },
+            RelayMessage::ResponseEnd,
+            RelayMessage::NotOwner,
+            RelayMessage::Cancel { from: from.clone() },
+            RelayMessage::WindowUpdate { from: from.clone(), bytes: u64::MAX },
+            RelayMessage::StatusQuery { from: from.clone(), relays: vec![1, u64::MAX] },
+            RelayMessage::NodeLeaving { from },
+            RelayMessage::UnknownRelay,
         ] {
-            let (relay, read) = Letter::read(&letter.write(u64::MAX)).unwrap();
+            let (relay, read) = RelayMessage::read(&letter.write(u64::MAX)).unwrap();
             assert_eq!((relay, format!("{read:?}")), (u64::MAX, format!("{letter:?}")));
         }
     }
 
     #[test]
     fn rubbish_is_no_letter() {
-        let whole = Letter::Chunk { number: 7, body: Bytes::new() }.write(1);
+        let whole = RelayMessage::ResponseChunk { number: 7, body: Bytes::new() }.write(1);
         for end in 0..whole.len() {
-            assert!(Letter::read(&whole.slice(..end)).is_none());
+            assert!(RelayMessage::read(&whole.slice(..end)).is_none());
         }
-        assert!(Letter::read(&Bytes::from_static(&[1; 64])).is_none());
+        assert!(RelayMessage::read(&Bytes::from_static(&[1; 64])).is_none());
     }
 }

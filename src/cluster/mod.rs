@@ -24,23 +24,23 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use membership::Holder;
-pub use message::Carried;
-pub use relay_client::{Reached, Rest};
+pub use membership::IncarnationObserver;
+pub use message::RelayedRequest;
+pub use relay_client::{RelayOutcome, RelayedBody};
 pub use relay_server::{AnyBody, Handler};
 
-use crate::store::traits::Standing;
-use crate::store::{Away, NodeId, Shared};
-use affinity::Place;
-use dedup::Taken;
-use message::Letter;
-use relay_client::{Front, Part};
-use relay_server::Serving;
+use crate::store::traits::NodeStatus;
+use crate::store::{ClusterStore, NodeId, StoreError};
+use affinity::AffinityEntry;
+use dedup::RecentRequests;
+use message::RelayMessage;
+use relay_client::{PendingRelay, RelayEvent};
+use relay_server::ActiveRelay;
 
 /// This node among the others.
 #[derive(Debug)]
 pub struct Cluster {
-    store: Arc<dyn Shared>,
+    store: Arc<dyn ClusterStore>,
     node: Arc<ArcSwap<NodeId>>,
     lease: Duration,
     /// When time began, for the figure below.
@@ -62,13 +62,13 @@ pub struct Cluster {
     /// The letters that nobody waits for.
     letters: TaskTracker,
     last_relay: AtomicU64,
-    fronts: Mutex<HashMap<u64, Front>>,
-    serving: Mutex<HashMap<(NodeId, u64), Serving>>,
+    fronts: Mutex<HashMap<u64, PendingRelay>>,
+    serving: Mutex<HashMap<(NodeId, u64), ActiveRelay>>,
     /// The requests that were taken last.
-    taken: Mutex<Taken>,
+    taken: Mutex<RecentRequests>,
     /// Where sessions were found last.
     homes: Mutex<HashMap<String, NodeId>>,
-    places: Mutex<HashMap<String, Place>>,
+    places: Mutex<HashMap<String, AffinityEntry>>,
     handler: HandlerCell,
     carried: AtomicU64,
     taken_over: AtomicU64,
@@ -97,7 +97,7 @@ const CHECK_AFTER: Duration = Duration::from_secs(5);
 impl Cluster {
     /// A node that will be there once [`Cluster::stay`] has told the store so.
     pub fn new(
-        store: Arc<dyn Shared>,
+        store: Arc<dyn ClusterStore>,
         node: Arc<ArcSwap<NodeId>>,
         lease: Duration,
         secret: Option<String>,
@@ -140,7 +140,7 @@ impl Cluster {
     }
 
     /// The store.
-    pub fn store(&self) -> &Arc<dyn Shared> {
+    pub fn store(&self) -> &Arc<dyn ClusterStore> {
         &self.store
     }
 
@@ -175,7 +175,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn is_told(&self) -> Result<bool, Away> {
+    pub async fn is_told(&self) -> Result<bool, StoreError> {
         let alive = self.is_alive(&self.node()).await?;
         self.look_at_openings();
         Ok(alive && self.now() >= self.untold_until.load(Ordering::Acquire))
@@ -225,15 +225,15 @@ impl Cluster {
         self.serving().len()
     }
 
-    fn fronts(&self) -> MutexGuard<'_, HashMap<u64, Front>> {
+    fn fronts(&self) -> MutexGuard<'_, HashMap<u64, PendingRelay>> {
         self.fronts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serving(&self) -> MutexGuard<'_, HashMap<(NodeId, u64), Serving>> {
+    fn serving(&self) -> MutexGuard<'_, HashMap<(NodeId, u64), ActiveRelay>> {
         self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, RecentRequests> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -241,7 +241,7 @@ impl Cluster {
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<String, Place>> {
+    fn places(&self) -> MutexGuard<'_, HashMap<String, AffinityEntry>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -268,15 +268,15 @@ impl Cluster {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn is_alive(&self, node: &NodeId) -> Result<bool, Away> {
-        Ok(self.store.standing(std::slice::from_ref(node)).await? == [Standing::Alive])
+    pub async fn is_alive(&self, node: &NodeId) -> Result<bool, StoreError> {
+        Ok(self.store.standing(std::slice::from_ref(node)).await? == [NodeStatus::Alive])
     }
 
     /// Some other node that is there.
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn another(&self) -> Result<Option<NodeId>, Away> {
+    pub async fn another(&self) -> Result<Option<NodeId>, StoreError> {
         let (me, mut members) = (self.node(), self.store.members().await?);
         members.retain(|node| *node != *me);
         let at = usize::try_from(self.now()).unwrap_or(0) % members.len().max(1);
@@ -287,17 +287,17 @@ impl Cluster {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn named(&self, name: &str) -> Result<Option<NodeId>, Away> {
+    pub async fn named(&self, name: &str) -> Result<Option<NodeId>, StoreError> {
         self.store.named(name).await
     }
 
-    async fn send(&self, to: &NodeId, letter: Bytes) -> Result<(), Away> {
+    async fn send(&self, to: &NodeId, letter: Bytes) -> Result<(), StoreError> {
         self.send_all(to, vec![letter]).await
     }
 
     /// Sends several in one go, if there are any. Only a request begins something: all else is about one that
     /// was taken.
-    async fn send_all(&self, to: &NodeId, letters: Vec<Bytes>) -> Result<(), Away> {
+    async fn send_all(&self, to: &NodeId, letters: Vec<Bytes>) -> Result<(), StoreError> {
         if letters.is_empty() {
             return Ok(());
         }
@@ -331,34 +331,34 @@ impl Cluster {
     }
 
     fn take(self: &Arc<Self>, letter: &Bytes) {
-        let Some((relay, letter)) = Letter::read(letter) else {
+        let Some((relay, letter)) = RelayMessage::read(letter) else {
             tracing::warn!("a letter of another node cannot be read; do all nodes have the same version?");
             return;
         };
         match letter {
             // It was said twice. Who said it knows of one.
-            Letter::Request { ref from, .. } if !self.taken().note(from, relay) => {
+            RelayMessage::Request { ref from, .. } if !self.taken().note(from, relay) => {
                 tracing::debug!(node = %from, relay, "a request came twice");
             }
-            Letter::Request { from, .. } if self.going.load(Ordering::Acquire) => {
-                self.send_later(from, Letter::NotMine.write(relay));
+            RelayMessage::Request { from, .. } if self.going.load(Ordering::Acquire) => {
+                self.send_later(from, RelayMessage::NotOwner.write(relay));
             }
-            Letter::Request { from, request } => self.serve(from, relay, *request),
-            Letter::Gone { from } => drop(self.serving().remove(&(from, relay))),
-            Letter::Read { from, bytes } => self.was_read(from, relay, bytes),
-            Letter::Check { from, relays } => {
+            RelayMessage::Request { from, request } => self.serve(from, relay, *request),
+            RelayMessage::Cancel { from } => drop(self.serving().remove(&(from, relay))),
+            RelayMessage::WindowUpdate { from, bytes } => self.was_read(from, relay, bytes),
+            RelayMessage::StatusQuery { from, relays } => {
                 let unknown: Vec<u64> = {
                     let serving = self.serving();
                     relays.into_iter().filter(|relay| !serving.contains_key(&(from.clone(), *relay))).collect()
                 };
                 for relay in unknown {
-                    self.send_later(from.clone(), Letter::Unknown.write(relay));
+                    self.send_later(from.clone(), RelayMessage::UnknownRelay.write(relay));
                 }
             }
-            Letter::Unknown => self.tell_front(relay, Part::Lost),
+            RelayMessage::UnknownRelay => self.tell_front(relay, RelayEvent::Lost),
             // What comes after this stays where others can take it back.
-            Letter::Left { from } if from == *self.node() => self.deaf.cancel(),
-            Letter::Left { from } => {
+            RelayMessage::NodeLeaving { from } if from == *self.node() => self.deaf.cancel(),
+            RelayMessage::NodeLeaving { from } => {
                 let cluster = Arc::clone(self);
                 tokio::spawn(async move {
                     if let Err(error) = cluster.mourn(&from).await {
@@ -366,11 +366,11 @@ impl Cluster {
                     }
                 });
             }
-            letter => self.tell_front(relay, Part::Letter(letter)),
+            letter => self.tell_front(relay, RelayEvent::Letter(letter)),
         }
     }
 
-    fn tell_front(&self, relay: u64, part: Part) {
+    fn tell_front(&self, relay: u64, part: RelayEvent) {
         if let Some(front) = self.fronts().get(&relay) {
             // The client may be gone; then nobody wants it.
             let _ = front.parts.send(part);

@@ -11,21 +11,21 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::message::{Carried, Letter};
+use super::message::{RelayMessage, RelayedRequest};
 use super::relay_server::WINDOW;
 use super::{Cluster, MAIL_LEASES};
-use crate::store::{Away, NodeId};
+use crate::store::{NodeId, StoreError};
 
 /// How long a node may be quiet before it is looked whether it is there.
 const QUIET: Duration = Duration::from_millis(500);
 
 /// What came of carrying a request to another node.
 #[derive(Debug)]
-pub enum Reached {
+pub enum RelayOutcome {
     /// The whole answer.
     Whole(StatusCode, HeaderMap, Bytes),
     /// The head of an answer, and the rest as it comes.
-    Stream(StatusCode, HeaderMap, Rest),
+    Stream(StatusCode, HeaderMap, RelayedBody),
     /// The node does not have it, or never got to it; it can be carried elsewhere.
     NotThere,
     /// The node is gone, and nobody knows how far it came.
@@ -34,9 +34,9 @@ pub enum Reached {
 
 /// The rest of an answer that another node gives. Dropping it tells that the client is gone.
 #[derive(Debug)]
-pub struct Rest {
-    relay: Relay,
-    parts: mpsc::UnboundedReceiver<Part>,
+pub struct RelayedBody {
+    relay: RelayGuard,
+    parts: mpsc::UnboundedReceiver<RelayEvent>,
     /// The number of the next piece.
     next: u64,
     /// Bytes that were read and not told of.
@@ -47,8 +47,8 @@ pub struct Rest {
 
 /// What arrives for a relay.
 #[derive(Debug)]
-pub(super) enum Part {
-    Letter(Letter),
+pub(super) enum RelayEvent {
+    Letter(RelayMessage),
     /// The node is gone. It had not begun.
     NotBegun,
     /// The node is gone, or knows nothing of it.
@@ -57,16 +57,16 @@ pub(super) enum Part {
 
 /// A relay in the books.
 #[derive(Debug)]
-pub(super) struct Front {
+pub(super) struct PendingRelay {
     pub(super) home: NodeId,
     pub(super) request: Bytes,
     pub(super) begun: Instant,
-    pub(super) parts: mpsc::UnboundedSender<Part>,
+    pub(super) parts: mpsc::UnboundedSender<RelayEvent>,
 }
 
 /// Takes a relay out of the books when it is dropped, and tells the other node if that still works on it.
 #[derive(Debug)]
-struct Relay {
+struct RelayGuard {
     cluster: Arc<Cluster>,
     id: u64,
     home: NodeId,
@@ -78,40 +78,40 @@ impl Cluster {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn carry(self: &Arc<Self>, home: &NodeId, request: Carried) -> Result<Reached, Away> {
+    pub async fn carry(self: &Arc<Self>, home: &NodeId, request: RelayedRequest) -> Result<RelayOutcome, StoreError> {
         let id = self.next_relay();
         let from = NodeId::clone(&self.node());
-        let letter = Letter::Request { from, request: Box::new(request) }.write(id);
+        let letter = RelayMessage::Request { from, request: Box::new(request) }.write(id);
         let (sender, mut parts) = mpsc::unbounded_channel();
-        let front = Front { home: home.clone(), request: letter.clone(), begun: Instant::now(), parts: sender };
+        let front = PendingRelay { home: home.clone(), request: letter.clone(), begun: Instant::now(), parts: sender };
         self.fronts().insert(id, front);
-        let mut relay = Relay { cluster: Arc::clone(self), id, home: home.clone(), over: false };
+        let mut relay = RelayGuard { cluster: Arc::clone(self), id, home: home.clone(), over: false };
         match self.store().send(home, vec![letter], self.lease() * MAIL_LEASES).await {
             // It may have left all the same, and be done once the store goes on. Whoever is refused tries again,
             // so what must not be done twice is not refused.
-            Err(away) if away.perhaps_done => return Ok(Reached::Lost),
+            Err(away) if away.maybe_applied => return Ok(RelayOutcome::Lost),
             sent => sent?,
         }
         let first = self.first(home, &mut parts).await;
-        let Part::Letter(Letter::Head { status, headers, whole, body }) = first else {
+        let RelayEvent::Letter(RelayMessage::ResponseHead { status, headers, whole, body }) = first else {
             relay.over = true;
             return Ok(match first {
-                Part::NotBegun | Part::Letter(Letter::NotMine) => Reached::NotThere,
-                _ => Reached::Lost,
+                RelayEvent::NotBegun | RelayEvent::Letter(RelayMessage::NotOwner) => RelayOutcome::NotThere,
+                _ => RelayOutcome::Lost,
             });
         };
         if whole {
             relay.over = true;
-            return Ok(Reached::Whole(status, headers, body));
+            return Ok(RelayOutcome::Whole(status, headers, body));
         }
-        Ok(Reached::Stream(status, headers, Rest { relay, parts, next: 0, read: 0, end: None }))
+        Ok(RelayOutcome::Stream(status, headers, RelayedBody { relay, parts, next: 0, read: 0, end: None }))
     }
 
     /// The first thing that comes back.
-    async fn first(&self, home: &NodeId, parts: &mut mpsc::UnboundedReceiver<Part>) -> Part {
+    async fn first(&self, home: &NodeId, parts: &mut mpsc::UnboundedReceiver<RelayEvent>) -> RelayEvent {
         loop {
             if let Ok(part) = tokio::time::timeout(QUIET, parts.recv()).await {
-                return part.unwrap_or(Part::Lost);
+                return part.unwrap_or(RelayEvent::Lost);
             }
             // It may have gone, or begun another life, since its session was found there.
             let mourned = match self.is_alive(home).await {
@@ -121,13 +121,13 @@ impl Cluster {
             };
             // While the store is away an answer could not come either.
             if mourned.is_err() && !self.holds() {
-                return Part::Lost;
+                return RelayEvent::Lost;
             }
         }
     }
 }
 
-impl Rest {
+impl RelayedBody {
     /// The same, but no longer than until that is cancelled.
     #[must_use]
     pub fn until(mut self, end: CancellationToken) -> Self {
@@ -136,11 +136,11 @@ impl Rest {
     }
 
     /// What comes next, without what came already: a letter may arrive twice.
-    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Part>> {
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
         loop {
             match std::task::ready!(Pin::new(&mut self.parts).poll_recv(context)) {
-                Some(Part::Letter(Letter::Head { .. })) => {}
-                Some(Part::Letter(Letter::Chunk { number, .. })) if number < self.next => {}
+                Some(RelayEvent::Letter(RelayMessage::ResponseHead { .. })) => {}
+                Some(RelayEvent::Letter(RelayMessage::ResponseChunk { number, .. })) if number < self.next => {}
                 part => return Poll::Ready(part),
             }
         }
@@ -156,18 +156,18 @@ impl Rest {
             Poll::Ready(part) => part,
         };
         match part {
-            Some(Part::Letter(Letter::Chunk { number, body })) if number == self.next => {
+            Some(RelayEvent::Letter(RelayMessage::ResponseChunk { number, body })) if number == self.next => {
                 self.next += 1;
                 self.read += body.len() as u64;
                 if self.read >= WINDOW / 2 {
                     let bytes = std::mem::take(&mut self.read);
                     let cluster = &self.relay.cluster;
-                    let letter = Letter::Read { from: NodeId::clone(&cluster.node()), bytes };
+                    let letter = RelayMessage::WindowUpdate { from: NodeId::clone(&cluster.node()), bytes };
                     cluster.send_later(self.relay.home.clone(), letter.write(self.relay.id));
                 }
                 Poll::Ready(Some(body))
             }
-            Some(Part::Letter(Letter::End)) => {
+            Some(RelayEvent::Letter(RelayMessage::ResponseEnd)) => {
                 self.relay.over = true;
                 Poll::Ready(None)
             }
@@ -177,11 +177,11 @@ impl Rest {
     }
 }
 
-impl Drop for Relay {
+impl Drop for RelayGuard {
     fn drop(&mut self) {
         self.cluster.fronts().remove(&self.id);
         if !self.over {
-            let letter = Letter::Gone { from: NodeId::clone(&self.cluster.node()) };
+            let letter = RelayMessage::Cancel { from: NodeId::clone(&self.cluster.node()) };
             self.cluster.send_later(self.home.clone(), letter.write(self.id));
         }
     }

@@ -12,14 +12,14 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use super::Cluster;
-use super::message::{Carried, Letter};
-use crate::store::{Away, NodeId};
+use super::message::{RelayMessage, RelayedRequest};
+use crate::store::{NodeId, StoreError};
 
 /// The body of an answer, whatever makes it.
 pub type AnyBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = Infallible> + Send>>;
 /// Whoever answers requests that other nodes bring; nothing says that it is not for this node.
 pub type Handler =
-    Arc<dyn Fn(Carried) -> Pin<Box<dyn Future<Output = Option<Response<AnyBody>>> + Send>> + Send + Sync>;
+    Arc<dyn Fn(RelayedRequest) -> Pin<Box<dyn Future<Output = Option<Response<AnyBody>>> + Send>> + Send + Sync>;
 
 /// How many bytes may be on their way to a client that has not read them.
 pub(super) const WINDOW: u64 = 1 << 20;
@@ -31,25 +31,25 @@ const TOGETHER: usize = 1 << 16;
 
 /// A request that is being answered.
 #[derive(Debug)]
-pub(super) struct Serving {
+pub(super) struct ActiveRelay {
     work: AbortHandle,
     window: Arc<Semaphore>,
 }
 
 /// Takes a request out of the books, however its end came.
-struct Books {
+struct DeregisterOnDrop {
     cluster: Arc<Cluster>,
     key: (NodeId, u64),
 }
 
-impl Drop for Books {
+impl Drop for DeregisterOnDrop {
     fn drop(&mut self) {
         let done = self.cluster.serving().remove(&self.key);
         drop(done);
     }
 }
 
-impl Drop for Serving {
+impl Drop for ActiveRelay {
     fn drop(&mut self) {
         self.work.abort();
     }
@@ -57,21 +57,21 @@ impl Drop for Serving {
 
 impl Cluster {
     /// Answers a request that another node brought.
-    pub(super) fn serve(self: &Arc<Self>, from: NodeId, relay: u64, request: Carried) {
+    pub(super) fn serve(self: &Arc<Self>, from: NodeId, relay: u64, request: RelayedRequest) {
         let Some(handler) = self.handler() else { return };
         let window = Arc::new(Semaphore::new(usize::try_from(WINDOW).unwrap_or(usize::MAX)));
         let (cluster, key, credit) = (Arc::clone(self), (from.clone(), relay), Arc::clone(&window));
         // It is in the books before it can take itself out of them.
         let mut serving = self.serving();
         let work = tokio::spawn(async move {
-            let books = Books { cluster: Arc::clone(&cluster), key: (from.clone(), relay) };
+            let books = DeregisterOnDrop { cluster: Arc::clone(&cluster), key: (from.clone(), relay) };
             let response = handler(request).await;
             if let Err(error) = cluster.answer(&from, relay, response, &credit).await {
                 tracing::debug!(%error, node = %from, "an answer could not be passed on");
             }
             drop(books);
         });
-        serving.insert(key, Serving { work: work.abort_handle(), window });
+        serving.insert(key, ActiveRelay { work: work.abort_handle(), window });
     }
 
     async fn answer(
@@ -80,15 +80,15 @@ impl Cluster {
         relay: u64,
         response: Option<Response<AnyBody>>,
         window: &Semaphore,
-    ) -> Result<(), Away> {
-        let Some(response) = response else { return self.send(to, Letter::NotMine.write(relay)).await };
+    ) -> Result<(), StoreError> {
+        let Some(response) = response else { return self.send(to, RelayMessage::NotOwner.write(relay)).await };
         let (parts, body) = response.into_parts();
         let (status, headers) = (parts.status, parts.headers);
         if http_body::Body::size_hint(&body).exact().is_some() {
             let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-            return self.send(to, Letter::Head { status, headers, whole: true, body }.write(relay)).await;
+            return self.send(to, RelayMessage::ResponseHead { status, headers, whole: true, body }.write(relay)).await;
         }
-        let head = Letter::Head { status, headers, whole: false, body: Bytes::new() };
+        let head = RelayMessage::ResponseHead { status, headers, whole: false, body: Bytes::new() };
         self.pass_on(to, relay, head, body, window).await
     }
 
@@ -97,10 +97,10 @@ impl Cluster {
         &self,
         to: &NodeId,
         relay: u64,
-        head: Letter,
+        head: RelayMessage,
         mut body: AnyBody,
         window: &Semaphore,
-    ) -> Result<(), Away> {
+    ) -> Result<(), StoreError> {
         let mut letters = vec![head.write(relay)];
         let (mut number, mut bytes) = (0, 0);
         loop {
@@ -126,11 +126,11 @@ impl Cluster {
                     Err(_) => return Ok(()),
                 }
                 bytes += piece.len();
-                letters.push(Letter::Chunk { number, body: piece }.write(relay));
+                letters.push(RelayMessage::ResponseChunk { number, body: piece }.write(relay));
                 number += 1;
             }
         }
-        letters.push(Letter::End.write(relay));
+        letters.push(RelayMessage::ResponseEnd.write(relay));
         self.send_all(to, letters).await
     }
 

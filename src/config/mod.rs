@@ -26,7 +26,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 pub use model::{Access, Cluster, Config, Filter, Group, Limits, Log, Server, ServerKind, Store, Token};
-pub use problem::{Problem, Severity};
+pub use problem::{Diagnostic, Severity};
 pub use reader::Lookup;
 pub use schema::schema;
 pub use suggest::nearest;
@@ -59,7 +59,7 @@ pub struct Loaded {
     /// The configuration.
     pub config: Config,
     /// What is probably not meant.
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<Diagnostic>,
 }
 
 /// Variables from the environment of this process.
@@ -71,7 +71,7 @@ pub fn environment(name: &str) -> Option<String> {
 ///
 /// # Errors
 /// Everything that is wrong with it, warnings too, in the order of the file.
-pub fn load(path: &Path, lookup: &Lookup<'_>) -> std::result::Result<Loaded, Vec<Problem>> {
+pub fn load(path: &Path, lookup: &Lookup<'_>) -> std::result::Result<Loaded, Vec<Diagnostic>> {
     let text = read(path)?;
     parse(&text, path, Format::of(path, &text), lookup)
 }
@@ -85,7 +85,7 @@ pub fn parse(
     path: &Path,
     format: Format,
     lookup: &Lookup<'_>,
-) -> std::result::Result<Loaded, Vec<Problem>> {
+) -> std::result::Result<Loaded, Vec<Diagnostic>> {
     let (built, problems) = examine(text, path, format, lookup);
     match built {
         Some(built) if problems.iter().all(|problem| problem.severity == Severity::Warning) => {
@@ -110,7 +110,7 @@ pub fn find(named: Option<&Path>) -> Option<PathBuf> {
 /// When the file cannot be read, or has no such server, or something is wrong with it.
 pub fn target(file: &Path, name: &str) -> Result<Target> {
     let usage = |why: String| Error::new(Kind::Usage, why);
-    let told = |problems: &[Problem]| {
+    let told = |problems: &[Diagnostic]| {
         let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
         usage(errors.map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     };
@@ -134,10 +134,10 @@ pub fn target(file: &Path, name: &str) -> Result<Target> {
     }
 }
 
-fn read(path: &Path) -> std::result::Result<String, Vec<Problem>> {
+fn read(path: &Path) -> std::result::Result<String, Vec<Diagnostic>> {
     let problem = |line: usize, column: usize, message: String| {
         let (file, severity) = (path.to_owned(), Severity::Error);
-        vec![Problem { file, line, column, severity, message, hint: None }]
+        vec![Diagnostic { file, line, column, severity, message, hint: None }]
     };
     let bytes = std::fs::read(path).map_err(|error| problem(1, 1, format!("the file cannot be read: {error}")))?;
     String::from_utf8(bytes).map_err(|error| {
@@ -148,7 +148,7 @@ fn read(path: &Path) -> std::result::Result<String, Vec<Problem>> {
 }
 
 /// Reads what can be read of a text, and gives all that is wrong with it.
-fn examine(text: &str, path: &Path, format: Format, lookup: &Lookup<'_>) -> (Option<Built>, Vec<Problem>) {
+fn examine(text: &str, path: &Path, format: Format, lookup: &Lookup<'_>) -> (Option<Built>, Vec<Diagnostic>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (root, faults) = match format {
         Format::Toml => spanned_value::from_toml(text),

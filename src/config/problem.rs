@@ -14,7 +14,7 @@ pub enum Severity {
 
 /// One thing that is wrong with a file. It never holds the value of a variable or of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct Diagnostic {
     /// The file.
     pub file: PathBuf,
     /// The line, from 1.
@@ -39,7 +39,7 @@ impl Severity {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (file, severity) = (self.file.display(), self.severity.as_str());
         write!(f, "{file}:{}:{}: {severity}: {}", self.line, self.column, self.message)?;

@@ -9,7 +9,7 @@ use http::Uri;
 
 use super::keys::{Key, Kind, Section};
 use super::model::Store;
-use super::problem::{Problem, Severity, place};
+use super::problem::{Diagnostic, Severity, place};
 use super::spanned_value::{Entry, Node, Span, Value};
 use super::suggest::nearest;
 use super::values;
@@ -27,7 +27,7 @@ pub(super) struct Reader<'r> {
     pub(super) lookup: &'r Lookup<'r>,
     /// Whether the text itself is broken, so that what is missing may only be unreadable.
     pub(super) broken: bool,
-    pub(super) problems: RefCell<Vec<Problem>>,
+    pub(super) problems: RefCell<Vec<Diagnostic>>,
 }
 
 /// A table of the file, with the keys that it may have.
@@ -64,7 +64,7 @@ impl<'r> Reader<'r> {
 
     fn note(&self, severity: Severity, at: &Span, message: String, hint: Option<String>) {
         let (line, column) = place(self.text, at.start);
-        let problem = Problem { file: self.path.to_owned(), line, column, severity, message, hint };
+        let problem = Diagnostic { file: self.path.to_owned(), line, column, severity, message, hint };
         self.problems.borrow_mut().push(problem);
     }
 

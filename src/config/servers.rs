@@ -9,7 +9,7 @@ use super::keys::{KINDS, SERVER};
 use super::model::{Server, ServerKind};
 use super::reader::{Reader, Table, listed, meant};
 use super::spanned_value::{Entry, Span};
-use crate::local::rest::{Document, HandArgument, HandBody, HandTool, Spec, ValueKind};
+use crate::local::rest::{Document, ManualArgument, ManualBody, ManualTool, Spec, ValueKind};
 use crate::mcp_client::{Address, Command, HttpTransport, Target};
 use crate::upstream::Isolation;
 
@@ -196,7 +196,7 @@ fn rest(table: &Table<'_>, name: &str) -> Option<Spec> {
     let document = table.text("openapi").and_then(|text| document(table, &text));
     let operations = table.table("operations", &format!("servers.{name}.operations"));
     let filter = operations.map(|table| super::build::filter(&table)).unwrap_or_default();
-    let mut tools: Vec<HandTool> = Vec::new();
+    let mut tools: Vec<ManualTool> = Vec::new();
     for table in table.tables("tools", &format!("servers.{name}.tools")) {
         let Some(tool) = tool(&table) else { continue };
         match table.entry("name") {
@@ -227,8 +227,8 @@ fn document(table: &Table<'_>, text: &str) -> Option<Document> {
     Some(Document::File(path))
 }
 
-fn tool(table: &Table<'_>) -> Option<HandTool> {
-    let arguments: Vec<HandArgument> = table
+fn tool(table: &Table<'_>) -> Option<ManualTool> {
+    let arguments: Vec<ManualArgument> = table
         .named("arguments")
         .iter()
         .filter_map(|entry| Some(argument(&table.one("arguments", entry, "tools.arguments")?, &entry.key)))
@@ -240,7 +240,7 @@ fn tool(table: &Table<'_>) -> Option<HandTool> {
         }
     }
     let method = table.choice("method").and_then(|method| method.parse().ok());
-    let tool = HandTool {
+    let tool = ManualTool {
         title: table.text("title"),
         description: table.text("description"),
         method: method.unwrap_or(http::Method::GET),
@@ -259,15 +259,15 @@ fn tool(table: &Table<'_>) -> Option<HandTool> {
 }
 
 /// A body as it is to be sent: text as text, anything else as JSON.
-fn body(value: Value) -> HandBody {
+fn body(value: Value) -> ManualBody {
     match value {
-        Value::String(text) => HandBody::Text(text),
-        value => HandBody::Json(value),
+        Value::String(text) => ManualBody::Text(text),
+        value => ManualBody::Json(value),
     }
 }
 
 /// What is wrong between the parts of a tool.
-fn check_tool(table: &Table<'_>, tool: &HandTool) {
+fn check_tool(table: &Table<'_>, tool: &ManualTool) {
     const LONGEST: usize = 64;
     let reader = table.reader;
     let (Some(name), Some(url)) = (table.entry("name"), table.entry("url")) else { return };
@@ -294,7 +294,7 @@ fn check_tool(table: &Table<'_>, tool: &HandTool) {
     }
 }
 
-fn argument(table: &Table<'_>, name: &str) -> HandArgument {
+fn argument(table: &Table<'_>, name: &str) -> ManualArgument {
     let kind = table.choice("type").unwrap_or("string");
     let fits = |value: &Value| match kind {
         "string" => value.is_string(),
@@ -329,5 +329,5 @@ fn argument(table: &Table<'_>, name: &str) -> HandArgument {
     }
     let required = table.flag("required").unwrap_or(false);
     let kind = ValueKind::named(kind).unwrap_or(ValueKind::String);
-    HandArgument { name: name.to_owned(), kind, description: table.text("description"), required, default, choices }
+    ManualArgument { name: name.to_owned(), kind, description: table.text("description"), required, default, choices }
 }

@@ -12,7 +12,7 @@ use super::keys::{
 };
 use super::*;
 use crate::gateway::Naming;
-use crate::local::rest::{Document, HandBody};
+use crate::local::rest::{Document, ManualBody};
 use crate::mcp_client::{HttpTransport, Settings, Target};
 use crate::upstream::Isolation;
 
@@ -176,7 +176,7 @@ fn rest_servers_are_read() {
     assert_eq!((rest.query[0].1.as_str(), rest.allow.len(), rest.deny.len()), ("t0ken", 1, 1));
     let tool = &rest.tools[0];
     assert_eq!((tool.method.as_str(), tool.pick.as_deref(), tool.read_only), ("POST", Some("data.days"), Some(true)));
-    let Some(HandBody::Json(body)) = &tool.body else { panic!("{tool:?}") };
+    let Some(ManualBody::Json(body)) = &tool.body else { panic!("{tool:?}") };
     assert_eq!(body["units"], serde_json::json!(["C", 1, 1.5, true]));
     let [city, days] = tool.arguments.as_slice() else { panic!("{tool:?}") };
     assert_eq!((city.name.as_str(), city.kind.as_str(), city.required), ("city", "string", true));

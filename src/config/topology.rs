@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use super::model::{Config, Filter, Group, Server, ServerKind};
-use crate::gateway::{self, Layout, Plan};
+use crate::gateway::{self, GatewayConfig, GroupConfig};
 use crate::local::rest;
 use crate::upstream::{Spec, SpecKind};
 
@@ -14,9 +14,9 @@ const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 impl Config {
     /// The upstreams and groups; the resource of the built-in server that changes does so every
     /// `spotlight`.
-    pub fn layout(&self, spotlight: Duration) -> Layout {
+    pub fn layout(&self, spotlight: Duration) -> GatewayConfig {
         let enabled = self.servers.iter().filter(|server| !server.disabled);
-        Layout {
+        GatewayConfig {
             upstreams: enabled.map(|server| spec(server, spotlight)).collect(),
             groups: self.groups.iter().map(plan).collect(),
         }
@@ -52,16 +52,16 @@ fn contents(kind: &ServerKind) -> u64 {
     hash.finish()
 }
 
-fn plan(group: &Group) -> Plan {
+fn plan(group: &Group) -> GroupConfig {
     let filter = |filter: &Filter| gateway::Filter::new(&filter.allow, &filter.deny);
-    Plan {
+    GroupConfig {
         naming: group.naming,
         instructions: group.instructions.clone(),
         tools: filter(&group.tools),
         prompts: filter(&group.prompts),
         resources: filter(&group.resources),
         page: group.page,
-        ..Plan::new(&group.name, group.servers.iter().cloned())
+        ..GroupConfig::new(&group.name, group.servers.iter().cloned())
     }
 }
 

@@ -1,13 +1,13 @@
 //! What is translated between a client of one revision and a server of another, in words for those who
 //! operate a gateway. The page about bridging explains each of them.
 
-use super::{Facts, Revision};
+use super::{Revision, RevisionFeatures};
 
 /// Something that is said in another way on the other side, or that cannot be said there.
 struct Rule {
     words: &'static str,
     /// Whether it comes up between this client and this server.
-    applies: fn(&Facts, &Facts) -> bool,
+    applies: fn(&RevisionFeatures, &RevisionFeatures) -> bool,
 }
 
 /// Everything that is translated: the eras first, then shapes, then what is missing.
@@ -48,21 +48,21 @@ const RULES: [Rule; 30] = [
     rule("tasks seen through here", across_eras),
 ];
 
-const fn rule(words: &'static str, applies: fn(&Facts, &Facts) -> bool) -> Rule {
+const fn rule(words: &'static str, applies: fn(&RevisionFeatures, &RevisionFeatures) -> bool) -> Rule {
     Rule { words, applies }
 }
 
 /// The client keeps a session, and the server has none.
-fn to_newer_era(client: &Facts, server: &Facts) -> bool {
+fn to_newer_era(client: &RevisionFeatures, server: &RevisionFeatures) -> bool {
     client.sessions && !server.sessions
 }
 
 /// The server keeps a session, and the client has none.
-fn to_older_era(client: &Facts, server: &Facts) -> bool {
+fn to_older_era(client: &RevisionFeatures, server: &RevisionFeatures) -> bool {
     !client.sessions && server.sessions
 }
 
-fn across_eras(client: &Facts, server: &Facts) -> bool {
+fn across_eras(client: &RevisionFeatures, server: &RevisionFeatures) -> bool {
     client.era != server.era
 }
 

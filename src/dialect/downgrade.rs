@@ -3,7 +3,7 @@
 //! Content of a kind that a client cannot read breaks it, so that is turned into something it
 //! can. Members that it does not know are taken out.
 
-use super::{Facts, Revision};
+use super::{Revision, RevisionFeatures};
 use crate::protocol::{Method, Raw};
 
 /// A result in the shapes of a revision, as far as they are not the envelope of an era.
@@ -38,7 +38,7 @@ fn array(items: &[Raw]) -> Raw {
     Raw::of(items)
 }
 
-fn call(result: &Raw, facts: &Facts) -> Raw {
+fn call(result: &Raw, facts: &RevisionFeatures) -> Raw {
     let mut result = result.clone();
     if !facts.resource_links || !facts.audio {
         result = each(&result, "content", |content| block(content, facts));
@@ -77,7 +77,7 @@ fn kind_of(block: &Raw) -> Option<String> {
 }
 
 /// One block of content.
-fn block(content: Raw, facts: &Facts) -> Raw {
+fn block(content: Raw, facts: &RevisionFeatures) -> Raw {
     let member = |key| content.get(key).and_then(|raw| raw.text().map(std::borrow::Cow::into_owned));
     match kind_of(&content).as_deref() {
         Some("resource_link") if !facts.resource_links => {
@@ -93,7 +93,7 @@ fn block(content: Raw, facts: &Facts) -> Raw {
     }
 }
 
-fn tool(tool: &Raw, facts: &Facts) -> Raw {
+fn tool(tool: &Raw, facts: &RevisionFeatures) -> Raw {
     let mut edit = tool.edit();
     // Before things had titles, a tool's stood among its annotations.
     if let Some(title) = tool.get("title").filter(|_| !facts.titles && facts.tool_annotations) {
@@ -156,7 +156,7 @@ fn without_boolean_properties(schema: &Raw) -> Option<Raw> {
     Some(schema.edit().set("properties", edit.finish()).finish())
 }
 
-fn prompt(prompt: &Raw, facts: &Facts) -> Raw {
+fn prompt(prompt: &Raw, facts: &RevisionFeatures) -> Raw {
     if facts.titles {
         return plain(prompt, facts);
     }
@@ -165,7 +165,7 @@ fn prompt(prompt: &Raw, facts: &Facts) -> Raw {
 }
 
 /// Takes titles and icons out where they do not exist.
-fn plain(item: &Raw, facts: &Facts) -> Raw {
+fn plain(item: &Raw, facts: &RevisionFeatures) -> Raw {
     let mut edit = item.edit();
     if !facts.titles {
         edit = edit.remove("title");

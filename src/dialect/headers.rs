@@ -36,7 +36,7 @@ const DEEPEST_SCHEMA: usize = 128;
 
 /// An argument that a header mirrors.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mirror {
+pub struct HeaderMirror {
     /// The header's name after `Mcp-Param-`, as the schema spells it.
     pub header: String,
     /// Where the argument stands, from the root of the arguments.
@@ -105,7 +105,7 @@ pub fn mismatch(why: impl AsRef<str>) -> ErrorObject {
 ///
 /// # Errors
 /// A sentence that says which annotation is not allowed; such a tool must not be offered.
-pub fn mirrors(schema: &Raw) -> Result<Vec<Mirror>, String> {
+pub fn mirrors(schema: &Raw) -> Result<Vec<HeaderMirror>, String> {
     let mut found = Vec::new();
     // Most schemas have none; a plain search spares them the walk. A key may be written with
     // escapes, and only this one can spell its letters.
@@ -120,7 +120,7 @@ pub fn mirrors(schema: &Raw) -> Result<Vec<Mirror>, String> {
 
 /// The arguments that each tool of a list wants mirrored. Tools whose annotations are not allowed
 /// are not among them.
-pub fn mirrors_of_tools(list: &Raw) -> HashMap<String, Vec<Mirror>> {
+pub fn mirrors_of_tools(list: &Raw) -> HashMap<String, Vec<HeaderMirror>> {
     let tools = list.get("tools").map(|tools| tools.items()).unwrap_or_default();
     let mirrored = |tool: &Raw| {
         let name = tool.get("name")?.text()?.into_owned();
@@ -135,7 +135,7 @@ fn find(text: &[u8], word: &[u8]) -> bool {
 
 /// Walks a schema. `path` is where the property stands, or nothing where no annotation may be:
 /// anything that is not reached through `properties` alone.
-fn walk(schema: &Raw, path: Option<&mut Vec<String>>, found: &mut Vec<Mirror>) -> Result<(), String> {
+fn walk(schema: &Raw, path: Option<&mut Vec<String>>, found: &mut Vec<HeaderMirror>) -> Result<(), String> {
     if schema.is_array() {
         return schema.items().iter().try_for_each(|item| walk(item, None, found));
     }
@@ -172,7 +172,7 @@ fn walk(schema: &Raw, path: Option<&mut Vec<String>>, found: &mut Vec<Mirror>) -
     Ok(())
 }
 
-fn annotated(schema: &Raw, annotation: &Raw, path: Option<&Vec<String>>) -> Result<Mirror, String> {
+fn annotated(schema: &Raw, annotation: &Raw, path: Option<&Vec<String>>) -> Result<HeaderMirror, String> {
     let header = annotation.text().unwrap_or_default().into_owned();
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if header.is_empty() || !header.bytes().all(token) {
@@ -188,12 +188,12 @@ fn annotated(schema: &Raw, annotation: &Raw, path: Option<&Vec<String>>) -> Resu
         Some("boolean") => Kind::Boolean,
         _ => return Err(format!("`{ANNOTATION}: {header}` needs a string, integer or boolean")),
     };
-    Ok(Mirror { header, path: path.clone(), kind })
+    Ok(HeaderMirror { header, path: path.clone(), kind })
 }
 
 /// The headers to send with a call: names and encoded values.
-pub fn make(mirrors: &[Mirror], arguments: &Raw) -> Vec<(String, String)> {
-    let header = |mirror: &Mirror| {
+pub fn make(mirrors: &[HeaderMirror], arguments: &Raw) -> Vec<(String, String)> {
+    let header = |mirror: &HeaderMirror| {
         let value = mirror.value(arguments)?;
         Some((format!("Mcp-Param-{}", mirror.header), encode(&value).into_owned()))
     };
@@ -204,7 +204,7 @@ pub fn make(mirrors: &[Mirror], arguments: &Raw) -> Vec<(String, String)> {
 ///
 /// # Errors
 /// `-32020` when one is missing, malformed, there without its argument, or says something else.
-pub fn check(mirrors: &[Mirror], arguments: &Raw, headers: &HeaderMap) -> Result<(), ErrorObject> {
+pub fn check(mirrors: &[HeaderMirror], arguments: &Raw, headers: &HeaderMap) -> Result<(), ErrorObject> {
     for mirror in mirrors {
         let name = format!("{PARAM_PREFIX}{}", mirror.header.to_ascii_lowercase());
         let given = single(headers, name.as_str())?;
@@ -227,7 +227,7 @@ pub fn check(mirrors: &[Mirror], arguments: &Raw, headers: &HeaderMap) -> Result
 
 // === impl Mirror ===
 
-impl Mirror {
+impl HeaderMirror {
     /// The argument as a header would say it; nothing when it is absent, null, or of a type that
     /// the tool itself will refuse.
     fn value(&self, arguments: &Raw) -> Option<String> {

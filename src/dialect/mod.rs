@@ -46,7 +46,7 @@ pub enum Era {
 
 /// What is true of one revision.
 #[derive(Debug)]
-pub struct Facts {
+pub struct RevisionFeatures {
     /// The revision itself.
     pub revision: Revision,
     /// Its name on the wire.
@@ -88,8 +88,8 @@ pub struct Facts {
 }
 
 /// Every revision, oldest first.
-pub const FACTS: [Facts; 5] = [
-    Facts {
+pub const FACTS: [RevisionFeatures; 5] = [
+    RevisionFeatures {
         revision: Revision::V2024_11_05,
         name: "2024-11-05",
         era: Era::Handshake,
@@ -110,7 +110,7 @@ pub const FACTS: [Facts; 5] = [
         any_structured: false,
         resource_not_found: -32002,
     },
-    Facts {
+    RevisionFeatures {
         revision: Revision::V2025_03_26,
         name: "2025-03-26",
         era: Era::Handshake,
@@ -131,7 +131,7 @@ pub const FACTS: [Facts; 5] = [
         any_structured: false,
         resource_not_found: -32002,
     },
-    Facts {
+    RevisionFeatures {
         revision: Revision::V2025_06_18,
         name: "2025-06-18",
         era: Era::Handshake,
@@ -152,7 +152,7 @@ pub const FACTS: [Facts; 5] = [
         any_structured: false,
         resource_not_found: -32002,
     },
-    Facts {
+    RevisionFeatures {
         revision: Revision::V2025_11_25,
         name: "2025-11-25",
         era: Era::Handshake,
@@ -173,7 +173,7 @@ pub const FACTS: [Facts; 5] = [
         any_structured: false,
         resource_not_found: -32002,
     },
-    Facts {
+    RevisionFeatures {
         revision: Revision::V2026_07_28,
         name: "2026-07-28",
         era: Era::PerRequest,
@@ -212,7 +212,7 @@ impl Revision {
     pub const NEWEST_HANDSHAKE: Self = Self::V2025_11_25;
 
     /// What is true of this revision.
-    pub fn facts(self) -> &'static Facts {
+    pub fn facts(self) -> &'static RevisionFeatures {
         &FACTS[self as usize]
     }
 

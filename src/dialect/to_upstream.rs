@@ -5,15 +5,15 @@ use std::sync::LazyLock;
 use http::HeaderName;
 use memchr::memmem::Finder;
 
-use super::headers::{self, Mirror};
+use super::headers::{self, HeaderMirror};
 use super::to_client::Server;
 use super::{Era, Revision, meta};
-use crate::http::codec::Outgoing;
+use crate::http::codec::RequestEncoder;
 use crate::protocol::{ErrorObject, Level, Method, Outcome, Raw, Request, code};
 
 /// Who speaks to the upstream: the client, as the upstream is to see it.
 #[derive(Debug, Clone)]
-pub struct Speaker {
+pub struct ClientIdentity {
     /// What it can do.
     pub capabilities: Raw,
     /// Who it is.
@@ -31,7 +31,7 @@ pub struct Extras {
 
 /// What an upstream turned out to be.
 #[derive(Debug, Clone)]
-pub struct Introduction {
+pub struct ServerHello {
     /// The revision to speak with it.
     pub revision: Revision,
     /// What it says of itself.
@@ -44,13 +44,13 @@ pub struct Introduction {
 #[derive(Debug)]
 pub enum Verdict {
     /// It is of the per-request era.
-    PerRequest(Box<Introduction>),
+    PerRequest(Box<ServerHello>),
     /// It is of that era, but the request has to name one of these revisions.
     Renegotiate(Revision),
     /// It opens with a handshake, for this reason.
     Handshake(String),
     /// It speaks only revisions that we do not.
-    Stranger(Vec<String>),
+    UnsupportedRevision(Vec<String>),
 }
 
 /// The members of `_meta` that belong to one hop and are never passed on.
@@ -106,7 +106,7 @@ static BETWEEN: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["inputRespons
 
 /// The parameters of a request as an upstream of that revision wants them: what belongs to the
 /// hop before is taken out, what this hop needs is put in, everything else stays as it came.
-pub fn params(params: Option<&Raw>, revision: Revision, speaker: &Speaker, extras: &Extras) -> Option<Raw> {
+pub fn params(params: Option<&Raw>, revision: Revision, speaker: &ClientIdentity, extras: &Extras) -> Option<Raw> {
     if let (Some(params), Era::PerRequest) = (params, revision.era()) {
         return Some(params.changed("_meta", |meta| hop(&meta.unwrap_or_else(Raw::empty), revision, speaker, extras)));
     }
@@ -134,7 +134,7 @@ pub fn params(params: Option<&Raw>, revision: Revision, speaker: &Speaker, extra
 
 /// Whether `_meta` says what this hop needs already, once, and nothing of another hop. It does between two of the
 /// same revision, and then nothing has to be written anew.
-fn is_said(meta: &Raw, revision: Revision, speaker: &Speaker, extras: &Extras) -> bool {
+fn is_said(meta: &Raw, revision: Revision, speaker: &ClientIdentity, extras: &Extras) -> bool {
     let is_text = |value: &[u8], text: &str| {
         let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
         inner == Some(text.as_bytes())
@@ -157,7 +157,7 @@ fn is_said(meta: &Raw, revision: Revision, speaker: &Speaker, extras: &Extras) -
 }
 
 /// `_meta` with what this hop needs in it, and nothing of the hop before.
-fn hop(meta: &Raw, revision: Revision, speaker: &Speaker, extras: &Extras) -> Raw {
+fn hop(meta: &Raw, revision: Revision, speaker: &ClientIdentity, extras: &Extras) -> Raw {
     let per_request = revision.era() == Era::PerRequest;
     if per_request && is_said(meta, revision, speaker, extras) {
         return meta.clone();
@@ -188,13 +188,13 @@ fn hop(meta: &Raw, revision: Revision, speaker: &Speaker, extras: &Extras) -> Ra
 }
 
 /// Writes the header that names a revision.
-pub fn version(head: &mut Outgoing, revision: Revision) {
+pub fn version(head: &mut RequestEncoder, revision: Revision) {
     head.put_static(&headers::PROTOCOL_VERSION, revision.facts().name);
 }
 
 /// Writes the headers that mirror a request to an upstream over HTTP. A value that no header can have is left out: it
 /// would not be understood, either.
-pub fn mirrored(head: &mut Outgoing, request: &Request, revision: Revision, mirrors: &[Mirror]) {
+pub fn mirrored(head: &mut RequestEncoder, request: &Request, revision: Revision, mirrors: &[HeaderMirror]) {
     version(head, revision);
     if revision.era() == Era::Handshake {
         return;
@@ -215,7 +215,7 @@ pub fn mirrored(head: &mut Outgoing, request: &Request, revision: Revision, mirr
 }
 
 /// The parameters of `initialize`.
-pub fn initialize(revision: Revision, speaker: &Speaker) -> Raw {
+pub fn initialize(revision: Revision, speaker: &ClientIdentity) -> Raw {
     let empty = Raw::empty();
     let edit = empty.edit().set("protocolVersion", Raw::of(revision.facts().name));
     edit.set("capabilities", speaker.capabilities.clone()).set("clientInfo", speaker.info.clone()).finish()
@@ -225,7 +225,7 @@ pub fn initialize(revision: Revision, speaker: &Speaker) -> Raw {
 ///
 /// # Errors
 /// A sentence about what is wrong with it.
-pub fn read_handshake(result: &Raw) -> Result<Introduction, String> {
+pub fn read_handshake(result: &Raw) -> Result<ServerHello, String> {
     let version = result.get("protocolVersion");
     let Some(version) = version.as_ref().and_then(Raw::text) else {
         return Err("its answer to `initialize` has no `protocolVersion`".into());
@@ -240,7 +240,7 @@ pub fn read_handshake(result: &Raw) -> Result<Introduction, String> {
         capabilities: result.get("capabilities").unwrap_or_else(Raw::empty),
         instructions: result.get("instructions"),
     };
-    Ok(Introduction { revision, server, offered: vec![version.into_owned()] })
+    Ok(ServerHello { revision, server, offered: vec![version.into_owned()] })
 }
 
 /// Reads the answer to `server/discover`, or what came instead of one. Only codes that this era
@@ -256,7 +256,7 @@ pub fn verdict(outcome: &Outcome, again: bool) -> Verdict {
                 // Even when it is the one that was asked for: what it offers counts, not why it refused.
                 Some(revision) if again || !handshake => Verdict::Renegotiate(revision),
                 _ if handshake => Verdict::Handshake(format!("it offers {}", supported.join(", "))),
-                _ => Verdict::Stranger(supported),
+                _ => Verdict::UnsupportedRevision(supported),
             }
         }
         Err(error) => {
@@ -274,7 +274,7 @@ fn discovered(result: &Raw) -> Verdict {
         return if offers_handshake(&offered) {
             Verdict::Handshake(format!("it offers {} only", offered.join(", ")))
         } else {
-            Verdict::Stranger(offered)
+            Verdict::UnsupportedRevision(offered)
         };
     };
     let info = result.at(&["_meta", meta::SERVER_INFO]).or_else(|| result.get("serverInfo"));
@@ -283,7 +283,7 @@ fn discovered(result: &Raw) -> Verdict {
         capabilities: result.get("capabilities").unwrap_or_else(Raw::empty),
         instructions: result.get("instructions"),
     };
-    Verdict::PerRequest(Box::new(Introduction { revision, server, offered }))
+    Verdict::PerRequest(Box::new(ServerHello { revision, server, offered }))
 }
 
 /// The newest revision of the per-request era on a list.
@@ -379,8 +379,8 @@ mod tests {
         Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
     }
 
-    fn speaker() -> Speaker {
-        Speaker { capabilities: raw(r#"{"roots":{}}"#), info: raw(r#"{"name":"n"}"#) }
+    fn speaker() -> ClientIdentity {
+        ClientIdentity { capabilities: raw(r#"{"roots":{}}"#), info: raw(r#"{"name":"n"}"#) }
     }
 
     #[test]
@@ -436,7 +436,7 @@ mod tests {
         assert_eq!(passed.at(&["_meta", meta::CLIENT_INFO]).unwrap().to_string(), r#"{"name":"n"}"#, "{twice}");
         assert!(!passes(&said(""), &info));
         assert!(!passes(&said(""), &Extras { progress: Some(raw("7")), ..none }));
-        let other = Speaker { capabilities: Raw::empty(), ..speaker() };
+        let other = ClientIdentity { capabilities: Raw::empty(), ..speaker() };
         let passed = params(Some(&said("")), Revision::NEWEST, &other, &none).unwrap();
         assert_eq!(passed.at(&["_meta", meta::CLIENT_CAPABILITIES]).unwrap().to_string(), "{}");
     }
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn whatever_a_client_says_of_itself_is_passed_on() {
         let info = raw(r#"{"name":"\ud800","n":1e999,"big":12345678901234567890123}"#);
-        let params = initialize(Revision::NEWEST_HANDSHAKE, &Speaker { info: info.clone(), ..speaker() });
+        let params = initialize(Revision::NEWEST_HANDSHAKE, &ClientIdentity { info: info.clone(), ..speaker() });
         assert_eq!(params.get("clientInfo"), Some(info));
     }
 
@@ -458,7 +458,7 @@ mod tests {
             Verdict::PerRequest(_) => "per-request",
             Verdict::Renegotiate(_) => "renegotiate",
             Verdict::Handshake(_) => "handshake",
-            Verdict::Stranger(_) => "stranger",
+            Verdict::UnsupportedRevision(_) => "stranger",
         };
         let kind = |outcome: Outcome| kind_when(outcome, true);
         assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2025-11-25","2026-07-28"]}"#))), "per-request");

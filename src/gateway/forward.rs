@@ -14,26 +14,26 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::group::Group;
-use super::name_mapping::Rename;
+use super::name_mapping::NameMapping;
 use super::view::Member;
-use crate::call::{Answer, Call, Client, ClientSink, Kept, Question, Replies, Reply, Shelf, TRACE};
+use crate::call::{Answer, Call, Client, ClientSink, DropGuard, GatewaySlot, Replies, Reply, ServerRequest, TRACE};
 use crate::dialect::{Revision, server_requests, tasks};
 use crate::error::{Error, Kind, Result};
-use crate::metrics::{Ending, Tallies};
+use crate::metrics::{CallMetrics, CallOutcome};
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
-use crate::upstream::{Borrowed, QUESTIONS, Upstream};
+use crate::upstream::{LeaseGuard, QUESTIONS, Upstream};
 
 /// What is looked for in every call, and in every result: seldom there, and then looked at.
 static TRACEPARENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"traceparent\""));
 static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"isError\""));
 
 /// A call on its way.
-struct Forward {
+struct ForwardedCall {
     group: Arc<Group>,
     call: Call,
     upstream: Arc<Upstream>,
-    rename: Rename,
-    tallies: Arc<Tallies>,
+    rename: NameMapping,
+    tallies: Arc<CallMetrics>,
     /// The server takes the call as a task only, and the client does not ask for one.
     as_task: bool,
     phase: Phase,
@@ -45,14 +45,14 @@ struct Forward {
 enum Phase {
     Start,
     /// A connection is being opened.
-    Borrowing(BoxFuture<'static, Result<Borrowed>>),
-    Running(Replies, Option<Borrowed>),
+    Borrowing(BoxFuture<'static, Result<LeaseGuard>>),
+    Running(Replies, Option<LeaseGuard>),
     Done,
 }
 
 /// Passes a call on to a member of a group.
 pub(super) fn call(group: &Arc<Group>, call: Call, member: &Member) -> Replies {
-    let mut forward = Forward::new(group, call, member, None);
+    let mut forward = ForwardedCall::new(group, call, member, None);
     if let Some(mut replies) = member.upstream.answer(&forward.call) {
         if let Some(revision) = member.state.revision {
             member.upstream.met(forward.call.client.revision, revision);
@@ -68,7 +68,7 @@ pub(super) fn call(group: &Arc<Group>, call: Call, member: &Member) -> Replies {
 
 /// Passes a subscription on, and remembers it when it was taken.
 pub(super) fn subscription(group: &Arc<Group>, call: Call, member: &Member, uri: &str) -> Replies {
-    Forward::new(group, call, member, Some(uri.to_owned())).replies()
+    ForwardedCall::new(group, call, member, Some(uri.to_owned())).replies()
 }
 
 /// Replies that are known only after some waiting.
@@ -88,7 +88,7 @@ pub(super) fn later(begin: impl Future<Output = Replies> + Send + 'static) -> Re
     }))
 }
 
-impl Forward {
+impl ForwardedCall {
     fn new(group: &Arc<Group>, call: Call, member: &Member, subscribes: Option<String>) -> Self {
         let (call, as_task) = tasked(call, member);
         Self {
@@ -118,7 +118,7 @@ impl Forward {
         self.phase = Phase::Borrowing(Box::pin(async move { upstream.borrow(&call, sink).await }));
     }
 
-    fn begin(&mut self, borrowed: Borrowed) {
+    fn begin(&mut self, borrowed: LeaseGuard) {
         let (connection, call) = (borrowed.connection(), self.call.clone());
         self.upstream.met(call.client.revision, connection.revision());
         let replies = if self.as_task { connection.call_as_task(call) } else { connection.call(call) };
@@ -162,7 +162,7 @@ impl Forward {
         }
     }
 
-    fn remember(&self, borrowed: &Borrowed) {
+    fn remember(&self, borrowed: &LeaseGuard) {
         let (Some(uri), Some(sink)) = (&self.subscribes, &self.call.sink) else { return };
         let own = self.call.params.as_ref().and_then(|params| params.get("uri"));
         let own = own.as_ref().and_then(Raw::text).unwrap_or_default();
@@ -175,7 +175,7 @@ impl Forward {
         }
     }
 
-    fn note(&self, ending: Ending) {
+    fn note(&self, ending: CallOutcome) {
         tracing::debug!(
             request = self.call.caller.request(),
             group = %self.group.name(),
@@ -190,10 +190,10 @@ impl Forward {
 
     fn answer(&self, answer: Answer) -> Answer {
         self.note(match &answer.outcome {
-            Ok(result) if self.call.method == Method::ToolsCall && says_error(result) => Ending::ToolError,
-            Ok(_) => Ending::Ok,
-            Err(error) if error.is_unavailable() => Ending::Unavailable,
-            Err(_) => Ending::Error,
+            Ok(result) if self.call.method == Method::ToolsCall && says_error(result) => CallOutcome::ToolError,
+            Ok(_) => CallOutcome::Ok,
+            Err(error) if error.is_unavailable() => CallOutcome::Unavailable,
+            Err(_) => CallOutcome::Error,
         });
         let outcome = match answer.outcome {
             Ok(result) => Ok(self.rename.result(&self.call.method, result)),
@@ -231,7 +231,7 @@ impl Forward {
     }
 }
 
-impl Stream for Forward {
+impl Stream for ForwardedCall {
     type Item = Reply;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Reply>> {
@@ -244,7 +244,7 @@ impl Stream for Forward {
                     Ok(borrowed) => forward.begin(borrowed),
                     Err(error) => {
                         forward.phase = Phase::Done;
-                        forward.note(Ending::Unavailable);
+                        forward.note(CallOutcome::Unavailable);
                         return Poll::Ready(Some(Reply::End(Answer::error(forward.unreachable(&error)))));
                     }
                 },
@@ -259,10 +259,10 @@ impl Stream for Forward {
     }
 }
 
-impl Drop for Forward {
+impl Drop for ForwardedCall {
     fn drop(&mut self) {
         if !matches!(self.phase, Phase::Done) {
-            self.note(Ending::Cancelled);
+            self.note(CallOutcome::Cancelled);
         }
     }
 }
@@ -334,7 +334,7 @@ fn logs(notification: &Notification, wanted: Option<Level>, in_session: bool) ->
 
 /// Lets a question pass if the upstream may ask and the client can answer; otherwise whoever asks is
 /// told so at once.
-fn admit(question: Question, upstream: &Upstream, client: &Client) -> Option<Question> {
+fn admit(question: ServerRequest, upstream: &Upstream, client: &Client) -> Option<ServerRequest> {
     let kind = question.method.as_str().split('/').next().unwrap_or_default();
     let known = QUESTIONS.contains(&kind);
     let url = kind == "elicitation" && {
@@ -346,9 +346,9 @@ fn admit(question: Question, upstream: &Upstream, client: &Client) -> Option<Que
         question.refuse();
         return None;
     }
-    let Question { method, params, answer } = question;
+    let ServerRequest { method, params, answer } = question;
     match server_requests::for_client(&method, params, client.revision) {
-        Ok(params) => Some(Question { method, params, answer }),
+        Ok(params) => Some(ServerRequest { method, params, answer }),
         Err(why) => {
             // The upstream may have stopped waiting; then nobody has to be told.
             let _ = answer.send(Err(ErrorObject::new(code::INVALID_PARAMS, why)));
@@ -367,7 +367,7 @@ struct SessionSink {
 }
 
 impl SessionSink {
-    fn rename(&self) -> Rename {
+    fn rename(&self) -> NameMapping {
         self.group.member(self.upstream.name()).map(|member| member.rename).unwrap_or_default()
     }
 }
@@ -396,7 +396,7 @@ impl ClientSink for SessionSink {
         self.sink.notify(if as_it_is { notification } else { renamed });
     }
 
-    fn ask(self: Arc<Self>, question: Question) {
+    fn ask(self: Arc<Self>, question: ServerRequest) {
         if let Some(question) = admit(question, &self.upstream, &self.client) {
             Arc::clone(&self.sink).ask(self.rename().question(question));
         }
@@ -406,7 +406,7 @@ impl ClientSink for SessionSink {
         self.sink.ended()
     }
 
-    fn subscribed(&self, uri: &str, kept: Kept) {
+    fn subscribed(&self, uri: &str, kept: DropGuard) {
         self.sink.subscribed(uri, kept);
     }
 
@@ -418,7 +418,7 @@ impl ClientSink for SessionSink {
         self.sink.follows(uri)
     }
 
-    fn shelf(&self) -> &Shelf {
+    fn shelf(&self) -> &GatewaySlot {
         self.sink.shelf()
     }
 

@@ -10,15 +10,15 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::group_config::Plan;
-use super::parked_calls::Holder;
-use super::request_state::Carried;
+use super::group_config::GroupConfig;
+use super::parked_calls::ParkedCalls;
+use super::request_state::RequestState;
 use super::sealing::Seal;
 use super::view::{Member, View};
-use super::{Common, Told};
-use crate::call::{Call, Change, Prints};
+use super::{Common, GroupEvent};
+use crate::call::{Call, ChangeEvent, ListFingerprints};
 use crate::dialect::to_client::Server;
-use crate::metrics::{Ending, Tallies};
+use crate::metrics::{CallMetrics, CallOutcome};
 use crate::protocol::Method;
 use crate::upstream::{List, State, Upstream};
 
@@ -32,7 +32,7 @@ pub struct Group {
     views: watch::Sender<Arc<View>>,
     /// The last views, for clients that are in the middle of a list.
     pub(super) before: Mutex<Vec<Arc<View>>>,
-    changes: broadcast::Sender<Change>,
+    changes: broadcast::Sender<ChangeEvent>,
     pub(super) common: Common,
     dirty: Notify,
     /// Until when clients wait for upstreams that are being connected.
@@ -42,7 +42,7 @@ pub struct Group {
     followers: Mutex<Vec<(Arc<Upstream>, AbortHandle)>>,
     ended: CancellationToken,
     /// What is counted of the calls that we answer ourselves.
-    tallies: Tallies,
+    tallies: CallMetrics,
 }
 
 /// How many changes may wait for those who listen; who falls behind is told that all changed.
@@ -56,7 +56,7 @@ const VIEWS: usize = 4;
 
 /// What a session sees that has lists of its own.
 #[derive(Debug)]
-struct Own {
+struct SessionView {
     /// The view that it was made from, and what became of the lists since.
     made_from: (u64, Vec<u64>),
     view: Arc<View>,
@@ -64,7 +64,7 @@ struct Own {
 
 impl Group {
     /// A group of these upstreams, in the order of the plan. Runs until it is ended.
-    pub(super) fn start(plan: Plan, upstreams: &[Arc<Upstream>], common: &Common) -> Arc<Self> {
+    pub(super) fn start(plan: GroupConfig, upstreams: &[Arc<Upstream>], common: &Common) -> Arc<Self> {
         let name = Arc::clone(&plan.name);
         let plan = Arc::new(plan);
         let members = upstreams.iter().map(|upstream| Member::new(Arc::clone(upstream), &plan)).collect();
@@ -81,7 +81,7 @@ impl Group {
             shown: AtomicBool::new(false),
             followers: Mutex::default(),
             ended: common.closing.child_token(),
-            tallies: Tallies::default(),
+            tallies: CallMetrics::default(),
         });
         group.follow(upstreams);
         tokio::spawn(Arc::clone(&group).run());
@@ -103,7 +103,7 @@ impl Group {
         self.view().server.clone()
     }
 
-    pub(super) fn holder(&self) -> &Arc<Holder> {
+    pub(super) fn holder(&self) -> &Arc<ParkedCalls> {
         &self.common.holder
     }
 
@@ -114,8 +114,8 @@ impl Group {
 
     /// The name of the node that holds what a call goes on with, if one does.
     pub fn held_by(&self, call: &Call) -> Option<Arc<str>> {
-        match Carried::of(self, call) {
-            Ok(Some(Carried::Held(_, node))) => Some(node),
+        match RequestState::of(self, call) {
+            Ok(Some(RequestState::Parked(_, node))) => Some(node),
             _ => None,
         }
     }
@@ -125,7 +125,7 @@ impl Group {
     }
 
     /// What changes in the group, as it changes.
-    pub fn changes(&self) -> broadcast::Receiver<Change> {
+    pub fn changes(&self) -> broadcast::Receiver<ChangeEvent> {
         self.changes.subscribe()
     }
 
@@ -135,14 +135,14 @@ impl Group {
     }
 
     /// Tells everybody who listens of a change.
-    pub fn publish(&self, change: Change) {
+    pub fn publish(&self, change: ChangeEvent) {
         // Nobody may be listening; that is no fault.
-        let _ = self.common.told.send(Told { group: Arc::clone(&self.name), change: Some(change.clone()) });
+        let _ = self.common.told.send(GroupEvent { group: Arc::clone(&self.name), change: Some(change.clone()) });
         let _ = self.changes.send(change);
     }
 
     /// The group becomes another.
-    pub(super) fn become_plan(self: &Arc<Self>, plan: Plan, upstreams: &[Arc<Upstream>]) {
+    pub(super) fn become_plan(self: &Arc<Self>, plan: GroupConfig, upstreams: &[Arc<Upstream>]) {
         let plan = Arc::new(plan);
         *self.patience.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + PATIENCE;
         let members = upstreams.iter().map(|upstream| Member::new(Arc::clone(upstream), &plan)).collect();
@@ -215,9 +215,9 @@ impl Group {
         let Some(member) = self.member(upstream.name()) else { return };
         let renamed = member.rename.uri(&uri);
         if renamed != *uri && self.view().is_own_uri(&uri, upstream) {
-            self.publish(Change::Updated(uri));
+            self.publish(ChangeEvent::Updated(uri));
         }
-        self.publish(Change::Updated(renamed.into()));
+        self.publish(ChangeEvent::Updated(renamed.into()));
     }
 
     /// The member of that name, as it is seen now.
@@ -258,7 +258,7 @@ impl Group {
         for collision in view.collisions.iter().filter(|words| !previous.collisions.contains(words)) {
             tracing::error!(group = %self.name, "{collision}");
         }
-        let mut changes: Vec<Change> = view.differences(&previous).into_iter().map(List::change).collect();
+        let mut changes: Vec<ChangeEvent> = view.differences(&previous).into_iter().map(List::change).collect();
         changes.dedup();
         if !changes.is_empty() {
             let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
@@ -298,24 +298,24 @@ impl Group {
     }
 
     /// Counts a call that ended.
-    pub(super) fn note(&self, to: (&Tallies, &Arc<str>), method: &Method, begun: Instant, ending: Ending) {
+    pub(super) fn note(&self, to: (&CallMetrics, &Arc<str>), method: &Method, begun: Instant, ending: CallOutcome) {
         let (tallies, upstream) = to;
         let method = method.known().unwrap_or("other");
         self.common.metrics.ended(tallies, (&self.name, upstream), method, begun.elapsed(), ending);
     }
 
     /// Counts a call that we have answered ourselves.
-    pub(super) fn note_own(&self, method: &Method, begun: Instant, ending: Ending) {
+    pub(super) fn note_own(&self, method: &Method, begun: Instant, ending: CallOutcome) {
         self.note((&self.tallies, &self.common.ourselves), method, begun, ending);
     }
 
     /// Tells whether the lists that a session sees are the same on another node; those that it alone sees are not.
-    pub fn prints_for(&self, session: u128) -> Prints {
+    pub fn prints_for(&self, session: u128) -> ListFingerprints {
         let view = self.view();
         let has_own = |member: &Member| {
             member.upstream.own_lists(session).is_some_and(|(_, lists)| lists.iter().any(Option::is_some))
         };
-        if view.members.iter().any(has_own) { Prints::default() } else { view.prints() }
+        if view.members.iter().any(has_own) { ListFingerprints::default() } else { view.prints() }
     }
 
     /// What a caller sees: what everybody does, or what its own connections have shown it.
@@ -329,7 +329,7 @@ impl Group {
         let own: Vec<_> = view.members.iter().map(|member| member.upstream.own_lists(sink.key())).collect();
         let epochs = own.iter().map(|own| own.as_ref().map_or(0, |(epoch, _)| *epoch)).collect();
         let made_from = (view.epoch, epochs);
-        if let Some(known) = sink.shelf().get::<Own>().filter(|known| known.made_from == made_from) {
+        if let Some(known) = sink.shelf().get::<SessionView>().filter(|known| known.made_from == made_from) {
             return Guard::from_inner(Arc::clone(&known.view));
         }
         let mut members = view.members.clone();
@@ -344,7 +344,7 @@ impl Group {
             member.state = Arc::new(state);
         }
         let own = Arc::new(View::new(Arc::clone(&view.plan), members));
-        sink.shelf().put(Arc::new(Own { made_from, view: Arc::clone(&own) }));
+        sink.shelf().put(Arc::new(SessionView { made_from, view: Arc::clone(&own) }));
         Guard::from_inner(own)
     }
 }

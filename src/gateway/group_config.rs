@@ -8,7 +8,7 @@ use crate::upstream::List;
 
 /// A group as it is configured. Two that are equal need not be told apart.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct GroupConfig {
     /// Its name, which is part of its address.
     pub name: Arc<str>,
     /// The names of its upstreams, in order.
@@ -48,7 +48,7 @@ pub struct Filter {
 /// How many items a page has where nothing is said.
 pub const PAGE: usize = 1000;
 
-impl Plan {
+impl GroupConfig {
     /// A group of some upstreams, with nothing else said.
     pub fn new(name: &str, servers: impl IntoIterator<Item = Arc<str>>) -> Self {
         Self {

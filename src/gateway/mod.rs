@@ -22,15 +22,15 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use crate::call::Change;
+use crate::call::ChangeEvent;
 use crate::metrics::Metrics;
 use crate::upstream::{Spec, Upstream};
 use foldhash::HashMap;
-use parked_calls::Holder;
+use parked_calls::ParkedCalls;
 
 pub use group::Group;
-pub use group_config::{Filter, Naming, PAGE, Plan};
-pub use parked_calls::{Holding, lost_with_its_node};
+pub use group_config::{Filter, GroupConfig, Naming, PAGE};
+pub use parked_calls::{ParkingLimits, lost_with_its_node};
 pub use sealing::Seal;
 pub use view::{Member, View};
 
@@ -49,12 +49,12 @@ pub struct Gateway {
 /// What all groups have in common.
 #[derive(Debug, Clone)]
 struct Common {
-    told: broadcast::Sender<Told>,
+    told: broadcast::Sender<GroupEvent>,
     seal: Seal,
     /// The name of this node, which states of held calls carry; empty when it is alone.
     node: Arc<str>,
     metrics: Arc<Metrics>,
-    holder: Arc<Holder>,
+    holder: Arc<ParkedCalls>,
     closing: CancellationToken,
     /// Stands for the upstream where we answer ourselves.
     ourselves: Arc<str>,
@@ -66,27 +66,27 @@ pub struct Settings {
     /// How long calls to what is removed may take to finish.
     pub drain: Duration,
     /// What governs held calls.
-    pub holding: Holding,
+    pub holding: ParkingLimits,
     /// The name of this node among others; empty when it is alone.
     pub node: Arc<str>,
 }
 
 /// What a gateway is to be.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Layout {
+pub struct GatewayConfig {
     /// Every upstream.
     pub upstreams: Vec<Spec>,
     /// Every group.
-    pub groups: Vec<Plan>,
+    pub groups: Vec<GroupConfig>,
 }
 
 /// A change in some group.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct GroupEvent {
     /// The group's name.
     pub group: Arc<str>,
     /// What changed; nothing when the group is no more.
-    pub change: Option<Change>,
+    pub change: Option<ChangeEvent>,
 }
 
 /// What another layout came to.
@@ -107,7 +107,7 @@ const TOLD_WAITING: usize = 1024;
 
 impl Gateway {
     /// A gateway of that layout.
-    pub fn new(layout: &Layout, settings: Settings, closing: CancellationToken) -> Self {
+    pub fn new(layout: &GatewayConfig, settings: Settings, closing: CancellationToken) -> Self {
         let gateway = Self {
             groups: ArcSwap::default(),
             upstreams: Mutex::default(),
@@ -116,7 +116,7 @@ impl Gateway {
                 seal: Seal::random(),
                 node: settings.node,
                 metrics: Arc::default(),
-                holder: Arc::new(Holder::new(settings.holding)),
+                holder: Arc::new(ParkedCalls::new(settings.holding)),
                 closing,
                 ourselves: "rialto".into(),
             },
@@ -149,7 +149,7 @@ impl Gateway {
     }
 
     /// What changes in any group, as it changes.
-    pub fn changes(&self) -> broadcast::Receiver<Told> {
+    pub fn changes(&self) -> broadcast::Receiver<GroupEvent> {
         self.common.told.subscribe()
     }
 
@@ -169,7 +169,7 @@ impl Gateway {
 
     /// Becomes another layout. What is as it was goes on undisturbed; calls to an upstream that is
     /// removed or changed may finish.
-    pub fn apply(&self, layout: &Layout) -> Applied {
+    pub fn apply(&self, layout: &GatewayConfig) -> Applied {
         let mut applied = Applied::default();
         let mut upstreams = self.lock();
         let mut before = std::mem::take(&mut *upstreams);
@@ -186,7 +186,7 @@ impl Gateway {
             });
         }
         let now = upstreams.clone();
-        let of_plan = |plan: &Plan| -> Vec<Arc<Upstream>> {
+        let of_plan = |plan: &GroupConfig| -> Vec<Arc<Upstream>> {
             let find = |name: &Arc<str>| now.iter().find(|upstream| upstream.name() == name).cloned();
             plan.servers.iter().filter_map(find).collect()
         };
@@ -215,7 +215,7 @@ impl Gateway {
         self.groups.store(Arc::new(groups));
         for group in &applied.closed {
             // Nobody may be listening; that is no fault.
-            let _ = self.common.told.send(Told { group: Arc::clone(group), change: None });
+            let _ = self.common.told.send(GroupEvent { group: Arc::clone(group), change: None });
         }
         for upstream in before {
             if !applied.changed.contains(upstream.name()) {

@@ -10,13 +10,13 @@ use memchr::memmem;
 use serde_json::json;
 
 use super::names;
-use crate::call::Question;
+use crate::call::ServerRequest;
 use crate::protocol::{ErrorObject, Method, Notice, Notification, Raw};
 use crate::upstream::List;
 
 /// How one upstream's names and URIs look in a group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Rename {
+pub struct NameMapping {
     /// What they begin with; nothing where they stay as they are.
     pub prefix: Option<Arc<str>>,
     /// What the ids of tasks begin with; nothing where only one upstream can have them.
@@ -26,7 +26,7 @@ pub struct Rename {
 /// Who asks, in the `_meta` of a question.
 const ASKED_BY: &str = "rialto/server";
 
-impl Rename {
+impl NameMapping {
     fn prefix(&self) -> Option<&str> {
         self.prefix.as_deref()
     }
@@ -147,9 +147,9 @@ impl Rename {
     }
 
     /// A question as clients see it: where several upstreams may ask, it says which one does.
-    pub fn question(&self, question: Question) -> Question {
+    pub fn question(&self, question: ServerRequest) -> ServerRequest {
         match self.asked(question.method.as_str(), question.params.as_ref()) {
-            Some(params) => Question { params: Some(params), ..question },
+            Some(params) => ServerRequest { params: Some(params), ..question },
             None => question,
         }
     }
@@ -213,8 +213,8 @@ mod tests {
         Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
     }
 
-    fn files() -> Rename {
-        Rename { prefix: Some("files".into()), tasks: Some("files".into()) }
+    fn files() -> NameMapping {
+        NameMapping { prefix: Some("files".into()), tasks: Some("files".into()) }
     }
 
     #[test]
@@ -238,7 +238,7 @@ mod tests {
         ] {
             assert_eq!(files().result(&method, raw(before)).to_string(), after);
             let untouched = raw(before);
-            assert_eq!(Rename::default().result(&method, untouched.clone()), untouched);
+            assert_eq!(NameMapping::default().result(&method, untouched.clone()), untouched);
         }
     }
 
@@ -247,8 +247,8 @@ mod tests {
         let created = raw(r#"{"resultType":"task","taskId":"t.1","status":"working"}"#);
         let seen = files().result(&Method::ToolsCall, created.clone());
         assert_eq!(seen.to_string(), r#"{"resultType":"task","taskId":"files.t.1","status":"working"}"#);
-        assert_eq!(Rename::task_in("files.t.1"), Some(("files", "t.1")));
-        assert_eq!(Rename::default().result(&Method::ToolsCall, created.clone()), created);
+        assert_eq!(NameMapping::task_in("files.t.1"), Some(("files", "t.1")));
+        assert_eq!(NameMapping::default().result(&Method::ToolsCall, created.clone()), created);
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
     fn questions_say_who_asks() {
         let ask = |method: &str, params: &str| {
             let (answer, _) = tokio::sync::oneshot::channel();
-            let question = Question { method: Method::from(method), params: Some(raw(params)), answer };
+            let question = ServerRequest { method: Method::from(method), params: Some(raw(params)), answer };
             files().question(question).params.unwrap().to_string()
         };
         assert_eq!(

@@ -15,15 +15,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::group::Group;
-use super::request_state::{self, Carried, REQUEST_STATE};
+use super::request_state::{self, REQUEST_STATE, RequestState};
 use super::route::invalid;
-use crate::call::{Answer, Call, Principal, Question, Replies, Reply};
+use crate::call::{Answer, Call, Principal, Replies, Reply, ServerRequest};
 use crate::dialect::{server_requests, to_client};
 use crate::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
 
 /// What governs held calls.
 #[derive(Debug, Clone, Copy)]
-pub struct Holding {
+pub struct ParkingLimits {
     /// How many there may be in all.
     pub most: usize,
     /// How many one caller may have.
@@ -36,15 +36,15 @@ pub struct Holding {
 
 /// All held calls.
 #[derive(Debug)]
-pub(super) struct Holder {
-    settings: Holding,
+pub(super) struct ParkedCalls {
+    settings: ParkingLimits,
     /// What the ids of its calls begin with, so that calls that another process held are known as such.
     life: u64,
-    held: Mutex<HashMap<u128, Slot>>,
+    held: Mutex<HashMap<u128, ParkedEntry>>,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct ParkedEntry {
     principal: Principal,
     wanted: CancellationToken,
     parked: JoinHandle<Option<Parked>>,
@@ -55,7 +55,7 @@ struct Slot {
 struct Parked {
     replies: Replies,
     /// Questions that are not answered, by the key that the client knows them by.
-    open: Vec<(String, Question)>,
+    open: Vec<(String, ServerRequest)>,
     last_key: u32,
     notices: VecDeque<Notification>,
     ended: Option<Answer>,
@@ -119,8 +119,8 @@ fn halves(id: u128) -> (u64, u64) {
 
 // === impl Holder ===
 
-impl Holder {
-    pub(super) fn new(settings: Holding) -> Self {
+impl ParkedCalls {
+    pub(super) fn new(settings: ParkingLimits) -> Self {
         let (life, _) = halves(request_state::random());
         Self { settings, life, held: Mutex::default() }
     }
@@ -140,7 +140,7 @@ impl Holder {
         self.lock().len()
     }
 
-    fn take(&self, id: u128) -> Option<Slot> {
+    fn take(&self, id: u128) -> Option<ParkedEntry> {
         self.lock().remove(&id)
     }
 
@@ -151,15 +151,15 @@ impl Holder {
     }
 
     /// How long answers to these questions may take.
-    fn patience(&self, open: &[(String, Question)]) -> Duration {
-        let one = |(_, question): &(String, Question)| match question.method.as_str() {
+    fn patience(&self, open: &[(String, ServerRequest)]) -> Duration {
+        let one = |(_, question): &(String, ServerRequest)| match question.method.as_str() {
             "elicitation/create" => self.settings.people,
             _ => self.settings.programs,
         };
         open.iter().map(one).min().unwrap_or(self.settings.programs)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u128, Slot>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u128, ParkedEntry>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -225,10 +225,10 @@ impl Attached {
             })
             .collect();
         let id = holder.new_id();
-        let sealed = Carried::Held(id, self.group.node()).seal(&self.group, &self.call, patience);
+        let sealed = RequestState::Parked(id, self.group.node()).seal(&self.group, &self.call, patience);
         let wanted = CancellationToken::new();
         let waiting = wait(parked, wanted.clone(), Instant::now() + patience, Arc::clone(&holder), id);
-        let slot = Slot { principal: self.call.caller.principal.clone(), wanted, parked: tokio::spawn(waiting) };
+        let slot = ParkedEntry { principal: self.call.caller.principal.clone(), wanted, parked: tokio::spawn(waiting) };
         holder.lock().insert(id, slot);
         let result = to_client::input_required(&asked, &sealed, &self.group.view().server);
         Some(Reply::End(Answer::result(result)))
@@ -258,7 +258,7 @@ impl Attached {
             (format!("u{}", n + 1), server_requests::input_request(&Method::from("elicitation/create"), Some(&asked)))
         };
         let asked: Vec<(String, Raw)> = asked.iter().enumerate().map(one).collect();
-        let sealed = Carried::Again.seal(&self.group, &self.call, self.group.holder().settings.people);
+        let sealed = RequestState::Retry.seal(&self.group, &self.call, self.group.holder().settings.people);
         Answer::result(to_client::input_required(&asked, &sealed, &self.group.view().server))
     }
 }
@@ -270,7 +270,7 @@ impl Attached {
         REQUEST_STATE.find(result.as_bytes())?;
         let asks = result.get("resultType").is_some_and(|kind| kind.text().as_deref() == Some("input_required"));
         let own = result.get("requestState").filter(|_| asks)?;
-        let sealed = Carried::Upstream(own).seal(&self.group, &self.call, request_state::LIFETIME);
+        let sealed = RequestState::Upstream(own).seal(&self.group, &self.call, request_state::LIFETIME);
         Some(result.edit().set("requestState", Raw::of(&sealed)).finish())
     }
 }
@@ -328,7 +328,7 @@ async fn wait(
     mut parked: Parked,
     wanted: CancellationToken,
     deadline: Instant,
-    holder: Arc<Holder>,
+    holder: Arc<ParkedCalls>,
     id: u128,
 ) -> Option<Parked> {
     loop {
@@ -356,7 +356,7 @@ async fn wait(
     None
 }
 
-impl Default for Holding {
+impl Default for ParkingLimits {
     fn default() -> Self {
         Self { most: 10_000, each: 1_000, people: Duration::from_secs(600), programs: Duration::from_secs(120) }
     }

@@ -16,11 +16,11 @@ use crate::protocol::{ErrorObject, Raw};
 
 /// What a state says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Carried {
+pub(super) enum RequestState {
     /// Go on with this held call, on the node of this name.
-    Held(u128, Arc<str>),
+    Parked(u128, Arc<str>),
     /// Make the call again.
-    Again,
+    Retry,
     /// This is the upstream's own state.
     Upstream(Raw),
 }
@@ -35,19 +35,19 @@ pub(super) const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// The member that it is carried in, looked for in every request and every result.
 pub(super) static REQUEST_STATE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("requestState"));
 
-impl Carried {
+impl RequestState {
     /// As the client carries it.
     pub(super) fn seal(&self, group: &Group, call: &Call, lifetime: Duration) -> String {
         let end = now().saturating_add(lifetime.as_secs().saturating_add(1));
         let mut bytes = end.to_be_bytes().to_vec();
         bytes.extend_from_slice(&digest(call));
         let prefix = match self {
-            Self::Held(id, node) => {
+            Self::Parked(id, node) => {
                 bytes.extend_from_slice(&id.to_be_bytes());
                 bytes.extend_from_slice(node.as_bytes());
                 HELD
             }
-            Self::Again => AGAIN,
+            Self::Retry => AGAIN,
             Self::Upstream(state) => {
                 bytes.extend_from_slice(state.as_bytes());
                 UPSTREAM
@@ -79,9 +79,9 @@ impl Carried {
             HELD => {
                 let (id, node) = rest.split_at_checked(16).ok_or_else(refused)?;
                 let id = u128::from_be_bytes(id.try_into().map_err(|_| refused())?);
-                Self::Held(id, std::str::from_utf8(node).map_err(|_| refused())?.into())
+                Self::Parked(id, std::str::from_utf8(node).map_err(|_| refused())?.into())
             }
-            AGAIN => Self::Again,
+            AGAIN => Self::Retry,
             UPSTREAM => Self::Upstream(Raw::parse(&rest.to_vec().into()).map_err(|_| refused())?),
             _ => return Err(refused()),
         }))

@@ -6,15 +6,15 @@ use tokio::time::Instant;
 
 use super::cursor::Cursor;
 use super::group::Group;
-use super::name_mapping::Rename;
-use super::request_state::Carried;
+use super::name_mapping::NameMapping;
+use super::request_state::RequestState;
 use super::view::{Member, View};
 use super::{forward, parked_calls};
 use crate::call::{Answer, Call, ClientSink, Replies};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::to_client::{self, CacheHint};
 use crate::dialect::to_upstream;
-use crate::metrics::Ending;
+use crate::metrics::CallOutcome;
 use crate::protocol::method::{Family, Route};
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
 use crate::upstream::{List, Upstream};
@@ -56,11 +56,13 @@ impl Group {
         if !may_ask(call) {
             return self.route(call);
         }
-        match Carried::of(self, call) {
+        match RequestState::of(self, call) {
             Ok(None) => self.route(call),
-            Ok(Some(Carried::Held(id, _))) => forward::later(parked_calls::resume(Arc::clone(self), call.clone(), id)),
-            Ok(Some(Carried::Again)) => self.route(&carrying(call, None)),
-            Ok(Some(Carried::Upstream(own))) => self.route(&carrying(call, Some(own))),
+            Ok(Some(RequestState::Parked(id, _))) => {
+                forward::later(parked_calls::resume(Arc::clone(self), call.clone(), id))
+            }
+            Ok(Some(RequestState::Retry)) => self.route(&carrying(call, None)),
+            Ok(Some(RequestState::Upstream(own))) => self.route(&carrying(call, Some(own))),
             Err(error) => error.into(),
         }
     }
@@ -88,7 +90,7 @@ impl Group {
             Route::List => {
                 let begun = Instant::now();
                 let listed = self.list(call, &view);
-                let ending = if listed.is_ok() { Ending::Ok } else { Ending::Error };
+                let ending = if listed.is_ok() { CallOutcome::Ok } else { CallOutcome::Error };
                 self.note_own(&call.method, begun, ending);
                 listed.unwrap_or_else(Replies::from)
             }
@@ -109,7 +111,7 @@ impl Group {
 
     /// Answers that a call goes nowhere.
     fn refuse(&self, call: &Call, error: ErrorObject) -> Replies {
-        self.note_own(&call.method, Instant::now(), Ending::Error);
+        self.note_own(&call.method, Instant::now(), CallOutcome::Error);
         error.into()
     }
 
@@ -126,7 +128,7 @@ impl Group {
             .collect();
         let Some(first) = able.first() else { return Err(method_not_found(&call.method)) };
         let id = text(call, &["taskId"]).unwrap_or_default();
-        let named = Rename::task_in(&id).and_then(|(name, own)| {
+        let named = NameMapping::task_in(&id).and_then(|(name, own)| {
             let member = able.iter().find(|member| **member.upstream.name() == *name)?;
             Some((*member, own))
         });

@@ -10,16 +10,16 @@ use tokio_util::sync::CancellationToken;
 use super::group::Group;
 use super::route::invalid;
 use super::view::View;
-use crate::call::{Answer, Call, Change, Replier, Replies};
+use crate::call::{Answer, Call, ChangeEvent, Replies, ReplySender};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::to_client;
 use crate::protocol::method::Family;
 use crate::protocol::{ErrorObject, Raw};
-use crate::upstream::Watch;
+use crate::upstream::SubscriptionGuard;
 
 /// Which changes one listener hears of.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wishes {
+struct ListenFilter {
     tools: bool,
     prompts: bool,
     resources: bool,
@@ -31,13 +31,13 @@ const ANSWERED: Duration = Duration::from_secs(2);
 
 /// One listener at work.
 struct Listener {
-    wishes: Wishes,
+    wishes: ListenFilter,
     subscription: Raw,
-    changes: broadcast::Receiver<Change>,
+    changes: broadcast::Receiver<ChangeEvent>,
     closing: CancellationToken,
-    replier: Replier,
+    replier: ReplySender,
     /// Upstreams tell of the resources as long as these are held.
-    watches: Vec<(Arc<str>, Watch)>,
+    watches: Vec<(Arc<str>, SubscriptionGuard)>,
 }
 
 impl Group {
@@ -46,7 +46,7 @@ impl Group {
         if !view.offers_updates() && !lists.into_iter().any(|family| view.lists_change(family)) {
             return method_not_found(&call.method).into();
         }
-        let asked = match Wishes::read(call.params.as_ref()) {
+        let asked = match ListenFilter::read(call.params.as_ref()) {
             Ok(asked) => asked,
             Err(error) => return error.into(),
         };
@@ -62,7 +62,7 @@ impl Group {
     }
 }
 
-impl Wishes {
+impl ListenFilter {
     fn read(params: Option<&Raw>) -> Result<Self, ErrorObject> {
         let asked = params.and_then(|params| params.get("notifications")).filter(Raw::is_object);
         let asked =
@@ -88,7 +88,7 @@ impl Wishes {
 
     /// What of it the group can do, but for resources, whose upstreams have to be asked: what has to be held
     /// so that they are.
-    fn granted(self, view: &View) -> (Self, Vec<(Arc<str>, Watch)>) {
+    fn granted(self, view: &View) -> (Self, Vec<(Arc<str>, SubscriptionGuard)>) {
         let mut watches = Vec::new();
         for uri in self.updates {
             let Some((member, own)) = view.by_uri(&uri).filter(|(member, _)| member.state.offers_updates()) else {
@@ -124,20 +124,20 @@ impl Wishes {
         Raw::of(&granted)
     }
 
-    fn wants(&self, change: &Change) -> bool {
+    fn wants(&self, change: &ChangeEvent) -> bool {
         match change {
-            Change::Tools => self.tools,
-            Change::Prompts => self.prompts,
-            Change::Resources => self.resources,
-            Change::Updated(uri) => self.updates.iter().any(|wanted| wanted == uri),
+            ChangeEvent::Tools => self.tools,
+            ChangeEvent::Prompts => self.prompts,
+            ChangeEvent::Resources => self.resources,
+            ChangeEvent::Updated(uri) => self.updates.iter().any(|wanted| wanted == uri),
         }
     }
 
     /// Everything that was asked for, for a listener that missed something.
-    fn all(&self) -> Vec<Change> {
-        let lists = [Change::Tools, Change::Prompts, Change::Resources];
+    fn all(&self) -> Vec<ChangeEvent> {
+        let lists = [ChangeEvent::Tools, ChangeEvent::Prompts, ChangeEvent::Resources];
         let lists = lists.into_iter().filter(|change| self.wants(change));
-        lists.chain(self.updates.iter().cloned().map(Change::Updated)).collect()
+        lists.chain(self.updates.iter().cloned().map(ChangeEvent::Updated)).collect()
     }
 }
 

@@ -11,15 +11,15 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::cursor::Cursor;
-use super::group_config::Plan;
-use super::name_mapping::Rename;
+use super::group_config::GroupConfig;
+use super::name_mapping::NameMapping;
 use super::names::{self, Collision, Names};
 use super::sealing::Seal;
-use crate::call::Prints;
-use crate::dialect::headers::{self, Mirror};
+use crate::call::ListFingerprints;
+use crate::dialect::headers::{self, HeaderMirror};
 use crate::dialect::to_client::{self, CacheHint, Server};
 use crate::dialect::{Revision, meta, to_upstream};
-use crate::metrics::Tallies;
+use crate::metrics::CallMetrics;
 use crate::protocol::method::Family;
 use crate::protocol::{ErrorObject, Raw, code};
 use crate::upstream::{List, Listed, Phase, State, Upstream};
@@ -30,7 +30,7 @@ pub struct View {
     /// Tells it from every other.
     pub epoch: u64,
     /// How the group is configured.
-    pub plan: Arc<Plan>,
+    pub plan: Arc<GroupConfig>,
     /// Its upstreams, in order.
     pub members: Vec<Member>,
     /// What it says of itself.
@@ -39,7 +39,7 @@ pub struct View {
     families: [bool; Family::ALL.len()],
     names: [Names; List::ALL.len()],
     lists: [Merged; List::ALL.len()],
-    mirrors: HashMap<Box<str>, Vec<Mirror>>,
+    mirrors: HashMap<Box<str>, Vec<HeaderMirror>>,
     /// Which member has a resource, by the URI that the upstream knows it by.
     own_uris: HashMap<Box<str>, usize>,
     /// The same for templates.
@@ -56,9 +56,9 @@ pub struct Member {
     /// What was known of it.
     pub state: Arc<State>,
     /// How its names look here.
-    pub rename: Rename,
+    pub rename: NameMapping,
     /// What is counted of its calls.
-    pub(super) tallies: Arc<Tallies>,
+    pub(super) tallies: Arc<CallMetrics>,
 }
 
 /// One list of all upstreams together.
@@ -83,10 +83,10 @@ static EPOCHS: AtomicU64 = AtomicU64::new(1);
 
 impl Member {
     /// An upstream as it is now.
-    pub fn new(upstream: Arc<Upstream>, plan: &Plan) -> Self {
+    pub fn new(upstream: Arc<Upstream>, plan: &GroupConfig) -> Self {
         let prefix = plan.prefixes().then(|| Arc::clone(upstream.name()));
         let tasks = (plan.servers.len() > 1).then(|| Arc::clone(upstream.name()));
-        Self { state: upstream.state(), upstream, rename: Rename { prefix, tasks }, tallies: Arc::default() }
+        Self { state: upstream.state(), upstream, rename: NameMapping { prefix, tasks }, tallies: Arc::default() }
     }
 
     /// Whether what a client of that revision says has to be translated across eras.
@@ -104,7 +104,7 @@ impl Member {
 
 impl View {
     /// What a group of these members shows.
-    pub fn new(plan: Arc<Plan>, members: Vec<Member>) -> Self {
+    pub fn new(plan: Arc<GroupConfig>, members: Vec<Member>) -> Self {
         let mut view = Self {
             epoch: EPOCHS.fetch_add(1, Ordering::Relaxed),
             server: introduce(&plan, &members),
@@ -227,7 +227,7 @@ impl View {
     }
 
     /// The arguments of a tool that headers mirror.
-    pub fn mirrors(&self, tool: &str) -> &[Mirror] {
+    pub fn mirrors(&self, tool: &str) -> &[HeaderMirror] {
         self.mirrors.get(tool).map_or(&[], Vec::as_slice)
     }
 
@@ -291,7 +291,7 @@ impl View {
     }
 
     /// Tells whether the lists on another node are the same.
-    pub fn prints(&self) -> Prints {
+    pub fn prints(&self) -> ListFingerprints {
         let [tools, prompts, resources, templates] = List::ALL.map(|list| self.lists[list as usize].content);
         [tools, prompts, resources ^ templates.rotate_left(1)]
     }
@@ -422,7 +422,7 @@ fn project(list: List, listed: &Listed, to: Revision) -> Vec<Raw> {
 }
 
 /// What a group says of itself: what its only upstream says, or what all of them are together.
-fn introduce(plan: &Plan, members: &[Member]) -> Server {
+fn introduce(plan: &GroupConfig, members: &[Member]) -> Server {
     let known: Vec<(&str, &Server)> = members
         .iter()
         .filter_map(|member| Some((member.upstream.name().as_ref(), member.state.server.as_ref()?)))
@@ -442,7 +442,7 @@ fn introduce(plan: &Plan, members: &[Member]) -> Server {
     server
 }
 
-fn ourselves(plan: &Plan) -> Raw {
+fn ourselves(plan: &GroupConfig) -> Raw {
     let info =
         json!({ "name": "rialto", "title": format!("Rialto: {}", plan.name), "version": env!("CARGO_PKG_VERSION") });
     Raw::of(&info)

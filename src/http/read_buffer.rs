@@ -9,11 +9,11 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncRead;
 use tokio_util::io::poll_read_buf;
 
-use super::codec::{Framing, Piece};
+use super::codec::{BodyDecoder, Decoded};
 
 /// What has arrived on a connection, and was not taken yet.
 #[derive(Debug, Default)]
-pub struct Intake {
+pub struct ReadBuffer {
     arrived: BytesMut,
     /// The last reading has brought all that there was room for, so there is likely to be more.
     more: bool,
@@ -21,7 +21,7 @@ pub struct Intake {
 
 /// Why a body could not be read.
 #[derive(Debug)]
-pub enum Unread {
+pub enum BodyError {
     /// It is longer than it may be.
     TooLong,
     /// It broke off, or is none.
@@ -41,7 +41,7 @@ const STRIDE: usize = 1 << 20;
 /// The longest body whose memory is kept for the next one.
 const KEPT: usize = 32 << 10;
 
-impl Intake {
+impl ReadBuffer {
     /// Whether nothing is here.
     pub fn is_empty(&self) -> bool {
         self.arrived.is_empty()
@@ -113,15 +113,15 @@ impl Intake {
     pub fn poll_piece(
         &mut self,
         mut stream: impl AsyncRead + Unpin,
-        framing: &mut Framing,
+        framing: &mut BodyDecoder,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<Option<Bytes>>> {
         loop {
             match framing.take(&mut self.arrived).map_err(io::Error::other)? {
-                Piece::Data(data) => return Poll::Ready(Ok(Some(data))),
-                Piece::End => return Poll::Ready(Ok(None)),
-                Piece::Missing => match (ready!(self.poll_more(&mut stream, context))?, &*framing) {
-                    (0, Framing::UntilClose) => return Poll::Ready(Ok(None)),
+                Decoded::Data(data) => return Poll::Ready(Ok(Some(data))),
+                Decoded::End => return Poll::Ready(Ok(None)),
+                Decoded::Missing => match (ready!(self.poll_more(&mut stream, context))?, &*framing) {
+                    (0, BodyDecoder::UntilClose) => return Poll::Ready(Ok(None)),
                     (0, _) => return Poll::Ready(Err(closed())),
                     _ => {}
                 },
@@ -136,21 +136,21 @@ impl Intake {
     pub async fn whole(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
-        framing: &mut Framing,
+        framing: &mut BodyDecoder,
         longest: usize,
-    ) -> Result<Bytes, Unread> {
-        if let Framing::Length(left) = framing {
-            let length = usize::try_from(*left).ok().filter(|length| *length <= longest).ok_or(Unread::TooLong)?;
-            let body = self.take(stream, length).await.map_err(Unread::Broken)?;
+    ) -> Result<Bytes, BodyError> {
+        if let BodyDecoder::Length(left) = framing {
+            let length = usize::try_from(*left).ok().filter(|length| *length <= longest).ok_or(BodyError::TooLong)?;
+            let body = self.take(stream, length).await.map_err(BodyError::Broken)?;
             *left = 0;
             return Ok(body);
         }
         let mut all = BytesMut::new();
         loop {
             let piece = poll_fn(|context| self.poll_piece(&mut *stream, framing, context)).await;
-            match piece.map_err(Unread::Broken)? {
+            match piece.map_err(BodyError::Broken)? {
                 None => return Ok(all.freeze()),
-                Some(piece) if piece.len() > longest - all.len() => return Err(Unread::TooLong),
+                Some(piece) if piece.len() > longest - all.len() => return Err(BodyError::TooLong),
                 Some(piece) => all.extend_from_slice(&piece),
             }
         }

@@ -11,9 +11,9 @@ use http_body::{Frame, SizeHint};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::response_encoder::Answering;
+use super::response_encoder::ReplyEncoder;
 use crate::call::{Replies, Reply};
-use crate::cluster::Rest;
+use crate::cluster::RelayedBody;
 use crate::http::sse;
 use crate::session::{Attachment, Session, Sessions};
 
@@ -27,7 +27,7 @@ pub enum Body {
     /// Events, as they come.
     Events(Box<Events>),
     /// What another node sends, as it comes.
-    Carried(Box<Rest>),
+    Carried(Box<RelayedBody>),
 }
 
 /// A stream of events.
@@ -46,7 +46,7 @@ enum Source {
     /// A stream of a session, already framed, with ids to resume from.
     Session(Attachment),
     /// The one stream of an HTTP+SSE session; the session ends with it.
-    Single(Attachment, #[allow(dead_code, reason = "held to be dropped")] Ending),
+    Single(Attachment, #[allow(dead_code, reason = "held to be dropped")] CloseSessionOnDrop),
     /// The replies to one call of the per-request era. Dropping them gives the call up.
     Call(Box<CallSource>),
     /// Everything was written.
@@ -56,25 +56,25 @@ enum Source {
 #[derive(Debug)]
 struct CallSource {
     replies: Replies,
-    answering: Answering,
+    answering: ReplyEncoder,
     _running: TaskTrackerToken,
 }
 
 /// Ends a session when its stream is gone.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct CloseSessionOnDrop {
     pub(super) sessions: Arc<Sessions>,
     pub(super) session: Option<Arc<Session>>,
 }
 
-impl Ending {
+impl CloseSessionOnDrop {
     /// It goes on without whoever had it.
     pub(super) fn stays(mut self) {
         self.session = None;
     }
 }
 
-impl Drop for Ending {
+impl Drop for CloseSessionOnDrop {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
             self.sessions.close(&session);
@@ -89,7 +89,12 @@ impl Events {
         Self::new(Source::Session(attachment), None, keep_alive)
     }
 
-    pub(super) fn single(attachment: Attachment, head: Bytes, ending: Ending, keep_alive: Duration) -> Self {
+    pub(super) fn single(
+        attachment: Attachment,
+        head: Bytes,
+        ending: CloseSessionOnDrop,
+        keep_alive: Duration,
+    ) -> Self {
         Self::new(Source::Single(attachment, ending), Some(head), keep_alive)
     }
 
@@ -97,7 +102,7 @@ impl Events {
     pub(super) fn of_call(
         first: Option<Reply>,
         replies: Replies,
-        answering: Answering,
+        answering: ReplyEncoder,
         running: TaskTrackerToken,
         keep_alive: Duration,
     ) -> Self {

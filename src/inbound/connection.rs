@@ -13,8 +13,8 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio_io_timeout::TimeoutStream;
 
-use super::wake_gated::Seldom;
-use super::{Inbound, Side, http1};
+use super::wake_gated::WakeGated;
+use super::{Inbound, ListenerRole, http1};
 
 /// What a connection that speaks HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -26,7 +26,7 @@ const ALIVE: Duration = Duration::from_secs(20);
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Serves a connection until it ends.
-pub(super) async fn serve(inbound: Arc<Inbound>, side: Side, stream: TcpStream, peer: SocketAddr) {
+pub(super) async fn serve(inbound: Arc<Inbound>, side: ListenerRole, stream: TcpStream, peer: SocketAddr) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "small writes to a connection may be delayed");
     }
@@ -83,14 +83,19 @@ fn watched(stream: TcpStream) -> TokioIo<Pin<Box<TimeoutStream<TcpStream>>>> {
 }
 
 /// Ends when a connection has no more to bring.
-async fn going(inbound: &Inbound, side: Side) {
+async fn going(inbound: &Inbound, side: ListenerRole) {
     tokio::select! {
         () = inbound.shutdown.closing().cancelled() => {}
-        () = inbound.shutdown.leaving().cancelled(), if side != Side::Operators => {}
+        () = inbound.shutdown.leaving().cancelled(), if side != ListenerRole::Operators => {}
     }
 }
 
-async fn serve_http2(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer: SocketAddr) -> hyper::Result<()> {
+async fn serve_http2(
+    inbound: &Arc<Inbound>,
+    side: ListenerRole,
+    stream: TcpStream,
+    peer: SocketAddr,
+) -> hyper::Result<()> {
     let header_bytes = u32::try_from(inbound.settings.limits.header_bytes).unwrap_or(u32::MAX);
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -109,7 +114,7 @@ async fn serve_http2(inbound: &Arc<Inbound>, side: Side, stream: TcpStream, peer
     tokio::select! {
         biased; // what has arrived is read, or it would not be answered
         ended = connection.as_mut() => ended,
-        () = Seldom::new(going(&inbound, side)) => {
+        () = WakeGated::new(going(&inbound, side)) => {
             connection.as_mut().graceful_shutdown();
             let closed = async {
                 inbound.shutdown.closing().cancelled().await;

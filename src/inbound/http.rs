@@ -7,25 +7,25 @@ use http::{Method as Verb, Response as HttpResponse};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming as HttpBody;
 
-use super::body::{Body, Ending, Events};
+use super::body::{Body, CloseSessionOnDrop, Events};
 use super::headers::{EVENTS, JSON, LAST_EVENT_ID, accepts, is_json, session_id};
 use super::relay::Once;
-use super::respond::{self, Problem};
-use super::response_encoder::Answering;
+use super::respond::{self, Rejection};
+use super::response_encoder::ReplyEncoder;
 use super::route::Route;
-use super::session_messages::{self, Work};
+use super::session_messages::{self, RunningCall};
 use super::{Inbound, per_request, sse};
 use crate::call::{Caller, Replies, Reply};
 use crate::dialect::classify::{self, Path};
 use crate::gateway::Group;
 use crate::protocol::json::depth_within;
 use crate::protocol::{Incoming, Invalid, Message, Method, Request};
-use crate::session::{NotBegun, Opening, Session, SessionId, Stream, Transport, Unresumable};
+use crate::session::{NotBegun, Session, SessionId, SessionOwner, SessionTransport, Stream, StreamError};
 use crate::store::EventId;
-use crate::timer::Alarm;
+use crate::timer::PooledTimer;
 
 /// A request to one group, admitted.
-pub(super) struct Visit<'r> {
+pub(super) struct RequestContext<'r> {
     pub(super) inbound: &'r Arc<Inbound>,
     pub(super) group: Arc<Group>,
     pub(super) caller: Arc<Caller>,
@@ -39,52 +39,52 @@ pub(super) struct Visit<'r> {
 }
 
 /// A body on its way in.
-pub(super) enum Arrived {
+pub(super) enum RequestBody {
     /// It is still being sent.
     Wire(HttpBody),
     /// It is here.
     Whole(Bytes),
     /// It could not be read.
-    Refused(Problem),
+    Refused(Rejection),
 }
 
-type Answered = Result<HttpResponse<Body>, Problem>;
+type Answered = Result<HttpResponse<Body>, Rejection>;
 
 impl Inbound {
     /// Reads a body, no more of it than allowed, no longer than allowed.
-    pub(super) async fn read_body(&self, body: Arrived) -> Result<Bytes, Problem> {
+    pub(super) async fn read_body(&self, body: RequestBody) -> Result<Bytes, Rejection> {
         let body = match body {
-            Arrived::Whole(body) => return Ok(body),
-            Arrived::Refused(problem) => return Err(problem),
-            Arrived::Wire(body) => body,
+            RequestBody::Whole(body) => return Ok(body),
+            RequestBody::Refused(problem) => return Err(problem),
+            RequestBody::Wire(body) => body,
         };
         let limit = self.settings.limits.body_bytes;
         let declared = http_body::Body::size_hint(&body).lower();
         if declared > limit as u64 {
-            return Err(Problem::BodyTooLarge(limit));
+            return Err(Rejection::BodyTooLarge(limit));
         }
         let collected = Limited::new(body, limit).collect();
         match tokio::time::timeout(self.settings.body_timeout, collected).await {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Problem::BodyTooLarge(limit)),
-            Ok(Err(_)) => Err(Problem::BodyBroken),
-            Err(_) => Err(Problem::BodyTooSlow),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Rejection::BodyTooLarge(limit)),
+            Ok(Err(_)) => Err(Rejection::BodyBroken),
+            Err(_) => Err(Rejection::BodyTooSlow),
         }
     }
 
     /// Reads the message or messages in a body.
-    pub(super) fn read_messages(&self, body: &Bytes) -> Result<Incoming, Problem> {
+    pub(super) fn read_messages(&self, body: &Bytes) -> Result<Incoming, Rejection> {
         let limits = &self.settings.limits;
         if !depth_within(body, limits.json_depth) {
-            return Err(Problem::TooDeep(limits.json_depth));
+            return Err(Rejection::TooDeep(limits.json_depth));
         }
-        Incoming::parse(body, limits.batch_length).map_err(Problem::Invalid)
+        Incoming::parse(body, limits.batch_length).map_err(Rejection::Invalid)
     }
 }
 
-impl Visit<'_> {
+impl RequestContext<'_> {
     /// Serves it as far as this node can. What is seldom is in a box, so that it is no part of every request.
-    pub(super) async fn serve_here(&self, body: Arrived) -> Answered {
+    pub(super) async fn serve_here(&self, body: RequestBody) -> Answered {
         match (self.route, &self.parts.method) {
             (Route::Streamable { .. }, verb) => self.serve(verb, body).await,
             (Route::SseStream { group }, &Verb::GET) => {
@@ -95,26 +95,26 @@ impl Visit<'_> {
             (Route::SseMessages { .. } | Route::SseBoth { .. }, &Verb::POST) => {
                 Box::pin(sse::message(self, body)).await
             }
-            _ => Err(Problem::Verb(self.route.verbs())),
+            _ => Err(Rejection::Verb(self.route.verbs())),
         }
     }
 
     /// Serves it once more, after its session was not where it had been.
     pub(super) async fn serve_again(&self) -> Answered {
-        self.serve_here(Arrived::Whole(self.body.get().cloned().unwrap_or_default())).await
+        self.serve_here(RequestBody::Whole(self.body.get().cloned().unwrap_or_default())).await
     }
 
-    async fn serve(&self, verb: &Verb, body: Arrived) -> Answered {
+    async fn serve(&self, verb: &Verb, body: RequestBody) -> Answered {
         match *verb {
             Verb::POST => self.post(body).await,
             Verb::GET => Box::pin(self.get()).await,
             Verb::DELETE => Box::pin(self.delete()).await,
-            _ => Err(Problem::Verb("POST, GET, DELETE, OPTIONS")),
+            _ => Err(Rejection::Verb("POST, GET, DELETE, OPTIONS")),
         }
     }
 
     /// Reads the body, and keeps it for whoever may have to send it on.
-    pub(super) async fn read_body(&self, body: Arrived) -> Result<Bytes, Problem> {
+    pub(super) async fn read_body(&self, body: RequestBody) -> Result<Bytes, Rejection> {
         let body = self.inbound.read_body(body).await?;
         if self.inbound.cluster.is_some() {
             let _ = self.body.set(body.clone());
@@ -122,13 +122,13 @@ impl Visit<'_> {
         Ok(body)
     }
 
-    async fn post(&self, body: Arrived) -> Answered {
+    async fn post(&self, body: RequestBody) -> Answered {
         let headers = &self.parts.headers;
         if !is_json(headers) {
-            return Err(Problem::NotJson);
+            return Err(Rejection::NotJson);
         }
         if !accepts(headers, JSON) || !accepts(headers, EVENTS) {
-            return Err(Problem::NotAcceptable("application/json and text/event-stream"));
+            return Err(Rejection::NotAcceptable("application/json and text/event-stream"));
         }
         let body = self.read_body(body).await?;
         match self.inbound.read_messages(&body)? {
@@ -136,7 +136,7 @@ impl Visit<'_> {
             Incoming::One(message) => {
                 // A stop lets running calls finish, and what they need still comes in.
                 if self.inbound.refuses() && matches!(message, Message::Request(_)) {
-                    return Err(Problem::ShuttingDown);
+                    return Err(Rejection::ShuttingDown);
                 }
                 self.one(message).await
             }
@@ -144,7 +144,7 @@ impl Visit<'_> {
     }
 
     async fn one(&self, message: Message) -> Answered {
-        match classify::classify(&message, &self.parts.headers).map_err(Problem::Refused)? {
+        match classify::classify(&message, &self.parts.headers).map_err(Rejection::Refused)? {
             Path::PerRequest(told) => per_request::serve(self, message, told).await,
             Path::Handshake => Box::pin(self.open(message)).await,
             Path::Session => {
@@ -154,7 +154,7 @@ impl Visit<'_> {
                 };
                 let answered = self.in_session(message).await;
                 answered.map_err(|problem| match id {
-                    Some(id) => Problem::About(id, Box::new(problem)),
+                    Some(id) => Rejection::About(id, Box::new(problem)),
                     None => problem,
                 })
             }
@@ -163,23 +163,24 @@ impl Visit<'_> {
 
     /// `initialize`: opens a session.
     async fn open(&self, message: Message) -> Answered {
-        let Message::Request(request) = message else { return Err(Problem::SessionRequired) };
+        let Message::Request(request) = message else { return Err(Rejection::SessionRequired) };
         if self.named_session().is_some() {
             self.session().await?;
             let why = "this session is initialized already; leave `Mcp-Session-Id` out to open another";
-            return Err(Problem::Invalid(Invalid::request(Some(request.id), why)));
+            return Err(Rejection::Invalid(Invalid::request(Some(request.id), why)));
         }
         if let Some(cluster) = self.inbound.cluster.as_ref().filter(|_| self.inbound.shutdown.is_draining()) {
-            return Err(cluster.another().await?.map_or(Problem::ShuttingDown, Problem::Elsewhere));
+            return Err(cluster.another().await?.map_or(Rejection::ShuttingDown, Rejection::OnOtherNode));
         }
         let client = session_messages::introduction(request.params.as_ref());
-        let client = Arc::new(client.map_err(|error| Problem::Refused(request.refused(error)))?);
-        let opening = Opening { principal: self.caller.principal.clone(), group: Arc::clone(self.group.name()) };
+        let client = Arc::new(client.map_err(|error| Rejection::Refused(request.refused(error)))?);
+        let opening = SessionOwner { principal: self.caller.principal.clone(), group: Arc::clone(self.group.name()) };
         let result = session_messages::welcome(&self.group, &client).await;
         self.inbound.check_sure()?;
-        let session = self.inbound.sessions.open(opening, client).map_err(|_| Problem::SessionsFull)?;
+        let session = self.inbound.sessions.open(opening, client).map_err(|_| Rejection::SessionsFull)?;
         // Nobody knows of it before its client is told, so it ends with whoever would tell.
-        let ending = Ending { sessions: Arc::clone(&self.inbound.sessions), session: Some(Arc::clone(&session)) };
+        let ending =
+            CloseSessionOnDrop { sessions: Arc::clone(&self.inbound.sessions), session: Some(Arc::clone(&session)) };
         session.knows_lists(None, &self.group.view().prints());
         self.inbound.keep(&session).await?;
         ending.stays();
@@ -193,16 +194,16 @@ impl Visit<'_> {
     }
 
     /// The session that the request names, if it is the caller's.
-    async fn session(&self) -> Result<Arc<Session>, Problem> {
-        let named = self.named_session().ok_or(Problem::SessionRequired)?;
-        self.find(SessionId::parse(&named, Transport::Http), &named).await
+    async fn session(&self) -> Result<Arc<Session>, Rejection> {
+        let named = self.named_session().ok_or(Rejection::SessionRequired)?;
+        self.find(SessionId::parse(&named, SessionTransport::Http), &named).await
     }
 
     /// The session, and that the request speaks a revision that has sessions.
-    async fn session_and_version(&self) -> Result<Arc<Session>, Problem> {
+    async fn session_and_version(&self) -> Result<Arc<Session>, Rejection> {
         let session = self.session().await?;
         let checked = classify::check_session_version(&self.parts.headers);
-        checked.map_err(|error| Problem::Refused(classify::Refused { id: None, error }))?;
+        checked.map_err(|error| Rejection::Refused(classify::Refused { id: None, error }))?;
         Ok(session)
     }
 
@@ -223,14 +224,19 @@ impl Visit<'_> {
         };
         // What the client is told has changed must not be lost with this node.
         match changes && !Box::pin(session.settle()).await {
-            true => Err(Problem::StoreAway),
+            true => Err(Rejection::StoreUnavailable),
             false => answered,
         }
     }
 
-    fn answering(&self, session: &Session, request: &Request) -> Answering {
+    fn answering(&self, session: &Session, request: &Request) -> ReplyEncoder {
         let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
-        Answering { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(&self.group) }
+        ReplyEncoder {
+            id: request.id.clone(),
+            method: request.method.clone(),
+            revision,
+            group: Arc::clone(&self.group),
+        }
     }
 
     /// Answers a request: with JSON when the answer is the first thing that comes, with a stream
@@ -241,7 +247,7 @@ impl Visit<'_> {
         if let Some(answer) = replies.take_ready() {
             return Ok(respond::json(answering.response(answer)));
         }
-        let mut call = Handover(Some(self.begin(session, request, replies, answering)?));
+        let mut call = DetachOnDrop(Some(self.begin(session, request, replies, answering)?));
         let Some(work) = &mut call.0 else { return Ok(respond::accepted()) };
         let first = loop {
             tokio::select! {
@@ -249,14 +255,14 @@ impl Visit<'_> {
                 () = work.running.unwanted() => {
                     call.0 = None;
                     if session.is_elsewhere() {
-                        return Err(Problem::NodeLost);
+                        return Err(Rejection::RelayPeerLost);
                     }
                     // The client wants no answer; the request still has to end somehow.
                     return Ok(respond::accepted());
                 }
                 reply = work.replies.next() => break reply,
                 // Where a stream could not be kept, its answer alone is waited for.
-                () = Alarm::after(self.inbound.settings.stream_after) => {
+                () = PooledTimer::after(self.inbound.settings.stream_after) => {
                     if !self.inbound.is_full() {
                         break None;
                     }
@@ -268,9 +274,9 @@ impl Visit<'_> {
             return Ok(respond::json(work.answering.response(answer)));
         }
         if self.inbound.is_full() {
-            return Err(Problem::NoRoom);
+            return Err(Rejection::StoreFull);
         }
-        let (stream, attachment) = session.open_stream().map_err(Problem::NotResumable)?;
+        let (stream, attachment) = session.open_stream().map_err(Rejection::NotResumable)?;
         session.owe(stream, || vec![work.answering.id.clone()]);
         if let Some(reply) = first {
             work.send(stream, reply).await;
@@ -284,36 +290,36 @@ impl Visit<'_> {
         session: &Arc<Session>,
         request: Request,
         replies: Replies,
-        answering: Answering,
-    ) -> Result<Work, Problem> {
+        answering: ReplyEncoder,
+    ) -> Result<RunningCall, Rejection> {
         let id = request.id;
         let running = session.begin(id.clone()).map_err(|why| match why {
-            NotBegun::Duplicate => Problem::Invalid(Invalid::request(Some(id), why.to_string())),
-            NotBegun::TooMany => Problem::TooManyCalls(id),
-            NotBegun::Ended if self.inbound.cluster.is_some() => Problem::Moved,
-            NotBegun::Ended => Problem::NotResumable(Unresumable::Ended),
+            NotBegun::Duplicate => Rejection::Invalid(Invalid::request(Some(id), why.to_string())),
+            NotBegun::TooMany => Rejection::TooManyCalls(id),
+            NotBegun::Ended if self.inbound.cluster.is_some() => Rejection::SessionMoving,
+            NotBegun::Ended => Rejection::NotResumable(StreamError::Ended),
         })?;
-        Ok(Work { running, replies, answering, counted: self.inbound.shutdown.call() })
+        Ok(RunningCall { running, replies, answering, counted: self.inbound.shutdown.call() })
     }
 
     /// A batch: what wants no answer is taken, the rest is answered together.
     async fn batch(&self, items: Vec<Result<Message, Invalid>>) -> Answered {
         if self.inbound.refuses() && items.iter().flatten().any(|message| matches!(message, Message::Request(_))) {
-            return Err(Problem::ShuttingDown);
+            return Err(Rejection::ShuttingDown);
         }
         let is_response = |message: &&Message| matches!(message, Message::Response(_));
         let responses = items.iter().flatten().filter(is_response).count();
         if responses > 0 && responses < items.len() {
-            return Err(Problem::MixedBatch);
+            return Err(Rejection::MixedBatch);
         }
         let modern =
             |message: &Message| matches!(classify::classify(message, &self.parts.headers), Ok(Path::PerRequest(_)));
         if items.iter().flatten().any(modern) {
-            return Err(Problem::NoBatches);
+            return Err(Rejection::NoBatches);
         }
         let session = self.session_and_version().await?;
         if !session.client().is_some_and(|client| client.revision.facts().batches) {
-            return Err(Problem::NoBatches);
+            return Err(Rejection::NoBatches);
         }
         let mut answers: Vec<Bytes> = Vec::new();
         let mut works = Vec::new();
@@ -328,7 +334,7 @@ impl Visit<'_> {
                         Some(answer) => answers.push(answering.response(answer)),
                         None => match self.begin(&session, request, replies, answering) {
                             Ok(work) => works.push(work),
-                            Err(Problem::Invalid(invalid)) => answers.push(invalid.response().encode()),
+                            Err(Rejection::Invalid(invalid)) => answers.push(invalid.response().encode()),
                             Err(other) => return Err(other),
                         },
                     }
@@ -343,8 +349,8 @@ impl Visit<'_> {
         }
     }
 
-    async fn stream_batch(&self, session: &Arc<Session>, answers: Vec<Bytes>, works: Vec<Work>) -> Answered {
-        let (stream, attachment) = session.open_stream().map_err(Problem::NotResumable)?;
+    async fn stream_batch(&self, session: &Arc<Session>, answers: Vec<Bytes>, works: Vec<RunningCall>) -> Answered {
+        let (stream, attachment) = session.open_stream().map_err(Rejection::NotResumable)?;
         session.owe(stream, || works.iter().map(|work| work.answering.id.clone()).collect());
         for answer in answers {
             session.deliver(stream, answer).await;
@@ -364,30 +370,30 @@ impl Visit<'_> {
     /// The stream that listens, or the rest of one that broke.
     async fn get(&self) -> Answered {
         if self.named_session().is_none() {
-            return Err(Problem::NoSession("GET belongs to a session and needs its `Mcp-Session-Id` header"));
+            return Err(Rejection::NoSession("GET belongs to a session and needs its `Mcp-Session-Id` header"));
         }
         if !accepts(&self.parts.headers, EVENTS) {
-            return Err(Problem::NotAcceptable(EVENTS));
+            return Err(Rejection::NotAcceptable(EVENTS));
         }
         let session = self.session_and_version().await?;
         let attachment = match self.parts.headers.get(&LAST_EVENT_ID) {
             None => session.listen(),
             Some(id) => match id.to_str().ok().and_then(EventId::parse) {
                 Some(id) => session.resume(id),
-                None => Err(Unresumable::Unknown),
+                None => Err(StreamError::Unknown),
             },
         };
-        let attachment = attachment.map_err(Problem::NotResumable)?;
+        let attachment = attachment.map_err(Rejection::NotResumable)?;
         Ok(respond::events(Events::of_session(attachment, self.inbound.settings.keep_alive)))
     }
 
     /// Ends a session.
     async fn delete(&self) -> Answered {
         if self.named_session().is_none() {
-            return Err(Problem::NoSession("DELETE belongs to a session and needs its `Mcp-Session-Id` header"));
+            return Err(Rejection::NoSession("DELETE belongs to a session and needs its `Mcp-Session-Id` header"));
         }
         if !self.inbound.settings.allow_delete {
-            return Err(Problem::NoSession("sessions are not ended by clients here"));
+            return Err(Rejection::NoSession("sessions are not ended by clients here"));
         }
         let session = self.session_and_version().await?;
         self.inbound.sessions.close(&session);
@@ -404,8 +410,8 @@ impl Visit<'_> {
     /// The session that the request names, on whatever transport.
     pub(super) fn named(&self) -> Option<String> {
         let id = match self.route {
-            Route::Streamable { .. } => SessionId::parse(&self.named_session()?, Transport::Http),
-            _ => SessionId::parse(&super::sse::named(self)?, Transport::Sse),
+            Route::Streamable { .. } => SessionId::parse(&self.named_session()?, SessionTransport::Http),
+            _ => SessionId::parse(&super::sse::named(self)?, SessionTransport::Sse),
         };
         id.map(|id| id.to_string())
     }
@@ -413,9 +419,9 @@ impl Visit<'_> {
 
 /// Holds a call while its request waits for the first reply. A client that goes away meanwhile
 /// has not cancelled the call, so it goes on, though nobody will hear of it.
-struct Handover(Option<Work>);
+struct DetachOnDrop(Option<RunningCall>);
 
-impl Drop for Handover {
+impl Drop for DetachOnDrop {
     fn drop(&mut self) {
         if let Some(work) = self.0.take() {
             tokio::spawn(work.run_alone(Stream::Nowhere));

@@ -20,38 +20,40 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::connection::STUCK;
-use super::http::Arrived;
-use super::respond::Problem;
-use super::wake_gated::Seldom;
-use super::{Entered, Inbound, Side, date_header};
-use crate::http::codec::{Answering, Asked, Extent, Framing, LAST_PIECE, Piece, Unfit, put_piece};
-use crate::http::read_buffer::{Intake, Unread};
-use crate::timer::Alarm;
+use super::http::RequestBody;
+use super::respond::Rejection;
+use super::wake_gated::WakeGated;
+use super::{Admission, Inbound, ListenerRole, date_header};
+use crate::http::codec::{
+    BodyDecoder, BodyLength, Decoded, LAST_PIECE, RequestError, RequestHead, ResponseEncoder, put_piece,
+};
+use crate::http::read_buffer::{BodyError, ReadBuffer};
+use crate::timer::PooledTimer;
 
 /// A connection at work.
-struct Talk<'c, G> {
+struct Http1Server<'c, G> {
     inbound: &'c Arc<Inbound>,
     stream: TcpStream,
-    intake: Intake,
+    intake: ReadBuffer,
     /// What goes out next.
     out: Vec<u8>,
     /// Ends when the connection has no more to bring.
-    going: Seldom<G>,
+    going: WakeGated<G>,
     /// It has ended.
     leaving: bool,
-    patience: Patience,
+    patience: ReadDeadline,
 }
 
 /// How long a client may take for the head of a request. Its timer is set once and for all: when it goes off, it is
 /// looked how much time is left.
-struct Patience {
+struct ReadDeadline {
     end: Instant,
-    alarm: Option<Alarm>,
+    alarm: Option<PooledTimer>,
 }
 
 /// What an answer has to heed of its request.
 #[derive(Clone, Copy)]
-struct Manner {
+struct ResponseMode {
     /// Only the head is wanted.
     bare: bool,
     modern: bool,
@@ -76,38 +78,38 @@ const LINGER_BYTES: usize = 8 << 20;
 /// Serves a connection until it ends.
 pub(super) async fn serve<G: Future<Output = ()>>(
     inbound: &Arc<Inbound>,
-    side: Side,
+    side: ListenerRole,
     stream: TcpStream,
     peer: SocketAddr,
     going: G,
 ) -> io::Result<()> {
-    let mut talk = Talk {
+    let mut talk = Http1Server {
         inbound,
         stream,
-        intake: Intake::default(),
+        intake: ReadBuffer::default(),
         out: Vec::new(),
-        going: Seldom::new(going),
+        going: WakeGated::new(going),
         leaving: false,
-        patience: Patience { end: Instant::now() + inbound.settings.body_timeout, alarm: None },
+        patience: ReadDeadline { end: Instant::now() + inbound.settings.body_timeout, alarm: None },
     };
     loop {
         let asked = match talk.head().await? {
             None => return Ok(()),
             Some(Ok(asked)) => asked,
             Some(Err(unfit)) => {
-                let manner = Manner { bare: false, modern: true, keeps: false };
-                talk.answer(Problem::from(unfit).respond(), manner).await?;
+                let manner = ResponseMode { bare: false, modern: true, keeps: false };
+                talk.answer(Rejection::from(unfit).respond(), manner).await?;
                 return talk.close().await;
             }
         };
-        let Asked { verb, uri, headers, mut framing, keeps, modern, waits } = asked;
+        let RequestHead { verb, uri, headers, mut framing, keeps, modern, waits } = asked;
         let (mut parts, ()) = Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) = (verb, uri, headers);
         let named = inbound.name(&mut parts.headers);
         let entered = inbound.let_in(&parts, &named, side, peer);
         let body = match &entered {
-            Ok(Entered::Call(..)) if parts.method == Verb::POST => talk.body(&mut framing, waits).await?,
-            _ => Arrived::Whole(Bytes::new()),
+            Ok(Admission::Call(..)) if parts.method == Verb::POST => talk.body(&mut framing, waits).await?,
+            _ => RequestBody::Whole(Bytes::new()),
         };
         let response = {
             let work = pin!(inbound.conclude(&parts, named, entered, body));
@@ -119,16 +121,16 @@ pub(super) async fn serve<G: Future<Output = ()>>(
         drop(parts);
         // Where a body that nobody wanted is here already, it is in nobody's way.
         let read = talk.skip(&mut framing);
-        let manner = Manner { bare, modern, keeps: keeps && read };
+        let manner = ResponseMode { bare, modern, keeps: keeps && read };
         if !talk.answer(response, manner).await? {
             return if read { Ok(()) } else { talk.close().await };
         }
     }
 }
 
-impl<G: Future<Output = ()>> Talk<'_, G> {
+impl<G: Future<Output = ()>> Http1Server<'_, G> {
     /// The head of the next request; nothing when there will be none.
-    async fn head(&mut self) -> io::Result<Option<Result<Asked, Unfit>>> {
+    async fn head(&mut self) -> io::Result<Option<Result<RequestHead, RequestError>>> {
         let limits = &self.inbound.settings.limits;
         let (most, longest) = (limits.header_count, limits.header_bytes.max(LEAST_HEAD));
         // So much of it was looked at.
@@ -138,7 +140,7 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
                 let here = self.intake.here();
                 if here.len() > seen && (seen == 0 || may_end(&here[seen.saturating_sub(3)..]) || here.len() > longest)
                 {
-                    match Asked::take(here, most, longest) {
+                    match RequestHead::take(here, most, longest) {
                         Ok(Some(asked)) => return Poll::Ready(Ok(Some(Ok(asked)))),
                         Ok(None) => {}
                         Err(unfit) => return Poll::Ready(Ok(Some(Err(unfit)))),
@@ -167,16 +169,16 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
     }
 
     /// Reads a body, no more of it than allowed, no longer than allowed.
-    async fn body(&mut self, framing: &mut Framing, waits: bool) -> io::Result<Arrived> {
+    async fn body(&mut self, framing: &mut BodyDecoder, waits: bool) -> io::Result<RequestBody> {
         let longest = self.inbound.settings.limits.body_bytes;
         let here = self.intake.here().len() as u64;
         match *framing {
-            Framing::Length(length) if length > longest as u64 => {
-                return Ok(Arrived::Refused(Problem::BodyTooLarge(longest)));
+            BodyDecoder::Length(length) if length > longest as u64 => {
+                return Ok(RequestBody::Refused(Rejection::BodyTooLarge(longest)));
             }
-            Framing::Length(length) if length <= here => {
-                *framing = Framing::Length(0);
-                return Ok(Arrived::Whole(self.intake.here().split_to(length as usize).freeze()));
+            BodyDecoder::Length(length) if length <= here => {
+                *framing = BodyDecoder::Length(0);
+                return Ok(RequestBody::Whole(self.intake.here().split_to(length as usize).freeze()));
             }
             _ => {}
         }
@@ -185,18 +187,18 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
             self.send(&[]).await?;
         }
         let end = Instant::now() + self.inbound.settings.body_timeout;
-        let read = Alarm::limit(end, self.intake.whole(&mut self.stream, framing, longest)).await;
+        let read = PooledTimer::limit(end, self.intake.whole(&mut self.stream, framing, longest)).await;
         Ok(match read {
-            Some(Ok(body)) => Arrived::Whole(body),
-            Some(Err(Unread::TooLong)) => Arrived::Refused(Problem::BodyTooLarge(longest)),
-            Some(Err(Unread::Broken(_))) => Arrived::Refused(Problem::BodyBroken),
-            None => Arrived::Refused(Problem::BodyTooSlow),
+            Some(Ok(body)) => RequestBody::Whole(body),
+            Some(Err(BodyError::TooLong)) => RequestBody::Refused(Rejection::BodyTooLarge(longest)),
+            Some(Err(BodyError::Broken(_))) => RequestBody::Refused(Rejection::BodyBroken),
+            None => RequestBody::Refused(Rejection::BodyTooSlow),
         })
     }
 
     /// Leaves a body out as far as it is here; true when that was all of it.
-    fn skip(&mut self, framing: &mut Framing) -> bool {
-        while let Ok(Piece::Data(_)) = framing.take(self.intake.here()) {}
+    fn skip(&mut self, framing: &mut BodyDecoder) -> bool {
+        while let Ok(Decoded::Data(_)) = framing.take(self.intake.here()) {}
         framing.is_done()
     }
 
@@ -223,21 +225,21 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
     }
 
     /// Sends an answer; true when another request may follow.
-    async fn answer(&mut self, response: Response<Body>, manner: Manner) -> io::Result<bool> {
+    async fn answer(&mut self, response: Response<Body>, manner: ResponseMode) -> io::Result<bool> {
         let (parts, body) = response.into_parts();
         let extent = match &body {
-            Body::Empty => Extent::Length(0),
-            Body::Full(bytes) => Extent::Length(bytes.len()),
-            Body::Events(_) | Body::Carried(_) if manner.modern => Extent::Pieces,
-            Body::Events(_) | Body::Carried(_) => Extent::UntilClose,
+            Body::Empty => BodyLength::Length(0),
+            Body::Full(bytes) => BodyLength::Length(bytes.len()),
+            Body::Events(_) | Body::Carried(_) if manner.modern => BodyLength::Chunked,
+            Body::Events(_) | Body::Carried(_) => BodyLength::UntilClose,
         };
-        let keeps = manner.keeps && !self.leaving && extent != Extent::UntilClose;
+        let keeps = manner.keeps && !self.leaving && extent != BodyLength::UntilClose;
         // From here on the next request is waited for.
         let now = Instant::now();
         self.patience.end = now + self.inbound.settings.body_timeout;
         date_header::with(now.into_std(), |date| {
             let (status, headers) = (parts.status, &parts.headers);
-            Answering { status, headers, extent, keeps, modern: manner.modern, date }.put(&mut self.out);
+            ResponseEncoder { status, headers, extent, keeps, modern: manner.modern, date }.put(&mut self.out);
         });
         drop(parts);
         match body {
@@ -249,7 +251,7 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
             }
             Body::Full(bytes) => self.send(&bytes).await?,
             body => {
-                self.pour(body, extent == Extent::Pieces).await?;
+                self.pour(body, extent == BodyLength::Chunked).await?;
                 self.patience.end = Instant::now() + self.inbound.settings.body_timeout;
             }
         }
@@ -305,7 +307,7 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {
-                        let alarm = stuck.get_or_insert_with(|| Alarm::after(STUCK));
+                        let alarm = stuck.get_or_insert_with(|| PooledTimer::after(STUCK));
                         ready!(Pin::new(alarm).poll(context));
                         return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                     }
@@ -334,7 +336,7 @@ impl<G: Future<Output = ()>> Talk<'_, G> {
                 }
             }
         };
-        Alarm::limit(Instant::now() + LINGER, rest).await;
+        PooledTimer::limit(Instant::now() + LINGER, rest).await;
         Ok(())
     }
 }
@@ -367,11 +369,11 @@ fn may_end(text: &[u8]) -> bool {
 
 // === impl Patience ===
 
-impl Patience {
+impl ReadDeadline {
     /// Ready when the time is over.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            let alarm = self.alarm.get_or_insert_with(|| Alarm::at(self.end));
+            let alarm = self.alarm.get_or_insert_with(|| PooledTimer::at(self.end));
             ready!(Pin::new(alarm).poll(context));
             self.alarm = None;
             if self.end <= Instant::now() {

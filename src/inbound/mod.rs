@@ -31,16 +31,16 @@ use tokio::net::{TcpListener, TcpStream};
 pub use body::Body;
 
 use crate::admin::Admin;
-use crate::call::{Caller, Change, ClientSink, REQUEST_ID};
+use crate::call::{Caller, ChangeEvent, ClientSink, REQUEST_ID};
 use crate::cluster::Cluster;
-use crate::gateway::{Gateway, Group, Told};
+use crate::gateway::{Gateway, Group, GroupEvent};
 use crate::policy::{Limits, Policy};
 use crate::session::{Session, Sessions};
 use crate::shutdown::Shutdown;
 use crate::workers::Workers;
-use http::{Arrived, Visit};
-pub(crate) use relay::{Home, Stripes};
-use respond::Problem;
+use http::{RequestBody, RequestContext};
+pub(crate) use relay::{LocalSessions, StripedLocks};
+use respond::Rejection;
 use route::Route;
 
 /// What governs the transports.
@@ -96,12 +96,12 @@ pub struct Inbound {
     /// The other nodes, where there are any.
     pub cluster: Option<Arc<Cluster>>,
     /// Held by the one who takes a session over.
-    pub(crate) adopting: Stripes,
+    pub(crate) adopting: StripedLocks,
 }
 
 /// Who calls at a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum ListenerRole {
     /// Everybody.
     Everybody,
     /// Clients; those who operate the gateway have a listener of their own.
@@ -111,7 +111,7 @@ pub enum Side {
 }
 
 /// A request that came through the door.
-enum Entered<'r> {
+enum Admission<'r> {
     /// By a caller who may call.
     Call(Route<'r>, Arc<Caller>),
     /// It has its answer already.
@@ -139,13 +139,13 @@ impl Inbound {
     /// Accepts connections until the streams are closed: while a stop waits for running calls, their
     /// clients may still have to answer questions, cancel, or resume. Never fails: what goes wrong
     /// with one connection is that connection's matter. Connections of clients go to `workers`, if there are any.
-    pub async fn listen(self: Arc<Self>, side: Side, listener: TcpListener, workers: Arc<Workers>) {
+    pub async fn listen(self: Arc<Self>, side: ListenerRole, listener: TcpListener, workers: Arc<Workers>) {
         // A stop waits until the door is closed in order.
         let _door = self.shutdown.connections().token();
         loop {
             let accepted = tokio::select! {
                 biased; // a stop may be further than this has seen
-                () = self.shutdown.leaving().cancelled(), if side != Side::Operators => {
+                () = self.shutdown.leaving().cancelled(), if side != ListenerRole::Operators => {
                     return self.listen_out(side, listener, &workers).await;
                 }
                 () = self.shutdown.closing().cancelled() => return,
@@ -163,7 +163,7 @@ impl Inbound {
 
     /// Lets those in who are at the door already; closing it would turn them away, and what they bring with
     /// them would be lost.
-    async fn listen_out(self: &Arc<Self>, side: Side, listener: TcpListener, workers: &Workers) {
+    async fn listen_out(self: &Arc<Self>, side: ListenerRole, listener: TcpListener, workers: &Workers) {
         let end = tokio::time::Instant::now() + LAST_CALL;
         while tokio::time::Instant::now() < end {
             let Ok(Ok((stream, peer))) = tokio::time::timeout(LAST_CALL / 10, listener.accept()).await else { break };
@@ -183,9 +183,9 @@ impl Inbound {
 
     /// Serves a connection: by a worker, or here. Those who operate the gateway by a listener of their own are
     /// served even when all workers are busy.
-    fn enter(self: &Arc<Self>, side: Side, stream: TcpStream, peer: SocketAddr, workers: &Workers) {
+    fn enter(self: &Arc<Self>, side: ListenerRole, stream: TcpStream, peer: SocketAddr, workers: &Workers) {
         let (inbound, connections) = (Arc::clone(self), self.shutdown.connections());
-        let Some(worker) = workers.idlest().filter(|_| side != Side::Operators) else {
+        let Some(worker) = workers.idlest().filter(|_| side != ListenerRole::Operators) else {
             connections.spawn(connection::serve(inbound, side, stream, peer));
             return;
         };
@@ -201,11 +201,16 @@ impl Inbound {
     }
 
     /// Serves one request.
-    async fn serve(self: &Arc<Self>, request: Request<Incoming>, side: Side, peer: SocketAddr) -> Response<Body> {
+    async fn serve(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        side: ListenerRole,
+        peer: SocketAddr,
+    ) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
         let named = self.name(&mut parts.headers);
         let entered = self.let_in(&parts, &named, side, peer);
-        self.conclude(&parts, named, entered, Arrived::Wire(body)).await
+        self.conclude(&parts, named, entered, RequestBody::Wire(body)).await
     }
 
     /// Gives a request a name. What the client sent is judged without it.
@@ -219,12 +224,12 @@ impl Inbound {
         &self,
         parts: &'r ::http::request::Parts,
         named: &Named,
-        side: Side,
+        side: ListenerRole,
         peer: SocketAddr,
-    ) -> Result<Entered<'r>, Problem> {
+    ) -> Result<Admission<'r>, Rejection> {
         match named.fits {
             true => self.admit(parts, side, peer),
-            false => Err(Problem::HeadTooLarge),
+            false => Err(Rejection::HeadTooLarge),
         }
     }
 
@@ -233,13 +238,13 @@ impl Inbound {
         self: &Arc<Self>,
         parts: &::http::request::Parts,
         named: Named,
-        entered: Result<Entered<'_>, Problem>,
-        body: Arrived,
+        entered: Result<Admission<'_>, Rejection>,
+        body: RequestBody,
     ) -> Response<Body> {
         let name = named.name;
         let served = match entered {
-            Ok(Entered::Call(route, caller)) => self.visit(parts, &route, caller, body, false).await,
-            Ok(Entered::Answered(response)) => Ok(response),
+            Ok(Admission::Call(route, caller)) => self.visit(parts, &route, caller, body, false).await,
+            Ok(Admission::Answered(response)) => Ok(response),
             Err(problem) => Err(problem),
         };
         let mut response = served.unwrap_or_else(|problem| {
@@ -259,22 +264,22 @@ impl Inbound {
     fn admit<'r>(
         &self,
         parts: &'r ::http::request::Parts,
-        side: Side,
+        side: ListenerRole,
         peer: SocketAddr,
-    ) -> Result<Entered<'r>, Problem> {
-        let route = Route::of(parts.uri.path()).ok_or(Problem::NotFound)?;
+    ) -> Result<Admission<'r>, Rejection> {
+        let route = Route::of(parts.uri.path()).ok_or(Rejection::NotFound)?;
         if matches!(route, Route::Health | Route::Ready | Route::Metrics | Route::Status) {
-            return self.tell(&route, parts, side, peer).map(Entered::Answered);
+            return self.tell(&route, parts, side, peer).map(Admission::Answered);
         }
-        if side == Side::Operators {
-            return Err(Problem::NotFound);
+        if side == ListenerRole::Operators {
+            return Err(Rejection::NotFound);
         }
         if parts.method == Verb::OPTIONS {
-            self.policy.doors.admit(&parts.uri, &parts.headers).map_err(Problem::Denied)?;
-            return Ok(Entered::Answered(cors::preflight(&parts.headers)));
+            self.policy.doors.admit(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
+            return Ok(Admission::Answered(cors::preflight(&parts.headers)));
         }
-        let caller = self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Problem::Denied)?;
-        Ok(Entered::Call(route, Arc::new(caller)))
+        let caller = self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Rejection::Denied)?;
+        Ok(Admission::Call(route, Arc::new(caller)))
     }
 
     /// Serves a request of a caller who may call.
@@ -283,18 +288,18 @@ impl Inbound {
         parts: &::http::request::Parts,
         route: &Route<'_>,
         caller: Arc<Caller>,
-        body: Arrived,
+        body: RequestBody,
         carried: bool,
-    ) -> Result<Response<Body>, Problem> {
+    ) -> Result<Response<Body>, Rejection> {
         let (group, session_in_path) = match *route {
             Route::Streamable { group, ref session } => (group, session.as_deref()),
             Route::SseStream { group } | Route::SseMessages { group } => (group, None),
             Route::SseBoth { group } => (Some(group), None),
             Route::Health | Route::Ready | Route::Metrics | Route::Status => (None, None),
         };
-        let visit = Visit {
+        let visit = RequestContext {
             inbound: self,
-            group: self.gateway.group(group).ok_or(Problem::NotFound)?,
+            group: self.gateway.group(group).ok_or(Rejection::NotFound)?,
             caller,
             route,
             session_in_path,
@@ -318,9 +323,9 @@ impl Inbound {
     }
 
     /// Nothing is begun in this node's name while it cannot say that it is there.
-    fn check_sure(&self) -> Result<(), Problem> {
+    fn check_sure(&self) -> Result<(), Rejection> {
         match &self.cluster {
-            Some(cluster) if !cluster.holds() => Err(Problem::StoreAway),
+            Some(cluster) if !cluster.holds() => Err(Rejection::StoreUnavailable),
             _ => Ok(()),
         }
     }
@@ -336,11 +341,11 @@ impl Inbound {
         &self,
         route: &Route<'_>,
         parts: &::http::request::Parts,
-        side: Side,
+        side: ListenerRole,
         peer: SocketAddr,
-    ) -> Result<Response<Body>, Problem> {
+    ) -> Result<Response<Body>, Rejection> {
         if !matches!(parts.method, Verb::GET | Verb::HEAD) {
-            return Err(Problem::Verb(route.verbs()));
+            return Err(Rejection::Verb(route.verbs()));
         }
         match (route, side) {
             (Route::Health, _) => return Ok(respond::state(true, "alive\n")),
@@ -348,13 +353,13 @@ impl Inbound {
                 let ready = self.admin.ready();
                 return Ok(respond::state(ready.is_ok(), ready.err().unwrap_or("ready\n")));
             }
-            (_, Side::Clients) => return Err(Problem::NotFound),
+            (_, ListenerRole::Clients) => return Err(Rejection::NotFound),
             // No page of any site has business here.
-            (_, Side::Operators) if !parts.headers.contains_key(ORIGIN) => {
-                self.policy.doors.admit_operator(&parts.uri, &parts.headers).map_err(Problem::Denied)?;
+            (_, ListenerRole::Operators) if !parts.headers.contains_key(ORIGIN) => {
+                self.policy.doors.admit_operator(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
             }
             _ => {
-                self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Problem::Denied)?;
+                self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Rejection::Denied)?;
             }
         }
         Ok(match route {
@@ -404,16 +409,16 @@ async fn publish(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
     let mut changes = gateway.changes();
     loop {
         match changes.recv().await {
-            Ok(Told { group, change: Some(change) }) => {
+            Ok(GroupEvent { group, change: Some(change) }) => {
                 let shown = gateway.group(Some(&*group));
                 sessions.publish_with(&group, &change, |session| Some(shown.as_ref()?.prints_for(session.key())));
             }
-            Ok(Told { group, change: None }) => close_with(&sessions, &gateway, |name| *name == *group),
+            Ok(GroupEvent { group, change: None }) => close_with(&sessions, &gateway, |name| *name == *group),
             Err(RecvError::Lagged(_)) => {
                 close_with(&sessions, &gateway, |_| true);
                 sessions.publish_all_updates();
                 for group in gateway.groups() {
-                    for change in Change::LISTS {
+                    for change in ChangeEvent::LISTS {
                         sessions.publish_with(group.name(), &change, |session| Some(group.prints_for(session.key())));
                     }
                 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use http::Response;
 
 use super::body::{Body, Events};
-use super::http::Visit;
-use super::respond::{self, Problem};
-use super::response_encoder::Answering;
+use super::http::RequestContext;
+use super::respond::{self, Rejection};
+use super::response_encoder::ReplyEncoder;
 use crate::call::{Call, Caller, Client, Reply};
 use crate::cluster::Cluster;
 use crate::dialect::classify::{self, Checked, Told};
 use crate::dialect::headers;
 use crate::protocol::{Invalid, Message, Method, Raw, Request};
 use crate::store::NodeId;
-use crate::timer::Alarm;
+use crate::timer::PooledTimer;
 
 /// A request as a call.
 pub(super) fn call(request: Request, checked: Checked, caller: Arc<Caller>) -> Call {
@@ -33,37 +33,41 @@ pub(super) fn call(request: Request, checked: Checked, caller: Arc<Caller>) -> C
 }
 
 /// Serves one message.
-pub(super) async fn serve(visit: &Visit<'_>, message: Message, told: Told) -> Result<Response<Body>, Problem> {
+pub(super) async fn serve(
+    visit: &RequestContext<'_>,
+    message: Message,
+    told: Told,
+) -> Result<Response<Body>, Rejection> {
     let request = match message {
         Message::Request(request) => request,
         // Ids are the clients' own, so a notification here cannot say whose call it means.
         Message::Notification(_) => return Ok(respond::accepted()),
         Message::Response(response) => {
             let why = "this revision has no requests from the server to answer";
-            return Err(Problem::Invalid(Invalid::request(response.id, why)));
+            return Err(Rejection::Invalid(Invalid::request(response.id, why)));
         }
     };
-    let checked = classify::check(&request, told, &visit.parts.headers).map_err(Problem::Refused)?;
+    let checked = classify::check(&request, told, &visit.parts.headers).map_err(Rejection::Refused)?;
     check_mirrors(visit, &request)?;
     let call = call(request, checked, Arc::clone(&visit.caller));
     if let Some(cluster) = visit.inbound.cluster.as_ref().filter(|_| !visit.carried)
         && let Some(problem) = match elsewhere(cluster, visit, &call).await {
-            Ok(node) => node.map(Problem::Elsewhere),
+            Ok(node) => node.map(Rejection::OnOtherNode),
             Err(problem) => Some(problem),
         }
     {
-        return Err(Problem::About(call.id, Box::new(problem)));
+        return Err(Rejection::About(call.id, Box::new(problem)));
     }
     answer(visit, call).await
 }
 
 /// The other node that has to make a call, if one has: it holds what the call goes on with, or runs the
 /// child that serves this caller.
-async fn elsewhere(cluster: &Cluster, visit: &Visit<'_>, call: &Call) -> Result<Option<NodeId>, Problem> {
+async fn elsewhere(cluster: &Cluster, visit: &RequestContext<'_>, call: &Call) -> Result<Option<NodeId>, Rejection> {
     if let Some(holder) = visit.group.held_by(call) {
         return match holder == *cluster.node().name() {
             true => Ok(None),
-            false => Ok(Some(cluster.named(&holder).await?.ok_or(Problem::HeldLost)?)),
+            false => Ok(Some(cluster.named(&holder).await?.ok_or(Rejection::ParkedCallLost)?)),
         };
     }
     match visit.group.place_of(call) {
@@ -73,7 +77,7 @@ async fn elsewhere(cluster: &Cluster, visit: &Visit<'_>, call: &Call) -> Result<
 }
 
 /// Compares the headers that mirror a tool's arguments with them.
-fn check_mirrors(visit: &Visit<'_>, request: &Request) -> Result<(), Problem> {
+fn check_mirrors(visit: &RequestContext<'_>, request: &Request) -> Result<(), Rejection> {
     let Some(params) = request.params.as_ref().filter(|_| request.method == Method::ToolsCall) else {
         return Ok(());
     };
@@ -89,24 +93,28 @@ fn check_mirrors(visit: &Visit<'_>, request: &Request) -> Result<(), Problem> {
     }
     let arguments = params.get("arguments").unwrap_or_else(Raw::empty);
     let checked = headers::check(mirrors, &arguments, &visit.parts.headers);
-    checked.map_err(|error| Problem::Refused(request.refused(error)))
+    checked.map_err(|error| Rejection::Refused(request.refused(error)))
 }
 
 /// Answers a call: with JSON when the answer is the first thing that comes, with a stream when
 /// something comes before it or nothing comes for a while.
-async fn answer(visit: &Visit<'_>, call: Call) -> Result<Response<Body>, Problem> {
+async fn answer(visit: &RequestContext<'_>, call: Call) -> Result<Response<Body>, Rejection> {
     let mut replies = visit.group.handle(&call);
     // A stop does not wait for those who only listen; it tells them goodbye.
     let shutdown = &visit.inbound.shutdown;
     let running = if call.method == Method::Listen { shutdown.lingering() } else { shutdown.call() };
-    let answering =
-        Answering { id: call.id, method: call.method, revision: call.client.revision, group: Arc::clone(&visit.group) };
+    let answering = ReplyEncoder {
+        id: call.id,
+        method: call.method,
+        revision: call.client.revision,
+        group: Arc::clone(&visit.group),
+    };
     let first = match replies.take_ready() {
         Some(answer) => Some(Reply::End(answer)),
         None => tokio::select! {
             biased;
             reply = replies.next() => reply,
-            () = Alarm::after(visit.inbound.settings.stream_after) => None,
+            () = PooledTimer::after(visit.inbound.settings.stream_after) => None,
         },
     };
     if let Some(Reply::End(answer)) = first {

@@ -8,18 +8,18 @@ use http::{Response, StatusCode};
 
 use super::body::Body;
 use super::headers::LAST_EVENT_ID;
-use super::http::Visit;
-use super::respond::{self, Problem};
+use super::http::RequestContext;
+use super::respond::{self, Rejection};
 use super::session_messages;
 use super::{Inbound, Route};
-use crate::call::{Caller, Change, ClientSink, Replies, Reply};
-use crate::cluster::{AnyBody, Carried, Cluster, Holder, Reached};
+use crate::call::{Caller, ChangeEvent, ClientSink, Replies, Reply};
+use crate::cluster::{AnyBody, Cluster, IncarnationObserver, RelayOutcome, RelayedRequest};
 use crate::dialect::classify;
 use crate::gateway::Group;
 use crate::protocol::{Method, Raw, Request};
 use crate::session::{Record, Session, SessionId, Sessions};
-use crate::store::traits::{Asked, Written};
-use crate::store::{Away, EventId, NodeId};
+use crate::store::traits::{StoreFuture, WriteOutcome};
+use crate::store::{EventId, NodeId, StoreError};
 
 /// How often a request is carried on before it is given up. Each time its session has moved meanwhile.
 const CARRIES: usize = 8;
@@ -49,39 +49,39 @@ async fn succeeded(mut replies: Replies) -> bool {
 
 /// What holds sessions in this node's name.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct LocalSessions {
     pub(crate) sessions: Arc<Sessions>,
 }
 
-impl Visit<'_> {
+impl RequestContext<'_> {
     /// The session of that id, if it is the caller's and lives here.
     ///
     /// # Errors
     /// When there is none, or it lives elsewhere.
-    pub(super) async fn find(&self, id: Option<SessionId>, named: &str) -> Result<Arc<Session>, Problem> {
-        let unknown = || Problem::SessionNotFound(named.to_owned());
+    pub(super) async fn find(&self, id: Option<SessionId>, named: &str) -> Result<Arc<Session>, Rejection> {
+        let unknown = || Rejection::SessionNotFound(named.to_owned());
         let id = id.ok_or_else(unknown)?;
         let here = || self.inbound.sessions.find(id, &self.caller.principal, self.group.name());
         let Some(cluster) = &self.inbound.cluster else { return here().ok_or_else(unknown) };
         if let Some(session) = here() {
             return match cluster.holds() {
                 true => Ok(session),
-                false => Err(Problem::StoreAway),
+                false => Err(Rejection::StoreUnavailable),
             };
         }
         if let Some(session) = self.inbound.sessions.get(id) {
             // It is just going to another node, or somebody else's.
             let leaves = session.leaves(&self.caller.principal, self.group.name());
-            return Err(if leaves { Problem::Moved } else { unknown() });
+            return Err(if leaves { Rejection::SessionMoving } else { unknown() });
         }
         let key = id.to_string();
         if let Some(home) = cluster.home_of(&key).filter(|_| !self.carried) {
-            return Err(Problem::Elsewhere(home));
+            return Err(Rejection::OnOtherNode(home));
         }
         match Box::pin(self.look_for(cluster, id, &key)).await? {
             Some(session) => Ok(session),
             None if cluster.is_told().await? => Err(unknown()),
-            None => Err(Problem::StoreAway),
+            None => Err(Rejection::StoreUnavailable),
         }
     }
 
@@ -91,9 +91,9 @@ impl Visit<'_> {
         cluster: &Arc<Cluster>,
         id: SessionId,
         key: &str,
-    ) -> Result<Option<Arc<Session>>, Problem> {
+    ) -> Result<Option<Arc<Session>>, Rejection> {
         if !cluster.holds() {
-            return Err(Problem::StoreAway);
+            return Err(Rejection::StoreUnavailable);
         }
         let Some((owner, record)) = self.unclaimed(cluster, key).await? else { return Ok(None) };
         if !record.can_move(id) {
@@ -102,13 +102,13 @@ impl Visit<'_> {
         }
         if self.inbound.shutdown.is_draining() {
             let another = cluster.another().await?;
-            return Err(another.map_or(Problem::ShuttingDown, Problem::Elsewhere));
+            return Err(another.map_or(Rejection::ShuttingDown, Rejection::OnOtherNode));
         }
         // Those who want the same session wait for the first of them.
         let _adopting = self.inbound.adopting.of(key).lock().await;
         for _ in 0..LOOKS {
             if !cluster.holds() {
-                return Err(Problem::StoreAway);
+                return Err(Rejection::StoreUnavailable);
             }
             if let Some(session) = self.inbound.sessions.find(id, &self.caller.principal, self.group.name()) {
                 return Ok(Some(session));
@@ -118,7 +118,7 @@ impl Visit<'_> {
                 return Ok(Some(session));
             }
         }
-        Err(Problem::StoreAway)
+        Err(Rejection::StoreUnavailable)
     }
 
     /// Ends a session that lives by one connection and whose owner let its lease expire, before anybody is told
@@ -133,14 +133,14 @@ impl Visit<'_> {
     ///
     /// # Errors
     /// When the owner came back first, or the store may not have heard of it yet.
-    async fn end_orphaned(&self, cluster: &Cluster, key: &str, owner: Option<&NodeId>) -> Result<(), Problem> {
+    async fn end_orphaned(&self, cluster: &Cluster, key: &str, owner: Option<&NodeId>) -> Result<(), Rejection> {
         let Some(owner) = owner.filter(|owner| **owner != *cluster.node()) else { return Ok(()) };
         if !cluster.is_told().await? {
-            return Err(Problem::StoreAway);
+            return Err(Rejection::StoreUnavailable);
         }
         match cluster.store().delete(key, owner).await? {
-            Written::Kept | Written::Gone => Ok(()),
-            Written::Lost => Err(Problem::Moved),
+            WriteOutcome::Applied | WriteOutcome::NotFound => Ok(()),
+            WriteOutcome::NotOwner => Err(Rejection::SessionMoving),
         }
     }
 
@@ -148,7 +148,7 @@ impl Visit<'_> {
     ///
     /// # Errors
     /// When another node has it.
-    async fn unclaimed(&self, cluster: &Cluster, key: &str) -> Result<Option<(Option<NodeId>, Record)>, Problem> {
+    async fn unclaimed(&self, cluster: &Cluster, key: &str) -> Result<Option<(Option<NodeId>, Record)>, Rejection> {
         if self.inbound.sessions.keeper().is_some_and(|keeper| keeper.is_ending(key)) {
             return Ok(None);
         }
@@ -161,7 +161,7 @@ impl Visit<'_> {
             && cluster.is_alive(owner).await?
         {
             cluster.note_home(key, Some(owner));
-            return Err(Problem::Elsewhere(owner.clone()));
+            return Err(Rejection::OnOtherNode(owner.clone()));
         }
         Ok(Some((kept.owner, record)))
     }
@@ -173,13 +173,14 @@ impl Visit<'_> {
         id: SessionId,
         owner: Option<NodeId>,
         record: Record,
-    ) -> Result<Option<Arc<Session>>, Problem> {
+    ) -> Result<Option<Arc<Session>>, Rejection> {
         let (store, me, key) = (cluster.store(), cluster.node(), id.to_string());
         // Others may have room.
         if self.inbound.sessions.is_full() {
-            return Err(Problem::SessionsFull);
+            return Err(Rejection::SessionsFull);
         }
-        if owner.as_ref() != Some(&*me) && store.claim(&key, owner.as_ref(), Some(&me)).await? != Written::Kept {
+        if owner.as_ref() != Some(&*me) && store.claim(&key, owner.as_ref(), Some(&me)).await? != WriteOutcome::Applied
+        {
             return Ok(None);
         }
         // What was written between the look and the claim counts, too.
@@ -189,7 +190,7 @@ impl Visit<'_> {
         cluster.note_home(&key, None);
         let Ok(session) = self.inbound.sessions.adopt(id, &record, events) else {
             store.claim(&key, Some(&me), None).await?;
-            return Err(Problem::SessionsFull);
+            return Err(Rejection::SessionsFull);
         };
         cluster.took_over();
         tracing::info!(session = %id, from = owner.map(|owner| owner.to_string()), "a session was taken over");
@@ -209,8 +210,8 @@ impl Visit<'_> {
 
     /// Carries the request to another node, and tells what that answers; nothing when the session has
     /// moved on meanwhile.
-    async fn carry(&self, cluster: &Arc<Cluster>, home: &NodeId) -> Result<Option<Response<Body>>, Problem> {
-        let request = Carried {
+    async fn carry(&self, cluster: &Arc<Cluster>, home: &NodeId) -> Result<Option<Response<Body>>, Rejection> {
+        let request = RelayedRequest {
             verb: self.parts.method.clone(),
             uri: self.parts.uri.clone(),
             headers: self.parts.headers.clone(),
@@ -219,8 +220,8 @@ impl Visit<'_> {
             body: self.body.get().cloned().unwrap_or_default(),
         };
         Ok(match cluster.carry(home, request).await? {
-            Reached::Whole(status, headers, body) => Some(respond::carried(status, headers, Body::Full(body))),
-            Reached::Stream(status, headers, rest) => {
+            RelayOutcome::Whole(status, headers, body) => Some(respond::carried(status, headers, Body::Full(body))),
+            RelayOutcome::Stream(status, headers, rest) => {
                 // Whoever listens can do so elsewhere when this node goes. A call comes to its end.
                 let rest = match self.parts.method {
                     http::Method::GET => rest.until(self.inbound.shutdown.leaving().clone()),
@@ -228,13 +229,13 @@ impl Visit<'_> {
                 };
                 Some(respond::carried(status, headers, Body::Carried(Box::new(rest))))
             }
-            Reached::NotThere => None,
-            Reached::Lost => return Err(Problem::NodeLost),
+            RelayOutcome::NotThere => None,
+            RelayOutcome::Lost => return Err(Rejection::RelayPeerLost),
         })
     }
 
     /// Has the node serve a request where its session lives, or serves it here once more, if that is the problem.
-    pub(super) async fn serve_anywhere(&self, problem: Problem) -> Result<Response<Body>, Problem> {
+    pub(super) async fn serve_anywhere(&self, problem: Rejection) -> Result<Response<Body>, Rejection> {
         let Some(cluster) = &self.inbound.cluster else { return Err(problem) };
         let mut served = Err(problem);
         for round in 0..CARRIES {
@@ -245,8 +246,8 @@ impl Visit<'_> {
                 },
                 served => return served,
             };
-            let about = |problem: Problem| match &id {
-                Some(id) => Problem::About(id.clone(), Box::new(problem)),
+            let about = |problem: Rejection| match &id {
+                Some(id) => Rejection::About(id.clone(), Box::new(problem)),
                 None => problem,
             };
             let moving = home.is_none() || round > 0;
@@ -277,21 +278,22 @@ impl Visit<'_> {
             }
             served = self.serve_again().await;
         }
-        Err(Problem::StoreAway)
+        Err(Rejection::StoreUnavailable)
     }
 }
 
-impl Visit<'_> {
+impl RequestContext<'_> {
     /// Answers a GET whose session cannot be had just now with a stream that ends at once, so that the client
     /// reconnects after its `retry` time for as long as it takes.
     ///
     /// Official SDKs ask for their first listening stream once, and for a broken one two times more. One that gets 503
     /// as often stays without a stream for the rest of its session, and never hears of a change again. The event names
     /// the position that the client came with: some clients forget it when a stream brings none.
-    pub(super) fn reconnect_later(&self, problem: Problem) -> Result<Response<Body>, Problem> {
+    pub(super) fn reconnect_later(&self, problem: Rejection) -> Result<Response<Body>, Rejection> {
         let headers = &self.parts.headers;
         let resumable = self.parts.method == http::Method::GET && matches!(self.route, Route::Streamable { .. });
-        let temporary = matches!(problem, Problem::StoreAway | Problem::NodeLost | Problem::ShuttingDown);
+        let temporary =
+            matches!(problem, Rejection::StoreUnavailable | Rejection::RelayPeerLost | Rejection::ShuttingDown);
         if !(resumable && temporary && classify::takes_priming_events(headers)) {
             return Err(problem);
         }
@@ -317,13 +319,15 @@ impl Inbound {
     }
 
     /// Serves a request that another node brought; nothing when it is not for this node to serve.
-    pub(super) async fn serve_carried(self: Arc<Self>, request: Carried) -> Option<Response<Body>> {
+    pub(super) async fn serve_carried(self: Arc<Self>, request: RelayedRequest) -> Option<Response<Body>> {
         let (mut parts, ()) = http::Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) = (request.verb, request.uri, request.headers);
         let caller = Arc::new(self.policy.caller(request.principal.as_str().into(), &parts.headers, request.peer));
         let served = match super::Route::of(parts.uri.path()) {
-            Some(route) => self.visit(&parts, &route, caller, super::http::Arrived::Whole(request.body), true).await,
-            None => Err(Problem::NotFound),
+            Some(route) => {
+                self.visit(&parts, &route, caller, super::http::RequestBody::Whole(request.body), true).await
+            }
+            None => Err(Rejection::NotFound),
         };
         match served {
             Ok(response) => Some(response),
@@ -355,7 +359,7 @@ impl Inbound {
                     if succeeded(replies).await {
                         session.subscribed_again(&uri);
                         // What happened in between is not known.
-                        session.notify(Change::Updated(uri.as_str().into()).notification());
+                        session.notify(ChangeEvent::Updated(uri.as_str().into()).notification());
                         break;
                     }
                     tracing::debug!(session = %session.id(), uri, "a subscription is not renewed yet");
@@ -370,7 +374,7 @@ impl Inbound {
     ///
     /// # Errors
     /// When the store is away; the session has ended then.
-    pub(super) async fn keep(&self, session: &Session) -> Result<(), Problem> {
+    pub(super) async fn keep(&self, session: &Session) -> Result<(), Rejection> {
         let Some(keeper) = self.sessions.keeper() else { return Ok(()) };
         if let Err(error) = keeper.create(session).await {
             self.sessions.close(session);
@@ -385,7 +389,7 @@ impl Inbound {
         let mut done = true;
         for some in self.sessions.all().chunks(TOGETHER) {
             let each = some.iter().map(async |session| {
-                if session.id().transport() != crate::session::Transport::Http {
+                if session.id().transport() != crate::session::SessionTransport::Http {
                     // Its client opens another, elsewhere.
                     return Ok(self.sessions.close_idle(session));
                 }
@@ -406,8 +410,8 @@ impl Inbound {
     }
 }
 
-impl Holder for Home {
-    fn reborn<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> Asked<'a, ()> {
+impl IncarnationObserver for LocalSessions {
+    fn reborn<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             match self.sessions.keeper() {
                 Some(keeper) => keeper.reborn(&self.sessions, from, to).await,
@@ -421,18 +425,18 @@ impl Holder for Home {
     }
 }
 
-impl From<Away> for Problem {
-    fn from(away: Away) -> Self {
+impl From<StoreError> for Rejection {
+    fn from(away: StoreError) -> Self {
         tracing::debug!(%away, "a request cannot be served");
-        Self::StoreAway
+        Self::StoreUnavailable
     }
 }
 
 /// Locks for things that are done once for each of many names.
 #[derive(Debug, Default)]
-pub(crate) struct Stripes([tokio::sync::Mutex<()>; 32]);
+pub(crate) struct StripedLocks([tokio::sync::Mutex<()>; 32]);
 
-impl Stripes {
+impl StripedLocks {
     fn of(&self, name: &str) -> &tokio::sync::Mutex<()> {
         let sum = name.bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         &self.0[sum % self.0.len()]

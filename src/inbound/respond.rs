@@ -8,33 +8,33 @@ use super::body::{Body, Events};
 use super::headers::{EVENTS, JSON, SESSION_ID};
 use crate::dialect::classify::Refused;
 use crate::gateway::lost_with_its_node;
-use crate::http::codec::{self, Unfit};
+use crate::http::codec::{self, RequestError};
 use crate::http::sse;
 use crate::policy::Denied;
 use crate::protocol::{self, ErrorObject, Id, Invalid, Outcome, code};
-use crate::session::{SessionId, Unresumable};
+use crate::session::{SessionId, StreamError};
 use crate::store::NodeId;
 
 /// Every way in which a request is turned away before it is handled.
 #[derive(Debug)]
-pub(super) enum Problem {
+pub(super) enum Rejection {
     ShuttingDown,
     /// The store that sessions are kept in is away.
-    StoreAway,
+    StoreUnavailable,
     /// The session lives on another node.
-    Elsewhere(NodeId),
+    OnOtherNode(NodeId),
     /// The session has just moved to another node, and is to be looked for again.
-    Moved,
+    SessionMoving,
     /// The node that had the request is gone.
-    NodeLost,
+    RelayPeerLost,
     /// The node that held the call is gone.
-    HeldLost,
+    ParkedCallLost,
     /// The store has no room for what a call has to say.
-    NoRoom,
+    StoreFull,
     NotFound,
     HeadTooLarge,
     /// What was sent is no request of HTTP.
-    NotHttp(codec::Malformed),
+    NotHttp(codec::ParseError),
     Verb(&'static str),
     NoSession(&'static str),
     Denied(Denied),
@@ -51,9 +51,9 @@ pub(super) enum Problem {
     SessionParameterRequired,
     SessionNotFound(String),
     /// One of the above, about a request that has an id.
-    About(Id, Box<Problem>),
+    About(Id, Box<Rejection>),
     SessionsFull,
-    NotResumable(Unresumable),
+    NotResumable(StreamError),
     TooManyCalls(Id),
     Refused(Refused),
 }
@@ -63,24 +63,24 @@ const RETRY_SECONDS: &str = "1";
 /// How much of a client's own text is told back to it.
 const ECHO: usize = 100;
 
-impl From<Unfit> for Problem {
-    fn from(unfit: Unfit) -> Self {
+impl From<RequestError> for Rejection {
+    fn from(unfit: RequestError) -> Self {
         match unfit {
-            Unfit::TooLarge => Self::HeadTooLarge,
-            Unfit::Malformed(why) => Self::NotHttp(why),
+            RequestError::TooLarge => Self::HeadTooLarge,
+            RequestError::Malformed(why) => Self::NotHttp(why),
         }
     }
 }
 
-impl Problem {
+impl Rejection {
     /// Where the request is to be carried, nowhere when it is to be looked for again, and the request's id.
     ///
     /// # Errors
     /// The problem itself when it is another.
     pub(super) fn elsewhere(self) -> Result<(Option<Id>, Option<NodeId>), Self> {
         match self {
-            Self::Elsewhere(node) => Ok((None, Some(node))),
-            Self::Moved => Ok((None, None)),
+            Self::OnOtherNode(node) => Ok((None, Some(node))),
+            Self::SessionMoving => Ok((None, None)),
             Self::About(id, problem) => match problem.elsewhere() {
                 Ok((inner, node)) => Ok((inner.or(Some(id)), node)),
                 Err(problem) => Err(Self::About(id, Box::new(problem))),
@@ -91,13 +91,15 @@ impl Problem {
 
     fn status(&self) -> StatusCode {
         match self {
-            Self::ShuttingDown | Self::SessionsFull | Self::StoreAway => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Elsewhere(_) | Self::Moved => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ShuttingDown | Self::SessionsFull | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::OnOtherNode(_) | Self::SessionMoving => StatusCode::SERVICE_UNAVAILABLE,
             // The call has an end, if not a good one.
-            Self::About(_, problem) if matches!(**problem, Self::NodeLost | Self::HeldLost | Self::NoRoom) => {
+            Self::About(_, problem)
+                if matches!(**problem, Self::RelayPeerLost | Self::ParkedCallLost | Self::StoreFull) =>
+            {
                 StatusCode::OK
             }
-            Self::NodeLost | Self::HeldLost | Self::NoRoom => StatusCode::BAD_GATEWAY,
+            Self::RelayPeerLost | Self::ParkedCallLost | Self::StoreFull => StatusCode::BAD_GATEWAY,
             Self::About(_, problem) => problem.status(),
             Self::NotFound | Self::SessionNotFound(_) => StatusCode::NOT_FOUND,
             Self::Verb(_) | Self::NoSession(_) => StatusCode::METHOD_NOT_ALLOWED,
@@ -108,8 +110,8 @@ impl Problem {
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
-            Self::NotResumable(Unresumable::TooMany) | Self::TooManyCalls(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::NotResumable(Unresumable::Ended) => StatusCode::NOT_FOUND,
+            Self::NotResumable(StreamError::TooMany) | Self::TooManyCalls(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::NotResumable(StreamError::Ended) => StatusCode::NOT_FOUND,
             Self::Refused(refused) => refused_status(refused.error.code()),
             Self::BodyBroken
             | Self::NotHttp(_)
@@ -136,16 +138,16 @@ impl Problem {
                 let error = outcome.err();
                 return (id, error.unwrap_or_else(|| ErrorObject::new(code::INVALID_REQUEST, "Invalid request")));
             }
-            Self::StoreAway | Self::Elsewhere(_) | Self::Moved => {
+            Self::StoreUnavailable | Self::OnOtherNode(_) | Self::SessionMoving => {
                 let why = "Service Unavailable: sessions cannot be kept or reached just now; try again";
                 return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
             }
-            Self::NodeLost => {
+            Self::RelayPeerLost => {
                 let why = "Internal error: the node that has this call cannot be reached; whether it was carried out is not known";
                 return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
             }
-            Self::HeldLost => return (None, lost_with_its_node()),
-            Self::NoRoom => {
+            Self::ParkedCallLost => return (None, lost_with_its_node()),
+            Self::StoreFull => {
                 let why = "Internal error: the store has no room for what this call has to say before its answer; whether it was carried out is not known";
                 return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
             }
@@ -189,16 +191,16 @@ impl Problem {
             Self::SessionRequired => "Bad Request: the header `Mcp-Session-Id` is required".to_owned(),
             Self::SessionParameterRequired => "Bad Request: the query parameter `sessionId` is required".to_owned(),
             Self::SessionNotFound(id) => format!("Session not found: {}", shown(&id)),
-            Self::NotResumable(Unresumable::Unknown) => {
+            Self::NotResumable(StreamError::Unknown) => {
                 "Bad Request: `Last-Event-ID` names no event of this session".to_owned()
             }
-            Self::NotResumable(Unresumable::Gone) => {
+            Self::NotResumable(StreamError::Gone) => {
                 "Bad Request: what came after `Last-Event-ID` is no longer kept; list and ask again".to_owned()
             }
-            Self::NotResumable(Unresumable::TooMany) => {
+            Self::NotResumable(StreamError::TooMany) => {
                 "Too Many Requests: the session has too many open streams; close one first".to_owned()
             }
-            Self::NotResumable(Unresumable::Ended) => "Session not found: it has just ended".to_owned(),
+            Self::NotResumable(StreamError::Ended) => "Session not found: it has just ended".to_owned(),
             Self::TooManyCalls(id) => {
                 let message = "Too Many Requests: too many calls run in this session; wait for some to end";
                 return (Some(id), ErrorObject::new(code::INVALID_REQUEST, message));
@@ -222,9 +224,11 @@ impl Problem {
             Self::Verb(verbs) => (Some(ALLOW), *verbs),
             Self::NoSession(_) => (Some(ALLOW), "POST"),
             Self::Denied(Denied::Credentials) => (Some(WWW_AUTHENTICATE), "Bearer"),
-            Self::ShuttingDown | Self::SessionsFull | Self::StoreAway | Self::Elsewhere(_) | Self::Moved => {
-                (Some(RETRY_AFTER), RETRY_SECONDS)
-            }
+            Self::ShuttingDown
+            | Self::SessionsFull
+            | Self::StoreUnavailable
+            | Self::OnOtherNode(_)
+            | Self::SessionMoving => (Some(RETRY_AFTER), RETRY_SECONDS),
             _ => (None, ""),
         };
         let (id, error) = self.error();

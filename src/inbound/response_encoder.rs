@@ -11,14 +11,14 @@ use crate::protocol::{ErrorObject, Id, Method, Outcome, Response, code};
 
 /// What is needed to write the replies to one call.
 #[derive(Debug, Clone)]
-pub(super) struct Answering {
+pub(super) struct ReplyEncoder {
     pub(super) id: Id,
     pub(super) method: Method,
     pub(super) revision: Revision,
     pub(super) group: Arc<Group>,
 }
 
-impl Answering {
+impl ReplyEncoder {
     /// The outcome as this client's revision has it.
     pub(super) fn outcome(&self, answer: Answer) -> Outcome {
         to_client::outcome(answer.outcome, &self.method, answer.revision, self.revision, &self.group.view().server)

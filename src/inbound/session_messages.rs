@@ -6,13 +6,13 @@ use bytes::Bytes;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Inbound;
-use super::response_encoder::Answering;
+use super::response_encoder::ReplyEncoder;
 use crate::call::{Answer, Call, Caller, Client, ClientSink, Replies, Reply};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::{Era, has_method, meta, negotiate, to_client};
 use crate::gateway::Group;
 use crate::protocol::{ErrorObject, Id, Level, Message, Method, Notice, Notification, Raw, Request, code};
-use crate::session::{Running, Session, Stream};
+use crate::session::{CallGuard, Session, Stream};
 
 /// The longest URI that can be subscribed to.
 const LONGEST_URI: usize = 8 << 10;
@@ -142,15 +142,15 @@ fn invalid(why: &str) -> ErrorObject {
 
 /// A call at work: its replies go to a stream of its session as they come.
 #[derive(Debug)]
-pub(super) struct Work {
-    pub(super) running: Running,
+pub(super) struct RunningCall {
+    pub(super) running: CallGuard,
     pub(super) replies: Replies,
-    pub(super) answering: Answering,
+    pub(super) answering: ReplyEncoder,
     /// What a stop waits for.
     pub(super) counted: TaskTrackerToken,
 }
 
-impl Work {
+impl RunningCall {
     /// Sends one reply; true when it was the last.
     pub(super) async fn send(&mut self, stream: Stream, reply: Reply) -> bool {
         let session = self.running.session();

@@ -7,70 +7,70 @@ use std::sync::Arc;
 use http::Response;
 
 use super::Inbound;
-use super::body::{Body, Ending, Events};
+use super::body::{Body, CloseSessionOnDrop, Events};
 use super::headers::{EVENTS, accepts, is_json};
-use super::http::{Arrived, Visit};
-use super::respond::{self, Problem};
-use super::response_encoder::Answering;
+use super::http::{RequestBody, RequestContext};
+use super::respond::{self, Rejection};
+use super::response_encoder::ReplyEncoder;
 use super::route::query;
-use super::session_messages::{self, Work};
+use super::session_messages::{self, RunningCall};
 use crate::call::{Caller, Client};
 use crate::dialect::classify;
 use crate::gateway::Group;
 use crate::http::sse;
 use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code};
-use crate::session::{NotBegun, Opening, Session, SessionId, Stream, Transport};
+use crate::session::{NotBegun, Session, SessionId, SessionOwner, SessionTransport, Stream};
 
 /// Opens the stream. Its first event says where to send messages: `path` with the session's id.
-pub(super) async fn open(visit: &Visit<'_>, path: &str) -> Result<Response<Body>, Problem> {
+pub(super) async fn open(visit: &RequestContext<'_>, path: &str) -> Result<Response<Body>, Rejection> {
     if visit.inbound.shutdown.is_draining() {
-        return Err(Problem::ShuttingDown);
+        return Err(Rejection::ShuttingDown);
     }
     if !accepts(&visit.parts.headers, EVENTS) {
-        return Err(Problem::NotAcceptable(EVENTS));
+        return Err(Rejection::NotAcceptable(EVENTS));
     }
     let inbound = visit.inbound;
     inbound.check_sure()?;
-    let opening = Opening { principal: visit.caller.principal.clone(), group: Arc::clone(visit.group.name()) };
-    let opened = inbound.sessions.open_single(Transport::Sse, opening);
-    let (session, attachment) = opened.map_err(|_| Problem::SessionsFull)?;
+    let opening = SessionOwner { principal: visit.caller.principal.clone(), group: Arc::clone(visit.group.name()) };
+    let opened = inbound.sessions.open_single(SessionTransport::Sse, opening);
+    let (session, attachment) = opened.map_err(|_| Rejection::SessionsFull)?;
     // From here on it ends with whoever has it, even while it is being kept.
-    let ending = Ending { sessions: Arc::clone(&inbound.sessions), session: Some(Arc::clone(&session)) };
+    let ending = CloseSessionOnDrop { sessions: Arc::clone(&inbound.sessions), session: Some(Arc::clone(&session)) };
     inbound.keep(&session).await?;
     let head = sse::endpoint(&format!("{path}?sessionId={}", session.id()));
     Ok(respond::events(Events::single(attachment, head, ending, inbound.settings.keep_alive)))
 }
 
 /// Takes a message to a stream. The answer goes there, not here.
-pub(super) async fn message(visit: &Visit<'_>, body: Arrived) -> Result<Response<Body>, Problem> {
+pub(super) async fn message(visit: &RequestContext<'_>, body: RequestBody) -> Result<Response<Body>, Rejection> {
     let session = match session(visit).await {
         Ok(session) => session,
         Err(problem) => {
-            if matches!(problem, Problem::Elsewhere(_) | Problem::Moved) {
+            if matches!(problem, Rejection::OnOtherNode(_) | Rejection::SessionMoving) {
                 visit.read_body(body).await?;
             }
             return Err(problem);
         }
     };
     if !is_json(&visit.parts.headers) {
-        return Err(Problem::NotJson);
+        return Err(Rejection::NotJson);
     }
     let body = visit.inbound.read_body(body).await?;
     match visit.inbound.read_messages(&body)? {
         Incoming::One(Message::Request(_)) if visit.inbound.refuses() => {
-            return Err(Problem::ShuttingDown);
+            return Err(Rejection::ShuttingDown);
         }
         Incoming::One(message) if is_per_request(&message) => {
             session.deliver(Stream::Listening, elsewhere(&message)).await;
         }
         Incoming::One(message) => {
             if !take(visit.inbound, &visit.group, &session, message, &visit.caller).await {
-                return Err(Problem::SessionNotFound(session.id().to_string()));
+                return Err(Rejection::SessionNotFound(session.id().to_string()));
             }
         }
         Incoming::Batch(items) => {
             if !session.client().is_some_and(|client| client.revision.facts().batches) {
-                return Err(Problem::NoBatches);
+                return Err(Rejection::NoBatches);
             }
             for item in items {
                 match item {
@@ -100,13 +100,13 @@ fn elsewhere(message: &Message) -> bytes::Bytes {
     protocol::Invalid::request(id, why).response().encode()
 }
 
-async fn session(visit: &Visit<'_>) -> Result<Arc<Session>, Problem> {
-    let named = named(visit).ok_or(Problem::SessionParameterRequired)?;
-    visit.find(SessionId::parse(&named, Transport::Sse), &named).await
+async fn session(visit: &RequestContext<'_>) -> Result<Arc<Session>, Rejection> {
+    let named = named(visit).ok_or(Rejection::SessionParameterRequired)?;
+    visit.find(SessionId::parse(&named, SessionTransport::Sse), &named).await
 }
 
 /// The session that a request names.
-pub(super) fn named<'v>(visit: &'v Visit<'_>) -> Option<Cow<'v, str>> {
+pub(super) fn named<'v>(visit: &'v RequestContext<'_>) -> Option<Cow<'v, str>> {
     let uri = &visit.parts.uri;
     query(uri.query(), "sessionId").or_else(|| query(uri.query(), "session_id"))
 }
@@ -149,14 +149,14 @@ async fn answer(
     let mut replies = session_messages::request(inbound, session, group, request, caller);
     let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
     let answering =
-        Answering { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(group) };
+        ReplyEncoder { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(group) };
     if let Some(answer) = replies.take_ready() {
         session.deliver(Stream::Listening, answering.response(answer)).await;
         return true;
     }
     match session.begin(request.id.clone()) {
         Ok(running) => {
-            let work = Work { running, replies, answering, counted: inbound.shutdown.call() };
+            let work = RunningCall { running, replies, answering, counted: inbound.shutdown.call() };
             tokio::spawn(work.run_alone(Stream::Listening));
         }
         Err(NotBegun::Ended) => return false,

@@ -10,17 +10,17 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 
-use super::response_encoder::Answering;
-use super::session_messages::Work;
+use super::response_encoder::ReplyEncoder;
+use super::session_messages::RunningCall;
 use super::{Inbound, per_request, sse};
 use crate::call::Caller;
 use crate::dialect::classify::{self, Path, Told};
 use crate::gateway::Group;
-use crate::ndjson::{Line, Lines, one_line};
+use crate::ndjson::{Lines, TextLine, one_line};
 use crate::protocol::{
     ErrorObject, Id, Incoming, Invalid, Message, Method, Notice, Notification, Raw, Request, Response, code,
 };
-use crate::session::{Attachment, Opening, Session, Stream, Transport};
+use crate::session::{Attachment, Session, SessionOwner, SessionTransport, Stream};
 
 /// How long a client may take to read what is left when the connection ends.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -52,8 +52,8 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let caller = Arc::new(Caller { principal: "local".into(), peer: None, headers: HeaderMap::new() });
-    let opening = Opening { principal: caller.principal.clone(), group: Arc::clone(group.name()) };
-    let opened = inbound.sessions.open_single(Transport::Stdio, opening);
+    let opening = SessionOwner { principal: caller.principal.clone(), group: Arc::clone(group.name()) };
+    let opened = inbound.sessions.open_single(SessionTransport::Stdio, opening);
     let (session, attachment) = opened.map_err(|_| std::io::Error::other("there are too many sessions"))?;
     let mut writer = tokio::spawn(write(attachment, output));
     let draining = inbound.shutdown.draining().clone();
@@ -98,11 +98,11 @@ impl Connection {
     async fn read<R: AsyncBufRead + Unpin>(&mut self, lines: &mut Lines<R>) -> std::io::Result<()> {
         while let Some(line) = lines.next().await? {
             match line {
-                Line::TooLong => {
+                TextLine::TooLong => {
                     let why = format!("a line may have {} bytes", self.inbound.settings.limits.body_bytes);
                     self.send(Invalid::request(None, why).response()).await;
                 }
-                Line::Text(text) => self.line(&text).await,
+                TextLine::Text(text) => self.line(&text).await,
             }
         }
         Ok(())
@@ -196,7 +196,7 @@ impl Connection {
         let listens = request.method == Method::Listen;
         let call = per_request::call(request, checked, Arc::clone(&self.caller));
         let replies = self.group.handle(&call);
-        let answering = Answering {
+        let answering = ReplyEncoder {
             id: call.id,
             method: call.method,
             revision: call.client.revision,
@@ -204,7 +204,7 @@ impl Connection {
         };
         let shutdown = &self.inbound.shutdown;
         let counted = if listens { shutdown.lingering() } else { shutdown.call() };
-        let mut work = Work { running, replies, answering, counted };
+        let mut work = RunningCall { running, replies, answering, counted };
         if let Some(answer) = work.replies.take_ready() {
             work.send(Stream::Listening, crate::call::Reply::End(answer)).await;
             return;

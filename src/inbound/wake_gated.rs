@@ -9,24 +9,24 @@ use futures_util::task::AtomicWaker;
 
 /// A future that is asked again only after it has rung. Asked whenever its neighbour is, it would take
 /// locks each time that all connections share.
-pub(super) struct Seldom<F> {
+pub(super) struct WakeGated<F> {
     future: Pin<Box<F>>,
-    bell: Arc<Bell>,
+    bell: Arc<WakeFlag>,
 }
 
-struct Bell {
+struct WakeFlag {
     rung: AtomicBool,
     task: AtomicWaker,
 }
 
-impl<F> Seldom<F> {
+impl<F> WakeGated<F> {
     pub(super) fn new(future: F) -> Self {
-        let bell = Bell { rung: AtomicBool::new(true), task: AtomicWaker::new() };
+        let bell = WakeFlag { rung: AtomicBool::new(true), task: AtomicWaker::new() };
         Self { future: Box::pin(future), bell: Arc::new(bell) }
     }
 }
 
-impl<F: Future> Future for Seldom<F> {
+impl<F: Future> Future for WakeGated<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -40,7 +40,7 @@ impl<F: Future> Future for Seldom<F> {
     }
 }
 
-impl Wake for Bell {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -65,7 +65,7 @@ mod tests {
             asked.fetch_add(1, Ordering::Relaxed);
             notified.as_mut().poll(context)
         });
-        let mut seldom = Seldom::new(counted);
+        let mut seldom = WakeGated::new(counted);
         for _ in 0..3 {
             assert!(futures_util::poll!(&mut seldom).is_pending());
         }

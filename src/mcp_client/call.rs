@@ -8,16 +8,16 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Headers};
-use super::task_driver::{self, Driven};
-use crate::call::{Answer, Call, Question, Replies, Reply};
+use super::task_driver::{self, TaskDriver};
+use crate::call::{Answer, Call, Replies, Reply, ServerRequest};
 use crate::dialect::tasks as dialect;
 use crate::dialect::to_upstream::{self, InputRequired};
 use crate::error::{Error, Kind, Result};
 use crate::protocol::{ErrorObject, Method, Notice, Notification, Outcome, Raw, code};
-use crate::timer::Alarm;
+use crate::timer::PooledTimer;
 
 /// One call, over as many rounds as it takes.
-pub(super) struct Conversation {
+pub(super) struct UpstreamCall {
     connection: Arc<Connection>,
     call: Call,
     /// The parameters, with what later rounds add.
@@ -40,7 +40,7 @@ pub(super) struct Conversation {
     /// The server is told that tasks are known here.
     knows_tasks: bool,
     /// What it became.
-    task: Option<Box<Driven>>,
+    task: Option<Box<TaskDriver>>,
     end: Instant,
 }
 
@@ -61,7 +61,7 @@ const VISIT: Duration = Duration::from_secs(2);
 /// The longest of such waits.
 const VISIT_CAP: Duration = Duration::from_secs(30);
 
-impl Conversation {
+impl UpstreamCall {
     /// A call with these parameters, which may be more than its own.
     pub(super) fn new(connection: &Arc<Connection>, call: Call, params: Option<Raw>, as_task: bool) -> Self {
         if as_task {
@@ -148,7 +148,7 @@ impl Conversation {
         let Some(replies) = &mut self.replies else { return Err(lost()) };
         let reply = match self.call.method {
             Method::Listen => replies.next().await,
-            _ => match Alarm::limit_from(now, (now + silence).min(self.end), replies.next()).await {
+            _ => match PooledTimer::limit_from(now, (now + silence).min(self.end), replies.next()).await {
                 Some(reply) => reply,
                 None => {
                     let whole = Instant::now() >= self.end;
@@ -221,7 +221,7 @@ impl Conversation {
         if !self.as_task && dialect::known_to(&client.capabilities, client.revision) {
             return false;
         }
-        self.task = Some(Driven::new(&self.connection, &self.call, &task, self.end));
+        self.task = Some(TaskDriver::new(&self.connection, &self.call, &task, self.end));
         self.expect_no_longer();
         true
     }
@@ -259,7 +259,7 @@ impl Conversation {
                 // Somebody is on the way there already; the server only has to be asked again later.
                 let _ = answer.send(Ok(Raw::constant(r#"{"action":"accept"}"#)));
             } else {
-                self.queue.push_back(Reply::Question(Question { method, params, answer }));
+                self.queue.push_back(Reply::Question(ServerRequest { method, params, answer }));
             }
             self.asked.push(Asked { key, answered, url });
         }
@@ -313,7 +313,7 @@ impl Conversation {
     }
 }
 
-impl Drop for Conversation {
+impl Drop for UpstreamCall {
     fn drop(&mut self) {
         self.give_up();
         self.expect_no_longer();

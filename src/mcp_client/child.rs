@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use super::reaper;
 use super::target::Command;
 use crate::error::{Error, Kind, Result};
-use crate::ndjson::{Line, Lines};
+use crate::ndjson::{Lines, TextLine};
 
 /// The variables of our own environment that every child gets; others only by configuration.
 const INHERITED: [&str; 12] = [
@@ -50,13 +50,13 @@ pub fn children() -> usize {
 pub(super) struct Process {
     child: Child,
     group: Option<Pid>,
-    last_words: LastWords,
+    last_words: StderrTail,
     errors: JoinHandle<()>,
 }
 
 /// The last lines on standard error.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LastWords(Arc<Mutex<VecDeque<String>>>);
+pub(super) struct StderrTail(Arc<Mutex<VecDeque<String>>>);
 
 impl Process {
     /// Starts a command.
@@ -86,14 +86,14 @@ impl Process {
         let (Some(input), Some(output), Some(errors)) = pipes else {
             return Err(Error::new(Kind::Unreachable, "the child has no pipes"));
         };
-        let last_words = LastWords::default();
+        let last_words = StderrTail::default();
         let errors = tokio::spawn(log_errors(errors, command.program.clone(), last_words.clone()));
         RUNNING.fetch_add(1, Ordering::Relaxed);
         Ok((Self { child, group, last_words, errors }, input, output))
     }
 
     /// What it said last on standard error.
-    pub(super) fn last_words(&self) -> LastWords {
+    pub(super) fn last_words(&self) -> StderrTail {
         self.last_words.clone()
     }
 
@@ -136,7 +136,7 @@ impl Drop for Process {
     }
 }
 
-impl LastWords {
+impl StderrTail {
     fn push(&self, line: String) {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() == LAST_WORDS {
@@ -155,12 +155,12 @@ impl LastWords {
     }
 }
 
-async fn log_errors(errors: impl AsyncRead + Unpin, program: String, last_words: LastWords) {
+async fn log_errors(errors: impl AsyncRead + Unpin, program: String, last_words: StderrTail) {
     let mut lines = Lines::new(BufReader::new(errors), LOG_LINE);
     while let Ok(Some(line)) = lines.next().await {
         let text = match &line {
-            Line::Text(text) => String::from_utf8_lossy(text).into_owned(),
-            Line::TooLong => "(a line too long to show)".to_owned(),
+            TextLine::Text(text) => String::from_utf8_lossy(text).into_owned(),
+            TextLine::TooLong => "(a line too long to show)".to_owned(),
         };
         tracing::info!(target: "rialto::upstream::stderr", %program, "{text}");
         last_words.push(text);

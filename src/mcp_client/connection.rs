@@ -9,33 +9,33 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use super::Unsolicited;
-use super::call::Conversation;
-use super::probe::{self, Found, Opened, Wire};
-use super::session_resumption::Notebook;
+use super::call::UpstreamCall;
+use super::probe::{self, Found, Opened, Transport};
+use super::session_resumption::ResumableSession;
 use super::target::{Settings, Target};
-use super::task_registry::Related;
+use super::task_registry::TaskRegistry;
 use crate::call::{Call, Caller, Client, Replies, TRACE};
 use crate::dialect::Revision;
-use crate::dialect::headers::{self, Mirror};
+use crate::dialect::headers::{self, HeaderMirror};
 use crate::dialect::tasks;
 use crate::dialect::to_client::Server;
-use crate::dialect::to_upstream::{self, Extras, Speaker};
+use crate::dialect::to_upstream::{self, ClientIdentity, Extras};
 use crate::error::{Error, Result};
 use crate::protocol::{Id, Method, Notification, Raw};
 
 /// A connection to an upstream.
 #[derive(Debug)]
 pub struct Connection {
-    wire: Wire,
+    wire: Transport,
     server: Server,
     offered: Vec<String>,
     revision: Revision,
     found: Found,
     settings: Settings,
-    speaker: Speaker,
+    speaker: ClientIdentity,
     /// The headers that tools want mirrored, as last listed, of those that want any; nothing before the
     /// first list.
-    mirrors: Mutex<Option<HashMap<String, Vec<Mirror>>>>,
+    mirrors: Mutex<Option<HashMap<String, Vec<HeaderMirror>>>>,
     /// What is still to be said before the connection goes.
     last_words: TaskTracker,
 }
@@ -52,7 +52,7 @@ impl Connection {
     pub async fn open(
         target: &Target,
         settings: Settings,
-        speaker: Speaker,
+        speaker: ClientIdentity,
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Arc<Self>> {
         Self::open_with(target, settings, speaker, unsolicited, None).await
@@ -62,9 +62,9 @@ impl Connection {
     pub(crate) async fn open_with(
         target: &Target,
         settings: Settings,
-        speaker: Speaker,
+        speaker: ClientIdentity,
         unsolicited: mpsc::Sender<Unsolicited>,
-        notebook: Option<Arc<Notebook>>,
+        notebook: Option<Arc<ResumableSession>>,
     ) -> Result<Arc<Self>> {
         let opening = probe::open(target, &settings, &speaker, &unsolicited, notebook.as_ref());
         let Opened { wire, introduction, found } = opening.await?;
@@ -105,25 +105,25 @@ impl Connection {
     /// The id of the session, where there is one.
     pub fn session_id(&self) -> Option<String> {
         match &self.wire {
-            Wire::Http(http) => http.session_id(),
-            Wire::Stdio(_) | Wire::Sse(_) => None,
+            Transport::Http(http) => http.session_id(),
+            Transport::Stdio(_) | Transport::Sse(_) => None,
         }
     }
 
     /// Whether its session was opened elsewhere.
     pub(crate) fn goes_on(&self) -> bool {
-        matches!(&self.wire, Wire::Http(http) if http.goes_on())
+        matches!(&self.wire, Transport::Http(http) if http.goes_on())
     }
 
     /// Who we are to the server.
-    pub fn speaker(&self) -> &Speaker {
+    pub fn speaker(&self) -> &ClientIdentity {
         &self.speaker
     }
 
     /// Passes a call on. Dropping the replies cancels it.
     pub fn call(self: &Arc<Self>, call: Call) -> Replies {
         let params = call.params.clone();
-        Conversation::new(self, call, params, false).replies()
+        UpstreamCall::new(self, call, params, false).replies()
     }
 
     /// Passes a call on that the server takes as a task only. Dropping the replies cancels it.
@@ -131,7 +131,7 @@ impl Connection {
         // People may take longer than calls, so it is kept for longer than a call may take.
         let kept = self.settings.call_cap + Duration::from_secs(3600);
         let params = tasks::augmented(call.params.as_ref(), kept);
-        Conversation::new(self, call, Some(params), true).replies()
+        UpstreamCall::new(self, call, Some(params), true).replies()
     }
 
     /// A call of our own.
@@ -169,12 +169,12 @@ impl Connection {
     /// When the server does not take it.
     pub async fn notify(&self, notification: &Notification) -> Result<()> {
         match &self.wire {
-            Wire::Http(http) => http.notify(notification).await,
-            Wire::Stdio(stdio) => {
+            Transport::Http(http) => http.notify(notification).await,
+            Transport::Stdio(stdio) => {
                 stdio.duplex.notify(notification).await;
                 Ok(())
             }
-            Wire::Sse(sse) => {
+            Transport::Sse(sse) => {
                 sse.duplex.notify(notification).await;
                 Ok(())
             }
@@ -185,41 +185,41 @@ impl Connection {
     /// that could tell, so this never ends there.
     pub async fn closed(&self) -> Error {
         match &self.wire {
-            Wire::Http(_) => std::future::pending().await,
-            Wire::Stdio(stdio) => stdio.duplex.closed().await,
-            Wire::Sse(sse) => sse.duplex.closed().await,
+            Transport::Http(_) => std::future::pending().await,
+            Transport::Stdio(stdio) => stdio.duplex.closed().await,
+            Transport::Sse(sse) => sse.duplex.closed().await,
         }
     }
 
     /// Whether the connection is over, as far as it can tell.
     pub fn is_closed(&self) -> bool {
         match &self.wire {
-            Wire::Http(http) => http.is_closed(),
-            Wire::Stdio(stdio) => stdio.duplex.is_closed(),
-            Wire::Sse(sse) => sse.duplex.is_closed(),
+            Transport::Http(http) => http.is_closed(),
+            Transport::Stdio(stdio) => stdio.duplex.is_closed(),
+            Transport::Sse(sse) => sse.duplex.is_closed(),
         }
     }
 
     /// Whether questions come with the call that they belong to.
     pub fn attributes_questions(&self) -> bool {
-        matches!(self.wire, Wire::Http(_))
+        matches!(self.wire, Transport::Http(_))
     }
 
     /// Whether a call is at work, as far as the connection can tell.
     pub fn is_busy(&self) -> bool {
         match &self.wire {
-            Wire::Http(_) => false,
-            Wire::Stdio(stdio) => stdio.duplex.is_busy(),
-            Wire::Sse(sse) => sse.duplex.is_busy(),
+            Transport::Http(_) => false,
+            Transport::Stdio(stdio) => stdio.duplex.is_busy(),
+            Transport::Sse(sse) => sse.duplex.is_busy(),
         }
     }
 
     /// The tasks that are driven on it.
-    pub(super) fn related(&self) -> &Related {
+    pub(super) fn related(&self) -> &TaskRegistry {
         match &self.wire {
-            Wire::Http(http) => &http.questions.related,
-            Wire::Stdio(stdio) => &stdio.duplex.related,
-            Wire::Sse(sse) => &sse.duplex.related,
+            Transport::Http(http) => &http.questions.related,
+            Transport::Stdio(stdio) => &stdio.duplex.related,
+            Transport::Sse(sse) => &sse.duplex.related,
         }
     }
 
@@ -237,42 +237,42 @@ impl Connection {
         self.last_words.close();
         let _ = tokio::time::timeout(self.settings.grace, self.last_words.wait()).await;
         match &self.wire {
-            Wire::Http(http) => http.close().await,
-            Wire::Stdio(stdio) => stdio.close().await,
-            Wire::Sse(sse) => sse.close(),
+            Transport::Http(http) => http.close().await,
+            Transport::Stdio(stdio) => stdio.close().await,
+            Transport::Sse(sse) => sse.close(),
         }
     }
 
     pub(super) fn send(&self, method: Method, params: Option<Raw>, token: Option<Raw>, extra: Headers<'_>) -> Replies {
         match &self.wire {
-            Wire::Http(http) => http.call(method, params, token, extra),
-            Wire::Stdio(stdio) => stdio.duplex.call(method, params, token, self.revision),
-            Wire::Sse(sse) => sse.duplex.call(method, params, token, self.revision),
+            Transport::Http(http) => http.call(method, params, token, extra),
+            Transport::Stdio(stdio) => stdio.duplex.call(method, params, token, self.revision),
+            Transport::Sse(sse) => sse.duplex.call(method, params, token, self.revision),
         }
     }
 
     /// The parameters as the server is to get them, from somebody who knows tasks or does not.
     pub(super) fn params(&self, params: Option<&Raw>, call: &Call, knows_tasks: bool) -> Option<Raw> {
         let able = to_upstream::capabilities(&call.client.capabilities, call.client.revision, self.revision);
-        let speaker = Speaker {
+        let speaker = ClientIdentity {
             capabilities: if knows_tasks { tasks::declared(&able) } else { able },
             info: call.client.info.clone().unwrap_or_else(|| self.speaker.info.clone()),
         };
         let params =
             to_upstream::params(params, self.revision, &speaker, &Extras { progress: None, level: call.level });
         match &self.wire {
-            Wire::Http(_) => params, // the trace goes into the headers
-            Wire::Stdio(_) | Wire::Sse(_) => traced(params, &call.caller.headers),
+            Transport::Http(_) => params, // the trace goes into the headers
+            Transport::Stdio(_) | Transport::Sse(_) => traced(params, &call.caller.headers),
         }
     }
 
     /// Whether calls of tools need headers that only the list of tools tells.
     pub(super) fn mirrors_arguments(&self) -> bool {
-        matches!(self.wire, Wire::Http(_)) && !self.revision.facts().sessions
+        matches!(self.wire, Transport::Http(_)) && !self.revision.facts().sessions
     }
 
     /// The headers that a tool wants mirrored. Reads the list of tools when that was never read.
-    pub(super) async fn mirrors_of(&self, call: &Call) -> Vec<Mirror> {
+    pub(super) async fn mirrors_of(&self, call: &Call) -> Vec<HeaderMirror> {
         if call.method != Method::ToolsCall || !self.mirrors_arguments() || self.mirrors_nothing() {
             return Vec::new();
         }
@@ -291,7 +291,7 @@ impl Connection {
     }
 
     /// The headers that a tool wants mirrored; nothing when the list of tools was never read.
-    fn known_mirrors(&self, tool: &str) -> Option<Vec<Mirror>> {
+    fn known_mirrors(&self, tool: &str) -> Option<Vec<HeaderMirror>> {
         let known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
         known.as_ref().map(|known| known.get(tool).cloned().unwrap_or_default())
     }
@@ -307,7 +307,7 @@ impl Connection {
             let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call, false), None, headers);
             let Ok(Ok(page)) = probe::answer(replies, self.settings.call, "`tools/list`").await else { break };
             known.extend(headers::mirrors_of_tools(&page));
-            known.retain(|_, wanted: &mut Vec<Mirror>| !wanted.is_empty());
+            known.retain(|_, wanted: &mut Vec<HeaderMirror>| !wanted.is_empty());
             let next = page.get("nextCursor").filter(|next| !next.is_null());
             if next.is_none() || next == before {
                 break;
@@ -346,7 +346,7 @@ impl Connection {
 /// What goes into the headers of a request, where it has some.
 #[derive(Clone, Copy)]
 pub(super) struct Headers<'h> {
-    pub(super) mirrors: &'h [Mirror],
+    pub(super) mirrors: &'h [HeaderMirror],
     pub(super) caller: &'h Arc<Caller>,
 }
 

@@ -13,9 +13,9 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::task_registry::Related;
+use super::task_registry::TaskRegistry;
 use super::unsolicited::{Unsolicited, UnsolicitedSender};
-use crate::call::{Answer, Question, Replies, Reply};
+use crate::call::{Answer, Replies, Reply, ServerRequest};
 use crate::dialect::{Revision, meta};
 use crate::error::{Error, Kind};
 use crate::protocol::{ErrorObject, Id, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code};
@@ -31,8 +31,8 @@ pub(super) const MESSAGES_WAITING: usize = 64;
 #[derive(Debug)]
 pub(super) struct Duplex {
     outgoing: mpsc::Sender<Bytes>,
-    table: Arc<Table>,
-    pub(super) related: Related,
+    table: Arc<PendingCalls>,
+    pub(super) related: TaskRegistry,
     last_id: AtomicI64,
     unsolicited: UnsolicitedSender,
     closed: CancellationToken,
@@ -40,11 +40,11 @@ pub(super) struct Duplex {
 
 /// Who waits for what.
 #[derive(Debug, Default)]
-struct Table(Mutex<State>);
+struct PendingCalls(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    calls: HashMap<i64, Waiting>,
+    calls: HashMap<i64, PendingCall>,
     /// Questions of the upstream that are not answered yet.
     questions: HashMap<Id, oneshot::Sender<()>>,
     /// Why there will be no more answers.
@@ -52,7 +52,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingCall {
     replies: mpsc::Sender<Reply>,
     /// Room that is kept for the answer.
     end: OwnedPermit<Reply>,
@@ -68,8 +68,8 @@ struct Waiting {
 }
 
 /// Takes a call out of the table when nobody waits for it any more, and tells the upstream.
-struct Abandon {
-    table: Arc<Table>,
+struct CancelOnDrop {
+    table: Arc<PendingCalls>,
     outgoing: mpsc::Sender<Bytes>,
     id: i64,
 }
@@ -78,7 +78,7 @@ impl Duplex {
     /// A connection that writes to `outgoing`.
     pub(super) fn new(outgoing: mpsc::Sender<Bytes>, unsolicited: mpsc::Sender<Unsolicited>) -> Self {
         let closed = CancellationToken::new();
-        let (table, related) = (Arc::default(), Related::default());
+        let (table, related) = (Arc::default(), TaskRegistry::default());
         let unsolicited = UnsolicitedSender::new(unsolicited);
         Self { outgoing, table, related, last_id: AtomicI64::new(0), unsolicited, closed }
     }
@@ -102,11 +102,11 @@ impl Duplex {
         let listens = request.method == Method::Listen;
         let converses = request.method.converses();
         let logs = converses && (revision.facts().sessions || meta::asks_for_logs(request.params.as_ref()));
-        let waiting = Waiting { replies, end, token, revision, listens, converses, logs };
+        let waiting = PendingCall { replies, end, token, revision, listens, converses, logs };
         if let Err(error) = self.table.enter(id, waiting) {
             return error.into_object().into();
         }
-        let guard = Abandon { table: Arc::clone(&self.table), outgoing: self.outgoing.clone(), id };
+        let guard = CancelOnDrop { table: Arc::clone(&self.table), outgoing: self.outgoing.clone(), id };
         let outgoing = self.outgoing.clone();
         let message = request.encode();
         let begin = (Some(message), receiver, guard);
@@ -207,11 +207,11 @@ impl Duplex {
             table.lock().questions.remove(&id);
             let _ = outgoing.send(Response::new(Some(id), outcome).encode()).await;
         });
-        let mut question = self.related.ask(Question { method: request.method, params: request.params, answer });
+        let mut question = self.related.ask(ServerRequest { method: request.method, params: request.params, answer });
         if question.is_none() {
             return;
         }
-        let ask = |call: &mut Waiting| {
+        let ask = |call: &mut PendingCall| {
             if let Some(question) = question.take() {
                 call.question(question);
             }
@@ -241,7 +241,7 @@ impl Duplex {
     }
 
     /// Does something to the one call at work that fits; false when there is none, or more than one.
-    fn only_call(&self, fits: impl Fn(&Waiting) -> bool, act: impl FnOnce(&mut Waiting)) -> bool {
+    fn only_call(&self, fits: impl Fn(&PendingCall) -> bool, act: impl FnOnce(&mut PendingCall)) -> bool {
         let mut state = self.table.lock();
         let mut calls = state.calls.values_mut().filter(|waiting| fits(waiting));
         match (calls.next(), calls.next()) {
@@ -319,12 +319,12 @@ fn unanswered() -> ErrorObject {
 
 // === impl Table ===
 
-impl Table {
+impl PendingCalls {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no thread panics while it holds this lock")
     }
 
-    fn enter(&self, id: i64, waiting: Waiting) -> Result<(), Error> {
+    fn enter(&self, id: i64, waiting: PendingCall) -> Result<(), Error> {
         let mut state = self.lock();
         if let Some(error) = &state.closed {
             return Err(error.clone());
@@ -333,14 +333,14 @@ impl Table {
         Ok(())
     }
 
-    fn leave(&self, id: i64) -> Option<Waiting> {
+    fn leave(&self, id: i64) -> Option<PendingCall> {
         self.lock().calls.remove(&id)
     }
 }
 
 // === impl Waiting ===
 
-impl Waiting {
+impl PendingCall {
     fn answer(self, outcome: Outcome) {
         self.end.send(Reply::End(Answer { outcome, revision: self.revision }));
     }
@@ -364,7 +364,7 @@ impl Waiting {
         self.notice(Notification::new(Notice::Progress, Some(params)));
     }
 
-    fn question(&mut self, question: Question) {
+    fn question(&mut self, question: ServerRequest) {
         // Dropped, it tells the upstream that nobody answers.
         let _ = self.replies.try_send(Reply::Question(question));
     }
@@ -372,7 +372,7 @@ impl Waiting {
 
 // === impl Abandon ===
 
-impl Drop for Abandon {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         if self.table.leave(self.id).is_none() {
             return; // it was answered

@@ -24,6 +24,6 @@ pub use child::children;
 pub use connection::Connection;
 pub use probe::Found;
 pub(crate) use probe::answer;
-pub(crate) use session_resumption::Notebook;
+pub(crate) use session_resumption::ResumableSession;
 pub use target::{Address, Command, HttpTransport, Settings, Target, fetch};
 pub use unsolicited::Unsolicited;

@@ -13,20 +13,20 @@ use tokio::sync::mpsc;
 
 use super::Unsolicited;
 use super::duplex::Duplex;
-use super::session_resumption::Notebook;
+use super::session_resumption::ResumableSession;
 use super::sse::Sse;
 use super::stdio::Stdio;
-use super::streamable::{Http, Probed};
+use super::streamable::{Http, ProbeOutcome};
 use super::target::{Address, Command, HttpTransport, Settings, Target};
 use crate::call::{Replies, Reply};
 use crate::dialect::Revision;
-use crate::dialect::to_upstream::{self, Extras, Introduction, Speaker, Verdict};
+use crate::dialect::to_upstream::{self, ClientIdentity, Extras, ServerHello, Verdict};
 use crate::error::{Error, Kind, Result};
 use crate::protocol::{Method, Notice, Notification, Outcome, Raw, code};
 
 /// The ways to an upstream.
 #[derive(Debug)]
-pub(super) enum Wire {
+pub(super) enum Transport {
     Stdio(Stdio),
     Sse(Sse),
     Http(Arc<Http>),
@@ -48,8 +48,8 @@ pub struct Found {
 /// An open way to an upstream that has introduced itself.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) wire: Wire,
-    pub(super) introduction: Introduction,
+    pub(super) wire: Transport,
+    pub(super) introduction: ServerHello,
     pub(super) found: Found,
 }
 
@@ -57,11 +57,11 @@ pub(super) struct Opened {
 const RUNNERS: [&str; 9] = ["npx", "npm", "bunx", "pnpm", "uvx", "uv", "pipx", "docker", "podman"];
 
 /// What is being connected.
-struct Attempt<'a> {
+struct Connector<'a> {
     settings: &'a Settings,
-    speaker: &'a Speaker,
+    speaker: &'a ClientIdentity,
     unsolicited: &'a mpsc::Sender<Unsolicited>,
-    notebook: Option<&'a Arc<Notebook>>,
+    notebook: Option<&'a Arc<ResumableSession>>,
     oddities: Vec<String>,
 }
 
@@ -69,28 +69,28 @@ struct Attempt<'a> {
 pub(super) async fn open(
     target: &Target,
     settings: &Settings,
-    speaker: &Speaker,
+    speaker: &ClientIdentity,
     unsolicited: &mpsc::Sender<Unsolicited>,
-    notebook: Option<&Arc<Notebook>>,
+    notebook: Option<&Arc<ResumableSession>>,
 ) -> Result<Opened> {
     let begun = Instant::now();
-    let mut attempt = Attempt { settings, speaker, unsolicited, notebook, oddities: Vec::new() };
+    let mut attempt = Connector { settings, speaker, unsolicited, notebook, oddities: Vec::new() };
     let (wire, introduction, why) = match target {
         Target::Command(command) => attempt.command(command).await?,
         Target::Url(address) => attempt.address(address).await?,
     };
     let transport = match &wire {
-        Wire::Stdio(_) => "stdio",
-        Wire::Sse(_) => "sse",
-        Wire::Http(_) => "streamable-http",
+        Transport::Stdio(_) => "stdio",
+        Transport::Sse(_) => "sse",
+        Transport::Http(_) => "streamable-http",
     };
     let found = Found { transport, why, oddities: attempt.oddities, took: begun.elapsed() };
     Ok(Opened { wire, introduction, found })
 }
 
-type Way = (Wire, Introduction, String);
+type Way = (Transport, ServerHello, String);
 
-impl Attempt<'_> {
+impl Connector<'_> {
     async fn command(&mut self, command: &Command) -> Result<Way> {
         let name = std::path::Path::new(&command.program).file_name().map(|name| name.to_string_lossy().into_owned());
         let runner = name.is_some_and(|name| RUNNERS.contains(&name.as_str()));
@@ -99,11 +99,11 @@ impl Attempt<'_> {
         let pinned = self.settings.revision;
         if pinned.is_some_and(|revision| revision.facts().sessions) {
             let introduction = self.handshake(&stdio.duplex, patience).await?;
-            return Ok((Wire::Stdio(stdio), introduction, "the revision is pinned".into()));
+            return Ok((Transport::Stdio(stdio), introduction, "the revision is pinned".into()));
         }
         let why = match self.discover(&stdio.duplex, patience).await {
             Ok(Verdict::PerRequest(introduction)) => {
-                return Ok((Wire::Stdio(stdio), *introduction, "it answers `server/discover`".into()));
+                return Ok((Transport::Stdio(stdio), *introduction, "it answers `server/discover`".into()));
             }
             Ok(verdict) => handshake_reason(verdict, pinned)?,
             Err(error) if pinned.is_some() => return Err(error),
@@ -113,18 +113,18 @@ impl Attempt<'_> {
                     .push(format!("it ended when it was asked `server/discover` ({error}) and was started again"));
                 let again = Stdio::start(command, self.settings, self.unsolicited.clone())?;
                 let introduction = self.handshake(&again.duplex, patience).await?;
-                return Ok((Wire::Stdio(again), introduction, "it does not know `server/discover`".into()));
+                return Ok((Transport::Stdio(again), introduction, "it does not know `server/discover`".into()));
             }
             Err(error) => format!("it did not answer `server/discover` ({error})"),
         };
         match self.handshake(&stdio.duplex, patience).await {
-            Ok(introduction) => Ok((Wire::Stdio(stdio), introduction, why)),
+            Ok(introduction) => Ok((Transport::Stdio(stdio), introduction, why)),
             // It was only slow to start, and has answered the question when nobody waited any more.
             Err(error) if error.kind() == Kind::Answer(code::UNSUPPORTED_VERSION) => {
                 match self.discover(&stdio.duplex, patience).await {
                     Ok(Verdict::PerRequest(introduction)) => {
                         self.oddities.push("it was slow to answer `server/discover`".into());
-                        Ok((Wire::Stdio(stdio), *introduction, "it answers `server/discover`".into()))
+                        Ok((Transport::Stdio(stdio), *introduction, "it answers `server/discover`".into()))
                     }
                     _ => Err(error),
                 }
@@ -141,7 +141,7 @@ impl Attempt<'_> {
         let http = Http::new(address, self.settings, self.speaker.clone(), said, notebook);
         if let Some(entry) = self.notebook.and_then(|notebook| notebook.read()) {
             let introduction = http.go_on(entry).await;
-            return Ok((Wire::Http(http), introduction, "its session was opened elsewhere".into()));
+            return Ok((Transport::Http(http), introduction, "its session was opened elsewhere".into()));
         }
         let pinned = self.settings.revision;
         let why = if pinned.is_some_and(|revision| revision.facts().sessions) {
@@ -150,7 +150,7 @@ impl Attempt<'_> {
             match self.discover_http(&http).await? {
                 Verdict::PerRequest(introduction) => {
                     http.settle(introduction.revision);
-                    return Ok((Wire::Http(http), *introduction, "it answers `server/discover`".into()));
+                    return Ok((Transport::Http(http), *introduction, "it answers `server/discover`".into()));
                 }
                 verdict => handshake_reason(verdict, pinned)?,
             }
@@ -163,7 +163,7 @@ impl Attempt<'_> {
                 if http.session_id().is_none() {
                     self.oddities.push("it opens no session".into());
                 }
-                Ok((Wire::Http(http), introduction, why))
+                Ok((Transport::Http(http), introduction, why))
             }
             Err(error) if address.transport.is_none() && takes_no_post(&error) => {
                 let sse = self.sse(address, format!("it takes no POST ({error})")).await;
@@ -176,7 +176,7 @@ impl Attempt<'_> {
     async fn sse(&mut self, address: &Address, why: String) -> Result<Way> {
         let sse = Sse::open(address, self.settings, self.unsolicited.clone()).await?;
         let introduction = self.handshake(&sse.duplex, self.settings.probe).await?;
-        Ok((Wire::Sse(sse), introduction, why))
+        Ok((Transport::Sse(sse), introduction, why))
     }
 
     /// Asks a two-way connection what it is.
@@ -201,10 +201,10 @@ impl Attempt<'_> {
         let mut revision = self.settings.revision.unwrap_or(Revision::NEWEST);
         for again in [true, false] {
             match http.probe(revision).await? {
-                Probed::Status(status) => {
+                ProbeOutcome::Status(status) => {
                     return Ok(Verdict::Handshake(format!("it answered `server/discover` with {status}")));
                 }
-                Probed::Outcome(outcome) => match to_upstream::verdict(&outcome, again) {
+                ProbeOutcome::Outcome(outcome) => match to_upstream::verdict(&outcome, again) {
                     Verdict::Renegotiate(other) => revision = other,
                     verdict => return Ok(verdict),
                 },
@@ -214,7 +214,7 @@ impl Attempt<'_> {
     }
 
     /// Opens by a handshake on a two-way connection.
-    async fn handshake(&self, duplex: &Duplex, patience: Duration) -> Result<Introduction> {
+    async fn handshake(&self, duplex: &Duplex, patience: Duration) -> Result<ServerHello> {
         let pinned = self.settings.revision.filter(|revision| revision.facts().sessions);
         let proposed = pinned.unwrap_or(Revision::NEWEST_HANDSHAKE);
         let params: Raw = to_upstream::initialize(proposed, self.speaker);
@@ -239,7 +239,7 @@ fn handshake_reason(verdict: Verdict, pinned: Option<Revision>) -> Result<String
                 Err(Error::new(Kind::Revision, format!("the revision is pinned to {revision}, but {why}")))
             }
         },
-        Verdict::Stranger(offered) => {
+        Verdict::UnsupportedRevision(offered) => {
             Err(Error::new(Kind::Revision, format!("it speaks only {}, which we do not", offered.join(", "))))
         }
         Verdict::Renegotiate(_) | Verdict::PerRequest(_) => {

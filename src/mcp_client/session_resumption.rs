@@ -9,23 +9,23 @@ use http::HeaderValue;
 use super::target::{Address, HttpTransport};
 use crate::call::ClientSink;
 use crate::dialect::Revision;
-use crate::dialect::to_upstream::{self, Introduction};
+use crate::dialect::to_upstream::{self, ServerHello};
 use crate::protocol::Raw;
 
 /// Where the session of one client with one server is written down.
 #[derive(Debug)]
-pub(crate) struct Notebook {
+pub(crate) struct ResumableSession {
     upstream: Arc<str>,
     /// Where the server is; a session of one that is elsewhere is not gone on with.
     url: String,
     /// The only revision that may be spoken, if there is such a one.
     pinned: Option<Revision>,
     sink: Arc<dyn ClientSink>,
-    page: Mutex<Page>,
+    page: Mutex<Saved>,
 }
 
 #[derive(Debug, Default)]
-struct Page {
+struct Saved {
     /// What is remembered, as far as it is of the session that we have.
     written: Option<Bytes>,
     /// Nothing is written any more: the upstream goes, and its sessions with it.
@@ -34,16 +34,16 @@ struct Page {
 
 /// A session to go on with.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct SavedSession {
     pub(crate) session: HeaderValue,
     /// What the server answered to `initialize`.
     pub(crate) result: Raw,
-    pub(crate) introduction: Introduction,
+    pub(crate) introduction: ServerHello,
     /// After which the ids of requests begin.
     pub(crate) first_id: i64,
 }
 
-impl Notebook {
+impl ResumableSession {
     /// One for a client, where the server is of a kind that can be gone on with.
     pub(crate) fn new(
         upstream: &Arc<str>,
@@ -63,12 +63,12 @@ impl Notebook {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Page> {
+    fn lock(&self) -> MutexGuard<'_, Saved> {
         self.page.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The session to go on with, if one is remembered and can be read.
-    pub(crate) fn read(&self) -> Option<Entry> {
+    pub(crate) fn read(&self) -> Option<SavedSession> {
         let mut page = self.lock();
         if page.over {
             return None;
@@ -80,10 +80,10 @@ impl Notebook {
             return None;
         };
         page.written = Some(written);
-        Some(Entry { session, result, introduction, first_id })
+        Some(SavedSession { session, result, introduction, first_id })
     }
 
-    fn understood(&self, written: &Bytes) -> Option<(HeaderValue, Raw, Introduction)> {
+    fn understood(&self, written: &Bytes) -> Option<(HeaderValue, Raw, ServerHello)> {
         let written = Raw::parse(written).ok()?;
         let text = |key: &str| written.get(key)?.text().map(|text| text.into_owned());
         let result = written.get("result")?;
@@ -147,7 +147,7 @@ impl Notebook {
     }
 
     /// Takes back what was written, unless somebody else has written since.
-    fn forget(&self, page: &mut Page) {
+    fn forget(&self, page: &mut Saved) {
         let Some(written) = page.written.take() else { return };
         // Of a client that is gone nothing is remembered anyway.
         let there = !self.sink.ended().is_cancelled();

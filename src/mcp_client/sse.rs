@@ -16,8 +16,8 @@ use super::duplex::{Duplex, MESSAGES_WAITING};
 use super::target::{Address, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::http::client::EventReader;
-use crate::http::client::{Web, is_media, resolve, same_origin, shown};
-use crate::http::codec::Outgoing;
+use crate::http::client::{HttpClient, is_media, resolve, same_origin, shown};
+use crate::http::codec::RequestEncoder;
 use crate::protocol::{Message, Response};
 
 /// How long a message waits for the one before it to be taken.
@@ -38,7 +38,7 @@ impl Sse {
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Self> {
         let web = Arc::new(address.client(settings));
-        let headers = |head: &mut Outgoing| head.put_static(&ACCEPT, "text/event-stream");
+        let headers = |head: &mut RequestEncoder| head.put_static(&ACCEPT, "text/event-stream");
         let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.probe)).await?;
         let status = response.head.status();
         if !status.is_success() {
@@ -126,7 +126,7 @@ async fn read(duplex: Arc<Duplex>, mut events: EventReader) {
 /// end is posted.
 struct Posting {
     duplex: Arc<Duplex>,
-    web: Arc<Web>,
+    web: Arc<HttpClient>,
     endpoint: Uri,
     patience: Duration,
 }

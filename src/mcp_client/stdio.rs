@@ -13,7 +13,7 @@ use super::child::Process;
 use super::duplex::{Duplex, MESSAGES_WAITING};
 use super::target::{Command, Settings};
 use crate::error::{Error, Kind, Result};
-use crate::ndjson::{Line, Lines};
+use crate::ndjson::{Lines, TextLine};
 
 /// A child and the connection to it.
 #[derive(Debug)]
@@ -116,8 +116,8 @@ async fn read(duplex: Arc<Duplex>, output: ChildStdout, limit: usize) {
     let mut lines = Lines::new(BufReader::new(output), limit);
     while let Ok(Some(line)) = lines.next().await {
         match line {
-            Line::Text(text) => take(&duplex, &text),
-            Line::TooLong => {
+            TextLine::Text(text) => take(&duplex, &text),
+            TextLine::TooLong => {
                 tracing::warn!(limit, "the child wrote a line that is too long; it was skipped");
                 let why = format!("the server wrote a message of more than {limit} bytes");
                 duplex.fail_all(&Error::new(Kind::Protocol, why));

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, Uri};
 
 use crate::dialect::Revision;
 use crate::error::{Error, Kind, Result};
-use crate::http::client::Web;
+use crate::http::client::HttpClient;
 use bytes::Bytes;
 
 /// Where an upstream is.
@@ -150,8 +150,8 @@ pub async fn fetch(address: &Address, settings: &Settings) -> Result<Bytes> {
 
 impl Address {
     /// An HTTP client for it.
-    pub(super) fn client(&self, settings: &Settings) -> Web {
-        Web::new(self.url.clone(), self.headers.clone(), settings.connect, settings.message_bytes)
+    pub(super) fn client(&self, settings: &Settings) -> HttpClient {
+        HttpClient::new(self.url.clone(), self.headers.clone(), settings.connect, settings.message_bytes)
     }
 }
 

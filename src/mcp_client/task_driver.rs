@@ -17,13 +17,13 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, Headers};
 use super::probe;
-use crate::call::{Answer, Call, Question, Replies, Reply};
+use crate::call::{Answer, Call, Replies, Reply, ServerRequest};
 use crate::dialect::tasks::{self, Status, Task};
 use crate::dialect::to_upstream;
 use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
 
 /// A task at work, and the call that it stands for.
-pub(super) struct Driven {
+pub(super) struct TaskDriver {
     connection: Arc<Connection>,
     call: Call,
     id: String,
@@ -31,9 +31,9 @@ pub(super) struct Driven {
     /// What the server says of it on whatever stream it likes.
     told: mpsc::Receiver<Reply>,
     /// The request that is under way: how far it is, or answers.
-    asking: Option<Asking>,
+    asking: Option<PendingRequest>,
     /// The request for the result, where the revision has one.
-    result: Option<Asking>,
+    result: Option<PendingRequest>,
     queue: VecDeque<Reply>,
     /// What was passed on to the client, until it is answered.
     open: FuturesUnordered<BoxFuture<'static, Answered>>,
@@ -52,7 +52,7 @@ pub(super) struct Driven {
 }
 
 /// A request of ours.
-struct Asking {
+struct PendingRequest {
     replies: Replies,
     /// The answers that it carries.
     answers: Vec<(String, Raw)>,
@@ -81,7 +81,7 @@ const WAIT_CAP: Duration = Duration::from_secs(5);
 /// How often in a row the server may be out of reach before the task is given up.
 const FAILURES: u32 = 3;
 
-impl Driven {
+impl TaskDriver {
     /// Drives a task that a call has become; patience ends at `end`.
     pub(super) fn new(connection: &Arc<Connection>, call: &Call, task: &Task, end: Instant) -> Box<Self> {
         tracing::debug!(method = %call.method, "a call has become a task");
@@ -150,16 +150,16 @@ impl Driven {
         }
     }
 
-    fn ask(&self, method: &str, params: &Raw) -> Asking {
+    fn ask(&self, method: &str, params: &Raw) -> PendingRequest {
         let replies = send(&self.connection, &self.call, method, params);
-        Asking { replies, answers: Vec::new(), end: Instant::now() + self.connection.settings().call }
+        PendingRequest { replies, answers: Vec::new(), end: Instant::now() + self.connection.settings().call }
     }
 
     /// Tells the server what the client has answered.
     fn update(&mut self) {
         let answers = std::mem::take(&mut self.answers);
         let params = to_upstream::retried(Some(&tasks::named(&self.id)), &answers, None);
-        self.asking = Some(Asking { answers, ..self.ask("tasks/update", &params) });
+        self.asking = Some(PendingRequest { answers, ..self.ask("tasks/update", &params) });
     }
 
     /// How long to wait before the server is asked again: as long as it wants, within reason. At least
@@ -179,7 +179,7 @@ impl Driven {
         }
         let silence = self.connection.settings().call;
         let why = ErrorObject::unavailable(format!("Request timed out: the server was silent for {silence:?}"));
-        let is_late = |asking: &mut Asking| asking.end <= now;
+        let is_late = |asking: &mut PendingRequest| asking.end <= now;
         if self.asking.take_if(is_late).map(|asking| self.answers.extend(asking.answers)).is_none() {
             self.result = None;
         }
@@ -291,8 +291,8 @@ impl Driven {
 
     /// Passes on what is asked in the middle of the task. The answer has to name the task, which the
     /// client does not know.
-    fn question(&mut self, question: Question) {
-        let Question { method, params, answer: mut wanted } = question;
+    fn question(&mut self, question: ServerRequest) {
+        let ServerRequest { method, params, answer: mut wanted } = question;
         let (answer, answered) = oneshot::channel::<Outcome>();
         let id = self.id.clone();
         tokio::spawn(async move {
@@ -303,11 +303,11 @@ impl Driven {
                 () = wanted.closed() => {} // it was taken back
             }
         });
-        self.put(Question { method, params: params.as_ref().map(tasks::unrelated), answer });
+        self.put(ServerRequest { method, params: params.as_ref().map(tasks::unrelated), answer });
     }
 
     /// However long the client takes does not count.
-    fn put(&mut self, question: Question) {
+    fn put(&mut self, question: ServerRequest) {
         self.end = Instant::now() + self.connection.settings().call_cap;
         self.queue.push_back(Reply::Question(question));
     }
@@ -324,7 +324,7 @@ impl Driven {
             }
             let (answer, answered) = oneshot::channel();
             self.open.push(Box::pin(async move { (key, answered.await) }));
-            self.put(Question { method, params, answer });
+            self.put(ServerRequest { method, params, answer });
         }
     }
 
@@ -373,7 +373,7 @@ impl Driven {
     }
 }
 
-impl Drop for Driven {
+impl Drop for TaskDriver {
     fn drop(&mut self) {
         self.connection.related().leave(&self.id);
         if !self.over {
@@ -382,7 +382,7 @@ impl Drop for Driven {
     }
 }
 
-async fn next(asking: &mut Option<Asking>) -> Option<Reply> {
+async fn next(asking: &mut Option<PendingRequest>) -> Option<Reply> {
     match asking {
         Some(asking) => asking.replies.next().await,
         None => None,

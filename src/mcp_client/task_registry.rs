@@ -5,13 +5,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::call::{Question, Reply};
+use crate::call::{Reply, ServerRequest};
 use crate::dialect::tasks;
 use crate::protocol::{Notice, Notification};
 
 /// The tasks of one connection that are driven here.
 #[derive(Debug, Default)]
-pub(super) struct Related(Mutex<State>);
+pub(super) struct TaskRegistry(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -29,7 +29,7 @@ const WAITING: usize = 16;
 /// How many tasks that are over are remembered.
 const OVER: usize = 64;
 
-impl Related {
+impl TaskRegistry {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,10 +61,10 @@ impl Related {
     }
 
     /// Passes a question on to the task that it belongs to; gives it back where there is none.
-    pub(super) fn ask(&self, question: Question) -> Option<Question> {
+    pub(super) fn ask(&self, question: ServerRequest) -> Option<ServerRequest> {
         let driver = {
             let state = self.lock();
-            let of = |question: &Question| tasks::related(question.params.as_ref());
+            let of = |question: &ServerRequest| tasks::related(question.params.as_ref());
             let task = of(&question).filter(|_| !state.driven.is_empty());
             task.and_then(|task| state.driven.get(&task).cloned())
         };
@@ -107,10 +107,10 @@ mod tests {
 
     #[test]
     fn what_names_a_task_reaches_whoever_drives_it() {
-        let related = Related::default();
+        let related = TaskRegistry::default();
         let ask = |params: &str| {
             let (answer, _) = oneshot::channel();
-            Question { method: Method::from("elicitation/create"), params: raw(params), answer }
+            ServerRequest { method: Method::from("elicitation/create"), params: raw(params), answer }
         };
         let named = r#"{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}"#;
         assert!(related.ask(ask(named)).is_some(), "nobody drives it");

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc::{self, OwnedPermit};
 
-use crate::call::Question;
+use crate::call::ServerRequest;
 use crate::protocol::Notification;
 
 /// What an upstream says outside of any call.
@@ -13,7 +13,7 @@ pub enum Unsolicited {
     /// Something changed, or is worth logging.
     Notice(Notification),
     /// It wants to know something of the client.
-    Question(Question),
+    Question(ServerRequest),
     /// It had forgotten our session, and a new one was opened: what was subscribed to is not.
     Reopened,
     /// What it said for a while was heard by nobody.

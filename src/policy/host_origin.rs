@@ -11,7 +11,7 @@ use super::Denied;
 
 /// The hosts and origins that are allowed, beside those of this machine.
 #[derive(Debug, Clone, Default)]
-pub struct Doors {
+pub struct HostOriginRules {
     hosts: Vec<String>,
     origins: Vec<String>,
 }
@@ -19,7 +19,7 @@ pub struct Doors {
 /// Stands for every host or every origin.
 const ANY: &str = "*";
 
-impl Doors {
+impl HostOriginRules {
     /// Allows hosts (`name` or `name:port`) and origins (`scheme://host:port`), or `*`.
     pub fn new(hosts: &[String], origins: &[String]) -> Self {
         let lower = |list: &[String]| list.iter().map(|item| item.trim_end_matches('/').to_ascii_lowercase()).collect();
@@ -100,7 +100,7 @@ fn is_loopback(host: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn judge(doors: &Doors, host: &str, origin: Option<&str>) -> Result<(), Denied> {
+    fn judge(doors: &HostOriginRules, host: &str, origin: Option<&str>) -> Result<(), Denied> {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, host.parse().unwrap());
         if let Some(origin) = origin {
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn this_machine_is_allowed_and_nobody_else() {
-        let doors = Doors::default();
+        let doors = HostOriginRules::default();
         for host in ["localhost", "localhost:3001", "127.0.0.1:1", "127.0.0.2", "[::1]", "[::1]:3001", "LOCALHOST"] {
             assert_eq!(judge(&doors, host, None), Ok(()), "{host}");
         }
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn others_are_let_in_by_name() {
-        let doors = Doors::new(&["gate.example".into()], &["https://app.example".into(), "null".into()]);
+        let doors = HostOriginRules::new(&["gate.example".into()], &["https://app.example".into(), "null".into()]);
         assert_eq!(judge(&doors, "gate.example:8080", Some("https://app.example")), Ok(()));
         assert_eq!(judge(&doors, "Gate.Example", Some("null")), Ok(()));
         assert!(judge(&doors, "gate.example", Some("https://app.example:8443")).is_err());
@@ -146,7 +146,7 @@ mod tests {
         };
         assert!(["10.0.0.1:9100", "[fd00::1]:9100", "gate.example", "localhost:9100"].into_iter().all(operator));
         assert!(!["evil.example:9100", "10.0.0.1.evil.example", ""].into_iter().any(operator));
-        let open = Doors::new(&["*".into()], &["*".into()]);
+        let open = HostOriginRules::new(&["*".into()], &["*".into()]);
         assert_eq!(judge(&open, "anything", Some("https://anything")), Ok(()));
     }
 }

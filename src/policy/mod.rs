@@ -11,14 +11,14 @@ use http::{HeaderMap, HeaderName, Uri};
 use crate::call::{Caller, Principal, REQUEST_ID, TRACE};
 
 pub use auth::Tokens;
-pub use host_origin::Doors;
+pub use host_origin::HostOriginRules;
 pub use limits::Limits;
 
 /// Everything that is decided before a body is read.
 #[derive(Debug, Default)]
 pub struct Policy {
     /// Which hosts and origins may be named.
-    pub doors: Doors,
+    pub doors: HostOriginRules,
     /// Who may call.
     pub tokens: Tokens,
     /// The headers that travel with a call as part of its caller.

@@ -34,12 +34,12 @@ pub struct Member {
 #[derive(Debug)]
 pub struct Edit<'a> {
     object: &'a Raw,
-    changes: Vec<Change<'a>>,
+    changes: Vec<MemberEdit<'a>>,
 }
 
 /// A member that is set, or taken out where there is no value.
 #[derive(Debug)]
-struct Change<'a> {
+struct MemberEdit<'a> {
     key: Cow<'a, str>,
     value: Option<Raw>,
     done: bool,
@@ -304,14 +304,14 @@ impl<'a> Edit<'a> {
     /// Sets a member: in its place when it is there, at the end when it is not.
     #[must_use]
     pub fn set(mut self, key: impl Into<Cow<'a, str>>, value: Raw) -> Self {
-        self.changes.push(Change { key: key.into(), value: Some(value), done: false });
+        self.changes.push(MemberEdit { key: key.into(), value: Some(value), done: false });
         self
     }
 
     /// Takes a member out, if it is there.
     #[must_use]
     pub fn remove(mut self, key: impl Into<Cow<'a, str>>) -> Self {
-        self.changes.push(Change { key: key.into(), value: None, done: false });
+        self.changes.push(MemberEdit { key: key.into(), value: None, done: false });
         self
     }
 
@@ -330,7 +330,7 @@ impl<'a> Edit<'a> {
         for member in members(text) {
             let mut changes = self.changes.iter_mut().rev();
             match changes.find(|change| member.is(text, &change.key)) {
-                Some(Change { value: None, .. }) => {
+                Some(MemberEdit { value: None, .. }) => {
                     // What stands before the member goes with it: its comma, or the brace alone.
                     if copied == 0 {
                         out.put_u8(b'{');
@@ -339,7 +339,7 @@ impl<'a> Edit<'a> {
                     changed = true;
                     continue;
                 }
-                Some(Change { value: Some(value), done, .. }) => {
+                Some(MemberEdit { value: Some(value), done, .. }) => {
                     copy_gap(&mut out, text, copied..member.value.start, kept);
                     out.extend_from_slice(value.as_bytes());
                     *done = true;
@@ -350,7 +350,7 @@ impl<'a> Edit<'a> {
             copied = member.value.end;
             kept = true;
         }
-        for (n, Change { key, value, done }) in self.changes.iter().enumerate() {
+        for (n, MemberEdit { key, value, done }) in self.changes.iter().enumerate() {
             let superseded = || self.changes[n + 1..].iter().any(|later| later.key == *key);
             let Some(value) = value.as_ref().filter(|_| !done && !superseded()) else { continue };
             if copied == 0 {

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::outbox::Stream;
-use super::{Held, NO_CALL, QUESTIONS, Session};
-use crate::call::{ClientSink, Kept, Question, Shelf};
+use super::{NO_CALL, QUESTIONS, Session, SubscriptionHold};
+use crate::call::{ClientSink, DropGuard, GatewaySlot, ServerRequest};
 use crate::dialect::to_client;
 use crate::protocol::{Level, Notice, Notification};
 
@@ -33,7 +33,7 @@ impl ClientSink for Session {
         self.knows_own_list(&notification.notice);
     }
 
-    fn ask(self: Arc<Self>, question: Question) {
+    fn ask(self: Arc<Self>, question: ServerRequest) {
         let stream = {
             let live = self.lock();
             if live.closed || live.questions.len() >= QUESTIONS {
@@ -49,11 +49,11 @@ impl ClientSink for Session {
         &self.ended
     }
 
-    fn subscribed(&self, uri: &str, kept: Kept) {
+    fn subscribed(&self, uri: &str, kept: DropGuard) {
         self.change(|live| {
             live.forget_elsewhere(uri);
             if !live.closed {
-                live.subscriptions.insert(uri.into(), Held(kept));
+                live.subscriptions.insert(uri.into(), SubscriptionHold(kept));
             }
         });
     }
@@ -69,7 +69,7 @@ impl ClientSink for Session {
         self.lock().subscriptions.contains_key(uri)
     }
 
-    fn shelf(&self) -> &Shelf {
+    fn shelf(&self) -> &GatewaySlot {
         &self.shelf
     }
 

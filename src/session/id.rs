@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The transports that have sessions. A session of one can never be reached through another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Transport {
+pub enum SessionTransport {
     /// Streamable HTTP.
     Http,
     /// HTTP+SSE.
@@ -16,11 +16,11 @@ pub enum Transport {
 /// The name of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId {
-    transport: Transport,
+    transport: SessionTransport,
     key: u128,
 }
 
-impl Transport {
+impl SessionTransport {
     /// Its name, which ids of this transport begin with.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl SessionId {
     ///
     /// # Panics
     /// When the system has no randomness to give; no session would be safe without it.
-    pub fn random(transport: Transport) -> Self {
+    pub fn random(transport: SessionTransport) -> Self {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).expect("the system gives randomness");
         let key = u128::from_be_bytes(bytes);
@@ -45,7 +45,7 @@ impl SessionId {
 
     /// Reads an id that arrived on a transport. Without a prefix it is understood as of that
     /// transport; with the prefix of another one it is no id here, whatever follows.
-    pub fn parse(text: &str, arrived_on: Transport) -> Option<Self> {
+    pub fn parse(text: &str, arrived_on: SessionTransport) -> Option<Self> {
         let key = match text.split_once(':') {
             None => text,
             Some((prefix, key)) if prefix == arrived_on.as_str() => key,
@@ -62,7 +62,7 @@ impl SessionId {
     }
 
     /// The transport it belongs to.
-    pub fn transport(&self) -> Transport {
+    pub fn transport(&self) -> SessionTransport {
         self.transport
     }
 }
@@ -91,16 +91,16 @@ mod tests {
 
     #[test]
     fn ids_belong_to_one_transport() {
-        let id = SessionId::random(Transport::Http);
+        let id = SessionId::random(SessionTransport::Http);
         let text = id.to_string();
         let bare = text.strip_prefix("http:").unwrap();
-        assert_eq!(SessionId::parse(&text, Transport::Http), Some(id));
-        assert_eq!(SessionId::parse(bare, Transport::Http), Some(id));
-        assert_eq!(SessionId::parse(&text, Transport::Sse), None);
-        assert_ne!(SessionId::parse(bare, Transport::Sse), Some(id));
-        assert_eq!(SessionId::parse(&format!("sse:{bare}"), Transport::Http), None);
-        assert_eq!(SessionId::parse(&format!("sse:http:{bare}"), Transport::Sse), None);
-        assert_eq!(SessionId::parse(&format!("http:sse:{bare}"), Transport::Http), None);
+        assert_eq!(SessionId::parse(&text, SessionTransport::Http), Some(id));
+        assert_eq!(SessionId::parse(bare, SessionTransport::Http), Some(id));
+        assert_eq!(SessionId::parse(&text, SessionTransport::Sse), None);
+        assert_ne!(SessionId::parse(bare, SessionTransport::Sse), Some(id));
+        assert_eq!(SessionId::parse(&format!("sse:{bare}"), SessionTransport::Http), None);
+        assert_eq!(SessionId::parse(&format!("sse:http:{bare}"), SessionTransport::Sse), None);
+        assert_eq!(SessionId::parse(&format!("http:sse:{bare}"), SessionTransport::Http), None);
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
             "http:+0000000000000000000000000000000",
             "http:ABCDEFABCDEFABCDEFABCDEFABCDEFAB",
         ] {
-            assert_eq!(SessionId::parse(bad, Transport::Http), None, "{bad}");
+            assert_eq!(SessionId::parse(bad, SessionTransport::Http), None, "{bad}");
         }
     }
 }

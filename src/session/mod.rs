@@ -26,18 +26,18 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use id::{SessionId, Transport};
-pub use outbox::{Stream, Unresumable};
-pub use persister::Keeper;
+pub use id::{SessionId, SessionTransport};
+pub use outbox::{Stream, StreamError};
+pub use persister::Persister;
 pub use record::Record;
-pub use registry::{Full, Opening, Sessions, Survey};
+pub use registry::{SessionLimitReached, SessionOwner, SessionStats, Sessions};
 pub use stream_reader::Attachment;
 
-use crate::call::{Change, Client, Kept, Principal, Question, Shelf};
+use crate::call::{ChangeEvent, Client, DropGuard, GatewaySlot, Principal, ServerRequest};
 use crate::protocol::{Id, Level, Notification, Outcome, Request};
 use crate::store::{EventId, Retention};
 use outbox::{Outbox, Streams};
-use persistence::Keeping;
+use persistence::Persistence;
 
 /// What governs sessions.
 #[derive(Debug, Clone)]
@@ -66,11 +66,11 @@ pub struct Session {
     group: Arc<str>,
     client: OnceLock<Arc<Client>>,
     settings: Arc<Settings>,
-    live: Mutex<Live>,
+    live: Mutex<SessionState>,
     /// Told when a connection has read something, for calls that wait for their client.
     read: Notify,
     /// What the gateway remembers of it.
-    shelf: Shelf,
+    shelf: GatewaySlot,
     ended: CancellationToken,
     me: Weak<Session>,
     /// It lives on on another node.
@@ -79,29 +79,29 @@ pub struct Session {
 
 /// The part that changes. The lock is held for moments only, never across an await.
 #[derive(Debug)]
-struct Live {
+struct SessionState {
     outbox: Outbox,
     used: Instant,
     level: Option<Level>,
-    calls: Vec<Wanted>,
+    calls: Vec<CallEntry>,
     last_call: u64,
-    questions: Vec<Asked>,
+    questions: Vec<PendingServerRequest>,
     last_question: i64,
     /// The resources that it hears of, and what has to be held for that.
-    subscriptions: BTreeMap<Box<str>, Held>,
+    subscriptions: BTreeMap<Box<str>, SubscriptionHold>,
     /// The client has said that it is ready.
     initialized: bool,
     closed: bool,
     /// It does not come back: what is not kept by now never will be.
     over: bool,
     /// What is known of its copy in a shared store, where there is one.
-    keeping: Option<Box<Keeping>>,
+    keeping: Option<Box<Persistence>>,
 }
 
 /// What has to be held for a subscription.
-struct Held(Kept);
+struct SubscriptionHold(DropGuard);
 
-impl fmt::Debug for Held {
+impl fmt::Debug for SubscriptionHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Held")
     }
@@ -109,7 +109,7 @@ impl fmt::Debug for Held {
 
 /// A call that is not answered yet. Dropping it says that it is not wanted.
 #[derive(Debug)]
-struct Wanted {
+struct CallEntry {
     id: Id,
     /// Tells it from a later call with the same id.
     serial: u64,
@@ -117,7 +117,7 @@ struct Wanted {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct PendingServerRequest {
     id: i64,
     /// The call that it was asked for.
     call: u64,
@@ -128,7 +128,7 @@ struct Asked {
 
 /// A call in the session's books. Dropping it takes the call out of them.
 #[derive(Debug)]
-pub struct Running {
+pub struct CallGuard {
     session: Arc<Session>,
     serial: u64,
     unwanted: oneshot::Receiver<()>,
@@ -206,11 +206,11 @@ impl Session {
         shared.map(|(uri, _)| Arc::from(&**uri)).collect()
     }
 
-    fn hears(&self, change: &Change) -> bool {
+    fn hears(&self, change: &ChangeEvent) -> bool {
         match change {
             // What a server tells the session itself does not come this way, too.
-            Change::Updated(uri) => self.lock().subscriptions.get(&**uri).is_some_and(|held| held.0.is_some()),
-            Change::Tools | Change::Prompts | Change::Resources => self.client.get().is_some(),
+            ChangeEvent::Updated(uri) => self.lock().subscriptions.get(&**uri).is_some_and(|held| held.0.is_some()),
+            ChangeEvent::Tools | ChangeEvent::Prompts | ChangeEvent::Resources => self.client.get().is_some(),
         }
     }
 
@@ -218,7 +218,7 @@ impl Session {
     ///
     /// # Errors
     /// When a call with this id is running, too many are, or the session has ended.
-    pub fn begin(self: &Arc<Self>, id: Id) -> Result<Running, NotBegun> {
+    pub fn begin(self: &Arc<Self>, id: Id) -> Result<CallGuard, NotBegun> {
         let (sender, unwanted) = oneshot::channel();
         let mut live = self.lock();
         if live.closed {
@@ -232,9 +232,9 @@ impl Session {
         }
         live.last_call += 1;
         let serial = live.last_call;
-        live.calls.push(Wanted { id, serial, _unwanted: sender });
+        live.calls.push(CallEntry { id, serial, _unwanted: sender });
         drop(live);
-        Ok(Running { session: Arc::clone(self), serial, unwanted })
+        Ok(CallGuard { session: Arc::clone(self), serial, unwanted })
     }
 
     /// A call is not wanted any more. One that is not running is none of our business.
@@ -246,10 +246,10 @@ impl Session {
     ///
     /// # Errors
     /// When the session has as many streams as it may, or has ended.
-    pub fn open_stream(self: &Arc<Self>) -> Result<(Stream, Attachment), Unresumable> {
+    pub fn open_stream(self: &Arc<Self>) -> Result<(Stream, Attachment), StreamError> {
         let most = self.settings.streams;
         let (number, serial) = self.with_streams(|streams, retry| match streams.connections() {
-            open if open >= most => Err(Unresumable::TooMany),
+            open if open >= most => Err(StreamError::TooMany),
             _ => Ok(streams.open(retry)),
         })?;
         Ok((Stream::Call(number), Attachment::new(Arc::clone(self), number, serial)))
@@ -259,7 +259,7 @@ impl Session {
     ///
     /// # Errors
     /// When the session has as many streams as it may, or has ended.
-    pub fn listen(self: &Arc<Self>) -> Result<Attachment, Unresumable> {
+    pub fn listen(self: &Arc<Self>) -> Result<Attachment, StreamError> {
         let most = self.settings.streams;
         let (number, serial) = self.with_streams(|streams, retry| streams.listen(retry, most))?;
         tracing::debug!(session = %self.id, reader = serial, "listening stream opened");
@@ -270,7 +270,7 @@ impl Session {
     ///
     /// # Errors
     /// When the id is not of this session, or what came after it is no longer kept.
-    pub fn resume(self: &Arc<Self>, id: EventId) -> Result<Attachment, Unresumable> {
+    pub fn resume(self: &Arc<Self>, id: EventId) -> Result<Attachment, StreamError> {
         let most = self.settings.streams;
         let (number, serial) = self.with_streams(|streams, retry| streams.resume(id, retry, most))?;
         tracing::debug!(session = %self.id, stream = number, reader = serial, after = id.position, "stream resumed");
@@ -279,17 +279,17 @@ impl Session {
 
     fn with_streams<T>(
         &self,
-        act: impl FnOnce(&mut Streams, Option<u64>) -> Result<T, Unresumable>,
-    ) -> Result<T, Unresumable> {
+        act: impl FnOnce(&mut Streams, Option<u64>) -> Result<T, StreamError>,
+    ) -> Result<T, StreamError> {
         let primed = self.client.get().is_some_and(|client| client.revision.facts().primed);
         let retry = primed.then_some(self.settings.retry);
         let mut live = self.lock();
         if live.closed {
-            return Err(Unresumable::Ended);
+            return Err(StreamError::Ended);
         }
         let done = match &mut live.outbox {
             Outbox::Streams(streams) => act(streams, retry),
-            Outbox::Single(_) => Err(Unresumable::Unknown),
+            Outbox::Single(_) => Err(StreamError::Unknown),
         };
         self.mark(&mut live, true);
         done
@@ -299,7 +299,7 @@ impl Session {
     /// when that does not keep up at all.
     pub fn send(&self, stream: Stream, message: Bytes) {
         let mut live = self.lock();
-        let sent = |live: &mut Live| live.outbox.send(stream, message, &self.settings.retention);
+        let sent = |live: &mut SessionState| live.outbox.send(stream, message, &self.settings.retention);
         if !live.closed && !self.append(&mut live, sent) {
             tracing::debug!(session = %self.id, "the connection does not keep up; the session ends");
             live.close();
@@ -314,7 +314,7 @@ impl Session {
         self.deliver_and(stream, message, |_| ()).await;
     }
 
-    async fn deliver_and(&self, stream: Stream, message: Bytes, then: impl FnOnce(&mut Live)) {
+    async fn deliver_and(&self, stream: Stream, message: Bytes, then: impl FnOnce(&mut SessionState)) {
         let patience = Instant::now() + PATIENCE;
         let mut patient = true;
         loop {
@@ -327,7 +327,7 @@ impl Session {
                     return;
                 }
                 if !patient || !live.outbox.is_behind(stream) {
-                    let put = |live: &mut Live| {
+                    let put = |live: &mut SessionState| {
                         then(live);
                         live.outbox.put(stream, message, &self.settings.retention);
                     };
@@ -355,7 +355,7 @@ impl Session {
 
     /// Asks the client something on the stream of a call. Where nobody can hear it, whoever asks
     /// is told so at once.
-    pub async fn ask_in(&self, stream: Stream, call: &Running, question: Question) {
+    pub async fn ask_in(&self, stream: Stream, call: &CallGuard, question: ServerRequest) {
         if stream == Stream::Nowhere {
             return; // dropping the question says that no answer will come
         }
@@ -365,13 +365,13 @@ impl Session {
 
     /// Enters a question into the books, and gives it an id. One that is taken back before it is answered is taken
     /// back from the client at once.
-    fn enter(self: &Arc<Self>, stream: Stream, call: u64, question: Question) -> Bytes {
-        let Question { method, params, answer: mut asker } = question;
+    fn enter(self: &Arc<Self>, stream: Stream, call: u64, question: ServerRequest) -> Bytes {
+        let ServerRequest { method, params, answer: mut asker } = question;
         let (answer, answered) = oneshot::channel();
         let mut live = self.lock();
         live.last_question += 1;
         let id = live.last_question;
-        live.questions.push(Asked { id, call, stream, answer });
+        live.questions.push(PendingServerRequest { id, call, stream, answer });
         drop(live);
         let session = Arc::clone(self);
         tokio::spawn(async move {
@@ -455,7 +455,7 @@ impl Session {
         self.read.notify_waiters();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Live> {
+    fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.live.lock().expect("no thread panics while it holds this lock")
     }
 }
@@ -470,7 +470,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 // === impl Live ===
 
-impl Live {
+impl SessionState {
     fn new(outbox: Outbox) -> Self {
         Self {
             outbox,
@@ -506,7 +506,7 @@ impl Live {
 
 // === impl Running ===
 
-impl Running {
+impl CallGuard {
     /// The session that the call runs in.
     pub fn session(&self) -> &Arc<Session> {
         &self.session
@@ -519,7 +519,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         self.session.forget(self.serial);
     }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::sse_stream::{Route, RouteRecord, Safe};
+use super::sse_stream::{DurableUpTo, SseStream, SseStreamRecord};
 use crate::http::sse;
 use crate::protocol::Id;
 use crate::store::{EventId, EventLog, Retention};
@@ -29,7 +29,7 @@ pub enum Stream {
 
 /// Why a stream cannot be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unresumable {
+pub enum StreamError {
     /// The id names no event of this session.
     Unknown,
     /// What came after it is no longer kept.
@@ -53,8 +53,8 @@ pub(super) enum Outbox {
 #[derive(Debug)]
 pub(super) struct Streams {
     log: EventLog,
-    listening: Route,
-    calls: Vec<Route>,
+    listening: SseStream,
+    calls: Vec<SseStream>,
     last_number: u32,
     last_serial: u64,
 }
@@ -63,8 +63,8 @@ pub(super) struct Streams {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct StreamsRecord {
     pub(super) last_number: u32,
-    listening: RouteRecord,
-    pub(super) calls: Vec<RouteRecord>,
+    listening: SseStreamRecord,
+    pub(super) calls: Vec<SseStreamRecord>,
 }
 
 /// Messages for a single connection.
@@ -88,7 +88,7 @@ impl Streams {
     pub(super) fn new() -> Self {
         Self {
             log: EventLog::default(),
-            listening: Route::new(LISTENING, 0),
+            listening: SseStream::new(LISTENING, 0),
             calls: Vec::new(),
             last_number: LISTENING,
             last_serial: 0,
@@ -99,8 +99,8 @@ impl Streams {
     pub(super) fn resumed(kept: &StreamsRecord, events: Vec<(EventId, Instant, Bytes)>, position: u64) -> Self {
         let known = |id: &EventId| id.stream == LISTENING || kept.calls.iter().any(|call| call.number == id.stream);
         let log = EventLog::resumed(events.into_iter().filter(|(id, ..)| known(id)), position);
-        let listening = Route::resumed(&kept.listening, &log);
-        let calls = kept.calls.iter().map(|call| Route::resumed(call, &log)).collect();
+        let listening = SseStream::resumed(&kept.listening, &log);
+        let calls = kept.calls.iter().map(|call| SseStream::resumed(call, &log)).collect();
         Self { listening, calls, last_number: kept.last_number, last_serial: 0, log }
     }
 
@@ -109,7 +109,7 @@ impl Streams {
         StreamsRecord {
             last_number: self.last_number,
             listening: self.listening.record(),
-            calls: self.calls.iter().map(Route::record).collect(),
+            calls: self.calls.iter().map(SseStream::record).collect(),
         }
     }
 
@@ -157,7 +157,7 @@ impl Streams {
         self.last_serial
     }
 
-    fn route(&mut self, number: u32) -> Option<&mut Route> {
+    fn route(&mut self, number: u32) -> Option<&mut SseStream> {
         match number {
             LISTENING => Some(&mut self.listening),
             number => self.calls.iter_mut().find(|route| route.number == number),
@@ -168,23 +168,23 @@ impl Streams {
     pub(super) fn open(&mut self, retry: Option<u64>) -> (u32, u64) {
         self.last_number += 1;
         let serial = self.serial();
-        let mut route = Route::new(self.last_number, self.log.position());
+        let mut route = SseStream::new(self.last_number, self.log.position());
         route.attach(serial, route.began, retry);
         self.calls.push(route);
         (self.last_number, serial)
     }
 
     /// Attaches a connection that listens, from what no connection has read yet.
-    pub(super) fn listen(&mut self, retry: Option<u64>, most: usize) -> Result<(u32, u64), Unresumable> {
+    pub(super) fn listen(&mut self, retry: Option<u64>, most: usize) -> Result<(u32, u64), StreamError> {
         let position = self.listening.read.max(self.listening.trimmed);
         self.attach_listening(position, retry, most)
     }
 
     /// Too many listeners of one client are most likely dead ones: the oldest has to go.
-    fn attach_listening(&mut self, position: u64, retry: Option<u64>, most: usize) -> Result<(u32, u64), Unresumable> {
+    fn attach_listening(&mut self, position: u64, retry: Option<u64>, most: usize) -> Result<(u32, u64), StreamError> {
         if self.connections() >= most {
             if self.listening.readers.is_empty() {
-                return Err(Unresumable::TooMany);
+                return Err(StreamError::TooMany);
             }
             if let Some(waker) = self.listening.readers.remove(0).waker {
                 waker.wake();
@@ -197,13 +197,13 @@ impl Streams {
 
     /// Attaches a connection to the stream of an event, after that event. One that was still
     /// attached to a call's stream is replaced: it is most likely dead.
-    pub(super) fn resume(&mut self, id: EventId, retry: Option<u64>, most: usize) -> Result<(u32, u64), Unresumable> {
+    pub(super) fn resume(&mut self, id: EventId, retry: Option<u64>, most: usize) -> Result<(u32, u64), StreamError> {
         if id.position > self.log.position() {
-            return Err(Unresumable::Unknown);
+            return Err(StreamError::Unknown);
         }
         if id.stream == LISTENING {
             if id.position < self.listening.trimmed {
-                return Err(Unresumable::Gone);
+                return Err(StreamError::Gone);
             }
             return self.attach_listening(id.position, retry, most);
         }
@@ -211,16 +211,16 @@ impl Streams {
         let serial = self.serial();
         let known = id.stream <= self.last_number;
         let Some(route) = self.route(id.stream) else {
-            return Err(if known { Unresumable::Gone } else { Unresumable::Unknown });
+            return Err(if known { StreamError::Gone } else { StreamError::Unknown });
         };
         if id.position < route.began {
-            return Err(Unresumable::Unknown);
+            return Err(StreamError::Unknown);
         }
         if id.position < route.trimmed {
-            return Err(Unresumable::Gone);
+            return Err(StreamError::Gone);
         }
         if connections - route.readers.len() >= most {
-            return Err(Unresumable::TooMany);
+            return Err(StreamError::TooMany);
         }
         route.wake_all();
         route.readers.clear();
@@ -360,7 +360,7 @@ impl Outbox {
         &mut self,
         number: u32,
         serial: u64,
-        safe: Safe,
+        safe: DurableUpTo,
         context: &mut Context<'_>,
     ) -> Poll<Option<Bytes>> {
         match self {
@@ -423,7 +423,7 @@ impl Outbox {
             Self::Single(_) => false,
             Self::Streams(streams) => {
                 streams.trim(retention, now);
-                streams.listening.unread() || streams.calls.iter().any(Route::unread)
+                streams.listening.unread() || streams.calls.iter().any(SseStream::unread)
             }
         }
     }

@@ -13,21 +13,21 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::outbox::Outbox;
-use super::sse_stream::Safe;
-use super::{Keeper, Live, Record, Running, Session, Stream};
-use crate::call::{Change, ClientSink, Principal, Prints};
+use super::sse_stream::DurableUpTo;
+use super::{CallGuard, Persister, Record, Session, SessionState, Stream};
+use crate::call::{ChangeEvent, ClientSink, ListFingerprints, Principal};
 use crate::protocol::{ErrorObject, Id, Notice, Response, code};
-use crate::store::traits::{KeptEvent, News};
+use crate::store::traits::{SessionDelta, StoredEvent};
 
 /// What is known of the copy of a session in the store.
 #[derive(Debug)]
-pub(super) struct Keeping {
-    pub(super) keeper: Arc<Keeper>,
+pub(super) struct Persistence {
+    pub(super) keeper: Arc<Persister>,
     /// Counts the changes of what is remembered, on from node to node.
     version: u64,
     /// The change that is kept.
     saved: u64,
-    safe: Safe,
+    safe: DurableUpTo,
     /// The keeper knows that there is something to write.
     queued: bool,
     pub(super) takeovers: u32,
@@ -35,22 +35,22 @@ pub(super) struct Keeping {
     /// The resources that it was subscribed to elsewhere.
     pub(super) unsubscribed: Vec<String>,
     /// The lists that the client knows, or was told to look at.
-    pub(super) lists: Option<Prints>,
+    pub(super) lists: Option<ListFingerprints>,
 }
 
 /// How far a session is kept once what was taken from it is written.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mark {
+pub(super) struct Checkpoint {
     version: u64,
-    safe: Safe,
+    safe: DurableUpTo,
 }
 
 /// How long one who answers waits until what was changed is kept.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Keeping {
-    pub(super) fn new(keeper: Arc<Keeper>, takeovers: u32) -> Self {
-        let safe = Safe { position: 0, number: 0 };
+impl Persistence {
+    pub(super) fn new(keeper: Arc<Persister>, takeovers: u32) -> Self {
+        let safe = DurableUpTo { position: 0, number: 0 };
         // What the node before may have written last, or writes too late, is less.
         let before = u64::from(takeovers) << 32;
         Self {
@@ -68,14 +68,14 @@ impl Keeping {
 
     /// Everything that is there was read from the store.
     pub(super) fn all_kept(&mut self, position: u64, number: u32) {
-        self.safe = Safe { position, number };
+        self.safe = DurableUpTo { position, number };
     }
 }
 
-impl Live {
+impl SessionState {
     /// What connections may be given.
-    pub(super) fn safe(&self) -> Safe {
-        self.keeping.as_ref().map_or(Safe::ALL, |keeping| keeping.safe)
+    pub(super) fn safe(&self) -> DurableUpTo {
+        self.keeping.as_ref().map_or(DurableUpTo::ALL, |keeping| keeping.safe)
     }
 
     /// The answer to a request is about to be sent on its stream.
@@ -105,7 +105,7 @@ impl Live {
 
 impl Session {
     /// Changes something that is kept.
-    pub(super) fn change<T>(&self, act: impl FnOnce(&mut Live) -> T) -> T {
+    pub(super) fn change<T>(&self, act: impl FnOnce(&mut SessionState) -> T) -> T {
         let mut live = self.lock();
         let done = act(&mut live);
         self.mark(&mut live, true);
@@ -113,7 +113,7 @@ impl Session {
     }
 
     /// Sends something that is kept.
-    pub(super) fn append<T>(&self, live: &mut Live, act: impl FnOnce(&mut Live) -> T) -> T {
+    pub(super) fn append<T>(&self, live: &mut SessionState, act: impl FnOnce(&mut SessionState) -> T) -> T {
         let before = live.keeping.is_some().then(|| live.first_kept());
         let done = act(live);
         if let Some(before) = before {
@@ -124,7 +124,7 @@ impl Session {
     }
 
     /// There is something new to keep.
-    pub(super) fn mark(&self, live: &mut Live, record: bool) {
+    pub(super) fn mark(&self, live: &mut SessionState, record: bool) {
         let Some(keeping) = &mut live.keeping else { return };
         keeping.version += u64::from(record);
         if !std::mem::replace(&mut keeping.queued, true) {
@@ -144,9 +144,9 @@ impl Session {
 
     /// Sends the answer to a call as [`Session::deliver`] does. The call is in the books until that is on its
     /// stream, and in the same moment neither runs nor is owed: who looks in between would lose it.
-    pub async fn conclude(&self, stream: Stream, call: &Running, id: &Id, message: Bytes) {
+    pub async fn conclude(&self, stream: Stream, call: &CallGuard, id: &Id, message: Bytes) {
         self.take_back(call.serial);
-        let concluded = |live: &mut Live| {
+        let concluded = |live: &mut SessionState| {
             live.calls.retain(|running| running.serial != call.serial);
             live.paid(stream, id);
         };
@@ -154,13 +154,13 @@ impl Session {
     }
 
     /// The client has seen no lists but these, or was told that there are others.
-    pub(crate) fn knows_lists(&self, change: Option<&Change>, prints: &Prints) {
+    pub(crate) fn knows_lists(&self, change: Option<&ChangeEvent>, prints: &ListFingerprints) {
         let mut live = self.lock();
         let Some(keeping) = &mut live.keeping else { return };
         let before = keeping.lists;
         let lists = keeping.lists.get_or_insert(*prints);
         for (place, _) in
-            Change::LISTS.iter().enumerate().filter(|(_, list)| change.is_none_or(|change| change == *list))
+            ChangeEvent::LISTS.iter().enumerate().filter(|(_, list)| change.is_none_or(|change| change == *list))
         {
             lists[place] = prints[place];
         }
@@ -171,16 +171,16 @@ impl Session {
 
     /// The client is told of lists that it alone sees, so no other node can tell whether it knows its own.
     pub(super) fn knows_own_list(&self, notice: &Notice) {
-        let told = |change: &&Change| change.notification().notice == *notice;
-        if let Some(change) = Change::LISTS.iter().find(told) {
-            self.knows_lists(Some(change), &Prints::default());
+        let told = |change: &&ChangeEvent| change.notification().notice == *notice;
+        if let Some(change) = ChangeEvent::LISTS.iter().find(told) {
+            self.knows_lists(Some(change), &ListFingerprints::default());
         }
     }
 
     /// Tells the client of the lists that are others here than on the node that it was on.
-    pub(crate) fn compare_lists(&self, prints: &Prints) {
+    pub(crate) fn compare_lists(&self, prints: &ListFingerprints) {
         let known = self.lock().keeping.as_ref().and_then(|keeping| keeping.lists);
-        for (place, change) in Change::LISTS.iter().enumerate() {
+        for (place, change) in ChangeEvent::LISTS.iter().enumerate() {
             if known.is_none_or(|known| known[place] != prints[place]) {
                 self.notify(change.notification());
                 self.knows_lists(Some(change), prints);
@@ -189,7 +189,7 @@ impl Session {
     }
 
     /// The session as it is to be kept.
-    pub(super) fn record(&self, live: &Live) -> Record {
+    pub(super) fn record(&self, live: &SessionState) -> Record {
         let mut record = Record::new(&self.principal, &self.group);
         if let Some(client) = self.client.get() {
             record.describe(client, live.level);
@@ -210,25 +210,25 @@ impl Session {
     }
 
     /// What is new since it was written last, or all that there is; nothing when it has ended.
-    pub(super) fn news(&self, all: bool, life: Duration) -> Option<(News, Mark)> {
+    pub(super) fn news(&self, all: bool, life: Duration) -> Option<(SessionDelta, Checkpoint)> {
         self.news_of(&mut self.lock(), all, life)
     }
 
-    fn news_of(&self, live: &mut Live, all: bool, life: Duration) -> Option<(News, Mark)> {
+    fn news_of(&self, live: &mut SessionState, all: bool, life: Duration) -> Option<(SessionDelta, Checkpoint)> {
         if live.closed {
             return None;
         }
         let keeping = live.keeping.as_mut()?;
         keeping.queued = false;
         let (version, saved, safe) = (keeping.version, keeping.saved, keeping.safe);
-        let mut news = News { life, version, ..News::default() };
-        let mut mark = Mark { version, safe };
+        let mut news = SessionDelta { life, version, ..SessionDelta::default() };
+        let mut mark = Checkpoint { version, safe };
         if let Outbox::Streams(streams) = &live.outbox {
             let log = streams.log();
             let from = if all { 0 } else { safe.position };
             news.events = log.since(from).map(|(id, at, event)| kept(id, at, event)).collect();
             news.keep_from = log.first();
-            mark.safe = Safe { position: log.position(), number: streams.last_number() };
+            mark.safe = DurableUpTo { position: log.position(), number: streams.last_number() };
         }
         if all || version != saved {
             news.record = Some(self.record(live).write());
@@ -238,7 +238,7 @@ impl Session {
 
     /// What is new, for the last time here: nothing begins in it any more. Nothing when it has ended, or
     /// something runs in it that must not be cut off.
-    pub(super) fn leave(&self, life: Duration, cut: bool) -> Option<(News, Mark)> {
+    pub(super) fn leave(&self, life: Duration, cut: bool) -> Option<(SessionDelta, Checkpoint)> {
         let mut live = self.lock();
         if !cut && !live.calls.is_empty() {
             return None;
@@ -266,7 +266,7 @@ impl Session {
     }
 
     /// What was taken is written.
-    pub(super) fn is_kept(&self, mark: Mark) {
+    pub(super) fn is_kept(&self, mark: Checkpoint) {
         let mut live = self.lock();
         let Some(keeping) = &mut live.keeping else { return };
         keeping.saved = keeping.saved.max(mark.version);
@@ -364,13 +364,13 @@ impl Session {
     }
 }
 
-fn kept(id: crate::store::EventId, at: Instant, event: &Bytes) -> KeptEvent {
+fn kept(id: crate::store::EventId, at: Instant, event: &Bytes) -> StoredEvent {
     let at = SystemTime::now().checked_sub(at.elapsed()).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    KeptEvent { id, at: at.map_or(0, |at| u64::try_from(at.as_millis()).unwrap_or(u64::MAX)), event: event.clone() }
+    StoredEvent { id, at: at.map_or(0, |at| u64::try_from(at.as_millis()).unwrap_or(u64::MAX)), event: event.clone() }
 }
 
 /// When a kept event happened, by the clock of this process.
-pub(super) fn happened(event: &KeptEvent) -> Instant {
+pub(super) fn happened(event: &StoredEvent) -> Instant {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let age = now.saturating_sub(Duration::from_millis(event.at));
     Instant::now().checked_sub(age).unwrap_or_else(Instant::now)

@@ -8,15 +8,15 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, RwLock};
 use tokio::time::Instant;
 
-use super::persistence::{Mark, PATIENCE};
+use super::persistence::{Checkpoint, PATIENCE};
 use super::{Session, Sessions};
-use crate::store::traits::{News, Written};
-use crate::store::{Away, NodeId, Shared};
+use crate::store::traits::{SessionDelta, WriteOutcome};
+use crate::store::{ClusterStore, NodeId, StoreError};
 
 /// Writes what is new to a shared store.
 #[derive(Debug)]
-pub struct Keeper {
-    store: Arc<dyn Shared>,
+pub struct Persister {
+    store: Arc<dyn ClusterStore>,
     node: Arc<ArcSwap<NodeId>>,
     /// How long a session is kept that nobody writes or touches.
     life: Duration,
@@ -42,9 +42,9 @@ const BYTES_TOGETHER: usize = 1 << 20;
 /// How long to wait before a store that is away is asked again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-impl Keeper {
+impl Persister {
     /// A keeper for a node, which may become another life of itself.
-    pub fn new(store: Arc<dyn Shared>, node: Arc<ArcSwap<NodeId>>, life: Duration) -> Arc<Self> {
+    pub fn new(store: Arc<dyn ClusterStore>, node: Arc<ArcSwap<NodeId>>, life: Duration) -> Arc<Self> {
         let (queue, work, name, writing) = (Mutex::default(), Notify::new(), RwLock::default(), Default::default());
         Arc::new(Self { store, node, life, queue, work, name, writing })
     }
@@ -77,7 +77,7 @@ impl Keeper {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn create(&self, session: &Session) -> Result<(), Away> {
+    pub async fn create(&self, session: &Session) -> Result<(), StoreError> {
         let Some((news, mark)) = session.news(true, self.life) else { return Ok(()) };
         let _name = self.name.read().await;
         let node = self.node.load_full();
@@ -108,7 +108,7 @@ impl Keeper {
     ///
     /// # Errors
     /// When the store is away; what is not written stays to be written.
-    pub async fn write(&self, sessions: &Sessions) -> Result<(), Away> {
+    pub async fn write(&self, sessions: &Sessions) -> Result<(), StoreError> {
         let _writing = self.writing.lock().await;
         let _name = self.name.read().await;
         self.delete_ended().await?;
@@ -125,13 +125,13 @@ impl Keeper {
     ///
     /// # Errors
     /// When the store is away; what is not forgotten stays to be.
-    pub async fn forget(&self) -> Result<(), Away> {
+    pub async fn forget(&self) -> Result<(), StoreError> {
         let _writing = self.writing.lock().await;
         let _name = self.name.read().await;
         self.delete_ended().await
     }
 
-    async fn delete_ended(&self) -> Result<(), Away> {
+    async fn delete_ended(&self) -> Result<(), StoreError> {
         loop {
             let ended = self.lock().ended.last().cloned();
             let Some((id, node)) = ended else { return Ok(()) };
@@ -140,7 +140,7 @@ impl Keeper {
         }
     }
 
-    fn take(&self) -> Vec<(Arc<Session>, String, News, Mark)> {
+    fn take(&self) -> Vec<(Arc<Session>, String, SessionDelta, Checkpoint)> {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < TOGETHER && bytes < BYTES_TOGETHER {
@@ -157,8 +157,8 @@ impl Keeper {
     async fn write_batch(
         &self,
         sessions: &Sessions,
-        batch: Vec<(Arc<Session>, String, News, Mark)>,
-    ) -> Result<(), Away> {
+        batch: Vec<(Arc<Session>, String, SessionDelta, Checkpoint)>,
+    ) -> Result<(), StoreError> {
         let node = self.node.load_full();
         let mut marks = Vec::with_capacity(batch.len());
         let mut news = Vec::with_capacity(batch.len());
@@ -176,10 +176,10 @@ impl Keeper {
         let mut done = Ok(());
         for ((session, mark), written) in marks.into_iter().zip(written) {
             match written {
-                Written::Kept => session.is_kept(mark),
+                WriteOutcome::Applied => session.is_kept(mark),
                 // What cannot be restored is to be written again; the others must hear of themselves.
-                Written::Gone => done = self.restore(&session).await.and(done),
-                Written::Lost => sessions.let_go(&session),
+                WriteOutcome::NotFound => done = self.restore(&session).await.and(done),
+                WriteOutcome::NotOwner => sessions.let_go(&session),
             }
         }
         done
@@ -189,7 +189,7 @@ impl Keeper {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn restore(&self, session: &Arc<Session>) -> Result<(), Away> {
+    pub async fn restore(&self, session: &Arc<Session>) -> Result<(), StoreError> {
         let Some((news, mark)) = session.news(true, self.life) else { return Ok(()) };
         let (id, node) = (session.id().to_string(), self.node.load_full());
         let restored = async {
@@ -197,7 +197,7 @@ impl Keeper {
             self.store.write(&node, &[(id.clone(), news)]).await
         };
         match restored.await {
-            Ok(written) if written == [Written::Kept] => session.is_kept(mark),
+            Ok(written) if written == [WriteOutcome::Applied] => session.is_kept(mark),
             Ok(_) => session.is_not_kept(),
             Err(error) => {
                 session.is_not_kept();
@@ -208,7 +208,7 @@ impl Keeper {
     }
 
     /// The same for many, some at a time.
-    async fn restore_all(&self, forgotten: &[Arc<Session>]) -> Result<(), Away> {
+    async fn restore_all(&self, forgotten: &[Arc<Session>]) -> Result<(), StoreError> {
         for some in forgotten.chunks(TOGETHER) {
             futures_util::future::try_join_all(some.iter().map(|session| self.restore(session))).await?;
         }
@@ -219,7 +219,7 @@ impl Keeper {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn touch(&self, sessions: &Sessions, used: &[Arc<Session>]) -> Result<(), Away> {
+    pub async fn touch(&self, sessions: &Sessions, used: &[Arc<Session>]) -> Result<(), StoreError> {
         let _name = self.name.read().await;
         let mut done = Ok(());
         for some in used.chunks(TOGETHER) {
@@ -228,9 +228,9 @@ impl Keeper {
             let mut forgotten = Vec::new();
             for (session, found) in some.iter().zip(found) {
                 match found {
-                    Written::Kept => {}
-                    Written::Gone => forgotten.push(Arc::clone(session)),
-                    Written::Lost => sessions.let_go(session),
+                    WriteOutcome::Applied => {}
+                    WriteOutcome::NotFound => forgotten.push(Arc::clone(session)),
+                    WriteOutcome::NotOwner => sessions.let_go(session),
                 }
             }
             done = self.restore_all(&forgotten).await.and(done);
@@ -243,14 +243,14 @@ impl Keeper {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn release(&self, sessions: &Sessions, session: &Arc<Session>, cut: bool) -> Result<bool, Away> {
+    pub async fn release(&self, sessions: &Sessions, session: &Arc<Session>, cut: bool) -> Result<bool, StoreError> {
         let _name = self.name.read().await;
         let node = self.node.load_full();
         let id = session.id().to_string();
         let Some((news, mark)) = session.leave(self.life, cut) else { return Ok(session.running() == 0) };
         let released = async {
             let nothing_new = news.record.is_none() && news.events.is_empty();
-            if nothing_new || self.store.write(&node, &[(id.clone(), news)]).await? == [Written::Kept] {
+            if nothing_new || self.store.write(&node, &[(id.clone(), news)]).await? == [WriteOutcome::Applied] {
                 session.is_kept(mark); // those who are connected are given it before they go
                 self.store.claim(&id, Some(&node), None).await?;
             }
@@ -264,17 +264,17 @@ impl Keeper {
         released
     }
 
-    async fn claim_again(&self, session: &Session, from: &NodeId, to: &NodeId) -> Result<Written, Away> {
+    async fn claim_again(&self, session: &Session, from: &NodeId, to: &NodeId) -> Result<WriteOutcome, StoreError> {
         let id = session.id().to_string();
         let claimed = self.store.claim(&id, Some(from), Some(to)).await?;
-        if claimed != Written::Lost {
+        if claimed != WriteOutcome::NotOwner {
             return Ok(claimed);
         }
         // Taken over by others, or by us when this was begun before, maybe in a life that never came to be.
         match self.store.load(&id).await?.and_then(|kept| kept.owner) {
-            Some(owner) if owner == *to => Ok(Written::Kept),
+            Some(owner) if owner == *to => Ok(WriteOutcome::Applied),
             Some(owner) if owner.name() == to.name() => self.store.claim(&id, Some(&owner), Some(to)).await,
-            _ => Ok(Written::Lost),
+            _ => Ok(WriteOutcome::NotOwner),
         }
     }
 
@@ -283,7 +283,7 @@ impl Keeper {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn reborn(&self, sessions: &Sessions, from: &NodeId, to: &NodeId) -> Result<(), Away> {
+    pub async fn reborn(&self, sessions: &Sessions, from: &NodeId, to: &NodeId) -> Result<(), StoreError> {
         let _name = self.name.write().await;
         let mut forgotten = Vec::new();
         let all: Vec<_> = sessions.all().into_iter().filter(|session| session.is_to_be_kept()).collect();
@@ -291,9 +291,9 @@ impl Keeper {
             let claims = some.iter().map(|session| self.claim_again(session, from, to));
             for (session, claimed) in some.iter().zip(futures_util::future::try_join_all(claims).await?) {
                 match claimed {
-                    Written::Kept => {}
-                    Written::Gone => forgotten.push(Arc::clone(session)),
-                    Written::Lost => sessions.let_go(session),
+                    WriteOutcome::Applied => {}
+                    WriteOutcome::NotFound => forgotten.push(Arc::clone(session)),
+                    WriteOutcome::NotOwner => sessions.let_go(session),
                 }
             }
         }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::outbox::StreamsRecord;
-use super::{SessionId, Transport};
-use crate::call::{Client, Principal, Prints};
+use super::{SessionId, SessionTransport};
+use crate::call::{Client, ListFingerprints, Principal};
 use crate::dialect::Revision;
 use crate::protocol::{Level, Raw};
 
@@ -37,7 +37,7 @@ pub struct Record {
     pub(super) subscriptions: Vec<String>,
     /// The lists that its client knows.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(super) lists: Option<Prints>,
+    pub(super) lists: Option<ListFingerprints>,
     /// The sessions that upstreams keep for it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub(super) upstreams: BTreeMap<String, String>,
@@ -81,7 +81,7 @@ impl Record {
 
     /// Whether another node can go on with the session: not when it lives by one connection.
     pub fn can_move(&self, id: SessionId) -> bool {
-        id.transport() == Transport::Http && self.streams.is_some() && self.client().is_some()
+        id.transport() == SessionTransport::Http && self.streams.is_some() && self.client().is_some()
     }
 
     pub(super) fn describe(&mut self, client: &Client, level: Option<Level>) {

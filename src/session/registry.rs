@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::outbox::{Outbox, Queue, Streams};
-use super::persistence::{self, Keeping};
-use super::{Attachment, Keeper, Live, Record, Session, SessionId, Settings, Stream, Transport};
-use crate::call::{Change, Client, Principal, Prints, Shelf};
+use super::persistence::{self, Persistence};
+use super::{Attachment, Persister, Record, Session, SessionId, SessionState, SessionTransport, Settings, Stream};
+use crate::call::{ChangeEvent, Client, GatewaySlot, ListFingerprints, Principal};
 use crate::dialect::Revision;
 use crate::protocol::Id;
-use crate::store::traits::KeptEvent;
+use crate::store::traits::StoredEvent;
 use foldhash::HashMap;
 
 /// All sessions of this process.
@@ -22,13 +22,13 @@ use foldhash::HashMap;
 pub struct Sessions {
     settings: Arc<Settings>,
     /// Keeps them in a shared store, where there is one.
-    keeper: Option<Arc<Keeper>>,
+    keeper: Option<Arc<Persister>>,
     map: Mutex<HashMap<SessionId, Arc<Session>>>,
 }
 
 /// Who opens a session, and where.
 #[derive(Debug, Clone)]
-pub struct Opening {
+pub struct SessionOwner {
     /// Who opens it.
     pub principal: Principal,
     /// At which group.
@@ -37,7 +37,7 @@ pub struct Opening {
 
 /// What sessions there are, and what they hold.
 #[derive(Debug, Clone, Default)]
-pub struct Survey {
+pub struct SessionStats {
     /// How many there are of each kind: group, transport, and revision once that is known.
     pub alike: BTreeMap<(Arc<str>, &'static str, Option<Revision>), usize>,
     /// Streams that are open.
@@ -50,7 +50,7 @@ pub struct Survey {
 
 /// There are as many sessions as there may be.
 #[derive(Debug)]
-pub struct Full;
+pub struct SessionLimitReached;
 
 impl Sessions {
     /// No sessions yet.
@@ -59,12 +59,12 @@ impl Sessions {
     }
 
     /// No sessions yet; those that will be are kept in a shared store, too.
-    pub fn kept_by(settings: Settings, keeper: Arc<Keeper>) -> Self {
+    pub fn kept_by(settings: Settings, keeper: Arc<Persister>) -> Self {
         Self { keeper: Some(keeper), ..Self::new(settings) }
     }
 
     /// Who keeps them in a shared store.
-    pub fn keeper(&self) -> Option<&Arc<Keeper>> {
+    pub fn keeper(&self) -> Option<&Arc<Persister>> {
         self.keeper.as_ref()
     }
 
@@ -77,9 +77,9 @@ impl Sessions {
     ///
     /// # Errors
     /// When there are too many.
-    pub fn open(&self, opening: Opening, client: Arc<Client>) -> Result<Arc<Session>, Full> {
+    pub fn open(&self, opening: SessionOwner, client: Arc<Client>) -> Result<Arc<Session>, SessionLimitReached> {
         let outbox = Outbox::Streams(Streams::new());
-        self.insert(Transport::Http, opening, OnceLock::from(client), outbox)
+        self.insert(SessionTransport::Http, opening, OnceLock::from(client), outbox)
     }
 
     /// Opens a session that lives as long as its one connection; its client will introduce
@@ -87,7 +87,11 @@ impl Sessions {
     ///
     /// # Errors
     /// When there are too many.
-    pub fn open_single(&self, transport: Transport, opening: Opening) -> Result<(Arc<Session>, Attachment), Full> {
+    pub fn open_single(
+        &self,
+        transport: SessionTransport,
+        opening: SessionOwner,
+    ) -> Result<(Arc<Session>, Attachment), SessionLimitReached> {
         let session = self.insert(transport, opening, OnceLock::new(), Outbox::Single(Queue::default()))?;
         let attachment = Attachment::new(Arc::clone(&session), 0, 0);
         Ok((session, attachment))
@@ -95,14 +99,14 @@ impl Sessions {
 
     fn insert(
         &self,
-        transport: Transport,
-        opening: Opening,
+        transport: SessionTransport,
+        opening: SessionOwner,
         client: OnceLock<Arc<Client>>,
         outbox: Outbox,
-    ) -> Result<Arc<Session>, Full> {
-        let mut live = Live::new(outbox);
-        if let Some(keeper) = self.keeper.as_ref().filter(|_| transport != Transport::Stdio) {
-            live.keeping = Some(Box::new(Keeping::new(Arc::clone(keeper), 0)));
+    ) -> Result<Arc<Session>, SessionLimitReached> {
+        let mut live = SessionState::new(outbox);
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| transport != SessionTransport::Stdio) {
+            live.keeping = Some(Box::new(Persistence::new(Arc::clone(keeper), 0)));
         }
         self.enter(SessionId::random(transport), opening, client, live)
     }
@@ -110,10 +114,10 @@ impl Sessions {
     fn enter(
         &self,
         id: SessionId,
-        opening: Opening,
+        opening: SessionOwner,
         client: OnceLock<Arc<Client>>,
-        live: Live,
-    ) -> Result<Arc<Session>, Full> {
+        live: SessionState,
+    ) -> Result<Arc<Session>, SessionLimitReached> {
         let session = Arc::new_cyclic(|me| Session {
             id,
             principal: opening.principal,
@@ -122,14 +126,14 @@ impl Sessions {
             settings: Arc::clone(&self.settings),
             live: Mutex::new(live),
             read: Notify::new(),
-            shelf: Shelf::default(),
+            shelf: GatewaySlot::default(),
             ended: CancellationToken::new(),
             me: Weak::clone(me),
             moved: AtomicBool::new(false),
         });
         let mut map = self.lock();
         if map.len() >= self.settings.sessions {
-            return Err(Full);
+            return Err(SessionLimitReached);
         }
         map.insert(session.id, Arc::clone(&session));
         Ok(session)
@@ -159,17 +163,22 @@ impl Sessions {
     ///
     /// # Errors
     /// When there are too many, or nobody can go on with it.
-    pub fn adopt(&self, id: SessionId, record: &Record, events: Vec<KeptEvent>) -> Result<Arc<Session>, Full> {
+    pub fn adopt(
+        &self,
+        id: SessionId,
+        record: &Record,
+        events: Vec<StoredEvent>,
+    ) -> Result<Arc<Session>, SessionLimitReached> {
         let (Some(keeper), Some(client), Some(streams)) = (&self.keeper, record.client(), &record.streams) else {
-            return Err(Full);
+            return Err(SessionLimitReached);
         };
         let takeovers = record.takeovers + 1;
         // Nothing that was given out before is given out again.
         let position = u64::from(takeovers) << 32;
         let owed: Vec<(u32, Vec<Id>)> = streams.calls.iter().map(|call| (call.number, call.owed())).collect();
         let events = events.into_iter().map(|event| (event.id, persistence::happened(&event), event.event)).collect();
-        let mut live = Live::new(Outbox::Streams(Streams::resumed(streams, events, position)));
-        let mut kept = Keeping::new(Arc::clone(keeper), takeovers);
+        let mut live = SessionState::new(Outbox::Streams(Streams::resumed(streams, events, position)));
+        let mut kept = Persistence::new(Arc::clone(keeper), takeovers);
         kept.all_kept(position, streams.last_number);
         kept.upstreams = record.upstreams.iter().map(|(name, what)| (name.clone(), what.clone().into())).collect();
         kept.unsubscribed.clone_from(&record.subscriptions);
@@ -178,7 +187,7 @@ impl Sessions {
         live.level = record.level();
         live.initialized = record.initialized;
         live.last_question = i64::from(takeovers) << 32;
-        let opening = Opening { principal: record.principal.as_str().into(), group: record.group.as_str().into() };
+        let opening = SessionOwner { principal: record.principal.as_str().into(), group: record.group.as_str().into() };
         let session = self.enter(id, opening, OnceLock::from(client), live)?;
         for (number, ids) in owed {
             session.fail_owed(Stream::Call(number), ids);
@@ -191,7 +200,7 @@ impl Sessions {
     /// node has ended it.
     pub fn let_go(&self, session: &Session) {
         self.lock().remove(&session.id);
-        let moved = session.id.transport() == Transport::Http;
+        let moved = session.id.transport() == SessionTransport::Http;
         session.moved.store(moved, Ordering::Release);
         tracing::debug!(session = %session.id, moved, "session released");
         session.close();
@@ -232,7 +241,7 @@ impl Sessions {
     /// Ends every session, but for those that another node can go on with.
     pub fn close_all(&self) {
         for session in self.all() {
-            match self.keeper.is_some() && session.id.transport() == Transport::Http {
+            match self.keeper.is_some() && session.id.transport() == SessionTransport::Http {
                 true => self.let_go(&session),
                 false => self.close(&session),
             }
@@ -257,8 +266,8 @@ impl Sessions {
     }
 
     /// Looks at all of them.
-    pub fn survey(&self) -> Survey {
-        let mut survey = Survey::default();
+    pub fn survey(&self) -> SessionStats {
+        let mut survey = SessionStats::default();
         for session in self.all() {
             let revision = session.client.get().map(|client| client.revision);
             let kind = (Arc::clone(&session.group), session.id.transport().as_str(), revision);
@@ -298,12 +307,17 @@ impl Sessions {
     /// Tells every session of a group of a change. Nothing here waits: a session whose
     /// connection is stuck or gone keeps the notice for later. One that nobody has used for longer
     /// than notices are kept is left alone, or it would never end.
-    pub fn publish(&self, group: &str, change: &Change) {
+    pub fn publish(&self, group: &str, change: &ChangeEvent) {
         self.publish_with(group, change, |_| None);
     }
 
     /// The same; what tells the lists of a session from others is remembered for the next node, after the notice.
-    pub(crate) fn publish_with(&self, group: &str, change: &Change, prints: impl Fn(&Session) -> Option<Prints>) {
+    pub(crate) fn publish_with(
+        &self,
+        group: &str,
+        change: &ChangeEvent,
+        prints: impl Fn(&Session) -> Option<ListFingerprints>,
+    ) {
         let notification = change.notification().encode();
         let now = Instant::now();
         for session in self.all() {
@@ -321,7 +335,7 @@ impl Sessions {
     pub fn publish_all_updates(&self) {
         for session in self.all() {
             for uri in session.shared_subscriptions() {
-                session.send(Stream::Listening, Change::Updated(uri).notification().encode());
+                session.send(Stream::Listening, ChangeEvent::Updated(uri).notification().encode());
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::store::{EventId, EventLog};
 
 /// One stream: what of it was read, and who reads it.
 #[derive(Debug)]
-pub(super) struct Route {
+pub(super) struct SseStream {
     pub(super) number: u32,
     /// The connections, the one that is served last. Only listening has more than one.
     pub(super) readers: Vec<Reader>,
@@ -41,7 +41,7 @@ pub(super) struct Reader {
 /// What a connection may be given of a session that is kept elsewhere, too: nothing that could be lost
 /// with this node.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Safe {
+pub(super) struct DurableUpTo {
     /// Events up to this position.
     pub(super) position: u64,
     /// Streams up to this number.
@@ -50,7 +50,7 @@ pub(super) struct Safe {
 
 /// A stream as it is kept.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct RouteRecord {
+pub(super) struct SseStreamRecord {
     pub(super) number: u32,
     read: u64,
     began: u64,
@@ -61,21 +61,21 @@ pub(super) struct RouteRecord {
     owed: Vec<serde_json::Value>,
 }
 
-impl RouteRecord {
+impl SseStreamRecord {
     /// The requests that it owes an answer to.
     pub(super) fn owed(&self) -> Vec<Id> {
         self.owed.iter().filter_map(|id| Id::from_raw(&Raw::of(id))).collect()
     }
 }
 
-impl Safe {
+impl DurableUpTo {
     /// Everything is.
     pub(super) const ALL: Self = Self { position: u64::MAX, number: u32::MAX };
 }
 
 // === impl Route ===
 
-impl Route {
+impl SseStream {
     pub(super) fn new(number: u32, began: u64) -> Self {
         Self {
             number,
@@ -90,8 +90,8 @@ impl Route {
         }
     }
 
-    pub(super) fn record(&self) -> RouteRecord {
-        RouteRecord {
+    pub(super) fn record(&self) -> SseStreamRecord {
+        SseStreamRecord {
             number: self.number,
             read: self.read,
             began: self.began,
@@ -103,7 +103,7 @@ impl Route {
     }
 
     /// A stream that goes on. What is kept of it may reach further than its record does.
-    pub(super) fn resumed(record: &RouteRecord, log: &EventLog) -> Self {
+    pub(super) fn resumed(record: &SseStreamRecord, log: &EventLog) -> Self {
         let last = log.after(EventId { stream: record.number, position: record.last }).last();
         Self {
             read: record.read,
@@ -128,7 +128,7 @@ impl Route {
         &mut self,
         serial: u64,
         log: &EventLog,
-        safe: Safe,
+        safe: DurableUpTo,
         context: &mut Context<'_>,
     ) -> Poll<Option<Bytes>> {
         let Some(at) = self.readers.iter().position(|reader| reader.serial == serial) else {

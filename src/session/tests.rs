@@ -8,8 +8,8 @@ fn client() -> Arc<Client> {
     Arc::new(Client { revision: Revision::parse("2025-06-18").unwrap(), capabilities, info: None })
 }
 
-fn opening() -> Opening {
-    Opening { principal: "me".into(), group: "default".into() }
+fn opening() -> SessionOwner {
+    SessionOwner { principal: "me".into(), group: "default".into() }
 }
 
 fn sessions() -> Sessions {
@@ -43,7 +43,7 @@ async fn the_newest_connection_listens_and_the_one_before_follows_it() {
     let session = open(&sessions);
     let mut first = session.listen().unwrap();
     let mut second = session.listen().unwrap();
-    assert_eq!(session.open_stream().unwrap_err(), Unresumable::TooMany);
+    assert_eq!(session.open_stream().unwrap_err(), StreamError::TooMany);
     session.send(Stream::Listening, Bytes::from_static(b"1"));
     assert!(text(&mut second).await.contains("data: 1"));
     drop(second);
@@ -66,9 +66,9 @@ async fn a_finished_stream_can_be_read_again_from_any_event() {
     assert!(text(&mut again).await.contains("id: 1.3"));
     assert!(again.next().await.is_none());
     let unknown = EventId { stream: 7, position: 1 };
-    assert_eq!(session.resume(unknown).unwrap_err(), Unresumable::Unknown);
+    assert_eq!(session.resume(unknown).unwrap_err(), StreamError::Unknown);
     let ahead = EventId { stream: 1, position: 9 };
-    assert_eq!(session.resume(ahead).unwrap_err(), Unresumable::Unknown);
+    assert_eq!(session.resume(ahead).unwrap_err(), StreamError::Unknown);
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn a_slow_connection_loses_nothing_that_is_kept() {
     }
     assert!(slow.next().await.is_none());
     let last = EventId { stream: 0, position: kept as u64 };
-    assert_eq!(session.resume(last).unwrap_err(), Unresumable::Gone);
+    assert_eq!(session.resume(last).unwrap_err(), StreamError::Gone);
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn a_call_waits_for_a_client_that_is_behind() {
 #[tokio::test]
 async fn a_notice_does_not_end_a_busy_connection() {
     let sessions = sessions();
-    let (session, mut attachment) = sessions.open_single(Transport::Sse, opening()).unwrap();
+    let (session, mut attachment) = sessions.open_single(SessionTransport::Sse, opening()).unwrap();
     session.introduce(client());
     let sender = Arc::clone(&session);
     let sending = tokio::spawn(async move {
@@ -142,7 +142,7 @@ async fn a_notice_does_not_end_a_busy_connection() {
         tokio::task::yield_now().await;
     }
     for _ in 0..5000 {
-        sessions.publish("default", &Change::Tools);
+        sessions.publish("default", &ChangeEvent::Tools);
     }
     let mut answers = 0;
     let mut notices = 0;
@@ -183,7 +183,7 @@ async fn changes_do_not_keep_an_abandoned_session() {
     while sessions.count() > 0 {
         assert!(Instant::now() < end, "it never ends");
         tokio::time::advance(Duration::from_secs(30)).await;
-        sessions.publish("default", &Change::Updated("a:b".into()));
+        sessions.publish("default", &ChangeEvent::Updated("a:b".into()));
         sessions.sweep();
     }
 }
@@ -195,9 +195,9 @@ async fn what_a_server_tells_a_session_itself_is_not_told_by_all_once_more() {
     session.subscribed("own:1", None);
     session.subscribed("shared:1", Some(Box::new(())));
     for uri in ["own:1", "shared:1", "other:1"] {
-        sessions.publish("default", &Change::Updated(uri.into()));
+        sessions.publish("default", &ChangeEvent::Updated(uri.into()));
     }
-    sessions.publish("default", &Change::Tools);
+    sessions.publish("default", &ChangeEvent::Tools);
     let mut listening = session.listen().unwrap();
     assert!(text(&mut listening).await.contains("shared:1"));
     assert!(text(&mut listening).await.contains("list_changed"));
@@ -206,7 +206,7 @@ async fn what_a_server_tells_a_session_itself_is_not_told_by_all_once_more() {
 #[tokio::test]
 async fn another_node_tells_of_lists_unless_it_has_those_that_the_client_knows() {
     let node = Arc::new(arc_swap::ArcSwap::from_pointee(crate::store::NodeId::begin("a")));
-    let keeper = Keeper::new(crate::store::Memory::new(), node, Duration::from_secs(60));
+    let keeper = Persister::new(crate::store::Memory::new(), node, Duration::from_secs(60));
     let session = open(&Sessions::kept_by(Settings::default(), keeper));
     let position = || match &session.lock().outbox {
         outbox::Outbox::Streams(streams) => streams.log().position(),
@@ -222,7 +222,7 @@ async fn another_node_tells_of_lists_unless_it_has_those_that_the_client_knows()
     assert_eq!(told([1, 5, 6]), 2);
     assert_eq!(told([1, 5, 6]), 0, "it was told");
     // Of what it alone sees, no other node knows anything.
-    session.notify(Change::Tools.notification());
+    session.notify(ChangeEvent::Tools.notification());
     assert_eq!(told([1, 5, 6]), 1);
 }
 
@@ -263,7 +263,7 @@ async fn closing_gives_everything_up() {
     let mut attachment = session.listen().unwrap();
     let mut running = session.begin(1.into()).unwrap();
     let (answer, asked) = oneshot::channel();
-    session.ask_in(Stream::Listening, &running, Question { method: Method::Ping, params: None, answer }).await;
+    session.ask_in(Stream::Listening, &running, ServerRequest { method: Method::Ping, params: None, answer }).await;
     assert!(attachment.next().await.is_some());
     sessions.close(&session);
     running.unwanted().await;
@@ -280,13 +280,13 @@ async fn questions_are_answered_once_and_withdrawn_with_their_call() {
     let mut attachment = session.listen().unwrap();
     let running = session.begin(1.into()).unwrap();
     let (answer, asked) = oneshot::channel();
-    session.ask_in(Stream::Listening, &running, Question { method: Method::Ping, params: None, answer }).await;
+    session.ask_in(Stream::Listening, &running, ServerRequest { method: Method::Ping, params: None, answer }).await;
     assert!(text(&mut attachment).await.contains(r#""id":1,"method":"ping""#));
     assert!(session.answer(&1.into(), Ok(Raw::empty())));
     assert!(!session.answer(&1.into(), Ok(Raw::empty())));
     assert!(asked.await.unwrap().is_ok());
     let (answer, asked) = oneshot::channel();
-    session.ask_in(Stream::Listening, &running, Question { method: Method::Ping, params: None, answer }).await;
+    session.ask_in(Stream::Listening, &running, ServerRequest { method: Method::Ping, params: None, answer }).await;
     drop(running);
     assert!(asked.await.is_err());
     assert!(text(&mut attachment).await.contains(r#""method":"ping""#));

@@ -9,8 +9,11 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::traits::{Asked, Events, KeptEvent, KeptSession, News, Nodes, Sessions, Standing, Written};
-use super::{Away, NodeId, Shared};
+use super::traits::{
+    EventStore, NodeStatus, NodeStore, SessionDelta, SessionStore, StoreFuture, StoredEvent, StoredSession,
+    WriteOutcome,
+};
+use super::{ClusterStore, NodeId, StoreError};
 
 /// A store in memory.
 #[derive(Debug, Default)]
@@ -34,7 +37,7 @@ struct Kept {
     /// Nothing once it was deleted.
     record: Option<Bytes>,
     version: u64,
-    events: VecDeque<KeptEvent>,
+    events: VecDeque<StoredEvent>,
     until: Instant,
 }
 
@@ -44,7 +47,7 @@ struct Mail {
     until: Instant,
 }
 
-impl Shared for Memory {}
+impl ClusterStore for Memory {}
 
 /// How long one who receives waits for a message.
 const WAIT: Duration = Duration::from_secs(1);
@@ -68,30 +71,30 @@ impl Memory {
 }
 
 /// Something that is known at once.
-fn at_once<'a, T: Send + 'a>(value: T) -> Asked<'a, T> {
-    Box::pin(std::future::ready(Ok::<T, Away>(value)))
+fn at_once<'a, T: Send + 'a>(value: T) -> StoreFuture<'a, T> {
+    Box::pin(std::future::ready(Ok::<T, StoreError>(value)))
 }
 
 impl All {
-    fn owned(&mut self, id: &str, owner: &NodeId) -> Result<&mut Kept, Written> {
+    fn owned(&mut self, id: &str, owner: &NodeId) -> Result<&mut Kept, WriteOutcome> {
         match self.sessions.get_mut(id) {
-            None => Err(Written::Gone),
+            None => Err(WriteOutcome::NotFound),
             Some(kept) if kept.record.is_some() && kept.owner.as_ref() == Some(owner) => Ok(kept),
-            Some(_) => Err(Written::Lost),
+            Some(_) => Err(WriteOutcome::NotOwner),
         }
     }
 
-    fn standing(&self, node: &NodeId) -> Standing {
+    fn standing(&self, node: &NodeId) -> NodeStatus {
         match self.nodes.get(node.name()) {
-            None => Standing::Lapsed,
-            Some((there, _)) if there == node => Standing::Alive,
-            Some(_) => Standing::Superseded,
+            None => NodeStatus::Expired,
+            Some((there, _)) if there == node => NodeStatus::Alive,
+            Some(_) => NodeStatus::Replaced,
         }
     }
 }
 
-impl Sessions for Memory {
-    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> Asked<'a, bool> {
+impl SessionStore for Memory {
+    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> StoreFuture<'a, bool> {
         let mut all = self.lock();
         if all.sessions.contains_key(id) {
             return at_once(false);
@@ -103,54 +106,63 @@ impl Sessions for Memory {
         at_once(true)
     }
 
-    fn load<'a>(&'a self, id: &'a str) -> Asked<'a, Option<KeptSession>> {
+    fn load<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<StoredSession>> {
         let all = self.lock();
-        let found = |kept: &Kept| Some(KeptSession { owner: kept.owner.clone(), record: kept.record.clone()? });
+        let found = |kept: &Kept| Some(StoredSession { owner: kept.owner.clone(), record: kept.record.clone()? });
         at_once(all.sessions.get(id).and_then(found))
     }
 
-    fn claim<'a>(&'a self, id: &'a str, from: Option<&'a NodeId>, to: Option<&'a NodeId>) -> Asked<'a, Written> {
+    fn claim<'a>(
+        &'a self,
+        id: &'a str,
+        from: Option<&'a NodeId>,
+        to: Option<&'a NodeId>,
+    ) -> StoreFuture<'a, WriteOutcome> {
         let mut all = self.lock();
         at_once(match all.sessions.get_mut(id) {
-            None => Written::Gone,
+            None => WriteOutcome::NotFound,
             Some(kept) if kept.record.is_some() && kept.owner.as_ref() == from => {
                 kept.owner = to.cloned();
-                Written::Kept
+                WriteOutcome::Applied
             }
-            Some(_) => Written::Lost,
+            Some(_) => WriteOutcome::NotOwner,
         })
     }
 
-    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, life: Duration) -> Asked<'a, Vec<Written>> {
+    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, life: Duration) -> StoreFuture<'a, Vec<WriteOutcome>> {
         let mut all = self.lock();
         let until = Instant::now() + life;
         let one = |id: &String| match all.owned(id, owner) {
             Ok(kept) => {
                 kept.until = until;
-                Written::Kept
+                WriteOutcome::Applied
             }
             Err(why) => why,
         };
         at_once(ids.iter().map(one).collect())
     }
 
-    fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> Asked<'a, Written> {
+    fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> StoreFuture<'a, WriteOutcome> {
         let mut all = self.lock();
         at_once(match all.owned(id, owner) {
             Ok(kept) => {
                 (kept.record, kept.events) = (None, VecDeque::new());
-                Written::Kept
+                WriteOutcome::Applied
             }
             Err(why) => why,
         })
     }
 }
 
-impl Events for Memory {
-    fn write<'a>(&'a self, owner: &'a NodeId, news: &'a [(String, News)]) -> Asked<'a, Vec<Written>> {
+impl EventStore for Memory {
+    fn write<'a>(
+        &'a self,
+        owner: &'a NodeId,
+        news: &'a [(String, SessionDelta)],
+    ) -> StoreFuture<'a, Vec<WriteOutcome>> {
         let mut all = self.lock();
         let now = Instant::now();
-        let one = |(id, news): &(String, News)| match all.owned(id, owner) {
+        let one = |(id, news): &(String, SessionDelta)| match all.owned(id, owner) {
             Ok(kept) => {
                 if let Some(record) = news.record.as_ref().filter(|_| news.version >= kept.version) {
                     (kept.record, kept.version) = (Some(record.clone()), news.version);
@@ -161,30 +173,30 @@ impl Events for Memory {
                     kept.events.pop_front();
                 }
                 kept.until = now + news.life;
-                Written::Kept
+                WriteOutcome::Applied
             }
             Err(why) => why,
         };
         at_once(news.iter().map(one).collect())
     }
 
-    fn read<'a>(&'a self, id: &'a str) -> Asked<'a, Vec<KeptEvent>> {
+    fn read<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Vec<StoredEvent>> {
         let all = self.lock();
         at_once(all.sessions.get(id).map(|kept| kept.events.iter().cloned().collect()).unwrap_or_default())
     }
 }
 
-impl Nodes for Memory {
-    fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, ()> {
+impl NodeStore for Memory {
+    fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, ()> {
         self.lock().nodes.insert(Arc::clone(node.name()), (node.clone(), Instant::now() + life));
         at_once(())
     }
 
-    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, Standing> {
+    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus> {
         let mut all = self.lock();
         let until = Instant::now() + life;
         let standing = all.standing(node);
-        if standing == Standing::Alive {
+        if standing == NodeStatus::Alive {
             all.nodes.insert(Arc::clone(node.name()), (node.clone(), until));
             if let Some(mail) = all.mail.get_mut(node) {
                 mail.until = until;
@@ -193,28 +205,28 @@ impl Nodes for Memory {
         at_once(standing)
     }
 
-    fn leave<'a>(&'a self, node: &'a NodeId) -> Asked<'a, ()> {
+    fn leave<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, ()> {
         let mut all = self.lock();
-        if all.standing(node) == Standing::Alive {
+        if all.standing(node) == NodeStatus::Alive {
             all.nodes.remove(node.name());
         }
         at_once(())
     }
 
-    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> Asked<'a, Vec<Standing>> {
+    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>> {
         let all = self.lock();
         at_once(nodes.iter().map(|node| all.standing(node)).collect())
     }
 
-    fn named<'a>(&'a self, name: &'a str) -> Asked<'a, Option<NodeId>> {
+    fn named<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<NodeId>> {
         at_once(self.lock().nodes.get(name).map(|(node, _)| node.clone()))
     }
 
-    fn members(&self) -> Asked<'_, Vec<NodeId>> {
+    fn members(&self) -> StoreFuture<'_, Vec<NodeId>> {
         at_once(self.lock().nodes.values().map(|(node, _)| node.clone()).collect())
     }
 
-    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()> {
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, ()> {
         let mut all = self.lock();
         let until = Instant::now() + life;
         let mail = all.mail.entry(to.clone()).or_insert_with(|| Mail { messages: VecDeque::new(), until });
@@ -225,7 +237,7 @@ impl Nodes for Memory {
         at_once(())
     }
 
-    fn receive<'a>(&'a self, node: &'a NodeId) -> Asked<'a, Vec<Bytes>> {
+    fn receive<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, Vec<Bytes>> {
         Box::pin(async move {
             let end = Instant::now() + WAIT;
             loop {
@@ -243,7 +255,7 @@ impl Nodes for Memory {
         })
     }
 
-    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> Asked<'a, bool> {
+    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool> {
         let mut all = self.lock();
         let Some(mail) = all.mail.get_mut(to) else { return at_once(false) };
         let before = mail.messages.len();
@@ -257,7 +269,7 @@ impl Nodes for Memory {
         node: &'a NodeId,
         instead_of: Option<&'a NodeId>,
         life: Duration,
-    ) -> Asked<'a, NodeId> {
+    ) -> StoreFuture<'a, NodeId> {
         let mut all = self.lock();
         if let Some((holder, _)) = all.places.get(name)
             && holder != node
@@ -269,7 +281,7 @@ impl Nodes for Memory {
         at_once(node.clone())
     }
 
-    fn secret(&self, offered: Bytes) -> Asked<'_, Bytes> {
+    fn secret(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
         at_once(self.lock().secret.get_or_insert(offered).clone())
     }
 }

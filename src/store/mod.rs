@@ -15,4 +15,4 @@ pub use memory::Memory;
 pub use node_id::NodeId;
 pub use redis::Redis;
 pub use settings::StoreSettings;
-pub use traits::{Away, Shared};
+pub use traits::{ClusterStore, StoreError};

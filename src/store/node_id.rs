@@ -23,7 +23,7 @@ impl NodeId {
 
     /// The same node in another life.
     #[must_use]
-    pub fn again(&self) -> Self {
+    pub fn next_incarnation(&self) -> Self {
         Self::begin(Arc::clone(&self.name))
     }
 
@@ -41,7 +41,7 @@ impl NodeId {
     }
 
     /// Which of its lives this is.
-    pub fn life(&self) -> String {
+    pub fn incarnation(&self) -> String {
         format!("{:016x}", self.life)
     }
 }
@@ -66,7 +66,7 @@ mod tests {
             assert_eq!(NodeId::parse(bad), None, "{bad}");
         }
         let node = NodeId::begin("a");
-        assert_ne!(node, node.again());
-        assert_eq!(node.name(), node.again().name());
+        assert_ne!(node, node.next_incarnation());
+        assert_eq!(node.name(), node.next_incarnation().name());
     }
 }

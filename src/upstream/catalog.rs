@@ -31,7 +31,7 @@ pub(super) struct Catalog {
 }
 
 /// What is to be done on one connection, and when.
-struct Duty {
+struct CatalogTask {
     connection: Arc<Connection>,
     /// The lists that have to be read, and when.
     due: Vec<(List, Instant)>,
@@ -154,7 +154,7 @@ impl Catalog {
             state.revision = Some(connection.revision());
             state.transport = connection.found().transport;
         });
-        let mut duty = Duty {
+        let mut duty = CatalogTask {
             connection,
             due: Vec::new(),
             subscribed: BTreeSet::new(),
@@ -223,7 +223,7 @@ impl Catalog {
         }
     }
 
-    fn hear(&self, duty: &mut Duty, heard: Unsolicited) {
+    fn hear(&self, duty: &mut CatalogTask, heard: Unsolicited) {
         match heard {
             Unsolicited::Notice(notification) => self.notice(duty, &notification),
             // Nobody stands behind this connection who could answer; dropping it says so.
@@ -240,7 +240,7 @@ impl Catalog {
         }
     }
 
-    fn notice(&self, duty: &mut Duty, notification: &Notification) {
+    fn notice(&self, duty: &mut CatalogTask, notification: &Notification) {
         duty.announce(List::told_by(&notification.notice));
         if notification.notice == Notice::ResourceUpdated {
             let uri = notification.params.as_ref().and_then(|params| params.get("uri"));
@@ -250,7 +250,7 @@ impl Catalog {
         }
     }
 
-    async fn do_what_is_due(&self, duty: &mut Duty) {
+    async fn do_what_is_due(&self, duty: &mut CatalogTask) {
         let now = Instant::now();
         let (due, later): (Vec<_>, Vec<_>) = duty.due.iter().copied().partition(|(_, at)| *at <= now);
         duty.due = later;
@@ -264,7 +264,7 @@ impl Catalog {
     }
 
     /// Reads some lists at once, and says when they have to be read again.
-    async fn read(&self, duty: &mut Duty, lists: impl Iterator<Item = List>) {
+    async fn read(&self, duty: &mut CatalogTask, lists: impl Iterator<Item = List>) {
         let connection = &duty.connection;
         let announced = &mut duty.announced;
         let lists: Vec<_> = lists.map(|list| (list, std::mem::take(&mut announced[list as usize]))).collect();
@@ -309,7 +309,7 @@ impl Catalog {
     }
 
     /// Subscribes to what somebody wants to hear of, and to nothing else.
-    async fn subscribe(&self, duty: &mut Duty) {
+    async fn subscribe(&self, duty: &mut CatalogTask) {
         if !self.shared.state().offers_updates() {
             return;
         }
@@ -347,7 +347,7 @@ impl Catalog {
     }
 
     /// Makes the call that tells of changes, with everything that is wanted now.
-    fn listen(&self, duty: &mut Duty) {
+    fn listen(&self, duty: &mut CatalogTask) {
         let wanted = self.shared.wanted();
         duty.subscribed = wanted.iter().cloned().collect();
         duty.granted.retain(|uri, _| duty.subscribed.contains(uri));
@@ -378,7 +378,7 @@ impl Catalog {
         duty.listening = Some(duty.connection.call(duty.connection.own_call(Method::Listen, Some(params))));
     }
 
-    fn listened(&self, duty: &mut Duty, reply: Option<Reply>) {
+    fn listened(&self, duty: &mut CatalogTask, reply: Option<Reply>) {
         match reply {
             Some(Reply::Notice(notification)) => {
                 duty.ends = 0;
@@ -421,7 +421,7 @@ fn granted_by(acknowledged: &Notification) -> Option<Vec<String>> {
     Some(told.get("resourceSubscriptions").and_then(|uris| uris.read().ok()).unwrap_or_default())
 }
 
-impl Duty {
+impl CatalogTask {
     /// The upstream tells of these resources and of no others; of all where it does not say.
     fn grant(&mut self, told: Option<&[String]>) {
         let is_told = |uri: &Arc<str>| told.is_none_or(|told| told.iter().any(|told| **told == **uri));

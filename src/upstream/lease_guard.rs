@@ -3,25 +3,25 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::leases::Lent;
+use super::leases::Lease;
 use crate::mcp_client::Connection;
 
 /// A connection in use. Dropping it gives it back.
 #[derive(Debug)]
-pub struct Borrowed {
+pub struct LeaseGuard {
     connection: Arc<Connection>,
-    lent: Option<Arc<Lent>>,
-    _busy: Busy,
+    lent: Option<Arc<Lease>>,
+    _busy: InFlightGuard,
 }
 
 /// Counts the calls at work.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<AtomicUsize>);
+pub(super) struct InFlightGuard(Arc<AtomicUsize>);
 
 /// Gives a connection back that could not be used.
-pub(super) struct Claim(pub(super) Option<Arc<Lent>>);
+pub(super) struct ReleaseOnDrop(pub(super) Option<Arc<Lease>>);
 
-impl Drop for Claim {
+impl Drop for ReleaseOnDrop {
     fn drop(&mut self) {
         if let Some(lent) = self.0.take() {
             lent.give_back();
@@ -31,14 +31,14 @@ impl Drop for Claim {
 
 // === impl Borrowed ===
 
-impl Borrowed {
+impl LeaseGuard {
     /// A connection that only this caller uses.
-    pub(super) fn own(connection: Arc<Connection>, lent: Arc<Lent>, busy: Busy) -> Self {
+    pub(super) fn own(connection: Arc<Connection>, lent: Arc<Lease>, busy: InFlightGuard) -> Self {
         Self { connection, lent: Some(lent), _busy: busy }
     }
 
     /// A connection that everybody uses.
-    pub(super) fn shared(connection: Arc<Connection>, busy: Busy) -> Self {
+    pub(super) fn shared(connection: Arc<Connection>, busy: InFlightGuard) -> Self {
         Self { connection, lent: None, _busy: busy }
     }
 
@@ -65,7 +65,7 @@ impl Borrowed {
     }
 }
 
-impl Drop for Borrowed {
+impl Drop for LeaseGuard {
     fn drop(&mut self) {
         if let Some(lent) = &self.lent {
             lent.give_back();
@@ -75,14 +75,14 @@ impl Drop for Borrowed {
 
 // === impl Busy ===
 
-impl Busy {
+impl InFlightGuard {
     pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(count))
     }
 }
 
-impl Drop for Busy {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -12,22 +12,22 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::Upstream;
-use super::lease_guard::{Borrowed, Claim};
+use super::lease_guard::{LeaseGuard, ReleaseOnDrop};
 use super::lists::{self, List, Listed};
 use super::spec::SpecKind;
 use super::supervisor::{self, back_off};
-use crate::call::{Call, Change, ClientSink, Principal};
+use crate::call::{Call, ChangeEvent, ClientSink, Principal};
 use crate::dialect::Revision;
-use crate::dialect::to_upstream::{self, Speaker};
+use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, Kind, Result};
-use crate::mcp_client::{Connection, Notebook, Settings, Target, Unsolicited};
+use crate::mcp_client::{Connection, ResumableSession, Settings, Target, Unsolicited};
 use crate::protocol::method::Family;
 use crate::protocol::{Level, Method, Notification, Raw};
 use foldhash::HashMap;
 
 /// Whom a connection is lent to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum Lessee {
+pub(super) enum LeaseKey {
     /// A session.
     Session(u128),
     /// Whoever calls without a session, as long as they are the same and can do the same.
@@ -36,16 +36,16 @@ pub(super) enum Lessee {
 
 /// All connections of one upstream that are lent.
 #[derive(Debug)]
-pub(super) struct Lending {
-    lent: Mutex<HashMap<Lessee, Vec<Arc<Lent>>>>,
+pub(super) struct Leases {
+    lent: Mutex<HashMap<LeaseKey, Vec<Arc<Lease>>>>,
     permits: Arc<Semaphore>,
 }
 
 /// A connection that is lent.
 #[derive(Debug)]
-pub(super) struct Lent {
-    lessee: Lessee,
-    speaker: Speaker,
+pub(super) struct Lease {
+    lessee: LeaseKey,
+    speaker: ClientIdentity,
     connection: watch::Sender<Option<Arc<Connection>>>,
     /// Held while it is opened, so that one does it and the others wait.
     opening: Arc<tokio::sync::Mutex<()>>,
@@ -55,10 +55,10 @@ pub(super) struct Lent {
     chores: Notify,
     said: mpsc::Sender<Unsolicited>,
     /// Where its session is written down, if another node could go on with it.
-    notebook: Option<Arc<Notebook>>,
+    notebook: Option<Arc<ResumableSession>>,
     /// How many calls use it.
     running: AtomicUsize,
-    memory: Mutex<Memory>,
+    memory: Mutex<ReplayState>,
     /// Counts what becomes of the lists of its own.
     epoch: AtomicU64,
     _permit: OwnedSemaphorePermit,
@@ -66,7 +66,7 @@ pub(super) struct Lent {
 
 /// What a new connection has to be told that the one before knew.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct ReplayState {
     used: Instant,
     level: Option<Level>,
     pub(super) subscriptions: BTreeSet<Box<str>>,
@@ -88,12 +88,12 @@ const LEVEL_PATIENCE: Duration = Duration::from_secs(1);
 
 // === impl Lending ===
 
-impl Lending {
+impl Leases {
     pub(super) fn new(most: usize) -> Self {
         Self { lent: Mutex::default(), permits: Arc::new(Semaphore::new(most)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Lessee, Vec<Arc<Lent>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, Vec<Arc<Lease>>>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,18 +104,18 @@ impl Lending {
 
     /// Nobody shall go on with what is lent here.
     pub(super) fn retire(&self) {
-        let lent: Vec<Arc<Lent>> = self.lock().values().flatten().cloned().collect();
+        let lent: Vec<Arc<Lease>> = self.lock().values().flatten().cloned().collect();
         for notebook in lent.iter().filter_map(|lent| lent.notebook.as_ref()) {
             notebook.retire();
         }
     }
 
-    fn of_session(&self, key: u128) -> Option<Arc<Lent>> {
-        self.lock().get(&Lessee::Session(key)).and_then(|all| all.first()).cloned()
+    fn of_session(&self, key: u128) -> Option<Arc<Lease>> {
+        self.lock().get(&LeaseKey::Session(key)).and_then(|all| all.first()).cloned()
     }
 
     /// Takes one out of the books, unless somebody uses it and it is not `over`.
-    fn remove(&self, lent: &Arc<Lent>, over: bool) -> bool {
+    fn remove(&self, lent: &Arc<Lease>, over: bool) -> bool {
         let mut all = self.lock();
         if !over && lent.running.load(Ordering::Acquire) > 0 {
             return false;
@@ -134,8 +134,8 @@ impl Lending {
 
 impl Upstream {
     /// The connection that was lent to the caller, counted as in use; a new one where there is none.
-    fn lend(self: &Arc<Self>, call: &Call, sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>) -> Result<Arc<Lent>> {
-        let lessee = Lessee::of(call);
+    fn lend(self: &Arc<Self>, call: &Call, sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>) -> Result<Arc<Lease>> {
+        let lessee = LeaseKey::of(call);
         let mut all = self.lending.lock();
         let same = all.entry(lessee.clone()).or_default();
         if let Some(lent) = fitting(same, call) {
@@ -150,7 +150,7 @@ impl Upstream {
         };
         let (said, heard) = mpsc::channel(SAID_WAITING);
         let sink = sink();
-        let lent = Arc::new(Lent {
+        let lent = Arc::new(Lease {
             lessee,
             speaker: self.speaker_for(call),
             connection: watch::Sender::new(None),
@@ -160,7 +160,7 @@ impl Upstream {
             said,
             notebook: self.resumption_for(sink.as_ref()),
             running: AtomicUsize::new(1),
-            memory: Mutex::new(Memory {
+            memory: Mutex::new(ReplayState {
                 used: Instant::now(),
                 level: None,
                 subscriptions: BTreeSet::new(),
@@ -178,31 +178,31 @@ impl Upstream {
     }
 
     /// A connection of the caller's own, where one is open and the server has to be told nothing first.
-    pub(super) fn own_now(&self, call: &Call) -> Option<Borrowed> {
-        let lent = fitting(self.lending.lock().get(&Lessee::of(call))?, call)?;
-        let mut claim = Claim(Some(Arc::clone(&lent)));
+    pub(super) fn own_now(&self, call: &Call) -> Option<LeaseGuard> {
+        let lent = fitting(self.lending.lock().get(&LeaseKey::of(call))?, call)?;
+        let mut claim = ReleaseOnDrop(Some(Arc::clone(&lent)));
         let connection = lent.open_connection()?;
         if call.level.is_some_and(|level| self.logs() && lent.lock().level != Some(level)) {
             return None;
         }
         claim.0 = None;
-        Some(Borrowed::own(connection, lent, self.busy()))
+        Some(LeaseGuard::own(connection, lent, self.busy()))
     }
 
     /// Where the session of a client is saved, where the server is of a kind whose sessions can be resumed.
-    fn resumption_for(&self, sink: Option<&Arc<dyn ClientSink>>) -> Option<Arc<Notebook>> {
+    fn resumption_for(&self, sink: Option<&Arc<dyn ClientSink>>) -> Option<Arc<ResumableSession>> {
         let SpecKind::Target(Target::Url(address)) = &self.spec.kind else { return None };
-        Notebook::new(&self.spec.name, address, self.spec.settings.revision, sink?)
+        ResumableSession::new(&self.spec.name, address, self.spec.settings.revision, sink?)
     }
 
     /// Who a server is to think that it speaks with: the client, with what we can pass on for it.
-    fn speaker_for(&self, call: &Call) -> Speaker {
+    fn speaker_for(&self, call: &Call) -> ClientIdentity {
         let to = self.state().revision.unwrap_or(Revision::NEWEST_HANDSHAKE);
         let mut capabilities = to_upstream::capabilities(&call.client.capabilities, call.client.revision, to);
         if !self.spec.questions {
             capabilities = QUESTIONS.iter().fold(capabilities, |left, kind| left.edit().remove(*kind).finish());
         }
-        Speaker { capabilities, info: call.client.info.clone().unwrap_or_else(|| self.speaker.info.clone()) }
+        ClientIdentity { capabilities, info: call.client.info.clone().unwrap_or_else(|| self.speaker.info.clone()) }
     }
 
     /// A connection of the caller's own to a server that keeps sessions.
@@ -210,10 +210,10 @@ impl Upstream {
         self: &Arc<Self>,
         call: &Call,
         sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
-    ) -> Result<Borrowed> {
+    ) -> Result<LeaseGuard> {
         let lent = self.lend(call, sink)?;
         // From here on it is given back, whatever happens.
-        let mut claim = Claim(Some(Arc::clone(&lent)));
+        let mut claim = ReleaseOnDrop(Some(Arc::clone(&lent)));
         let connection = match lent.open_connection() {
             Some(connection) => connection,
             None => self.open(&lent).await?,
@@ -223,7 +223,7 @@ impl Upstream {
             choose(&connection, level).await;
         }
         claim.0 = None;
-        Ok(Borrowed::own(connection, lent, self.busy()))
+        Ok(LeaseGuard::own(connection, lent, self.busy()))
     }
 
     fn logs(&self) -> bool {
@@ -231,7 +231,7 @@ impl Upstream {
     }
 
     /// Opens the connection, unless somebody else just did.
-    async fn open(self: &Arc<Self>, lent: &Arc<Lent>) -> Result<Arc<Connection>> {
+    async fn open(self: &Arc<Self>, lent: &Arc<Lease>) -> Result<Arc<Connection>> {
         let opening = Arc::clone(&lent.opening).lock_owned().await;
         if let Some(connection) = lent.open_connection() {
             return Ok(connection);
@@ -272,7 +272,7 @@ impl Upstream {
     /// Hears what a server says to one client, and lets the connection go with the client.
     async fn look_after(
         self: Arc<Self>,
-        lent: Arc<Lent>,
+        lent: Arc<Lease>,
         mut heard: mpsc::Receiver<Unsolicited>,
         sink: Option<Arc<dyn ClientSink>>,
     ) {
@@ -291,7 +291,7 @@ impl Upstream {
     /// dropped at its end, so that nothing is sent from here once the connection is being closed.
     async fn attend(
         self: &Arc<Self>,
-        lent: &Arc<Lent>,
+        lent: &Arc<Lease>,
         heard: &mut mpsc::Receiver<Unsolicited>,
         sink: Option<&Arc<dyn ClientSink>>,
     ) {
@@ -331,7 +331,7 @@ impl Upstream {
     }
 
     /// Ends when nobody has used the connection for a while.
-    async fn idle(&self, lent: &Arc<Lent>) {
+    async fn idle(&self, lent: &Arc<Lease>) {
         loop {
             let end = lent.lock().used + self.spec.idle;
             tokio::time::sleep_until(end).await;
@@ -346,7 +346,7 @@ impl Upstream {
     }
 
     /// Opens a connection that broke anew where somebody listens on it.
-    async fn bring_back(self: Arc<Self>, lent: Arc<Lent>, sink: Option<Arc<dyn ClientSink>>) {
+    async fn bring_back(self: Arc<Self>, lent: Arc<Lease>, sink: Option<Arc<dyn ClientSink>>) {
         let Some(sink) = sink else { return };
         let mut failures = 0;
         while !lent.lock().subscriptions.is_empty() {
@@ -363,7 +363,7 @@ impl Upstream {
     }
 
     /// Does what takes time, so that it holds up nothing that the server says. Never ends.
-    async fn do_chores(&self, lent: &Lent, sink: Option<&Arc<dyn ClientSink>>) {
+    async fn do_chores(&self, lent: &Lease, sink: Option<&Arc<dyn ClientSink>>) {
         loop {
             lent.chores.notified().await;
             let forgotten = std::mem::take(&mut lent.lock().forgotten);
@@ -400,7 +400,7 @@ impl Upstream {
 
     /// Reads a list that a connection has said to be another now; true when it is another than its
     /// client has seen.
-    async fn read_own(&self, lent: &Lent, connection: &Arc<Connection>, list: List) -> bool {
+    async fn read_own(&self, lent: &Lease, connection: &Arc<Connection>, list: List) -> bool {
         let Ok(listed) = lists::read(connection, list).await else { return false };
         let shared = self.state().list(list).cloned();
         let same = |other: &Option<Arc<Listed>>| other.as_ref().is_some_and(|other| other.items == listed.items);
@@ -467,7 +467,7 @@ fn asks(capabilities: &Raw) -> bool {
 
 // === impl Lessee ===
 
-impl Lessee {
+impl LeaseKey {
     fn of(call: &Call) -> Self {
         match &call.sink {
             Some(sink) => Self::Session(sink.key()),
@@ -478,9 +478,9 @@ impl Lessee {
 
 /// One of the connections of a caller that a call can use, counted as in use. Without a session only one
 /// call at a time can be told what the server asks or logs.
-fn fitting(all: &[Arc<Lent>], call: &Call) -> Option<Arc<Lent>> {
+fn fitting(all: &[Arc<Lease>], call: &Call) -> Option<Arc<Lease>> {
     let alone = call.sink.is_none() && (call.level.is_some() || asks(&call.client.capabilities));
-    let fits = |lent: &&Arc<Lent>| !alone || lent.running.load(Ordering::Acquire) == 0 || lent.attributes();
+    let fits = |lent: &&Arc<Lease>| !alone || lent.running.load(Ordering::Acquire) == 0 || lent.attributes();
     let lent = all.iter().find(fits)?;
     lent.running.fetch_add(1, Ordering::AcqRel);
     Some(Arc::clone(lent))
@@ -488,8 +488,8 @@ fn fitting(all: &[Arc<Lent>], call: &Call) -> Option<Arc<Lent>> {
 
 // === impl Lent ===
 
-impl Lent {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Memory> {
+impl Lease {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ReplayState> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -541,7 +541,7 @@ impl Lent {
     fn tell_missed(&self, sink: Option<&Arc<dyn ClientSink>>) {
         let missed: Vec<Box<str>> = self.lock().subscriptions.iter().cloned().collect();
         for (uri, sink) in missed.iter().zip(std::iter::repeat(sink).flatten()) {
-            sink.notify(Change::Updated(uri.as_ref().into()).notification());
+            sink.notify(ChangeEvent::Updated(uri.as_ref().into()).notification());
         }
     }
 

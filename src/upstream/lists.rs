@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::call::Change;
+use crate::call::ChangeEvent;
 use crate::dialect::to_client::CacheHint;
 use crate::dialect::{Revision, tasks};
 use crate::error::{Error, Kind, Result};
@@ -101,11 +101,11 @@ impl List {
     }
 
     /// What tells that it is another now.
-    pub fn change(self) -> Change {
+    pub fn change(self) -> ChangeEvent {
         match self {
-            Self::Tools => Change::Tools,
-            Self::Prompts => Change::Prompts,
-            Self::Resources | Self::Templates => Change::Resources,
+            Self::Tools => ChangeEvent::Tools,
+            Self::Prompts => ChangeEvent::Prompts,
+            Self::Resources | Self::Templates => ChangeEvent::Resources,
         }
     }
 

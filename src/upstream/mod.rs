@@ -25,40 +25,40 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::call::{Call, Change, ClientSink, Replies};
+use crate::call::{Call, ChangeEvent, ClientSink, Replies};
 use crate::dialect::Revision;
-use crate::dialect::to_upstream::Speaker;
+use crate::dialect::to_upstream::ClientIdentity;
 use crate::error::{Error, Kind as Wrong, Result};
 use crate::local::elements::Elements;
 use crate::local::rest::{self, Rest, RestLimits};
 use crate::mcp_client::{Settings, Target};
 use crate::protocol::{ErrorObject, Raw};
 use catalog::Catalog;
-use lease_guard::Busy;
-use leases::Lending;
-use revision_counts::Met;
+use lease_guard::InFlightGuard;
+use leases::Leases;
+use revision_counts::RevisionCounts;
 use state::Shared;
 
 pub use health::{Health, Phase};
-pub use lease_guard::Borrowed;
+pub use lease_guard::LeaseGuard;
 pub use leases::QUESTIONS;
 pub use lists::{List, Listed};
-pub use revision_counts::Meeting;
+pub use revision_counts::RevisionPair;
 pub use spec::{Isolation, Spec, SpecKind};
-pub use state::{State, Watch};
-pub use supervisor::Managed;
+pub use state::{State, SubscriptionGuard};
+pub use supervisor::Supervisor;
 
 /// One configured server, whatever way it is reached, with what is known of it.
 #[derive(Debug)]
 pub struct Upstream {
     spec: Spec,
-    speaker: Speaker,
+    speaker: ClientIdentity,
     kind: Kind,
     shared: Arc<Shared>,
-    lending: Lending,
+    lending: Leases,
     /// How many calls use it.
     busy: Arc<AtomicUsize>,
-    met: Met,
+    met: RevisionCounts,
     retired: CancellationToken,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -68,7 +68,7 @@ pub struct Upstream {
 enum Kind {
     Elements(Elements),
     Rest(Arc<ArcSwapOption<Rest>>),
-    Remote(Managed),
+    Remote(Supervisor),
 }
 
 /// How many things that an upstream says by itself may wait.
@@ -82,7 +82,7 @@ impl Upstream {
     /// Begins to look after a server.
     pub fn start(spec: Spec) -> Arc<Self> {
         let info = json!({ "name": "rialto", "title": "Rialto", "version": env!("CARGO_PKG_VERSION") });
-        let speaker = Speaker { capabilities: Raw::empty(), info: Raw::of(&info) };
+        let speaker = ClientIdentity { capabilities: Raw::empty(), info: Raw::of(&info) };
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let (kind, shared) = match &spec.kind {
@@ -109,7 +109,7 @@ impl Upstream {
             SpecKind::Target(target) => {
                 let shared = Shared::new(State::starting(target.transport()));
                 let (said, heard) = mpsc::channel(HEARD_WAITING);
-                let managed = Managed::start(target.clone(), spec.settings.clone(), speaker.clone(), said);
+                let managed = Supervisor::start(target.clone(), spec.settings.clone(), speaker.clone(), said);
                 let catalog = Catalog {
                     spec: spec.clone(),
                     shared: Arc::clone(&shared),
@@ -122,9 +122,9 @@ impl Upstream {
                 (Kind::Remote(managed), shared)
             }
         };
-        let lending = Lending::new(spec.connections);
+        let lending = Leases::new(spec.connections);
         let retired = CancellationToken::new();
-        let (busy, met) = (Arc::default(), Met::default());
+        let (busy, met) = (Arc::default(), RevisionCounts::default());
         Arc::new(Self { spec, speaker, kind, shared, lending, busy, met, retired, stop, tasks })
     }
 
@@ -154,7 +154,7 @@ impl Upstream {
     }
 
     /// Somebody wants to hear of a resource, until what is given back is dropped.
-    pub fn want(&self, uri: &str) -> Watch {
+    pub fn want(&self, uri: &str) -> SubscriptionGuard {
         self.shared.want(uri)
     }
 
@@ -179,7 +179,7 @@ impl Upstream {
     }
 
     /// Which clients have met it, and how often.
-    pub fn meetings(&self) -> Vec<Meeting> {
+    pub fn meetings(&self) -> Vec<RevisionPair> {
         self.met.meetings()
     }
 
@@ -211,11 +211,11 @@ impl Upstream {
     }
 
     /// A connection for a call, where one is open.
-    pub fn borrow_now(&self, call: &Call) -> Option<Borrowed> {
+    pub fn borrow_now(&self, call: &Call) -> Option<LeaseGuard> {
         let Kind::Remote(managed) = &self.kind else { return None };
         let revision = self.shared.revision().filter(|_| !self.retired.is_cancelled())?;
         if self.spec.isolation == Isolation::Shared || !revision.facts().sessions {
-            return Some(Borrowed::shared(managed.open_connection()?, self.busy()));
+            return Some(LeaseGuard::shared(managed.open_connection()?, self.busy()));
         }
         self.own_now(call)
     }
@@ -228,7 +228,7 @@ impl Upstream {
         self: &Arc<Self>,
         call: &Call,
         sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
-    ) -> Result<Borrowed> {
+    ) -> Result<LeaseGuard> {
         self.check_wanted()?;
         let Kind::Remote(managed) = &self.kind else {
             return Err(Error::new(Wrong::Usage, "it needs no connection"));
@@ -240,13 +240,13 @@ impl Upstream {
         };
         if self.spec.isolation == Isolation::Shared || !revision.facts().sessions {
             let connection = managed.connection(START_PATIENCE).await?;
-            return Ok(Borrowed::shared(connection, self.busy()));
+            return Ok(LeaseGuard::shared(connection, self.busy()));
         }
         self.borrow_own(call, sink).await
     }
 
-    fn busy(&self) -> Busy {
-        Busy::new(&self.busy)
+    fn busy(&self) -> InFlightGuard {
+        InFlightGuard::new(&self.busy)
     }
 
     /// Why it cannot be connected just now, if that is known.
@@ -366,7 +366,7 @@ async fn follow(elements: Elements, shared: Arc<Shared>, stop: CancellationToken
     let pass_on = async {
         loop {
             match changes.recv().await {
-                Ok(Change::Updated(uri)) => shared.updated(uri),
+                Ok(ChangeEvent::Updated(uri)) => shared.updated(uri),
                 Ok(_) => {}
                 Err(broadcast::error::RecvError::Lagged(_)) => shared.update_all(),
                 Err(broadcast::error::RecvError::Closed) => return,

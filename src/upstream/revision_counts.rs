@@ -7,11 +7,11 @@ use crate::dialect::{FACTS, Revision};
 /// Calls that were passed on, by the client's revision and by the one that the upstream spoke. There is a place
 /// for every pair, so that it never grows.
 #[derive(Debug, Default)]
-pub(super) struct Met([[AtomicU64; Revision::COUNT]; Revision::COUNT]);
+pub(super) struct RevisionCounts([[AtomicU64; Revision::COUNT]; Revision::COUNT]);
 
 /// Calls of clients of one revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Meeting {
+pub struct RevisionPair {
     /// The clients' revision.
     pub client: Revision,
     /// The one that the upstream spoke.
@@ -20,16 +20,16 @@ pub struct Meeting {
     pub calls: u64,
 }
 
-impl Met {
+impl RevisionCounts {
     pub(super) fn note(&self, client: Revision, server: Revision) {
         self.0[client as usize][server as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// The pairs that have met, oldest first.
-    pub(super) fn meetings(&self) -> Vec<Meeting> {
+    pub(super) fn meetings(&self) -> Vec<RevisionPair> {
         let of = |place: usize| FACTS[place].revision;
         let row = |(client, row): (usize, &[AtomicU64; Revision::COUNT])| {
-            let one = move |(server, calls): (usize, &AtomicU64)| Meeting {
+            let one = move |(server, calls): (usize, &AtomicU64)| RevisionPair {
                 client: of(client),
                 server: of(server),
                 calls: calls.load(Ordering::Relaxed),
@@ -46,12 +46,12 @@ mod tests {
 
     #[test]
     fn pairs_are_counted() {
-        let met = Met::default();
+        let met = RevisionCounts::default();
         assert_eq!(met.meetings(), []);
         met.note(Revision::NEWEST, Revision::NEWEST_HANDSHAKE);
         met.note(Revision::NEWEST, Revision::NEWEST_HANDSHAKE);
         met.note(Revision::NEWEST_HANDSHAKE, Revision::NEWEST);
-        let meeting = |client, server, calls| Meeting { client, server, calls };
+        let meeting = |client, server, calls| RevisionPair { client, server, calls };
         let expected = [
             meeting(Revision::NEWEST_HANDSHAKE, Revision::NEWEST, 1),
             meeting(Revision::NEWEST, Revision::NEWEST_HANDSHAKE, 2),

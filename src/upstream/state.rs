@@ -54,7 +54,7 @@ pub(super) struct Shared {
 
 /// Somebody wants to hear of a resource, until this is dropped.
 #[derive(Debug)]
-pub struct Watch {
+pub struct SubscriptionGuard {
     shared: Arc<Shared>,
     uri: Arc<str>,
 }
@@ -193,7 +193,7 @@ impl Shared {
         self.lock().keys().cloned().collect()
     }
 
-    pub(super) fn want(self: &Arc<Self>, uri: &str) -> Watch {
+    pub(super) fn want(self: &Arc<Self>, uri: &str) -> SubscriptionGuard {
         let uri: Arc<str> = uri.into();
         let count = {
             let mut wanted = self.lock();
@@ -204,7 +204,7 @@ impl Shared {
         if count == 1 {
             self.wanting.notify_one();
         }
-        Watch { shared: Arc::clone(self), uri }
+        SubscriptionGuard { shared: Arc::clone(self), uri }
     }
 
     /// The upstream has answered what it tells of.
@@ -223,7 +223,7 @@ impl Shared {
     }
 }
 
-impl Watch {
+impl SubscriptionGuard {
     /// Waits until it is known whether the upstream tells of the resource, and says so.
     pub async fn is_granted(&self) -> bool {
         let Some(answers) = &self.shared.answers else { return true };
@@ -233,7 +233,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
         let mut wanted = self.shared.lock();
         let Some(count) = wanted.get_mut(&self.uri) else { return };

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::health::{Health, Phase};
 use crate::dialect::Revision;
-use crate::dialect::to_upstream::Speaker;
+use crate::dialect::to_upstream::ClientIdentity;
 use crate::error::{Error, Kind, Result};
 use crate::mcp_client::{self, Connection, Settings, Target, Unsolicited};
 use crate::protocol::Method;
@@ -25,30 +25,35 @@ const SILENCES: u32 = 2;
 
 /// An upstream that is kept connected.
 #[derive(Debug)]
-pub struct Managed {
+pub struct Supervisor {
     health: watch::Receiver<Health>,
     current: watch::Receiver<Option<Arc<Connection>>>,
     stop: CancellationToken,
     stopped: CancellationToken,
 }
 
-struct Keeper {
+struct SupervisorTask {
     target: Target,
     settings: Settings,
-    speaker: Speaker,
+    speaker: ClientIdentity,
     unsolicited: mpsc::Sender<Unsolicited>,
     health: watch::Sender<Health>,
     current: watch::Sender<Option<Arc<Connection>>>,
     stop: CancellationToken,
 }
 
-impl Managed {
+impl Supervisor {
     /// Begins to keep an upstream connected.
-    pub fn start(target: Target, settings: Settings, speaker: Speaker, unsolicited: mpsc::Sender<Unsolicited>) -> Self {
+    pub fn start(
+        target: Target,
+        settings: Settings,
+        speaker: ClientIdentity,
+        unsolicited: mpsc::Sender<Unsolicited>,
+    ) -> Self {
         let (health_sender, health) = watch::channel(Health::starting());
         let (current_sender, current) = watch::channel(None);
         let stop = CancellationToken::new();
-        let keeper = Keeper {
+        let keeper = SupervisorTask {
             target,
             settings,
             speaker,
@@ -128,7 +133,7 @@ impl Managed {
     }
 }
 
-impl Keeper {
+impl SupervisorTask {
     async fn run(self) {
         let mut failures = 0;
         // What was found the last time, which spares the next start the asking.

@@ -24,7 +24,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use rialto::gateway::{Layout, Plan};
+use rialto::gateway::{GatewayConfig, GroupConfig};
 use rialto::upstream::{Spec, SpecKind};
 
 use self::client::{Checked, Client};
@@ -48,7 +48,8 @@ impl Scene {
     pub async fn with(forms: &[Form], change: impl FnOnce(&mut rialto::app::Settings)) -> Self {
         let stages = futures_util::future::join_all(forms.iter().map(|form| Stage::open(*form))).await;
         let rialto = Rialto::with(|settings| {
-            settings.layout = Layout { upstreams: stages.iter().map(Stage::spec).collect(), groups: groups(forms) };
+            settings.layout =
+                GatewayConfig { upstreams: stages.iter().map(Stage::spec).collect(), groups: groups(forms) };
             change(settings);
         })
         .await;
@@ -78,10 +79,10 @@ impl Scene {
 /// The group of all servers.
 const ALL: &str = "all";
 
-fn groups(forms: &[Form]) -> Vec<Plan> {
+fn groups(forms: &[Form]) -> Vec<GroupConfig> {
     let name = |form: &Form| -> Arc<str> { form.name.into() };
-    let mut groups: Vec<Plan> = forms.iter().map(|form| Plan::new(form.name, [name(form)])).collect();
-    groups.push(Plan::new(ALL, forms.iter().map(name)));
+    let mut groups: Vec<GroupConfig> = forms.iter().map(|form| GroupConfig::new(form.name, [name(form)])).collect();
+    groups.push(GroupConfig::new(ALL, forms.iter().map(name)));
     groups
 }
 

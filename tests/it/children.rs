@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rialto::client::{Client, Options};
-use rialto::dialect::to_upstream::Speaker;
+use rialto::dialect::to_upstream::ClientIdentity;
 use rialto::error::Kind;
 use rialto::mcp_client::{Settings, Target};
 use rialto::protocol::{Method, Raw};
-use rialto::upstream::{Managed, Phase};
+use rialto::upstream::{Phase, Supervisor};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -156,7 +156,7 @@ async fn listening_ends_with_the_child() {
     for revision in ["2025-11-25", "2026-07-28"] {
         let settings = Settings { revision: rialto::dialect::Revision::parse(revision), ..settings() };
         let client = Client::connect(&target, Options { settings, ..Options::default() }).await.unwrap();
-        let wishes = rialto::client::Wishes { lists: true, resources: Vec::new() };
+        let wishes = rialto::client::ListenRequest { lists: true, resources: Vec::new() };
         let mut listening = client.listen(wishes).await.unwrap();
         for id in marked(&marker) {
             let _ = std::process::Command::new("kill").args(["-KILL", &id.to_string()]).status();
@@ -236,13 +236,14 @@ async fn a_thousand_connections_leave_nothing() {
     until("no pipe is left", || files() < before + 20).await;
 }
 
-fn managed(target: Target) -> (Managed, mpsc::Receiver<rialto::mcp_client::Unsolicited>) {
+fn managed(target: Target) -> (Supervisor, mpsc::Receiver<rialto::mcp_client::Unsolicited>) {
     let (sender, receiver) = mpsc::channel(64);
-    let speaker = Speaker { capabilities: Raw::empty(), info: Raw::of(&json!({ "name": "test", "version": "1" })) };
-    (Managed::start(target, settings(), speaker, sender), receiver)
+    let speaker =
+        ClientIdentity { capabilities: Raw::empty(), info: Raw::of(&json!({ "name": "test", "version": "1" })) };
+    (Supervisor::start(target, settings(), speaker, sender), receiver)
 }
 
-async fn phase(managed: &Managed, wanted: Phase) {
+async fn phase(managed: &Supervisor, wanted: Phase) {
     let mut watch = managed.watch();
     let reached = watch.wait_for(|health| health.phase == wanted);
     tokio::time::timeout(PATIENCE, reached).await.expect("that state in time").unwrap();

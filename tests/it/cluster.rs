@@ -30,12 +30,12 @@ mod store_faults;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rialto::store::{Memory, Shared};
+use rialto::store::{ClusterStore, Memory};
 
 use crate::harness::Rialto;
 
 /// A node that shares that store.
-pub async fn node(store: &Arc<dyn Shared>, name: &str) -> Rialto {
+pub async fn node(store: &Arc<dyn ClusterStore>, name: &str) -> Rialto {
     let rialto = Rialto::with(|settings| {
         settings.shared = Some(Arc::clone(store));
         settings.store.node = Some(name.into());
@@ -48,6 +48,6 @@ pub async fn node(store: &Arc<dyn Shared>, name: &str) -> Rialto {
 
 /// Three nodes in this process.
 pub async fn three() -> [Rialto; 3] {
-    let store: Arc<dyn Shared> = Memory::new();
+    let store: Arc<dyn ClusterStore> = Memory::new();
     [node(&store, "a").await, node(&store, "b").await, node(&store, "c").await]
 }

@@ -17,9 +17,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rialto::client::{Answering, Client, Host, Options};
+use rialto::client::{Client, Host, Options, ServerRequestFuture};
 use rialto::dialect::Revision;
-use rialto::gateway::{DEFAULT_GROUP, Layout, Plan};
+use rialto::gateway::{DEFAULT_GROUP, GatewayConfig, GroupConfig};
 use rialto::mcp_client::{Settings, Target};
 use rialto::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
 use rialto::upstream::{Spec, SpecKind, Upstream};
@@ -54,7 +54,7 @@ impl Host for Ear {
         self.heard.lock().unwrap().push(notification.clone());
     }
 
-    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> Answering<'a> {
+    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         let params = params.map(value).unwrap_or_default();
         let name = &self.name;
         let answer = match method.as_str() {
@@ -113,12 +113,12 @@ fn spec(puppet: &Puppet) -> Spec {
 }
 
 /// All upstreams in the default group, in order.
-fn together(upstreams: Vec<Spec>) -> Layout {
-    let plan = Plan::new(DEFAULT_GROUP, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
-    Layout { upstreams, groups: vec![plan] }
+fn together(upstreams: Vec<Spec>) -> GatewayConfig {
+    let plan = GroupConfig::new(DEFAULT_GROUP, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
+    GatewayConfig { upstreams, groups: vec![plan] }
 }
 
-async fn gateway(layout: Layout) -> Rialto {
+async fn gateway(layout: GatewayConfig) -> Rialto {
     Rialto::with(|settings| settings.layout = layout).await
 }
 

@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use rialto::client::{Answering, Client, Host, Options};
+use rialto::client::{Client, Host, Options, ServerRequestFuture};
 use rialto::mcp_client::Target;
 use rialto::protocol::{Method, Notification, Raw};
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ impl Host for Somebody {
 
     fn notice(&self, _: &Notification) {}
 
-    fn ask<'a>(&'a self, _: &'a Method, _: Option<&'a Raw>) -> Answering<'a> {
+    fn ask<'a>(&'a self, _: &'a Method, _: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         Box::pin(async { Ok(Raw::empty()) })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rialto::call::Change;
+use rialto::call::ChangeEvent;
 use serde_json::{Value, json};
 
 use crate::harness::{PER_REQUEST, Rialto, initialize, modern, notification};
@@ -288,8 +288,8 @@ async fn listening_is_acknowledged_first_and_ended_last() {
             first["params"]["notifications"],
             json!({ "toolsListChanged": true, "resourceSubscriptions": ["elements://spotlight"] })
         );
-        rialto.group().publish(Change::Prompts);
-        rialto.group().publish(Change::Tools);
+        rialto.group().publish(ChangeEvent::Prompts);
+        rialto.group().publish(ChangeEvent::Tools);
         let mut seen = std::collections::BTreeSet::new();
         while seen.len() < 2 {
             let message = events.message().await.unwrap();

@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use rialto::call::{Call, Caller, Client, Reply};
 use rialto::dialect::Revision;
 use rialto::local::rest::RestLimits;
-use rialto::local::rest::{Document, HandArgument, HandBody, HandTool, Rest, Spec, ValueKind};
+use rialto::local::rest::{Document, ManualArgument, ManualBody, ManualTool, Rest, Spec, ValueKind};
 use rialto::protocol::{Method, Outcome, Raw};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -191,8 +191,8 @@ impl Drop for File {
 }
 
 /// A tool that is mapped by hand, with arguments that are all required strings.
-fn hand(name: &str, method: Verb, url: &str, arguments: &[&str]) -> HandTool {
-    let argument = |name: &&str| HandArgument {
+fn hand(name: &str, method: Verb, url: &str, arguments: &[&str]) -> ManualTool {
+    let argument = |name: &&str| ManualArgument {
         name: (*name).to_owned(),
         kind: ValueKind::String,
         description: None,
@@ -200,7 +200,7 @@ fn hand(name: &str, method: Verb, url: &str, arguments: &[&str]) -> HandTool {
         default: None,
         choices: Vec::new(),
     };
-    HandTool {
+    ManualTool {
         name: name.to_owned(),
         title: None,
         description: None,
@@ -323,11 +323,11 @@ async fn bodies_by_hand() {
         vec![("X-Note".to_owned(), "note {id}".to_owned()), ("X-Extra".to_owned(), "{extra}".to_owned())];
     let template =
         json!({ "t": "{text}", "said": "It says {text}.", "tags": "{tags}", "more": ["{extra}", 1, "{{}}"] });
-    json_tool.body = Some(HandBody::Json(template));
+    json_tool.body = Some(ManualBody::Json(template));
     let mut form_tool = hand("form", Verb::PUT, "form", &["a"]);
-    form_tool.body = Some(HandBody::Form(vec![("x y".to_owned(), "{a}".to_owned())]));
+    form_tool.body = Some(ManualBody::Form(vec![("x y".to_owned(), "{a}".to_owned())]));
     let mut text_tool = hand("text", Verb::POST, "/text", &["a"]);
-    text_tool.body = Some(HandBody::Text("<{a}>".to_owned()));
+    text_tool.body = Some(ManualBody::Text("<{a}>".to_owned()));
     let tools = vec![json_tool, form_tool, text_tool];
     let rest = Rest::load(&Spec { tools, ..api.spec() }, &limits()).await.unwrap();
 
@@ -351,7 +351,7 @@ async fn bodies_by_hand() {
 
 #[tokio::test]
 async fn what_makes_no_sense_by_hand_is_refused() {
-    type Change = fn(&mut HandTool);
+    type Change = fn(&mut ManualTool);
     let spec = spec("https://api.example.com/v1");
     let with = |change: Change| {
         let mut tool = hand("t", Verb::GET, "/a/{b}", &["b"]);

@@ -102,7 +102,7 @@ async fn changes_and_progress_arrive() {
     let client = watcher.clone().serve_with_lifecycle(transport, ClientLifecycleMode::Initialize).await.unwrap();
     client.call_tool(tool("surveyElements", json!({ "count": 4, "delayMs": 5 }))).await.unwrap();
     crate::harness::until("all progress is seen", || watcher.progress.load(Ordering::Relaxed) == 4).await;
-    rialto.group().publish(rialto::call::Change::Tools);
+    rialto.group().publish(rialto::call::ChangeEvent::Tools);
     crate::harness::until("the change is seen", || watcher.tools_changed.load(Ordering::Relaxed) == 1).await;
     client.cancel().await.unwrap();
 }

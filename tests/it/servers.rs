@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rialto::call::Reply;
-use rialto::client::{Answering, Client, Host, Options, Wishes};
+use rialto::client::{Client, Host, ListenRequest, Options, ServerRequestFuture};
 use rialto::dialect::Revision;
 use rialto::error::Kind;
 use rialto::mcp_client::{Settings, Target};
@@ -180,7 +180,7 @@ impl Host for Witness {
         self.notices.lock().unwrap().push(notification.clone());
     }
 
-    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> Answering<'a> {
+    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         self.asked.lock().unwrap().push(method.as_str().to_owned());
         let params = params.map(value).unwrap_or_default();
         let answer = match method.as_str() {
@@ -280,7 +280,7 @@ async fn give_up(client: &Client, name: &str, arguments: Value) {
 
 /// Waits for the first news of a resource.
 async fn hear_of(client: &Client, uri: &str) {
-    let wishes = Wishes { resources: vec![uri.into()], ..Wishes::default() };
+    let wishes = ListenRequest { resources: vec![uri.into()], ..ListenRequest::default() };
     let mut listening = in_time("listening", client.listen(wishes)).await.unwrap();
     let news = in_time("an update", listening.next()).await.expect("the server goes on telling");
     assert_eq!(news.notice, Notice::ResourceUpdated);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rialto::app::{App, Settings};
-use rialto::call::Change;
+use rialto::call::ChangeEvent;
 use rialto::gateway::Group;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
@@ -82,7 +82,7 @@ async fn every_handshake_revision_works() {
         pipe.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await;
         let answer = pipe.ask(&call(1, "getElement", json!({ "name": "Oxygen" }))).await;
         assert!(answer["result"]["content"][0]["text"].as_str().unwrap().contains("氧"));
-        pipe.group.publish(Change::Tools);
+        pipe.group.publish(ChangeEvent::Tools);
         assert_eq!(pipe.read().await.unwrap()["method"], "notifications/tools/list_changed");
         assert_eq!(pipe.close().await, Vec::<Value>::new());
     }
@@ -97,7 +97,7 @@ async fn the_per_request_era_works() {
     let wishes = json!({ "notifications": { "toolsListChanged": true } });
     pipe.send(&modern(json!("l"), "subscriptions/listen", wishes)).await;
     assert_eq!(pipe.read().await.unwrap()["method"], "notifications/subscriptions/acknowledged");
-    pipe.group.publish(Change::Tools);
+    pipe.group.publish(ChangeEvent::Tools);
     let change = pipe.read().await.unwrap();
     assert_eq!(change["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], "l");
     let slow = modern(

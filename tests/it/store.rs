@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rialto::store::traits::{KeptEvent, News};
-use rialto::store::{EventId, Memory, Shared};
+use rialto::store::traits::{SessionDelta, StoredEvent};
+use rialto::store::{ClusterStore, EventId, Memory};
 
 use crate::harness::PATIENCE;
 use crate::redis::{Program, Server};
@@ -32,19 +32,19 @@ async fn until<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
     }
 }
 
-fn event(stream: u32, position: u64, bytes: impl Into<Bytes>) -> KeptEvent {
-    KeptEvent {
+fn event(stream: u32, position: u64, bytes: impl Into<Bytes>) -> StoredEvent {
+    StoredEvent {
         id: EventId { stream, position },
         at: 1_700_000_000_000_u64.wrapping_add(position),
         event: bytes.into(),
     }
 }
 
-fn news(events: Vec<KeptEvent>) -> News {
-    News { record: None, version: 0, events, keep_from: 0, life: LONG }
+fn news(events: Vec<StoredEvent>) -> SessionDelta {
+    SessionDelta { record: None, version: 0, events, keep_from: 0, life: LONG }
 }
 
-fn one(id: &str, news: News) -> Vec<(String, News)> {
+fn one(id: &str, news: SessionDelta) -> Vec<(String, SessionDelta)> {
     vec![(id.to_owned(), news)]
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rialto::call::Change;
+use rialto::call::ChangeEvent;
 use serde_json::{Value, json};
 
 use crate::harness::{HANDSHAKE, Rialto, call, notification, request, survey, until};
@@ -118,7 +118,7 @@ async fn a_resume_yields_nothing_of_other_streams() {
     let session = rialto.open("2025-06-18").await;
     let first = session.post(&survey(1, 2, 1)).go().await.events().rest_events().await;
     let _second = session.post(&survey(2, 5, 1)).go().await.events().rest_events().await;
-    rialto.inbound.sessions.publish("default", &Change::Tools);
+    rialto.inbound.sessions.publish("default", &ChangeEvent::Tools);
     let again = session.resume(first[0].id.as_deref().unwrap()).go().await.events().rest().await;
     assert_eq!(again.len(), 2);
     assert_eq!(again[1]["id"], 1);
@@ -207,12 +207,12 @@ async fn changes_reach_the_newest_listener_once() {
     let session = rialto.open("2025-06-18").await;
     let mut old = session.get().go().await.events();
     let mut new = session.get().go().await.events();
-    rialto.group().publish(Change::Tools);
+    rialto.group().publish(ChangeEvent::Tools);
     assert_eq!(new.message().await.unwrap()["method"], "notifications/tools/list_changed");
     drop(new);
     // The gateway notices the loss when it next sends; then the older connection takes over.
     until("the older stream is served again", || rialto.inbound.sessions.count() == 1).await;
-    rialto.group().publish(Change::Prompts);
+    rialto.group().publish(ChangeEvent::Prompts);
     let next = tokio::time::timeout(Duration::from_millis(300), old.message()).await;
     match next {
         Ok(message) => assert_eq!(message.unwrap()["method"], "notifications/prompts/list_changed"),
@@ -228,7 +228,7 @@ async fn changes_reach_the_newest_listener_once() {
 async fn a_change_waits_for_a_listener() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
-    rialto.inbound.sessions.publish("default", &Change::Resources);
+    rialto.inbound.sessions.publish("default", &ChangeEvent::Resources);
     let mut listening = session.get().go().await.events();
     assert_eq!(listening.message().await.unwrap()["method"], "notifications/resources/list_changed");
 }
@@ -247,7 +247,7 @@ async fn a_change_reaches_everybody_even_when_some_are_stuck() {
         listening.push(session.get().go().await.events());
     }
     for _ in 0..300 {
-        rialto.inbound.sessions.publish("default", &Change::Tools);
+        rialto.inbound.sessions.publish("default", &ChangeEvent::Tools);
         for events in &mut listening {
             assert_eq!(events.message().await.unwrap()["method"], "notifications/tools/list_changed");
         }
@@ -265,7 +265,7 @@ async fn subscriptions_are_heard_by_those_who_asked() {
     assert_eq!(message["method"], "notifications/resources/updated");
     assert_eq!(message["params"]["uri"], "elements://spotlight");
     asked.ask("resources/unsubscribe", json!({ "uri": "elements://spotlight" })).await;
-    rialto.inbound.sessions.publish("default", &Change::Tools);
+    rialto.inbound.sessions.publish("default", &ChangeEvent::Tools);
     let mut other = silent.get().go().await.events();
     assert_eq!(other.message().await.unwrap()["method"], "notifications/tools/list_changed");
     while listening.message().await.unwrap()["method"] != "notifications/tools/list_changed" {}

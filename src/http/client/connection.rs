@@ -20,12 +20,12 @@ use tokio::net::TcpStream;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::pool::Pool;
-use crate::http::codec::{Framing, Head};
-use crate::http::read_buffer::{Intake, Unread};
+use crate::http::codec::{BodyDecoder, ResponseHead};
+use crate::http::read_buffer::{BodyError, ReadBuffer};
 
 /// A request as it goes out.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct EncodedRequest {
     pub(crate) verb: Verb,
     /// The head, with the body where that is short.
     pub(crate) head: Vec<u8>,
@@ -47,11 +47,11 @@ pub(crate) struct InFlight {
 }
 
 /// One connection.
-pub(crate) struct Line {
+pub(crate) struct Http1Connection {
     stream: Stream,
     /// Where it was opened, and is woken.
     pub(crate) place: usize,
-    intake: Intake,
+    intake: ReadBuffer,
     /// Another request may follow.
     keeps: bool,
     /// A whole request was sent, and its response has not begun.
@@ -70,29 +70,29 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Bytestream for S {}
 
 /// Why no answer came.
 #[derive(Debug)]
-pub(crate) struct Lost {
+pub(crate) struct SendError {
     /// Nothing of the request has gone out.
-    pub(crate) unsent: bool,
+    pub(crate) not_sent: bool,
     pub(crate) why: io::Error,
 }
 
 /// The head of an answer, and its body as it comes.
 #[derive(Debug)]
-pub(crate) struct Answered {
-    pub(crate) head: Head,
-    pub(crate) body: Reading,
+pub(crate) struct HttpResponse {
+    pub(crate) head: ResponseHead,
+    pub(crate) body: ResponseBody,
 }
 
 /// The body of an answer. Read to its end, or dropped when the rest has come, it gives its connection back.
 #[derive(Debug)]
-pub(crate) struct Reading {
-    framing: Framing,
-    line: Option<(Box<Line>, Arc<Pool>)>,
+pub(crate) struct ResponseBody {
+    framing: BodyDecoder,
+    line: Option<(Box<Http1Connection>, Arc<Pool>)>,
 }
 
 // === impl Written ===
 
-impl Written {
+impl EncodedRequest {
     /// Whether it must not be sent any more.
     pub(crate) fn is_revoked(&self) -> bool {
         self.in_flight.as_ref().is_some_and(InFlight::is_revoked)
@@ -101,13 +101,13 @@ impl Written {
 
 // === impl Line ===
 
-impl Line {
+impl Http1Connection {
     pub(crate) fn new(stream: MaybeHttpsStream<TokioIo<TcpStream>>, place: usize) -> Self {
         let stream = match stream {
             MaybeHttpsStream::Http(plain) => Stream::Plain(plain.into_inner()),
             tls @ MaybeHttpsStream::Https(_) => Stream::Tls(Box::new(TokioIo::new(tls))),
         };
-        Self { stream, place, intake: Intake::default(), keeps: true, awaits_response: false }
+        Self { stream, place, intake: ReadBuffer::default(), keeps: true, awaits_response: false }
     }
 
     /// Whether it is open, as far as can be seen. A server that says something unasked is not listened to.
@@ -117,7 +117,7 @@ impl Line {
     }
 
     /// Sends a request, and waits for the head of its answer.
-    pub(crate) async fn ask(&mut self, request: &Written) -> Result<(Head, Framing), Lost> {
+    pub(crate) async fn ask(&mut self, request: &EncodedRequest) -> Result<(ResponseHead, BodyDecoder), SendError> {
         let mut written = 0;
         let mut failed = None;
         poll_fn(|context| {
@@ -129,7 +129,9 @@ impl Line {
                         self.awaits_response = true;
                     }
                     Poll::Ready(Ok(more)) => written += more,
-                    Poll::Ready(Err(why)) if written == 0 => return Poll::Ready(Err(Lost { unsent: true, why })),
+                    Poll::Ready(Err(why)) if written == 0 => {
+                        return Poll::Ready(Err(SendError { not_sent: true, why }));
+                    }
                     // It may have answered before it closed its ear.
                     Poll::Ready(Err(why)) => {
                         failed = Some(why);
@@ -147,14 +149,14 @@ impl Line {
                         return Poll::Ready(Ok(answer));
                     }
                     Ok(None) => {}
-                    Err(why) => return Poll::Ready(Err(Lost { unsent: false, why })),
+                    Err(why) => return Poll::Ready(Err(SendError { not_sent: false, why })),
                 }
                 let why = match ready!(self.intake.poll_more(&mut self.stream, context)) {
                     Ok(0) => failed.take().unwrap_or_else(unanswered),
                     Ok(_) => continue,
                     Err(why) => why,
                 };
-                return Poll::Ready(Err(Lost { unsent: false, why }));
+                return Poll::Ready(Err(SendError { not_sent: false, why }));
             }
         })
         .await
@@ -167,7 +169,12 @@ impl Line {
     }
 
     /// Sends some of what is left of a request; nothing when all has gone out.
-    fn poll_send(&mut self, context: &mut Context<'_>, request: &Written, from: usize) -> Poll<io::Result<usize>> {
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        request: &EncodedRequest,
+        from: usize,
+    ) -> Poll<io::Result<usize>> {
         let head = &request.head[from.min(request.head.len())..];
         let body = &request.body[from.saturating_sub(request.head.len())..];
         let stream = Pin::new(&mut self.stream);
@@ -182,10 +189,10 @@ impl Line {
         })
     }
 
-    fn take_head(&mut self, asked: &Verb) -> io::Result<Option<(Head, Framing)>> {
+    fn take_head(&mut self, asked: &Verb) -> io::Result<Option<(ResponseHead, BodyDecoder)>> {
         match self.intake.is_empty() {
             true => Ok(None),
-            false => Head::take(self.intake.here(), asked).map_err(io::Error::other),
+            false => ResponseHead::take(self.intake.here(), asked).map_err(io::Error::other),
         }
     }
 }
@@ -193,21 +200,24 @@ impl Line {
 /// A connection that waits for the response to its request. Where whoever waits for that goes away, the request
 /// stays in flight until the server has begun to answer it.
 pub(crate) struct PendingResponse {
-    line: Option<Box<Line>>,
+    line: Option<Box<Http1Connection>>,
     in_flight: Option<InFlight>,
 }
 
 impl PendingResponse {
-    pub(crate) fn new(line: Box<Line>, in_flight: Option<InFlight>) -> Self {
+    pub(crate) fn new(line: Box<Http1Connection>, in_flight: Option<InFlight>) -> Self {
         Self { line: Some(line), in_flight }
     }
 
     /// The connection, which is there until the response is.
-    pub(crate) async fn ask(mut self, request: &Written) -> Result<(Head, Framing, Box<Line>), Lost> {
+    pub(crate) async fn ask(
+        mut self,
+        request: &EncodedRequest,
+    ) -> Result<(ResponseHead, BodyDecoder, Box<Http1Connection>), SendError> {
         let line = self.line.as_mut().expect("it is taken at the end of this");
         if self.in_flight.as_ref().is_some_and(InFlight::is_revoked) {
             let why = io::Error::new(io::ErrorKind::ConnectionAborted, "the session ended before the request was sent");
-            return Err(Lost { unsent: true, why });
+            return Err(SendError { not_sent: true, why });
         }
         let answered = line.ask(request).await;
         let line = self.line.take().expect("it was there");
@@ -238,7 +248,7 @@ fn unanswered() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection before it answered")
 }
 
-impl std::fmt::Debug for Line {
+impl std::fmt::Debug for Http1Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Line").field("keeps", &self.keeps).finish()
     }
@@ -291,8 +301,8 @@ impl AsyncWrite for Stream {
 
 // === impl Reading ===
 
-impl Reading {
-    pub(crate) fn new(framing: Framing, line: Box<Line>, pool: &Arc<Pool>) -> Self {
+impl ResponseBody {
+    pub(crate) fn new(framing: BodyDecoder, line: Box<Http1Connection>, pool: &Arc<Pool>) -> Self {
         let mut reading = Self { framing, line: Some((line, Arc::clone(pool))) };
         if reading.framing.is_done() {
             reading.give_back();
@@ -324,7 +334,7 @@ impl Reading {
     }
 
     /// All of it, if it is no longer than that.
-    pub(crate) async fn whole(mut self, longest: usize) -> Result<Bytes, Unread> {
+    pub(crate) async fn whole(mut self, longest: usize) -> Result<Bytes, BodyError> {
         let Some((line, _)) = &mut self.line else { return Ok(Bytes::new()) };
         let line = &mut **line;
         let body = line.intake.whole(&mut line.stream, &mut self.framing, longest).await?;
@@ -333,7 +343,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         let mut nobody = Context::from_waker(Waker::noop());
         // What was here, and nobody wants.
@@ -347,13 +357,13 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     /// A connection, and the server's end of it.
-    fn line() -> (Line, DuplexStream) {
+    fn line() -> (Http1Connection, DuplexStream) {
         let (stream, server) = duplex(1 << 20);
         (
-            Line {
+            Http1Connection {
                 stream: Stream::Tls(Box::new(stream)),
                 place: 0,
-                intake: Intake::default(),
+                intake: ReadBuffer::default(),
                 keeps: true,
                 awaits_response: false,
             },
@@ -361,8 +371,8 @@ mod tests {
         )
     }
 
-    fn request(body: &'static [u8]) -> Written {
-        Written {
+    fn request(body: &'static [u8]) -> EncodedRequest {
+        EncodedRequest {
             verb: Verb::POST,
             head: b"POST / HTTP/1.1\r\n\r\n".to_vec(),
             body: Bytes::from_static(body),
@@ -380,10 +390,10 @@ mod tests {
         server.write_all(says).await.unwrap();
         server.shutdown().await.unwrap();
         let (_, framing) = line.ask(&request(b"body")).await.map_err(|lost| lost.why.to_string())?;
-        let body = Reading::new(framing, Box::new(line), &pool()).whole(longest).await;
+        let body = ResponseBody::new(framing, Box::new(line), &pool()).whole(longest).await;
         body.map_err(|unread| match unread {
-            Unread::TooLong => "too long".to_owned(),
-            Unread::Broken(why) => why.to_string(),
+            BodyError::TooLong => "too long".to_owned(),
+            BodyError::Broken(why) => why.to_string(),
         })
     }
 
@@ -424,7 +434,7 @@ mod tests {
             server
         });
         let (_, framing) = line.ask(&request(&LONG)).await.unwrap();
-        let Framing::Length(length) = framing else { panic!() };
+        let BodyDecoder::Length(length) = framing else { panic!() };
         let body = line.intake.take(&mut line.stream, length as usize).await.unwrap();
         assert!(body[..] == LONG[..]);
         assert!(line.intake.here().capacity() < LONG.len(), "nothing of that room is kept");
@@ -440,13 +450,13 @@ mod tests {
         let (mut one, mut server) = line();
         server.write_all(refusal).await.unwrap();
         let (head, framing) = one.ask(&request(&LONG)).await.unwrap();
-        assert_eq!((head.status().as_u16(), framing), (413, Framing::Length(2)));
+        assert_eq!((head.status().as_u16(), framing), (413, BodyDecoder::Length(2)));
         assert!(!one.keeps && !one.is_open());
         // Where nothing of the request has gone out, it can go elsewhere.
         let (mut other, mut server) = line();
         server.write_all(refusal).await.unwrap();
         drop(server);
-        assert!(other.ask(&request(&LONG)).await.unwrap_err().unsent);
+        assert!(other.ask(&request(&LONG)).await.unwrap_err().not_sent);
     }
 
     /// Whatever leaves a doubt where the next answer begins ends the connection.

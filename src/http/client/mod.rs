@@ -13,12 +13,12 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri};
 
-use crate::http::codec::{Head, Outgoing};
-use crate::http::read_buffer::Unread;
-use connection::Written;
-use pool::{Failed, Pool};
+use crate::http::codec::{RequestEncoder, ResponseHead};
+use crate::http::read_buffer::BodyError;
+use connection::EncodedRequest;
+use pool::{Pool, PoolError};
 
-pub(crate) use connection::{Answered, InFlight, Reading};
+pub(crate) use connection::{HttpResponse, InFlight, ResponseBody};
 pub use error::{HttpError, HttpErrorKind, Result};
 pub(crate) use sse_reader::EventReader;
 
@@ -31,10 +31,10 @@ const FRAMING: [HeaderName; 3] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING]
 
 /// Speaks HTTP to one address.
 #[derive(Debug)]
-pub(crate) struct Web {
+pub(crate) struct HttpClient {
     pool: Arc<Pool>,
     /// Where to send; a redirect within the origin moves it.
-    place: Mutex<Arc<Place>>,
+    place: Mutex<Arc<Endpoint>>,
     headers: HeaderMap,
     connect: Duration,
     limit: usize,
@@ -42,21 +42,21 @@ pub(crate) struct Web {
 
 /// An address, and how a request names it.
 #[derive(Debug)]
-struct Place {
+struct Endpoint {
     url: Uri,
     target: Box<str>,
     host: Option<HeaderValue>,
 }
 
-impl Web {
+impl HttpClient {
     /// A client for one address, with headers that go with every request. A connection may take `connect` to open, and
     /// no body or event of more than `limit` bytes is read.
     pub(crate) fn new(url: Uri, headers: HeaderMap, connect: Duration, limit: usize) -> Self {
-        let (pool, place) = (Pool::of(&url, connect), Mutex::new(Arc::new(Place::new(url))));
+        let (pool, place) = (Pool::of(&url, connect), Mutex::new(Arc::new(Endpoint::new(url))));
         Self { pool, place, headers, connect, limit }
     }
 
-    fn place(&self) -> MutexGuard<'_, Arc<Place>> {
+    fn place(&self) -> MutexGuard<'_, Arc<Endpoint>> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,10 +74,10 @@ impl Web {
     pub(crate) async fn send(
         &self,
         verb: Verb,
-        headers: impl Fn(&mut Outgoing),
+        headers: impl Fn(&mut RequestEncoder),
         body: Bytes,
         patience: Option<Duration>,
-    ) -> Result<Answered> {
+    ) -> Result<HttpResponse> {
         self.send_in(None, verb, headers, body, patience).await
     }
 
@@ -86,10 +86,10 @@ impl Web {
         &self,
         in_flight: Option<InFlight>,
         verb: Verb,
-        headers: impl Fn(&mut Outgoing),
+        headers: impl Fn(&mut RequestEncoder),
         body: Bytes,
         patience: Option<Duration>,
-    ) -> Result<Answered> {
+    ) -> Result<HttpResponse> {
         let mut place = Arc::clone(&self.place());
         for _ in 0..=REDIRECTS {
             let mut request = self.written(&place, &verb, &headers, &body);
@@ -97,7 +97,7 @@ impl Web {
             let response = self.send_there(&place, &request, patience).await?;
             let Some(next) = redirected(&place.url, &response.head)? else { return Ok(response) };
             tracing::debug!(from = %shown(&place.url), to = %shown(&next), "the server moved within its origin");
-            place = Arc::new(Place::new(next));
+            place = Arc::new(Endpoint::new(next));
             *self.place() = Arc::clone(&place);
         }
         Err(HttpError::new(HttpErrorKind::Protocol, format!("{} redirects again and again", shown(&place.url))))
@@ -111,16 +111,21 @@ impl Web {
         headers: &HeaderMap,
         body: &Bytes,
         patience: Duration,
-    ) -> Result<Answered> {
-        let own = |head: &mut Outgoing| put_all(head, headers);
-        let mut place = Place::new(url.clone());
+    ) -> Result<HttpResponse> {
+        let own = |head: &mut RequestEncoder| put_all(head, headers);
+        let mut place = Endpoint::new(url.clone());
         if headers.contains_key(HOST) {
             place.host = None;
         }
         self.send_there(&place, &self.written(&place, verb, own, body), Some(patience)).await
     }
 
-    async fn send_there(&self, place: &Place, request: &Written, patience: Option<Duration>) -> Result<Answered> {
+    async fn send_there(
+        &self,
+        place: &Endpoint,
+        request: &EncodedRequest,
+        patience: Option<Duration>,
+    ) -> Result<HttpResponse> {
         let sent = std::pin::pin!(self.pool.send(request));
         let response = match patience {
             None => sent.await,
@@ -135,9 +140,15 @@ impl Web {
     }
 
     /// A request as it goes out.
-    fn written(&self, place: &Place, verb: &Verb, headers: impl FnOnce(&mut Outgoing), body: &Bytes) -> Written {
+    fn written(
+        &self,
+        place: &Endpoint,
+        verb: &Verb,
+        headers: impl FnOnce(&mut RequestEncoder),
+        body: &Bytes,
+    ) -> EncodedRequest {
         let short = body.len() <= SHORT;
-        let mut head = Outgoing::new(verb, &place.target, if short { body.len() } else { 0 });
+        let mut head = RequestEncoder::new(verb, &place.target, if short { body.len() } else { 0 });
         if let Some(host) = place.host.as_ref().filter(|_| !self.headers.contains_key(HOST)) {
             head.put(&HOST, host);
         }
@@ -150,18 +161,18 @@ impl Web {
             true => head.extend_from_slice(body),
             false => rest = body.clone(),
         }
-        Written { verb: verb.clone(), head, body: rest, in_flight: None }
+        EncodedRequest { verb: verb.clone(), head, body: rest, in_flight: None }
     }
 
     /// Reads a whole body.
-    pub(crate) async fn read(&self, body: Reading, patience: Duration) -> Result<Bytes> {
+    pub(crate) async fn read(&self, body: ResponseBody, patience: Duration) -> Result<Bytes> {
         match tokio::time::timeout(patience, body.whole(self.limit)).await {
             Ok(Ok(body)) => Ok(body),
-            Ok(Err(Unread::TooLong)) => Err(HttpError::new(
+            Ok(Err(BodyError::TooLong)) => Err(HttpError::new(
                 HttpErrorKind::Protocol,
                 format!("the server sent a body of more than {} bytes", self.limit),
             )),
-            Ok(Err(Unread::Broken(error))) => {
+            Ok(Err(BodyError::Broken(error))) => {
                 Err(HttpError::new(HttpErrorKind::Broken, format!("the answer broke off: {error}")))
             }
             Err(_) => {
@@ -171,7 +182,7 @@ impl Web {
     }
 }
 
-impl Place {
+impl Endpoint {
     fn new(url: Uri) -> Self {
         let target = match url.path_and_query().map_or("/", |target| target.as_str()) {
             // An address may have no path.
@@ -183,10 +194,10 @@ impl Place {
     }
 
     /// Why no answer came from there.
-    fn failed(&self, failed: &Failed) -> HttpError {
+    fn failed(&self, failed: &PoolError) -> HttpError {
         let place = shown(&self.url);
         match failed {
-            Failed::Unreachable(error) => {
+            PoolError::Unreachable(error) => {
                 let mut why: &dyn std::error::Error = &**error;
                 while let Some(inner) = why.source() {
                     why = inner;
@@ -196,7 +207,7 @@ impl Place {
                     format!("{place} cannot be reached: {why}; is the server running?"),
                 )
             }
-            Failed::Broken(why) => {
+            PoolError::Broken(why) => {
                 HttpError::new(HttpErrorKind::Broken, format!("the connection to {place} broke: {why}"))
             }
         }
@@ -205,7 +216,7 @@ impl Place {
 
 /// Where a response sends us, if that is within the origin. Elsewhere our headers, which may hold
 /// credentials, must not go.
-fn redirected(url: &Uri, head: &Head) -> Result<Option<Uri>> {
+fn redirected(url: &Uri, head: &ResponseHead) -> Result<Option<Uri>> {
     let moved = matches!(
         head.status(),
         StatusCode::MOVED_PERMANENTLY
@@ -275,13 +286,13 @@ pub(crate) fn shown(url: &Uri) -> String {
 }
 
 /// Whether an answer is of a media type.
-pub(crate) fn is_media(head: &Head, media: &str) -> bool {
+pub(crate) fn is_media(head: &ResponseHead, media: &str) -> bool {
     let value = head.get(&CONTENT_TYPE).unwrap_or_default();
     let end = memchr::memchr(b';', value).unwrap_or(value.len());
     value[..end].trim_ascii().eq_ignore_ascii_case(media.as_bytes())
 }
 
-fn put_all(head: &mut Outgoing, headers: &HeaderMap) {
+fn put_all(head: &mut RequestEncoder, headers: &HeaderMap) {
     for (name, value) in headers.iter().filter(|(name, _)| !FRAMING.contains(name)) {
         head.put(name, value);
     }
@@ -311,7 +322,7 @@ mod tests {
         for (url, target) in
             [("http://h", "/"), ("http://h/", "/"), ("http://h?key=1", "/?key=1"), ("http://h/a?b=/c#d", "/a?b=/c")]
         {
-            assert_eq!(&*Place::new(url.parse().unwrap()).target, target, "{url}");
+            assert_eq!(&*Endpoint::new(url.parse().unwrap()).target, target, "{url}");
         }
     }
 

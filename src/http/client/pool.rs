@@ -14,9 +14,9 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tower_service::Service;
 
-use super::connection::{Answered, Line, Lost, PendingResponse, Reading, Written};
+use super::connection::{EncodedRequest, Http1Connection, HttpResponse, PendingResponse, ResponseBody, SendError};
 
-type Connector = HttpsConnector<HttpConnector>;
+type HttpsConnect = HttpsConnector<HttpConnector>;
 type BoxError = Box<dyn StdError + Send + Sync>;
 /// By origin, and by how much time connecting is given.
 type Pools = HashMap<(Uri, Duration), Weak<Pool>>;
@@ -24,27 +24,27 @@ type Pools = HashMap<(Uri, Duration), Weak<Pool>>;
 /// How often unused connections are looked for. One that was seen twice, and not used in between, is let go.
 const LOOK: Duration = Duration::from_secs(30);
 /// How many workers have their own connections. Where there are more, some share, and wake each other.
-const PLACES: usize = 64;
+const POOL_SHARDS: usize = 64;
 
 /// The connections to one origin. Everybody who goes there with the same patience shares them, so that
 /// many sessions with one server use few connections.
 pub(crate) struct Pool {
-    connector: Connector,
+    connector: HttpsConnect,
     /// Scheme and authority.
     origin: Uri,
     /// By worker: a connection wakes the thread that opened it, so it is used there only.
-    idle: [Place; PLACES],
+    idle: [PoolShard; POOL_SHARDS],
 }
 
 /// What one worker has, apart from what others look at.
 #[derive(Default)]
 #[repr(align(64))]
-struct Place(Mutex<Idle>);
+struct PoolShard(Mutex<Idle>);
 
 #[derive(Default)]
 struct Idle {
     /// The unused ones, the latest at the end, and since which look they are.
-    all: VecDeque<(Box<Line>, u64)>,
+    all: VecDeque<(Box<Http1Connection>, u64)>,
     /// Who looks for those that were unused for too long, and lets them go.
     sweeper: Option<AbortHandle>,
     /// How often that was.
@@ -53,7 +53,7 @@ struct Idle {
 
 /// Why no answer came.
 #[derive(Debug)]
-pub(crate) enum Failed {
+pub(crate) enum PoolError {
     /// There is no connection.
     Unreachable(BoxError),
     /// The connection broke.
@@ -72,7 +72,7 @@ impl Pool {
             return pool;
         }
         all.retain(|_, pool| pool.strong_count() > 0);
-        let idle = std::array::from_fn(|_| Place::default());
+        let idle = std::array::from_fn(|_| PoolShard::default());
         let pool = Arc::new(Self { connector: connector(connect), origin: origin.clone(), idle });
         all.insert((origin, connect), Arc::downgrade(&pool));
         pool
@@ -84,23 +84,25 @@ impl Pool {
     }
 
     /// Sends a request. What a connection that was closed meanwhile has not taken is sent on another.
-    pub(crate) async fn send(self: &Arc<Self>, request: &Written) -> Result<Answered, Failed> {
+    pub(crate) async fn send(self: &Arc<Self>, request: &EncodedRequest) -> Result<HttpResponse, PoolError> {
         loop {
             let (line, used) = match self.unused() {
                 Some(line) => (line, true),
-                None => (Box::pin(self.connect()).await.map_err(Failed::Unreachable)?, false),
+                None => (Box::pin(self.connect()).await.map_err(PoolError::Unreachable)?, false),
             };
             let pending = PendingResponse::new(line, request.in_flight.clone());
             match pending.ask(request).await {
-                Ok((head, framing, line)) => return Ok(Answered { head, body: Reading::new(framing, line, self) }),
-                Err(Lost { unsent: true, .. }) if used && !request.is_revoked() => {}
-                Err(Lost { why, .. }) => return Err(Failed::Broken(why)),
+                Ok((head, framing, line)) => {
+                    return Ok(HttpResponse { head, body: ResponseBody::new(framing, line, self) });
+                }
+                Err(SendError { not_sent: true, .. }) if used && !request.is_revoked() => {}
+                Err(SendError { why, .. }) => return Err(PoolError::Broken(why)),
             }
         }
     }
 
     /// A connection that nobody uses and that is still open, as far as can be seen.
-    fn unused(&self) -> Option<Box<Line>> {
+    fn unused(&self) -> Option<Box<Http1Connection>> {
         loop {
             let (mut line, _) = self.here().all.pop_back()?;
             if line.is_open() {
@@ -109,14 +111,14 @@ impl Pool {
         }
     }
 
-    async fn connect(&self) -> Result<Box<Line>, BoxError> {
+    async fn connect(&self) -> Result<Box<Http1Connection>, BoxError> {
         let mut connector = self.connector.clone();
         std::future::poll_fn(|context| connector.poll_ready(context)).await?;
         let stream = connector.call(self.origin.clone()).await?;
-        Ok(Box::new(Line::new(stream, here())))
+        Ok(Box::new(Http1Connection::new(stream, here())))
     }
 
-    pub(crate) fn put(self: &Arc<Self>, line: Box<Line>) {
+    pub(crate) fn put(self: &Arc<Self>, line: Box<Http1Connection>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let place = line.place;
         let mut idle = self.idle[place].lock();
@@ -145,7 +147,7 @@ impl Drop for Pool {
     }
 }
 
-impl Place {
+impl PoolShard {
     fn lock(&self) -> MutexGuard<'_, Idle> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,7 +155,7 @@ impl Place {
 
 /// The place of this thread.
 fn here() -> usize {
-    crate::workers::here() % PLACES
+    crate::workers::here() % POOL_SHARDS
 }
 
 /// Lets connections go that were unused for too long, until there are none.
@@ -182,13 +184,13 @@ fn origin(url: &Uri) -> Uri {
 }
 
 /// What opens connections. Reading the system's roots takes a while, so it is made once.
-fn connector(patience: Duration) -> Connector {
-    static ALL: Mutex<BTreeMap<Duration, Connector>> = Mutex::new(BTreeMap::new());
+fn connector(patience: Duration) -> HttpsConnect {
+    static ALL: Mutex<BTreeMap<Duration, HttpsConnect>> = Mutex::new(BTreeMap::new());
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     all.entry(patience).or_insert_with(|| new_connector(patience)).clone()
 }
 
-fn new_connector(patience: Duration) -> Connector {
+fn new_connector(patience: Duration) -> HttpsConnect {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -285,12 +287,12 @@ mod tests {
         }
     }
 
-    async fn ask(pool: &Arc<Pool>, path: &str) -> Answered {
+    async fn ask(pool: &Arc<Pool>, path: &str) -> HttpResponse {
         let head = format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n").into_bytes();
-        pool.send(&Written { verb: Verb::GET, head, body: Bytes::new(), in_flight: None }).await.unwrap()
+        pool.send(&EncodedRequest { verb: Verb::GET, head, body: Bytes::new(), in_flight: None }).await.unwrap()
     }
 
-    async fn read(answered: Answered) -> Bytes {
+    async fn read(answered: HttpResponse) -> Bytes {
         answered.body.whole(100).await.unwrap()
     }
 

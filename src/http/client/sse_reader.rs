@@ -2,21 +2,21 @@
 
 use std::collections::VecDeque;
 
-use super::Reading;
+use super::ResponseBody;
 use super::error::{HttpError, HttpErrorKind, Result};
 use crate::http::sse::{Decoder, Event};
 
 /// Reads events from a body.
 #[derive(Debug)]
 pub(crate) struct EventReader {
-    body: Reading,
+    body: ResponseBody,
     decoder: Decoder,
     ready: VecDeque<Event>,
     limit: usize,
 }
 
 impl EventReader {
-    pub(crate) fn new(body: Reading, limit: usize) -> Self {
+    pub(crate) fn new(body: ResponseBody, limit: usize) -> Self {
         Self { body, decoder: Decoder::new(limit), ready: VecDeque::new(), limit }
     }
 

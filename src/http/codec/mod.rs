@@ -10,23 +10,23 @@ use std::fmt;
 use bytes::{Buf, Bytes, BytesMut};
 use httparse::Status;
 
-pub use request::{Answering, Asked, Extent, LAST_PIECE, Unfit, put_piece};
-pub use response::{Head, Outgoing};
+pub use request::{BodyLength, LAST_PIECE, RequestError, RequestHead, ResponseEncoder, put_piece};
+pub use response::{RequestEncoder, ResponseHead};
 
 /// What is still to come of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Framing {
+pub enum BodyDecoder {
     /// So many bytes.
     Length(u64),
     /// Pieces, of which each says how long it is.
-    Chunks(Chunks),
+    Chunks(ChunkState),
     /// Everything until the connection ends.
     UntilClose,
 }
 
 /// Where in the pieces of a body we are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Chunks {
+pub enum ChunkState {
     /// Before the length of a piece.
     Size,
     /// In a piece that has so many bytes left.
@@ -41,7 +41,7 @@ pub enum Chunks {
 
 /// What comes next of a body.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum Decoded {
     /// Some of it.
     Data(Bytes),
     /// Nothing before more has arrived.
@@ -52,10 +52,10 @@ pub enum Piece {
 
 /// Something that is no HTTP/1.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Malformed(&'static str);
+pub struct ParseError(&'static str);
 
 /// What a head says of its body and of its connection.
-struct Told {
+struct FramingHeaders {
     length: Option<u64>,
     /// The body is coded in some way.
     coded: bool,
@@ -73,18 +73,18 @@ const LONGEST_TRAILERS: usize = 16 << 10;
 
 // === impl Told ===
 
-impl Told {
+impl FramingHeaders {
     /// Nothing is said yet. Newer connections are kept unless they are said not to be.
     fn new(keeps: bool) -> Self {
         Self { length: None, coded: false, chunked: false, keeps, closes: false }
     }
 
-    fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Malformed> {
+    fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), ParseError> {
         if name.eq_ignore_ascii_case(b"content-length") {
             let text = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-            let told = text.and_then(|text| text.parse().ok()).ok_or(Malformed("the length is no number"))?;
+            let told = text.and_then(|text| text.parse().ok()).ok_or(ParseError("the length is no number"))?;
             if self.length.replace(told).is_some_and(|before| before != told) {
-                return Err(Malformed("there are two lengths"));
+                return Err(ParseError("there are two lengths"));
             }
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
             self.coded = true;
@@ -127,25 +127,25 @@ fn put_length(out: &mut Vec<u8>, length: usize) {
 
 // === impl Framing ===
 
-impl Framing {
+impl BodyDecoder {
     /// Pieces, of which none has come.
-    pub const CHUNKS: Self = Self::Chunks(Chunks::Size);
+    pub const CHUNKS: Self = Self::Chunks(ChunkState::Size);
 
     /// Whether all of the body was taken.
     pub fn is_done(&self) -> bool {
-        matches!(self, Self::Length(0) | Self::Chunks(Chunks::Done))
+        matches!(self, Self::Length(0) | Self::Chunks(ChunkState::Done))
     }
 
     /// Takes what has arrived of the body.
     ///
     /// # Errors
     /// When it is not made as it should be.
-    pub fn take(&mut self, arrived: &mut BytesMut) -> Result<Piece, Malformed> {
+    pub fn take(&mut self, arrived: &mut BytesMut) -> Result<Decoded, ParseError> {
         match self {
-            Self::Length(0) => Ok(Piece::End),
-            _ if arrived.is_empty() && !self.is_done() => Ok(Piece::Missing),
-            Self::Length(left) => Ok(Piece::Data(part(arrived, left))),
-            Self::UntilClose => Ok(Piece::Data(arrived.split().freeze())),
+            Self::Length(0) => Ok(Decoded::End),
+            _ if arrived.is_empty() && !self.is_done() => Ok(Decoded::Missing),
+            Self::Length(left) => Ok(Decoded::Data(part(arrived, left))),
+            Self::UntilClose => Ok(Decoded::Data(arrived.split().freeze())),
             Self::Chunks(chunks) => chunks.take(arrived),
         }
     }
@@ -158,48 +158,48 @@ fn part(arrived: &mut BytesMut, left: &mut u64) -> Bytes {
     arrived.split_to(length).freeze()
 }
 
-impl Chunks {
-    fn take(&mut self, arrived: &mut BytesMut) -> Result<Piece, Malformed> {
+impl ChunkState {
+    fn take(&mut self, arrived: &mut BytesMut) -> Result<Decoded, ParseError> {
         loop {
             match self {
-                Self::Done => return Ok(Piece::End),
-                _ if arrived.is_empty() => return Ok(Piece::Missing),
+                Self::Done => return Ok(Decoded::End),
+                _ if arrived.is_empty() => return Ok(Decoded::Missing),
                 Self::Size => match httparse::parse_chunk_size(arrived) {
                     Ok(Status::Complete((end, size))) if end <= LONGEST_SIZE && is_size(&arrived[..end]) => {
                         arrived.advance(end);
                         *self = if size == 0 { Self::Trailers(0) } else { Self::Data(size) };
                     }
-                    Ok(Status::Partial) if arrived.len() <= LONGEST_SIZE => return Ok(Piece::Missing),
-                    _ => return Err(Malformed("a piece of the body has no length")),
+                    Ok(Status::Partial) if arrived.len() <= LONGEST_SIZE => return Ok(Decoded::Missing),
+                    _ => return Err(ParseError("a piece of the body has no length")),
                 },
                 Self::Data(left) => {
                     let data = part(arrived, left);
                     if *left == 0 {
                         *self = Self::DataEnd;
                     }
-                    return Ok(Piece::Data(data));
+                    return Ok(Decoded::Data(data));
                 }
                 Self::DataEnd => match &arrived[..] {
                     [b'\r', b'\n', ..] => {
                         arrived.advance(2);
                         *self = Self::Size;
                     }
-                    [b'\r'] => return Ok(Piece::Missing),
-                    _ => return Err(Malformed("a piece of the body is longer than it says")),
+                    [b'\r'] => return Ok(Decoded::Missing),
+                    _ => return Err(ParseError("a piece of the body is longer than it says")),
                 },
                 Self::Trailers(seen) => {
                     let Some(end) = memchr::memchr(b'\n', arrived) else {
                         match *seen + arrived.len() <= LONGEST_TRAILERS {
-                            true => return Ok(Piece::Missing),
-                            false => return Err(Malformed("too much follows the body")),
+                            true => return Ok(Decoded::Missing),
+                            false => return Err(ParseError("too much follows the body")),
                         }
                     };
                     *seen += end + 1;
                     if *seen > LONGEST_TRAILERS {
-                        return Err(Malformed("too much follows the body"));
+                        return Err(ParseError("too much follows the body"));
                     }
                     let Some(line) = arrived[..end].strip_suffix(b"\r") else {
-                        return Err(Malformed("a line after the body has no end"));
+                        return Err(ParseError("a line after the body has no end"));
                     };
                     let is_last = line.is_empty();
                     arrived.advance(end + 1);
@@ -217,13 +217,13 @@ fn is_size(line: &[u8]) -> bool {
     line.first().is_some_and(u8::is_ascii_hexdigit) && memchr::memchr(b'\n', line) == Some(line.len() - 1)
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "this is no HTTP: {}", self.0)
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for ParseError {}
 
 #[cfg(test)]
 mod tests {
@@ -231,14 +231,14 @@ mod tests {
     use proptest::prelude::*;
 
     /// Reads a body that arrives in parts of some length.
-    fn body(framing: &Framing, text: &[u8], step: usize) -> Result<(Vec<u8>, bool), Malformed> {
+    fn body(framing: &BodyDecoder, text: &[u8], step: usize) -> Result<(Vec<u8>, bool), ParseError> {
         let (mut framing, mut arrived, mut all) = (framing.clone(), BytesMut::new(), Vec::new());
         let mut parts = text.chunks(step);
         loop {
             match framing.take(&mut arrived)? {
-                Piece::Data(data) => all.extend_from_slice(&data),
-                Piece::End => return Ok((all, true)),
-                Piece::Missing => match parts.next() {
+                Decoded::Data(data) => all.extend_from_slice(&data),
+                Decoded::End => return Ok((all, true)),
+                Decoded::Missing => match parts.next() {
                     Some(part) => arrived.extend_from_slice(part),
                     None => return Ok((all, false)),
                 },
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn pieces_are_joined() {
-        let chunks = Framing::CHUNKS;
+        let chunks = BodyDecoder::CHUNKS;
         for (text, expected) in [
             ("2\r\nab\r\n1;x=y\r\nc\r\n0\r\n\r\n", Ok(("abc", true))),
             ("2\r\nab\r\n0\r\ntrailer: 1\r\nother: 2\r\n\r\n", Ok(("ab", true))),
@@ -292,17 +292,17 @@ mod tests {
                 coded.extend_from_slice(b"\r\n");
             }
             coded.extend_from_slice(b"0\r\n\r\n");
-            prop_assert_eq!(body(&Framing::CHUNKS, &coded, step), Ok((sent.clone(), true)));
+            prop_assert_eq!(body(&BodyDecoder::CHUNKS, &coded, step), Ok((sent.clone(), true)));
             let mut more = sent.clone();
             more.extend_from_slice(b"the next answer");
-            prop_assert_eq!(body(&Framing::Length(sent.len() as u64), &more, step), Ok((sent.clone(), true)));
-            prop_assert_eq!(body(&Framing::UntilClose, &sent, step), Ok((sent, false)));
+            prop_assert_eq!(body(&BodyDecoder::Length(sent.len() as u64), &more, step), Ok((sent.clone(), true)));
+            prop_assert_eq!(body(&BodyDecoder::UntilClose, &sent, step), Ok((sent, false)));
         }
 
         /// Whatever arrives, nothing panics, and no more is taken than has arrived.
         #[test]
         fn rubbish_is_no_danger(text in prop::collection::vec(any::<u8>(), 0..200), step in 1..50usize) {
-            if let Ok((read, _)) = body(&Framing::CHUNKS, &text, step) {
+            if let Ok((read, _)) = body(&BodyDecoder::CHUNKS, &text, step) {
                 prop_assert!(read.len() <= text.len());
             }
         }

@@ -7,11 +7,11 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri, header};
 use httparse::{ParserConfig, Status};
 
-use super::{Framing, Malformed, Told, put_length, put_line};
+use super::{BodyDecoder, FramingHeaders, ParseError, put_length, put_line};
 
 /// The head of a request, as it came.
 #[derive(Debug)]
-pub struct Asked {
+pub struct RequestHead {
     /// What is to be done.
     pub verb: Verb,
     /// With what.
@@ -19,7 +19,7 @@ pub struct Asked {
     /// All headers.
     pub headers: HeaderMap,
     /// What the body is made of.
-    pub framing: Framing,
+    pub framing: BodyDecoder,
     /// Another request may follow.
     pub keeps: bool,
     /// It is of HTTP/1.1, and not of what was before.
@@ -30,22 +30,22 @@ pub struct Asked {
 
 /// Why something is not taken for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unfit {
+pub enum RequestError {
     /// The head has too many headers, or too long ones.
     TooLarge,
     /// It is none.
-    Malformed(Malformed),
+    Malformed(ParseError),
 }
 
 /// The head of an answer that goes out.
 #[derive(Debug)]
-pub struct Answering<'a> {
+pub struct ResponseEncoder<'a> {
     /// How it went.
     pub status: StatusCode,
     /// All headers but those that say how the message is framed.
     pub headers: &'a HeaderMap,
     /// How long the body is.
-    pub extent: Extent,
+    pub extent: BodyLength,
     /// Another request may follow.
     pub keeps: bool,
     /// The request was of HTTP/1.1.
@@ -56,11 +56,11 @@ pub struct Answering<'a> {
 
 /// How long the body of an answer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub enum BodyLength {
     /// So many bytes.
     Length(usize),
     /// As long as pieces come.
-    Pieces,
+    Chunked,
     /// As long as the connection is open.
     UntilClose,
 }
@@ -90,64 +90,66 @@ const OK: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
 // === impl Asked ===
 
-impl Asked {
+impl RequestHead {
     /// Takes the head of a request from the front of what has arrived, with so many headers and so many bytes at
     /// most; nothing while some of it is missing.
     ///
     /// # Errors
     /// When what has arrived is no request, or too much for one.
-    pub fn take(arrived: &mut BytesMut, most: usize, longest: usize) -> Result<Option<Self>, Unfit> {
+    pub fn take(arrived: &mut BytesMut, most: usize, longest: usize) -> Result<Option<Self>, RequestError> {
         let read = match most <= HEADERS {
             true => Read::of(arrived, &mut [const { MaybeUninit::uninit() }; HEADERS][..most]),
             false => Read::of(arrived, &mut vec![MaybeUninit::uninit(); most]),
         };
         match read? {
-            Some(read) => Self::new(&arrived.split_to(read.end).freeze(), read).map(Some).map_err(Unfit::Malformed),
-            None if arrived.len() > longest => Err(Unfit::TooLarge),
+            Some(read) => {
+                Self::new(&arrived.split_to(read.end).freeze(), read).map(Some).map_err(RequestError::Malformed)
+            }
+            None if arrived.len() > longest => Err(RequestError::TooLarge),
             None => Ok(None),
         }
     }
 
-    fn new(text: &Bytes, read: Read) -> Result<Self, Malformed> {
+    fn new(text: &Bytes, read: Read) -> Result<Self, ParseError> {
         let Read { verb, modern, target, fields, .. } = read;
-        let uri = Uri::from_maybe_shared(text.slice(target)).map_err(|_| Malformed("the target is no address"))?;
+        let uri = Uri::from_maybe_shared(text.slice(target)).map_err(|_| ParseError("the target is no address"))?;
         let mut headers = HeaderMap::with_capacity(fields.len() + 1);
-        let mut told = Told::new(modern);
+        let mut told = FramingHeaders::new(modern);
         let mut waits = false;
         for (name, value) in fields {
             told.note(&text[name.clone()], &text[value.clone()])?;
             let name = named(&text[name])?;
             waits |= name == header::EXPECT && text[value.clone()].eq_ignore_ascii_case(b"100-continue");
             let value = HeaderValue::from_maybe_shared(text.slice(value));
-            headers.append(name, value.map_err(|_| Malformed("a header has a value that none can have"))?);
+            headers.append(name, value.map_err(|_| ParseError("a header has a value that none can have"))?);
         }
         // Whoever stands between us and the client could see another end of the body here.
         let framing = match (told.coded, told.length) {
-            (false, length) => Framing::Length(length.unwrap_or(0)),
-            (true, None) if told.chunked && modern => Framing::CHUNKS,
-            (true, _) => return Err(Malformed("it is not clear where the body ends")),
+            (false, length) => BodyDecoder::Length(length.unwrap_or(0)),
+            (true, None) if told.chunked && modern => BodyDecoder::CHUNKS,
+            (true, _) => return Err(ParseError("it is not clear where the body ends")),
         };
         Ok(Self { verb, uri, headers, framing, keeps: told.keeps, modern, waits: waits && modern })
     }
 }
 
-fn named(name: &[u8]) -> Result<HeaderName, Malformed> {
+fn named(name: &[u8]) -> Result<HeaderName, ParseError> {
     let usual = USUAL.iter().find(|usual| usual.as_str().as_bytes().eq_ignore_ascii_case(name));
     match usual {
         Some(usual) => Ok(usual.clone()),
-        None => HeaderName::from_bytes(name).map_err(|_| Malformed("a header has a name that none can have")),
+        None => HeaderName::from_bytes(name).map_err(|_| ParseError("a header has a name that none can have")),
     }
 }
 
 impl Read {
-    fn of<'t>(text: &'t [u8], room: &mut [MaybeUninit<httparse::Header<'t>>]) -> Result<Option<Self>, Unfit> {
+    fn of<'t>(text: &'t [u8], room: &mut [MaybeUninit<httparse::Header<'t>>]) -> Result<Option<Self>, RequestError> {
         let mut request = httparse::Request::new(&mut []);
         let read = ParserConfig::default().parse_request_with_uninit_headers(&mut request, text, room);
         let end = match read {
             Ok(Status::Complete(end)) => end,
             Ok(Status::Partial) => return Ok(None),
-            Err(httparse::Error::TooManyHeaders) => return Err(Unfit::TooLarge),
-            Err(_) => return Err(Unfit::Malformed(Malformed("the head is none of HTTP/1.1"))),
+            Err(httparse::Error::TooManyHeaders) => return Err(RequestError::TooLarge),
+            Err(_) => return Err(RequestError::Malformed(ParseError("the head is none of HTTP/1.1"))),
         };
         let place = |part: &[u8]| {
             let start = part.as_ptr().addr() - text.as_ptr().addr();
@@ -155,7 +157,7 @@ impl Read {
         };
         let verb = request.method.and_then(|verb| Verb::from_bytes(verb.as_bytes()).ok());
         let (Some(verb), Some(target)) = (verb, request.path) else {
-            return Err(Unfit::Malformed(Malformed("there is no method")));
+            return Err(RequestError::Malformed(ParseError("there is no method")));
         };
         Ok(Some(Self {
             end,
@@ -169,7 +171,7 @@ impl Read {
 
 // === impl Answering ===
 
-impl Answering<'_> {
+impl ResponseEncoder<'_> {
     /// Writes it.
     pub fn put(&self, out: &mut Vec<u8>) {
         if self.status == StatusCode::OK {
@@ -184,10 +186,10 @@ impl Answering<'_> {
             put_line(out, name.as_str(), value.as_bytes());
         }
         match self.extent {
-            Extent::Length(_) if self.status == StatusCode::NO_CONTENT => {}
-            Extent::Length(length) => put_length(out, length),
-            Extent::Pieces => put_line(out, "transfer-encoding", b"chunked"),
-            Extent::UntilClose => {}
+            BodyLength::Length(_) if self.status == StatusCode::NO_CONTENT => {}
+            BodyLength::Length(length) => put_length(out, length),
+            BodyLength::Chunked => put_line(out, "transfer-encoding", b"chunked"),
+            BodyLength::UntilClose => {}
         }
         match (self.keeps, self.modern) {
             (true, true) => {}
@@ -220,12 +222,12 @@ pub const LAST_PIECE: &[u8] = b"0\r\n\r\n";
 
 #[cfg(test)]
 mod tests {
-    use super::super::Piece;
+    use super::super::Decoded;
     use super::*;
     use proptest::prelude::*;
 
-    fn asked(text: &str) -> Result<Option<Asked>, Unfit> {
-        Asked::take(&mut BytesMut::from(text), 10, 1000)
+    fn asked(text: &str) -> Result<Option<RequestHead>, RequestError> {
+        RequestHead::take(&mut BytesMut::from(text), 10, 1000)
     }
 
     #[test]
@@ -236,25 +238,28 @@ mod tests {
             assert!(asked(&text[..end]).unwrap().is_none(), "{end}");
         }
         let mut arrived = BytesMut::from(text);
-        let asked = Asked::take(&mut arrived, 10, 1000).unwrap().unwrap();
+        let asked = RequestHead::take(&mut arrived, 10, 1000).unwrap().unwrap();
         assert_eq!(arrived, "hi");
         assert_eq!((asked.verb, asked.uri.path(), asked.uri.query()), (Verb::POST, "/mcp/a", Some("b=c")));
         assert_eq!(asked.headers["mcp-session-id"], "s");
         assert_eq!(asked.headers.get_all("x").iter().count(), 2);
-        assert_eq!((asked.framing, asked.keeps, asked.modern, asked.waits), (Framing::Length(2), true, true, false));
+        assert_eq!(
+            (asked.framing, asked.keeps, asked.modern, asked.waits),
+            (BodyDecoder::Length(2), true, true, false)
+        );
     }
 
     #[test]
     fn the_head_says_how_it_goes_on() {
         for (lines, framing, keeps, waits) in [
-            ("POST / HTTP/1.1\r\n", Framing::Length(0), true, false),
-            ("POST / HTTP/1.1\r\nConnection: close\r\n", Framing::Length(0), false, false),
-            ("POST / HTTP/1.0\r\ncontent-length: 3\r\n", Framing::Length(3), false, false),
-            ("POST / HTTP/1.0\r\nconnection: keep-alive\r\n", Framing::Length(0), true, false),
-            ("POST / HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n", Framing::CHUNKS, true, false),
-            ("POST / HTTP/1.1\r\nexpect: 100-Continue\r\ncontent-length: 3\r\n", Framing::Length(3), true, true),
-            ("POST / HTTP/1.0\r\nexpect: 100-continue\r\n", Framing::Length(0), false, false),
-            ("GET http://h/mcp HTTP/1.1\r\n", Framing::Length(0), true, false),
+            ("POST / HTTP/1.1\r\n", BodyDecoder::Length(0), true, false),
+            ("POST / HTTP/1.1\r\nConnection: close\r\n", BodyDecoder::Length(0), false, false),
+            ("POST / HTTP/1.0\r\ncontent-length: 3\r\n", BodyDecoder::Length(3), false, false),
+            ("POST / HTTP/1.0\r\nconnection: keep-alive\r\n", BodyDecoder::Length(0), true, false),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n", BodyDecoder::CHUNKS, true, false),
+            ("POST / HTTP/1.1\r\nexpect: 100-Continue\r\ncontent-length: 3\r\n", BodyDecoder::Length(3), true, true),
+            ("POST / HTTP/1.0\r\nexpect: 100-continue\r\n", BodyDecoder::Length(0), false, false),
+            ("GET http://h/mcp HTTP/1.1\r\n", BodyDecoder::Length(0), true, false),
         ] {
             let asked = asked(&format!("{lines}\r\n")).unwrap().unwrap();
             assert_eq!((asked.framing, asked.keeps, asked.waits), (framing, keeps, waits), "{lines}");
@@ -278,13 +283,13 @@ mod tests {
             "POST  HTTP/1.1\r\n\r\n",
             "\u{16}\u{3}\u{1}",
         ] {
-            assert!(matches!(asked(text), Err(Unfit::Malformed(_))), "{text}");
+            assert!(matches!(asked(text), Err(RequestError::Malformed(_))), "{text}");
         }
         let many = format!("POST / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(11));
         let long = format!("POST / HTTP/1.1\r\nx: {}", "y".repeat(1000));
-        assert_eq!([asked(&many).unwrap_err(), asked(&long).unwrap_err()], [Unfit::TooLarge; 2]);
+        assert_eq!([asked(&many).unwrap_err(), asked(&long).unwrap_err()], [RequestError::TooLarge; 2]);
         let more = format!("POST / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(150));
-        assert!(Asked::take(&mut BytesMut::from(&more[..]), 150, 10_000).unwrap().is_some());
+        assert!(RequestHead::take(&mut BytesMut::from(&more[..]), 150, 10_000).unwrap().is_some());
     }
 
     #[test]
@@ -292,18 +297,18 @@ mod tests {
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("a/b"))]);
         let written = |status: StatusCode, extent, keeps, modern| {
             let mut out = Vec::new();
-            Answering { status, headers: &headers, extent, keeps, modern, date: "now" }.put(&mut out);
+            ResponseEncoder { status, headers: &headers, extent, keeps, modern, date: "now" }.put(&mut out);
             String::from_utf8(out).unwrap()
         };
         for (status, extent, keeps, modern, expected) in [
-            (200, Extent::Length(12), true, true, "200 OK\r\ncontent-type: a/b\r\ncontent-length: 12\r\n"),
-            (202, Extent::Length(0), true, true, "202 Accepted\r\ncontent-type: a/b\r\ncontent-length: 0\r\n"),
-            (204, Extent::Length(0), true, true, "204 No Content\r\ncontent-type: a/b\r\n"),
-            (200, Extent::Pieces, true, true, "200 OK\r\ncontent-type: a/b\r\ntransfer-encoding: chunked\r\n"),
-            (200, Extent::UntilClose, false, false, "200 OK\r\ncontent-type: a/b\r\nconnection: close\r\n"),
+            (200, BodyLength::Length(12), true, true, "200 OK\r\ncontent-type: a/b\r\ncontent-length: 12\r\n"),
+            (202, BodyLength::Length(0), true, true, "202 Accepted\r\ncontent-type: a/b\r\ncontent-length: 0\r\n"),
+            (204, BodyLength::Length(0), true, true, "204 No Content\r\ncontent-type: a/b\r\n"),
+            (200, BodyLength::Chunked, true, true, "200 OK\r\ncontent-type: a/b\r\ntransfer-encoding: chunked\r\n"),
+            (200, BodyLength::UntilClose, false, false, "200 OK\r\ncontent-type: a/b\r\nconnection: close\r\n"),
             (
                 200,
-                Extent::Length(1),
+                BodyLength::Length(1),
                 true,
                 false,
                 "200 OK\r\ncontent-type: a/b\r\ncontent-length: 1\r\nconnection: keep-alive\r\n",
@@ -321,8 +326,8 @@ mod tests {
             let mut out = Vec::new();
             pieces.iter().for_each(|piece| put_piece(&mut out, piece));
             out.extend_from_slice(LAST_PIECE);
-            let (mut arrived, mut framing, mut read) = (BytesMut::from(&out[..]), Framing::CHUNKS, Vec::new());
-            while let Piece::Data(data) = framing.take(&mut arrived).unwrap() {
+            let (mut arrived, mut framing, mut read) = (BytesMut::from(&out[..]), BodyDecoder::CHUNKS, Vec::new());
+            while let Decoded::Data(data) = framing.take(&mut arrived).unwrap() {
                 read.extend_from_slice(&data);
             }
             prop_assert!(framing.is_done() && arrived.is_empty());
@@ -331,7 +336,7 @@ mod tests {
 
         #[test]
         fn rubbish_is_no_danger(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Asked::take(&mut BytesMut::from(&text[..]), 10, 100);
+            let _ = RequestHead::take(&mut BytesMut::from(&text[..]), 10, 100);
         }
     }
 }

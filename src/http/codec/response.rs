@@ -7,15 +7,15 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode};
 use httparse::{ParserConfig, Status};
 
-use super::{Framing, Malformed, Told, put_length, put_line};
+use super::{BodyDecoder, FramingHeaders, ParseError, put_length, put_line};
 
 /// The head of a request, as it goes out.
 #[derive(Debug, Clone)]
-pub struct Outgoing(Vec<u8>);
+pub struct RequestEncoder(Vec<u8>);
 
 /// The head of an answer, as it came.
 #[derive(Debug)]
-pub struct Head {
+pub struct ResponseHead {
     status: StatusCode,
     text: Bytes,
     fields: Vec<Field>,
@@ -38,7 +38,7 @@ const HEAD_ROOM: usize = 512;
 
 // === impl Outgoing ===
 
-impl Outgoing {
+impl RequestEncoder {
     /// A request to a target, which has no body of more than so many bytes appended.
     pub fn new(verb: &Verb, target: &str, body: usize) -> Self {
         let mut head = Vec::with_capacity(HEAD_ROOM + body);
@@ -77,13 +77,13 @@ impl Outgoing {
 
 // === impl Head ===
 
-impl Head {
+impl ResponseHead {
     /// Takes the head of an answer to a request from the front of what has arrived, and tells what its body is
     /// made of; nothing while some of the head is missing.
     ///
     /// # Errors
     /// When what has arrived is no answer.
-    pub fn take(arrived: &mut BytesMut, asked: &Verb) -> Result<Option<(Self, Framing)>, Malformed> {
+    pub fn take(arrived: &mut BytesMut, asked: &Verb) -> Result<Option<(Self, BodyDecoder)>, ParseError> {
         let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
         let mut response = httparse::Response::new(&mut []);
         let text = &arrived[..];
@@ -93,12 +93,12 @@ impl Head {
             Ok(Status::Complete(end)) => end,
             Ok(Status::Partial) if text.len() <= LONGEST_HEAD => return Ok(None),
             Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-                return Err(Malformed("the head is too long"));
+                return Err(ParseError("the head is too long"));
             }
-            Err(_) => return Err(Malformed("the head is none of HTTP/1.1")),
+            Err(_) => return Err(ParseError("the head is none of HTTP/1.1")),
         };
         let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
-        let status = status.ok_or(Malformed("there is no status"))?;
+        let status = status.ok_or(ParseError("there is no status"))?;
         let modern = response.version == Some(1);
         let place = |part: &[u8]| {
             let start = part.as_ptr().addr() - text.as_ptr().addr();
@@ -113,21 +113,21 @@ impl Head {
         Ok(Some((head, framing)))
     }
 
-    fn read_framing(&mut self, asked: &Verb) -> Result<Framing, Malformed> {
-        let mut told = Told::new(self.keeps);
+    fn read_framing(&mut self, asked: &Verb) -> Result<BodyDecoder, ParseError> {
+        let mut told = FramingHeaders::new(self.keeps);
         for (name, value) in self.iter() {
             told.note(name, value)?;
         }
         let has_none = *asked == Verb::HEAD || matches!(self.status.as_u16(), 100..=199 | 204 | 304);
         let framing = match told.length {
-            _ if has_none => Framing::Length(0),
-            _ if told.chunked => Framing::CHUNKS,
-            Some(length) if !told.coded => Framing::Length(length),
-            _ => Framing::UntilClose,
+            _ if has_none => BodyDecoder::Length(0),
+            _ if told.chunked => BodyDecoder::CHUNKS,
+            Some(length) if !told.coded => BodyDecoder::Length(length),
+            _ => BodyDecoder::UntilClose,
         };
         // Who says both may mean another end of the body than we do.
         let doubtful = told.coded && told.length.is_some();
-        self.keeps = told.keeps && framing != Framing::UntilClose && !doubtful;
+        self.keeps = told.keeps && framing != BodyDecoder::UntilClose && !doubtful;
         Ok(framing)
     }
 
@@ -174,13 +174,13 @@ mod tests {
     use http::header;
     use proptest::prelude::*;
 
-    fn head(text: &str) -> Result<Option<(Head, Framing)>, Malformed> {
-        Head::take(&mut BytesMut::from(text), &Verb::POST)
+    fn head(text: &str) -> Result<Option<(ResponseHead, BodyDecoder)>, ParseError> {
+        ResponseHead::take(&mut BytesMut::from(text), &Verb::POST)
     }
 
     #[test]
     fn a_request_is_written_as_it_is_meant() {
-        let mut out = Outgoing::new(&Verb::POST, "/mcp?x=1", 0);
+        let mut out = RequestEncoder::new(&Verb::POST, "/mcp?x=1", 0);
         out.put(&header::HOST, &HeaderValue::from_static("h:1"));
         out.put_static(&header::ACCEPT, "a");
         for value in ["fine", "a\r\nevil: yes", "é", "a\0"] {
@@ -191,34 +191,38 @@ mod tests {
             text,
             "POST /mcp?x=1 HTTP/1.1\r\nhost: h:1\r\naccept: a\r\nmcp-name: fine\r\ncontent-length: 1203\r\n\r\n"
         );
-        let bare = Outgoing::new(&Verb::GET, "/", 0).finish(None);
+        let bare = RequestEncoder::new(&Verb::GET, "/", 0).finish(None);
         assert_eq!(bare, b"GET / HTTP/1.1\r\n\r\n");
     }
 
     #[test]
     fn a_head_says_where_its_body_ends() {
         for (lines, framing, keeps) in [
-            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", Framing::Length(5), true),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nContent-Length: 5\r\n", Framing::Length(5), true),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: Close\r\n", Framing::Length(5), false),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close, keep-alive\r\n", Framing::Length(5), false),
-            ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\n", Framing::Length(5), false),
-            ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: x, Keep-Alive\r\n", Framing::Length(5), true),
-            ("HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n", Framing::CHUNKS, true),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n", Framing::CHUNKS, true),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n", Framing::CHUNKS, false),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\ncontent-length: 5\r\n", Framing::UntilClose, false),
-            ("HTTP/1.1 200 OK\r\n", Framing::UntilClose, false),
-            ("HTTP/1.1 204 No Content\r\n", Framing::Length(0), true),
-            ("HTTP/1.1 304 Not Modified\r\ncontent-length: 9\r\n", Framing::Length(0), true),
-            ("HTTP/1.1 100 Continue\r\n", Framing::Length(0), true),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", BodyDecoder::Length(5), true),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nContent-Length: 5\r\n", BodyDecoder::Length(5), true),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: Close\r\n", BodyDecoder::Length(5), false),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close, keep-alive\r\n",
+                BodyDecoder::Length(5),
+                false,
+            ),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\n", BodyDecoder::Length(5), false),
+            ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: x, Keep-Alive\r\n", BodyDecoder::Length(5), true),
+            ("HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n", BodyDecoder::CHUNKS, true),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n", BodyDecoder::CHUNKS, true),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n", BodyDecoder::CHUNKS, false),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\ncontent-length: 5\r\n", BodyDecoder::UntilClose, false),
+            ("HTTP/1.1 200 OK\r\n", BodyDecoder::UntilClose, false),
+            ("HTTP/1.1 204 No Content\r\n", BodyDecoder::Length(0), true),
+            ("HTTP/1.1 304 Not Modified\r\ncontent-length: 9\r\n", BodyDecoder::Length(0), true),
+            ("HTTP/1.1 100 Continue\r\n", BodyDecoder::Length(0), true),
         ] {
             let (head, found) = head(&format!("{lines}\r\nrest")).unwrap().unwrap();
             assert_eq!((found, head.keeps()), (framing, keeps), "{lines}");
         }
         let mut arrived = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
-        let (_, framing) = Head::take(&mut arrived, &Verb::HEAD).unwrap().unwrap();
-        assert_eq!(framing, Framing::Length(0));
+        let (_, framing) = ResponseHead::take(&mut arrived, &Verb::HEAD).unwrap().unwrap();
+        assert_eq!(framing, BodyDecoder::Length(0));
     }
 
     #[test]
@@ -228,7 +232,7 @@ mod tests {
             assert!(head(&text[..end]).unwrap().is_none(), "{end}");
         }
         let mut arrived = BytesMut::from(text);
-        let (head, _) = Head::take(&mut arrived, &Verb::POST).unwrap().unwrap();
+        let (head, _) = ResponseHead::take(&mut arrived, &Verb::POST).unwrap().unwrap();
         assert_eq!(arrived, "hi");
         assert_eq!(head.status(), StatusCode::NOT_FOUND);
         assert_eq!(head.get(&HeaderName::from_static("mcp-session-id")), Some(&b"a"[..]));
@@ -261,7 +265,7 @@ mod tests {
         /// Whatever arrives, nothing panics.
         #[test]
         fn rubbish_is_no_danger(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Head::take(&mut BytesMut::from(&text[..]), &Verb::POST);
+            let _ = ResponseHead::take(&mut BytesMut::from(&text[..]), &Verb::POST);
         }
     }
 }

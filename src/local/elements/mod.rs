@@ -17,7 +17,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::broadcast;
 
-use crate::call::{Answer, Call, Change, Replies};
+use crate::call::{Answer, Call, ChangeEvent, Replies};
 use crate::dialect::to_client::{CacheHint, Server, cached};
 use crate::dialect::{classify, meta};
 use crate::protocol::{ErrorObject, Method, Raw, code};
@@ -37,7 +37,7 @@ struct Shared {
     resources: Raw,
     templates: Raw,
     prompts: Raw,
-    changes: broadcast::Sender<Change>,
+    changes: broadcast::Sender<ChangeEvent>,
     spotlight: Duration,
 }
 
@@ -94,7 +94,7 @@ impl Elements {
     }
 
     /// What changes, as it changes.
-    pub fn changes(&self) -> broadcast::Receiver<Change> {
+    pub fn changes(&self) -> broadcast::Receiver<ChangeEvent> {
         self.0.changes.subscribe()
     }
 
@@ -105,7 +105,7 @@ impl Elements {
         loop {
             ticks.tick().await;
             // Nobody may be listening; that is no fault.
-            let _ = self.0.changes.send(Change::Updated(resources::SPOTLIGHT.into()));
+            let _ = self.0.changes.send(ChangeEvent::Updated(resources::SPOTLIGHT.into()));
         }
     }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::data::{self, ELEMENTS, Element};
 use super::{Elements, Object, invalid, line, text_param};
-use crate::call::{Answer, Call, Replier, Replies};
+use crate::call::{Answer, Call, Replies, ReplySender};
 use crate::protocol::{Level, Method, Notice, Notification, Raw};
 
 /// The longest that a survey may rest at one element.
@@ -203,7 +203,7 @@ fn survey(elements: &Elements, call: &Call, arguments: &Raw) -> Replies {
     replies
 }
 
-async fn walk(elements: Elements, call: Call, replier: Replier, count: usize, delay: Duration) {
+async fn walk(elements: Elements, call: Call, replier: ReplySender, count: usize, delay: Duration) {
     for (n, element) in ELEMENTS[..count].iter().enumerate() {
         tokio::select! {
             () = replier.abandoned() => return,

@@ -17,7 +17,7 @@ pub(super) enum Body {
     /// Arguments are its members. One that must be there is sent even if it has none.
     Fields(Vec<Field>, Media, bool),
     /// JSON with arguments in it.
-    Shape(Shape),
+    Shape(BodyTemplate),
     /// Fields of a form with arguments in them.
     Form(Vec<(String, Template)>),
     /// Text with arguments in it.
@@ -29,12 +29,12 @@ pub(super) enum Body {
 pub(super) struct Field {
     pub(super) name: String,
     pub(super) input: usize,
-    pub(super) how: How,
+    pub(super) how: FieldEncoding,
 }
 
 /// How a field of a form is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum How {
+pub(super) enum FieldEncoding {
     /// As text, each element of a list by itself, and anything else as JSON.
     #[default]
     Plain,
@@ -59,12 +59,12 @@ pub(super) enum Media {
 
 /// JSON with arguments in it.
 #[derive(Debug, Clone)]
-pub(super) enum Shape {
+pub(super) enum BodyTemplate {
     Fixed(Value),
     Input(usize),
     Text(Template),
-    Array(Vec<Shape>),
-    Object(Vec<(String, Shape)>),
+    Array(Vec<BodyTemplate>),
+    Object(Vec<(String, BodyTemplate)>),
 }
 
 /// A body and its media type.
@@ -129,8 +129,10 @@ impl Media {
             Self::Json(media) => Ok((media.clone(), value.to_string().into())),
             Self::Form | Self::Multipart => {
                 let members = value.as_object().ok_or("the body must be an object, whose members are the fields")?;
-                let fields: Vec<Field> =
-                    members.keys().map(|name| Field { name: name.clone(), input: 0, how: How::Plain }).collect();
+                let fields: Vec<Field> = members
+                    .keys()
+                    .map(|name| Field { name: name.clone(), input: 0, how: FieldEncoding::Plain })
+                    .collect();
                 self.fields(&fields.iter().zip(members.values()).collect::<Vec<_>>())
             }
             Self::Other(media) => Ok((media.clone(), file(value).1)),
@@ -148,7 +150,7 @@ impl Media {
                 let given = given.iter().filter(|(_, value)| !value.is_null());
                 let pairs = given.flat_map(|(field, value)| {
                     let (style, explode) = match (field.how, value) {
-                        (How::Styled(style, explode), _) => (style, explode),
+                        (FieldEncoding::Styled(style, explode), _) => (style, explode),
                         (_, Value::Object(_)) => (Style::Json, true),
                         _ => (Style::Form, true),
                     };
@@ -162,7 +164,7 @@ impl Media {
     }
 }
 
-impl Shape {
+impl BodyTemplate {
     fn fill(&self, values: &Values) -> Option<Value> {
         Some(match self {
             Self::Fixed(value) => value.clone(),
@@ -216,7 +218,7 @@ fn multipart(given: &[(&Field, &Value)]) -> Result<Written, String> {
             other => vec![other],
         };
         for item in items {
-            if field.how == How::File {
+            if field.how == FieldEncoding::File {
                 let (media, bytes) = file(item);
                 let media = media.as_ref().and_then(|media| media.to_str().ok()).unwrap_or("application/octet-stream");
                 let head = format!("; filename=\"{}\"\r\nContent-Type: {media}", quoted(&field.name));
@@ -244,13 +246,13 @@ mod tests {
 
     use super::*;
 
-    fn field(name: &str, how: How) -> Field {
+    fn field(name: &str, how: FieldEncoding) -> Field {
         Field { name: name.to_owned(), input: 0, how }
     }
 
     #[test]
     fn a_form_is_encoded() {
-        let (plain, deep) = (field("a b", How::Plain), field("m", How::Styled(Style::Deep, true)));
+        let (plain, deep) = (field("a b", FieldEncoding::Plain), field("m", FieldEncoding::Styled(Style::Deep, true)));
         let value = (json!(["x&y", 2]), json!({ "k": "v=w" }));
         let (media, body) = Media::Form.fields(&[(&plain, &value.0), (&deep, &value.1)]).unwrap();
         assert_eq!(media, "application/x-www-form-urlencoded");
@@ -259,7 +261,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_form_cannot_add_headers() {
-        let (text, sent) = (field("a\"\r\nX: y", How::Plain), field("f", How::File));
+        let (text, sent) = (field("a\"\r\nX: y", FieldEncoding::Plain), field("f", FieldEncoding::File));
         let value = (json!("1\r\n2"), json!("data:image/png;base64,AAEC"));
         let (media, body) = Media::Multipart.fields(&[(&text, &value.0), (&sent, &value.1)]).unwrap();
         let boundary = media.to_str().unwrap().split_once("boundary=").unwrap().1;

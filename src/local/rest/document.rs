@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::spec;
 use super::spec::RestLimits;
 use crate::error::{Error, Kind, Result};
-use crate::http::client::{self as web, Web};
-use crate::http::codec::Outgoing;
+use crate::http::client::{self as web, HttpClient};
+use crate::http::codec::RequestEncoder;
 
 /// The largest document that is read.
 const LARGEST: usize = 64 << 20;
@@ -118,8 +118,8 @@ fn file(path: &Path) -> Result<Vec<u8>> {
 async fn fetched(url: &Uri, spec: &spec::Spec, settings: &RestLimits) -> Result<Bytes> {
     let own = web::same_origin(url, &spec.base_url);
     let secrets = if own { spec.headers.clone() } else { HeaderMap::new() };
-    let web = Web::new(url.clone(), secrets, settings.connect, LARGEST);
-    let headers = |head: &mut Outgoing| head.put_static(&ACCEPT, "application/json, application/yaml, */*;q=0.5");
+    let web = HttpClient::new(url.clone(), secrets, settings.connect, LARGEST);
+    let headers = |head: &mut RequestEncoder| head.put_static(&ACCEPT, "application/json, application/yaml, */*;q=0.5");
     let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.probe)).await?;
     let status = response.head.status();
     let body = web.read(response.body, settings.call).await?;

@@ -5,18 +5,18 @@ use serde_json::{Map, Value, json};
 
 use super::arguments::Input;
 use super::base_url::{Base, climbs, closed};
-use super::body::{Body, Shape};
+use super::body::{Body, BodyTemplate};
 use super::encode::Style;
 use super::names::{LONGEST, Names, is_clean};
 use super::openapi::{ANYTHING, Hints, Tool};
-use super::request_template::{Parameter, Plan, Slot, Template, meant};
-use super::spec::{HandArgument, HandBody, HandTool};
+use super::request_template::{Parameter, Placeholder, RequestTemplate, Template, meant};
+use super::spec::{ManualArgument, ManualBody, ManualTool};
 
 /// Headers that a tool cannot even say by itself: they frame the message.
 const FRAMING: &[&str] = &["host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"];
 
 /// A tool from its request, or what is wrong with it.
-pub(super) fn tool(hand: &HandTool, base: &Base, taken: &mut Names) -> Result<Tool, String> {
+pub(super) fn tool(hand: &ManualTool, base: &Base, taken: &mut Names) -> Result<Tool, String> {
     let name = &hand.name;
     if !is_clean(name) {
         return Err(format!("{name:?} is no name for a tool: 1 to {LONGEST} of letters, digits, `_`, `-` and `.`"));
@@ -29,7 +29,7 @@ pub(super) fn tool(hand: &HandTool, base: &Base, taken: &mut Names) -> Result<To
     Ok(Tool { name: name.clone(), listed: listed(hand), plan })
 }
 
-fn plan(hand: &HandTool, base: &Base) -> Result<Plan, String> {
+fn plan(hand: &ManualTool, base: &Base) -> Result<RequestTemplate, String> {
     let mut reading = Reading { arguments: &hand.arguments, used: vec![false; hand.arguments.len()] };
     if hand.url.contains("://") || hand.url.starts_with("//") || hand.url.contains('#') {
         let why = "is a path below the base URL with or without a query, such as /v1/forecast?days={days}";
@@ -61,7 +61,7 @@ fn plan(hand: &HandTool, base: &Base) -> Result<Plan, String> {
         return Err(format!("the argument {:?} is nowhere in the request", hand.arguments[unused].name));
     }
     let inputs = hand.arguments.iter().map(input).collect::<Result<_, _>>()?;
-    Ok(Plan {
+    Ok(RequestTemplate {
         verb: hand.method.clone(),
         path,
         query: parameters,
@@ -74,7 +74,7 @@ fn plan(hand: &HandTool, base: &Base) -> Result<Plan, String> {
     })
 }
 
-fn headers(hand: &HandTool, base: &Base, reading: &mut Reading<'_>) -> Result<Vec<(HeaderName, Template)>, String> {
+fn headers(hand: &ManualTool, base: &Base, reading: &mut Reading<'_>) -> Result<Vec<(HeaderName, Template)>, String> {
     let mut headers = Vec::new();
     for (name, text) in &hand.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is no header"))?;
@@ -95,7 +95,7 @@ fn headers(hand: &HandTool, base: &Base, reading: &mut Reading<'_>) -> Result<Ve
 
 /// The templates of a tool, and which arguments they use.
 struct Reading<'h> {
-    arguments: &'h [HandArgument],
+    arguments: &'h [ManualArgument],
     used: Vec<bool>,
 }
 
@@ -105,42 +105,44 @@ impl Reading<'_> {
             let input = self.arguments.iter().position(|argument| argument.name == name);
             let input = input.ok_or_else(|| format!("`{{{name}}}` is not among its arguments"))?;
             self.used[input] = true;
-            Ok(Slot { name: name.to_owned(), input, style: Style::Simple, explode: false })
+            Ok(Placeholder { name: name.to_owned(), input, style: Style::Simple, explode: false })
         })
     }
 
-    fn body(&mut self, body: &HandBody) -> Result<Body, String> {
+    fn body(&mut self, body: &ManualBody) -> Result<Body, String> {
         Ok(match body {
-            HandBody::Json(value) => Body::Shape(self.shape(value)?),
-            HandBody::Form(fields) => {
+            ManualBody::Json(value) => Body::Shape(self.shape(value)?),
+            ManualBody::Form(fields) => {
                 let fields = fields.iter().map(|(name, text)| Ok((name.clone(), self.template(text)?)));
                 Body::Form(fields.collect::<Result<_, String>>()?)
             }
-            HandBody::Text(text) => Body::Text(self.template(text)?),
+            ManualBody::Text(text) => Body::Text(self.template(text)?),
         })
     }
 
-    fn shape(&mut self, value: &Value) -> Result<Shape, String> {
+    fn shape(&mut self, value: &Value) -> Result<BodyTemplate, String> {
         Ok(match value {
             Value::String(text) => {
                 let template = self.template(text)?;
                 match template.only() {
-                    Some(slot) => Shape::Input(slot.input),
-                    None => Shape::Text(template),
+                    Some(slot) => BodyTemplate::Input(slot.input),
+                    None => BodyTemplate::Text(template),
                 }
             }
-            Value::Array(items) => Shape::Array(items.iter().map(|item| self.shape(item)).collect::<Result<_, _>>()?),
+            Value::Array(items) => {
+                BodyTemplate::Array(items.iter().map(|item| self.shape(item)).collect::<Result<_, _>>()?)
+            }
             Value::Object(members) => {
                 let members = members.iter().map(|(name, value)| Ok((name.clone(), self.shape(value)?)));
-                Shape::Object(members.collect::<Result<_, String>>()?)
+                BodyTemplate::Object(members.collect::<Result<_, String>>()?)
             }
-            fixed => Shape::Fixed(fixed.clone()),
+            fixed => BodyTemplate::Fixed(fixed.clone()),
         })
     }
 }
 
-fn input(argument: &HandArgument) -> Result<Input, String> {
-    let HandArgument { name, kind, required, default, choices, .. } = argument;
+fn input(argument: &ManualArgument) -> Result<Input, String> {
+    let ManualArgument { name, kind, required, default, choices, .. } = argument;
     if !is_clean(name) {
         return Err(format!("{name:?} is no name for an argument"));
     }
@@ -156,7 +158,7 @@ fn input(argument: &HandArgument) -> Result<Input, String> {
     Ok(Input { name: name.clone(), required, default: default.clone(), kinds: vec![*kind], choices: choices.clone() })
 }
 
-fn listed(hand: &HandTool) -> Value {
+fn listed(hand: &ManualTool) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
     for argument in &hand.arguments {

@@ -33,16 +33,16 @@ use self::base_url::Base;
 use self::content::{Answered, failure};
 use self::names::Names;
 use self::openapi::{Tool, shortened};
-use self::request_template::{Built, Plan};
+use self::request_template::{Built, RequestTemplate};
 
 use crate::call::{Answer, Call, Replies, Reply};
 use crate::dialect::to_client::Server;
 use crate::dialect::{classify, meta};
 use crate::error::{Error, Kind, Result};
-use crate::http::client::{self as web, Web};
+use crate::http::client::{self as web, HttpClient};
 use crate::protocol::{ErrorObject, Method, Raw, code};
 
-pub use spec::{Document, HandArgument, HandBody, HandTool, RestLimits, Spec, ValueKind};
+pub use spec::{Document, ManualArgument, ManualBody, ManualTool, RestLimits, Spec, ValueKind};
 
 /// How many redirects are followed.
 const REDIRECTS: usize = 3;
@@ -59,12 +59,12 @@ pub struct Rest(Arc<Shared>);
 
 struct Shared {
     base: Base,
-    web: Web,
+    web: HttpClient,
     server: Server,
     /// What every result says of who answers.
     meta: Box<RawValue>,
     list: Raw,
-    plans: BTreeMap<String, Plan>,
+    plans: BTreeMap<String, RequestTemplate>,
     patience: Duration,
 }
 
@@ -116,7 +116,7 @@ impl Rest {
         let meta =
             RawValue::from_string(meta.to_string()).map_err(|error| Error::new(Kind::Usage, error.to_string()))?;
         let plans = tools.into_iter().map(|tool| (tool.name, tool.plan)).collect();
-        let web = Web::new(url, HeaderMap::new(), settings.connect, settings.message_bytes);
+        let web = HttpClient::new(url, HeaderMap::new(), settings.connect, settings.message_bytes);
         Ok(Self(Arc::new(Shared { base, web, server, meta, list, plans, patience: settings.call })))
     }
 

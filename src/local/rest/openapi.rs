@@ -6,12 +6,12 @@ use wildmatch::WildMatch;
 
 use super::arguments::{Input, cut};
 use super::base_url::{Base, climbs, open_header};
-use super::body::{Body, Field, How, Media};
+use super::body::{Body, Field, FieldEncoding, Media};
 use super::document::{Dialect, Document};
 use super::encode::{Escape, Style};
 use super::names::Names;
-use super::parameters::{self, Found, Place, Sent};
-use super::request_template::{Parameter, Piece, Plan, Slot, Template, meant};
+use super::parameters::{self, Found, ParameterLocation, Sent};
+use super::request_template::{Parameter, Placeholder, RequestTemplate, Segment, Template, meant};
 use super::schema::Builder;
 use super::spec::Spec;
 
@@ -41,7 +41,7 @@ const FILE: &str = "Text, or bytes as a `data:` URI in Base64.";
 pub(super) struct Tool {
     pub(super) name: String,
     pub(super) listed: Value,
-    pub(super) plan: Plan,
+    pub(super) plan: RequestTemplate,
 }
 
 /// What a tool does to the world, as its annotations say.
@@ -107,19 +107,19 @@ fn named(name: &str, mut listed: Map<String, Value>) -> Value {
 
 impl<'d> Operation<'d> {
     /// What is listed of it, but for its name, and how it is called.
-    fn tool(&self, document: &'d Document, base: &Base) -> Result<(Map<String, Value>, Plan), String> {
+    fn tool(&self, document: &'d Document, base: &Base) -> Result<(Map<String, Value>, RequestTemplate), String> {
         let fixed = self.path.split('#').next().unwrap_or_default();
         let (fixed, fixed_query) = fixed.split_once('?').unwrap_or((fixed, ""));
         if !fixed.starts_with('/') || climbs(fixed) {
             return Err("its path does not lead below the base URL".to_owned());
         }
         let (found, sent) = parameters::of(document, self.item, self.own);
-        let mut making = Making::new(document, base, self.verb.clone());
+        let mut making = ToolBuilder::new(document, base, self.verb.clone());
         for name in placeholders(fixed) {
-            let declared = found.iter().find(|found| found.place == Place::Path && found.name == name);
+            let declared = found.iter().find(|found| found.place == ParameterLocation::Path && found.name == name);
             making.path_parameter(name, declared);
         }
-        for found in found.iter().filter(|found| found.place != Place::Path) {
+        for found in found.iter().filter(|found| found.place != ParameterLocation::Path) {
             making.parameter(found);
         }
         making.body(sent);
@@ -202,21 +202,21 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
 // === impl Making ===
 
 /// A tool that is being put together.
-struct Making<'d, 'b> {
+struct ToolBuilder<'d, 'b> {
     base: &'b Base,
     schema: Builder<'d>,
     names: Names,
     properties: Map<String, Value>,
     inputs: Vec<Input>,
-    path: Vec<Slot>,
+    path: Vec<Placeholder>,
     query: Vec<Parameter>,
     headers: Vec<(http::HeaderName, Template)>,
-    cookies: Vec<Slot>,
+    cookies: Vec<Placeholder>,
     body: Option<Body>,
     verb: Verb,
 }
 
-impl<'d, 'b> Making<'d, 'b> {
+impl<'d, 'b> ToolBuilder<'d, 'b> {
     fn new(document: &'d Document, base: &'b Base, verb: Verb) -> Self {
         Self {
             base,
@@ -257,34 +257,34 @@ impl<'d, 'b> Making<'d, 'b> {
         };
         let (style, explode) = declared.map_or((Style::Simple, false), |found| (found.style, found.explode));
         let input = self.input(name, "path", true, schema, said);
-        self.path.push(Slot { name: name.to_owned(), input, style, explode });
+        self.path.push(Placeholder { name: name.to_owned(), input, style, explode });
     }
 
     fn parameter(&mut self, found: &Found<'d>) {
         let header = match found.place {
-            Place::Query if self.base.keeps_query(found.name) => return,
-            Place::Header => match open_header(self.base, found.name) {
+            ParameterLocation::Query if self.base.keeps_query(found.name) => return,
+            ParameterLocation::Header => match open_header(self.base, found.name) {
                 // The media types are ours to say.
                 Some(name) if name != http::header::ACCEPT => Some(name),
                 _ => return,
             },
-            Place::Cookie if self.base.headers().contains_key(http::header::COOKIE) => return,
+            ParameterLocation::Cookie if self.base.headers().contains_key(http::header::COOKIE) => return,
             _ => None,
         };
         let schema = found.schema.map_or_else(|| json!({}), |schema| self.schema.top(schema));
         let place = found.place.as_str();
         let input = self.input(found.name, place, found.required, schema, found.description);
-        let slot = Slot { name: found.name.to_owned(), input, style: found.style, explode: found.explode };
+        let slot = Placeholder { name: found.name.to_owned(), input, style: found.style, explode: found.explode };
         match (found.place, header) {
-            (Place::Query, _) => {
+            (ParameterLocation::Query, _) => {
                 let escape = if found.reserved { Escape::Reserved } else { Escape::Strict };
                 self.query.push(Parameter::Styled(slot, escape));
             }
-            (Place::Header, Some(name)) => {
-                self.headers.push((name, Template(vec![Piece::Value(slot)])));
+            (ParameterLocation::Header, Some(name)) => {
+                self.headers.push((name, Template(vec![Segment::Value(slot)])));
             }
-            (Place::Cookie, _) => self.cookies.push(slot),
-            (Place::Header | Place::Path, _) => {}
+            (ParameterLocation::Cookie, _) => self.cookies.push(slot),
+            (ParameterLocation::Header | ParameterLocation::Path, _) => {}
         }
     }
 
@@ -328,8 +328,8 @@ impl<'d, 'b> Making<'d, 'b> {
                     .map(|found| {
                         let schema = found.schema.unwrap_or(&Value::Null);
                         let mut field = self.field(found.name, schema, found.required, found.description, None);
-                        if field.how == How::Plain && (found.style, found.explode) != (Style::Form, true) {
-                            field.how = How::Styled(found.style, found.explode);
+                        if field.how == FieldEncoding::Plain && (found.style, found.explode) != (Style::Form, true) {
+                            field.how = FieldEncoding::Styled(found.style, found.explode);
                         }
                         field
                     })
@@ -351,19 +351,19 @@ impl<'d, 'b> Making<'d, 'b> {
         let bytes = "application/octet-stream";
         let files = |schema: &Value| schema["format"] == "binary" || schema["contentMediaType"] == bytes;
         let how = match encoding.and_then(parameters::style_of_field) {
-            Some((style, explode)) => How::Styled(style, explode),
-            None if files(&schema) || files(&schema["items"]) => How::File,
-            None => How::Plain,
+            Some((style, explode)) => FieldEncoding::Styled(style, explode),
+            None if files(&schema) || files(&schema["items"]) => FieldEncoding::File,
+            None => FieldEncoding::Plain,
         };
         let said = match (how, said.or_else(|| schema["description"].as_str())) {
-            (How::File, said) => Some(format!("{} {FILE}", said.unwrap_or_default())),
+            (FieldEncoding::File, said) => Some(format!("{} {FILE}", said.unwrap_or_default())),
             (_, said) => said.map(str::to_owned),
         };
         let input = self.input(name, "body", required, schema, said.as_deref());
         Field { name: name.to_owned(), input, how }
     }
 
-    fn finish(self, path: Template, accept: HeaderValue) -> (Value, Plan) {
+    fn finish(self, path: Template, accept: HeaderValue) -> (Value, RequestTemplate) {
         let required: Vec<&String> =
             self.inputs.iter().filter(|input| input.required).map(|input| &input.name).collect();
         let mut schema = json!({ "type": "object", "properties": self.properties, "additionalProperties": false });
@@ -373,7 +373,7 @@ impl<'d, 'b> Making<'d, 'b> {
         if let Some(definitions) = self.schema.finish() {
             schema["$defs"] = definitions;
         }
-        let plan = Plan {
+        let plan = RequestTemplate {
             verb: self.verb,
             path,
             query: self.query,

@@ -15,7 +15,7 @@ static NOTHING: Value = Value::Null;
 #[derive(Debug, Clone)]
 pub(super) struct Found<'d> {
     pub(super) name: &'d str,
-    pub(super) place: Place,
+    pub(super) place: ParameterLocation,
     pub(super) required: bool,
     pub(super) description: Option<&'d str>,
     pub(super) schema: Option<&'d Value>,
@@ -27,7 +27,7 @@ pub(super) struct Found<'d> {
 
 /// Where a parameter stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum ParameterLocation {
     Path,
     Query,
     Header,
@@ -49,7 +49,7 @@ pub(super) enum Sent<'d> {
     Fields { media: Media, fields: Vec<Found<'d>> },
 }
 
-impl Place {
+impl ParameterLocation {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Path => "path",
@@ -93,10 +93,10 @@ pub(super) fn of<'d>(document: &'d Document, item: &'d Value, own: &'d Value) ->
 
 fn read<'d>(document: &Document, parameter: &'d Value) -> Option<Found<'d>> {
     let place = match parameter["in"].as_str()? {
-        "path" => Place::Path,
-        "query" => Place::Query,
-        "header" => Place::Header,
-        "cookie" => Place::Cookie,
+        "path" => ParameterLocation::Path,
+        "query" => ParameterLocation::Query,
+        "header" => ParameterLocation::Header,
+        "cookie" => ParameterLocation::Cookie,
         _ => return None,
     };
     let name = parameter["name"].as_str().filter(|name| !name.is_empty())?;
@@ -117,25 +117,25 @@ fn read<'d>(document: &Document, parameter: &'d Value) -> Option<Found<'d>> {
     Some(Found { schema: parameter.get("schema"), style, explode, ..found })
 }
 
-fn style(parameter: &Value, place: Place) -> (Style, bool) {
+fn style(parameter: &Value, place: ParameterLocation) -> (Style, bool) {
     let style = match (place, parameter["style"].as_str()) {
-        (Place::Path, Some("label")) => Style::Label,
-        (Place::Path, Some("matrix")) => Style::Matrix,
-        (Place::Path | Place::Header, _) => Style::Simple,
-        (Place::Query, Some("spaceDelimited")) => Style::Delimited(' '),
-        (Place::Query, Some("pipeDelimited")) => Style::Delimited('|'),
-        (Place::Query, Some("deepObject")) => Style::Deep,
-        (Place::Query | Place::Cookie, _) => Style::Form,
+        (ParameterLocation::Path, Some("label")) => Style::Label,
+        (ParameterLocation::Path, Some("matrix")) => Style::Matrix,
+        (ParameterLocation::Path | ParameterLocation::Header, _) => Style::Simple,
+        (ParameterLocation::Query, Some("spaceDelimited")) => Style::Delimited(' '),
+        (ParameterLocation::Query, Some("pipeDelimited")) => Style::Delimited('|'),
+        (ParameterLocation::Query, Some("deepObject")) => Style::Deep,
+        (ParameterLocation::Query | ParameterLocation::Cookie, _) => Style::Form,
     };
     let explode = parameter["explode"].as_bool().unwrap_or(style == Style::Form);
     (style, explode)
 }
 
 /// How Swagger 2.0 says what a list looks like.
-fn collection(parameter: &Value, place: Place) -> (Style, bool) {
+fn collection(parameter: &Value, place: ParameterLocation) -> (Style, bool) {
     let list = parameter["collectionFormat"].as_str().unwrap_or("csv");
     match (place, list) {
-        (Place::Path | Place::Header, _) => (Style::Simple, false),
+        (ParameterLocation::Path | ParameterLocation::Header, _) => (Style::Simple, false),
         (_, "multi") => (Style::Form, true),
         (_, "ssv") => (Style::Delimited(' '), false),
         (_, "tsv") => (Style::Delimited('\t'), false),
@@ -149,7 +149,7 @@ pub(super) fn style_of_field(encoding: &Value) -> Option<(Style, bool)> {
     if encoding.get("style").is_none() && encoding.get("explode").is_none() {
         return None;
     }
-    Some(style(encoding, Place::Query))
+    Some(style(encoding, ParameterLocation::Query))
 }
 
 fn body<'d>(document: &'d Document, own: &'d Value) -> Option<Sent<'d>> {
@@ -200,11 +200,11 @@ fn swagger_body<'d>(document: &'d Document, own: &'d Value, all: &[&'d Value]) -
     let mut files = false;
     for parameter in all.iter().filter(|parameter| parameter["in"] == "formData") {
         files |= parameter["type"] == "file";
-        let (style, explode) = collection(parameter, Place::Query);
+        let (style, explode) = collection(parameter, ParameterLocation::Query);
         let (style, explode) = if parameter["type"] == "array" { (style, explode) } else { (Style::Form, true) };
         fields.push(Found {
             name: parameter["name"].as_str()?,
-            place: Place::Query,
+            place: ParameterLocation::Query,
             required: parameter["required"] == Value::Bool(true),
             description: parameter["description"].as_str(),
             schema: Some(*parameter),

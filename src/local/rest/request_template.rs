@@ -15,12 +15,12 @@ pub(super) type Values = [Option<Value>];
 
 /// How a call becomes a request.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(super) struct RequestTemplate {
     pub(super) verb: Verb,
     pub(super) path: Template,
     pub(super) query: Vec<Parameter>,
     pub(super) headers: Vec<(HeaderName, Template)>,
-    pub(super) cookies: Vec<Slot>,
+    pub(super) cookies: Vec<Placeholder>,
     pub(super) body: Option<Body>,
     pub(super) accept: HeaderValue,
     pub(super) inputs: Vec<Input>,
@@ -31,25 +31,25 @@ pub(super) struct Plan {
 #[derive(Debug, Clone)]
 pub(super) enum Parameter {
     /// An argument in a style.
-    Styled(Slot, Escape),
+    Styled(Placeholder, Escape),
     /// Text with arguments in it.
     Template(String, Template),
 }
 
 /// Text with arguments in it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Template(pub(super) Vec<Piece>);
+pub(super) struct Template(pub(super) Vec<Segment>);
 
 /// A part of a template.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Piece {
+pub(super) enum Segment {
     Text(String),
-    Value(Slot),
+    Value(Placeholder),
 }
 
 /// Where the value of an argument stands, and how it is written there.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Slot {
+pub(super) struct Placeholder {
     /// The name that the API knows it by.
     pub(super) name: String,
     pub(super) input: usize,
@@ -71,7 +71,7 @@ const AGENT: HeaderValue = HeaderValue::from_static(concat!("rialto/", env!("CAR
 
 // === impl Plan ===
 
-impl Plan {
+impl RequestTemplate {
     /// The request for some values, or why there is none.
     pub(super) fn build(&self, base: &Base, values: &Values) -> Result<Built, String> {
         let path = self.path.path(values)?;
@@ -110,7 +110,7 @@ impl Parameter {
     }
 }
 
-impl Slot {
+impl Placeholder {
     fn cookie(&self, values: &Values) -> Option<String> {
         let value = given(values, self)?;
         let pairs = encode::pairs(&self.name, value, self.style, self.explode, Escape::Strict);
@@ -121,7 +121,7 @@ impl Slot {
 }
 
 /// The value of an argument where null is the same as nothing, as it is outside of JSON.
-fn given<'v>(values: &'v Values, slot: &Slot) -> Option<&'v Value> {
+fn given<'v>(values: &'v Values, slot: &Placeholder) -> Option<&'v Value> {
     values[slot.input].as_ref().filter(|value| !value.is_null())
 }
 
@@ -139,7 +139,7 @@ impl Template {
     pub(super) fn parse(
         text: &str,
         doubled: bool,
-        mut input: impl FnMut(&str) -> Result<Slot, String>,
+        mut input: impl FnMut(&str) -> Result<Placeholder, String>,
     ) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut fixed = String::new();
@@ -157,14 +157,14 @@ impl Template {
                 return Err(format!("{text:?} has a `{brace}` without its other half"));
             };
             if !fixed.is_empty() {
-                pieces.push(Piece::Text(std::mem::take(&mut fixed)));
+                pieces.push(Segment::Text(std::mem::take(&mut fixed)));
             }
-            pieces.push(Piece::Value(input(&rest[..end])?));
+            pieces.push(Segment::Value(input(&rest[..end])?));
             rest = &rest[end + 1..];
         }
         fixed.push_str(rest);
         if !fixed.is_empty() {
-            pieces.push(Piece::Text(fixed));
+            pieces.push(Segment::Text(fixed));
         }
         Ok(Self(pieces))
     }
@@ -172,24 +172,24 @@ impl Template {
     /// The same template with its text as it is meant, where it was written as part of a query.
     pub(super) fn meant(self) -> Self {
         let meant = |piece| match piece {
-            Piece::Text(text) => Piece::Text(meant(&text)),
-            value @ Piece::Value(_) => value,
+            Segment::Text(text) => Segment::Text(meant(&text)),
+            value @ Segment::Value(_) => value,
         };
         Self(self.0.into_iter().map(meant).collect())
     }
 
     /// The arguments in it.
-    pub(super) fn slots(&self) -> impl Iterator<Item = &Slot> {
+    pub(super) fn slots(&self) -> impl Iterator<Item = &Placeholder> {
         self.0.iter().filter_map(|piece| match piece {
-            Piece::Value(slot) => Some(slot),
-            Piece::Text(_) => None,
+            Segment::Value(slot) => Some(slot),
+            Segment::Text(_) => None,
         })
     }
 
     /// The argument that is all of it.
-    pub(super) fn only(&self) -> Option<&Slot> {
+    pub(super) fn only(&self) -> Option<&Placeholder> {
         match self.0.as_slice() {
-            [Piece::Value(slot)] => Some(slot),
+            [Segment::Value(slot)] => Some(slot),
             _ => None,
         }
     }
@@ -199,8 +199,8 @@ impl Template {
         let mut out = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Text(text) => out.push_str(&escape.apply(text)),
-                Piece::Value(slot) => {
+                Segment::Text(text) => out.push_str(&escape.apply(text)),
+                Segment::Value(slot) => {
                     let value = given(values, slot)?;
                     out.push_str(&encode::inline(&slot.name, value, slot.style, slot.explode, escape));
                 }
@@ -223,8 +223,8 @@ impl Template {
         let mut out = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Text(text) => out.push_str(&encode::literal(text)),
-                Piece::Value(slot) => {
+                Segment::Text(text) => out.push_str(&encode::literal(text)),
+                Segment::Value(slot) => {
                     let value = values[slot.input].as_ref();
                     let value = value.ok_or_else(|| format!("`{}` is a part of the path and is missing", slot.name))?;
                     // An empty part would make it the path of something else.
@@ -251,7 +251,8 @@ mod tests {
     use super::*;
 
     fn template(text: &str) -> Template {
-        let slot = |name: &str| Ok(Slot { name: name.to_owned(), input: 0, style: Style::Simple, explode: false });
+        let slot =
+            |name: &str| Ok(Placeholder { name: name.to_owned(), input: 0, style: Style::Simple, explode: false });
         Template::parse(text, true, slot).unwrap()
     }
 

@@ -40,7 +40,7 @@ pub struct Spec {
     /// Which of them are not offered, even if they are allowed.
     pub deny: Vec<String>,
     /// Requests that are mapped by hand.
-    pub tools: Vec<HandTool>,
+    pub tools: Vec<ManualTool>,
 }
 
 /// Where a document is that describes an API: OpenAPI 3.0 or 3.1, or Swagger 2.0, in JSON or YAML.
@@ -55,7 +55,7 @@ pub enum Document {
 /// A request that is mapped by hand. `{argument}` stands for the value of an argument, `{{` and `}}`
 /// for braces.
 #[derive(Clone, PartialEq)]
-pub struct HandTool {
+pub struct ManualTool {
     /// The name of the tool.
     pub name: String,
     /// Its name for people.
@@ -68,11 +68,11 @@ pub struct HandTool {
     /// is left out.
     pub url: String,
     /// What it takes.
-    pub arguments: Vec<HandArgument>,
+    pub arguments: Vec<ManualArgument>,
     /// Headers as templates. One whose argument is not given is left out.
     pub headers: Vec<(String, String)>,
     /// What is sent.
-    pub body: Option<HandBody>,
+    pub body: Option<ManualBody>,
     /// What to take from a JSON answer: a JSON pointer (`/a/0/b`) or a dotted path (`a.0.b`).
     pub pick: Option<String>,
     /// Whether it changes nothing; by default what the method says.
@@ -85,7 +85,7 @@ pub struct HandTool {
 
 /// An argument of a tool that is mapped by hand.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HandArgument {
+pub struct ManualArgument {
     /// Its name.
     pub name: String,
     /// What it must be.
@@ -102,7 +102,7 @@ pub struct HandArgument {
 
 /// The body of a request that is mapped by hand.
 #[derive(Debug, Clone, PartialEq)]
-pub enum HandBody {
+pub enum ManualBody {
     /// JSON. A string that is exactly `{argument}` becomes the value itself; a member or an element
     /// whose argument is not given is left out.
     Json(Value),
@@ -180,7 +180,7 @@ impl fmt::Debug for Spec {
     }
 }
 
-impl fmt::Debug for HandTool {
+impl fmt::Debug for ManualTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A fixed part of the query, of a header or of the body may hold a secret.
         let path = self.url.split('?').next().unwrap_or_default();

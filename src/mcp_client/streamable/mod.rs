@@ -21,23 +21,23 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::call::{Answer, Question, Replies, Reply};
+use crate::call::{Answer, Replies, Reply, ServerRequest};
 use crate::dialect::Revision;
-use crate::dialect::to_upstream::{self, Speaker};
+use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, Kind, Result};
 use crate::http::client::EventReader;
-use crate::http::client::{Answered, InFlight};
-use crate::http::client::{Web, is_media, shown};
-use crate::http::codec::Outgoing;
+use crate::http::client::{HttpClient, is_media, shown};
+use crate::http::client::{HttpResponse, InFlight};
+use crate::http::codec::RequestEncoder;
 use crate::mcp_client::batch::{MAX_BATCH, messages, parsed};
 use crate::mcp_client::connection::Headers;
-use crate::mcp_client::session_resumption::Notebook;
+use crate::mcp_client::session_resumption::ResumableSession;
 use crate::mcp_client::target::{Address, Settings};
 use crate::mcp_client::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::protocol::{
     ErrorObject, Id, Incoming, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code,
 };
-use request::Exchange;
+use request::HttpRequest;
 use server_requests::Questions;
 use session_slot::{SessionSlot, SessionUse};
 
@@ -62,9 +62,9 @@ pub(super) const RESUMES: u32 = 5;
 /// One server over Streamable HTTP.
 #[derive(Debug)]
 pub(super) struct Http {
-    web: Web,
+    web: HttpClient,
     settings: Settings,
-    speaker: Speaker,
+    speaker: ClientIdentity,
     state: Mutex<State>,
     last_id: AtomicI64,
     unsolicited: UnsolicitedSender,
@@ -76,7 +76,7 @@ pub(super) struct Http {
     session: SessionSlot,
     revision: OnceLock<Revision>,
     /// Where the session is written down, if somebody else could go on with it.
-    notebook: Option<Arc<Notebook>>,
+    notebook: Option<Arc<ResumableSession>>,
 }
 
 #[derive(Debug, Default)]
@@ -89,7 +89,7 @@ struct State {
 }
 
 /// How an exchange began.
-pub(super) enum Begun {
+pub(super) enum FirstResponse {
     Answer(Outcome),
     /// A batch, of which one is the answer.
     Batch(Vec<Message>),
@@ -98,7 +98,7 @@ pub(super) enum Begun {
 
 /// What came back for a probe.
 #[derive(Debug)]
-pub(super) enum Probed {
+pub(super) enum ProbeOutcome {
     /// An answer of the protocol, whatever the status.
     Outcome(Outcome),
     /// A status, and nothing that can be read.
@@ -109,9 +109,9 @@ impl Http {
     pub(super) fn new(
         address: &Address,
         settings: &Settings,
-        speaker: Speaker,
+        speaker: ClientIdentity,
         unsolicited: mpsc::Sender<Unsolicited>,
-        notebook: Option<Arc<Notebook>>,
+        notebook: Option<Arc<ResumableSession>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             web: address.client(settings),
@@ -161,30 +161,30 @@ impl Http {
     }
 
     /// Asks `server/discover`, with everything that a server of the newest era wants to see.
-    pub(super) async fn probe(&self, revision: Revision) -> Result<Probed> {
+    pub(super) async fn probe(&self, revision: Revision) -> Result<ProbeOutcome> {
         let params = to_upstream::params(None, revision, &self.speaker, &to_upstream::Extras::default());
         let request = Request::new(Id::Text("discover".into()), Method::Discover, params);
-        let headers = |head: &mut Outgoing| {
+        let headers = |head: &mut RequestEncoder| {
             posted(head);
             to_upstream::mirrored(head, &request, revision, &[]);
         };
         let response = self.web.send(Verb::POST, headers, request.encode(), Some(self.settings.probe)).await?;
         let status = response.head.status();
         match self.read_answer(response, &request.id, self.settings.probe).await {
-            Ok(outcome) => Ok(Probed::Outcome(outcome)),
+            Ok(outcome) => Ok(ProbeOutcome::Outcome(outcome)),
             Err(_) if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED => match status {
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => {
                     Err(self.refused(status, b""))
                 }
-                _ => Ok(Probed::Status(status)),
+                _ => Ok(ProbeOutcome::Status(status)),
             },
-            Err(_) if status.is_success() => Ok(Probed::Status(status)),
+            Err(_) if status.is_success() => Ok(ProbeOutcome::Status(status)),
             Err(error) => Err(error),
         }
     }
 
     /// Reads the one answer to a request, from JSON or from a stream.
-    async fn read_answer(&self, response: Answered, id: &Id, patience: Duration) -> Result<Outcome> {
+    async fn read_answer(&self, response: HttpResponse, id: &Id, patience: Duration) -> Result<Outcome> {
         let status = response.head.status();
         if is_media(&response.head, "text/event-stream") && status.is_success() {
             let mut events = EventReader::new(response.body, self.web.limit());
@@ -243,7 +243,7 @@ impl Http {
     }
 
     /// Writes the headers that say which session this is, and in which revision.
-    fn put_session(&self, head: &mut Outgoing, session: Option<&HeaderValue>) {
+    fn put_session(&self, head: &mut RequestEncoder, session: Option<&HeaderValue>) {
         to_upstream::version(head, self.revision());
         if let Some(session) = session {
             head.put(&SESSION_ID, session);
@@ -275,11 +275,17 @@ impl Http {
             None => params,
         };
         let request = Request::new(id, method, params);
-        Exchange::new(Arc::clone(self), request, extra, token).replies()
+        HttpRequest::new(Arc::clone(self), request, extra, token).replies()
     }
 
     /// Writes the headers of a request in the session, if there is one. What is ours to say no caller says.
-    fn put_headers(&self, head: &mut Outgoing, request: &Request, extra: Headers<'_>, session: Option<&HeaderValue>) {
+    fn put_headers(
+        &self,
+        head: &mut RequestEncoder,
+        request: &Request,
+        extra: Headers<'_>,
+        session: Option<&HeaderValue>,
+    ) {
         posted(head);
         to_upstream::mirrored(head, request, self.revision(), extra.mirrors);
         if let Some(session) = session {
@@ -294,14 +300,14 @@ impl Http {
     }
 
     /// Sends a request. How long that may take is for whoever waits for it; nobody does for those that listen.
-    pub(super) async fn begin(self: &Arc<Self>, request: &Request, extra: Headers<'_>) -> Result<Begun> {
+    pub(super) async fn begin(self: &Arc<Self>, request: &Request, extra: Headers<'_>) -> Result<FirstResponse> {
         let patience = (request.method == Method::Listen).then_some(self.settings.call_cap);
         let body = request.encode();
         let mut again = true;
         loop {
             let session = self.use_session()?;
             let (generation, had_session) = (session.generation(), session.id().is_some());
-            let headers = |head: &mut Outgoing| self.put_headers(head, request, extra, session.id());
+            let headers = |head: &mut RequestEncoder| self.put_headers(head, request, extra, session.id());
             let in_flight = self.in_flight(&session);
             let response = self.web.send_in(in_flight, Verb::POST, headers, body.clone(), patience).await?;
             drop(session);
@@ -310,12 +316,12 @@ impl Http {
                 self.note_session(&response.head, generation);
                 if is_media(&response.head, "text/event-stream") {
                     let events = EventReader::new(response.body, self.web.limit());
-                    return Ok(Begun::Events(Box::new(events)));
+                    return Ok(FirstResponse::Events(Box::new(events)));
                 }
                 let body = self.web.read(response.body, self.settings.call).await?;
                 return match body.trim_ascii_start().first() {
-                    Some(b'[') => Ok(Begun::Batch(messages(&body).unwrap_or_default())),
-                    _ => self.answer_in(&body, status, &request.id).map(Begun::Answer),
+                    Some(b'[') => Ok(FirstResponse::Batch(messages(&body).unwrap_or_default())),
+                    _ => self.answer_in(&body, status, &request.id).map(FirstResponse::Answer),
                 };
             }
             let body = self.web.read(response.body, self.settings.call).await.unwrap_or_default();
@@ -335,7 +341,7 @@ impl Http {
                 Ok(Message::Response(Response { id, outcome: Err(error), .. }))
                     if id.is_none() || id.as_ref() == Some(&request.id) =>
                 {
-                    Ok(Begun::Answer(Err(error)))
+                    Ok(FirstResponse::Answer(Err(error)))
                 }
                 _ => Err(self.refused(status, &body)),
             };
@@ -350,7 +356,7 @@ impl Http {
     /// Sends a notification, or the response to a server request.
     pub(super) async fn post(self: &Arc<Self>, session: SessionUse, message: Bytes) -> Result<()> {
         self.check_here()?;
-        let headers = |head: &mut Outgoing| {
+        let headers = |head: &mut RequestEncoder| {
             posted(head);
             self.put_session(head, session.id());
         };
@@ -421,7 +427,7 @@ impl Http {
         }
     }
 
-    fn question(self: &Arc<Self>, asked: Request) -> Option<Question> {
+    fn question(self: &Arc<Self>, asked: Request) -> Option<ServerRequest> {
         let permit = Arc::clone(&self.answers).try_acquire_owned().ok()?;
         let (answer, answered) = oneshot::channel();
         let withdrawn = self.questions.open(&asked.id);
@@ -440,14 +446,14 @@ impl Http {
                 tracing::debug!(%error, "an answer was not taken");
             }
         });
-        Some(Question { method: asked.method, params: asked.params, answer })
+        Some(ServerRequest { method: asked.method, params: asked.params, answer })
     }
 
     /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
     pub(super) async fn open_stream(&self, after: Option<&str>, patience: Duration) -> Result<Option<EventReader>> {
         self.check_here()?;
         let session = self.session.acquire(self.settings.grace.min(STREAM_READ_LIMIT))?;
-        let headers = |head: &mut Outgoing| {
+        let headers = |head: &mut RequestEncoder| {
             head.put_static(&ACCEPT, "text/event-stream");
             self.put_session(head, session.id());
             if let Some(id) = after {
@@ -483,7 +489,7 @@ fn changes(notice: &Notice) -> bool {
 }
 
 /// Writes what every message that is posted says of itself, and of what may come back.
-fn posted(head: &mut Outgoing) {
+fn posted(head: &mut RequestEncoder) {
     head.put_static(&ACCEPT, "application/json, text/event-stream");
     head.put_static(&CONTENT_TYPE, "application/json");
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use futures_util::{Stream, stream};
 
-use super::{Begun, Http, RESUMES, RETRY, pause};
+use super::{FirstResponse, Http, RESUMES, RETRY, pause};
 use crate::call::{Answer, Caller, Replies, Reply};
-use crate::dialect::headers::Mirror;
+use crate::dialect::headers::HeaderMirror;
 use crate::error::{Error, Kind};
 use crate::http::client::EventReader;
 use crate::mcp_client::batch::parsed;
@@ -17,11 +17,11 @@ use crate::mcp_client::connection::Headers;
 use crate::protocol::{Id, Message, Notification, Outcome, Raw, Request};
 
 /// One request and what comes back for it.
-pub(in crate::mcp_client) struct Exchange {
+pub(in crate::mcp_client) struct HttpRequest {
     http: Arc<Http>,
     request: Request,
     /// The headers that the tool wants mirrored.
-    mirrors: Vec<Mirror>,
+    mirrors: Vec<HeaderMirror>,
     caller: Arc<Caller>,
     token: Option<Raw>,
     phase: Phase,
@@ -41,7 +41,7 @@ enum Phase {
     Done,
 }
 
-impl Exchange {
+impl HttpRequest {
     pub(in crate::mcp_client) fn new(
         http: Arc<Http>,
         request: Request,
@@ -89,16 +89,16 @@ impl Exchange {
                     self.guard.id = Some(self.request.id.clone());
                     match self.http.begin(&self.request, Headers { mirrors: &self.mirrors, caller: &self.caller }).await
                     {
-                        Ok(Begun::Events(events)) => {
+                        Ok(FirstResponse::Events(events)) => {
                             self.phase = Phase::Events(events);
                             continue;
                         }
-                        Ok(Begun::Batch(messages)) => {
+                        Ok(FirstResponse::Batch(messages)) => {
                             self.queue.extend(messages);
                             self.phase = Phase::Batch;
                             continue;
                         }
-                        Ok(Begun::Answer(outcome)) => self.end(outcome),
+                        Ok(FirstResponse::Answer(outcome)) => self.end(outcome),
                         Err(error) => self.end(Err(error.into_object())),
                     }
                 }
@@ -165,7 +165,7 @@ struct Cancel {
     id: Option<Id>,
 }
 
-impl Drop for Exchange {
+impl Drop for HttpRequest {
     fn drop(&mut self) {
         self.http.questions.leave(&self.request.id);
     }

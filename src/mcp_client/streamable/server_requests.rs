@@ -7,8 +7,8 @@ use std::task::Context;
 use futures_util::task::AtomicWaker;
 use tokio::sync::oneshot;
 
-use crate::call::Question;
-use crate::mcp_client::task_registry::Related;
+use crate::call::ServerRequest;
+use crate::mcp_client::task_registry::TaskRegistry;
 use crate::protocol::{Id, Raw};
 use foldhash::HashMap;
 
@@ -17,7 +17,7 @@ use foldhash::HashMap;
 pub(in crate::mcp_client) struct Questions {
     state: Mutex<State>,
     /// The tasks that they may belong to.
-    pub(in crate::mcp_client) related: Related,
+    pub(in crate::mcp_client) related: TaskRegistry,
 }
 
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ struct State {
 /// Questions that wait for the reader of a call. There is one for each call, and hardly ever something in it.
 #[derive(Debug, Default)]
 pub(in crate::mcp_client) struct Inbox {
-    waiting: Mutex<VecDeque<Question>>,
+    waiting: Mutex<VecDeque<ServerRequest>>,
     reader: AtomicWaker,
 }
 
@@ -77,7 +77,7 @@ impl Questions {
 
     /// Passes a question on that does not say which call it belongs to: with one call at work it is
     /// clear. Gives it back where it is not.
-    pub(in crate::mcp_client) fn pass_on(&self, question: Question) -> Option<Question> {
+    pub(in crate::mcp_client) fn pass_on(&self, question: ServerRequest) -> Option<ServerRequest> {
         let only = {
             let state = self.lock();
             let mut calls = state.calls.values();
@@ -91,12 +91,12 @@ impl Questions {
 }
 
 impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Question>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<ServerRequest>> {
         self.waiting.lock().expect("no thread panics while it holds this lock")
     }
 
     /// Gives it back where too many wait.
-    fn put(&self, question: Question) -> Option<Question> {
+    fn put(&self, question: ServerRequest) -> Option<ServerRequest> {
         let mut waiting = self.lock();
         if waiting.len() == WAITING {
             return Some(question);
@@ -108,7 +108,7 @@ impl Inbox {
     }
 
     /// The next one; whoever asks is woken when there is one.
-    pub(in crate::mcp_client) fn next(&self, context: &Context<'_>) -> Option<Question> {
+    pub(in crate::mcp_client) fn next(&self, context: &Context<'_>) -> Option<ServerRequest> {
         self.reader.register(context.waker());
         self.lock().pop_front()
     }

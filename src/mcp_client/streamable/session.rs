@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use super::{Http, RETRY, RETRY_CAP, SESSION_ID, pause, posted, session_slot};
 use crate::dialect::Revision;
-use crate::dialect::to_upstream::{self, Introduction};
+use crate::dialect::to_upstream::{self, ServerHello};
 use crate::error::{Error, Kind, Result};
 use crate::http::client::shown;
-use crate::http::codec::{Head, Outgoing};
+use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::Unsolicited;
 use crate::mcp_client::batch::parsed;
-use crate::mcp_client::session_resumption::Entry;
+use crate::mcp_client::session_resumption::SavedSession;
 use crate::protocol::{Method, Notice, Notification, Request};
 
 /// How long after one new session the next may be opened.
@@ -31,7 +31,7 @@ const HEAD_START: Duration = Duration::from_millis(1000);
 
 impl Http {
     /// Opens a session by a handshake.
-    pub(in crate::mcp_client) async fn initialize(self: &Arc<Self>, proposed: Revision) -> Result<Introduction> {
+    pub(in crate::mcp_client) async fn initialize(self: &Arc<Self>, proposed: Revision) -> Result<ServerHello> {
         let request =
             Request::new(self.next_id(), Method::Initialize, Some(to_upstream::initialize(proposed, &self.speaker)));
         let response = self.web.send(Verb::POST, posted, request.encode(), Some(self.settings.probe)).await?;
@@ -67,8 +67,8 @@ impl Http {
 
     /// Goes on with a session that was opened elsewhere. The server is not told: whether it still
     /// knows the session shows with the first call.
-    pub(in crate::mcp_client) async fn go_on(self: &Arc<Self>, entry: Entry) -> Introduction {
-        let Entry { session, result, introduction, first_id } = entry;
+    pub(in crate::mcp_client) async fn go_on(self: &Arc<Self>, entry: SavedSession) -> ServerHello {
+        let SavedSession { session, result, introduction, first_id } = entry;
         self.settle(introduction.revision);
         self.last_id.store(first_id, std::sync::atomic::Ordering::Relaxed);
         // A connection that is being opened cannot have been closed.
@@ -124,7 +124,7 @@ impl Http {
     }
 
     /// A later response may name the session anew.
-    pub(in crate::mcp_client) fn note_session(&self, head: &Head, generation: u64) {
+    pub(in crate::mcp_client) fn note_session(&self, head: &ResponseHead, generation: u64) {
         let Some(id) = head.get(&SESSION_ID).filter(|_| self.in_handshake_era()) else { return };
         let Ok(id) = HeaderValue::from_bytes(id) else { return };
         if self.session.rename(id, generation) {
@@ -142,7 +142,7 @@ impl Http {
     }
 
     /// Listens, and gives that a moment where something may be missed otherwise.
-    async fn begin_to_listen(self: &Arc<Self>, introduction: &Introduction) {
+    async fn begin_to_listen(self: &Arc<Self>, introduction: &ServerHello) {
         let listening = self.listen(introduction.server.tells_of_changes());
         if self.speaker.capabilities.entries().next().is_some() || introduction.server.tells_of_changes() {
             // Some servers ask on this stream even during a call, and lose what they ask or tell before
@@ -180,7 +180,7 @@ impl Http {
 
     /// Tells the server that a session has ended. Nothing is sent in it any more.
     async fn delete(&self, session: &HeaderValue) {
-        let headers = |head: &mut Outgoing| {
+        let headers = |head: &mut RequestEncoder| {
             head.put_static(&ACCEPT, "application/json, text/event-stream");
             self.put_session(head, Some(session));
         };

@@ -20,9 +20,9 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::address::{Address, Form};
-use super::error::{Trouble, old_version};
+use super::error::{RedisFailure, old_version};
 use super::scripts::Script;
-use crate::store::Away;
+use crate::store::StoreError;
 
 /// What several links have in common.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) struct Server {
 
 /// One connection, whether it is open or not.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct LazyConnection {
     server: Arc<Server>,
     /// How long commands on it may block, beside the time that they take.
     blocks: Duration,
@@ -53,17 +53,17 @@ pub(super) struct Link {
 
 #[derive(Debug, Default)]
 struct State {
-    open: Option<Open>,
+    open: Option<RedisConnection>,
     /// Counts connections, so that one that is lost is not taken for its successor.
     count: u64,
     /// How often it failed since it was open last.
     failures: u32,
     /// When to try again, and why it failed.
-    pause: Option<(Instant, Away)>,
+    pause: Option<(Instant, StoreError)>,
 }
 
 #[derive(Clone)]
-enum Open {
+enum RedisConnection {
     Server(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
@@ -75,19 +75,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 // === impl Link ===
 
-impl Link {
+impl LazyConnection {
     /// A link that is not open yet, and on which commands may block for a while.
     pub(super) fn new(server: Arc<Server>, blocks: Duration) -> Self {
         Self { server, blocks, state: Mutex::default() }
     }
 
     /// Sends commands at once; tells of each what it answered, if all were done.
-    pub(super) async fn ask(&self, commands: Vec<Cmd>) -> Result<Vec<Value>, Away> {
+    pub(super) async fn ask(&self, commands: Vec<Cmd>) -> Result<Vec<Value>, StoreError> {
         self.ask_each(commands).await?.into_iter().collect()
     }
 
     /// Sends commands at once; tells of each what became of it.
-    pub(super) async fn ask_each(&self, commands: Vec<Cmd>) -> Result<Vec<Result<Value, Away>>, Away> {
+    pub(super) async fn ask_each(&self, commands: Vec<Cmd>) -> Result<Vec<Result<Value, StoreError>>, StoreError> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
@@ -111,7 +111,7 @@ impl Link {
             each.push(match answer {
                 Ok(value) => Ok(value),
                 Err(error) => {
-                    let away = self.failed(count, Trouble::of(&error, &self.server)).await;
+                    let away = self.failed(count, RedisFailure::of(&error, &self.server)).await;
                     Err(if open.is_unsure(&error) { away.perhaps_done() } else { away })
                 }
             });
@@ -121,24 +121,24 @@ impl Link {
 
     async fn send(
         &self,
-        open: &mut Open,
+        open: &mut RedisConnection,
         count: u64,
         commands: &Pipeline,
         deadline: Instant,
-    ) -> Result<Vec<RedisResult<Value>>, Away> {
+    ) -> Result<Vec<RedisResult<Value>>, StoreError> {
         self.server.trips.fetch_add(open.trips(commands.len()), Ordering::Relaxed);
         match timeout_at(deadline, open.send(commands)).await {
             Ok(Ok(answers)) if answers.len() == commands.len() => Ok(answers),
             // It was sent, and what became of it is not known.
-            Ok(Ok(_)) => Err(self.failed(count, Trouble::unexpected(&self.server)).await.perhaps_done()),
-            Ok(Err(error)) => Err(self.failed(count, Trouble::of(&error, &self.server)).await.perhaps_done()),
-            Err(_) => Err(self.failed(count, Trouble::silent(&self.server)).await.perhaps_done()),
+            Ok(Ok(_)) => Err(self.failed(count, RedisFailure::unexpected(&self.server)).await.perhaps_done()),
+            Ok(Err(error)) => Err(self.failed(count, RedisFailure::of(&error, &self.server)).await.perhaps_done()),
+            Err(_) => Err(self.failed(count, RedisFailure::silent(&self.server)).await.perhaps_done()),
         }
     }
 
     /// The connection, which is opened if need be, and its number.
-    async fn open(&self, deadline: Instant) -> Result<(Open, u64), Away> {
-        let silent = || Trouble::silent(&self.server).away;
+    async fn open(&self, deadline: Instant) -> Result<(RedisConnection, u64), StoreError> {
+        let silent = || RedisFailure::silent(&self.server).away;
         let mut state = timeout_at(deadline, self.state.lock()).await.map_err(|_| silent())?;
         if let Some(open) = &state.open {
             return Ok((open.clone(), state.count));
@@ -158,7 +158,7 @@ impl Link {
                 return Ok((open, state.count));
             }
             Ok(Err(trouble)) => trouble,
-            Err(_) => Trouble::silent(&self.server),
+            Err(_) => RedisFailure::silent(&self.server),
         };
         let pause = pause(state.failures);
         state.failures = state.failures.saturating_add(1);
@@ -166,15 +166,15 @@ impl Link {
         Err(trouble.away)
     }
 
-    async fn connect(&self) -> Result<Open, Trouble> {
+    async fn connect(&self) -> Result<RedisConnection, RedisFailure> {
         let (server, blocks) = (Arc::clone(&self.server), self.blocks);
         let Some(runtime) = &self.server.runtime else { return connect(&server, blocks).await };
         let connecting = AbortOnDropHandle::new(runtime.spawn(async move { connect(&server, blocks).await }));
-        connecting.await.unwrap_or_else(|_| Err(Trouble::silent(&self.server)))
+        connecting.await.unwrap_or_else(|_| Err(RedisFailure::silent(&self.server)))
     }
 
     /// Lets go of a connection that is of no more use.
-    async fn failed(&self, count: u64, trouble: Trouble) -> Away {
+    async fn failed(&self, count: u64, trouble: RedisFailure) -> StoreError {
         if trouble.full {
             self.server.full.store(true, Ordering::Relaxed);
         }
@@ -205,7 +205,7 @@ fn pause(failures: u32) -> Duration {
 
 // === impl Open ===
 
-impl Open {
+impl RedisConnection {
     /// How often something is sent for so many commands: a Cluster gets each where its key is.
     fn trips(&self, commands: usize) -> u64 {
         match self {
@@ -240,7 +240,7 @@ impl Open {
     }
 }
 
-impl std::fmt::Debug for Open {
+impl std::fmt::Debug for RedisConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Server(_) => "Server",
@@ -252,29 +252,29 @@ impl std::fmt::Debug for Open {
 // === How a connection is opened ===
 
 /// Opens a connection and looks whether what is there can do what it has to.
-async fn connect(server: &Server, blocks: Duration) -> Result<Open, Trouble> {
+async fn connect(server: &Server, blocks: Duration) -> Result<RedisConnection, RedisFailure> {
     if server.address.tls {
         trust_ring();
     }
     let opened = match &server.address.form {
-        Form::Cluster => cluster(server, blocks).await.map(Open::Cluster),
-        Form::Sentinel(name) => sentinel(server, name).await.map(Open::Server),
-        Form::Server => single(server).await.map(Open::Server),
+        Form::Cluster => cluster(server, blocks).await.map(RedisConnection::Cluster),
+        Form::Sentinel(name) => sentinel(server, name).await.map(RedisConnection::Server),
+        Form::Server => single(server).await.map(RedisConnection::Server),
     };
-    let mut open = opened.map_err(|error| Trouble::of(&error, server))?;
+    let mut open = opened.map_err(|error| RedisFailure::of(&error, server))?;
     let mut asked = redis::cmd("INFO");
     asked.arg("server");
     let told = match &mut open {
-        Open::Server(connection) => connection.req_packed_command(&asked).await,
-        Open::Cluster(connection) => {
+        RedisConnection::Server(connection) => connection.req_packed_command(&asked).await,
+        RedisConnection::Cluster(connection) => {
             connection.route_command(asked, RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random)).await
         }
     };
     match told.and_then(Value::extract_error).and_then(|told| Ok(redis::from_redis_value::<String>(told)?)) {
-        Ok(told) => old_version(&told).map_or(Ok(open), |version| Err(Trouble::old(version, server))),
+        Ok(told) => old_version(&told).map_or(Ok(open), |version| Err(RedisFailure::old(version, server))),
         // Who may not ask is not told.
         Err(error) if error.code() == Some("NOPERM") => Ok(open),
-        Err(error) => Err(Trouble::of(&error, server)),
+        Err(error) => Err(RedisFailure::of(&error, server)),
     }
 }
 

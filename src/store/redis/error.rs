@@ -5,12 +5,12 @@ use std::fmt::Display;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use super::connection::Server;
-use crate::store::Away;
+use crate::store::StoreError;
 
 /// Why something was not done.
 #[derive(Debug)]
-pub(super) struct Trouble {
-    pub(super) away: Away,
+pub(super) struct RedisFailure {
+    pub(super) away: StoreError,
     /// Whether the connection is of no more use.
     pub(super) lost: bool,
     /// Whether there was no memory for it.
@@ -20,10 +20,10 @@ pub(super) struct Trouble {
 /// The first version of Redis that has all the commands that we need.
 const NEEDED: (u32, u32) = (7, 0);
 
-impl Trouble {
+impl RedisFailure {
     fn new(server: &Server, lost: bool, what: impl Display) -> Self {
         let text = server.address.hide(&format!("{}: {what}", server.address));
-        Self { away: Away { why: text.into(), perhaps_done: false }, lost, full: false }
+        Self { away: StoreError { why: text.into(), maybe_applied: false }, lost, full: false }
     }
 
     /// It did not answer in time.

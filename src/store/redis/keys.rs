@@ -50,7 +50,7 @@ impl Keys {
     }
 
     pub(super) fn mailbox(&self, node: &NodeId) -> String {
-        format!("{}:m:{{{}}}/{}", self.prefix, plain(node.name()), node.life())
+        format!("{}:m:{{{}}}/{}", self.prefix, plain(node.name()), node.incarnation())
     }
 
     pub(super) fn place(&self, name: &str) -> String {

@@ -28,9 +28,9 @@ use tokio::runtime::Handle;
 
 pub use address::{Address, FORMS};
 
-use super::{Away, NodeId, Shared};
-use connection::{Link, Server};
-use error::Trouble;
+use super::{ClusterStore, NodeId, StoreError};
+use connection::{LazyConnection, Server};
+use error::RedisFailure;
 use keys::Keys;
 use nodes::Receiver;
 
@@ -38,7 +38,7 @@ use nodes::Receiver;
 pub struct Redis {
     server: Arc<Server>,
     keys: Keys,
-    link: Link,
+    link: LazyConnection,
     /// Those who wait for messages: each blocks a connection of its own.
     receivers: Mutex<HashMap<NodeId, Arc<Receiver>>>,
 }
@@ -67,7 +67,7 @@ impl Redis {
         let (address, trips, full) = (Address::parse(url)?, AtomicU64::new(0), AtomicBool::new(false));
         let (runtime, openings) = (Handle::try_current().ok(), AtomicU64::new(0));
         let server = Arc::new(Server { address, timeout, runtime, roots, trips, openings, full });
-        let link = Link::new(Arc::clone(&server), Duration::ZERO);
+        let link = LazyConnection::new(Arc::clone(&server), Duration::ZERO);
         Ok(Arc::new(Self { server, keys: Keys::new(prefix), link, receivers: Mutex::default() }))
     }
 
@@ -77,17 +77,17 @@ impl Redis {
     }
 
     /// Reads an answer.
-    fn read<T: FromRedisValue>(&self, value: Value) -> Result<T, Away> {
-        redis::from_redis_value(value).map_err(|_| Trouble::unexpected(&self.server).away)
+    fn read<T: FromRedisValue>(&self, value: Value) -> Result<T, StoreError> {
+        redis::from_redis_value(value).map_err(|_| RedisFailure::unexpected(&self.server).away)
     }
 
     /// Reads the answer to the only command.
-    fn only<T: FromRedisValue>(&self, mut values: Vec<Value>) -> Result<T, Away> {
+    fn only<T: FromRedisValue>(&self, mut values: Vec<Value>) -> Result<T, StoreError> {
         self.read(values.pop().unwrap_or(Value::Nil))
     }
 }
 
-impl Shared for Redis {
+impl ClusterStore for Redis {
     fn round_trips(&self) -> u64 {
         self.server.trips.load(Ordering::Relaxed)
     }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::{Cmd, Value};
 
-use super::connection::Link;
-use super::error::Trouble;
+use super::connection::LazyConnection;
+use super::error::RedisFailure;
 use super::scripts::{BEAT, ENROLL, JOIN, LEAVE, PLACE, REPLY, SECRET, SEND, Script};
 use super::{Redis, millis};
-use crate::store::traits::{Asked, Nodes, Standing};
-use crate::store::{Away, NodeId};
+use crate::store::traits::{NodeStatus, NodeStore, StoreFuture};
+use crate::store::{NodeId, StoreError};
 
 /// One who waits for the messages to a node.
 ///
@@ -21,7 +21,7 @@ use crate::store::{Away, NodeId};
 /// They stay here until somebody asks again.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    link: Link,
+    link: LazyConnection,
     /// One takes at a time.
     turn: tokio::sync::Mutex<()>,
     taken: Mutex<VecDeque<Bytes>>,
@@ -43,7 +43,7 @@ impl Redis {
     }
 
     /// Says that a node is there. That it is listed can wait until there is room for it.
-    async fn list(&self, there: Cmd, node: &NodeId, life: Duration) -> Result<Value, Away> {
+    async fn list(&self, there: Cmd, node: &NodeId, life: Duration) -> Result<Value, StoreError> {
         let mut secret = redis::cmd("PEXPIRE");
         secret.arg(self.keys.secret()).arg(millis(SECRET_LIFE));
         let mut answers = self.link.ask_each(vec![there, self.enroll(node, life), secret]).await?.into_iter();
@@ -54,7 +54,7 @@ impl Redis {
         Ok(there)
     }
 
-    async fn put(&self, script: &Script, to: &NodeId, messages: &[Bytes], life: Duration) -> Result<(), Away> {
+    async fn put(&self, script: &Script, to: &NodeId, messages: &[Bytes], life: Duration) -> Result<(), StoreError> {
         if messages.is_empty() {
             return Ok(());
         }
@@ -78,7 +78,7 @@ impl Redis {
         let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
         // A node that began a new life waits for nothing in its old one.
         receivers.retain(|other, _| other == node || other.name() != node.name());
-        let new = || Arc::new(Receiver::new(Link::new(Arc::clone(&self.server), WAIT)));
+        let new = || Arc::new(Receiver::new(LazyConnection::new(Arc::clone(&self.server), WAIT)));
         Arc::clone(receivers.entry(node.clone()).or_insert_with(new))
     }
 }
@@ -86,12 +86,12 @@ impl Redis {
 // === impl Receiver ===
 
 impl Receiver {
-    fn new(link: Link) -> Self {
+    fn new(link: LazyConnection) -> Self {
         Self { link, turn: tokio::sync::Mutex::default(), taken: Mutex::default() }
     }
 
     /// Waits for messages, unless there are some already.
-    async fn wait(&self, mailbox: &str) -> Result<(), Away> {
+    async fn wait(&self, mailbox: &str) -> Result<(), StoreError> {
         let _turn = self.turn.lock().await;
         if !self.taken.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return Ok(());
@@ -99,7 +99,7 @@ impl Receiver {
         let mut command = redis::cmd("BLMPOP");
         command.arg(WAIT.as_secs_f64()).arg(1).arg(mailbox).arg("LEFT").arg("COUNT").arg(AT_ONCE);
         let answer = self.link.ask(vec![command]).await?.pop().unwrap_or(Value::Nil);
-        let unread = |_| Away { why: "what was in a mailbox cannot be understood".into(), perhaps_done: true };
+        let unread = |_| StoreError { why: "what was in a mailbox cannot be understood".into(), maybe_applied: true };
         let found: Option<(Value, Vec<Bytes>)> = redis::from_redis_value(answer).map_err(unread)?;
         let messages = found.map(|(_, messages)| messages).unwrap_or_default();
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).extend(messages);
@@ -111,8 +111,8 @@ impl Receiver {
     }
 }
 
-impl Nodes for Redis {
-    fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, ()> {
+impl NodeStore for Redis {
+    fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let mut there = JOIN.on(&[&self.keys.node(node.name())]);
             there.arg(node.to_string()).arg(millis(life));
@@ -121,21 +121,21 @@ impl Nodes for Redis {
         })
     }
 
-    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, Standing> {
+    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus> {
         Box::pin(async move {
             let mut still = BEAT.on(&[&self.keys.node(node.name()), &self.keys.mailbox(node)]);
             still.arg(node.to_string()).arg(millis(life));
             let standing = self.list(still, node, life).await?;
             match self.read::<u8>(standing)? {
-                0 => Ok(Standing::Lapsed),
-                1 => Ok(Standing::Alive),
-                2 => Ok(Standing::Superseded),
-                _ => Err(Trouble::unexpected(&self.server).away),
+                0 => Ok(NodeStatus::Expired),
+                1 => Ok(NodeStatus::Alive),
+                2 => Ok(NodeStatus::Replaced),
+                _ => Err(RedisFailure::unexpected(&self.server).away),
             }
         })
     }
 
-    fn leave<'a>(&'a self, node: &'a NodeId) -> Asked<'a, ()> {
+    fn leave<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             let mut command = LEAVE.on(&[&self.keys.node(node.name())]);
             command.arg(node.to_string());
@@ -144,28 +144,28 @@ impl Nodes for Redis {
         })
     }
 
-    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> Asked<'a, Vec<Standing>> {
+    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>> {
         Box::pin(async move {
             let answers = self.link.ask(nodes.iter().map(|node| self.who(node.name())).collect()).await?;
             let one = |(node, answer): (&NodeId, Value)| {
                 Ok(match self.read::<Option<String>>(answer)? {
-                    None => Standing::Lapsed,
-                    Some(there) if there == node.to_string() => Standing::Alive,
-                    Some(_) => Standing::Superseded,
+                    None => NodeStatus::Expired,
+                    Some(there) if there == node.to_string() => NodeStatus::Alive,
+                    Some(_) => NodeStatus::Replaced,
                 })
             };
             nodes.iter().zip(answers).map(one).collect()
         })
     }
 
-    fn named<'a>(&'a self, name: &'a str) -> Asked<'a, Option<NodeId>> {
+    fn named<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<NodeId>> {
         Box::pin(async move {
             let there: Option<String> = self.only(self.link.ask(vec![self.who(name)]).await?)?;
             Ok(there.as_deref().and_then(NodeId::parse))
         })
     }
 
-    fn members(&self) -> Asked<'_, Vec<NodeId>> {
+    fn members(&self) -> StoreFuture<'_, Vec<NodeId>> {
         Box::pin(async move {
             let mut command = redis::cmd("SMEMBERS");
             command.arg(self.keys.nodes());
@@ -190,25 +190,25 @@ impl Nodes for Redis {
         })
     }
 
-    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()> {
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, ()> {
         Box::pin(async move { self.put(&SEND, to, &messages, life).await })
     }
 
-    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()> {
+    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, ()> {
         Box::pin(async move { self.put(&REPLY, to, &messages, life).await })
     }
 
-    fn receive<'a>(&'a self, node: &'a NodeId) -> Asked<'a, Vec<Bytes>> {
+    fn receive<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, Vec<Bytes>> {
         Box::pin(async move {
             let receiver = self.receiver(node);
             let (waiting, mailbox) = (Arc::clone(&receiver), self.keys.mailbox(node));
             let waited = tokio::spawn(async move { waiting.wait(&mailbox).await }).await;
-            waited.unwrap_or_else(|_| Err(Trouble::unexpected(&self.server).away))?;
+            waited.unwrap_or_else(|_| Err(RedisFailure::unexpected(&self.server).away))?;
             Ok(receiver.take())
         })
     }
 
-    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> Asked<'a, bool> {
+    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let mut command = redis::cmd("LREM");
             command.arg(self.keys.mailbox(to)).arg(0).arg(&message[..]);
@@ -222,17 +222,17 @@ impl Nodes for Redis {
         node: &'a NodeId,
         instead_of: Option<&'a NodeId>,
         life: Duration,
-    ) -> Asked<'a, NodeId> {
+    ) -> StoreFuture<'a, NodeId> {
         Box::pin(async move {
             let mut command = PLACE.on(&[&self.keys.place(name)]);
             let before = instead_of.map(ToString::to_string).unwrap_or_default();
             command.arg(node.to_string()).arg(before).arg(millis(life));
             let holder: String = self.only(self.link.ask(vec![command]).await?)?;
-            NodeId::parse(&holder).ok_or_else(|| Trouble::unexpected(&self.server).away)
+            NodeId::parse(&holder).ok_or_else(|| RedisFailure::unexpected(&self.server).away)
         })
     }
 
-    fn secret(&self, offered: Bytes) -> Asked<'_, Bytes> {
+    fn secret(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
         Box::pin(async move {
             let mut command = SECRET.on(&[&self.keys.secret()]);
             command.arg(&offered[..]).arg(millis(SECRET_LIFE));

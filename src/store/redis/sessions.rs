@@ -5,38 +5,40 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::{Cmd, Value};
 
-use super::error::Trouble;
+use super::error::RedisFailure;
 use super::scripts::{CLAIM, CREATE, DELETE, TOUCH, WRITE};
 use super::{Redis, millis};
-use crate::store::traits::{Asked, Events, KeptEvent, KeptSession, News, Sessions, Written};
-use crate::store::{Away, EventId, NodeId};
+use crate::store::traits::{
+    EventStore, SessionDelta, SessionStore, StoreFuture, StoredEvent, StoredSession, WriteOutcome,
+};
+use crate::store::{EventId, NodeId, StoreError};
 
 /// An event as Redis tells it: its entry, and the names and values in it.
 type Entry = (String, (String, u32, String, u64, String, Bytes));
 
 impl Redis {
-    fn written(&self, value: Value) -> Result<Written, Away> {
+    fn written(&self, value: Value) -> Result<WriteOutcome, StoreError> {
         match self.read::<u8>(value)? {
-            0 => Ok(Written::Gone),
-            1 => Ok(Written::Kept),
-            2 => Ok(Written::Lost),
-            _ => Err(Trouble::unexpected(&self.server).away),
+            0 => Ok(WriteOutcome::NotFound),
+            1 => Ok(WriteOutcome::Applied),
+            2 => Ok(WriteOutcome::NotOwner),
+            _ => Err(RedisFailure::unexpected(&self.server).away),
         }
     }
 
-    fn all_written(&self, values: Vec<Value>) -> Result<Vec<Written>, Away> {
+    fn all_written(&self, values: Vec<Value>) -> Result<Vec<WriteOutcome>, StoreError> {
         values.into_iter().map(|value| self.written(value)).collect()
     }
 
     /// What is written of one session.
-    fn write_one(&self, owner: &str, id: &str, news: &News) -> Cmd {
+    fn write_one(&self, owner: &str, id: &str, news: &SessionDelta) -> Cmd {
         let mut command = WRITE.on(&[&self.keys.session(id), &self.keys.events(id)]);
         command.arg(owner).arg(millis(news.life)).arg(news.keep_from);
         match &news.record {
             Some(record) => command.arg(news.version).arg(&record[..]),
             None => command.arg("").arg(""),
         };
-        for KeptEvent { id, at, event } in &news.events {
+        for StoredEvent { id, at, event } in &news.events {
             command.arg(format_args!("{}-0", id.position).to_string()).arg(id.stream).arg(*at).arg(&event[..]);
         }
         command
@@ -48,8 +50,8 @@ fn name(owner: Option<&NodeId>) -> String {
     owner.map(ToString::to_string).unwrap_or_default()
 }
 
-impl Sessions for Redis {
-    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> Asked<'a, bool> {
+impl SessionStore for Redis {
+    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let mut command = CREATE.on(&[&self.keys.session(id), &self.keys.events(id)]);
             command.arg(owner.to_string()).arg(&record[..]).arg(millis(life));
@@ -57,17 +59,22 @@ impl Sessions for Redis {
         })
     }
 
-    fn load<'a>(&'a self, id: &'a str) -> Asked<'a, Option<KeptSession>> {
+    fn load<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<StoredSession>> {
         Box::pin(async move {
             let mut command = redis::cmd("HMGET");
             command.arg(self.keys.session(id)).arg("owner").arg("record");
             let (owner, record): (Option<String>, Option<Bytes>) = self.only(self.link.ask(vec![command]).await?)?;
             let (Some(owner), Some(record)) = (owner, record) else { return Ok(None) };
-            Ok(Some(KeptSession { owner: NodeId::parse(&owner), record }))
+            Ok(Some(StoredSession { owner: NodeId::parse(&owner), record }))
         })
     }
 
-    fn claim<'a>(&'a self, id: &'a str, from: Option<&'a NodeId>, to: Option<&'a NodeId>) -> Asked<'a, Written> {
+    fn claim<'a>(
+        &'a self,
+        id: &'a str,
+        from: Option<&'a NodeId>,
+        to: Option<&'a NodeId>,
+    ) -> StoreFuture<'a, WriteOutcome> {
         Box::pin(async move {
             let mut command = CLAIM.on(&[&self.keys.session(id)]);
             command.arg(name(from)).arg(name(to));
@@ -76,7 +83,7 @@ impl Sessions for Redis {
         })
     }
 
-    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, life: Duration) -> Asked<'a, Vec<Written>> {
+    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, life: Duration) -> StoreFuture<'a, Vec<WriteOutcome>> {
         Box::pin(async move {
             let owner = owner.to_string();
             let one = |id: &String| {
@@ -88,7 +95,7 @@ impl Sessions for Redis {
         })
     }
 
-    fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> Asked<'a, Written> {
+    fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> StoreFuture<'a, WriteOutcome> {
         Box::pin(async move {
             let mut command = DELETE.on(&[&self.keys.session(id), &self.keys.events(id)]);
             command.arg(owner.to_string());
@@ -98,8 +105,12 @@ impl Sessions for Redis {
     }
 }
 
-impl Events for Redis {
-    fn write<'a>(&'a self, owner: &'a NodeId, news: &'a [(String, News)]) -> Asked<'a, Vec<Written>> {
+impl EventStore for Redis {
+    fn write<'a>(
+        &'a self,
+        owner: &'a NodeId,
+        news: &'a [(String, SessionDelta)],
+    ) -> StoreFuture<'a, Vec<WriteOutcome>> {
         Box::pin(async move {
             let owner = owner.to_string();
             let commands = news.iter().map(|(id, news)| self.write_one(&owner, id, news)).collect();
@@ -107,15 +118,15 @@ impl Events for Redis {
         })
     }
 
-    fn read<'a>(&'a self, id: &'a str) -> Asked<'a, Vec<KeptEvent>> {
+    fn read<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Vec<StoredEvent>> {
         Box::pin(async move {
             let mut command = redis::cmd("XRANGE");
             command.arg(self.keys.events(id)).arg("-").arg("+");
             let entries: Vec<Entry> = self.only(self.link.ask(vec![command]).await?)?;
             let one = |(entry, (_, stream, _, at, _, event)): Entry| {
                 let position = entry.strip_suffix("-0").and_then(|position| position.parse().ok());
-                let position = position.ok_or_else(|| Trouble::unexpected(&self.server).away)?;
-                Ok(KeptEvent { id: EventId { stream, position }, at, event })
+                let position = position.ok_or_else(|| RedisFailure::unexpected(&self.server).away)?;
+                Ok(StoredEvent { id: EventId { stream, position }, at, event })
             };
             entries.into_iter().map(one).collect()
         })

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rialto::app::{App, Settings};
 use rialto::dialect::Revision;
-use rialto::gateway::{Layout, Plan};
+use rialto::gateway::{GatewayConfig, GroupConfig};
 use rialto::inbound::Inbound;
 use rialto::upstream::Spec;
 use serde_json::{Map, Value, json};
@@ -199,8 +199,8 @@ impl Client {
 
     /// A client of a gateway of its own, on a pipe.
     pub async fn over_stdio(form: Form, upstreams: Vec<Spec>, group: &str) -> Checked<Self> {
-        let plan = Plan::new(group, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
-        let layout = Layout { upstreams, groups: vec![plan] };
+        let plan = GroupConfig::new(group, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
+        let layout = GatewayConfig { upstreams, groups: vec![plan] };
         let app = App::new(Settings { layout, ..Settings::default() });
         let group = app.gateway().group(Some(group)).ok_or("no such group")?;
         let (ours, theirs) = tokio::io::duplex(1 << 16);

@@ -4,7 +4,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use rialto::gateway::{Layout, Plan};
+use rialto::gateway::{GatewayConfig, GroupConfig};
 use rialto::mcp_client::Target;
 use rialto::upstream::{Spec, SpecKind};
 use serde_json::{Value, json};
@@ -49,9 +49,9 @@ async fn meet(clients: &[Peer], servers: Vec<(&str, Target)>) {
 async fn meet_at(path: &str, clients: &[Peer], servers: Vec<(&str, Target)>) {
     let rialto = Rialto::with(|settings| {
         let spec = |(name, target): &(&str, Target)| Spec::new(name, SpecKind::Target(target.clone()));
-        let plan = |(name, _): &(&str, Target)| Plan::new(name, [(*name).into()]);
+        let plan = |(name, _): &(&str, Target)| GroupConfig::new(name, [(*name).into()]);
         settings.layout =
-            Layout { upstreams: servers.iter().map(spec).collect(), groups: servers.iter().map(plan).collect() };
+            GatewayConfig { upstreams: servers.iter().map(spec).collect(), groups: servers.iter().map(plan).collect() };
     })
     .await;
     let urls: Vec<String> = servers.iter().map(|(name, _)| rialto.url(&format!("/{path}/{name}"))).collect();

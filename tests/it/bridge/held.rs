@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rialto::gateway::Holding;
+use rialto::gateway::ParkingLimits;
 use rialto::policy::Tokens;
 use rialto::upstream::Upstream;
 use serde_json::{Map, Value, json};
@@ -95,7 +95,7 @@ async fn client(scene: &Scene, server: Form, token: Option<&str>) -> Client {
 async fn impatient(server: Form) -> Scene {
     let short = Duration::from_millis(300);
     Scene::with(&[server], |settings| {
-        settings.holding = Holding { people: short, programs: short, ..Holding::default() };
+        settings.holding = ParkingLimits { people: short, programs: short, ..ParkingLimits::default() };
         settings.layout.upstreams[0].idle = Duration::from_millis(100);
     })
     .await
@@ -322,7 +322,7 @@ async fn there_are_limits_in_all_and_for_each() {
     for server in servers() {
         let scene = Scene::with(&[server], |settings| {
             settings.policy.tokens = Tokens::parse(&tokens).unwrap();
-            settings.holding = Holding { most: 2, each: 1, ..Holding::default() };
+            settings.holding = ParkingLimits { most: 2, each: 1, ..ParkingLimits::default() };
         })
         .await;
         let mut ann = Round::begin(client(&scene, server, Some("a")).await, "confirm").await;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rialto::gateway::{Layout, Plan};
+use rialto::gateway::{GatewayConfig, GroupConfig};
 use rialto::mcp_client::Target;
 use rialto::upstream::{Spec, SpecKind};
 use serde_json::{Value, json};
@@ -17,8 +17,8 @@ const NAME: &str = "real";
 
 async fn gateway(target: Target) -> Rialto {
     let spec = Spec::new(NAME, SpecKind::Target(target));
-    let plan = Plan::new(NAME, [Arc::from(NAME)]);
-    Rialto::with(|settings| settings.layout = Layout { upstreams: vec![spec], groups: vec![plan] }).await
+    let plan = GroupConfig::new(NAME, [Arc::from(NAME)]);
+    Rialto::with(|settings| settings.layout = GatewayConfig { upstreams: vec![spec], groups: vec![plan] }).await
 }
 
 async fn client(rialto: &Rialto, form: Form) -> Client {

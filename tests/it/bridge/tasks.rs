@@ -12,7 +12,7 @@ use super::forms::{FORMS, Form, HTTP_2025_11, HTTP_2026_07, Transport};
 use super::jobs::{JOB, Jobs};
 use super::puppet::{META, Puppet};
 use super::{ALL, Scene};
-use rialto::gateway::Holding;
+use rialto::gateway::ParkingLimits;
 
 /// The servers that have tasks, over each transport.
 fn servers() -> [Form; 4] {
@@ -166,7 +166,7 @@ async fn a_client_that_leaves_a_question_open_cancels_its_task() {
     let short = Duration::from_millis(300);
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
         let scene = Scene::with(&[server], |settings| {
-            settings.holding = Holding { people: short, programs: short, ..Holding::default() };
+            settings.holding = ParkingLimits { people: short, programs: short, ..ParkingLimits::default() };
         })
         .await;
         let mut client = client(&scene, HTTP_2026_07, server).await;

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rialto::call::ClientSink;
-use rialto::store::traits::{Events, News, Sessions, Written};
-use rialto::store::{Memory, NodeId, Shared};
+use rialto::store::traits::{EventStore, SessionDelta, SessionStore, WriteOutcome};
+use rialto::store::{ClusterStore, Memory, NodeId};
 use serde_json::json;
 
 use super::found::{Way, id_of, name_of, one};
@@ -18,7 +18,7 @@ async fn a_session_that_a_node_has_no_room_for_stays_free_for_others() {
     let memory = Memory::new();
     let maker = one(&Way::to(&memory), "a").await;
     let full = Rialto::with(|settings| {
-        settings.shared = Some(Arc::clone(&memory) as Arc<dyn Shared>);
+        settings.shared = Some(Arc::clone(&memory) as Arc<dyn ClusterStore>);
         settings.store.node = Some("b".into());
         settings.sessions.sessions = 1;
     })
@@ -29,7 +29,7 @@ async fn a_session_that_a_node_has_no_room_for_stays_free_for_others() {
     let session = maker.open("2025-06-18").await;
     // Its node is gone.
     let dead = NodeId::begin("dead");
-    assert_eq!(memory.claim(&session.id, Some(&name_of(&maker)), Some(&dead)).await, Ok(Written::Kept));
+    assert_eq!(memory.claim(&session.id, Some(&name_of(&maker)), Some(&dead)).await, Ok(WriteOutcome::Applied));
     for _ in 0..2 {
         let refused = session.elsewhere(&full).post(&request(1, "ping", json!({}))).go().await;
         assert_eq!((refused.status, refused.header("retry-after").is_some()), (503, true));
@@ -54,7 +54,7 @@ async fn a_node_that_is_gone_is_missed_though_nothing_can_be_sent_to_it() {
     way.full.store(true, Ordering::SeqCst);
     assert_eq!(ask(2).await, 503);
     let dead = NodeId::begin("dead");
-    assert_eq!(memory.claim(&session.id, Some(&name_of(&a)), Some(&dead)).await, Ok(Written::Kept));
+    assert_eq!(memory.claim(&session.id, Some(&name_of(&a)), Some(&dead)).await, Ok(WriteOutcome::Applied));
     // The node that it was found at last is not asked for ever.
     let again = [ask(3).await, ask(4).await];
     assert_eq!(again[1], 200, "{again:?}");
@@ -82,7 +82,7 @@ async fn a_client_that_hangs_up_while_its_session_opens_leaves_none() {
 async fn a_session_with_nothing_new_is_handed_over_in_one_step() {
     let server = Server::start(Program::Redis).await;
     let store = server.store();
-    let shared: Arc<dyn Shared> = Arc::clone(&store) as _;
+    let shared: Arc<dyn ClusterStore> = Arc::clone(&store) as _;
     let a = super::node(&shared, "a").await;
     let session = a.open("2025-11-25").await;
     let sessions = &a.inbound.sessions;
@@ -107,7 +107,7 @@ async fn commands(server: &Server, name: &str) -> u64 {
 async fn what_is_written_late_does_not_undo_what_came_after() {
     let server = Server::start(Program::Redis).await;
     let store = server.store();
-    let shared: Arc<dyn Shared> = Arc::clone(&store) as _;
+    let shared: Arc<dyn ClusterStore> = Arc::clone(&store) as _;
     let (a, b) = (super::node(&shared, "a").await, super::node(&shared, "b").await);
     let session = a.open("2025-11-25").await;
     let key = format!("rialto:s:{{{}}}", session.id);
@@ -121,9 +121,14 @@ async fn what_is_written_late_does_not_undo_what_came_after() {
         let set = session.elsewhere(homes[0]).ask("logging/setLevel", json!({ "level": level })).await;
         assert_eq!(set["result"], json!({}), "{set}");
         // The home of the session had said this before, and it comes now.
-        let late = News { record: Some(record.into()), version, life: Duration::from_secs(60), ..News::default() };
+        let late = SessionDelta {
+            record: Some(record.into()),
+            version,
+            life: Duration::from_secs(60),
+            ..SessionDelta::default()
+        };
         let home = name_of(homes[0]);
-        assert_eq!(store.write(&home, &[(session.id.clone(), late)]).await.unwrap(), [Written::Kept]);
+        assert_eq!(store.write(&home, &[(session.id.clone(), late)]).await.unwrap(), [WriteOutcome::Applied]);
         let sessions = &homes[0].inbound.sessions;
         let here = sessions.get(id_of(&session.id)).unwrap();
         assert!(sessions.keeper().unwrap().release(sessions, &here, true).await.unwrap());

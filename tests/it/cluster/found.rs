@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use rialto::call::{Change, ClientSink};
-use rialto::cluster::{AnyBody, Cluster, Reached};
-use rialto::session::{SessionId, Transport};
-use rialto::store::traits::{Asked, Events, KeptEvent, KeptSession, News, Nodes, Sessions, Standing, Written};
-use rialto::store::{Away, Memory, NodeId, Shared};
+use rialto::call::{ChangeEvent, ClientSink};
+use rialto::cluster::{AnyBody, Cluster, RelayOutcome};
+use rialto::session::{SessionId, SessionTransport};
+use rialto::store::traits::{
+    EventStore, NodeStatus, NodeStore, SessionDelta, SessionStore, StoreFuture, StoredEvent, StoredSession,
+    WriteOutcome,
+};
+use rialto::store::{ClusterStore, Memory, NodeId, StoreError};
 use serde_json::json;
 
 use super::node;
@@ -35,7 +38,7 @@ pub struct Way {
     before_claim: Mutex<Option<Hook>>,
 }
 
-impl Shared for Way {}
+impl ClusterStore for Way {}
 
 impl std::fmt::Debug for Way {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -47,16 +50,16 @@ impl Way {
     pub fn to(memory: &Arc<Memory>) -> Arc<Self> {
         Arc::new(Self { memory: Arc::clone(memory), ..Self::default() })
     }
-    async fn pass(&self, ms: &AtomicU64) -> Result<(), Away> {
+    async fn pass(&self, ms: &AtomicU64) -> Result<(), StoreError> {
         let ms = ms.load(Ordering::SeqCst);
         if ms > 0 {
             tokio::time::sleep(Duration::from_millis(ms)).await;
         }
         self.open()
     }
-    fn open(&self) -> Result<(), Away> {
+    fn open(&self) -> Result<(), StoreError> {
         match self.away.load(Ordering::SeqCst) {
-            true => Err(Away { why: "cut".into(), perhaps_done: false }),
+            true => Err(StoreError { why: "cut".into(), maybe_applied: false }),
             false => Ok(()),
         }
     }
@@ -65,23 +68,28 @@ impl Way {
     }
 }
 
-impl Sessions for Way {
-    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> Asked<'a, bool> {
+impl SessionStore for Way {
+    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             self.pass(&self.create_ms).await?;
             if self.failing_creates.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
-                return Err(Away { why: "once".into(), perhaps_done: false });
+                return Err(StoreError { why: "once".into(), maybe_applied: false });
             }
             self.memory.create(id, owner, record, life).await
         })
     }
-    fn load<'a>(&'a self, id: &'a str) -> Asked<'a, Option<KeptSession>> {
+    fn load<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<StoredSession>> {
         Box::pin(async move {
             self.open()?;
             self.memory.load(id).await
         })
     }
-    fn claim<'a>(&'a self, id: &'a str, from: Option<&'a NodeId>, to: Option<&'a NodeId>) -> Asked<'a, Written> {
+    fn claim<'a>(
+        &'a self,
+        id: &'a str,
+        from: Option<&'a NodeId>,
+        to: Option<&'a NodeId>,
+    ) -> StoreFuture<'a, WriteOutcome> {
         Box::pin(async move {
             self.pass(&self.claim_ms).await?;
             if let Some(hook) = self.before_claim.lock().unwrap().take() {
@@ -90,13 +98,13 @@ impl Sessions for Way {
             self.memory.claim(id, from, to).await
         })
     }
-    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, life: Duration) -> Asked<'a, Vec<Written>> {
+    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, life: Duration) -> StoreFuture<'a, Vec<WriteOutcome>> {
         Box::pin(async move {
             self.open()?;
             self.memory.touch(ids, owner, life).await
         })
     }
-    fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> Asked<'a, Written> {
+    fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> StoreFuture<'a, WriteOutcome> {
         Box::pin(async move {
             self.open()?;
             self.memory.delete(id, owner).await
@@ -104,14 +112,18 @@ impl Sessions for Way {
     }
 }
 
-impl Events for Way {
-    fn write<'a>(&'a self, owner: &'a NodeId, news: &'a [(String, News)]) -> Asked<'a, Vec<Written>> {
+impl EventStore for Way {
+    fn write<'a>(
+        &'a self,
+        owner: &'a NodeId,
+        news: &'a [(String, SessionDelta)],
+    ) -> StoreFuture<'a, Vec<WriteOutcome>> {
         Box::pin(async move {
             self.pass(&self.write_ms).await?;
             self.memory.write(owner, news).await
         })
     }
-    fn read<'a>(&'a self, id: &'a str) -> Asked<'a, Vec<KeptEvent>> {
+    fn read<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Vec<StoredEvent>> {
         Box::pin(async move {
             self.open()?;
             self.memory.read(id).await
@@ -119,56 +131,56 @@ impl Events for Way {
     }
 }
 
-impl Nodes for Way {
-    fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, ()> {
+impl NodeStore for Way {
+    fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             self.open()?;
             self.memory.join(node, life).await
         })
     }
-    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> Asked<'a, Standing> {
+    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus> {
         Box::pin(async move {
             self.open()?;
             self.memory.beat(node, life).await
         })
     }
-    fn leave<'a>(&'a self, node: &'a NodeId) -> Asked<'a, ()> {
+    fn leave<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             self.open()?;
             self.memory.leave(node).await
         })
     }
-    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> Asked<'a, Vec<Standing>> {
+    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>> {
         Box::pin(async move {
             self.open()?;
             self.memory.standing(nodes).await
         })
     }
-    fn named<'a>(&'a self, name: &'a str) -> Asked<'a, Option<NodeId>> {
+    fn named<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<NodeId>> {
         Box::pin(async move {
             self.open()?;
             self.memory.named(name).await
         })
     }
-    fn members(&self) -> Asked<'_, Vec<NodeId>> {
+    fn members(&self) -> StoreFuture<'_, Vec<NodeId>> {
         Box::pin(async move {
             self.open()?;
             self.memory.members().await
         })
     }
-    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()> {
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             self.open()?;
             if self.twice.load(Ordering::SeqCst) {
                 self.memory.send(to, messages.clone(), life).await?;
             }
             if self.full.load(Ordering::SeqCst) {
-                return Err(Away { why: "full".into(), perhaps_done: false });
+                return Err(StoreError { why: "full".into(), maybe_applied: false });
             }
             self.memory.send(to, messages, life).await
         })
     }
-    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> Asked<'a, ()> {
+    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, ()> {
         Box::pin(async move {
             self.open()?;
             if self.twice.load(Ordering::SeqCst) {
@@ -177,13 +189,13 @@ impl Nodes for Way {
             self.memory.reply(to, messages, life).await
         })
     }
-    fn receive<'a>(&'a self, node: &'a NodeId) -> Asked<'a, Vec<Bytes>> {
+    fn receive<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, Vec<Bytes>> {
         Box::pin(async move {
             self.open()?;
             self.memory.receive(node).await
         })
     }
-    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> Asked<'a, bool> {
+    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             self.open()?;
             self.memory.take_back(to, message).await
@@ -195,13 +207,13 @@ impl Nodes for Way {
         node: &'a NodeId,
         instead_of: Option<&'a NodeId>,
         life: Duration,
-    ) -> Asked<'a, NodeId> {
+    ) -> StoreFuture<'a, NodeId> {
         Box::pin(async move {
             self.open()?;
             self.memory.place(name, node, instead_of, life).await
         })
     }
-    fn secret(&self, offered: Bytes) -> Asked<'_, Bytes> {
+    fn secret(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
         Box::pin(async move {
             self.open()?;
             self.memory.secret(offered).await
@@ -210,7 +222,7 @@ impl Nodes for Way {
 }
 
 pub async fn one(way: &Arc<Way>, name: &str) -> Rialto {
-    let store: Arc<dyn Shared> = Arc::clone(way) as _;
+    let store: Arc<dyn ClusterStore> = Arc::clone(way) as _;
     node(&store, name).await
 }
 
@@ -219,7 +231,7 @@ pub fn name_of(rialto: &Rialto) -> NodeId {
 }
 
 pub fn id_of(id: &str) -> SessionId {
-    SessionId::parse(id, Transport::Http).unwrap()
+    SessionId::parse(id, SessionTransport::Http).unwrap()
 }
 
 pub async fn pause(ms: u64) {
@@ -232,7 +244,7 @@ const SOON: Duration = Duration::from_secs(4);
 async fn expired(memory: &Memory, node: &NodeId) {
     until("the lease has expired", || {
         let standing = futures_util::FutureExt::now_or_never(memory.standing(std::slice::from_ref(node)));
-        standing.unwrap().unwrap() == [Standing::Lapsed]
+        standing.unwrap().unwrap() == [NodeStatus::Expired]
     })
     .await;
 }
@@ -246,9 +258,9 @@ async fn delete_given_up_does_not_lose_news_of_others() {
     let mut stream = stays.get().go().await.events();
     pause(100).await;
     way.write_ms.store(300, Ordering::SeqCst);
-    a.group().publish(Change::Tools); // the keeper is busy with this
+    a.group().publish(ChangeEvent::Tools); // the keeper is busy with this
     pause(50).await;
-    a.group().publish(Change::Prompts); // this waits for whoever writes next
+    a.group().publish(ChangeEvent::Prompts); // this waits for whoever writes next
     pause(20).await;
     let delete = gone.delete();
     let deleting = tokio::spawn(async move { delete.go().await.status });
@@ -265,7 +277,7 @@ async fn delete_given_up_does_not_lose_news_of_others() {
 /// A piece that needs more room than is left, while the reader has read too little to say so.
 #[tokio::test]
 async fn large_pieces_pass_the_window() {
-    let store: Arc<dyn Shared> = Memory::new();
+    let store: Arc<dyn ClusterStore> = Memory::new();
     let make = |name: &str| {
         let node = Arc::new(ArcSwap::from_pointee(NodeId::begin(name)));
         Cluster::new(Arc::clone(&store), node, Duration::from_secs(6), None)
@@ -282,7 +294,7 @@ async fn large_pieces_pass_the_window() {
     for cluster in [&a, &b] {
         tokio::spawn(Arc::clone(cluster).receive());
     }
-    let Reached::Stream(_, _, mut rest) = b.carry(&a.node(), carried()).await.unwrap() else { panic!() };
+    let RelayOutcome::Stream(_, _, mut rest) = b.carry(&a.node(), carried()).await.unwrap() else { panic!() };
     let mut read = 0;
     let all = async {
         while let Some(piece) = std::future::poll_fn(|context| rest.poll_next(context)).await {
@@ -304,8 +316,8 @@ async fn streams_end_when_a_session_is_lost() {
     pause(100).await;
     let other = NodeId::begin("x");
     memory.join(&other, Duration::from_secs(60)).await.unwrap();
-    assert_eq!(memory.claim(&session.id, Some(&name_of(&a)), Some(&other)).await, Ok(Written::Kept));
-    a.group().publish(Change::Tools); // is written, and that shows that the session is another's
+    assert_eq!(memory.claim(&session.id, Some(&name_of(&a)), Some(&other)).await, Ok(WriteOutcome::Applied));
+    a.group().publish(ChangeEvent::Tools); // is written, and that shows that the session is another's
     until("it is let go", || a.inbound.sessions.count() == 0).await;
     let ended = tokio::time::timeout(SOON, stream.next()).await.expect("the stream ends");
     assert!(ended.is_none(), "{ended:?}");
@@ -320,9 +332,9 @@ async fn streams_end_when_a_session_is_deleted_with_news() {
     let mut stream = session.get().go().await.events();
     pause(100).await;
     way.write_ms.store(300, Ordering::SeqCst);
-    a.group().publish(Change::Tools);
+    a.group().publish(ChangeEvent::Tools);
     pause(50).await;
-    a.group().publish(Change::Prompts);
+    a.group().publish(ChangeEvent::Prompts);
     pause(20).await;
     assert_eq!(session.delete().status().await, 200);
     let ended = async { while stream.next().await.is_some() {} };
@@ -386,10 +398,10 @@ async fn all_of_a_batch_are_restored() {
     }
     pause(100).await;
     for session in &sessions {
-        assert_eq!(memory.delete(&session.id, &name_of(&a)).await, Ok(Written::Kept));
+        assert_eq!(memory.delete(&session.id, &name_of(&a)).await, Ok(WriteOutcome::Applied));
     }
     way.failing_creates.store(1, Ordering::SeqCst);
-    a.group().publish(Change::Tools);
+    a.group().publish(ChangeEvent::Tools);
     for (n, stream) in streams.iter_mut().enumerate() {
         tokio::time::timeout(SOON, stream.message()).await.unwrap_or_else(|_| panic!("stream {n} is told"));
     }
@@ -482,7 +494,7 @@ async fn a_listening_client_reconnects_for_as_long_as_the_store_is_away() {
     assert_eq!(session.get().go().await.text().await, "retry: 3000\n\n");
     // Clients of revisions without such events are refused as before.
     assert_eq!(session.get().replace("mcp-protocol-version", "2025-06-18").status().await, 503);
-    a.group().publish(Change::Tools);
+    a.group().publish(ChangeEvent::Tools);
     way.cut(false);
     until("a is back", || a.inbound.admin.ready().is_ok()).await;
     let heard = session.resume(&position).go().await.events().message().await.unwrap();
@@ -515,16 +527,16 @@ async fn what_was_written_before_a_takeover_counts() {
     let maker = one(&Way::to(&memory), "a").await;
     let session = maker.open("2025-06-18").await;
     let dead = NodeId::begin("dead");
-    assert_eq!(memory.claim(&session.id, Some(&name_of(&maker)), Some(&dead)).await, Ok(Written::Kept));
+    assert_eq!(memory.claim(&session.id, Some(&name_of(&maker)), Some(&dead)).await, Ok(WriteOutcome::Applied));
     let id = session.id.clone();
     *way.before_claim.lock().unwrap() = Some(Box::new(move |memory| {
         let kept = futures_util::FutureExt::now_or_never(memory.load(&id)).unwrap().unwrap().unwrap();
         let mut record: serde_json::Value = serde_json::from_slice(&kept.record).unwrap();
         record["level"] = json!("warning");
         let (record, life) = (Some(record.to_string().into()), Duration::from_secs(60));
-        let news = News { record, version: 1000, life, ..News::default() };
+        let news = SessionDelta { record, version: 1000, life, ..SessionDelta::default() };
         let written = futures_util::FutureExt::now_or_never(memory.write(&dead, &[(id.clone(), news)]));
-        assert_eq!(written.unwrap().unwrap(), [Written::Kept]);
+        assert_eq!(written.unwrap().unwrap(), [WriteOutcome::Applied]);
     }));
     assert_eq!(session.elsewhere(&b).post(&request(1, "ping", json!({}))).status().await, 200);
     let taken = b.inbound.sessions.get(id_of(&session.id)).unwrap();
@@ -544,8 +556,8 @@ async fn a_young_call_of_a_lost_session_ends_in_an_error() {
     pause(300).await;
     let other = NodeId::begin("x");
     memory.join(&other, Duration::from_secs(60)).await.unwrap();
-    assert_eq!(memory.claim(&session.id, Some(&name_of(&a)), Some(&other)).await, Ok(Written::Kept));
-    a.group().publish(Change::Tools);
+    assert_eq!(memory.claim(&session.id, Some(&name_of(&a)), Some(&other)).await, Ok(WriteOutcome::Applied));
+    a.group().publish(ChangeEvent::Tools);
     let received = calling.await.unwrap();
     assert_eq!(received.status, 200);
     let text = received.text().await;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use rialto::cluster::{Cluster, Reached};
-use rialto::store::traits::Nodes;
-use rialto::store::{Memory, NodeId, Shared};
+use rialto::cluster::{Cluster, RelayOutcome};
+use rialto::store::traits::NodeStore;
+use rialto::store::{ClusterStore, Memory, NodeId};
 
 use super::repeats::carried;
 
@@ -16,7 +16,7 @@ async fn what_is_sent_to_a_node_that_has_left_is_not_taken_by_it() {
     let memory = Memory::new();
     let make = |name: &str| {
         let node = Arc::new(ArcSwap::from_pointee(NodeId::begin(name)));
-        Cluster::new(Arc::clone(&memory) as Arc<dyn Shared>, node, Duration::from_secs(6), None)
+        Cluster::new(Arc::clone(&memory) as Arc<dyn ClusterStore>, node, Duration::from_secs(6), None)
     };
     let (a, b) = (make("a"), make("b"));
     a.answer_with(Arc::new(|_| Box::pin(async { panic!("it has left") })));
@@ -33,5 +33,5 @@ async fn what_is_sent_to_a_node_that_has_left_is_not_taken_by_it() {
     }
     assert!(memory.take_back(&a.node(), late).await.unwrap(), "it was taken");
     let carrying = tokio::time::timeout(Duration::from_secs(2), b.carry(&a.node(), carried())).await;
-    assert!(matches!(carrying, Ok(Ok(Reached::NotThere))), "{carrying:?}");
+    assert!(matches!(carrying, Ok(Ok(RelayOutcome::NotThere))), "{carrying:?}");
 }

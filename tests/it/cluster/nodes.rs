@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rialto::call::Change;
+use rialto::call::ChangeEvent;
 use serde_json::{Value, json};
 
 use super::three;
@@ -72,7 +72,7 @@ async fn what_belongs_to_no_call_reaches_the_stream_wherever_it_is() {
     assert_eq!(subscribed["result"], json!({}));
     let mut listening = at(&c, &session).get().go().await.events();
     until("the stream is attached", || a.inbound.sessions.survey().streams == 1).await;
-    a.group().publish(Change::Updated("elements://spotlight".into()));
+    a.group().publish(ChangeEvent::Updated("elements://spotlight".into()));
     let message = listening.message().await.unwrap();
     assert_eq!(message["params"]["uri"], "elements://spotlight", "{message}");
     assert_eq!(at(&b, &session).delete().status().await, 200);

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use rialto::cluster::{AnyBody, Carried, Cluster, Reached};
-use rialto::store::traits::Nodes;
-use rialto::store::{Memory, NodeId, Shared};
+use rialto::cluster::{AnyBody, Cluster, RelayOutcome, RelayedRequest};
+use rialto::store::traits::NodeStore;
+use rialto::store::{ClusterStore, Memory, NodeId};
 use serde_json::json;
 
 use super::found::{Way, one};
@@ -17,8 +17,8 @@ use crate::harness::{request, survey, until};
 
 const PIECES: usize = 50;
 
-pub fn carried() -> Carried {
-    Carried {
+pub fn carried() -> RelayedRequest {
+    RelayedRequest {
         verb: http::Method::GET,
         uri: "/mcp".parse().unwrap(),
         headers: http::HeaderMap::new(),
@@ -35,7 +35,7 @@ async fn a_request_that_arrives_twice_is_carried_out_once() {
         let way = Way::to(&memory);
         way.twice.store(true, Ordering::SeqCst);
         let node = Arc::new(ArcSwap::from_pointee(NodeId::begin(name)));
-        Cluster::new(way as Arc<dyn Shared>, node, Duration::from_secs(6), None)
+        Cluster::new(way as Arc<dyn ClusterStore>, node, Duration::from_secs(6), None)
     };
     let (a, b, c) = (make("a"), make("b"), make("c"));
     let counted = Arc::clone(&count);
@@ -57,7 +57,7 @@ async fn a_request_that_arrives_twice_is_carried_out_once() {
     }
     // Relays have the same numbers at both.
     for (round, from) in [&b, &c, &b, &c].into_iter().enumerate() {
-        let Reached::Stream(_, _, mut rest) = from.carry(&a.node(), carried()).await.unwrap() else { panic!() };
+        let RelayOutcome::Stream(_, _, mut rest) = from.carry(&a.node(), carried()).await.unwrap() else { panic!() };
         let mut read = Vec::new();
         while let Some(piece) = std::future::poll_fn(|context| rest.poll_next(context)).await {
             read.extend(piece);

@@ -188,12 +188,12 @@ async fn what_a_filter_hides_is_refused_too() {
     layout.groups[0].tools = filter(&["*__echo"], &["b__*"]);
     layout.groups[0].prompts = filter(&[], &["*secret"]);
     layout.groups[0].resources = filter(&[], &["*secret*"]);
-    let mut alone = Plan::new("alone", ["a".into()]);
+    let mut alone = GroupConfig::new("alone", ["a".into()]);
     (alone.tools, alone.prompts) = (filter(&["echo"], &[]), filter(&[], &["secret"]));
     alone.resources = filter(&[], &["*secret*"]);
     layout.groups.push(alone);
     // Where names are changed a pattern is of the changed ones.
-    let mut prefixed = Plan::new("prefixed", ["a".into(), "b".into()]);
+    let mut prefixed = GroupConfig::new("prefixed", ["a".into(), "b".into()]);
     prefixed.resources = filter(&[], &["rialto://a/res://secret*"]);
     layout.groups.push(prefixed);
     let rialto = gateway(layout).await;

@@ -129,7 +129,7 @@ async fn a_list_is_walked_in_pages() {
     let (a, b) = (Puppet::with("a", Speaks::Http, offers).await, Puppet::with("b", Speaks::PerRequest, offers).await);
     let mut layout = together(vec![spec(&a), spec(&b)]);
     layout.groups[0].page = 3;
-    layout.groups.push(Plan { name: "other".into(), ..layout.groups[0].clone() });
+    layout.groups.push(GroupConfig { name: "other".into(), ..layout.groups[0].clone() });
     let rialto = gateway(layout).await;
     let names = |a: usize, b: usize| -> Vec<String> {
         let of = |server: &'static str, count| (0..count).map(move |n| format!("{server}__t{n}"));

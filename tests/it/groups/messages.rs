@@ -1,7 +1,7 @@
 //! What goes to and fro beside answers: logs, progress, questions, subscriptions, changes.
 
 use rialto::call::Reply;
-use rialto::client::Wishes;
+use rialto::client::ListenRequest;
 
 use super::*;
 use crate::harness::{Events, Session, call as calling, notification, request};
@@ -315,7 +315,7 @@ async fn listeners_of_the_per_request_era_hear_of_resources_of_every_upstream() 
     let (client, _) = client(&rialto, Way::PerRequest, "ada").await;
     for puppet in &puppets {
         let uri = format!("rialto://{}/res://one", puppet.name);
-        let wishes = Wishes { resources: vec![uri.clone()], ..Wishes::default() };
+        let wishes = ListenRequest { resources: vec![uri.clone()], ..ListenRequest::default() };
         let mut listening = in_time("listening", client.listen(wishes)).await.unwrap();
         let told = async {
             loop {
@@ -342,7 +342,7 @@ async fn a_change_is_told_once_and_only_when_there_is_one() {
         connected.post(&calling(1, "a__echo", json!({}))).go().await.text().await;
         let (mut one, mut other) = (session.get().go().await.events(), connected.get().go().await.events());
         let (modern, _) = client(&rialto, Way::PerRequest, "ada").await;
-        let wishes = Wishes { lists: true, ..Wishes::default() };
+        let wishes = ListenRequest { lists: true, ..ListenRequest::default() };
         let mut listening = in_time("listening", modern.listen(wishes)).await.unwrap();
         if speaks == Speaks::PerRequest {
             until("it is listened to", || a.listeners() == 1).await;

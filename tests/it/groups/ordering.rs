@@ -1,7 +1,7 @@
 //! What must come before what, whatever the timing: the end of a session after everything that is sent in it, and a
 //! change after the subscription that is to hear of it.
 
-use rialto::call::Change;
+use rialto::call::ChangeEvent;
 
 use super::*;
 use crate::harness::{Events, Session};
@@ -81,9 +81,9 @@ async fn the_last_change_of_a_burst_is_told_to_sessions() {
     until("the stream is attached", || rialto.inbound.sessions.survey().streams == 1).await;
     let group = rialto.group();
     // Nothing else runs meanwhile: this test has one thread.
-    group.publish(Change::Updated("elements://spotlight".into()));
+    group.publish(ChangeEvent::Updated("elements://spotlight".into()));
     for _ in 0..5000 {
-        group.publish(Change::Updated("elements://other".into()));
+        group.publish(ChangeEvent::Updated("elements://other".into()));
     }
     assert_eq!(in_time("the change is told", updated(&mut events)).await["uri"], "elements://spotlight");
 }

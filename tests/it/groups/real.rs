@@ -1,7 +1,7 @@
 //! Servers of other makes, several in one group, over every transport.
 
 use futures_util::future::join_all;
-use rialto::client::Wishes;
+use rialto::client::ListenRequest;
 
 use super::*;
 use crate::servers::{CLOCK, EVERYTHING, PYTHON_1, PYTHON_2, Served, Spawned, TYPESCRIPT_2};
@@ -78,7 +78,7 @@ async fn servers_of_every_make_serve_two_clients_at_once() {
         // The TypeScript one has its clock in the process that it shares with nobody.
         for server in SERVERS {
             let uri = format!("rialto://{server}/{CLOCK}");
-            let wishes = Wishes { resources: vec![uri.clone()], ..Wishes::default() };
+            let wishes = ListenRequest { resources: vec![uri.clone()], ..ListenRequest::default() };
             let mut listening = in_time("listening", ada.listen(wishes)).await.unwrap();
             let heard = in_time("the clock", listening.next()).await.unwrap();
             assert_eq!(value(heard.params.as_ref().unwrap())["uri"], *uri);

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use rialto::client::Wishes;
+use rialto::client::ListenRequest;
 use rialto::gateway::{Applied, Filter, Naming};
 
 use super::*;
 use crate::children::gone;
 use crate::harness::{Events, call as calling, notification};
 
-fn apply(rialto: &Rialto, layout: &Layout) -> Applied {
+fn apply(rialto: &Rialto, layout: &GatewayConfig) -> Applied {
     rialto.inbound.gateway.apply(layout)
 }
 
@@ -39,7 +39,7 @@ async fn upstreams_come_and_go_and_change() {
     }
     let mut events = session.get().go().await.events();
     let (modern, _) = client(&rialto, Way::PerRequest, "ada").await;
-    let wishes = Wishes { lists: true, ..Wishes::default() };
+    let wishes = ListenRequest { lists: true, ..ListenRequest::default() };
     let mut listening = in_time("listening", modern.listen(wishes)).await.unwrap();
     let listed = async |expected: &[&str]| {
         let listed = session.ask("tools/list", json!({})).await;
@@ -109,13 +109,16 @@ async fn plans_change_what_is_shown() {
     assert_eq!(tools().await, ["a__echo", "a__do", "b__echo", "b__do"]);
     for (change, expected) in [
         (
-            Box::new(|plan: &mut Plan| plan.servers.reverse()) as Box<dyn Fn(&mut Plan)>,
+            Box::new(|plan: &mut GroupConfig| plan.servers.reverse()) as Box<dyn Fn(&mut GroupConfig)>,
             vec!["b__echo", "b__do", "a__echo", "a__do"],
         ),
-        (Box::new(|plan: &mut Plan| plan.tools = Filter::new(&[], &["*do".to_owned()])), vec!["a__echo", "b__echo"]),
-        (Box::new(|plan: &mut Plan| plan.naming = Naming::Plain), vec!["echo", "do"]),
-        (Box::new(|plan: &mut Plan| plan.servers.truncate(1)), vec!["echo", "do"]),
-        (Box::new(|_: &mut Plan| {}), vec!["a__echo", "a__do", "b__echo", "b__do"]),
+        (
+            Box::new(|plan: &mut GroupConfig| plan.tools = Filter::new(&[], &["*do".to_owned()])),
+            vec!["a__echo", "b__echo"],
+        ),
+        (Box::new(|plan: &mut GroupConfig| plan.naming = Naming::Plain), vec!["echo", "do"]),
+        (Box::new(|plan: &mut GroupConfig| plan.servers.truncate(1)), vec!["echo", "do"]),
+        (Box::new(|_: &mut GroupConfig| {}), vec!["a__echo", "a__do", "b__echo", "b__do"]),
     ] {
         let before = tools().await;
         let mut other = layout.clone();
@@ -155,10 +158,10 @@ async fn a_call_may_finish_on_an_upstream_that_is_removed() {
 async fn a_removed_group_ends_with_its_listeners_and_sessions() {
     let (a, b) = (Puppet::start("a", Speaks::Http).await, Puppet::start("b", Speaks::Http).await);
     let mut layout = together(vec![spec(&a), spec(&b)]);
-    layout.groups.push(Plan::new("extra", ["a".into(), "b".into()]));
+    layout.groups.push(GroupConfig::new("extra", ["a".into(), "b".into()]));
     let rialto = gateway(layout.clone()).await;
     let (modern, _) = at(&rialto, Way::PerRequest, "/extra", "ada").await;
-    let wishes = Wishes { lists: true, ..Wishes::default() };
+    let wishes = ListenRequest { lists: true, ..ListenRequest::default() };
     let mut listening = in_time("listening", modern.listen(wishes.clone())).await.unwrap();
     let (other, _) = client(&rialto, Way::PerRequest, "bob").await;
     let mut going_on = in_time("listening", other.listen(wishes)).await.unwrap();

@@ -11,7 +11,7 @@ type Post<'a> = Box<dyn Fn(&str) -> Sending + 'a>;
 async fn two_groups(change: impl FnOnce(&mut rialto::app::Settings)) -> (Rialto, [Puppet; 2]) {
     let puppets = [Puppet::start("a", Speaks::Http).await, Puppet::start("b", Speaks::Http).await];
     let mut layout = together(puppets.iter().map(spec).collect());
-    layout.groups.push(Plan::new("extra", ["a".into(), "b".into()]));
+    layout.groups.push(GroupConfig::new("extra", ["a".into(), "b".into()]));
     let rialto = Rialto::with(|settings| {
         settings.layout = layout;
         change(settings);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use rialto::call::{Call, Caller, Client as Caps, ClientSink, Kept, Question, Reply, Shelf};
+use rialto::call::{Call, Caller, Client as Caps, ClientSink, DropGuard, GatewaySlot, Reply, ServerRequest};
 use rialto::protocol::Level;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +29,7 @@ struct Ada {
     moved: AtomicBool,
     ended: CancellationToken,
     heard: Mutex<Vec<Notification>>,
-    shelf: Shelf,
+    shelf: GatewaySlot,
 }
 
 impl ClientSink for Ada {
@@ -45,7 +45,7 @@ impl ClientSink for Ada {
         self.heard.lock().unwrap().push(notification);
     }
 
-    fn ask(self: Arc<Self>, question: Question) {
+    fn ask(self: Arc<Self>, question: ServerRequest) {
         question.abandon();
     }
 
@@ -53,7 +53,7 @@ impl ClientSink for Ada {
         &self.ended
     }
 
-    fn subscribed(&self, _uri: &str, _kept: Kept) {}
+    fn subscribed(&self, _uri: &str, _kept: DropGuard) {}
 
     fn unsubscribed(&self, _uri: &str) {}
 
@@ -61,7 +61,7 @@ impl ClientSink for Ada {
         false
     }
 
-    fn shelf(&self) -> &Shelf {
+    fn shelf(&self) -> &GatewaySlot {
         &self.shelf
     }
 
@@ -90,7 +90,7 @@ impl Ada {
             moved: AtomicBool::new(false),
             ended: CancellationToken::new(),
             heard: Mutex::default(),
-            shelf: Shelf::default(),
+            shelf: GatewaySlot::default(),
         })
     }
 

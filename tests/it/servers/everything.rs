@@ -45,7 +45,7 @@ pub async fn scenario(client: &Client, witness: &Witness) {
 
     let read = in_time("read", client.read("demo://resource/dynamic/text/1")).await.unwrap();
     assert!(value(&read)["contents"][0]["text"].is_string(), "{read}");
-    let wishes = Wishes { resources: vec!["demo://resource/dynamic/text/1".into()], ..Wishes::default() };
+    let wishes = ListenRequest { resources: vec!["demo://resource/dynamic/text/1".into()], ..ListenRequest::default() };
     let mut listening = in_time("listening", client.listen(wishes)).await.unwrap();
     call(client, "toggle-subscriber-updates", json!({})).await;
     let news = in_time("an update", listening.next()).await.expect("the server goes on telling");

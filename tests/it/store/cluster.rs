@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rialto::store::redis::Options;
-use rialto::store::traits::{Nodes, Sessions};
+use rialto::store::traits::{NodeStore, SessionStore};
 use rialto::store::{NodeId, Redis};
 
 use super::{LONG, nodes, sessions, until};

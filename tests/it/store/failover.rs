@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rialto::store::redis::Options;
-use rialto::store::traits::{Events, News, Nodes, Sessions, Standing, Written};
-use rialto::store::{NodeId, Redis, Shared};
+use rialto::store::traits::{EventStore, NodeStatus, NodeStore, SessionDelta, SessionStore, WriteOutcome};
+use rialto::store::{ClusterStore, NodeId, Redis};
 use tokio::task::JoinHandle;
 
 use super::cluster::{cluster, whole};
@@ -81,11 +81,11 @@ impl Writer {
             while !stopped.load(Ordering::SeqCst) {
                 let record = Some(Bytes::from((told.last + 1).to_string()));
                 let version = told.last + 1;
-                let all = News { record, version, ..news(vec![event(0, told.last + 1, "x")]) };
+                let all = SessionDelta { record, version, ..news(vec![event(0, told.last + 1, "x")]) };
                 let begun = Instant::now();
                 match store.write(&node, &one(&id, all)).await {
                     Ok(written) => {
-                        assert_eq!(written, [Written::Kept]);
+                        assert_eq!(written, [WriteOutcome::Applied]);
                         told.last += 1;
                     }
                     // What may have been done is done again, which does no harm.
@@ -114,12 +114,12 @@ async fn has_one_owner(stores: [&Redis; 2], id: &str, from: &NodeId) {
     let nodes = ["x", "y"].map(NodeId::begin);
     let claim = |i: usize| stores[i].claim(id, Some(from), Some(&nodes[i]));
     let (first, second) = tokio::join!(claim(0), claim(1));
-    let won = [first.unwrap(), second.unwrap()].map(|written| written == Written::Kept);
+    let won = [first.unwrap(), second.unwrap()].map(|written| written == WriteOutcome::Applied);
     let owner = stores[0].load(id).await.unwrap().unwrap().owner.unwrap();
     assert_eq!(owner, nodes[usize::from(won[1])]);
     assert!(won[0] != won[1], "{won:?}");
     let late = stores[0].write(from, &one(id, news(vec![event(0, 1 << 40, "late")]))).await.unwrap();
-    assert_eq!(late, [Written::Lost]);
+    assert_eq!(late, [WriteOutcome::NotOwner]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,7 +152,7 @@ async fn a_server_that_takes_over_is_found() {
     println!("{} written, {} failed, {:?} at most", told.last, told.failed, told.longest);
     assert!(told.longest < TIMEOUT * 6, "{:?}", told.longest);
     assert_eq!(store.load("s").await.unwrap().unwrap().record, told.last.to_string());
-    assert_eq!(store.beat(&a, LONG).await.unwrap(), Standing::Alive);
+    assert_eq!(store.beat(&a, LONG).await.unwrap(), NodeStatus::Alive);
     until("it is sent", async || store.send(&a, vec![Bytes::from_static(b"x")], LONG).await.is_ok()).await;
     assert_eq!(receiving.await.unwrap()[0], "x");
     until("the other has found it", async || other.load("s").await.is_ok()).await;
@@ -275,5 +275,5 @@ async fn what_was_sent_to_a_server_that_died_may_have_been_done() {
     servers[0].stop();
     let away = sending.await.unwrap().unwrap_err();
     println!("{away}");
-    assert!(away.perhaps_done, "{away}");
+    assert!(away.maybe_applied, "{away}");
 }

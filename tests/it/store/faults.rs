@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rialto::store::redis::Options;
-use rialto::store::traits::{Events, News, Nodes, Sessions, Standing, Written};
-use rialto::store::{Away, NodeId, Redis, Shared};
+use rialto::store::traits::{EventStore, NodeStatus, NodeStore, SessionDelta, SessionStore, WriteOutcome};
+use rialto::store::{ClusterStore, NodeId, Redis, StoreError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -16,7 +16,7 @@ use crate::redis::{Program, Server, TIMEOUT};
 /// What is said of a store that is away; it is said in time.
 async fn away(store: &Redis) -> String {
     let begun = Instant::now();
-    let Away { why, .. } = store.load("s").await.unwrap_err();
+    let StoreError { why, .. } = store.load("s").await.unwrap_err();
     assert!(begun.elapsed() < TIMEOUT * 2, "it took {:?}", begun.elapsed());
     why.to_string()
 }
@@ -57,7 +57,7 @@ async fn a_restart_is_survived() {
     assert!(server.again().await);
     heals(&store).await;
     // What was there is gone, the scripts too, and all goes on.
-    assert_eq!(store.write(&a, &one("s", news(vec![]))).await.unwrap(), [Written::Gone]);
+    assert_eq!(store.write(&a, &one("s", news(vec![]))).await.unwrap(), [WriteOutcome::NotFound]);
     assert!(store.create("s", &a, Bytes::new(), LONG).await.unwrap());
     store.send(&a, vec![Bytes::from_static(b"x")], LONG).await.unwrap();
     until("it receives", async || store.receive(&a).await.is_ok_and(|taken| taken == ["x"])).await;
@@ -71,7 +71,7 @@ async fn scripts_that_were_forgotten_are_sent_again() {
     for position in 1..4 {
         let () = server.ask(redis::cmd("SCRIPT").arg("FLUSH")).await;
         let all = [("none".to_owned(), news(vec![])), ("s".to_owned(), news(vec![event(0, position, "x")]))];
-        assert_eq!(store.write(&a, &all).await.unwrap(), [Written::Gone, Written::Kept]);
+        assert_eq!(store.write(&a, &all).await.unwrap(), [WriteOutcome::NotFound, WriteOutcome::Applied]);
     }
     assert_eq!(store.read("s").await.unwrap().len(), 3);
 }
@@ -137,7 +137,7 @@ async fn tls_is_spoken_to_those_who_are_trusted() {
     store.send(&NodeId::begin("a"), vec![Bytes::new()], LONG).await.unwrap();
     // The system does not know its certificate.
     let options = Options { timeout: TIMEOUT * 4, roots: None };
-    let Away { why, .. } = Redis::connect(&server.url(), "rialto", options).unwrap().load("s").await.unwrap_err();
+    let StoreError { why, .. } = Redis::connect(&server.url(), "rialto", options).unwrap().load("s").await.unwrap_err();
     assert!(why.contains("certificate"), "{why}");
     // And without TLS nobody answers.
     let plain = server.store_at(&server.url().replace("rediss", "redis"));
@@ -157,36 +157,37 @@ async fn one_who_is_full_says_so_and_keeps_all_or_nothing() {
     };
     allow(1000).await;
     let record = Some(Bytes::from_static(b"new"));
-    for all in [News { record, ..news(vec![event(0, 2, "y")]) }, news(vec![event(0, 2, "y"), event(0, 3, "z")])] {
-        let Away { why, .. } = store.write(&a, &one("s", all)).await.unwrap_err();
+    for all in [SessionDelta { record, ..news(vec![event(0, 2, "y")]) }, news(vec![event(0, 2, "y"), event(0, 3, "z")])]
+    {
+        let StoreError { why, .. } = store.write(&a, &one("s", all)).await.unwrap_err();
         assert!(why.contains("maxmemory"), "{why}");
     }
     let refused =
         [store.create("t", &a, Bytes::new(), LONG).await.map(drop), store.send(&a, vec![message()], LONG).await];
     for full in refused.map(Result::unwrap_err) {
-        assert!(full.to_string().contains("maxmemory") && !full.perhaps_done, "{full}");
+        assert!(full.to_string().contains("maxmemory") && !full.maybe_applied, "{full}");
     }
     assert!(store.is_full());
     assert_eq!(store.load("s").await.unwrap().unwrap().record, "old");
     assert_eq!(store.read("s").await.unwrap(), [event(0, 1, "x")]);
     assert!(store.load("t").await.unwrap().is_none());
     // What takes no room, or makes some, is still done.
-    assert_eq!(store.touch(&["s".to_owned()], &a, LONG).await.unwrap(), [Written::Kept]);
-    let room = News { keep_from: 2, ..news(vec![]) };
-    assert_eq!(store.write(&a, &one("s", room)).await.unwrap(), [Written::Kept]);
+    assert_eq!(store.touch(&["s".to_owned()], &a, LONG).await.unwrap(), [WriteOutcome::Applied]);
+    let room = SessionDelta { keep_from: 2, ..news(vec![]) };
+    assert_eq!(store.write(&a, &one("s", room)).await.unwrap(), [WriteOutcome::Applied]);
     assert_eq!(store.read("s").await.unwrap(), []);
     // Who is there and who has what are known, and what was begun can end.
     store.join(&a, LONG).await.unwrap();
-    assert_eq!(store.beat(&a, LONG).await.unwrap(), Standing::Alive);
-    assert_eq!(store.claim("s", Some(&a), Some(&b)).await.unwrap(), Written::Kept);
-    assert_eq!(store.claim("s", Some(&a), Some(&b)).await.unwrap(), Written::Lost);
+    assert_eq!(store.beat(&a, LONG).await.unwrap(), NodeStatus::Alive);
+    assert_eq!(store.claim("s", Some(&a), Some(&b)).await.unwrap(), WriteOutcome::Applied);
+    assert_eq!(store.claim("s", Some(&a), Some(&b)).await.unwrap(), WriteOutcome::NotOwner);
     store.reply(&b, vec![message()], LONG).await.unwrap();
     assert_eq!(store.receive(&b).await.unwrap(), [message()]);
     for (name, node, instead_of, has) in [("p", &a, None, &a), ("p", &b, None, &a), ("p", &b, Some(&a), &b)] {
         assert_eq!(store.place(name, node, instead_of, LONG).await.unwrap(), *has);
     }
     assert!(store.place("q", &a, None, LONG).await.is_err());
-    assert_eq!(store.delete("s", &b).await.unwrap(), Written::Kept);
+    assert_eq!(store.delete("s", &b).await.unwrap(), WriteOutcome::Applied);
     assert!(store.load("s").await.unwrap().is_none());
     assert!(store.is_full());
     allow(0).await;
@@ -205,7 +206,7 @@ async fn one_of_two_who_claim_wins() {
         stores[0].create(&id, &old, Bytes::new(), LONG).await.unwrap();
         let claim = |i: usize| stores[i].claim(&id, Some(&old), Some(&nodes[i]));
         let (first, second) = tokio::join!(claim(0), claim(1));
-        let won = [first.unwrap(), second.unwrap()].map(|written| written == Written::Kept);
+        let won = [first.unwrap(), second.unwrap()].map(|written| written == WriteOutcome::Applied);
         assert_eq!(won.iter().filter(|won| **won).count(), 1);
         let owner = stores[0].load(&id).await.unwrap().unwrap().owner.unwrap();
         assert_eq!(owner, nodes[usize::from(won[1])]);
@@ -217,9 +218,9 @@ async fn a_write_can_be_repeated() {
     let server = Server::start(Program::Redis).await;
     let (store, a) = (server.store(), NodeId::begin("a"));
     store.create("s", &a, Bytes::new(), LONG).await.unwrap();
-    let all = one("s", News { keep_from: 2, ..news((1..4).map(|position| event(0, position, "x")).collect()) });
+    let all = one("s", SessionDelta { keep_from: 2, ..news((1..4).map(|position| event(0, position, "x")).collect()) });
     for _ in 0..2 {
-        assert_eq!(store.write(&a, &all).await.unwrap(), [Written::Kept]);
+        assert_eq!(store.write(&a, &all).await.unwrap(), [WriteOutcome::Applied]);
         assert_eq!(store.read("s").await.unwrap(), all[0].1.events[1..]);
     }
 }
@@ -229,7 +230,7 @@ async fn nothing_is_left_when_all_has_expired() {
     let server = Server::start(Program::Redis).await;
     let (store, a) = (server.store(), NodeId::begin("a"));
     store.create("s", &a, Bytes::new(), SHORT).await.unwrap();
-    store.write(&a, &one("s", News { life: SHORT * 3, ..news(vec![event(0, 1, "x")]) })).await.unwrap();
+    store.write(&a, &one("s", SessionDelta { life: SHORT * 3, ..news(vec![event(0, 1, "x")]) })).await.unwrap();
     store.touch(&["s".to_owned()], &a, SHORT * 3).await.unwrap();
     store.claim("s", Some(&a), None).await.unwrap();
     store.join(&a, SHORT * 3).await.unwrap();
@@ -238,7 +239,7 @@ async fn nothing_is_left_when_all_has_expired() {
     let mut keys = server.lives().await;
     keys.sort();
     assert!(keys.iter().all(|(_, life)| *life > 0), "{keys:?}");
-    let mailbox = format!("rialto:m:{{a}}/{}", a.life());
+    let mailbox = format!("rialto:m:{{a}}/{}", a.incarnation());
     let names: Vec<&str> = keys.iter().map(|(key, _)| key.as_str()).collect();
     assert_eq!(names, ["rialto:e:{s}", mailbox.as_str(), "rialto:n:{a}", "rialto:nodes", "rialto:s:{s}"]);
     until("nothing is left", async || server.size().await == 0).await;
@@ -273,7 +274,7 @@ async fn what_belongs_together_is_one_round_trip() {
     trips("touch", 2, before).await;
     store.beat(&a, LONG).await.unwrap();
     trips("beat", 3, before).await;
-    store.standing(&[a.clone(), a.again()]).await.unwrap();
+    store.standing(&[a.clone(), a.next_incarnation()]).await.unwrap();
     trips("standing", 4, before).await;
 }
 
@@ -296,7 +297,7 @@ async fn an_old_redis_is_told_so() {
         }
     });
     let store = Redis::connect(&format!("redis://127.0.0.1:{port}"), "rialto", Options::default()).unwrap();
-    let Away { why, .. } = store.load("s").await.unwrap_err();
+    let StoreError { why, .. } = store.load("s").await.unwrap_err();
     assert!(why.contains("Redis 6.2.5") && why.contains("Redis 7.0 or later"), "{why}");
     drop(store);
     old.await.unwrap();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rialto::store::traits::{KeptEvent, KeptSession, News, Written};
-use rialto::store::{Memory, NodeId, Shared};
+use rialto::store::traits::{SessionDelta, StoredEvent, StoredSession, WriteOutcome};
+use rialto::store::{ClusterStore, Memory, NodeId};
 
 use super::{LONG, event};
 use crate::redis::{Program, Server};
@@ -33,7 +33,7 @@ struct Kept {
     owner: Option<NodeId>,
     record: Bytes,
     version: u64,
-    events: Vec<KeptEvent>,
+    events: Vec<StoredEvent>,
     last: u64,
     deleted: bool,
 }
@@ -63,16 +63,16 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 impl Model {
-    fn owned(&mut self, session: usize, node: usize) -> Result<&mut Kept, Written> {
+    fn owned(&mut self, session: usize, node: usize) -> Result<&mut Kept, WriteOutcome> {
         match self.sessions.get_mut(&session) {
-            None => Err(Written::Gone),
+            None => Err(WriteOutcome::NotFound),
             Some(kept) if !kept.deleted && kept.owner.as_ref() == Some(&self.nodes[node]) => Ok(kept),
-            Some(_) => Err(Written::Lost),
+            Some(_) => Err(WriteOutcome::NotOwner),
         }
     }
 
     /// Takes a step here and there.
-    async fn take(&mut self, store: &dyn Shared, step: Step) {
+    async fn take(&mut self, store: &dyn ClusterStore, step: Step) {
         let id = |session: usize| format!("s{session}");
         match step {
             Step::Create(session, node, record) => {
@@ -86,23 +86,23 @@ impl Model {
             Step::Claim(session, from, to) => {
                 let (from, to) = (self.nodes.get(from).cloned(), self.nodes.get(to).cloned());
                 let expected = match self.sessions.get_mut(&session) {
-                    None => Written::Gone,
+                    None => WriteOutcome::NotFound,
                     Some(kept) if !kept.deleted && kept.owner == from => {
                         kept.owner.clone_from(&to);
-                        Written::Kept
+                        WriteOutcome::Applied
                     }
-                    Some(_) => Written::Lost,
+                    Some(_) => WriteOutcome::NotOwner,
                 };
                 assert_eq!(store.claim(&id(session), from.as_ref(), to.as_ref()).await.unwrap(), expected);
             }
             Step::Touch(sessions, node) => {
                 let ids: Vec<String> = sessions.iter().map(|session| id(*session)).collect();
-                let one = |session: &usize| self.owned(*session, node).err().unwrap_or(Written::Kept);
-                let expected: Vec<Written> = sessions.iter().map(one).collect();
+                let one = |session: &usize| self.owned(*session, node).err().unwrap_or(WriteOutcome::Applied);
+                let expected: Vec<WriteOutcome> = sessions.iter().map(one).collect();
                 assert_eq!(store.touch(&ids, &self.nodes[node], LONG).await.unwrap(), expected);
             }
             Step::Delete(session, node) => {
-                let expected = self.owned(session, node).err().unwrap_or(Written::Kept);
+                let expected = self.owned(session, node).err().unwrap_or(WriteOutcome::Applied);
                 assert_eq!(store.delete(&id(session), &self.nodes[node]).await.unwrap(), expected);
                 if let Ok(kept) = self.owned(session, node) {
                     (kept.deleted, kept.events) = (true, vec![]);
@@ -112,7 +112,7 @@ impl Model {
         }
     }
 
-    async fn write(&mut self, store: &dyn Shared, node: usize, writes: Vec<Wrote>) {
+    async fn write(&mut self, store: &dyn ClusterStore, node: usize, writes: Vec<Wrote>) {
         let (mut all, mut expected) = (Vec::new(), Vec::new());
         for (session, record, events, keep_from) in writes {
             let (version, record) = record.map_or((0, None), |(version, record)| (version, Some(Bytes::from(record))));
@@ -122,7 +122,7 @@ impl Model {
                 last += 1;
                 event(u32::try_from(last % 3).unwrap(), last, bytes)
             };
-            let events: Vec<KeptEvent> = events.into_iter().map(&mut next).collect();
+            let events: Vec<StoredEvent> = events.into_iter().map(&mut next).collect();
             expected.push(match kept {
                 Err(why) => why,
                 Ok(kept) => {
@@ -132,20 +132,20 @@ impl Model {
                     kept.events.extend(events.clone());
                     kept.events.retain(|event| event.id.position >= keep_from);
                     kept.last += events.len() as u64;
-                    Written::Kept
+                    WriteOutcome::Applied
                 }
             });
-            all.push((format!("s{session}"), News { record, version, events, keep_from, life: LONG }));
+            all.push((format!("s{session}"), SessionDelta { record, version, events, keep_from, life: LONG }));
         }
         assert_eq!(store.write(&self.nodes[node], &all).await.unwrap(), expected);
     }
 
-    async fn compare(&self, store: &dyn Shared) {
+    async fn compare(&self, store: &dyn ClusterStore) {
         for session in 0..SESSIONS {
             let (id, kept) = (format!("s{session}"), self.sessions.get(&session));
             let found = store.load(&id).await.unwrap();
             let there = kept.filter(|kept| !kept.deleted);
-            let expected = there.map(|kept| KeptSession { owner: kept.owner.clone(), record: kept.record.clone() });
+            let expected = there.map(|kept| StoredSession { owner: kept.owner.clone(), record: kept.record.clone() });
             assert_eq!(found, expected);
             assert_eq!(store.read(&id).await.unwrap(), kept.map(|kept| kept.events.clone()).unwrap_or_default());
         }
@@ -153,7 +153,7 @@ impl Model {
 }
 
 /// Many rows of steps, each on a store that is new.
-fn any_steps(cases: u32, runtime: &tokio::runtime::Runtime, new: impl Fn() -> Arc<dyn Shared>) {
+fn any_steps(cases: u32, runtime: &tokio::runtime::Runtime, new: impl Fn() -> Arc<dyn ClusterStore>) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let steps = prop::collection::vec(step(), 1..40);
     let run = TestRunner::new(config).run(&steps, |steps| {

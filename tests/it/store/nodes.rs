@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rialto::store::traits::Standing;
-use rialto::store::{NodeId, Shared};
+use rialto::store::traits::NodeStatus;
+use rialto::store::{ClusterStore, NodeId};
 
 use super::{LONG, SHORT, until};
 
@@ -14,30 +14,30 @@ fn texts(range: std::ops::Range<usize>) -> Vec<Bytes> {
     range.map(|i| Bytes::from(i.to_string())).collect()
 }
 
-pub async fn a_node_lives_as_long_as_it_beats(store: Arc<dyn Shared>) {
+pub async fn a_node_lives_as_long_as_it_beats(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
     let standing = async || store.standing(std::slice::from_ref(&a)).await.unwrap()[0];
-    assert_eq!(store.beat(&a, LONG).await.unwrap(), Standing::Lapsed);
-    assert_eq!(standing().await, Standing::Lapsed);
+    assert_eq!(store.beat(&a, LONG).await.unwrap(), NodeStatus::Expired);
+    assert_eq!(standing().await, NodeStatus::Expired);
     store.join(&a, LONG).await.unwrap();
-    assert_eq!((standing().await, store.beat(&a, SHORT).await.unwrap()), (Standing::Alive, Standing::Alive));
-    until("it lapses", async || standing().await == Standing::Lapsed).await;
+    assert_eq!((standing().await, store.beat(&a, SHORT).await.unwrap()), (NodeStatus::Alive, NodeStatus::Alive));
+    until("it lapses", async || standing().await == NodeStatus::Expired).await;
     // A beat does not bring it back.
-    assert_eq!(store.beat(&a, LONG).await.unwrap(), Standing::Lapsed);
+    assert_eq!(store.beat(&a, LONG).await.unwrap(), NodeStatus::Expired);
     assert_eq!(store.members().await.unwrap(), []);
     store.join(&a, LONG).await.unwrap();
-    assert_eq!(standing().await, Standing::Alive);
+    assert_eq!(standing().await, NodeStatus::Alive);
 }
 
-pub async fn a_name_has_one_node(store: Arc<dyn Shared>) {
+pub async fn a_name_has_one_node(store: Arc<dyn ClusterStore>) {
     let old = NodeId::begin("a");
-    let (new, other) = (old.again(), NodeId::begin("b"));
+    let (new, other) = (old.next_incarnation(), NodeId::begin("b"));
     store.join(&old, LONG).await.unwrap();
     store.join(&new, LONG).await.unwrap();
-    assert_eq!(store.beat(&old, LONG).await.unwrap(), Standing::Superseded);
-    assert_eq!(store.beat(&new, LONG).await.unwrap(), Standing::Alive);
+    assert_eq!(store.beat(&old, LONG).await.unwrap(), NodeStatus::Replaced);
+    assert_eq!(store.beat(&new, LONG).await.unwrap(), NodeStatus::Alive);
     let nodes = [new.clone(), other, old.clone(), new.clone()];
-    let standing = [Standing::Alive, Standing::Lapsed, Standing::Superseded, Standing::Alive];
+    let standing = [NodeStatus::Alive, NodeStatus::Expired, NodeStatus::Replaced, NodeStatus::Alive];
     assert_eq!(store.standing(&nodes).await.unwrap(), standing);
     assert_eq!(store.standing(&[]).await.unwrap(), []);
     // The old one cannot take the name from the new one by leaving.
@@ -47,20 +47,20 @@ pub async fn a_name_has_one_node(store: Arc<dyn Shared>) {
     assert_eq!(store.members().await.unwrap(), [new]);
 }
 
-pub async fn leaving_frees_the_name(store: Arc<dyn Shared>) {
+pub async fn leaving_frees_the_name(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
     store.join(&a, LONG).await.unwrap();
     store.send(&a, texts(0..1), LONG).await.unwrap();
     store.leave(&a).await.unwrap();
     store.leave(&a).await.unwrap();
-    assert_eq!(store.standing(std::slice::from_ref(&a)).await.unwrap(), [Standing::Lapsed]);
+    assert_eq!(store.standing(std::slice::from_ref(&a)).await.unwrap(), [NodeStatus::Expired]);
     assert_eq!(store.members().await.unwrap(), []);
     // What nobody has taken can be carried elsewhere.
     let [message] = texts(0..1).try_into().unwrap();
     assert!(store.take_back(&a, message).await.unwrap());
 }
 
-pub async fn a_place_has_one_node(store: Arc<dyn Shared>) {
+pub async fn a_place_has_one_node(store: Arc<dyn ClusterStore>) {
     let [a, b, c] = ["a", "b", "c"].map(NodeId::begin);
     assert_eq!(store.place("p", &a, None, LONG).await.unwrap(), a);
     assert_eq!(store.place("p", &b, None, LONG).await.unwrap(), a);
@@ -71,7 +71,7 @@ pub async fn a_place_has_one_node(store: Arc<dyn Shared>) {
     until("the place is free", async || store.place("q", &c, None, SHORT).await.unwrap() == c).await;
 }
 
-pub async fn members_are_those_who_are_there(store: Arc<dyn Shared>) {
+pub async fn members_are_those_who_are_there(store: Arc<dyn ClusterStore>) {
     let nodes = ["a", "b", "c", "d"].map(NodeId::begin);
     assert_eq!(store.members().await.unwrap(), []);
     for (node, life) in nodes.iter().zip([LONG, SHORT, LONG, LONG]) {
@@ -83,7 +83,7 @@ pub async fn members_are_those_who_are_there(store: Arc<dyn Shared>) {
     assert_eq!(store.members().await.unwrap(), left);
 }
 
-pub async fn messages_come_in_order_and_once(store: Arc<dyn Shared>) {
+pub async fn messages_come_in_order_and_once(store: Arc<dyn ClusterStore>) {
     let (a, b) = (NodeId::begin("a"), NodeId::begin("b"));
     store.send(&a, texts(0..300), LONG).await.unwrap();
     store.send(&a, vec![], LONG).await.unwrap();
@@ -100,7 +100,7 @@ pub async fn messages_come_in_order_and_once(store: Arc<dyn Shared>) {
     assert!(begun.elapsed() > Duration::from_millis(500), "it does not wait");
 }
 
-pub async fn replies_come_like_other_messages(store: Arc<dyn Shared>) {
+pub async fn replies_come_like_other_messages(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
     store.send(&a, texts(0..2), LONG).await.unwrap();
     store.reply(&a, texts(2..4), LONG).await.unwrap();
@@ -110,9 +110,9 @@ pub async fn replies_come_like_other_messages(store: Arc<dyn Shared>) {
     assert_eq!(store.receive(&a).await.unwrap(), ["0", "1", "2", "4"]);
 }
 
-pub async fn two_who_receive_share_the_messages(store: Arc<dyn Shared>) {
+pub async fn two_who_receive_share_the_messages(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
-    let receive = |store: Arc<dyn Shared>, a: NodeId| async move {
+    let receive = |store: Arc<dyn ClusterStore>, a: NodeId| async move {
         let mut taken = Vec::new();
         loop {
             let some = store.receive(&a).await.unwrap();
@@ -140,7 +140,7 @@ pub async fn two_who_receive_share_the_messages(store: Arc<dyn Shared>) {
     assert_eq!((once.len(), all.len()), (200, 200), "something came twice, or not at all");
 }
 
-pub async fn one_who_waits_is_woken(store: Arc<dyn Shared>) {
+pub async fn one_who_waits_is_woken(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
     let waiting = tokio::spawn({
         let (store, a) = (Arc::clone(&store), a.clone());
@@ -161,7 +161,7 @@ pub async fn one_who_waits_is_woken(store: Arc<dyn Shared>) {
     assert!(at - sent < Duration::from_millis(500), "it took {:?}", at - sent);
 }
 
-pub async fn one_who_gave_up_waiting_loses_nothing(store: Arc<dyn Shared>) {
+pub async fn one_who_gave_up_waiting_loses_nothing(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
     for i in 0..5 {
         let given_up = tokio::time::timeout(Duration::from_millis(50), store.receive(&a)).await;
@@ -171,7 +171,7 @@ pub async fn one_who_gave_up_waiting_loses_nothing(store: Arc<dyn Shared>) {
     }
 }
 
-pub async fn what_was_not_taken_can_be_taken_back(store: Arc<dyn Shared>) {
+pub async fn what_was_not_taken_can_be_taken_back(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
     let message = Bytes::from_static(b"1");
     assert!(!store.take_back(&a, message.clone()).await.unwrap());
@@ -187,7 +187,7 @@ pub async fn what_was_not_taken_can_be_taken_back(store: Arc<dyn Shared>) {
     assert_eq!(store.receive(&a).await.unwrap(), ["0", "2"]);
 }
 
-pub async fn messages_do_not_wait_for_ever(store: Arc<dyn Shared>) {
+pub async fn messages_do_not_wait_for_ever(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
     store.send(&a, texts(0..3), SHORT).await.unwrap();
     tokio::time::sleep(SHORT * 2).await;
@@ -195,16 +195,16 @@ pub async fn messages_do_not_wait_for_ever(store: Arc<dyn Shared>) {
     assert!(store.receive(&a).await.unwrap().is_empty());
 }
 
-pub async fn beating_keeps_the_mailbox(store: Arc<dyn Shared>) {
+pub async fn beating_keeps_the_mailbox(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
     store.join(&a, LONG).await.unwrap();
     store.send(&a, texts(0..1), SHORT * 4).await.unwrap();
-    assert_eq!(store.beat(&a, LONG).await.unwrap(), Standing::Alive);
+    assert_eq!(store.beat(&a, LONG).await.unwrap(), NodeStatus::Alive);
     tokio::time::sleep(SHORT * 5).await;
     assert_eq!(store.receive(&a).await.unwrap(), texts(0..1));
 }
 
-pub async fn the_first_secret_is_the_secret(store: Arc<dyn Shared>) {
+pub async fn the_first_secret_is_the_secret(store: Arc<dyn ClusterStore>) {
     let offer = |i: u8| {
         let store = Arc::clone(&store);
         tokio::spawn(async move { store.secret(Bytes::from(vec![i; 32])).await.unwrap() })

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use rialto::store::NodeId;
-use rialto::store::traits::{Events, Sessions};
+use rialto::store::traits::{EventStore, SessionStore};
 
 use super::{LONG, event, news, one};
 use crate::redis::{Program, Server};
