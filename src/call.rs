@@ -118,7 +118,7 @@ pub trait ClientSink: fmt::Debug + Send + Sync {
     fn remember(&self, _upstream: &str, _what: Option<Bytes>) {}
 
     /// Whether it lives on elsewhere: what upstreams keep for it stays.
-    fn has_moved(&self) -> bool {
+    fn moved_to_other_node(&self) -> bool {
         false
     }
 }

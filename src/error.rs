@@ -4,7 +4,7 @@ use std::fmt;
 
 use http::{StatusCode, Uri};
 
-use crate::http::client::{HttpError, HttpErrorKind, shown};
+use crate::http::client::{HttpError, HttpErrorKind, redacted};
 use crate::protocol::ErrorObject;
 
 /// How much of a body that explains a failure is shown.
@@ -67,9 +67,9 @@ impl Error {
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::new(
                 Kind::Credentials,
-                format!("{} answered {status}{said}; give credentials as a header", shown(url)),
+                format!("{} answered {status}{said}; give credentials as a header", redacted(url)),
             ),
-            _ => Self::new(Kind::Status(status.as_u16()), format!("{} answered {status}{said}", shown(url))),
+            _ => Self::new(Kind::Status(status.as_u16()), format!("{} answered {status}{said}", redacted(url))),
         }
     }
 

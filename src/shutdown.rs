@@ -18,7 +18,7 @@ pub struct Shutdown {
 }
 
 /// Streams may still say goodbye when the calls took all the time there was.
-const GOODBYE: Duration = Duration::from_millis(500);
+const GOODBYE_TIME: Duration = Duration::from_millis(500);
 
 impl Shutdown {
     /// Whether new work is refused.
@@ -70,9 +70,9 @@ impl Shutdown {
         self.calls.close();
         let calls = tokio::time::timeout_at(end, self.calls.wait()).await;
         self.closing.cancel();
-        let goodbye = end.max(tokio::time::Instant::now() + GOODBYE);
+        let goodbye = end.max(tokio::time::Instant::now() + GOODBYE_TIME);
         self.lingering.close();
-        let _ = tokio::time::timeout(GOODBYE, self.lingering.wait()).await;
+        let _ = tokio::time::timeout(GOODBYE_TIME, self.lingering.wait()).await;
         end_streams();
         self.connections.close();
         let connections = tokio::time::timeout_at(goodbye, self.connections.wait()).await;

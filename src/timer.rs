@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::task::coop;
 use tokio::time::{Instant, Sleep};
 
-use crate::workers::here;
+use crate::workers::current_worker;
 
 /// Ends at some time.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl PooledTimer {
 
     fn new(end: Instant, wait: Duration) -> Self {
         let kind = KINDS.iter().position(|longest| wait <= *longest).unwrap_or_default();
-        let owner = (here(), kind);
+        let owner = (current_worker(), kind);
         let spare = match owner {
             (0, _) => None,
             _ => TIMERS.with_borrow_mut(|timers| timers[kind].pop()),
@@ -102,13 +102,13 @@ impl Future for PooledTimer {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let (place, kind) = self.owner;
         let Some(timer) = &mut self.timer else { return Poll::Ready(()) };
-        if place == here() {
+        if place == current_worker() {
             return timer.as_mut().poll(context);
         }
         // What it belongs to goes on elsewhere; the clock that it was set by may stop before.
         let mut timer = Box::pin(tokio::time::sleep_until(timer.deadline()));
         let polled = timer.as_mut().poll(context);
-        (self.timer, self.owner) = (Some(timer), (here(), kind));
+        (self.timer, self.owner) = (Some(timer), (current_worker(), kind));
         polled
     }
 }
@@ -116,7 +116,7 @@ impl Future for PooledTimer {
 impl Drop for PooledTimer {
     fn drop(&mut self) {
         let (place, kind) = self.owner;
-        let Some(timer) = self.timer.take().filter(|_| place != 0 && place == here()) else { return };
+        let Some(timer) = self.timer.take().filter(|_| place != 0 && place == current_worker()) else { return };
         // When the thread ends there is nowhere to keep it.
         let _ = TIMERS.try_with(|timers| {
             if let Ok(mut timers) = timers.try_borrow_mut()
@@ -145,7 +145,7 @@ mod tests {
     {
         let workers = Workers::start(1).unwrap();
         let (say, said) = mpsc::channel();
-        workers.idlest().unwrap().runtime().spawn(async move { say.send(work.await) });
+        workers.least_loaded().unwrap().runtime().spawn(async move { say.send(work.await) });
         said.recv().unwrap()
     }
 

@@ -34,7 +34,7 @@ pub struct Worker {
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of this thread among all workers of the process; 0 when it is none.
-pub fn here() -> usize {
+pub fn current_worker() -> usize {
     HERE.get()
 }
 
@@ -67,7 +67,7 @@ impl Workers {
     }
 
     /// The one that keeps the least; nothing when there is none.
-    pub fn idlest(&self) -> Option<&Worker> {
+    pub fn least_loaded(&self) -> Option<&Worker> {
         self.all.iter().min_by_key(|worker| Arc::strong_count(&worker.kept))
     }
 }
@@ -105,27 +105,27 @@ mod tests {
         let go_on = CancellationToken::new();
         for _ in 0..4 {
             let (say, go_on) = (say.clone(), go_on.clone());
-            let worker = workers.idlest().unwrap();
+            let worker = workers.least_loaded().unwrap();
             worker.runtime().spawn(worker.keeping(async move {
-                say.send(here()).unwrap();
+                say.send(current_worker()).unwrap();
                 go_on.cancelled().await;
             }));
         }
         let mut places: Vec<usize> = said.iter().take(4).collect();
         places.sort_unstable();
         assert!(places[0] == places[1] && places[1] < places[2] && places[2] == places[3], "{places:?}");
-        assert_eq!(here(), 0, "this is none of them");
+        assert_eq!(current_worker(), 0, "this is none of them");
         go_on.cancel();
         drop(say);
         assert!(said.recv().is_err(), "all have ended");
-        assert!(Workers::start(0).unwrap().idlest().is_none());
+        assert!(Workers::start(0).unwrap().least_loaded().is_none());
     }
 
     #[test]
     fn what_they_do_ends_with_them() {
         let workers = Workers::start(1).unwrap();
         let (say, said) = mpsc::channel::<()>();
-        workers.idlest().unwrap().runtime().spawn(async move {
+        workers.least_loaded().unwrap().runtime().spawn(async move {
             std::future::pending::<()>().await;
             drop(say);
         });

@@ -7,7 +7,7 @@ use crate::upstream::{self, Phase};
 impl Admin {
     /// All figures, as Prometheus reads them.
     pub fn metrics(&self) -> String {
-        let survey = self.sessions.survey();
+        let survey = self.sessions.stats();
         let upstreams = self.gateway.upstreams();
         let mut sessions: Vec<(Vec<(&'static str, String)>, i64)> = Vec::new();
         for ((group, transport, revision), count) in &survey.alike {
@@ -34,7 +34,7 @@ impl Admin {
         };
         let mut met = Vec::new();
         for upstream in &upstreams {
-            for meeting in upstream.meetings() {
+            for meeting in upstream.revision_pairs() {
                 let labels = vec![
                     ("upstream", upstream.name().to_string()),
                     ("client", meeting.client.to_string()),
@@ -51,11 +51,11 @@ impl Admin {
             reading("events", "Events that are kept for clients that resume", plain(survey.events)),
             reading("event_bytes", "Bytes of events that are kept", plain(survey.event_bytes)),
             reading("running_calls", "Calls at work", plain(self.shutdown.running_calls())),
-            reading("held_calls", "Calls that wait for answers from their clients", plain(self.gateway.held())),
+            reading("held_calls", "Calls that wait for answers from their clients", plain(self.gateway.parked_calls())),
             reading("children", "Child processes that run", plain(crate::mcp_client::children())),
             reading("upstream_state", "1 for the state that an upstream is in", states),
-            reading("upstream_connections", "Connections lent to clients", each(&|upstream| upstream.lent())),
-            reading("upstream_calls", "Calls that use an upstream", each(&|upstream| upstream.running())),
+            reading("upstream_connections", "Connections lent to clients", each(&|upstream| upstream.lease_count())),
+            reading("upstream_calls", "Calls that use an upstream", each(&|upstream| upstream.calls_in_flight())),
             reading(
                 "upstream_connects",
                 "How often an upstream was connected",
@@ -69,7 +69,7 @@ impl Admin {
                 reading(
                     "store_up",
                     "1 while this node can say in time that it is there",
-                    count(cluster.holds().into()),
+                    count(cluster.holds_lease().into()),
                 ),
                 reading(
                     "store_full",
@@ -77,8 +77,8 @@ impl Admin {
                     count(cluster.store().is_full().into()),
                 ),
                 reading("store_round_trips", "How often the store was asked", count(cluster.store().round_trips())),
-                reading("carried_requests", "Requests carried to other nodes", count(cluster.carried())),
-                reading("taken_over_sessions", "Sessions taken over from others", count(cluster.taken_over())),
+                reading("carried_requests", "Requests carried to other nodes", count(cluster.relayed())),
+                reading("taken_over_sessions", "Sessions taken over from others", count(cluster.takeovers())),
             ]);
         }
         self.gateway.metrics().render(readings).unwrap_or_default()

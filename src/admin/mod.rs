@@ -62,7 +62,7 @@ impl Admin {
         if self.shutdown.is_draining() {
             return Err("shutting down\n");
         }
-        if self.cluster.as_ref().is_some_and(|cluster| !cluster.holds()) {
+        if self.cluster.as_ref().is_some_and(|cluster| !cluster.holds_lease()) {
             return Err("the store is away\n");
         }
         if self.cluster.as_ref().is_some_and(|cluster| cluster.store().is_full()) {

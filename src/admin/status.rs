@@ -180,7 +180,7 @@ pub struct FacingStatus {
 impl Admin {
     /// Everything that the gateway holds now.
     pub fn status(&self) -> Status {
-        let survey = self.sessions.survey();
+        let survey = self.sessions.stats();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: seconds(self.started),
@@ -203,7 +203,7 @@ impl Admin {
             events: survey.events,
             event_bytes: survey.event_bytes,
             calls: self.shutdown.running_calls(),
-            held: self.gateway.held(),
+            held: self.gateway.parked_calls(),
             children: crate::mcp_client::children(),
             cluster: self.cluster.as_deref().map(of_cluster),
         }
@@ -241,11 +241,11 @@ fn of_cluster(cluster: &Cluster) -> ClusterStatus {
     ClusterStatus {
         node: cluster.node().to_string(),
         store: cluster.store().place_name(),
-        sure: cluster.holds(),
+        sure: cluster.holds_lease(),
         full: cluster.store().is_full(),
-        carried: cluster.carried(),
+        carried: cluster.relayed(),
         serving: cluster.serving_now(),
-        taken_over: cluster.taken_over(),
+        taken_over: cluster.takeovers(),
         round_trips: cluster.store().round_trips(),
     }
 }
@@ -264,9 +264,9 @@ fn of_upstream(upstream: &Upstream) -> UpstreamStatus {
         server: name.as_ref().and_then(|name| name.text()).map(std::borrow::Cow::into_owned),
         lists: counts(|list| state.list(list).map_or(0, |listed| listed.items.len())),
         troubles: state.troubles.iter().map(|(list, why)| format!("{list}: {why}")).collect(),
-        lent: upstream.lent(),
-        calls: upstream.running(),
-        clients: upstream.meetings().into_iter().map(of_meeting).collect(),
+        lent: upstream.lease_count(),
+        calls: upstream.calls_in_flight(),
+        clients: upstream.revision_pairs().into_iter().map(of_meeting).collect(),
     }
 }
 

@@ -62,16 +62,16 @@ impl Clustered {
         // The node ends sessions that nobody uses. What the store does by itself is for nodes that died.
         let life = settings.idle.max(settings.retention.age) + self.lease * 10;
         let keeper = Persister::new(Arc::clone(&self.store), Arc::clone(&node), life);
-        (Cluster::new(self.store, node, self.lease, self.secret), Sessions::kept_by(settings, keeper))
+        (Cluster::new(self.store, node, self.lease, self.secret), Sessions::with_persister(settings, keeper))
     }
 }
 
 /// Begins to be a node.
 pub(super) fn start(inbound: &Arc<Inbound>) {
-    let (Some(cluster), Some(keeper)) = (&inbound.cluster, inbound.sessions.keeper()) else { return };
+    let (Some(cluster), Some(keeper)) = (&inbound.cluster, inbound.sessions.persister()) else { return };
     inbound.answer_others();
     let home = Arc::new(LocalSessions { sessions: Arc::clone(&inbound.sessions) });
-    tokio::spawn(Arc::clone(cluster).stay(home));
+    tokio::spawn(Arc::clone(cluster).run_heartbeat(home));
     tokio::spawn(Arc::clone(cluster).watch());
     tokio::spawn(Arc::clone(cluster).receive());
     tokio::spawn(Arc::clone(keeper).run(Arc::clone(&inbound.sessions)));
@@ -82,7 +82,7 @@ pub(super) fn start(inbound: &Arc<Inbound>) {
 /// Nodes seal what clients carry in the same way, so that any of them can open it.
 async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
     if let Some(secret) = cluster.secret() {
-        inbound.gateway.seal().share(secret.as_bytes());
+        inbound.gateway.seal().set_key(secret.as_bytes());
         return cluster.has_agreed();
     }
     let mut offered = [0; 32];
@@ -96,7 +96,7 @@ async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
         match cluster.store().secret(known.clone()).await {
             Ok(secret) if shared && secret == known => {}
             Ok(secret) => {
-                inbound.gateway.seal().share(&secret);
+                inbound.gateway.seal().set_key(&secret);
                 (known, shared) = (secret, true);
             }
             Err(error) => tracing::debug!(%error, "the shared secret is not known"),
@@ -109,11 +109,11 @@ async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
 /// Keeps what lives here from being forgotten by the store. One that had to be connected anew may have
 /// forgotten something already: it is told again, or tells that a session is another's.
 async fn touch(inbound: Arc<Inbound>, keeper: Arc<Persister>, cluster: Arc<Cluster>) {
-    let (mut openings, mut touched) = (cluster.store().openings(), Instant::now());
+    let (mut openings, mut touched) = (cluster.store().connects(), Instant::now());
     loop {
         tokio::time::sleep(cluster.lease() / 3).await;
-        let opened = cluster.store().openings();
-        if !cluster.holds() || (opened == openings && touched.elapsed() < keeper.life() / 4) {
+        let opened = cluster.store().connects();
+        if !cluster.holds_lease() || (opened == openings && touched.elapsed() < keeper.life() / 4) {
             continue;
         }
         let all = inbound.sessions.all();
@@ -142,7 +142,7 @@ pub(super) async fn leave(inbound: &Arc<Inbound>, end: Instant) -> Duration {
     loop {
         let handed_over = inbound.hand_over(false).await;
         // What is held runs here, too: its client's answers are brought by other nodes.
-        let at_rest = inbound.shutdown.running_calls() == 0 && inbound.gateway.held() == 0;
+        let at_rest = inbound.shutdown.running_calls() == 0 && inbound.gateway.parked_calls() == 0;
         if (handed_over && at_rest) || Instant::now() >= end {
             break;
         }
@@ -156,8 +156,9 @@ pub(super) async fn leave(inbound: &Arc<Inbound>, end: Instant) -> Duration {
 /// Is gone, once nothing runs here or is held here any more, or the time is over. What came in by the last
 /// connections may have to be answered still, by way of other nodes.
 pub(super) async fn left(inbound: &Inbound, end: Instant) {
-    if let (Some(cluster), Some(keeper)) = (&inbound.cluster, inbound.sessions.keeper()) {
-        let busy = || inbound.shutdown.running_calls() > 0 || inbound.gateway.held() > 0 || cluster.serving_now() > 0;
+    if let (Some(cluster), Some(keeper)) = (&inbound.cluster, inbound.sessions.persister()) {
+        let busy =
+            || inbound.shutdown.running_calls() > 0 || inbound.gateway.parked_calls() > 0 || cluster.serving_now() > 0;
         while busy() && Instant::now() < end {
             tokio::time::sleep(PAUSE).await;
         }

@@ -105,7 +105,7 @@ impl Client {
             info: Some(speaker.info),
         });
         let caller = Arc::new(Caller { principal: "local".into(), peer: None, headers: HeaderMap::new() });
-        let pump = tokio::spawn(hear(
+        let pump = tokio::spawn(run_unsolicited(
             Arc::downgrade(&connection),
             Arc::clone(&state),
             heard,
@@ -281,7 +281,7 @@ impl Client {
 }
 
 /// Hears what the server says by itself, for as long as the connection is held.
-async fn hear(
+async fn run_unsolicited(
     connection: std::sync::Weak<Connection>,
     state: Arc<State>,
     mut heard: mpsc::Receiver<Unsolicited>,

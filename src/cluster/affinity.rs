@@ -36,9 +36,9 @@ impl Cluster {
     }
 
     async fn ask_for_place(&self, name: &str, me: &NodeId) -> Result<NodeId, StoreError> {
-        let mut node = self.store.place(name, me, None, self.place_life()).await?;
+        let mut node = self.store.place_of(name, me, None, self.place_life()).await?;
         if node != *me && !self.is_alive(&node).await? {
-            node = self.store.place(name, me, Some(&node), self.place_life()).await?;
+            node = self.store.place_of(name, me, Some(&node), self.place_life()).await?;
         }
         // One's own is renewed long before it is over; another's may move with its node.
         let life = if node == *me { self.place_life() / 4 } else { self.lease };

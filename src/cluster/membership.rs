@@ -17,10 +17,10 @@ use crate::store::{NodeId, StoreError};
 /// over from the old name, or lets it go.
 pub trait IncarnationObserver: Send + Sync {
     /// The node is `to` from now on, and was `from`.
-    fn reborn<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> crate::store::traits::StoreFuture<'a, ()>;
+    fn on_new_incarnation<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> crate::store::traits::StoreFuture<'a, ()>;
 
     /// Nothing is sure any more: the node could not say in time that it is there.
-    fn unsure(&self);
+    fn on_lease_lost(&self);
 }
 
 /// How long a node that leaves waits for its last letters.
@@ -28,12 +28,12 @@ const LAST_LETTERS: Duration = Duration::from_millis(500);
 
 impl Cluster {
     /// Says that this node is there, until the end of the process.
-    pub async fn stay(self: Arc<Self>, holder: Arc<dyn IncarnationObserver>) {
+    pub async fn run_heartbeat(self: Arc<Self>, holder: Arc<dyn IncarnationObserver>) {
         let mut joined = false;
         let mut sure = false;
         // What this node is to be next, while what it holds is not yet taken over.
         let mut next = None;
-        while !self.gone.load(Ordering::Acquire) {
+        while !self.has_left.load(Ordering::Acquire) {
             let begun = Instant::now();
             let beaten = match joined {
                 true => self.beat(&*holder, &mut next).await,
@@ -46,17 +46,17 @@ impl Cluster {
                         tracing::info!(node = %self.node(), "this node is part of the cluster");
                     }
                     (joined, sure) = (true, true);
-                    self.look_at_openings();
+                    self.note_reconnects();
                     self.hold_from(begun);
                 }
                 Err(error) => tracing::debug!(%error, "this node cannot say that it is there"),
             }
             self.introduced.cancel();
-            if sure && !self.holds() {
+            if sure && !self.holds_lease() {
                 sure = false;
                 tracing::warn!("the store is away: sessions are not served until it is back");
-                holder.unsure();
-                self.lose_relays();
+                holder.on_lease_lost();
+                self.fail_all_relays();
             }
             let wait = if sure && heard { self.lease / 3 } else { PAUSE };
             tokio::time::sleep(wait).await;
@@ -65,21 +65,26 @@ impl Cluster {
 
     /// Looks after the nodes that this one deals with, apart from the beat: that may take long.
     pub async fn watch(self: Arc<Self>) {
-        while !self.gone.load(Ordering::Acquire) {
+        while !self.has_left.load(Ordering::Acquire) {
             tokio::time::sleep(self.lease / 3).await;
-            if let Err(error) = self.look_around().await {
+            if let Err(error) = self.check_peers().await {
                 tracing::debug!(%error, "the other nodes cannot be looked after");
             }
         }
     }
 
     /// Has what this node holds taken over by what it is next, and says meanwhile that it is there.
-    async fn take_along(&self, holder: &dyn IncarnationObserver, from: &NodeId, to: &NodeId) -> Result<(), StoreError> {
-        let mut reborn = holder.reborn(from, to);
+    async fn migrate_to_incarnation(
+        &self,
+        holder: &dyn IncarnationObserver,
+        from: &NodeId,
+        to: &NodeId,
+    ) -> Result<(), StoreError> {
+        let mut reborn = holder.on_new_incarnation(from, to);
         loop {
             match tokio::time::timeout(self.lease / 3, &mut reborn).await {
                 Ok(done) => return done,
-                Err(_) if self.store.beat(to, self.lease).await? == NodeStatus::Alive => {}
+                Err(_) if self.store.heartbeat(to, self.lease).await? == NodeStatus::Alive => {}
                 Err(_) => {
                     return Err(StoreError { why: "another life ended before it began".into(), maybe_applied: false });
                 }
@@ -89,7 +94,7 @@ impl Cluster {
 
     /// Ends every relay that was sent under the incarnation before: its answers go to a mailbox that is not read any
     /// more, and a stream would stay open without ever bringing anything.
-    fn lose_relays(&self) {
+    fn fail_all_relays(&self) {
         self.fronts().values().for_each(|front| drop(front.parts.send(RelayEvent::Lost)));
     }
 
@@ -102,17 +107,17 @@ impl Cluster {
     async fn beat(&self, holder: &dyn IncarnationObserver, next: &mut Option<NodeId>) -> Result<(), StoreError> {
         let node = self.node();
         let now = next.clone().unwrap_or_else(|| NodeId::clone(&node));
-        let standing = self.store.beat(&now, self.lease).await?;
+        let standing = self.store.heartbeat(&now, self.lease).await?;
         if standing == NodeStatus::Alive {
             if let Some(again) = next {
-                self.take_along(holder, &node, again).await?;
-                self.lose_relays();
+                self.migrate_to_incarnation(holder, &node, again).await?;
+                self.fail_all_relays();
                 self.forget_places_of(&node);
                 *next = None;
             }
             return Ok(());
         }
-        if self.gone.load(Ordering::Acquire) {
+        if self.has_left.load(Ordering::Acquire) {
             return Ok(());
         }
         // Others may have taken its sessions over. What it was is over; what is left is taken over by what
@@ -127,18 +132,18 @@ impl Cluster {
             _ => node.next_incarnation(),
         };
         tracing::warn!(node = %again, "this node was silent for too long and begins anew");
-        self.is_untold();
+        self.begin_resync();
         self.store.join(&again, self.lease).await?;
         *next = Some(again.clone());
-        self.take_along(holder, &node, &again).await?;
-        self.lose_relays();
+        self.migrate_to_incarnation(holder, &node, &again).await?;
+        self.fail_all_relays();
         self.forget_places_of(&node);
         *next = None;
         Ok(())
     }
 
     /// Ends what hangs on nodes that are gone, and asks after what takes long.
-    async fn look_around(self: &Arc<Self>) -> Result<(), StoreError> {
+    async fn check_peers(self: &Arc<Self>) -> Result<(), StoreError> {
         let me = self.node();
         let (homes, fronts): (HashSet<NodeId>, HashSet<NodeId>) = (
             self.fronts().values().map(|front| front.home.clone()).collect(),
@@ -148,10 +153,10 @@ impl Cluster {
         if nodes.is_empty() {
             return Ok(());
         }
-        let standing = self.store.standing(&nodes).await?;
+        let standing = self.store.node_status(&nodes).await?;
         for (node, standing) in nodes.iter().zip(standing) {
             if standing != NodeStatus::Alive {
-                self.mourn(node).await?;
+                self.fail_relays_to(node).await?;
             }
         }
         for home in homes {
@@ -166,7 +171,7 @@ impl Cluster {
     }
 
     /// A node is gone: what it was doing for us is over, and what we do for it is for nobody.
-    pub(super) async fn mourn(&self, node: &NodeId) -> Result<(), StoreError> {
+    pub(super) async fn fail_relays_to(&self, node: &NodeId) -> Result<(), StoreError> {
         self.serving().retain(|(front, _), _| front != node);
         self.homes().retain(|_, home| home != node);
         self.forget_places_of(node);
@@ -177,28 +182,28 @@ impl Cluster {
         };
         for (relay, request) in waiting {
             // What it never took can be carried elsewhere.
-            let part = if self.store.take_back(node, request).await? { RelayEvent::NotBegun } else { RelayEvent::Lost };
-            self.tell_front(relay, part);
+            let part = if self.store.unsend(node, request).await? { RelayEvent::NotBegun } else { RelayEvent::Lost };
+            self.deliver(relay, part);
         }
         Ok(())
     }
 
     /// Goes, once nothing is done here for others any more, and tells them so.
     pub async fn leave(self: &Arc<Self>) {
-        self.going.store(true, Ordering::Release);
+        self.is_leaving.store(true, Ordering::Release);
         let done = async {
             while !self.serving().is_empty() {
                 tokio::time::sleep(PAUSE / 10).await;
             }
         };
         let _ = tokio::time::timeout(self.lease, done).await;
-        self.gone.store(true, Ordering::Release);
+        self.has_left.store(true, Ordering::Release);
         let node = self.node();
         let left = RelayMessage::NodeLeaving { from: NodeId::clone(&node) }.write(0);
         let told = async {
             // What was taken so far is sent back; what comes later is not taken.
             self.send(&node, left.clone()).await?;
-            let _ = tokio::time::timeout(LAST_LETTERS, self.deaf.cancelled()).await;
+            let _ = tokio::time::timeout(LAST_LETTERS, self.mailbox_closed.cancelled()).await;
             self.letters.close();
             let _ = tokio::time::timeout(LAST_LETTERS, self.letters.wait()).await;
             self.store.leave(&node).await?;

@@ -48,32 +48,32 @@ pub struct Cluster {
     /// Until when this node may take its sessions for its own, in milliseconds.
     holds_until: AtomicU64,
     /// Until when others may still have to tell the store what it has forgotten, in milliseconds.
-    untold_until: AtomicU64,
+    resync_until: AtomicU64,
     /// How often the store had been connected when that was looked at last.
-    openings: AtomicU64,
+    store_connects: AtomicU64,
     /// The store was told that this node is there, or did not answer.
     introduced: CancellationToken,
     /// The same for what seals the states that clients carry.
     agreed: CancellationToken,
     /// Nothing more is done here for others.
-    going: AtomicBool,
+    is_leaving: AtomicBool,
     /// No more letters are taken.
-    deaf: CancellationToken,
+    mailbox_closed: CancellationToken,
     /// The letters that nobody waits for.
     letters: TaskTracker,
     last_relay: AtomicU64,
-    fronts: Mutex<HashMap<u64, PendingRelay>>,
-    serving: Mutex<HashMap<(NodeId, u64), ActiveRelay>>,
+    pending_relays: Mutex<HashMap<u64, PendingRelay>>,
+    active_relays: Mutex<HashMap<(NodeId, u64), ActiveRelay>>,
     /// The requests that were taken last.
-    taken: Mutex<RecentRequests>,
+    recent_requests: Mutex<RecentRequests>,
     /// Where sessions were found last.
-    homes: Mutex<HashMap<String, NodeId>>,
+    owners: Mutex<HashMap<String, NodeId>>,
     places: Mutex<HashMap<String, AffinityEntry>>,
     handler: HandlerCell,
-    carried: AtomicU64,
-    taken_over: AtomicU64,
+    relayed: AtomicU64,
+    takeovers: AtomicU64,
     /// It has left, and does not come back.
-    gone: AtomicBool,
+    has_left: AtomicBool,
     secret: Option<String>,
 }
 
@@ -88,7 +88,7 @@ impl std::fmt::Debug for HandlerCell {
 /// How long letters wait for a node that may have gone, in leases.
 const MAIL_LEASES: u32 = 10;
 /// How many places are remembered.
-const HOMES: usize = 100_000;
+const OWNER_CACHE_MAX: usize = 100_000;
 /// How long to wait before a store that is away is asked again.
 const PAUSE: Duration = Duration::from_millis(200);
 /// After how long a relay is asked after.
@@ -108,23 +108,23 @@ impl Cluster {
             lease,
             began: Instant::now(),
             holds_until: AtomicU64::new(0),
-            untold_until: AtomicU64::new(0),
-            openings: AtomicU64::new(0),
+            resync_until: AtomicU64::new(0),
+            store_connects: AtomicU64::new(0),
             introduced: CancellationToken::new(),
             agreed: CancellationToken::new(),
-            going: AtomicBool::new(false),
-            deaf: CancellationToken::new(),
+            is_leaving: AtomicBool::new(false),
+            mailbox_closed: CancellationToken::new(),
             letters: TaskTracker::new(),
             last_relay: AtomicU64::new(0),
-            fronts: Mutex::default(),
-            serving: Mutex::default(),
-            taken: Mutex::default(),
-            homes: Mutex::default(),
+            pending_relays: Mutex::default(),
+            active_relays: Mutex::default(),
+            recent_requests: Mutex::default(),
+            owners: Mutex::default(),
             places: Mutex::default(),
             handler: HandlerCell(OnceLock::new()),
-            carried: AtomicU64::new(0),
-            taken_over: AtomicU64::new(0),
-            gone: AtomicBool::new(false),
+            relayed: AtomicU64::new(0),
+            takeovers: AtomicU64::new(0),
+            has_left: AtomicBool::new(false),
             secret,
         })
     }
@@ -166,7 +166,7 @@ impl Cluster {
     }
 
     /// Whether this node may take its sessions for its own.
-    pub fn holds(&self) -> bool {
+    pub fn holds_lease(&self) -> bool {
         self.now() < self.holds_until.load(Ordering::Acquire)
     }
 
@@ -175,25 +175,25 @@ impl Cluster {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn is_told(&self) -> Result<bool, StoreError> {
+    pub async fn is_resynced(&self) -> Result<bool, StoreError> {
         let alive = self.is_alive(&self.node()).await?;
-        self.look_at_openings();
-        Ok(alive && self.now() >= self.untold_until.load(Ordering::Acquire))
+        self.note_reconnects();
+        Ok(alive && self.now() >= self.resync_until.load(Ordering::Acquire))
     }
 
     /// A store that was connected anew may have forgotten something.
-    fn look_at_openings(&self) {
-        let openings = self.store.openings();
-        let before = self.openings.swap(openings, Ordering::AcqRel);
+    fn note_reconnects(&self) {
+        let openings = self.store.connects();
+        let before = self.store_connects.swap(openings, Ordering::AcqRel);
         if before != openings && before != 0 {
-            self.is_untold();
+            self.begin_resync();
         }
     }
 
     /// For a lease from now on the store may have to be told things.
-    fn is_untold(&self) {
+    fn begin_resync(&self) {
         let lease = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
-        self.untold_until.store(self.now().saturating_add(lease), Ordering::Release);
+        self.resync_until.store(self.now().saturating_add(lease), Ordering::Release);
     }
 
     fn now(&self) -> u64 {
@@ -201,23 +201,23 @@ impl Cluster {
     }
 
     fn next_relay(&self) -> u64 {
-        self.carried.fetch_add(1, Ordering::Relaxed);
+        self.relayed.fetch_add(1, Ordering::Relaxed);
         self.last_relay.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// How many requests were carried to other nodes.
-    pub fn carried(&self) -> u64 {
-        self.carried.load(Ordering::Relaxed)
+    pub fn relayed(&self) -> u64 {
+        self.relayed.load(Ordering::Relaxed)
     }
 
     /// A session was taken over from another node.
-    pub fn took_over(&self) {
-        self.taken_over.fetch_add(1, Ordering::Relaxed);
+    pub fn count_takeover(&self) {
+        self.takeovers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many sessions were taken over from other nodes.
-    pub fn taken_over(&self) -> u64 {
-        self.taken_over.load(Ordering::Relaxed)
+    pub fn takeovers(&self) -> u64 {
+        self.takeovers.load(Ordering::Relaxed)
     }
 
     /// How many requests of other nodes are being answered here.
@@ -226,19 +226,19 @@ impl Cluster {
     }
 
     fn fronts(&self) -> MutexGuard<'_, HashMap<u64, PendingRelay>> {
-        self.fronts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending_relays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serving(&self) -> MutexGuard<'_, HashMap<(NodeId, u64), ActiveRelay>> {
-        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+        self.active_relays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn taken(&self) -> MutexGuard<'_, RecentRequests> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recent_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn homes(&self) -> MutexGuard<'_, HashMap<String, NodeId>> {
-        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<String, AffinityEntry>> {
@@ -246,16 +246,16 @@ impl Cluster {
     }
 
     /// Where a session was found last.
-    pub fn home_of(&self, session: &str) -> Option<NodeId> {
+    pub fn owner_of(&self, session: &str) -> Option<NodeId> {
         self.homes().get(session).cloned()
     }
 
     /// A session was found there, or is there no longer.
-    pub fn note_home(&self, session: &str, home: Option<&NodeId>) {
+    pub fn note_owner(&self, session: &str, home: Option<&NodeId>) {
         let mut homes = self.homes();
         match home {
             Some(home) => {
-                if homes.len() >= HOMES {
+                if homes.len() >= OWNER_CACHE_MAX {
                     homes.clear(); // they can be found again
                 }
                 homes.insert(session.to_owned(), home.clone());
@@ -269,7 +269,7 @@ impl Cluster {
     /// # Errors
     /// When the store is away.
     pub async fn is_alive(&self, node: &NodeId) -> Result<bool, StoreError> {
-        Ok(self.store.standing(std::slice::from_ref(node)).await? == [NodeStatus::Alive])
+        Ok(self.store.node_status(std::slice::from_ref(node)).await? == [NodeStatus::Alive])
     }
 
     /// Some other node that is there.
@@ -318,10 +318,10 @@ impl Cluster {
 
     /// Takes what other nodes send, until this one has left.
     pub async fn receive(self: Arc<Self>) {
-        while !self.deaf.is_cancelled() {
+        while !self.mailbox_closed.is_cancelled() {
             let node = self.node();
             match self.store.receive(&node).await {
-                Ok(letters) => letters.iter().for_each(|letter| self.take(letter)),
+                Ok(letters) => letters.iter().for_each(|letter| self.on_message(letter)),
                 Err(error) => {
                     tracing::debug!(%error, "letters cannot be received");
                     tokio::time::sleep(PAUSE).await;
@@ -330,7 +330,7 @@ impl Cluster {
         }
     }
 
-    fn take(self: &Arc<Self>, letter: &Bytes) {
+    fn on_message(self: &Arc<Self>, letter: &Bytes) {
         let Some((relay, letter)) = RelayMessage::read(letter) else {
             tracing::warn!("a letter of another node cannot be read; do all nodes have the same version?");
             return;
@@ -340,12 +340,12 @@ impl Cluster {
             RelayMessage::Request { ref from, .. } if !self.taken().note(from, relay) => {
                 tracing::debug!(node = %from, relay, "a request came twice");
             }
-            RelayMessage::Request { from, .. } if self.going.load(Ordering::Acquire) => {
+            RelayMessage::Request { from, .. } if self.is_leaving.load(Ordering::Acquire) => {
                 self.send_later(from, RelayMessage::NotOwner.write(relay));
             }
             RelayMessage::Request { from, request } => self.serve(from, relay, *request),
             RelayMessage::Cancel { from } => drop(self.serving().remove(&(from, relay))),
-            RelayMessage::WindowUpdate { from, bytes } => self.was_read(from, relay, bytes),
+            RelayMessage::WindowUpdate { from, bytes } => self.on_window_update(from, relay, bytes),
             RelayMessage::StatusQuery { from, relays } => {
                 let unknown: Vec<u64> = {
                     let serving = self.serving();
@@ -355,22 +355,22 @@ impl Cluster {
                     self.send_later(from.clone(), RelayMessage::UnknownRelay.write(relay));
                 }
             }
-            RelayMessage::UnknownRelay => self.tell_front(relay, RelayEvent::Lost),
+            RelayMessage::UnknownRelay => self.deliver(relay, RelayEvent::Lost),
             // What comes after this stays where others can take it back.
-            RelayMessage::NodeLeaving { from } if from == *self.node() => self.deaf.cancel(),
+            RelayMessage::NodeLeaving { from } if from == *self.node() => self.mailbox_closed.cancel(),
             RelayMessage::NodeLeaving { from } => {
                 let cluster = Arc::clone(self);
                 tokio::spawn(async move {
-                    if let Err(error) = cluster.mourn(&from).await {
+                    if let Err(error) = cluster.fail_relays_to(&from).await {
                         tracing::debug!(%error, "what hangs on a node that left will be looked at later");
                     }
                 });
             }
-            letter => self.tell_front(relay, RelayEvent::Letter(letter)),
+            letter => self.deliver(relay, RelayEvent::Letter(letter)),
         }
     }
 
-    fn tell_front(&self, relay: u64, part: RelayEvent) {
+    fn deliver(&self, relay: u64, part: RelayEvent) {
         if let Some(front) = self.fronts().get(&relay) {
             // The client may be gone; then nobody wants it.
             let _ = front.parts.send(part);

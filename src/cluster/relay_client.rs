@@ -17,7 +17,7 @@ use super::{Cluster, MAIL_LEASES};
 use crate::store::{NodeId, StoreError};
 
 /// How long a node may be quiet before it is looked whether it is there.
-const QUIET: Duration = Duration::from_millis(500);
+const LIVENESS_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What came of carrying a request to another node.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn carry(self: &Arc<Self>, home: &NodeId, request: RelayedRequest) -> Result<RelayOutcome, StoreError> {
+    pub async fn relay(self: &Arc<Self>, home: &NodeId, request: RelayedRequest) -> Result<RelayOutcome, StoreError> {
         let id = self.next_relay();
         let from = NodeId::clone(&self.node());
         let letter = RelayMessage::Request { from, request: Box::new(request) }.write(id);
@@ -110,17 +110,17 @@ impl Cluster {
     /// The first thing that comes back.
     async fn first(&self, home: &NodeId, parts: &mut mpsc::UnboundedReceiver<RelayEvent>) -> RelayEvent {
         loop {
-            if let Ok(part) = tokio::time::timeout(QUIET, parts.recv()).await {
+            if let Ok(part) = tokio::time::timeout(LIVENESS_PROBE_INTERVAL, parts.recv()).await {
                 return part.unwrap_or(RelayEvent::Lost);
             }
             // It may have gone, or begun another life, since its session was found there.
             let mourned = match self.is_alive(home).await {
                 Ok(true) => Ok(()),
-                Ok(false) => self.mourn(home).await,
+                Ok(false) => self.fail_relays_to(home).await,
                 Err(away) => Err(away),
             };
             // While the store is away an answer could not come either.
-            if mourned.is_err() && !self.holds() {
+            if mourned.is_err() && !self.holds_lease() {
                 return RelayEvent::Lost;
             }
         }

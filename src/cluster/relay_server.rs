@@ -27,7 +27,7 @@ pub(super) const WINDOW: u64 = 1 << 20;
 const PIECE: usize = 1 << 18;
 
 /// How many bytes of an answer that are there at once go together.
-const TOGETHER: usize = 1 << 16;
+const CHUNK_BATCH: usize = 1 << 16;
 
 /// A request that is being answered.
 #[derive(Debug)]
@@ -89,11 +89,11 @@ impl Cluster {
             return self.send(to, RelayMessage::ResponseHead { status, headers, whole: true, body }.write(relay)).await;
         }
         let head = RelayMessage::ResponseHead { status, headers, whole: false, body: Bytes::new() };
-        self.pass_on(to, relay, head, body, window).await
+        self.stream_response(to, relay, head, body, window).await
     }
 
     /// Sends the head of an answer and then the rest as it comes. What is there at once goes together.
-    async fn pass_on(
+    async fn stream_response(
         &self,
         to: &NodeId,
         relay: u64,
@@ -105,7 +105,7 @@ impl Cluster {
         let (mut number, mut bytes) = (0, 0);
         loop {
             let ready = body.frame().now_or_never();
-            if ready.is_none() || bytes >= TOGETHER {
+            if ready.is_none() || bytes >= CHUNK_BATCH {
                 self.send_all(to, std::mem::take(&mut letters)).await?;
                 bytes = 0;
             }
@@ -135,7 +135,7 @@ impl Cluster {
     }
 
     /// The client at the near end has read something.
-    pub(super) fn was_read(&self, from: NodeId, relay: u64, bytes: u64) {
+    pub(super) fn on_window_update(&self, from: NodeId, relay: u64, bytes: u64) {
         if let Some(serving) = self.serving().get(&(from, relay)) {
             let bytes = usize::try_from(bytes.min(WINDOW)).unwrap_or(0);
             serving.window.add_permits(bytes);

@@ -211,7 +211,7 @@ pub fn input_required(asked: &[(String, Raw)], state: &str, server: &Server) -> 
 }
 
 /// The first word on a listen stream: what of the wishes is honoured.
-pub fn acknowledgement(subscription: &Raw, honoured: Raw) -> Notification {
+pub fn listen_ack(subscription: &Raw, honoured: Raw) -> Notification {
     let params = Raw::empty().edit().set("notifications", honoured).finish();
     Notification::new(Notice::Acknowledged, Some(subscribed(Some(&params), subscription)))
 }
@@ -222,7 +222,7 @@ pub fn subscribed(params: Option<&Raw>, subscription: &Raw) -> Raw {
 }
 
 /// The last word on a listen stream.
-pub fn farewell(subscription: &Raw) -> Raw {
+pub fn listen_result(subscription: &Raw) -> Raw {
     let result = Raw::constant(r#"{"resultType":"complete"}"#);
     subscribed(Some(&result), subscription)
 }

@@ -108,11 +108,13 @@ static BETWEEN: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["inputRespons
 /// hop before is taken out, what this hop needs is put in, everything else stays as it came.
 pub fn params(params: Option<&Raw>, revision: Revision, speaker: &ClientIdentity, extras: &Extras) -> Option<Raw> {
     if let (Some(params), Era::PerRequest) = (params, revision.era()) {
-        return Some(params.changed("_meta", |meta| hop(&meta.unwrap_or_else(Raw::empty), revision, speaker, extras)));
+        return Some(
+            params.changed("_meta", |meta| rewrite_meta(&meta.unwrap_or_else(Raw::empty), revision, speaker, extras)),
+        );
     }
     let empty = Raw::empty();
     let came = meta::of(params);
-    let meta = hop(came.as_ref().unwrap_or(&empty), revision, speaker, extras);
+    let meta = rewrite_meta(came.as_ref().unwrap_or(&empty), revision, speaker, extras);
     let some_meta = meta.has_members();
     match params {
         None if !some_meta => None,
@@ -157,7 +159,7 @@ fn is_said(meta: &Raw, revision: Revision, speaker: &ClientIdentity, extras: &Ex
 }
 
 /// `_meta` with what this hop needs in it, and nothing of the hop before.
-fn hop(meta: &Raw, revision: Revision, speaker: &ClientIdentity, extras: &Extras) -> Raw {
+fn rewrite_meta(meta: &Raw, revision: Revision, speaker: &ClientIdentity, extras: &Extras) -> Raw {
     let per_request = revision.era() == Era::PerRequest;
     if per_request && is_said(meta, revision, speaker, extras) {
         return meta.clone();

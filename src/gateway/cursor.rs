@@ -24,7 +24,7 @@ impl Cursor {
         bytes.push(self.list as u8);
         bytes.extend_from_slice(&self.print.to_be_bytes());
         bytes.extend_from_slice(&self.offset.to_be_bytes());
-        seal.close_alike(&purpose(group), &bytes)
+        seal.seal_deterministic(&purpose(group), &bytes)
     }
 
     /// As it came back; nothing when it is none of ours.

@@ -55,7 +55,7 @@ pub(super) fn call(group: &Arc<Group>, call: Call, member: &Member) -> Replies {
     let mut forward = ForwardedCall::new(group, call, member, None);
     if let Some(mut replies) = member.upstream.answer(&forward.call) {
         if let Some(revision) = member.state.revision {
-            member.upstream.met(forward.call.client.revision, revision);
+            member.upstream.count_revision_pair(forward.call.client.revision, revision);
         }
         if let Some(answer) = replies.take_ready() {
             forward.phase = Phase::Done;
@@ -90,10 +90,10 @@ pub(super) fn later(begin: impl Future<Output = Replies> + Send + 'static) -> Re
 
 impl ForwardedCall {
     fn new(group: &Arc<Group>, call: Call, member: &Member, subscribes: Option<String>) -> Self {
-        let (call, as_task) = tasked(call, member);
+        let (call, as_task) = as_task(call, member);
         Self {
             group: Arc::clone(group),
-            call: traced(unasked(call, &member.upstream)),
+            call: with_trace_headers(without_server_requests(call, &member.upstream)),
             as_task,
             upstream: Arc::clone(&member.upstream),
             rename: member.rename.clone(),
@@ -110,17 +110,17 @@ impl ForwardedCall {
 
     /// Gets hold of a connection, at once if it can.
     fn start(&mut self) {
-        if let Some(borrowed) = self.upstream.borrow_now(&self.call) {
+        if let Some(borrowed) = self.upstream.try_acquire(&self.call) {
             return self.begin(borrowed);
         }
         let (upstream, call, door) = (Arc::clone(&self.upstream), self.call.clone(), self.door());
         let sink = || door.map(|door| Arc::new(door) as Arc<dyn ClientSink>);
-        self.phase = Phase::Borrowing(Box::pin(async move { upstream.borrow(&call, sink).await }));
+        self.phase = Phase::Borrowing(Box::pin(async move { upstream.acquire(&call, sink).await }));
     }
 
     fn begin(&mut self, borrowed: LeaseGuard) {
         let (connection, call) = (borrowed.connection(), self.call.clone());
-        self.upstream.met(call.client.revision, connection.revision());
+        self.upstream.count_revision_pair(call.client.revision, connection.revision());
         let replies = if self.as_task { connection.call_as_task(call) } else { connection.call(call) };
         self.phase = Phase::Running(replies, Some(borrowed));
     }
@@ -269,7 +269,7 @@ impl Drop for ForwardedCall {
 
 /// A call as the upstream takes it, and whether that is as a task only. A client that asks for one, and
 /// was told that it can have one, gets it: then its task is its own business.
-fn tasked(mut call: Call, member: &Member) -> (Call, bool) {
+fn as_task(mut call: Call, member: &Member) -> (Call, bool) {
     let speaks = |revision: Revision| revision.facts().tool_tasks;
     if !member.state.revision.is_some_and(speaks) {
         return (call, false);
@@ -286,7 +286,7 @@ fn tasked(mut call: Call, member: &Member) -> (Call, bool) {
 }
 
 /// A call of a client that cannot be asked anything, if the upstream may not ask.
-fn unasked(mut call: Call, upstream: &Upstream) -> Call {
+fn without_server_requests(mut call: Call, upstream: &Upstream) -> Call {
     if !upstream.spec().questions {
         let mut client = (*call.client).clone();
         for kind in QUESTIONS {
@@ -298,7 +298,7 @@ fn unasked(mut call: Call, upstream: &Upstream) -> Call {
 }
 
 /// A call whose headers tell the trace that its message does, for upstreams that read it there.
-fn traced(mut call: Call) -> Call {
+fn with_trace_headers(mut call: Call) -> Call {
     let told = call.params.as_ref().filter(|params| TRACEPARENT.find(params.as_bytes()).is_some());
     let Some(meta) = told.and_then(|params| params.get("_meta")) else { return call };
     let mut caller = (*call.caller).clone();
@@ -430,7 +430,7 @@ impl ClientSink for SessionSink {
         self.sink.remember(upstream, what);
     }
 
-    fn has_moved(&self) -> bool {
-        self.sink.has_moved()
+    fn moved_to_other_node(&self) -> bool {
+        self.sink.moved_to_other_node()
     }
 }

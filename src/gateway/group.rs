@@ -103,8 +103,8 @@ impl Group {
         self.view().server.clone()
     }
 
-    pub(super) fn holder(&self) -> &Arc<ParkedCalls> {
-        &self.common.holder
+    pub(super) fn parked(&self) -> &Arc<ParkedCalls> {
+        &self.common.parked_calls
     }
 
     /// The name of this node.
@@ -113,7 +113,7 @@ impl Group {
     }
 
     /// The name of the node that holds what a call goes on with, if one does.
-    pub fn held_by(&self, call: &Call) -> Option<Arc<str>> {
+    pub fn parked_on(&self, call: &Call) -> Option<Arc<str>> {
         match RequestState::of(self, call) {
             Ok(Some(RequestState::Parked(_, node))) => Some(node),
             _ => None,
@@ -147,7 +147,7 @@ impl Group {
         *self.patience.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + PATIENCE;
         let members = upstreams.iter().map(|upstream| Member::new(Arc::clone(upstream), &plan)).collect();
         self.follow(upstreams);
-        self.see(View::new(plan, members), |_| true);
+        self.publish_view(View::new(plan, members), |_| true);
     }
 
     /// The group is no more.
@@ -238,12 +238,12 @@ impl Group {
             let members = before.members.iter().map(again).collect();
             // A plan that came meanwhile is newer than what was seen before it.
             let is_current = |current: &View| Arc::ptr_eq(&current.plan, &before.plan);
-            self.see(View::new(Arc::clone(&before.plan), members), is_current);
+            self.publish_view(View::new(Arc::clone(&before.plan), members), is_current);
         }
     }
 
     /// Shows something else from now on, if it may, and tells what of it is new.
-    fn see(&self, view: View, may: impl FnOnce(&View) -> bool) {
+    fn publish_view(&self, view: View, may: impl FnOnce(&View) -> bool) {
         let mut previous = None;
         let view = Arc::new(view);
         self.views.send_if_modified(|current| {
@@ -277,7 +277,7 @@ impl Group {
     }
 
     /// Waits until every upstream was reached or could not be, but not for long.
-    pub async fn settle(&self) {
+    pub async fn wait_ready(&self) {
         let patience = *self.patience.lock().unwrap_or_else(PoisonError::into_inner);
         if self.view().is_settled() || patience <= Instant::now() {
             return;

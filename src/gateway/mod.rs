@@ -54,7 +54,7 @@ struct Common {
     /// The name of this node, which states of held calls carry; empty when it is alone.
     node: Arc<str>,
     metrics: Arc<Metrics>,
-    holder: Arc<ParkedCalls>,
+    parked_calls: Arc<ParkedCalls>,
     closing: CancellationToken,
     /// Stands for the upstream where we answer ourselves.
     ourselves: Arc<str>,
@@ -116,7 +116,7 @@ impl Gateway {
                 seal: Seal::random(),
                 node: settings.node,
                 metrics: Arc::default(),
-                holder: Arc::new(ParkedCalls::new(settings.holding)),
+                parked_calls: Arc::new(ParkedCalls::new(settings.holding)),
                 closing,
                 ourselves: "rialto".into(),
             },
@@ -154,8 +154,8 @@ impl Gateway {
     }
 
     /// How many calls wait for answers from their clients.
-    pub fn held(&self) -> usize {
-        self.common.holder.count()
+    pub fn parked_calls(&self) -> usize {
+        self.common.parked_calls.count()
     }
 
     /// What is counted.

@@ -69,14 +69,14 @@ struct Attached {
 }
 
 /// How long to wait for more questions before the client is told.
-const TOGETHER: Duration = Duration::from_millis(30);
+const EXPIRE_BATCH: Duration = Duration::from_millis(30);
 /// How long a server may take to end a call by itself once it knows that nobody will answer.
 const ENDING: Duration = Duration::from_millis(250);
 /// How many notices are kept for a client that is away.
 const NOTICES: usize = 64;
 
 /// Replies to a call of the per-request era, of which questions become results that ask for input.
-pub(super) fn hold(group: &Arc<Group>, call: Call, replies: Replies) -> Replies {
+pub(super) fn park(group: &Arc<Group>, call: Call, replies: Replies) -> Replies {
     let parked = Parked { replies, open: Vec::new(), last_key: 0, notices: VecDeque::new(), ended: None };
     attach(group, call, parked)
 }
@@ -98,8 +98,8 @@ pub fn lost_with_its_node() -> ErrorObject {
 
 /// Goes on with a held call, with what the client has to say.
 pub(super) async fn resume(group: Arc<Group>, call: Call, id: u128) -> Replies {
-    let Some(slot) = group.holder().take(id) else {
-        if !group.holder().gave(id) {
+    let Some(slot) = group.parked().take(id) else {
+        if !group.parked().gave(id) {
             return lost_with_its_node().into();
         }
         return invalid("`requestState` was used already, or came too late; call anew").into();
@@ -206,7 +206,7 @@ impl Attached {
     /// Holds the call, and ends the client's request with what is asked. Nothing where no more
     /// calls can be held: then whoever asks is told so.
     fn park(&mut self) -> Option<Reply> {
-        let holder = Arc::clone(self.group.holder());
+        let holder = Arc::clone(self.group.parked());
         let mut parked = self.parked.take()?;
         if !holder.has_room(&self.call.caller.principal) {
             tracing::warn!(principal = %self.call.caller.principal, "no more calls can be held; a question is refused");
@@ -258,7 +258,7 @@ impl Attached {
             (format!("u{}", n + 1), server_requests::input_request(&Method::from("elicitation/create"), Some(&asked)))
         };
         let asked: Vec<(String, Raw)> = asked.iter().enumerate().map(one).collect();
-        let sealed = RequestState::Retry.seal(&self.group, &self.call, self.group.holder().settings.people);
+        let sealed = RequestState::Retry.seal(&self.group, &self.call, self.group.parked().settings.people);
         Answer::result(to_client::input_required(&asked, &sealed, &self.group.view().server))
     }
 }
@@ -299,7 +299,7 @@ impl Parked {
 
     /// Takes whatever else comes at nearly the same time.
     async fn wait_for_more(&mut self) {
-        let end = Instant::now() + TOGETHER;
+        let end = Instant::now() + EXPIRE_BATCH;
         while self.ended.is_none() {
             match tokio::time::timeout_at(end, self.replies.next()).await {
                 Ok(Some(reply)) => self.note(reply),

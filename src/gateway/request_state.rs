@@ -53,7 +53,7 @@ impl RequestState {
                 UPSTREAM
             }
         };
-        format!("{prefix}{}", group.seal().close(&purpose(prefix, group, call), &bytes))
+        format!("{prefix}{}", group.seal().seal(&purpose(prefix, group, call), &bytes))
     }
 
     /// The state that a call carries; nothing when it carries none.

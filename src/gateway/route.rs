@@ -45,7 +45,7 @@ impl Group {
         if self.is_settling() && !self.knows(call) {
             let (group, call) = (Arc::clone(self), call.clone());
             return forward::later(async move {
-                group.settle().await;
+                group.wait_ready().await;
                 group.handle_now(&call)
             });
         }
@@ -102,7 +102,7 @@ impl Group {
                 Some(only) if call.method.is_of_tasks() && only.is_bridged_to(call.client.revision) => {
                     method_not_found(&call.method).into()
                 }
-                Some(only) => self.pass_on(call, call.clone(), only),
+                Some(only) => self.forward(call, call.clone(), only),
                 None if call.method.is_of_tasks() => self.by_task(call, &view).unwrap_or_else(Replies::from),
                 None => method_not_found(&call.method).into(),
             },
@@ -134,7 +134,7 @@ impl Group {
         });
         // One that knows no such task says so best.
         let (member, own) = named.unwrap_or((*first, id.as_str()));
-        Ok(self.pass_on(call, with(call, &["taskId"], own), member))
+        Ok(self.forward(call, with(call, &["taskId"], own), member))
     }
 
     fn list(&self, call: &Call, view: &Arc<View>) -> Result<Replies, ErrorObject> {
@@ -172,19 +172,19 @@ impl Group {
             .by_name(list, &name)
             .ok_or_else(|| ErrorObject::new(code::INVALID_PARAMS, format!("Unknown {what}: {name}")))?;
         let renamed = if own == name { call.clone() } else { with(call, &["name"], own) };
-        Ok(self.pass_on(call, renamed, member))
+        Ok(self.forward(call, renamed, member))
     }
 
     fn by_uri(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
         let uri = text(call, &["uri"])?;
         let (member, own) = view.by_uri(&uri).ok_or_else(|| no_resource(&uri))?;
-        Ok(self.pass_on(call, with(call, &["uri"], own), member))
+        Ok(self.forward(call, with(call, &["uri"], own), member))
     }
 
     fn by_reference(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
         let kind = text(call, &["ref", "type"]);
         if let (Some(only), false) = (view.only(), matches!(kind.as_deref(), Ok("ref/prompt" | "ref/resource"))) {
-            return Ok(self.pass_on(call, call.clone(), only));
+            return Ok(self.forward(call, call.clone(), only));
         }
         let kind = kind?;
         let key = match kind.as_str() {
@@ -203,7 +203,7 @@ impl Group {
             let nothing = Raw::constant(r#"{"completion":{"values":[]},"resultType":"complete"}"#);
             return Ok(Answer::result(nothing).into());
         }
-        Ok(self.pass_on(call, with(call, &["ref", key], own), member))
+        Ok(self.forward(call, with(call, &["ref", key], own), member))
     }
 
     /// A client chooses what is logged to it: every server that it has a connection to is told.
@@ -236,32 +236,32 @@ impl Group {
         }
         // Its changes come by the connection that everybody shares.
         match call.method {
-            Method::Subscribe => sink.subscribed(&uri, Some(Box::new(member.upstream.want(own)))),
+            Method::Subscribe => sink.subscribed(&uri, Some(Box::new(member.upstream.subscribe(own)))),
             _ => sink.unsubscribed(&uri),
         }
         Answer::result(Raw::empty()).into()
     }
 
     /// Passes a call on to a member, under the names that it knows.
-    fn pass_on(self: &Arc<Self>, call: &Call, renamed: Call, member: &Member) -> Replies {
+    fn forward(self: &Arc<Self>, call: &Call, renamed: Call, member: &Member) -> Replies {
         let mut replies = forward::call(self, renamed, member);
         if !may_ask(call) || member.upstream.spec().is_local() {
             return replies;
         }
         match replies.take_ready() {
             Some(answer) => answer.into(),
-            None => parked_calls::hold(self, call.clone(), replies),
+            None => parked_calls::park(self, call.clone(), replies),
         }
     }
 
     /// A session tells something that its servers may want to know.
-    pub fn tell(&self, sink: &dyn ClientSink, notification: &Notification) {
+    pub fn forward_notification(&self, sink: &dyn ClientSink, notification: &Notification) {
         let view = self.view();
         let concerns_all = matches!(notification.notice, Notice::RootsChanged);
         let passes = concerns_all || matches!(notification.notice, Notice::Other(_)) && view.only().is_some();
         if passes {
             for member in &view.members {
-                member.upstream.tell(sink.key(), notification);
+                member.upstream.forward_notification(sink.key(), notification);
             }
         }
     }

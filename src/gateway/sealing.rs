@@ -34,7 +34,7 @@ impl Seal {
     }
 
     /// From now on a seal that all know who know the secret.
-    pub fn share(&self, secret: &[u8]) {
+    pub fn set_key(&self, secret: &[u8]) {
         self.0.store(Arc::new(Keys::of(secret)));
     }
 
@@ -42,14 +42,14 @@ impl Seal {
     ///
     /// # Panics
     /// When the system has no randomness to give.
-    pub fn close(&self, purpose: &str, bytes: &[u8]) -> String {
+    pub fn seal(&self, purpose: &str, bytes: &[u8]) -> String {
         let mut nonce = [0; NONCE];
         getrandom::fill(&mut nonce).expect("the system gives randomness");
         self.close_with(nonce, purpose, bytes)
     }
 
     /// Seals bytes for a purpose so that the same bytes look the same each time.
-    pub fn close_alike(&self, purpose: &str, bytes: &[u8]) -> String {
+    pub fn seal_deterministic(&self, purpose: &str, bytes: &[u8]) -> String {
         let mut hash = Sha256::new();
         let keys = self.0.load();
         for part in [&keys.marker, purpose.as_bytes(), &[0], bytes] {

@@ -94,7 +94,7 @@ impl ListenFilter {
             let Some((member, own)) = view.by_uri(&uri).filter(|(member, _)| member.state.offers_updates()) else {
                 continue;
             };
-            let watch = member.upstream.want(own);
+            let watch = member.upstream.subscribe(own);
             watches.push((uri, watch));
         }
         let wishes = Self {
@@ -162,7 +162,7 @@ impl Listener {
     /// Only this task waits for its reader; who reads too slowly is told of everything at once.
     async fn run(mut self) {
         self.ask().await;
-        let acknowledgement = to_client::acknowledgement(&self.subscription, self.wishes.to_raw());
+        let acknowledgement = to_client::listen_ack(&self.subscription, self.wishes.to_raw());
         if !self.replier.notice(acknowledgement).await {
             return;
         }
@@ -185,6 +185,6 @@ impl Listener {
                 }
             }
         }
-        self.replier.end(Answer::result(to_client::farewell(&self.subscription))).await;
+        self.replier.end(Answer::result(to_client::listen_result(&self.subscription))).await;
     }
 }

@@ -39,7 +39,7 @@ const LEAST: usize = 1 << 10;
 /// Room for a body is made as it comes: somebody may say that it is longer than it is.
 const STRIDE: usize = 1 << 20;
 /// The longest body whose memory is kept for the next one.
-const KEPT: usize = 32 << 10;
+const RETAINED_BUFFER_MAX: usize = 32 << 10;
 
 impl ReadBuffer {
     /// Whether nothing is here.
@@ -48,7 +48,7 @@ impl ReadBuffer {
     }
 
     /// What is here, to be taken from.
-    pub fn here(&mut self) -> &mut BytesMut {
+    pub fn buffered(&mut self) -> &mut BytesMut {
         &mut self.arrived
     }
 
@@ -78,7 +78,7 @@ impl ReadBuffer {
     }
 
     /// Keeps no room for what may come.
-    pub fn let_go(&mut self) {
+    pub fn shrink(&mut self) {
         self.arrived = BytesMut::from(&self.arrived[..]);
     }
 
@@ -102,9 +102,9 @@ impl ReadBuffer {
             }
         }
         let taken = self.arrived.split_to(length).freeze();
-        if length > KEPT {
+        if length > RETAINED_BUFFER_MAX {
             // Its memory goes with it.
-            self.let_go();
+            self.shrink();
         }
         Ok(taken)
     }
@@ -133,7 +133,7 @@ impl ReadBuffer {
     ///
     /// # Errors
     /// When it is longer, or breaks off.
-    pub async fn whole(
+    pub async fn read_body(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         framing: &mut BodyDecoder,

@@ -19,11 +19,11 @@ use super::{Inbound, ListenerRole, http1};
 /// What a connection that speaks HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a client may take to read anything of what we have for it.
-pub(super) const STUCK: Duration = Duration::from_secs(60);
+pub(super) const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a quiet HTTP/2 connection is asked whether it is there, and how long it may take to say so.
-const ALIVE: Duration = Duration::from_secs(20);
+const H2_KEEPALIVE: Duration = Duration::from_secs(20);
 /// How long an HTTP/2 connection may take to agree that it is over.
-const GOODBYE: Duration = Duration::from_secs(1);
+const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves a connection until it ends.
 pub(super) async fn serve(inbound: Arc<Inbound>, side: ListenerRole, stream: TcpStream, peer: SocketAddr) {
@@ -53,7 +53,7 @@ pub(super) async fn serve(inbound: Arc<Inbound>, side: ListenerRole, stream: Tcp
 /// Ends when a client that has said nothing yet is not waited for. One that came last is about to speak.
 async fn silence(inbound: &Inbound) {
     inbound.shutdown.closing().cancelled().await;
-    tokio::time::sleep(super::LAST_CALL).await;
+    tokio::time::sleep(super::ACCEPT_DRAIN_TIME).await;
 }
 
 /// Looks at the first bytes without taking them.
@@ -78,7 +78,7 @@ async fn is_http2(stream: &TcpStream) -> std::io::Result<bool> {
 /// The stream of a client that has to read now and then.
 fn watched(stream: TcpStream) -> TokioIo<Pin<Box<TimeoutStream<TcpStream>>>> {
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(STUCK));
+    stream.set_write_timeout(Some(WRITE_STALL_TIMEOUT));
     TokioIo::new(Box::pin(stream))
 }
 
@@ -101,8 +101,8 @@ async fn serve_http2(
     builder
         .timer(TokioTimer::new())
         .max_header_list_size(header_bytes)
-        .keep_alive_interval(ALIVE)
-        .keep_alive_timeout(ALIVE);
+        .keep_alive_interval(H2_KEEPALIVE)
+        .keep_alive_timeout(H2_KEEPALIVE);
     let inbound = Arc::clone(inbound);
     let own = Arc::clone(&inbound);
     let service = service_fn(move |request| {
@@ -118,7 +118,7 @@ async fn serve_http2(
             connection.as_mut().graceful_shutdown();
             let closed = async {
                 inbound.shutdown.closing().cancelled().await;
-                tokio::time::sleep(GOODBYE).await;
+                tokio::time::sleep(GRACEFUL_CLOSE_TIMEOUT).await;
             };
             tokio::select! {
                 ended = connection => ended,

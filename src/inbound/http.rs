@@ -218,12 +218,12 @@ impl RequestContext<'_> {
         let answered = match message {
             Message::Request(request) => self.answer(&session, request).await,
             message => {
-                session_messages::tell(self.inbound, &session, &self.group, message);
+                session_messages::on_message(self.inbound, &session, &self.group, message);
                 Ok(respond::accepted())
             }
         };
         // What the client is told has changed must not be lost with this node.
-        match changes && !Box::pin(session.settle()).await {
+        match changes && !Box::pin(session.flush()).await {
             true => Err(Rejection::StoreUnavailable),
             false => answered,
         }
@@ -254,7 +254,7 @@ impl RequestContext<'_> {
                 biased;
                 () = work.running.unwanted() => {
                     call.0 = None;
-                    if session.is_elsewhere() {
+                    if session.has_moved() {
                         return Err(Rejection::RelayPeerLost);
                     }
                     // The client wants no answer; the request still has to end somehow.
@@ -277,7 +277,7 @@ impl RequestContext<'_> {
             return Err(Rejection::StoreFull);
         }
         let (stream, attachment) = session.open_stream().map_err(Rejection::NotResumable)?;
-        session.owe(stream, || vec![work.answering.id.clone()]);
+        session.expect_response(stream, || vec![work.answering.id.clone()]);
         if let Some(reply) = first {
             work.send(stream, reply).await;
         }
@@ -339,7 +339,7 @@ impl RequestContext<'_> {
                         },
                     }
                 }
-                Ok(message) => session_messages::tell(self.inbound, &session, &self.group, message),
+                Ok(message) => session_messages::on_message(self.inbound, &session, &self.group, message),
             }
         }
         match (answers.is_empty(), works.is_empty()) {
@@ -351,7 +351,7 @@ impl RequestContext<'_> {
 
     async fn stream_batch(&self, session: &Arc<Session>, answers: Vec<Bytes>, works: Vec<RunningCall>) -> Answered {
         let (stream, attachment) = session.open_stream().map_err(Rejection::NotResumable)?;
-        session.owe(stream, || works.iter().map(|work| work.answering.id.clone()).collect());
+        session.expect_response(stream, || works.iter().map(|work| work.answering.id.clone()).collect());
         for answer in answers {
             session.deliver(stream, answer).await;
         }
@@ -397,11 +397,11 @@ impl RequestContext<'_> {
         }
         let session = self.session_and_version().await?;
         self.inbound.sessions.close(&session);
-        if let Some(keeper) = self.inbound.sessions.keeper() {
+        if let Some(keeper) = self.inbound.sessions.persister() {
             // In a task of its own: it is for other sessions, too, and must not end half way because this client
             // hangs up.
             let keeper = Arc::clone(keeper);
-            let forgotten = tokio::spawn(async move { keeper.forget().await }).await;
+            let forgotten = tokio::spawn(async move { keeper.finish_deletes().await }).await;
             forgotten.unwrap_or(Ok(()))?;
         }
         Ok(respond::ended())

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::body::Body;
-use super::connection::STUCK;
+use super::connection::WRITE_STALL_TIMEOUT;
 use super::http::RequestBody;
 use super::respond::Rejection;
 use super::wake_gated::WakeGated;
@@ -34,7 +34,7 @@ use crate::timer::PooledTimer;
 struct Http1Server<'c, G> {
     inbound: &'c Arc<Inbound>,
     stream: TcpStream,
-    intake: ReadBuffer,
+    read_buffer: ReadBuffer,
     /// What goes out next.
     out: Vec<u8>,
     /// Ends when the connection has no more to bring.
@@ -55,19 +55,19 @@ struct ReadDeadline {
 #[derive(Clone, Copy)]
 struct ResponseMode {
     /// Only the head is wanted.
-    bare: bool,
-    modern: bool,
-    keeps: bool,
+    head_only: bool,
+    is_http11: bool,
+    keep_alive: bool,
 }
 
 /// The longest body that goes out in one piece with its head.
-const SHORT: usize = 8 << 10;
+const INLINE_BODY_MAX: usize = 8 << 10;
 /// How much of a stream is gathered before it goes out.
-const GATHERED: usize = 16 << 10;
+const WRITE_COALESCE_MAX: usize = 16 << 10;
 /// The longest buffer that is kept for the next answer.
-const KEPT: usize = 16 << 10;
+const RETAINED_BUFFER_MAX: usize = 16 << 10;
 /// How much is read of what a client sends before it has its answer.
-const AHEAD: usize = 4 << 10;
+const MAX_PIPELINE_BUFFER: usize = 4 << 10;
 /// The least that a head may have; settings can only allow more.
 const LEAST_HEAD: usize = 8 << 10;
 /// How long, and how much, is read from a client that is not heard any more: closing at once could take our answer
@@ -86,7 +86,7 @@ pub(super) async fn serve<G: Future<Output = ()>>(
     let mut talk = Http1Server {
         inbound,
         stream,
-        intake: ReadBuffer::default(),
+        read_buffer: ReadBuffer::default(),
         out: Vec::new(),
         going: WakeGated::new(going),
         leaving: false,
@@ -97,22 +97,30 @@ pub(super) async fn serve<G: Future<Output = ()>>(
             None => return Ok(()),
             Some(Ok(asked)) => asked,
             Some(Err(unfit)) => {
-                let manner = ResponseMode { bare: false, modern: true, keeps: false };
+                let manner = ResponseMode { head_only: false, is_http11: true, keep_alive: false };
                 talk.answer(Rejection::from(unfit).respond(), manner).await?;
                 return talk.close().await;
             }
         };
-        let RequestHead { verb, uri, headers, mut framing, keeps, modern, waits } = asked;
+        let RequestHead {
+            verb,
+            uri,
+            headers,
+            mut framing,
+            keep_alive: keeps,
+            is_http11: modern,
+            expects_continue: waits,
+        } = asked;
         let (mut parts, ()) = Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) = (verb, uri, headers);
         let named = inbound.name(&mut parts.headers);
-        let entered = inbound.let_in(&parts, &named, side, peer);
+        let entered = inbound.admit(&parts, &named, side, peer);
         let body = match &entered {
             Ok(Admission::Call(..)) if parts.method == Verb::POST => talk.body(&mut framing, waits).await?,
             _ => RequestBody::Whole(Bytes::new()),
         };
         let response = {
-            let work = pin!(inbound.conclude(&parts, named, entered, body));
+            let work = pin!(inbound.respond(&parts, named, entered, body));
             talk.watch(work).await
         };
         let Some(response) = response else { return Ok(()) };
@@ -121,7 +129,7 @@ pub(super) async fn serve<G: Future<Output = ()>>(
         drop(parts);
         // Where a body that nobody wanted is here already, it is in nobody's way.
         let read = talk.skip(&mut framing);
-        let manner = ResponseMode { bare, modern, keeps: keeps && read };
+        let manner = ResponseMode { head_only: bare, is_http11: modern, keep_alive: keeps && read };
         if !talk.answer(response, manner).await? {
             return if read { Ok(()) } else { talk.close().await };
         }
@@ -137,7 +145,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
         let mut seen = 0;
         poll_fn(|context| {
             loop {
-                let here = self.intake.here();
+                let here = self.read_buffer.buffered();
                 if here.len() > seen && (seen == 0 || may_end(&here[seen.saturating_sub(3)..]) || here.len() > longest)
                 {
                     match RequestHead::take(here, most, longest) {
@@ -146,14 +154,14 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
                         Err(unfit) => return Poll::Ready(Ok(Some(Err(unfit)))),
                     }
                 }
-                seen = self.intake.here().len();
-                match self.intake.poll_more(&mut self.stream, context)? {
+                seen = self.read_buffer.buffered().len();
+                match self.read_buffer.poll_more(&mut self.stream, context)? {
                     Poll::Ready(0) => return Poll::Ready(Ok(None)),
                     Poll::Ready(_) => continue,
                     Poll::Pending => {}
                 }
                 // What has arrived was read, or it would not be answered.
-                if self.is_leaving(context) && is_blank(self.intake.here()) {
+                if self.is_leaving(context) && is_blank(self.read_buffer.buffered()) {
                     return Poll::Ready(Ok(None));
                 }
                 ready!(self.patience.poll(context));
@@ -171,14 +179,14 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
     /// Reads a body, no more of it than allowed, no longer than allowed.
     async fn body(&mut self, framing: &mut BodyDecoder, waits: bool) -> io::Result<RequestBody> {
         let longest = self.inbound.settings.limits.body_bytes;
-        let here = self.intake.here().len() as u64;
+        let here = self.read_buffer.buffered().len() as u64;
         match *framing {
             BodyDecoder::Length(length) if length > longest as u64 => {
                 return Ok(RequestBody::Refused(Rejection::BodyTooLarge(longest)));
             }
             BodyDecoder::Length(length) if length <= here => {
                 *framing = BodyDecoder::Length(0);
-                return Ok(RequestBody::Whole(self.intake.here().split_to(length as usize).freeze()));
+                return Ok(RequestBody::Whole(self.read_buffer.buffered().split_to(length as usize).freeze()));
             }
             _ => {}
         }
@@ -187,7 +195,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
             self.send(&[]).await?;
         }
         let end = Instant::now() + self.inbound.settings.body_timeout;
-        let read = PooledTimer::limit(end, self.intake.whole(&mut self.stream, framing, longest)).await;
+        let read = PooledTimer::limit(end, self.read_buffer.read_body(&mut self.stream, framing, longest)).await;
         Ok(match read {
             Some(Ok(body)) => RequestBody::Whole(body),
             Some(Err(BodyError::TooLong)) => RequestBody::Refused(Rejection::BodyTooLarge(longest)),
@@ -198,7 +206,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
 
     /// Leaves a body out as far as it is here; true when that was all of it.
     fn skip(&mut self, framing: &mut BodyDecoder) -> bool {
-        while let Ok(Decoded::Data(_)) = framing.take(self.intake.here()) {}
+        while let Ok(Decoded::Data(_)) = framing.take(self.read_buffer.buffered()) {}
         framing.is_done()
     }
 
@@ -208,16 +216,16 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
             if let Poll::Ready(done) = work.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
             }
-            self.poll_gone(context).map(|()| None)
+            self.poll_disconnected(context).map(|()| None)
         })
         .await
     }
 
     /// Whether the client has gone away. What it sends meanwhile waits, and is looked past while it is little.
-    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_disconnected(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.is_leaving(context);
-        while self.intake.here().len() < AHEAD {
-            if let Ok(0) | Err(_) = ready!(self.intake.poll_little(&mut self.stream, context)) {
+        while self.read_buffer.buffered().len() < MAX_PIPELINE_BUFFER {
+            if let Ok(0) | Err(_) = ready!(self.read_buffer.poll_little(&mut self.stream, context)) {
                 return Poll::Ready(());
             }
         }
@@ -230,28 +238,28 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
         let extent = match &body {
             Body::Empty => BodyLength::Length(0),
             Body::Full(bytes) => BodyLength::Length(bytes.len()),
-            Body::Events(_) | Body::Carried(_) if manner.modern => BodyLength::Chunked,
+            Body::Events(_) | Body::Carried(_) if manner.is_http11 => BodyLength::Chunked,
             Body::Events(_) | Body::Carried(_) => BodyLength::UntilClose,
         };
-        let keeps = manner.keeps && !self.leaving && extent != BodyLength::UntilClose;
+        let keeps = manner.keep_alive && !self.leaving && extent != BodyLength::UntilClose;
         // From here on the next request is waited for.
         let now = Instant::now();
         self.patience.end = now + self.inbound.settings.body_timeout;
         date_header::with(now.into_std(), |date| {
             let (status, headers) = (parts.status, &parts.headers);
-            ResponseEncoder { status, headers, extent, keeps, modern: manner.modern, date }.put(&mut self.out);
+            ResponseEncoder { status, headers, extent, keeps, is_http11: manner.is_http11, date }.put(&mut self.out);
         });
         drop(parts);
         match body {
             Body::Empty => self.send(&[]).await?,
-            _ if manner.bare => self.send(&[]).await?,
-            Body::Full(bytes) if bytes.len() <= SHORT => {
+            _ if manner.head_only => self.send(&[]).await?,
+            Body::Full(bytes) if bytes.len() <= INLINE_BODY_MAX => {
                 self.out.extend_from_slice(&bytes);
                 self.send(&[]).await?;
             }
             Body::Full(bytes) => self.send(&bytes).await?,
             body => {
-                self.pour(body, extent == BodyLength::Chunked).await?;
+                self.write_stream(body, extent == BodyLength::Chunked).await?;
                 self.patience.end = Instant::now() + self.inbound.settings.body_timeout;
             }
         }
@@ -259,12 +267,12 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
     }
 
     /// Sends a stream as it comes, until it ends or the client has gone away.
-    async fn pour(&mut self, mut body: Body, pieces: bool) -> io::Result<()> {
+    async fn write_stream(&mut self, mut body: Body, pieces: bool) -> io::Result<()> {
         let mut ended = false;
-        self.intake.let_go();
+        self.read_buffer.shrink();
         while !ended {
             let gathered = poll_fn(|context| {
-                while self.out.len() < GATHERED && !ended {
+                while self.out.len() < WRITE_COALESCE_MAX && !ended {
                     match Pin::new(&mut body).poll_frame(context) {
                         Poll::Pending => break,
                         Poll::Ready(None) => ended = true,
@@ -276,7 +284,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
                     }
                 }
                 match self.out.is_empty() && !ended {
-                    true => self.poll_gone(context).map(|()| false),
+                    true => self.poll_disconnected(context).map(|()| false),
                     false => Poll::Ready(true),
                 }
             });
@@ -307,7 +315,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {
-                        let alarm = stuck.get_or_insert_with(|| PooledTimer::after(STUCK));
+                        let alarm = stuck.get_or_insert_with(|| PooledTimer::after(WRITE_STALL_TIMEOUT));
                         ready!(Pin::new(alarm).poll(context));
                         return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                     }
@@ -316,7 +324,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
             Poll::Ready(Ok(()))
         });
         written.await?;
-        match self.out.capacity() > KEPT {
+        match self.out.capacity() > RETAINED_BUFFER_MAX {
             true => self.out = Vec::new(),
             false => self.out.clear(),
         }
@@ -329,8 +337,8 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
         let rest = async {
             let mut left = LINGER_BYTES;
             loop {
-                self.intake.here().clear();
-                match poll_fn(|context| self.intake.poll_more(&mut self.stream, context)).await {
+                self.read_buffer.buffered().clear();
+                match poll_fn(|context| self.read_buffer.poll_more(&mut self.stream, context)).await {
                     Ok(read @ 1..) if read < left => left -= read,
                     _ => return,
                 }

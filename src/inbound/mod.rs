@@ -119,7 +119,7 @@ enum Admission<'r> {
 }
 
 /// What a request is called, and whether its head is as small as it has to be.
-struct Named {
+struct RequestTag {
     name: HeaderValue,
     fits: bool,
 }
@@ -127,7 +127,7 @@ struct Named {
 /// How long to wait before accepting again after accepting failed, for want of descriptors say.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long clients are still let in once others take what they send.
-const LAST_CALL: Duration = Duration::from_millis(200);
+const ACCEPT_DRAIN_TIME: Duration = Duration::from_millis(200);
 /// How many are let in at last; there is no end where more come all the time.
 const LAST_GUESTS: usize = 1024;
 /// The kind of text that figures are.
@@ -164,9 +164,11 @@ impl Inbound {
     /// Lets those in who are at the door already; closing it would turn them away, and what they bring with
     /// them would be lost.
     async fn listen_out(self: &Arc<Self>, side: ListenerRole, listener: TcpListener, workers: &Workers) {
-        let end = tokio::time::Instant::now() + LAST_CALL;
+        let end = tokio::time::Instant::now() + ACCEPT_DRAIN_TIME;
         while tokio::time::Instant::now() < end {
-            let Ok(Ok((stream, peer))) = tokio::time::timeout(LAST_CALL / 10, listener.accept()).await else { break };
+            let Ok(Ok((stream, peer))) = tokio::time::timeout(ACCEPT_DRAIN_TIME / 10, listener.accept()).await else {
+                break;
+            };
             self.enter(side, stream, peer, workers);
         }
         // Nobody may be left there in the moment in which it is closed, so this does not wait for anything.
@@ -185,7 +187,7 @@ impl Inbound {
     /// served even when all workers are busy.
     fn enter(self: &Arc<Self>, side: ListenerRole, stream: TcpStream, peer: SocketAddr, workers: &Workers) {
         let (inbound, connections) = (Arc::clone(self), self.shutdown.connections());
-        let Some(worker) = workers.idlest().filter(|_| side != ListenerRole::Operators) else {
+        let Some(worker) = workers.least_loaded().filter(|_| side != ListenerRole::Operators) else {
             connections.spawn(connection::serve(inbound, side, stream, peer));
             return;
         };
@@ -209,21 +211,21 @@ impl Inbound {
     ) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
         let named = self.name(&mut parts.headers);
-        let entered = self.let_in(&parts, &named, side, peer);
-        self.conclude(&parts, named, entered, RequestBody::Wire(body)).await
+        let entered = self.admit(&parts, &named, side, peer);
+        self.respond(&parts, named, entered, RequestBody::Wire(body)).await
     }
 
     /// Gives a request a name. What the client sent is judged without it.
-    fn name(&self, headers: &mut HeaderMap) -> Named {
+    fn name(&self, headers: &mut HeaderMap) -> RequestTag {
         let fits = self.settings.limits.admit_head(headers);
-        Named { fits, name: request_id::name(headers) }
+        RequestTag { fits, name: request_id::name(headers) }
     }
 
     /// Lets a request in, or says why not. Its body is not needed for that.
-    fn let_in<'r>(
+    fn admit<'r>(
         &self,
         parts: &'r ::http::request::Parts,
-        named: &Named,
+        named: &RequestTag,
         side: ListenerRole,
         peer: SocketAddr,
     ) -> Result<Admission<'r>, Rejection> {
@@ -234,16 +236,16 @@ impl Inbound {
     }
 
     /// Answers a request, whether it was let in or not.
-    async fn conclude(
+    async fn respond(
         self: &Arc<Self>,
         parts: &::http::request::Parts,
-        named: Named,
+        named: RequestTag,
         entered: Result<Admission<'_>, Rejection>,
         body: RequestBody,
     ) -> Response<Body> {
         let name = named.name;
         let served = match entered {
-            Ok(Admission::Call(route, caller)) => self.visit(parts, &route, caller, body, false).await,
+            Ok(Admission::Call(route, caller)) => self.dispatch(parts, &route, caller, body, false).await,
             Ok(Admission::Answered(response)) => Ok(response),
             Err(problem) => Err(problem),
         };
@@ -283,7 +285,7 @@ impl Inbound {
     }
 
     /// Serves a request of a caller who may call.
-    async fn visit(
+    async fn dispatch(
         self: &Arc<Self>,
         parts: &::http::request::Parts,
         route: &Route<'_>,
@@ -325,7 +327,7 @@ impl Inbound {
     /// Nothing is begun in this node's name while it cannot say that it is there.
     fn check_sure(&self) -> Result<(), Rejection> {
         match &self.cluster {
-            Some(cluster) if !cluster.holds() => Err(Rejection::StoreUnavailable),
+            Some(cluster) if !cluster.holds_lease() => Err(Rejection::StoreUnavailable),
             _ => Ok(()),
         }
     }
@@ -460,7 +462,7 @@ mod tests {
     #[test]
     fn a_request_takes_little_room() {
         let size = size(|(inbound, parts): (&'static Arc<Inbound>, &'static _), named, entered, body| {
-            inbound.conclude(parts, named, entered, body)
+            inbound.respond(parts, named, entered, body)
         });
         assert!(size <= 4352, "{size} bytes");
     }

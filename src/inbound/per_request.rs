@@ -64,7 +64,7 @@ pub(super) async fn serve(
 /// The other node that has to make a call, if one has: it holds what the call goes on with, or runs the
 /// child that serves this caller.
 async fn elsewhere(cluster: &Cluster, visit: &RequestContext<'_>, call: &Call) -> Result<Option<NodeId>, Rejection> {
-    if let Some(holder) = visit.group.held_by(call) {
+    if let Some(holder) = visit.group.parked_on(call) {
         return match holder == *cluster.node().name() {
             true => Ok(None),
             false => Ok(Some(cluster.named(&holder).await?.ok_or(Rejection::ParkedCallLost)?)),

@@ -22,11 +22,11 @@ use crate::store::traits::{StoreFuture, WriteOutcome};
 use crate::store::{EventId, NodeId, StoreError};
 
 /// How often a request is carried on before it is given up. Each time its session has moved meanwhile.
-const CARRIES: usize = 8;
+const MAX_RELAY_ATTEMPTS: usize = 8;
 /// How long one waits at first for a session that is between two nodes; twice as long each time.
 const MOVING: Duration = Duration::from_millis(5);
 /// How many sessions are handed over at a time: one after the other, each would wait for the store twice.
-const TOGETHER: usize = 64;
+const HANDOVER_BATCH: usize = 64;
 /// How often a session that is between two nodes is looked for.
 const LOOKS: usize = 16;
 
@@ -64,23 +64,23 @@ impl RequestContext<'_> {
         let here = || self.inbound.sessions.find(id, &self.caller.principal, self.group.name());
         let Some(cluster) = &self.inbound.cluster else { return here().ok_or_else(unknown) };
         if let Some(session) = here() {
-            return match cluster.holds() {
+            return match cluster.holds_lease() {
                 true => Ok(session),
                 false => Err(Rejection::StoreUnavailable),
             };
         }
         if let Some(session) = self.inbound.sessions.get(id) {
             // It is just going to another node, or somebody else's.
-            let leaves = session.leaves(&self.caller.principal, self.group.name());
+            let leaves = session.is_moving_for(&self.caller.principal, self.group.name());
             return Err(if leaves { Rejection::SessionMoving } else { unknown() });
         }
         let key = id.to_string();
-        if let Some(home) = cluster.home_of(&key).filter(|_| !self.carried) {
+        if let Some(home) = cluster.owner_of(&key).filter(|_| !self.carried) {
             return Err(Rejection::OnOtherNode(home));
         }
         match Box::pin(self.look_for(cluster, id, &key)).await? {
             Some(session) => Ok(session),
-            None if cluster.is_told().await? => Err(unknown()),
+            None if cluster.is_resynced().await? => Err(unknown()),
             None => Err(Rejection::StoreUnavailable),
         }
     }
@@ -92,7 +92,7 @@ impl RequestContext<'_> {
         id: SessionId,
         key: &str,
     ) -> Result<Option<Arc<Session>>, Rejection> {
-        if !cluster.holds() {
+        if !cluster.holds_lease() {
             return Err(Rejection::StoreUnavailable);
         }
         let Some((owner, record)) = self.unclaimed(cluster, key).await? else { return Ok(None) };
@@ -107,7 +107,7 @@ impl RequestContext<'_> {
         // Those who want the same session wait for the first of them.
         let _adopting = self.inbound.adopting.of(key).lock().await;
         for _ in 0..LOOKS {
-            if !cluster.holds() {
+            if !cluster.holds_lease() {
                 return Err(Rejection::StoreUnavailable);
             }
             if let Some(session) = self.inbound.sessions.find(id, &self.caller.principal, self.group.name()) {
@@ -135,7 +135,7 @@ impl RequestContext<'_> {
     /// When the owner came back first, or the store may not have heard of it yet.
     async fn end_orphaned(&self, cluster: &Cluster, key: &str, owner: Option<&NodeId>) -> Result<(), Rejection> {
         let Some(owner) = owner.filter(|owner| **owner != *cluster.node()) else { return Ok(()) };
-        if !cluster.is_told().await? {
+        if !cluster.is_resynced().await? {
             return Err(Rejection::StoreUnavailable);
         }
         match cluster.store().delete(key, owner).await? {
@@ -149,7 +149,7 @@ impl RequestContext<'_> {
     /// # Errors
     /// When another node has it.
     async fn unclaimed(&self, cluster: &Cluster, key: &str) -> Result<Option<(Option<NodeId>, Record)>, Rejection> {
-        if self.inbound.sessions.keeper().is_some_and(|keeper| keeper.is_ending(key)) {
+        if self.inbound.sessions.persister().is_some_and(|keeper| keeper.is_ending(key)) {
             return Ok(None);
         }
         let Some(kept) = cluster.store().load(key).await? else { return Ok(None) };
@@ -160,7 +160,7 @@ impl RequestContext<'_> {
         if let Some(owner) = kept.owner.as_ref().filter(|owner| **owner != *cluster.node())
             && cluster.is_alive(owner).await?
         {
-            cluster.note_home(key, Some(owner));
+            cluster.note_owner(key, Some(owner));
             return Err(Rejection::OnOtherNode(owner.clone()));
         }
         Ok(Some((kept.owner, record)))
@@ -187,12 +187,12 @@ impl RequestContext<'_> {
         let Some(kept) = store.load(&key).await? else { return Ok(None) };
         let record = Record::read(&kept.record).unwrap_or(record);
         let events = store.read(&key).await?;
-        cluster.note_home(&key, None);
+        cluster.note_owner(&key, None);
         let Ok(session) = self.inbound.sessions.adopt(id, &record, events) else {
             store.claim(&key, Some(&me), None).await?;
             return Err(Rejection::SessionsFull);
         };
-        cluster.took_over();
+        cluster.count_takeover();
         tracing::info!(session = %id, from = owner.map(|owner| owner.to_string()), "a session was taken over");
         self.inbound.subscribe_again(&session, &self.group, &self.caller);
         self.list_again(&session);
@@ -203,14 +203,14 @@ impl RequestContext<'_> {
     fn list_again(&self, session: &Arc<Session>) {
         let (session, group) = (Arc::clone(session), Arc::clone(&self.group));
         tokio::spawn(async move {
-            group.settle().await;
+            group.wait_ready().await;
             session.compare_lists(&group.view().prints());
         });
     }
 
     /// Carries the request to another node, and tells what that answers; nothing when the session has
     /// moved on meanwhile.
-    async fn carry(&self, cluster: &Arc<Cluster>, home: &NodeId) -> Result<Option<Response<Body>>, Rejection> {
+    async fn relay(&self, cluster: &Arc<Cluster>, home: &NodeId) -> Result<Option<Response<Body>>, Rejection> {
         let request = RelayedRequest {
             verb: self.parts.method.clone(),
             uri: self.parts.uri.clone(),
@@ -219,7 +219,7 @@ impl RequestContext<'_> {
             peer: self.caller.peer,
             body: self.body.get().cloned().unwrap_or_default(),
         };
-        Ok(match cluster.carry(home, request).await? {
+        Ok(match cluster.relay(home, request).await? {
             RelayOutcome::Whole(status, headers, body) => Some(respond::carried(status, headers, Body::Full(body))),
             RelayOutcome::Stream(status, headers, rest) => {
                 // Whoever listens can do so elsewhere when this node goes. A call comes to its end.
@@ -238,7 +238,7 @@ impl RequestContext<'_> {
     pub(super) async fn serve_anywhere(&self, problem: Rejection) -> Result<Response<Body>, Rejection> {
         let Some(cluster) = &self.inbound.cluster else { return Err(problem) };
         let mut served = Err(problem);
-        for round in 0..CARRIES {
+        for round in 0..MAX_RELAY_ATTEMPTS {
             let (id, home) = match served {
                 Err(problem) if !self.carried => match problem.elsewhere() {
                     Ok(found) => found,
@@ -252,10 +252,10 @@ impl RequestContext<'_> {
             };
             let moving = home.is_none() || round > 0;
             if let Some(home) = home {
-                match self.carry(cluster, &home).await {
+                match self.relay(cluster, &home).await {
                     Ok(Some(response)) => {
                         if let Some(named) = self.named().filter(|_| response.status() == StatusCode::NOT_FOUND) {
-                            cluster.note_home(&named, None);
+                            cluster.note_owner(&named, None);
                         }
                         return Ok(response);
                     }
@@ -263,14 +263,14 @@ impl RequestContext<'_> {
                     Err(problem) => {
                         // It is not known that the node is still there: the next one looks.
                         if let Some(named) = self.named() {
-                            cluster.note_home(&named, None);
+                            cluster.note_owner(&named, None);
                         }
                         return Err(about(problem));
                     }
                 }
             }
             if let Some(named) = self.named() {
-                cluster.note_home(&named, None);
+                cluster.note_owner(&named, None);
             }
             if moving {
                 // It is between two nodes, and that takes a moment.
@@ -325,7 +325,7 @@ impl Inbound {
         let caller = Arc::new(self.policy.caller(request.principal.as_str().into(), &parts.headers, request.peer));
         let served = match super::Route::of(parts.uri.path()) {
             Some(route) => {
-                self.visit(&parts, &route, caller, super::http::RequestBody::Whole(request.body), true).await
+                self.dispatch(&parts, &route, caller, super::http::RequestBody::Whole(request.body), true).await
             }
             None => Err(Rejection::NotFound),
         };
@@ -340,7 +340,7 @@ impl Inbound {
 
     /// Subscribes anew to what a session was subscribed to on another node.
     fn subscribe_again(self: &Arc<Self>, session: &Arc<Session>, group: &Arc<Group>, caller: &Arc<Caller>) {
-        let uris = session.to_subscribe_again();
+        let uris = session.pending_subscriptions();
         if uris.is_empty() {
             return;
         }
@@ -352,12 +352,12 @@ impl Inbound {
                 let request = Request::new(0.into(), Method::Subscribe, Some(params));
                 let mut wait = RESUBSCRIBING;
                 for _ in 0..RESUBSCRIPTIONS {
-                    if !session.to_subscribe_again().contains(&uri) || session.is_elsewhere() {
+                    if !session.pending_subscriptions().contains(&uri) || session.has_moved() {
                         break; // the client has done so itself, or does not want it any more
                     }
                     let replies = session_messages::request(&inbound, &session, &group, &request, &caller);
                     if succeeded(replies).await {
-                        session.subscribed_again(&uri);
+                        session.resubscribed(&uri);
                         // What happened in between is not known.
                         session.notify(ChangeEvent::Updated(uri.as_str().into()).notification());
                         break;
@@ -375,7 +375,7 @@ impl Inbound {
     /// # Errors
     /// When the store is away; the session has ended then.
     pub(super) async fn keep(&self, session: &Session) -> Result<(), Rejection> {
-        let Some(keeper) = self.sessions.keeper() else { return Ok(()) };
+        let Some(keeper) = self.sessions.persister() else { return Ok(()) };
         if let Err(error) = keeper.create(session).await {
             self.sessions.close(session);
             return Err(error.into());
@@ -385,9 +385,9 @@ impl Inbound {
 
     /// Lets sessions go that nothing runs in, for other nodes to take over; true when none is left that could.
     pub(crate) async fn hand_over(&self, all: bool) -> bool {
-        let Some(keeper) = self.sessions.keeper() else { return true };
+        let Some(keeper) = self.sessions.persister() else { return true };
         let mut done = true;
-        for some in self.sessions.all().chunks(TOGETHER) {
+        for some in self.sessions.all().chunks(HANDOVER_BATCH) {
             let each = some.iter().map(async |session| {
                 if session.id().transport() != crate::session::SessionTransport::Http {
                     // Its client opens another, elsewhere.
@@ -411,17 +411,17 @@ impl Inbound {
 }
 
 impl IncarnationObserver for LocalSessions {
-    fn reborn<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> StoreFuture<'a, ()> {
+    fn on_new_incarnation<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            match self.sessions.keeper() {
-                Some(keeper) => keeper.reborn(&self.sessions, from, to).await,
+            match self.sessions.persister() {
+                Some(keeper) => keeper.on_new_incarnation(&self.sessions, from, to).await,
                 None => Ok(()),
             }
         })
     }
 
-    fn unsure(&self) {
-        self.sessions.cut_all();
+    fn on_lease_lost(&self) {
+        self.sessions.disconnect_all_readers();
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) enum Rejection {
 /// How long a client should wait when we cannot serve it now, in seconds.
 const RETRY_SECONDS: &str = "1";
 /// How much of a client's own text is told back to it.
-const ECHO: usize = 100;
+const MAX_ECHOED_INPUT: usize = 100;
 
 impl From<RequestError> for Rejection {
     fn from(unfit: RequestError) -> Self {
@@ -172,10 +172,10 @@ impl Rejection {
             Self::Verb(verbs) => format!("Method Not Allowed: this address knows {verbs}"),
             Self::NoSession(why) => format!("Method Not Allowed: {why}"),
             Self::Denied(Denied::Host(host)) => {
-                format!("Forbidden: the host {:?} is not one of ours; allow it with --allow-host", shown(&host))
+                format!("Forbidden: the host {:?} is not one of ours; allow it with --allow-host", excerpt(&host))
             }
             Self::Denied(Denied::Origin(origin)) => {
-                format!("Forbidden: the origin {:?} may not call; allow it with --allow-origin", shown(&origin))
+                format!("Forbidden: the origin {:?} may not call; allow it with --allow-origin", excerpt(&origin))
             }
             Self::Denied(Denied::Credentials) => "Unauthorized: a valid bearer token is required".to_owned(),
             Self::NotAcceptable(types) => format!("Not Acceptable: the header `Accept` must list {types}"),
@@ -190,7 +190,7 @@ impl Rejection {
             }
             Self::SessionRequired => "Bad Request: the header `Mcp-Session-Id` is required".to_owned(),
             Self::SessionParameterRequired => "Bad Request: the query parameter `sessionId` is required".to_owned(),
-            Self::SessionNotFound(id) => format!("Session not found: {}", shown(&id)),
+            Self::SessionNotFound(id) => format!("Session not found: {}", excerpt(&id)),
             Self::NotResumable(StreamError::Unknown) => {
                 "Bad Request: `Last-Event-ID` names no event of this session".to_owned()
             }
@@ -258,8 +258,8 @@ pub(super) fn outcome_status(outcome: &Outcome) -> StatusCode {
 }
 
 /// A client's text, cut, so that it can be told back.
-fn shown(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).take(ECHO).collect()
+fn excerpt(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(MAX_ECHOED_INPUT).collect()
 }
 
 /// One message as JSON.

@@ -49,7 +49,7 @@ fn compact(raw: &Raw) -> Raw {
 /// The result of `initialize`. Waits a little for upstreams that are being connected: what is said
 /// here cannot be taken back.
 pub(super) async fn welcome(group: &Group, client: &Client) -> Raw {
-    group.settle().await;
+    group.wait_ready().await;
     to_client::handshake(&group.view().server_for(client.revision), client.revision)
 }
 
@@ -116,7 +116,7 @@ fn may_subscribe(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObj
 }
 
 /// Takes a notification or a response in a session. Those that concern nothing here are no fault.
-pub(super) fn tell(inbound: &Inbound, session: &Arc<Session>, group: &Group, message: Message) {
+pub(super) fn on_message(inbound: &Inbound, session: &Arc<Session>, group: &Group, message: Message) {
     match message {
         Message::Notification(Notification { notice: Notice::Initialized, .. }) => inbound.note_initialized(session),
         Message::Notification(Notification { notice: Notice::Cancelled, params, .. }) => {
@@ -131,7 +131,7 @@ pub(super) fn tell(inbound: &Inbound, session: &Arc<Session>, group: &Group, mes
                 tracing::debug!(session = %session.id(), "an answer came to no question");
             }
         }
-        Message::Notification(notification) => group.tell(session.as_ref(), &notification),
+        Message::Notification(notification) => group.forward_notification(session.as_ref(), &notification),
         Message::Request(_) => {}
     }
 }
@@ -167,7 +167,7 @@ impl RunningCall {
                 let last = matches!(reply, Reply::End(_));
                 match self.answering.encode(reply) {
                     Some(message) if last => {
-                        session.conclude(stream, &self.running, &self.answering.id, message).await;
+                        session.deliver_response(stream, &self.running, &self.answering.id, message).await;
                     }
                     Some(message) => session.deliver(stream, message).await,
                     None => {}

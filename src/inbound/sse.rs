@@ -134,7 +134,7 @@ pub(super) async fn take(
             session.deliver(Stream::Listening, protocol::Response::new(Some(request.id), outcome).encode()).await;
         }
         Message::Request(request) => return answer(inbound, group, session, &request, caller).await,
-        message => session_messages::tell(inbound, session, group, message),
+        message => session_messages::on_message(inbound, session, group, message),
     }
     true
 }

@@ -23,7 +23,7 @@ use crate::protocol::{
 use crate::session::{Attachment, Session, SessionOwner, SessionTransport, Stream};
 
 /// How long a client may take to read what is left when the connection ends.
-const GOODBYE: Duration = Duration::from_secs(2);
+const STDIO_DRAIN_TIME: Duration = Duration::from_secs(2);
 
 /// What the client has shown itself to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,7 @@ where
     connection.finish().await;
     let written = match written {
         Some(written) => written,
-        None => match tokio::time::timeout(GOODBYE, &mut writer).await {
+        None => match tokio::time::timeout(STDIO_DRAIN_TIME, &mut writer).await {
             Ok(ended) => ended.map_err(std::io::Error::other)?,
             Err(_) => {
                 tracing::warn!("the client does not read; what was left to say is dropped");

@@ -188,7 +188,7 @@ impl UpstreamCall {
                         format!("the server asked for input more than {} times", self.connection.settings().rounds);
                     return Some(self.failed(&Error::new(Kind::Protocol, why)));
                 }
-                self.pass_on(input);
+                self.forward_reply(input);
                 None
             }
             Err(why) => Some(self.failed(&Error::new(Kind::Protocol, why))),
@@ -249,7 +249,7 @@ impl UpstreamCall {
         further
     }
 
-    fn pass_on(&mut self, input: InputRequired) {
+    fn forward_reply(&mut self, input: InputRequired) {
         self.state = input.state;
         for (key, method, params) in input.questions {
             let (answer, answered) = oneshot::channel();

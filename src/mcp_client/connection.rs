@@ -26,18 +26,18 @@ use crate::protocol::{Id, Method, Notification, Raw};
 /// A connection to an upstream.
 #[derive(Debug)]
 pub struct Connection {
-    wire: Transport,
+    transport: Transport,
     server: Server,
     offered: Vec<String>,
     revision: Revision,
     found: Found,
     settings: Settings,
-    speaker: ClientIdentity,
+    identity: ClientIdentity,
     /// The headers that tools want mirrored, as last listed, of those that want any; nothing before the
     /// first list.
     mirrors: Mutex<Option<HashMap<String, Vec<HeaderMirror>>>>,
     /// What is still to be said before the connection goes.
-    last_words: TaskTracker,
+    closing_tasks: TaskTracker,
 }
 
 /// How many pages of a list are read.
@@ -70,15 +70,15 @@ impl Connection {
         let Opened { wire, introduction, found } = opening.await?;
         tracing::debug!(%target, revision = %introduction.revision, transport = found.transport, "connected");
         Ok(Arc::new(Self {
-            wire,
+            transport: wire,
             server: introduction.server,
             offered: introduction.offered,
             revision: introduction.revision,
             found,
             settings,
-            speaker,
+            identity: speaker,
             mirrors: Mutex::default(),
-            last_words: TaskTracker::new(),
+            closing_tasks: TaskTracker::new(),
         }))
     }
 
@@ -104,20 +104,20 @@ impl Connection {
 
     /// The id of the session, where there is one.
     pub fn session_id(&self) -> Option<String> {
-        match &self.wire {
+        match &self.transport {
             Transport::Http(http) => http.session_id(),
             Transport::Stdio(_) | Transport::Sse(_) => None,
         }
     }
 
     /// Whether its session was opened elsewhere.
-    pub(crate) fn goes_on(&self) -> bool {
-        matches!(&self.wire, Transport::Http(http) if http.goes_on())
+    pub(crate) fn is_resumed(&self) -> bool {
+        matches!(&self.transport, Transport::Http(http) if http.is_resumed())
     }
 
     /// Who we are to the server.
     pub fn speaker(&self) -> &ClientIdentity {
-        &self.speaker
+        &self.identity
     }
 
     /// Passes a call on. Dropping the replies cancels it.
@@ -138,8 +138,8 @@ impl Connection {
     pub(crate) fn own_call(&self, method: Method, params: Option<Raw>) -> Call {
         let client = Client {
             revision: self.revision,
-            capabilities: self.speaker.capabilities.clone(),
-            info: Some(self.speaker.info.clone()),
+            capabilities: self.identity.capabilities.clone(),
+            info: Some(self.identity.info.clone()),
         };
         Call {
             id: Id::Number(0),
@@ -168,7 +168,7 @@ impl Connection {
     /// # Errors
     /// When the server does not take it.
     pub async fn notify(&self, notification: &Notification) -> Result<()> {
-        match &self.wire {
+        match &self.transport {
             Transport::Http(http) => http.notify(notification).await,
             Transport::Stdio(stdio) => {
                 stdio.duplex.notify(notification).await;
@@ -184,7 +184,7 @@ impl Connection {
     /// Waits until the connection is over, and says why. Over Streamable HTTP nothing stays open
     /// that could tell, so this never ends there.
     pub async fn closed(&self) -> Error {
-        match &self.wire {
+        match &self.transport {
             Transport::Http(_) => std::future::pending().await,
             Transport::Stdio(stdio) => stdio.duplex.closed().await,
             Transport::Sse(sse) => sse.duplex.closed().await,
@@ -193,7 +193,7 @@ impl Connection {
 
     /// Whether the connection is over, as far as it can tell.
     pub fn is_closed(&self) -> bool {
-        match &self.wire {
+        match &self.transport {
             Transport::Http(http) => http.is_closed(),
             Transport::Stdio(stdio) => stdio.duplex.is_closed(),
             Transport::Sse(sse) => sse.duplex.is_closed(),
@@ -202,12 +202,12 @@ impl Connection {
 
     /// Whether questions come with the call that they belong to.
     pub fn attributes_questions(&self) -> bool {
-        matches!(self.wire, Transport::Http(_))
+        matches!(self.transport, Transport::Http(_))
     }
 
     /// Whether a call is at work, as far as the connection can tell.
     pub fn is_busy(&self) -> bool {
-        match &self.wire {
+        match &self.transport {
             Transport::Http(_) => false,
             Transport::Stdio(stdio) => stdio.duplex.is_busy(),
             Transport::Sse(sse) => sse.duplex.is_busy(),
@@ -216,10 +216,10 @@ impl Connection {
 
     /// The tasks that are driven on it.
     pub(super) fn related(&self) -> &TaskRegistry {
-        match &self.wire {
+        match &self.transport {
             Transport::Http(http) => &http.questions.related,
-            Transport::Stdio(stdio) => &stdio.duplex.related,
-            Transport::Sse(sse) => &sse.duplex.related,
+            Transport::Stdio(stdio) => &stdio.duplex.tasks,
+            Transport::Sse(sse) => &sse.duplex.tasks,
         }
     }
 
@@ -227,16 +227,16 @@ impl Connection {
         &self.settings
     }
 
-    pub(super) fn last_words(&self) -> &TaskTracker {
-        &self.last_words
+    pub(super) fn closing_tasks(&self) -> &TaskTracker {
+        &self.closing_tasks
     }
 
     /// Ends the connection: the session is ended, unless another node goes on with it, the child
     /// stopped, whoever still waits is told.
     pub async fn close(&self) {
-        self.last_words.close();
-        let _ = tokio::time::timeout(self.settings.grace, self.last_words.wait()).await;
-        match &self.wire {
+        self.closing_tasks.close();
+        let _ = tokio::time::timeout(self.settings.grace, self.closing_tasks.wait()).await;
+        match &self.transport {
             Transport::Http(http) => http.close().await,
             Transport::Stdio(stdio) => stdio.close().await,
             Transport::Sse(sse) => sse.close(),
@@ -244,7 +244,7 @@ impl Connection {
     }
 
     pub(super) fn send(&self, method: Method, params: Option<Raw>, token: Option<Raw>, extra: Headers<'_>) -> Replies {
-        match &self.wire {
+        match &self.transport {
             Transport::Http(http) => http.call(method, params, token, extra),
             Transport::Stdio(stdio) => stdio.duplex.call(method, params, token, self.revision),
             Transport::Sse(sse) => sse.duplex.call(method, params, token, self.revision),
@@ -256,19 +256,19 @@ impl Connection {
         let able = to_upstream::capabilities(&call.client.capabilities, call.client.revision, self.revision);
         let speaker = ClientIdentity {
             capabilities: if knows_tasks { tasks::declared(&able) } else { able },
-            info: call.client.info.clone().unwrap_or_else(|| self.speaker.info.clone()),
+            info: call.client.info.clone().unwrap_or_else(|| self.identity.info.clone()),
         };
         let params =
             to_upstream::params(params, self.revision, &speaker, &Extras { progress: None, level: call.level });
-        match &self.wire {
+        match &self.transport {
             Transport::Http(_) => params, // the trace goes into the headers
-            Transport::Stdio(_) | Transport::Sse(_) => traced(params, &call.caller.headers),
+            Transport::Stdio(_) | Transport::Sse(_) => with_trace_meta(params, &call.caller.headers),
         }
     }
 
     /// Whether calls of tools need headers that only the list of tools tells.
     pub(super) fn mirrors_arguments(&self) -> bool {
-        matches!(self.wire, Transport::Http(_)) && !self.revision.facts().sessions
+        matches!(self.transport, Transport::Http(_)) && !self.revision.facts().sessions
     }
 
     /// The headers that a tool wants mirrored. Reads the list of tools when that was never read.
@@ -351,7 +351,7 @@ pub(super) struct Headers<'h> {
 }
 
 /// Parameters with the trace that came in the client's headers, where they do not tell one already.
-fn traced(mut params: Option<Raw>, headers: &HeaderMap) -> Option<Raw> {
+fn with_trace_meta(mut params: Option<Raw>, headers: &HeaderMap) -> Option<Raw> {
     for name in TRACE {
         let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
         if params.as_ref().and_then(|params| params.at(&["_meta", name])).is_none() {

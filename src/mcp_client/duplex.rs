@@ -32,7 +32,7 @@ pub(super) const MESSAGES_WAITING: usize = 64;
 pub(super) struct Duplex {
     outgoing: mpsc::Sender<Bytes>,
     table: Arc<PendingCalls>,
-    pub(super) related: TaskRegistry,
+    pub(super) tasks: TaskRegistry,
     last_id: AtomicI64,
     unsolicited: UnsolicitedSender,
     closed: CancellationToken,
@@ -78,9 +78,9 @@ impl Duplex {
     /// A connection that writes to `outgoing`.
     pub(super) fn new(outgoing: mpsc::Sender<Bytes>, unsolicited: mpsc::Sender<Unsolicited>) -> Self {
         let closed = CancellationToken::new();
-        let (table, related) = (Arc::default(), TaskRegistry::default());
+        let (table, tasks) = (Arc::default(), TaskRegistry::default());
         let unsolicited = UnsolicitedSender::new(unsolicited);
-        Self { outgoing, table, related, last_id: AtomicI64::new(0), unsolicited, closed }
+        Self { outgoing, table, tasks, last_id: AtomicI64::new(0), unsolicited, closed }
     }
 
     /// Begins a request. `params` are as the upstream is to get them, but for the progress token,
@@ -137,7 +137,7 @@ impl Duplex {
                 self.reply(&Response::new(Some(request.id), Ok(Raw::empty())));
             }
             Message::Request(request) => self.ask(request),
-            Message::Notification(notification) => self.tell(notification),
+            Message::Notification(notification) => self.on_notification(notification),
         }
     }
 
@@ -153,7 +153,7 @@ impl Duplex {
         }
     }
 
-    fn tell(&self, notification: Notification) {
+    fn on_notification(&self, notification: Notification) {
         let params = notification.params.as_ref();
         match notification.notice {
             Notice::Progress => {
@@ -177,7 +177,7 @@ impl Duplex {
             }
             // In the per-request era news of changes name the request that asked for them.
             _ if self.subscribed(&notification) => {}
-            _ if self.related.tell(&notification) => {}
+            _ if self.tasks.on_notification(&notification) => {}
             // A log line does not say what it belongs to; with one call at work it is clear.
             Notice::Message if self.only_call(|call| call.logs, |call| call.log(notification.clone())) => {}
             _ => self.unsolicited.send(Unsolicited::Notice(notification)),
@@ -207,7 +207,7 @@ impl Duplex {
             table.lock().questions.remove(&id);
             let _ = outgoing.send(Response::new(Some(id), outcome).encode()).await;
         });
-        let mut question = self.related.ask(ServerRequest { method: request.method, params: request.params, answer });
+        let mut question = self.tasks.ask(ServerRequest { method: request.method, params: request.params, answer });
         if question.is_none() {
             return;
         }

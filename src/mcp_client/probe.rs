@@ -140,7 +140,7 @@ impl Connector<'_> {
         let (said, notebook) = (self.unsolicited.clone(), self.notebook.cloned());
         let http = Http::new(address, self.settings, self.speaker.clone(), said, notebook);
         if let Some(entry) = self.notebook.and_then(|notebook| notebook.read()) {
-            let introduction = http.go_on(entry).await;
+            let introduction = http.resume(entry).await;
             return Ok((Transport::Http(http), introduction, "its session was opened elsewhere".into()));
         }
         let pinned = self.settings.revision;
@@ -149,7 +149,7 @@ impl Connector<'_> {
         } else {
             match self.discover_http(&http).await? {
                 Verdict::PerRequest(introduction) => {
-                    http.settle(introduction.revision);
+                    http.set_revision(introduction.revision);
                     return Ok((Transport::Http(http), *introduction, "it answers `server/discover`".into()));
                 }
                 verdict => handshake_reason(verdict, pinned)?,

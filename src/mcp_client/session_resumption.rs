@@ -103,7 +103,7 @@ impl ResumableSession {
         if entry == page.written {
             return;
         }
-        if page.over || self.sink.has_moved() {
+        if page.over || self.sink.moved_to_other_node() {
             // Nobody will know of this one.
             page.written = None;
             return;
@@ -122,15 +122,15 @@ impl ResumableSession {
     }
 
     /// Whether the client is served elsewhere now.
-    pub(crate) fn is_elsewhere(&self) -> bool {
-        self.sink.ended().is_cancelled() && self.sink.has_moved()
+    pub(crate) fn moved_to_other_node(&self) -> bool {
+        self.sink.ended().is_cancelled() && self.sink.moved_to_other_node()
     }
 
     /// The upstream goes: whoever takes its place must not go on with a session that ends with it.
     pub(crate) fn retire(&self) {
         let mut page = self.lock();
         page.over = true;
-        if !self.sink.has_moved() {
+        if !self.sink.moved_to_other_node() {
             self.forget(&mut page);
         }
     }
@@ -139,7 +139,7 @@ impl ResumableSession {
     /// that nobody else knows of does not.
     pub(crate) fn close(&self) -> bool {
         let mut page = self.lock();
-        if self.sink.has_moved() {
+        if self.sink.moved_to_other_node() {
             return page.written.take().is_some();
         }
         self.forget(&mut page);

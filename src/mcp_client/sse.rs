@@ -16,7 +16,7 @@ use super::duplex::{Duplex, MESSAGES_WAITING};
 use super::target::{Address, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::http::client::EventReader;
-use crate::http::client::{HttpClient, is_media, resolve, same_origin, shown};
+use crate::http::client::{HttpClient, is_media, redacted, resolve, same_origin};
 use crate::http::codec::RequestEncoder;
 use crate::protocol::{Message, Response};
 
@@ -46,7 +46,7 @@ impl Sse {
             return Err(Error::refused(&web.url(), status, &body));
         }
         if !is_media(&response.head, "text/event-stream") {
-            return Err(Error::new(Kind::Protocol, format!("{} is no event stream", shown(&web.url()))));
+            return Err(Error::new(Kind::Protocol, format!("{} is no event stream", redacted(&web.url()))));
         }
         let mut events = EventReader::new(response.body, web.limit());
         let first = tokio::time::timeout(settings.probe, events.next()).await;
@@ -56,7 +56,7 @@ impl Sse {
             _ => {
                 return Err(Error::new(
                     Kind::Protocol,
-                    format!("{} does not begin with an `endpoint` event", shown(&web.url())),
+                    format!("{} does not begin with an `endpoint` event", redacted(&web.url())),
                 ));
             }
         };
@@ -101,11 +101,12 @@ fn endpoint(base: &Uri, reference: &str) -> Result<Uri> {
         Some(uri) if same_origin(base, &uri) => Ok(uri),
         Some(uri) => Err(Error::new(
             Kind::Protocol,
-            format!("{} wants messages at another origin, {}; refused", shown(base), shown(&uri)),
+            format!("{} wants messages at another origin, {}; refused", redacted(base), redacted(&uri)),
         )),
-        None => {
-            Err(Error::new(Kind::Protocol, format!("{} wants messages at something that is no address", shown(base))))
-        }
+        None => Err(Error::new(
+            Kind::Protocol,
+            format!("{} wants messages at something that is no address", redacted(base)),
+        )),
     }
 }
 

@@ -160,7 +160,7 @@ impl fmt::Display for Target {
         match self {
             // Arguments and queries may hold secrets.
             Self::Command(command) => f.write_str(&command.program),
-            Self::Url(address) => f.write_str(&crate::http::client::shown(&address.url)),
+            Self::Url(address) => f.write_str(&crate::http::client::redacted(&address.url)),
         }
     }
 }
@@ -179,7 +179,7 @@ impl fmt::Debug for Address {
         let names: Vec<&HeaderName> = self.headers.keys().collect();
         let mut shown = f.debug_struct("Address");
         shown
-            .field("url", &crate::http::client::shown(&self.url))
+            .field("url", &crate::http::client::redacted(&self.url))
             .field("headers", &names)
             .field("transport", &self.transport)
             .finish()

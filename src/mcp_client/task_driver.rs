@@ -122,7 +122,7 @@ impl TaskDriver {
                 Step::Answered((key, answered)) => self.answered(key, answered),
                 Step::Asked(reply) => self.replied(reply),
                 Step::Result(reply) => self.resulted(reply),
-                Step::Told(reply) => self.told(reply),
+                Step::Told(reply) => self.on_notification(reply),
                 Step::Due => {
                     self.asked = self.asked.saturating_add(1);
                     self.asking = Some(self.ask("tasks/get", &tasks::named(&self.id)));
@@ -189,7 +189,7 @@ impl TaskDriver {
     /// What came back for a request of ours.
     fn replied(&mut self, reply: Option<Reply>) {
         let outcome = match reply {
-            Some(Reply::Notice(notification)) => return self.pass_on(notification),
+            Some(Reply::Notice(notification)) => return self.forward_reply(notification),
             Some(Reply::Question(question)) => return self.question(question),
             Some(Reply::End(answer)) => answer.outcome,
             None => Err(ErrorObject::unavailable("no answer came")),
@@ -208,7 +208,7 @@ impl TaskDriver {
             Ok(result) => {
                 self.failures = 0;
                 match tasks::read(&result, self.connection.revision()) {
-                    Ok(task) => self.hear(&task, Some(&result)),
+                    Ok(task) => self.on_reply(&task, Some(&result)),
                     Err(why) => self.fail(ErrorObject::new(code::INTERNAL_ERROR, format!("Internal error: {why}"))),
                 }
             }
@@ -216,7 +216,7 @@ impl TaskDriver {
     }
 
     /// How far the task is.
-    fn hear(&mut self, task: &Task, whole: Option<&Raw>) {
+    fn on_reply(&mut self, task: &Task, whole: Option<&Raw>) {
         self.status = task.status;
         self.due = Instant::now() + self.pace(task);
         let inlined = tasks::are_inlined(self.connection.revision());
@@ -256,7 +256,7 @@ impl TaskDriver {
     /// What came for the request for the result.
     fn resulted(&mut self, reply: Option<Reply>) {
         let outcome = match reply {
-            Some(Reply::Notice(notification)) => return self.pass_on(notification),
+            Some(Reply::Notice(notification)) => return self.forward_reply(notification),
             Some(Reply::Question(question)) => return self.question(question),
             Some(Reply::End(answer)) => answer.outcome,
             None => Err(ErrorObject::unavailable("no result came")),
@@ -272,19 +272,19 @@ impl TaskDriver {
     }
 
     /// What the server says of the task by itself.
-    fn told(&mut self, reply: Reply) {
+    fn on_notification(&mut self, reply: Reply) {
         match reply {
             Reply::Question(question) => self.question(question),
             Reply::Notice(Notification { params: Some(params), .. }) => {
                 if let Ok(task) = tasks::read(&params, self.connection.revision()) {
-                    self.hear(&task, None);
+                    self.on_reply(&task, None);
                 }
             }
             Reply::Notice(_) | Reply::End(_) => {}
         }
     }
 
-    fn pass_on(&mut self, notification: Notification) {
+    fn forward_reply(&mut self, notification: Notification) {
         let params = notification.params.as_ref().map(tasks::unrelated);
         self.queue.push_back(Reply::Notice(Notification::new(notification.notice, params)));
     }
@@ -432,6 +432,6 @@ pub(super) fn give_up(connection: &Arc<Connection>, call: &Call, replies: Replie
 /// Says a last word before the connection may go.
 fn part(connection: &Connection, word: impl Future<Output = ()> + Send + 'static) {
     if tokio::runtime::Handle::try_current().is_ok() {
-        connection.last_words().spawn(word);
+        connection.closing_tasks().spawn(word);
     }
 }

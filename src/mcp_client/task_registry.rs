@@ -80,7 +80,7 @@ impl TaskRegistry {
 
     /// Takes what tells how far a task is that is driven here; false when it is something else. Nobody
     /// may rely on being told, so that one too many is no loss to whoever has tasks of its own.
-    pub(super) fn tell(&self, notification: &Notification) -> bool {
+    pub(super) fn on_notification(&self, notification: &Notification) -> bool {
         let Notice::Other(name) = &notification.notice else { return false };
         let Some(task) = tasks::told_of(name, notification.params.as_ref()) else { return false };
         let state = self.lock();
@@ -125,13 +125,13 @@ mod tests {
             let params = raw(&format!(r#"{{"taskId":"{id}","status":"completed"}}"#));
             Notification::new(Notice::from("notifications/tasks/status"), params)
         };
-        assert!(related.tell(&status("t")) && !related.tell(&status("u")));
+        assert!(related.on_notification(&status("t")) && !related.on_notification(&status("u")));
         assert!(matches!(told.try_recv(), Ok(Reply::Notice(_))));
         related.leave("t");
-        assert!(related.tell(&status("t")), "its last word comes late");
+        assert!(related.on_notification(&status("t")), "its last word comes late");
         related.expect();
-        assert!(related.tell(&status("u")), "it may be the one that is expected");
+        assert!(related.on_notification(&status("u")), "it may be the one that is expected");
         related.expect_no_longer();
-        assert!(!related.tell(&status("u")));
+        assert!(!related.on_notification(&status("u")));
     }
 }

@@ -36,7 +36,7 @@ impl ClientSink for Session {
     fn ask(self: Arc<Self>, question: ServerRequest) {
         let stream = {
             let live = self.lock();
-            if live.closed || live.questions.len() >= QUESTIONS {
+            if live.closed || live.server_requests.len() >= QUESTIONS {
                 return; // dropping the question says that no answer will come
             }
             live.outbox.best_for_questions()
@@ -51,7 +51,7 @@ impl ClientSink for Session {
 
     fn subscribed(&self, uri: &str, kept: DropGuard) {
         self.change(|live| {
-            live.forget_elsewhere(uri);
+            live.forget_pending_subscription(uri);
             if !live.closed {
                 live.subscriptions.insert(uri.into(), SubscriptionHold(kept));
             }
@@ -60,7 +60,7 @@ impl ClientSink for Session {
 
     fn unsubscribed(&self, uri: &str) {
         self.change(|live| {
-            live.forget_elsewhere(uri);
+            live.forget_pending_subscription(uri);
             live.subscriptions.remove(uri)
         });
     }
@@ -74,12 +74,12 @@ impl ClientSink for Session {
     }
 
     fn remembered(&self, upstream: &str) -> Option<Bytes> {
-        self.lock().keeping.as_ref().and_then(|keeping| keeping.upstreams.get(upstream).cloned())
+        self.lock().persistence.as_ref().and_then(|keeping| keeping.upstreams.get(upstream).cloned())
     }
 
     fn remember(&self, upstream: &str, what: Option<Bytes>) {
         self.change(|live| {
-            if let Some(keeping) = &mut live.keeping {
+            if let Some(keeping) = &mut live.persistence {
                 match what {
                     Some(what) => drop(keeping.upstreams.insert(upstream.to_owned(), what)),
                     None => drop(keeping.upstreams.remove(upstream)),
@@ -88,7 +88,7 @@ impl ClientSink for Session {
         });
     }
 
-    fn has_moved(&self) -> bool {
-        self.is_elsewhere()
+    fn moved_to_other_node(&self) -> bool {
+        self.has_moved()
     }
 }

@@ -66,7 +66,7 @@ pub struct Session {
     group: Arc<str>,
     client: OnceLock<Arc<Client>>,
     settings: Arc<Settings>,
-    live: Mutex<SessionState>,
+    state: Mutex<SessionState>,
     /// Told when a connection has read something, for calls that wait for their client.
     read: Notify,
     /// What the gateway remembers of it.
@@ -85,8 +85,8 @@ struct SessionState {
     level: Option<Level>,
     calls: Vec<CallEntry>,
     last_call: u64,
-    questions: Vec<PendingServerRequest>,
-    last_question: i64,
+    server_requests: Vec<PendingServerRequest>,
+    last_server_request: i64,
     /// The resources that it hears of, and what has to be held for that.
     subscriptions: BTreeMap<Box<str>, SubscriptionHold>,
     /// The client has said that it is ready.
@@ -95,7 +95,7 @@ struct SessionState {
     /// It does not come back: what is not kept by now never will be.
     over: bool,
     /// What is known of its copy in a shared store, where there is one.
-    keeping: Option<Box<Persistence>>,
+    persistence: Option<Box<Persistence>>,
 }
 
 /// What has to be held for a subscription.
@@ -369,9 +369,9 @@ impl Session {
         let ServerRequest { method, params, answer: mut asker } = question;
         let (answer, answered) = oneshot::channel();
         let mut live = self.lock();
-        live.last_question += 1;
-        let id = live.last_question;
-        live.questions.push(PendingServerRequest { id, call, stream, answer });
+        live.last_server_request += 1;
+        let id = live.last_server_request;
+        live.server_requests.push(PendingServerRequest { id, call, stream, answer });
         drop(live);
         let session = Arc::clone(self);
         tokio::spawn(async move {
@@ -390,8 +390,8 @@ impl Session {
     /// Nobody wants the answer to a question any more.
     fn withdraw(&self, id: i64) {
         let mut live = self.lock();
-        let Some(at) = live.questions.iter().position(|asked| asked.id == id) else { return };
-        let asked = live.questions.swap_remove(at);
+        let Some(at) = live.server_requests.iter().position(|asked| asked.id == id) else { return };
+        let asked = live.server_requests.swap_remove(at);
         drop(live);
         self.send(asked.stream, Notification::cancelled(&id.into()).encode());
     }
@@ -399,8 +399,8 @@ impl Session {
     /// The client answers a question; false when there is none of that id.
     pub fn answer(&self, id: &Id, outcome: Outcome) -> bool {
         let mut live = self.lock();
-        let asked = live.questions.iter().position(|asked| Id::from(asked.id) == *id);
-        let Some(asked) = asked.map(|at| live.questions.swap_remove(at)) else { return false };
+        let asked = live.server_requests.iter().position(|asked| Id::from(asked.id) == *id);
+        let Some(asked) = asked.map(|at| live.server_requests.swap_remove(at)) else { return false };
         drop(live);
         // Whoever asked may have gone; then nobody wants the answer.
         let _ = asked.answer.send(outcome);
@@ -410,15 +410,15 @@ impl Session {
     /// Takes a call out of the books, and its questions back.
     fn forget(&self, call: u64) {
         self.lock().calls.retain(|running| running.serial != call);
-        self.take_back(call);
+        self.cancel_server_requests(call);
     }
 
     /// Takes the questions of a call back.
-    fn take_back(&self, call: u64) {
+    fn cancel_server_requests(&self, call: u64) {
         let mut live = self.lock();
-        let before = std::mem::take(&mut live.questions);
+        let before = std::mem::take(&mut live.server_requests);
         let (open, rest): (Vec<_>, Vec<_>) = before.into_iter().partition(|asked| asked.call == call);
-        live.questions = rest;
+        live.server_requests = rest;
         drop(live);
         for asked in open {
             self.send(asked.stream, Notification::cancelled(&asked.id.into()).encode());
@@ -429,7 +429,7 @@ impl Session {
     fn poll(&self, number: u32, serial: u64, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let next = {
             let mut live = self.lock();
-            let safe = live.safe();
+            let safe = live.durable_up_to();
             match live.outbox.poll(number, serial, safe, context) {
                 // It waits for something to be kept.
                 Poll::Pending if live.over => Poll::Ready(None),
@@ -456,7 +456,7 @@ impl Session {
     }
 
     fn lock(&self) -> MutexGuard<'_, SessionState> {
-        self.live.lock().expect("no thread panics while it holds this lock")
+        self.state.lock().expect("no thread panics while it holds this lock")
     }
 }
 
@@ -478,13 +478,13 @@ impl SessionState {
             level: None,
             calls: Vec::new(),
             last_call: 0,
-            questions: Vec::new(),
-            last_question: 0,
+            server_requests: Vec::new(),
+            last_server_request: 0,
             subscriptions: BTreeMap::new(),
             initialized: false,
             closed: false,
             over: false,
-            keeping: None,
+            persistence: None,
         }
     }
 
@@ -498,7 +498,7 @@ impl SessionState {
         self.closed = true;
         self.over = true;
         self.calls = Vec::new();
-        self.questions = Vec::new();
+        self.server_requests = Vec::new();
         self.subscriptions = BTreeMap::new();
         self.outbox.close();
     }

@@ -124,14 +124,14 @@ impl Streams {
     }
 
     /// A stream owes an answer to these requests.
-    pub(super) fn owe(&mut self, number: u32, ids: Vec<Id>) {
+    pub(super) fn expect_response(&mut self, number: u32, ids: Vec<Id>) {
         if let Some(route) = self.route(number) {
             route.owed = ids;
         }
     }
 
     /// A request of a stream is answered.
-    pub(super) fn paid(&mut self, number: u32, id: &Id) {
+    pub(super) fn response_sent(&mut self, number: u32, id: &Id) {
         if let Some(route) = self.route(number) {
             route.owed.retain(|owed| owed != id);
         }
@@ -145,7 +145,7 @@ impl Streams {
     }
 
     /// Lets every connection go; their clients can resume.
-    pub(super) fn cut(&mut self) {
+    pub(super) fn disconnect_readers(&mut self) {
         self.wake_all();
         for route in self.calls.iter_mut().chain([&mut self.listening]) {
             route.readers.clear();

@@ -22,18 +22,18 @@ use crate::store::traits::{SessionDelta, StoredEvent};
 /// What is known of the copy of a session in the store.
 #[derive(Debug)]
 pub(super) struct Persistence {
-    pub(super) keeper: Arc<Persister>,
+    pub(super) persister: Arc<Persister>,
     /// Counts the changes of what is remembered, on from node to node.
     version: u64,
     /// The change that is kept.
     saved: u64,
-    safe: DurableUpTo,
+    durable: DurableUpTo,
     /// The keeper knows that there is something to write.
     queued: bool,
     pub(super) takeovers: u32,
     pub(super) upstreams: BTreeMap<String, Bytes>,
     /// The resources that it was subscribed to elsewhere.
-    pub(super) unsubscribed: Vec<String>,
+    pub(super) pending_subscriptions: Vec<String>,
     /// The lists that the client knows, or was told to look at.
     pub(super) lists: Option<ListFingerprints>,
 }
@@ -49,49 +49,49 @@ pub(super) struct Checkpoint {
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Persistence {
-    pub(super) fn new(keeper: Arc<Persister>, takeovers: u32) -> Self {
-        let safe = DurableUpTo { position: 0, number: 0 };
+    pub(super) fn new(persister: Arc<Persister>, takeovers: u32) -> Self {
+        let durable = DurableUpTo { position: 0, number: 0 };
         // What the node before may have written last, or writes too late, is less.
         let before = u64::from(takeovers) << 32;
         Self {
-            keeper,
+            persister,
             version: before + 1,
             saved: before,
-            safe,
+            durable,
             queued: false,
             takeovers,
             upstreams: BTreeMap::new(),
-            unsubscribed: Vec::new(),
+            pending_subscriptions: Vec::new(),
             lists: None,
         }
     }
 
     /// Everything that is there was read from the store.
     pub(super) fn all_kept(&mut self, position: u64, number: u32) {
-        self.safe = DurableUpTo { position, number };
+        self.durable = DurableUpTo { position, number };
     }
 }
 
 impl SessionState {
     /// What connections may be given.
-    pub(super) fn safe(&self) -> DurableUpTo {
-        self.keeping.as_ref().map_or(DurableUpTo::ALL, |keeping| keeping.safe)
+    pub(super) fn durable_up_to(&self) -> DurableUpTo {
+        self.persistence.as_ref().map_or(DurableUpTo::ALL, |keeping| keeping.durable)
     }
 
     /// The answer to a request is about to be sent on its stream.
-    pub(super) fn paid(&mut self, stream: Stream, id: &Id) {
+    pub(super) fn response_sent(&mut self, stream: Stream, id: &Id) {
         if let (Some(keeping), Outbox::Streams(streams), Stream::Call(number)) =
-            (&mut self.keeping, &mut self.outbox, stream)
+            (&mut self.persistence, &mut self.outbox, stream)
         {
-            streams.paid(number, id);
+            streams.response_sent(number, id);
             keeping.version += 1; // whoever sends it marks the session
         }
     }
 
     /// What it was subscribed to elsewhere does not have to be subscribed to anew.
-    pub(super) fn forget_elsewhere(&mut self, uri: &str) {
-        if let Some(keeping) = &mut self.keeping {
-            keeping.unsubscribed.retain(|other| other != uri);
+    pub(super) fn forget_pending_subscription(&mut self, uri: &str) {
+        if let Some(keeping) = &mut self.persistence {
+            keeping.pending_subscriptions.retain(|other| other != uri);
         }
     }
 
@@ -114,7 +114,7 @@ impl Session {
 
     /// Sends something that is kept.
     pub(super) fn append<T>(&self, live: &mut SessionState, act: impl FnOnce(&mut SessionState) -> T) -> T {
-        let before = live.keeping.is_some().then(|| live.first_kept());
+        let before = live.persistence.is_some().then(|| live.first_kept());
         let done = act(live);
         if let Some(before) = before {
             let trimmed = before != live.first_kept();
@@ -125,30 +125,30 @@ impl Session {
 
     /// There is something new to keep.
     pub(super) fn mark(&self, live: &mut SessionState, record: bool) {
-        let Some(keeping) = &mut live.keeping else { return };
+        let Some(keeping) = &mut live.persistence else { return };
         keeping.version += u64::from(record);
         if !std::mem::replace(&mut keeping.queued, true) {
-            keeping.keeper.queue(self.me.upgrade());
+            keeping.persister.queue(self.me.upgrade());
         }
     }
 
     /// The stream of a call owes answers to these requests, should this node not give them.
-    pub fn owe(&self, stream: Stream, ids: impl FnOnce() -> Vec<Id>) {
+    pub fn expect_response(&self, stream: Stream, ids: impl FnOnce() -> Vec<Id>) {
         let mut live = self.lock();
-        let kept = live.keeping.is_some();
+        let kept = live.persistence.is_some();
         if let (true, Outbox::Streams(streams), Stream::Call(number)) = (kept, &mut live.outbox, stream) {
-            streams.owe(number, ids());
+            streams.expect_response(number, ids());
             self.mark(&mut live, true);
         }
     }
 
     /// Sends the answer to a call as [`Session::deliver`] does. The call is in the books until that is on its
     /// stream, and in the same moment neither runs nor is owed: who looks in between would lose it.
-    pub async fn conclude(&self, stream: Stream, call: &CallGuard, id: &Id, message: Bytes) {
-        self.take_back(call.serial);
+    pub async fn deliver_response(&self, stream: Stream, call: &CallGuard, id: &Id, message: Bytes) {
+        self.cancel_server_requests(call.serial);
         let concluded = |live: &mut SessionState| {
             live.calls.retain(|running| running.serial != call.serial);
-            live.paid(stream, id);
+            live.response_sent(stream, id);
         };
         self.deliver_and(stream, message, concluded).await;
     }
@@ -156,7 +156,7 @@ impl Session {
     /// The client has seen no lists but these, or was told that there are others.
     pub(crate) fn knows_lists(&self, change: Option<&ChangeEvent>, prints: &ListFingerprints) {
         let mut live = self.lock();
-        let Some(keeping) = &mut live.keeping else { return };
+        let Some(keeping) = &mut live.persistence else { return };
         let before = keeping.lists;
         let lists = keeping.lists.get_or_insert(*prints);
         for (place, _) in
@@ -179,7 +179,7 @@ impl Session {
 
     /// Tells the client of the lists that are others here than on the node that it was on.
     pub(crate) fn compare_lists(&self, prints: &ListFingerprints) {
-        let known = self.lock().keeping.as_ref().and_then(|keeping| keeping.lists);
+        let known = self.lock().persistence.as_ref().and_then(|keeping| keeping.lists);
         for (place, change) in ChangeEvent::LISTS.iter().enumerate() {
             if known.is_none_or(|known| known[place] != prints[place]) {
                 self.notify(change.notification());
@@ -196,8 +196,8 @@ impl Session {
         }
         record.initialized = live.initialized;
         record.subscriptions = live.subscriptions.keys().map(ToString::to_string).collect();
-        if let Some(keeping) = &live.keeping {
-            record.subscriptions.extend(keeping.unsubscribed.iter().cloned());
+        if let Some(keeping) = &live.persistence {
+            record.subscriptions.extend(keeping.pending_subscriptions.iter().cloned());
             record.takeovers = keeping.takeovers;
             record.lists = keeping.lists;
             let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -210,17 +210,17 @@ impl Session {
     }
 
     /// What is new since it was written last, or all that there is; nothing when it has ended.
-    pub(super) fn news(&self, all: bool, life: Duration) -> Option<(SessionDelta, Checkpoint)> {
-        self.news_of(&mut self.lock(), all, life)
+    pub(super) fn delta(&self, all: bool, life: Duration) -> Option<(SessionDelta, Checkpoint)> {
+        self.delta_of(&mut self.lock(), all, life)
     }
 
-    fn news_of(&self, live: &mut SessionState, all: bool, life: Duration) -> Option<(SessionDelta, Checkpoint)> {
+    fn delta_of(&self, live: &mut SessionState, all: bool, life: Duration) -> Option<(SessionDelta, Checkpoint)> {
         if live.closed {
             return None;
         }
-        let keeping = live.keeping.as_mut()?;
+        let keeping = live.persistence.as_mut()?;
         keeping.queued = false;
-        let (version, saved, safe) = (keeping.version, keeping.saved, keeping.safe);
+        let (version, saved, safe) = (keeping.version, keeping.saved, keeping.durable);
         let mut news = SessionDelta { life, version, ..SessionDelta::default() };
         let mut mark = Checkpoint { version, safe };
         if let Outbox::Streams(streams) = &live.outbox {
@@ -238,40 +238,40 @@ impl Session {
 
     /// What is new, for the last time here: nothing begins in it any more. Nothing when it has ended, or
     /// something runs in it that must not be cut off.
-    pub(super) fn leave(&self, life: Duration, cut: bool) -> Option<(SessionDelta, Checkpoint)> {
+    pub(super) fn freeze(&self, life: Duration, cut: bool) -> Option<(SessionDelta, Checkpoint)> {
         let mut live = self.lock();
         if !cut && !live.calls.is_empty() {
             return None;
         }
-        let news = self.news_of(&mut live, false, life)?;
+        let news = self.delta_of(&mut live, false, life)?;
         live.closed = true;
         self.moved.store(true, Ordering::Release);
         Some(news)
     }
 
     /// It stays after all.
-    pub(super) fn come_back(&self) {
+    pub(super) fn unfreeze(&self) {
         let mut live = self.lock();
         live.closed = false;
         self.moved.store(false, Ordering::Release);
-        if let Some(keeping) = &mut live.keeping {
+        if let Some(keeping) = &mut live.persistence {
             keeping.queued = false;
         }
         self.mark(&mut live, false);
     }
 
     /// Whether a copy of it belongs in the store.
-    pub(super) fn is_to_be_kept(&self) -> bool {
-        self.lock().keeping.is_some()
+    pub(super) fn is_persisted(&self) -> bool {
+        self.lock().persistence.is_some()
     }
 
     /// What was taken is written.
-    pub(super) fn is_kept(&self, mark: Checkpoint) {
+    pub(super) fn ack(&self, mark: Checkpoint) {
         let mut live = self.lock();
-        let Some(keeping) = &mut live.keeping else { return };
+        let Some(keeping) = &mut live.persistence else { return };
         keeping.saved = keeping.saved.max(mark.version);
-        keeping.safe.position = keeping.safe.position.max(mark.safe.position);
-        keeping.safe.number = keeping.safe.number.max(mark.safe.number);
+        keeping.durable.position = keeping.durable.position.max(mark.safe.position);
+        keeping.durable.number = keeping.durable.number.max(mark.safe.number);
         if let Outbox::Streams(streams) = &mut live.outbox {
             streams.wake_all();
         }
@@ -280,13 +280,13 @@ impl Session {
     }
 
     /// Something could not be written, and is to be tried again.
-    pub(super) fn is_not_kept(&self) {
+    pub(super) fn nack(&self) {
         self.mark(&mut self.lock(), false);
     }
 
     /// Waits until what was changed so far is kept; false when that takes too long.
-    pub async fn settle(&self) -> bool {
-        let wanted = match &self.lock().keeping {
+    pub async fn flush(&self) -> bool {
+        let wanted = match &self.lock().persistence {
             Some(keeping) => keeping.version,
             None => return true,
         };
@@ -297,9 +297,9 @@ impl Session {
                 written.as_mut().enable();
                 {
                     let live = self.lock();
-                    let saved = live.keeping.as_ref().map_or(u64::MAX, |keeping| keeping.saved);
+                    let saved = live.persistence.as_ref().map_or(u64::MAX, |keeping| keeping.saved);
                     if saved >= wanted || live.over {
-                        return saved >= wanted || !self.is_elsewhere();
+                        return saved >= wanted || !self.has_moved();
                     }
                 }
                 written.await;
@@ -309,37 +309,37 @@ impl Session {
     }
 
     /// Whether it lives on on another node.
-    pub fn is_elsewhere(&self) -> bool {
+    pub fn has_moved(&self) -> bool {
         self.moved.load(Ordering::Acquire)
     }
 
     /// Whether it is this caller's, and on its way to another node.
-    pub fn leaves(&self, principal: &Principal, group: &str) -> bool {
-        self.is_elsewhere() && self.principal == *principal && *self.group == *group
+    pub fn is_moving_for(&self, principal: &Principal, group: &str) -> bool {
+        self.has_moved() && self.principal == *principal && *self.group == *group
     }
 
     /// Lets every connection go; their clients can resume.
-    pub(super) fn cut(&self) {
+    pub(super) fn disconnect_readers(&self) {
         let mut live = self.lock();
-        let kept = live.keeping.is_some();
+        let kept = live.persistence.is_some();
         if let (true, Outbox::Streams(streams)) = (kept, &mut live.outbox) {
-            streams.cut();
+            streams.disconnect_readers();
         }
     }
 
     /// Lets every connection go, if one waits for something that cannot be kept.
-    pub(super) fn cut_unkept(&self) {
+    pub(super) fn disconnect_unpersisted_readers(&self) {
         let mut live = self.lock();
-        let safe = live.safe();
+        let safe = live.durable_up_to();
         if let Outbox::Streams(streams) = &mut live.outbox
             && streams.log().position() > safe.position
         {
-            streams.cut();
+            streams.disconnect_readers();
         }
     }
 
     /// Ends the stream of calls that ran on another node, with an error for each that has no answer.
-    pub(super) fn fail_owed(&self, stream: Stream, ids: Vec<Id>) {
+    pub(super) fn fail_expected(&self, stream: Stream, ids: Vec<Id>) {
         for id in ids {
             let why = "Internal error: the node that ran this call is gone; whether it was carried out is not known";
             let error = ErrorObject::new(code::INTERNAL_ERROR, why);
@@ -354,13 +354,13 @@ impl Session {
     }
 
     /// The resources that it was subscribed to elsewhere, which have to be subscribed to anew.
-    pub fn to_subscribe_again(&self) -> Vec<String> {
-        self.lock().keeping.as_ref().map(|keeping| keeping.unsubscribed.clone()).unwrap_or_default()
+    pub fn pending_subscriptions(&self) -> Vec<String> {
+        self.lock().persistence.as_ref().map(|keeping| keeping.pending_subscriptions.clone()).unwrap_or_default()
     }
 
     /// One of them is.
-    pub fn subscribed_again(&self, uri: &str) {
-        self.change(|live| live.forget_elsewhere(uri));
+    pub fn resubscribed(&self, uri: &str) {
+        self.change(|live| live.forget_pending_subscription(uri));
     }
 }
 

@@ -36,9 +36,9 @@ struct Queue {
 }
 
 /// How many sessions are written at a time.
-const TOGETHER: usize = 128;
+const SESSION_BATCH: usize = 128;
 /// How many bytes of events are written at a time, once there are that many.
-const BYTES_TOGETHER: usize = 1 << 20;
+const BYTES_BATCH: usize = 1 << 20;
 /// How long to wait before a store that is away is asked again.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -78,12 +78,12 @@ impl Persister {
     /// # Errors
     /// When the store is away.
     pub async fn create(&self, session: &Session) -> Result<(), StoreError> {
-        let Some((news, mark)) = session.news(true, self.life) else { return Ok(()) };
+        let Some((news, mark)) = session.delta(true, self.life) else { return Ok(()) };
         let _name = self.name.read().await;
         let node = self.node.load_full();
         let record = news.record.unwrap_or_default();
         self.store.create(&session.id().to_string(), &node, record, self.life).await?;
-        session.is_kept(mark);
+        session.ack(mark);
         Ok(())
     }
 
@@ -96,7 +96,7 @@ impl Persister {
                 tracing::debug!(%error, "sessions cannot be kept");
                 if since.elapsed() >= PATIENCE {
                     // Whoever waits for it can resume when it is.
-                    sessions.cut_unkept();
+                    sessions.disconnect_unpersisted_readers();
                     since = Instant::now();
                 }
                 tokio::time::sleep(PAUSE).await;
@@ -125,7 +125,7 @@ impl Persister {
     ///
     /// # Errors
     /// When the store is away; what is not forgotten stays to be.
-    pub async fn forget(&self) -> Result<(), StoreError> {
+    pub async fn finish_deletes(&self) -> Result<(), StoreError> {
         let _writing = self.writing.lock().await;
         let _name = self.name.read().await;
         self.delete_ended().await
@@ -143,9 +143,9 @@ impl Persister {
     fn take(&self) -> Vec<(Arc<Session>, String, SessionDelta, Checkpoint)> {
         let mut batch = Vec::new();
         let mut bytes = 0;
-        while batch.len() < TOGETHER && bytes < BYTES_TOGETHER {
+        while batch.len() < SESSION_BATCH && bytes < BYTES_BATCH {
             let Some(session) = self.lock().changed.pop_front() else { break };
-            if let Some((news, mark)) = session.news(false, self.life) {
+            if let Some((news, mark)) = session.delta(false, self.life) {
                 bytes += news.events.iter().map(|event| event.event.len()).sum::<usize>();
                 let id = session.id().to_string();
                 batch.push((session, id, news, mark));
@@ -169,17 +169,17 @@ impl Persister {
         let written = match self.store.write(&node, &news).await {
             Ok(written) => written,
             Err(error) => {
-                marks.iter().for_each(|(session, _)| session.is_not_kept());
+                marks.iter().for_each(|(session, _)| session.nack());
                 return Err(error);
             }
         };
         let mut done = Ok(());
         for ((session, mark), written) in marks.into_iter().zip(written) {
             match written {
-                WriteOutcome::Applied => session.is_kept(mark),
+                WriteOutcome::Applied => session.ack(mark),
                 // What cannot be restored is to be written again; the others must hear of themselves.
                 WriteOutcome::NotFound => done = self.restore(&session).await.and(done),
-                WriteOutcome::NotOwner => sessions.let_go(&session),
+                WriteOutcome::NotOwner => sessions.release(&session),
             }
         }
         done
@@ -190,17 +190,17 @@ impl Persister {
     /// # Errors
     /// When the store is away.
     pub async fn restore(&self, session: &Arc<Session>) -> Result<(), StoreError> {
-        let Some((news, mark)) = session.news(true, self.life) else { return Ok(()) };
+        let Some((news, mark)) = session.delta(true, self.life) else { return Ok(()) };
         let (id, node) = (session.id().to_string(), self.node.load_full());
         let restored = async {
             self.store.create(&id, &node, news.record.clone().unwrap_or_default(), self.life).await?;
             self.store.write(&node, &[(id.clone(), news)]).await
         };
         match restored.await {
-            Ok(written) if written == [WriteOutcome::Applied] => session.is_kept(mark),
-            Ok(_) => session.is_not_kept(),
+            Ok(written) if written == [WriteOutcome::Applied] => session.ack(mark),
+            Ok(_) => session.nack(),
             Err(error) => {
-                session.is_not_kept();
+                session.nack();
                 return Err(error);
             }
         }
@@ -209,7 +209,7 @@ impl Persister {
 
     /// The same for many, some at a time.
     async fn restore_all(&self, forgotten: &[Arc<Session>]) -> Result<(), StoreError> {
-        for some in forgotten.chunks(TOGETHER) {
+        for some in forgotten.chunks(SESSION_BATCH) {
             futures_util::future::try_join_all(some.iter().map(|session| self.restore(session))).await?;
         }
         Ok(())
@@ -222,7 +222,7 @@ impl Persister {
     pub async fn touch(&self, sessions: &Sessions, used: &[Arc<Session>]) -> Result<(), StoreError> {
         let _name = self.name.read().await;
         let mut done = Ok(());
-        for some in used.chunks(TOGETHER) {
+        for some in used.chunks(SESSION_BATCH) {
             let ids: Vec<String> = some.iter().map(|session| session.id().to_string()).collect();
             let found = self.store.touch(&ids, &self.node.load_full(), self.life).await?;
             let mut forgotten = Vec::new();
@@ -230,7 +230,7 @@ impl Persister {
                 match found {
                     WriteOutcome::Applied => {}
                     WriteOutcome::NotFound => forgotten.push(Arc::clone(session)),
-                    WriteOutcome::NotOwner => sessions.let_go(session),
+                    WriteOutcome::NotOwner => sessions.release(session),
                 }
             }
             done = self.restore_all(&forgotten).await.and(done);
@@ -247,19 +247,19 @@ impl Persister {
         let _name = self.name.read().await;
         let node = self.node.load_full();
         let id = session.id().to_string();
-        let Some((news, mark)) = session.leave(self.life, cut) else { return Ok(session.running() == 0) };
+        let Some((news, mark)) = session.freeze(self.life, cut) else { return Ok(session.running() == 0) };
         let released = async {
             let nothing_new = news.record.is_none() && news.events.is_empty();
             if nothing_new || self.store.write(&node, &[(id.clone(), news)]).await? == [WriteOutcome::Applied] {
-                session.is_kept(mark); // those who are connected are given it before they go
+                session.ack(mark); // those who are connected are given it before they go
                 self.store.claim(&id, Some(&node), None).await?;
             }
             Ok(true)
         };
         let released = released.await;
         match released {
-            Ok(_) => sessions.let_go(session),
-            Err(_) => session.come_back(),
+            Ok(_) => sessions.release(session),
+            Err(_) => session.unfreeze(),
         }
         released
     }
@@ -283,17 +283,17 @@ impl Persister {
     ///
     /// # Errors
     /// When the store is away.
-    pub async fn reborn(&self, sessions: &Sessions, from: &NodeId, to: &NodeId) -> Result<(), StoreError> {
+    pub async fn on_new_incarnation(&self, sessions: &Sessions, from: &NodeId, to: &NodeId) -> Result<(), StoreError> {
         let _name = self.name.write().await;
         let mut forgotten = Vec::new();
-        let all: Vec<_> = sessions.all().into_iter().filter(|session| session.is_to_be_kept()).collect();
-        for some in all.chunks(TOGETHER) {
+        let all: Vec<_> = sessions.all().into_iter().filter(|session| session.is_persisted()).collect();
+        for some in all.chunks(SESSION_BATCH) {
             let claims = some.iter().map(|session| self.claim_again(session, from, to));
             for (session, claimed) in some.iter().zip(futures_util::future::try_join_all(claims).await?) {
                 match claimed {
                     WriteOutcome::Applied => {}
                     WriteOutcome::NotFound => forgotten.push(Arc::clone(session)),
-                    WriteOutcome::NotOwner => sessions.let_go(session),
+                    WriteOutcome::NotOwner => sessions.release(session),
                 }
             }
         }

@@ -22,7 +22,7 @@ use foldhash::HashMap;
 pub struct Sessions {
     settings: Arc<Settings>,
     /// Keeps them in a shared store, where there is one.
-    keeper: Option<Arc<Persister>>,
+    persister: Option<Arc<Persister>>,
     map: Mutex<HashMap<SessionId, Arc<Session>>>,
 }
 
@@ -55,17 +55,17 @@ pub struct SessionLimitReached;
 impl Sessions {
     /// No sessions yet.
     pub fn new(settings: Settings) -> Self {
-        Self { settings: Arc::new(settings), keeper: None, map: Mutex::default() }
+        Self { settings: Arc::new(settings), persister: None, map: Mutex::default() }
     }
 
     /// No sessions yet; those that will be are kept in a shared store, too.
-    pub fn kept_by(settings: Settings, keeper: Arc<Persister>) -> Self {
-        Self { keeper: Some(keeper), ..Self::new(settings) }
+    pub fn with_persister(settings: Settings, keeper: Arc<Persister>) -> Self {
+        Self { persister: Some(keeper), ..Self::new(settings) }
     }
 
     /// Who keeps them in a shared store.
-    pub fn keeper(&self) -> Option<&Arc<Persister>> {
-        self.keeper.as_ref()
+    pub fn persister(&self) -> Option<&Arc<Persister>> {
+        self.persister.as_ref()
     }
 
     /// What governs sessions.
@@ -105,8 +105,8 @@ impl Sessions {
         outbox: Outbox,
     ) -> Result<Arc<Session>, SessionLimitReached> {
         let mut live = SessionState::new(outbox);
-        if let Some(keeper) = self.keeper.as_ref().filter(|_| transport != SessionTransport::Stdio) {
-            live.keeping = Some(Box::new(Persistence::new(Arc::clone(keeper), 0)));
+        if let Some(keeper) = self.persister.as_ref().filter(|_| transport != SessionTransport::Stdio) {
+            live.persistence = Some(Box::new(Persistence::new(Arc::clone(keeper), 0)));
         }
         self.enter(SessionId::random(transport), opening, client, live)
     }
@@ -124,7 +124,7 @@ impl Sessions {
             group: opening.group,
             client,
             settings: Arc::clone(&self.settings),
-            live: Mutex::new(live),
+            state: Mutex::new(live),
             read: Notify::new(),
             shelf: GatewaySlot::default(),
             ended: CancellationToken::new(),
@@ -169,7 +169,7 @@ impl Sessions {
         record: &Record,
         events: Vec<StoredEvent>,
     ) -> Result<Arc<Session>, SessionLimitReached> {
-        let (Some(keeper), Some(client), Some(streams)) = (&self.keeper, record.client(), &record.streams) else {
+        let (Some(keeper), Some(client), Some(streams)) = (&self.persister, record.client(), &record.streams) else {
             return Err(SessionLimitReached);
         };
         let takeovers = record.takeovers + 1;
@@ -181,16 +181,16 @@ impl Sessions {
         let mut kept = Persistence::new(Arc::clone(keeper), takeovers);
         kept.all_kept(position, streams.last_number);
         kept.upstreams = record.upstreams.iter().map(|(name, what)| (name.clone(), what.clone().into())).collect();
-        kept.unsubscribed.clone_from(&record.subscriptions);
+        kept.pending_subscriptions.clone_from(&record.subscriptions);
         kept.lists = record.lists;
-        live.keeping = Some(Box::new(kept));
+        live.persistence = Some(Box::new(kept));
         live.level = record.level();
         live.initialized = record.initialized;
-        live.last_question = i64::from(takeovers) << 32;
+        live.last_server_request = i64::from(takeovers) << 32;
         let opening = SessionOwner { principal: record.principal.as_str().into(), group: record.group.as_str().into() };
         let session = self.enter(id, opening, OnceLock::from(client), live)?;
         for (number, ids) in owed {
-            session.fail_owed(Stream::Call(number), ids);
+            session.fail_expected(Stream::Call(number), ids);
         }
         session.change(|_| ());
         Ok(session)
@@ -198,7 +198,7 @@ impl Sessions {
 
     /// A session is not this node's any more: it lives on another one, or, where it lives by one connection, another
     /// node has ended it.
-    pub fn let_go(&self, session: &Session) {
+    pub fn release(&self, session: &Session) {
         self.lock().remove(&session.id);
         let moved = session.id.transport() == SessionTransport::Http;
         session.moved.store(moved, Ordering::Release);
@@ -207,20 +207,20 @@ impl Sessions {
     }
 
     /// Lets every connection go whose client can resume.
-    pub fn cut_all(&self) {
-        self.all().iter().for_each(|session| session.cut());
+    pub fn disconnect_all_readers(&self) {
+        self.all().iter().for_each(|session| session.disconnect_readers());
     }
 
     /// Lets the connections go that wait for something that cannot be kept.
-    pub(super) fn cut_unkept(&self) {
-        self.all().iter().for_each(|session| session.cut_unkept());
+    pub(super) fn disconnect_unpersisted_readers(&self) {
+        self.all().iter().for_each(|session| session.disconnect_unpersisted_readers());
     }
 
     /// Ends a session and everything that belongs to it.
     pub fn close(&self, session: &Session) {
         let known = self.lock().remove(&session.id).is_some();
         session.close();
-        if let Some(keeper) = self.keeper.as_ref().filter(|_| known && !session.is_elsewhere()) {
+        if let Some(keeper) = self.persister.as_ref().filter(|_| known && !session.has_moved()) {
             keeper.ended(session);
         }
     }
@@ -241,8 +241,8 @@ impl Sessions {
     /// Ends every session, but for those that another node can go on with.
     pub fn close_all(&self) {
         for session in self.all() {
-            match self.keeper.is_some() && session.id.transport() == SessionTransport::Http {
-                true => self.let_go(&session),
+            match self.persister.is_some() && session.id.transport() == SessionTransport::Http {
+                true => self.release(&session),
                 false => self.close(&session),
             }
         }
@@ -266,7 +266,7 @@ impl Sessions {
     }
 
     /// Looks at all of them.
-    pub fn survey(&self) -> SessionStats {
+    pub fn stats(&self) -> SessionStats {
         let mut survey = SessionStats::default();
         for session in self.all() {
             let revision = session.client.get().map(|client| client.revision);

@@ -207,7 +207,7 @@ async fn what_a_server_tells_a_session_itself_is_not_told_by_all_once_more() {
 async fn another_node_tells_of_lists_unless_it_has_those_that_the_client_knows() {
     let node = Arc::new(arc_swap::ArcSwap::from_pointee(crate::store::NodeId::begin("a")));
     let keeper = Persister::new(crate::store::Memory::new(), node, Duration::from_secs(60));
-    let session = open(&Sessions::kept_by(Settings::default(), keeper));
+    let session = open(&Sessions::with_persister(Settings::default(), keeper));
     let position = || match &session.lock().outbox {
         outbox::Outbox::Streams(streams) => streams.log().position(),
         outbox::Outbox::Single(_) => unreachable!("it is no such session"),

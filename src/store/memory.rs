@@ -192,7 +192,7 @@ impl NodeStore for Memory {
         at_once(())
     }
 
-    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus> {
+    fn heartbeat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus> {
         let mut all = self.lock();
         let until = Instant::now() + life;
         let standing = all.standing(node);
@@ -213,7 +213,7 @@ impl NodeStore for Memory {
         at_once(())
     }
 
-    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>> {
+    fn node_status<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>> {
         let all = self.lock();
         at_once(nodes.iter().map(|node| all.standing(node)).collect())
     }
@@ -255,7 +255,7 @@ impl NodeStore for Memory {
         })
     }
 
-    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool> {
+    fn unsend<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool> {
         let mut all = self.lock();
         let Some(mail) = all.mail.get_mut(to) else { return at_once(false) };
         let before = mail.messages.len();
@@ -263,7 +263,7 @@ impl NodeStore for Memory {
         at_once(mail.messages.len() < before)
     }
 
-    fn place<'a>(
+    fn place_of<'a>(
         &'a self,
         name: &'a str,
         node: &'a NodeId,

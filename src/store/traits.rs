@@ -121,13 +121,13 @@ pub trait NodeStore: fmt::Debug + Send + Sync {
     fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, ()>;
 
     /// The node is still there.
-    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus>;
+    fn heartbeat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus>;
 
     /// The node goes, and its name is free. What was sent to it can be taken back for a while.
     fn leave<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, ()>;
 
     /// How nodes are, in the order in which they are asked for.
-    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>>;
+    fn node_status<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>>;
 
     /// The node of that name, if it is there.
     fn named<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<NodeId>>;
@@ -148,11 +148,11 @@ pub trait NodeStore: fmt::Debug + Send + Sync {
     fn receive<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, Vec<Bytes>>;
 
     /// Takes a message back that the node has not taken, however often it is there; true when it never will.
-    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool>;
+    fn unsend<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool>;
 
     /// Who has a place of that name: `node`, for a `life` from now, when it has it already, nobody does, or
     /// `instead_of` does; whoever it is otherwise.
-    fn place<'a>(
+    fn place_of<'a>(
         &'a self,
         name: &'a str,
         node: &'a NodeId,
@@ -173,7 +173,7 @@ pub trait ClusterStore: SessionStore + EventStore + NodeStore {
 
     /// How often a connection to it was opened: after another one it may be another server, or have been
     /// restarted, and not know what it was told last.
-    fn openings(&self) -> u64 {
+    fn connects(&self) -> u64 {
         0
     }
 

@@ -52,7 +52,7 @@ struct CatalogTask {
     /// How often in a row it ended without having told anything.
     ends: u32,
     /// It does not tell of changes, whatever it said of itself.
-    deaf: bool,
+    polling_only: bool,
 }
 
 /// How long to wait for more changes before a list is read again.
@@ -76,11 +76,11 @@ impl Catalog {
         let stop = self.stop.clone();
         tokio::select! {
             () = stop.cancelled() => {}
-            () = self.look_after() => {}
+            () = self.run_loop() => {}
         }
     }
 
-    async fn look_after(&mut self) {
+    async fn run_loop(&mut self) {
         loop {
             self.note_health();
             let connection = self.connections.borrow_and_update().clone();
@@ -89,7 +89,7 @@ impl Catalog {
                     self.attend(connection).await;
                     self.shared.answered(BTreeMap::new());
                 }
-                None => self.miss().await,
+                None => self.wait_for_connection().await,
             }
             if self.connections.has_changed().is_err() {
                 return; // the upstream is gone
@@ -116,7 +116,7 @@ impl Catalog {
     }
 
     /// Waits for a connection. After a while its lists are not served any more.
-    async fn miss(&mut self) {
+    async fn wait_for_connection(&mut self) {
         let mut forget = Some(Instant::now() + self.spec.stale);
         loop {
             let patience = async {
@@ -165,7 +165,7 @@ impl Catalog {
             news_from: None,
             announced: Default::default(),
             ends: 0,
-            deaf: false,
+            polling_only: false,
         };
         let state = self.shared.state();
         if !duty.connection.revision().facts().sessions {
@@ -183,7 +183,7 @@ impl Catalog {
         }
         // What was said to change before the lists are read is in them.
         while let Ok(heard) = self.heard.try_recv() {
-            self.hear(&mut duty, heard);
+            self.on_unsolicited(&mut duty, heard);
         }
         duty.due.retain(|(_, at)| *at > Instant::now() + DEBOUNCE);
         self.read(&mut duty, List::ALL.into_iter().filter(offered)).await;
@@ -209,28 +209,28 @@ impl Catalog {
                 }
                 heard = self.heard.recv() => match heard {
                     None => return,
-                    Some(heard) => self.hear(&mut duty, heard),
+                    Some(heard) => self.on_unsolicited(&mut duty, heard),
                 },
                 reply = next_of(&mut duty.listening) => self.listened(&mut duty, reply),
                 reply = next_of(&mut duty.former) => match reply {
-                    Some(Reply::Notice(notification)) => self.notice(&mut duty, &notification),
+                    Some(Reply::Notice(notification)) => self.on_notification(&mut duty, &notification),
                     _ => duty.former = None,
                 },
                 () = self.shared.announcing.notified() => duty.announce(&self.shared.take_announced()),
-                () = self.shared.wanting.notified() => self.subscribe(&mut duty).await,
+                () = self.shared.subscriptions_changed.notified() => self.subscribe(&mut duty).await,
                 () = timer => self.do_what_is_due(&mut duty).await,
             }
         }
     }
 
-    fn hear(&self, duty: &mut CatalogTask, heard: Unsolicited) {
+    fn on_unsolicited(&self, duty: &mut CatalogTask, heard: Unsolicited) {
         match heard {
-            Unsolicited::Notice(notification) => self.notice(duty, &notification),
+            Unsolicited::Notice(notification) => self.on_notification(duty, &notification),
             // Nobody stands behind this connection who could answer; dropping it says so.
             Unsolicited::Question(question) => drop(question),
             Unsolicited::Reopened => {
                 duty.subscribed.clear();
-                self.shared.wanting.notify_one();
+                self.shared.subscriptions_changed.notify_one();
                 duty.read_all_again();
             }
             Unsolicited::Missed => {
@@ -240,7 +240,7 @@ impl Catalog {
         }
     }
 
-    fn notice(&self, duty: &mut CatalogTask, notification: &Notification) {
+    fn on_notification(&self, duty: &mut CatalogTask, notification: &Notification) {
         duty.announce(List::told_by(&notification.notice));
         if notification.notice == Notice::ResourceUpdated {
             let uri = notification.params.as_ref().and_then(|params| params.get("uri"));
@@ -281,7 +281,7 @@ impl Catalog {
         let now = Instant::now();
         let state = self.shared.state();
         for (list, expires) in read {
-            let polled = || (duty.deaf || !state.tells_of(list)).then(|| now + self.spec.poll);
+            let polled = || (duty.polling_only || !state.tells_of(list)).then(|| now + self.spec.poll);
             let next = match expires {
                 Ok(expires) => expires.map(|at| at.max(now + LEAST_TTL)).or_else(polled),
                 Err(_) => Some(now + AGAIN),
@@ -387,7 +387,7 @@ impl Catalog {
                     duty.grant(granted_by(&notification).as_deref());
                     self.shared.answered(duty.granted.clone());
                 }
-                self.notice(duty, &notification);
+                self.on_notification(duty, &notification);
             }
             Some(Reply::Question(question)) => drop(question),
             Some(Reply::End(answer)) => {
@@ -396,7 +396,7 @@ impl Catalog {
                 match answer.outcome {
                     Err(error) if !error.is_unavailable() => {
                         tracing::info!(upstream = %self.spec.name, error = error.message(), "it does not tell of changes");
-                        duty.deaf = true;
+                        duty.polling_only = true;
                         duty.grant(Some(&[]));
                         self.shared.answered(duty.granted.clone());
                     }

@@ -55,7 +55,7 @@ pub(super) struct Lease {
     chores: Notify,
     said: mpsc::Sender<Unsolicited>,
     /// Where its session is written down, if another node could go on with it.
-    notebook: Option<Arc<ResumableSession>>,
+    resumable: Option<Arc<ResumableSession>>,
     /// How many calls use it.
     running: AtomicUsize,
     memory: Mutex<ReplayState>,
@@ -105,7 +105,7 @@ impl Leases {
     /// Nobody shall go on with what is lent here.
     pub(super) fn retire(&self) {
         let lent: Vec<Arc<Lease>> = self.lock().values().flatten().cloned().collect();
-        for notebook in lent.iter().filter_map(|lent| lent.notebook.as_ref()) {
+        for notebook in lent.iter().filter_map(|lent| lent.resumable.as_ref()) {
             notebook.retire();
         }
     }
@@ -134,14 +134,18 @@ impl Leases {
 
 impl Upstream {
     /// The connection that was lent to the caller, counted as in use; a new one where there is none.
-    fn lend(self: &Arc<Self>, call: &Call, sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>) -> Result<Arc<Lease>> {
+    fn get_or_create(
+        self: &Arc<Self>,
+        call: &Call,
+        sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
+    ) -> Result<Arc<Lease>> {
         let lessee = LeaseKey::of(call);
-        let mut all = self.lending.lock();
+        let mut all = self.leases.lock();
         let same = all.entry(lessee.clone()).or_default();
-        if let Some(lent) = fitting(same, call) {
+        if let Some(lent) = find_reusable(same, call) {
             return Ok(lent);
         }
-        let Ok(permit) = Arc::clone(&self.lending.permits).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.leases.permits).try_acquire_owned() else {
             if same.is_empty() {
                 all.remove(&lessee);
             }
@@ -152,13 +156,13 @@ impl Upstream {
         let sink = sink();
         let lent = Arc::new(Lease {
             lessee,
-            speaker: self.speaker_for(call),
+            speaker: self.identity_for(call),
             connection: watch::Sender::new(None),
             opening: Arc::default(),
             over: AtomicBool::new(false),
             chores: Notify::new(),
             said,
-            notebook: self.resumption_for(sink.as_ref()),
+            resumable: self.resumption_for(sink.as_ref()),
             running: AtomicUsize::new(1),
             memory: Mutex::new(ReplayState {
                 used: Instant::now(),
@@ -173,20 +177,20 @@ impl Upstream {
         });
         same.push(Arc::clone(&lent));
         drop(all);
-        self.tasks.spawn(Arc::clone(self).look_after(Arc::clone(&lent), heard, sink));
+        self.tasks.spawn(Arc::clone(self).run_lease(Arc::clone(&lent), heard, sink));
         Ok(lent)
     }
 
     /// A connection of the caller's own, where one is open and the server has to be told nothing first.
-    pub(super) fn own_now(&self, call: &Call) -> Option<LeaseGuard> {
-        let lent = fitting(self.lending.lock().get(&LeaseKey::of(call))?, call)?;
+    pub(super) fn try_acquire_lease(&self, call: &Call) -> Option<LeaseGuard> {
+        let lent = find_reusable(self.leases.lock().get(&LeaseKey::of(call))?, call)?;
         let mut claim = ReleaseOnDrop(Some(Arc::clone(&lent)));
         let connection = lent.open_connection()?;
         if call.level.is_some_and(|level| self.logs() && lent.lock().level != Some(level)) {
             return None;
         }
         claim.0 = None;
-        Some(LeaseGuard::own(connection, lent, self.busy()))
+        Some(LeaseGuard::own(connection, lent, self.in_flight_guard()))
     }
 
     /// Where the session of a client is saved, where the server is of a kind whose sessions can be resumed.
@@ -196,22 +200,22 @@ impl Upstream {
     }
 
     /// Who a server is to think that it speaks with: the client, with what we can pass on for it.
-    fn speaker_for(&self, call: &Call) -> ClientIdentity {
+    fn identity_for(&self, call: &Call) -> ClientIdentity {
         let to = self.state().revision.unwrap_or(Revision::NEWEST_HANDSHAKE);
         let mut capabilities = to_upstream::capabilities(&call.client.capabilities, call.client.revision, to);
         if !self.spec.questions {
             capabilities = QUESTIONS.iter().fold(capabilities, |left, kind| left.edit().remove(*kind).finish());
         }
-        ClientIdentity { capabilities, info: call.client.info.clone().unwrap_or_else(|| self.speaker.info.clone()) }
+        ClientIdentity { capabilities, info: call.client.info.clone().unwrap_or_else(|| self.identity.info.clone()) }
     }
 
     /// A connection of the caller's own to a server that keeps sessions.
-    pub(super) async fn borrow_own(
+    pub(super) async fn acquire_lease(
         self: &Arc<Self>,
         call: &Call,
         sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
     ) -> Result<LeaseGuard> {
-        let lent = self.lend(call, sink)?;
+        let lent = self.get_or_create(call, sink)?;
         // From here on it is given back, whatever happens.
         let mut claim = ReleaseOnDrop(Some(Arc::clone(&lent)));
         let connection = match lent.open_connection() {
@@ -220,10 +224,10 @@ impl Upstream {
         };
         if let Some(level) = call.level.filter(|_| self.logs()).filter(|level| lent.lock().level != Some(*level)) {
             lent.lock().level = Some(level);
-            choose(&connection, level).await;
+            set_log_level(&connection, level).await;
         }
         claim.0 = None;
-        Ok(LeaseGuard::own(connection, lent, self.busy()))
+        Ok(LeaseGuard::own(connection, lent, self.in_flight_guard()))
     }
 
     fn logs(&self) -> bool {
@@ -250,7 +254,7 @@ impl Upstream {
             let settings =
                 Settings { revision: upstream.spec.settings.revision.or(revision), ..upstream.spec.settings.clone() };
             let (speaker, said, notebook) =
-                (lent_too.speaker.clone(), lent_too.said.clone(), lent_too.notebook.clone());
+                (lent_too.speaker.clone(), lent_too.said.clone(), lent_too.resumable.clone());
             let opening = Connection::open_with(upstream.target()?, settings, speaker, said, notebook);
             let grace = upstream.spec.settings.grace;
             let Some(opened) = supervisor::opened(opening, &upstream.stop, grace).await else {
@@ -260,7 +264,7 @@ impl Upstream {
             lent_too.renew(&connection).await;
             lent_too.connection.send_replace(Some(Arc::clone(&connection)));
             lent_too.look_again();
-            if connection.goes_on() && connection.server().tells_of_changes() {
+            if connection.is_resumed() && connection.server().tells_of_changes() {
                 // What the session has of its own was seen only where it was before.
                 lent_too.note_changed(&List::ALL);
             }
@@ -270,14 +274,14 @@ impl Upstream {
     }
 
     /// Hears what a server says to one client, and lets the connection go with the client.
-    async fn look_after(
+    async fn run_lease(
         self: Arc<Self>,
         lent: Arc<Lease>,
         mut heard: mpsc::Receiver<Unsolicited>,
         sink: Option<Arc<dyn ClientSink>>,
     ) {
         self.attend(&lent, &mut heard, sink.as_ref()).await;
-        self.lending.remove(&lent, true);
+        self.leases.remove(&lent, true);
         lent.over.store(true, Ordering::Release);
         // A connection that is being opened just now has to be closed, too.
         let _opening = lent.opening.lock().await;
@@ -302,7 +306,7 @@ impl Upstream {
                 None => self.idle(lent).await,
             }
         };
-        let chores = self.do_chores(lent, sink);
+        let chores = self.run_chores(lent, sink);
         tokio::pin!(gone, chores);
         loop {
             let connection = connections.borrow_and_update().clone();
@@ -323,9 +327,9 @@ impl Upstream {
                     if let Some(connection) = connection {
                         connection.close().await;
                     }
-                    self.tasks.spawn(Arc::clone(self).bring_back(Arc::clone(lent), sink.cloned()));
+                    self.tasks.spawn(Arc::clone(self).reconnect(Arc::clone(lent), sink.cloned()));
                 }
-                Some(said) = heard.recv() => lent.hear(said, sink),
+                Some(said) = heard.recv() => lent.on_unsolicited(said, sink),
             }
         }
     }
@@ -336,7 +340,7 @@ impl Upstream {
             let end = lent.lock().used + self.spec.idle;
             tokio::time::sleep_until(end).await;
             let unused = lent.lock().used + self.spec.idle <= Instant::now();
-            if unused && self.lending.remove(lent, false) {
+            if unused && self.leases.remove(lent, false) {
                 return;
             }
             if unused {
@@ -346,7 +350,7 @@ impl Upstream {
     }
 
     /// Opens a connection that broke anew where somebody listens on it.
-    async fn bring_back(self: Arc<Self>, lent: Arc<Lease>, sink: Option<Arc<dyn ClientSink>>) {
+    async fn reconnect(self: Arc<Self>, lent: Arc<Lease>, sink: Option<Arc<dyn ClientSink>>) {
         let Some(sink) = sink else { return };
         let mut failures = 0;
         while !lent.lock().subscriptions.is_empty() {
@@ -363,7 +367,7 @@ impl Upstream {
     }
 
     /// Does what takes time, so that it holds up nothing that the server says. Never ends.
-    async fn do_chores(&self, lent: &Lease, sink: Option<&Arc<dyn ClientSink>>) {
+    async fn run_chores(&self, lent: &Lease, sink: Option<&Arc<dyn ClientSink>>) {
         loop {
             lent.chores.notified().await;
             let forgotten = std::mem::take(&mut lent.lock().forgotten);
@@ -418,7 +422,7 @@ impl Upstream {
 
     /// The lists that one session has of its own, and a number that changes when they do.
     pub fn own_lists(&self, session: u128) -> Option<(u64, [Option<Arc<Listed>>; List::ALL.len()])> {
-        let lent = self.lending.of_session(session)?;
+        let lent = self.leases.of_session(session)?;
         match lent.epoch.load(Ordering::Acquire) {
             0 => None,
             epoch => Some((epoch, lent.lock().own.clone())),
@@ -426,8 +430,8 @@ impl Upstream {
     }
 
     /// Passes on to the server what a client tells.
-    pub fn tell(&self, session: u128, notification: &Notification) {
-        let connection = self.lending.of_session(session).and_then(|lent| lent.open_connection());
+    pub fn forward_notification(&self, session: u128, notification: &Notification) {
+        let connection = self.leases.of_session(session).and_then(|lent| lent.open_connection());
         let Some(connection) = connection else { return };
         // What else a client writes beside the method and its parameters is not for the server.
         let notification = Notification::new(notification.notice.clone(), notification.params.clone());
@@ -440,17 +444,17 @@ impl Upstream {
 
     /// A session chooses what is logged to it.
     pub async fn set_level(&self, session: u128, level: Level) {
-        let Some(lent) = self.lending.of_session(session) else { return };
+        let Some(lent) = self.leases.of_session(session) else { return };
         lent.lock().level = Some(level);
         if let Some(connection) = lent.open_connection().filter(|_| self.logs()) {
             // In a task of its own: one that does not answer holds up nobody for long.
-            let chosen = tokio::spawn(async move { choose(&connection, level).await });
+            let chosen = tokio::spawn(async move { set_log_level(&connection, level).await });
             let _ = tokio::time::timeout(LEVEL_PATIENCE, chosen).await;
         }
     }
 }
 
-async fn choose(connection: &Arc<Connection>, level: Level) {
+async fn set_log_level(connection: &Arc<Connection>, level: Level) {
     let params = Raw::of(&json!({ "level": level.as_str() }));
     if let Err(error) = connection.request(Method::SetLevel, Some(params)).await {
         tracing::debug!(%error, "the level of log messages was not chosen");
@@ -478,7 +482,7 @@ impl LeaseKey {
 
 /// One of the connections of a caller that a call can use, counted as in use. Without a session only one
 /// call at a time can be told what the server asks or logs.
-fn fitting(all: &[Arc<Lease>], call: &Call) -> Option<Arc<Lease>> {
+fn find_reusable(all: &[Arc<Lease>], call: &Call) -> Option<Arc<Lease>> {
     let alone = call.sink.is_none() && (call.level.is_some() || asks(&call.client.capabilities));
     let fits = |lent: &&Arc<Lease>| !alone || lent.running.load(Ordering::Acquire) == 0 || lent.attributes();
     let lent = all.iter().find(fits)?;
@@ -502,7 +506,7 @@ impl Lease {
     }
 
     /// Takes what a server says by itself. Never waits.
-    fn hear(&self, said: Unsolicited, sink: Option<&Arc<dyn ClientSink>>) {
+    fn on_unsolicited(&self, said: Unsolicited, sink: Option<&Arc<dyn ClientSink>>) {
         match said {
             Unsolicited::Question(question) => match sink {
                 Some(sink) => Arc::clone(sink).ask(question),
@@ -559,7 +563,7 @@ impl Lease {
             (memory.level, memory.subscriptions.clone())
         };
         if let Some(level) = level {
-            choose(connection, level).await;
+            set_log_level(connection, level).await;
         }
         for uri in subscriptions {
             let params = Raw::of(&json!({ "uri": uri }));

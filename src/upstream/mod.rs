@@ -52,13 +52,13 @@ pub use supervisor::Supervisor;
 #[derive(Debug)]
 pub struct Upstream {
     spec: Spec,
-    speaker: ClientIdentity,
+    identity: ClientIdentity,
     kind: Kind,
     shared: Arc<Shared>,
-    lending: Leases,
+    leases: Leases,
     /// How many calls use it.
-    busy: Arc<AtomicUsize>,
-    met: RevisionCounts,
+    calls_in_flight: Arc<AtomicUsize>,
+    revision_counts: RevisionCounts,
     retired: CancellationToken,
     stop: CancellationToken,
     tasks: TaskTracker,
@@ -125,7 +125,18 @@ impl Upstream {
         let lending = Leases::new(spec.connections);
         let retired = CancellationToken::new();
         let (busy, met) = (Arc::default(), RevisionCounts::default());
-        Arc::new(Self { spec, speaker, kind, shared, lending, busy, met, retired, stop, tasks })
+        Arc::new(Self {
+            spec,
+            identity: speaker,
+            kind,
+            shared,
+            leases: lending,
+            calls_in_flight: busy,
+            revision_counts: met,
+            retired,
+            stop,
+            tasks,
+        })
     }
 
     /// What it is called here.
@@ -154,8 +165,8 @@ impl Upstream {
     }
 
     /// Somebody wants to hear of a resource, until what is given back is dropped.
-    pub fn want(&self, uri: &str) -> SubscriptionGuard {
-        self.shared.want(uri)
+    pub fn subscribe(&self, uri: &str) -> SubscriptionGuard {
+        self.shared.subscribe(uri)
     }
 
     /// The resources that somebody [wants](Self::want) to hear of.
@@ -164,23 +175,23 @@ impl Upstream {
     }
 
     /// How many connections are lent to clients.
-    pub fn lent(&self) -> usize {
-        self.lending.count()
+    pub fn lease_count(&self) -> usize {
+        self.leases.count()
     }
 
     /// How many calls use it.
-    pub fn running(&self) -> usize {
-        self.busy.load(Ordering::Acquire)
+    pub fn calls_in_flight(&self) -> usize {
+        self.calls_in_flight.load(Ordering::Acquire)
     }
 
     /// A call of a client is passed on to it, in the revision that it speaks.
-    pub fn met(&self, client: Revision, server: Revision) {
-        self.met.note(client, server);
+    pub fn count_revision_pair(&self, client: Revision, server: Revision) {
+        self.revision_counts.note(client, server);
     }
 
     /// Which clients have met it, and how often.
-    pub fn meetings(&self) -> Vec<RevisionPair> {
-        self.met.meetings()
+    pub fn revision_pairs(&self) -> Vec<RevisionPair> {
+        self.revision_counts.meetings()
     }
 
     /// The replies to a call, where the server is in this process.
@@ -211,20 +222,20 @@ impl Upstream {
     }
 
     /// A connection for a call, where one is open.
-    pub fn borrow_now(&self, call: &Call) -> Option<LeaseGuard> {
+    pub fn try_acquire(&self, call: &Call) -> Option<LeaseGuard> {
         let Kind::Remote(managed) = &self.kind else { return None };
         let revision = self.shared.revision().filter(|_| !self.retired.is_cancelled())?;
         if self.spec.isolation == Isolation::Shared || !revision.facts().sessions {
-            return Some(LeaseGuard::shared(managed.open_connection()?, self.busy()));
+            return Some(LeaseGuard::shared(managed.open_connection()?, self.in_flight_guard()));
         }
-        self.own_now(call)
+        self.try_acquire_lease(call)
     }
 
     /// A connection for a call. Waits while it is opened, but not for a server that is down.
     ///
     /// # Errors
     /// When the server cannot be reached.
-    pub async fn borrow(
+    pub async fn acquire(
         self: &Arc<Self>,
         call: &Call,
         sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
@@ -240,13 +251,13 @@ impl Upstream {
         };
         if self.spec.isolation == Isolation::Shared || !revision.facts().sessions {
             let connection = managed.connection(START_PATIENCE).await?;
-            return Ok(LeaseGuard::shared(connection, self.busy()));
+            return Ok(LeaseGuard::shared(connection, self.in_flight_guard()));
         }
-        self.borrow_own(call, sink).await
+        self.acquire_lease(call, sink).await
     }
 
-    fn busy(&self) -> InFlightGuard {
-        InFlightGuard::new(&self.busy)
+    fn in_flight_guard(&self) -> InFlightGuard {
+        InFlightGuard::new(&self.calls_in_flight)
     }
 
     /// Why it cannot be connected just now, if that is known.
@@ -279,9 +290,9 @@ impl Upstream {
     /// Takes no more calls, lets those at work finish for a while, then stops.
     pub async fn retire(&self, patience: Duration) {
         self.retired.cancel();
-        self.lending.retire();
+        self.leases.retire();
         let end = Instant::now() + patience;
-        while self.running() > 0 && Instant::now() < end {
+        while self.calls_in_flight() > 0 && Instant::now() < end {
             tokio::time::sleep(RETIRING).await;
         }
         self.stop().await;

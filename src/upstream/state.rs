@@ -45,7 +45,7 @@ pub(super) struct Shared {
     /// Which of these the upstream tells of, as far as it has answered; nothing where it need not be asked.
     answers: Option<watch::Sender<BTreeMap<Arc<str>, bool>>>,
     /// Told when what is wanted becomes another.
-    pub(super) wanting: Notify,
+    pub(super) subscriptions_changed: Notify,
     /// Lists that a connection lent to callers has said to be others.
     announced: Mutex<Vec<List>>,
     /// Told when there are some.
@@ -137,7 +137,7 @@ impl Shared {
             state: watch::Sender::new(Arc::new(state)),
             updates: broadcast::Sender::new(UPDATES_WAITING),
             wanted: Mutex::default(),
-            wanting: Notify::new(),
+            subscriptions_changed: Notify::new(),
             announced: Mutex::default(),
             announcing: Notify::new(),
         })
@@ -193,7 +193,7 @@ impl Shared {
         self.lock().keys().cloned().collect()
     }
 
-    pub(super) fn want(self: &Arc<Self>, uri: &str) -> SubscriptionGuard {
+    pub(super) fn subscribe(self: &Arc<Self>, uri: &str) -> SubscriptionGuard {
         let uri: Arc<str> = uri.into();
         let count = {
             let mut wanted = self.lock();
@@ -202,7 +202,7 @@ impl Shared {
             *count
         };
         if count == 1 {
-            self.wanting.notify_one();
+            self.subscriptions_changed.notify_one();
         }
         SubscriptionGuard { shared: Arc::clone(self), uri }
     }
@@ -241,7 +241,7 @@ impl Drop for SubscriptionGuard {
         if *count == 0 {
             wanted.remove(&self.uri);
             drop(wanted);
-            self.shared.wanting.notify_one();
+            self.shared.subscriptions_changed.notify_one();
         }
     }
 }

@@ -202,7 +202,7 @@ fn upstreams(rialto: &Rialto) -> HashMap<String, Arc<Upstream>> {
 
 /// Waits until nothing is lent and no session is there but those that the catalog keeps.
 async fn quiet(rialto: &Rialto, puppets: &[&Puppet]) {
-    until("nothing is lent", || upstreams(rialto).values().all(|upstream| upstream.lent() == 0)).await;
+    until("nothing is lent", || upstreams(rialto).values().all(|upstream| upstream.lease_count() == 0)).await;
     for puppet in puppets {
         let own = usize::from(puppet.speaks() != Speaks::PerRequest);
         until(&format!("{} has only the catalog's session", puppet.name), || puppet.sessions() == own).await;

@@ -54,7 +54,7 @@ macro_rules! for_every_store {
         mod memory {
             $(#[tokio::test]
             async fn $name() {
-                let store: Arc<dyn super::Shared> = super::Memory::new();
+                let store: Arc<dyn super::ClusterStore> = super::Memory::new();
                 super::$module::$name(store).await;
             })*
             use super::Arc;

@@ -50,10 +50,10 @@ pub(crate) struct InFlight {
 pub(crate) struct Http1Connection {
     stream: Stream,
     /// Where it was opened, and is woken.
-    pub(crate) place: usize,
-    intake: ReadBuffer,
+    pub(crate) pool_shard: usize,
+    read_buffer: ReadBuffer,
     /// Another request may follow.
-    keeps: bool,
+    keep_alive: bool,
     /// A whole request was sent, and its response has not begun.
     awaits_response: bool,
 }
@@ -102,18 +102,20 @@ impl EncodedRequest {
 // === impl Line ===
 
 impl Http1Connection {
-    pub(crate) fn new(stream: MaybeHttpsStream<TokioIo<TcpStream>>, place: usize) -> Self {
+    pub(crate) fn new(stream: MaybeHttpsStream<TokioIo<TcpStream>>, pool_shard: usize) -> Self {
         let stream = match stream {
             MaybeHttpsStream::Http(plain) => Stream::Plain(plain.into_inner()),
             tls @ MaybeHttpsStream::Https(_) => Stream::Tls(Box::new(TokioIo::new(tls))),
         };
-        Self { stream, place, intake: ReadBuffer::default(), keeps: true, awaits_response: false }
+        Self { stream, pool_shard, read_buffer: ReadBuffer::default(), keep_alive: true, awaits_response: false }
     }
 
     /// Whether it is open, as far as can be seen. A server that says something unasked is not listened to.
     pub(crate) fn is_open(&mut self) -> bool {
         let mut nobody = Context::from_waker(Waker::noop());
-        self.keeps && self.intake.is_empty() && self.intake.poll_more(&mut self.stream, &mut nobody).is_pending()
+        self.keep_alive
+            && self.read_buffer.is_empty()
+            && self.read_buffer.poll_more(&mut self.stream, &mut nobody).is_pending()
     }
 
     /// Sends a request, and waits for the head of its answer.
@@ -144,14 +146,14 @@ impl Http1Connection {
                 match self.take_head(&request.verb) {
                     Ok(Some((head, _))) if head.is_interim() => continue,
                     Ok(Some(answer)) => {
-                        self.keeps = answer.0.keeps() && sent && failed.is_none();
+                        self.keep_alive = answer.0.keep_alive() && sent && failed.is_none();
                         self.awaits_response = false;
                         return Poll::Ready(Ok(answer));
                     }
                     Ok(None) => {}
                     Err(why) => return Poll::Ready(Err(SendError { not_sent: false, why })),
                 }
-                let why = match ready!(self.intake.poll_more(&mut self.stream, context)) {
+                let why = match ready!(self.read_buffer.poll_more(&mut self.stream, context)) {
                     Ok(0) => failed.take().unwrap_or_else(unanswered),
                     Ok(_) => continue,
                     Err(why) => why,
@@ -164,7 +166,7 @@ impl Http1Connection {
 
     /// Waits until the server has begun to answer, or is gone. Nobody wants the response.
     async fn read_until_answered(&mut self) {
-        let context = |context: &mut Context<'_>| self.intake.poll_more(&mut self.stream, context);
+        let context = |context: &mut Context<'_>| self.read_buffer.poll_more(&mut self.stream, context);
         let _ = poll_fn(context).await;
     }
 
@@ -190,9 +192,9 @@ impl Http1Connection {
     }
 
     fn take_head(&mut self, asked: &Verb) -> io::Result<Option<(ResponseHead, BodyDecoder)>> {
-        match self.intake.is_empty() {
+        match self.read_buffer.is_empty() {
             true => Ok(None),
-            false => ResponseHead::take(self.intake.here(), asked).map_err(io::Error::other),
+            false => ResponseHead::take(self.read_buffer.buffered(), asked).map_err(io::Error::other),
         }
     }
 }
@@ -250,7 +252,7 @@ fn unanswered() -> io::Error {
 
 impl std::fmt::Debug for Http1Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("keeps", &self.keeps).finish()
+        f.debug_struct("Line").field("keeps", &self.keep_alive).finish()
     }
 }
 
@@ -311,7 +313,7 @@ impl ResponseBody {
     }
 
     fn give_back(&mut self) {
-        if let Some((line, pool)) = self.line.take().filter(|(line, _)| line.keeps) {
+        if let Some((line, pool)) = self.line.take().filter(|(line, _)| line.keep_alive) {
             pool.put(line);
         }
     }
@@ -319,7 +321,7 @@ impl ResponseBody {
     /// The next piece; nothing at the end.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         let Some((line, _)) = &mut self.line else { return Poll::Ready(None) };
-        let piece = ready!(line.intake.poll_piece(&mut line.stream, &mut self.framing, context));
+        let piece = ready!(line.read_buffer.poll_piece(&mut line.stream, &mut self.framing, context));
         match &piece {
             Err(_) => self.line = None,
             Ok(piece) if piece.is_none() || self.framing.is_done() => self.give_back(),
@@ -334,10 +336,10 @@ impl ResponseBody {
     }
 
     /// All of it, if it is no longer than that.
-    pub(crate) async fn whole(mut self, longest: usize) -> Result<Bytes, BodyError> {
+    pub(crate) async fn read_to_end(mut self, longest: usize) -> Result<Bytes, BodyError> {
         let Some((line, _)) = &mut self.line else { return Ok(Bytes::new()) };
         let line = &mut **line;
-        let body = line.intake.whole(&mut line.stream, &mut self.framing, longest).await?;
+        let body = line.read_buffer.read_body(&mut line.stream, &mut self.framing, longest).await?;
         self.give_back();
         Ok(body)
     }
@@ -362,9 +364,9 @@ mod tests {
         (
             Http1Connection {
                 stream: Stream::Tls(Box::new(stream)),
-                place: 0,
-                intake: ReadBuffer::default(),
-                keeps: true,
+                pool_shard: 0,
+                read_buffer: ReadBuffer::default(),
+                keep_alive: true,
                 awaits_response: false,
             },
             server,
@@ -390,7 +392,7 @@ mod tests {
         server.write_all(says).await.unwrap();
         server.shutdown().await.unwrap();
         let (_, framing) = line.ask(&request(b"body")).await.map_err(|lost| lost.why.to_string())?;
-        let body = ResponseBody::new(framing, Box::new(line), &pool()).whole(longest).await;
+        let body = ResponseBody::new(framing, Box::new(line), &pool()).read_to_end(longest).await;
         body.map_err(|unread| match unread {
             BodyError::TooLong => "too long".to_owned(),
             BodyError::Broken(why) => why.to_string(),
@@ -435,9 +437,9 @@ mod tests {
         });
         let (_, framing) = line.ask(&request(&LONG)).await.unwrap();
         let BodyDecoder::Length(length) = framing else { panic!() };
-        let body = line.intake.take(&mut line.stream, length as usize).await.unwrap();
+        let body = line.read_buffer.take(&mut line.stream, length as usize).await.unwrap();
         assert!(body[..] == LONG[..]);
-        assert!(line.intake.here().capacity() < LONG.len(), "nothing of that room is kept");
+        assert!(line.read_buffer.buffered().capacity() < LONG.len(), "nothing of that room is kept");
         let _server = serving.await.unwrap();
         assert!(line.is_open());
     }
@@ -451,7 +453,7 @@ mod tests {
         server.write_all(refusal).await.unwrap();
         let (head, framing) = one.ask(&request(&LONG)).await.unwrap();
         assert_eq!((head.status().as_u16(), framing), (413, BodyDecoder::Length(2)));
-        assert!(!one.keeps && !one.is_open());
+        assert!(!one.keep_alive && !one.is_open());
         // Where nothing of the request has gone out, it can go elsewhere.
         let (mut other, mut server) = line();
         server.write_all(refusal).await.unwrap();
@@ -480,7 +482,7 @@ mod tests {
             let (mut line, mut server) = line();
             server.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
             let (_, mut framing) = line.ask(&request(b"")).await.unwrap();
-            let read = line.intake.whole(&mut line.stream, &mut framing, 100).await.unwrap();
+            let read = line.read_buffer.read_body(&mut line.stream, &mut framing, 100).await.unwrap();
             assert!(framing.is_done() && matches!(&read[..], b"hi" | b""), "{head} {body}");
             assert_eq!(line.is_open(), open, "{head} {body}");
         }

@@ -25,7 +25,7 @@ pub(crate) use sse_reader::EventReader;
 /// How many redirects are followed.
 const REDIRECTS: usize = 3;
 /// A body that is no longer than this goes out with its head in one piece.
-const SHORT: usize = 8 << 10;
+const INLINE_BODY_MAX: usize = 8 << 10;
 /// The headers that say how a message is framed, which nobody else has a say in.
 const FRAMING: [HeaderName; 3] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING];
 
@@ -96,11 +96,11 @@ impl HttpClient {
             request.in_flight.clone_from(&in_flight);
             let response = self.send_there(&place, &request, patience).await?;
             let Some(next) = redirected(&place.url, &response.head)? else { return Ok(response) };
-            tracing::debug!(from = %shown(&place.url), to = %shown(&next), "the server moved within its origin");
+            tracing::debug!(from = %redacted(&place.url), to = %redacted(&next), "the server moved within its origin");
             place = Arc::new(Endpoint::new(next));
             *self.place() = Arc::clone(&place);
         }
-        Err(HttpError::new(HttpErrorKind::Protocol, format!("{} redirects again and again", shown(&place.url))))
+        Err(HttpError::new(HttpErrorKind::Protocol, format!("{} redirects again and again", redacted(&place.url))))
     }
 
     /// Sends to some address of the same origin. No redirect is followed.
@@ -132,7 +132,7 @@ impl HttpClient {
             Some(patience) => tokio::time::timeout(self.connect + patience, sent).await.map_err(|_| {
                 HttpError::new(
                     HttpErrorKind::Timeout,
-                    format!("{} did not answer within {patience:?}", shown(&place.url)),
+                    format!("{} did not answer within {patience:?}", redacted(&place.url)),
                 )
             })?,
         };
@@ -147,7 +147,7 @@ impl HttpClient {
         headers: impl FnOnce(&mut RequestEncoder),
         body: &Bytes,
     ) -> EncodedRequest {
-        let short = body.len() <= SHORT;
+        let short = body.len() <= INLINE_BODY_MAX;
         let mut head = RequestEncoder::new(verb, &place.target, if short { body.len() } else { 0 });
         if let Some(host) = place.host.as_ref().filter(|_| !self.headers.contains_key(HOST)) {
             head.put(&HOST, host);
@@ -166,7 +166,7 @@ impl HttpClient {
 
     /// Reads a whole body.
     pub(crate) async fn read(&self, body: ResponseBody, patience: Duration) -> Result<Bytes> {
-        match tokio::time::timeout(patience, body.whole(self.limit)).await {
+        match tokio::time::timeout(patience, body.read_to_end(self.limit)).await {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(BodyError::TooLong)) => Err(HttpError::new(
                 HttpErrorKind::Protocol,
@@ -195,7 +195,7 @@ impl Endpoint {
 
     /// Why no answer came from there.
     fn failed(&self, failed: &PoolError) -> HttpError {
-        let place = shown(&self.url);
+        let place = redacted(&self.url);
         match failed {
             PoolError::Unreachable(error) => {
                 let mut why: &dyn std::error::Error = &**error;
@@ -232,12 +232,15 @@ fn redirected(url: &Uri, head: &ResponseHead) -> Result<Option<Uri>> {
     let next = resolve(url, &location).ok_or_else(|| {
         HttpError::new(
             HttpErrorKind::Protocol,
-            format!("{} redirects to {location:?}, which is no address", shown(url)),
+            format!("{} redirects to {location:?}, which is no address", redacted(url)),
         )
     })?;
     if !same_origin(url, &next) {
-        let why =
-            format!("{} redirects to another origin, {}; use that address if you trust it", shown(url), shown(&next));
+        let why = format!(
+            "{} redirects to another origin, {}; use that address if you trust it",
+            redacted(url),
+            redacted(&next)
+        );
         return Err(HttpError::new(HttpErrorKind::Protocol, why));
     }
     Ok(Some(next))
@@ -279,7 +282,7 @@ pub(crate) fn same_origin(a: &Uri, b: &Uri) -> bool {
 }
 
 /// An address as it may be shown: without its query, which may hold secrets.
-pub(crate) fn shown(url: &Uri) -> String {
+pub(crate) fn redacted(url: &Uri) -> String {
     let scheme = url.scheme_str().unwrap_or("http");
     let authority = url.authority().map_or("", |authority| authority.as_str());
     format!("{scheme}://{authority}{}", url.path())

@@ -22,7 +22,7 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 type Pools = HashMap<(Uri, Duration), Weak<Pool>>;
 
 /// How often unused connections are looked for. One that was seen twice, and not used in between, is let go.
-const LOOK: Duration = Duration::from_secs(30);
+const IDLE_SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 /// How many workers have their own connections. Where there are more, some share, and wake each other.
 const POOL_SHARDS: usize = 64;
 
@@ -79,7 +79,7 @@ impl Pool {
     }
 
     /// What this thread has.
-    fn here(&self) -> MutexGuard<'_, Idle> {
+    fn worker_shard(&self) -> MutexGuard<'_, Idle> {
         self.idle[here()].lock()
     }
 
@@ -104,7 +104,7 @@ impl Pool {
     /// A connection that nobody uses and that is still open, as far as can be seen.
     fn unused(&self) -> Option<Box<Http1Connection>> {
         loop {
-            let (mut line, _) = self.here().all.pop_back()?;
+            let (mut line, _) = self.worker_shard().all.pop_back()?;
             if line.is_open() {
                 return Some(line);
             }
@@ -120,7 +120,7 @@ impl Pool {
 
     pub(crate) fn put(self: &Arc<Self>, line: Box<Http1Connection>) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let place = line.place;
+        let place = line.pool_shard;
         let mut idle = self.idle[place].lock();
         let looks = idle.looks;
         idle.all.push_back((line, looks));
@@ -155,13 +155,13 @@ impl PoolShard {
 
 /// The place of this thread.
 fn here() -> usize {
-    crate::workers::here() % POOL_SHARDS
+    crate::workers::current_worker() % POOL_SHARDS
 }
 
 /// Lets connections go that were unused for too long, until there are none.
 async fn sweep(pool: Weak<Pool>, place: usize) {
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(IDLE_SWEEP_INTERVAL).await;
         let Some(pool) = pool.upgrade() else { return };
         let mut idle = pool.idle[place].lock();
         idle.looks += 1;
@@ -293,7 +293,7 @@ mod tests {
     }
 
     async fn read(answered: HttpResponse) -> Bytes {
-        answered.body.whole(100).await.unwrap()
+        answered.body.read_to_end(100).await.unwrap()
     }
 
     #[tokio::test]
@@ -309,7 +309,7 @@ mod tests {
         for response in both {
             assert_eq!(read(response).await, "Accepted");
         }
-        assert_eq!(pool.here().all.len(), 2);
+        assert_eq!(pool.worker_shard().all.len(), 2);
     }
 
     #[tokio::test]
@@ -318,7 +318,7 @@ mod tests {
         read(ask(&pool, "/then-close").await).await;
         // It takes a moment until that is seen here.
         let is_seen = |pool: &Pool| {
-            let mut idle = pool.here();
+            let mut idle = pool.worker_shard();
             idle.all.front_mut().is_none_or(|(line, _)| !line.is_open())
         };
         while !is_seen(&pool) {
@@ -338,9 +338,9 @@ mod tests {
         }
         server.until_closed(1).await;
         let endless = ask(&pool, "/endless").await;
-        assert!(tokio::time::timeout(Duration::ZERO, endless.body.whole(100)).await.is_err());
+        assert!(tokio::time::timeout(Duration::ZERO, endless.body.read_to_end(100)).await.is_err());
         server.until_closed(2).await;
-        assert!(pool.here().all.is_empty());
+        assert!(pool.worker_shard().all.is_empty());
     }
 
     #[tokio::test]
@@ -350,6 +350,6 @@ mod tests {
         assert_eq!(endless.next().await.unwrap().unwrap(), "ab");
         drop(endless);
         server.until_closed(1).await;
-        assert!(pool.here().all.is_empty());
+        assert!(pool.worker_shard().all.is_empty());
     }
 }

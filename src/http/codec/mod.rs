@@ -58,12 +58,12 @@ pub struct ParseError(&'static str);
 struct FramingHeaders {
     length: Option<u64>,
     /// The body is coded in some way.
-    coded: bool,
+    has_transfer_encoding: bool,
     /// The last of these ways are pieces.
     chunked: bool,
-    keeps: bool,
+    keep_alive: bool,
     /// It is said that the connection ends, whatever else is said of it.
-    closes: bool,
+    connection_close: bool,
 }
 
 /// How long the line may be that says how long a piece is.
@@ -75,8 +75,8 @@ const LONGEST_TRAILERS: usize = 16 << 10;
 
 impl FramingHeaders {
     /// Nothing is said yet. Newer connections are kept unless they are said not to be.
-    fn new(keeps: bool) -> Self {
-        Self { length: None, coded: false, chunked: false, keeps, closes: false }
+    fn new(keep_alive: bool) -> Self {
+        Self { length: None, has_transfer_encoding: false, chunked: false, keep_alive, connection_close: false }
     }
 
     fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), ParseError> {
@@ -87,12 +87,12 @@ impl FramingHeaders {
                 return Err(ParseError("there are two lengths"));
             }
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            self.coded = true;
+            self.has_transfer_encoding = true;
             self.chunked = value.rsplit(|byte| *byte == b',').next().is_some_and(|last| is_word(last, b"chunked"));
         } else if name.eq_ignore_ascii_case(b"connection") {
             for word in value.split(|byte| *byte == b',') {
-                self.closes |= is_word(word, b"close");
-                self.keeps = (self.keeps || is_word(word, b"keep-alive")) && !self.closes;
+                self.connection_close |= is_word(word, b"close");
+                self.keep_alive = (self.keep_alive || is_word(word, b"keep-alive")) && !self.connection_close;
             }
         }
         Ok(())

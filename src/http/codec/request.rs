@@ -21,11 +21,11 @@ pub struct RequestHead {
     /// What the body is made of.
     pub framing: BodyDecoder,
     /// Another request may follow.
-    pub keeps: bool,
+    pub keep_alive: bool,
     /// It is of HTTP/1.1, and not of what was before.
-    pub modern: bool,
+    pub is_http11: bool,
     /// The client waits for a word before it sends the body.
-    pub waits: bool,
+    pub expects_continue: bool,
 }
 
 /// Why something is not taken for a request.
@@ -49,7 +49,7 @@ pub struct ResponseEncoder<'a> {
     /// Another request may follow.
     pub keeps: bool,
     /// The request was of HTTP/1.1.
-    pub modern: bool,
+    pub is_http11: bool,
     /// When this is.
     pub date: &'a str,
 }
@@ -69,7 +69,7 @@ pub enum BodyLength {
 struct Read {
     end: usize,
     verb: Verb,
-    modern: bool,
+    is_http11: bool,
     target: Range<usize>,
     fields: Vec<(Range<usize>, Range<usize>)>,
 }
@@ -111,7 +111,7 @@ impl RequestHead {
     }
 
     fn new(text: &Bytes, read: Read) -> Result<Self, ParseError> {
-        let Read { verb, modern, target, fields, .. } = read;
+        let Read { verb, is_http11: modern, target, fields, .. } = read;
         let uri = Uri::from_maybe_shared(text.slice(target)).map_err(|_| ParseError("the target is no address"))?;
         let mut headers = HeaderMap::with_capacity(fields.len() + 1);
         let mut told = FramingHeaders::new(modern);
@@ -124,12 +124,20 @@ impl RequestHead {
             headers.append(name, value.map_err(|_| ParseError("a header has a value that none can have"))?);
         }
         // Whoever stands between us and the client could see another end of the body here.
-        let framing = match (told.coded, told.length) {
+        let framing = match (told.has_transfer_encoding, told.length) {
             (false, length) => BodyDecoder::Length(length.unwrap_or(0)),
             (true, None) if told.chunked && modern => BodyDecoder::CHUNKS,
             (true, _) => return Err(ParseError("it is not clear where the body ends")),
         };
-        Ok(Self { verb, uri, headers, framing, keeps: told.keeps, modern, waits: waits && modern })
+        Ok(Self {
+            verb,
+            uri,
+            headers,
+            framing,
+            keep_alive: told.keep_alive,
+            is_http11: modern,
+            expects_continue: waits && modern,
+        })
     }
 }
 
@@ -162,7 +170,7 @@ impl Read {
         Ok(Some(Self {
             end,
             verb,
-            modern: request.version == Some(1),
+            is_http11: request.version == Some(1),
             target: place(target.as_bytes()),
             fields: request.headers.iter().map(|field| (place(field.name.as_bytes()), place(field.value))).collect(),
         }))
@@ -191,7 +199,7 @@ impl ResponseEncoder<'_> {
             BodyLength::Chunked => put_line(out, "transfer-encoding", b"chunked"),
             BodyLength::UntilClose => {}
         }
-        match (self.keeps, self.modern) {
+        match (self.keeps, self.is_http11) {
             (true, true) => {}
             (true, false) => put_line(out, "connection", b"keep-alive"),
             (false, _) => put_line(out, "connection", b"close"),
@@ -244,7 +252,7 @@ mod tests {
         assert_eq!(asked.headers["mcp-session-id"], "s");
         assert_eq!(asked.headers.get_all("x").iter().count(), 2);
         assert_eq!(
-            (asked.framing, asked.keeps, asked.modern, asked.waits),
+            (asked.framing, asked.keep_alive, asked.is_http11, asked.expects_continue),
             (BodyDecoder::Length(2), true, true, false)
         );
     }
@@ -262,7 +270,7 @@ mod tests {
             ("GET http://h/mcp HTTP/1.1\r\n", BodyDecoder::Length(0), true, false),
         ] {
             let asked = asked(&format!("{lines}\r\n")).unwrap().unwrap();
-            assert_eq!((asked.framing, asked.keeps, asked.waits), (framing, keeps, waits), "{lines}");
+            assert_eq!((asked.framing, asked.keep_alive, asked.expects_continue), (framing, keeps, waits), "{lines}");
         }
     }
 
@@ -297,7 +305,7 @@ mod tests {
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("a/b"))]);
         let written = |status: StatusCode, extent, keeps, modern| {
             let mut out = Vec::new();
-            ResponseEncoder { status, headers: &headers, extent, keeps, modern, date: "now" }.put(&mut out);
+            ResponseEncoder { status, headers: &headers, extent, keeps, is_http11: modern, date: "now" }.put(&mut out);
             String::from_utf8(out).unwrap()
         };
         for (status, extent, keeps, modern, expected) in [

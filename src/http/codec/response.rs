@@ -19,7 +19,7 @@ pub struct ResponseHead {
     status: StatusCode,
     text: Bytes,
     fields: Vec<Field>,
-    keeps: bool,
+    keep_alive: bool,
 }
 
 /// Where a header stands in its head.
@@ -108,13 +108,13 @@ impl ResponseHead {
             |field: &httparse::Header<'_>| Field { name: place(field.name.as_bytes()), value: place(field.value) };
         let fields = response.headers.iter().map(field).collect();
         let text = arrived.split_to(end).freeze();
-        let mut head = Self { status, text, fields, keeps: modern };
+        let mut head = Self { status, text, fields, keep_alive: modern };
         let framing = head.read_framing(asked)?;
         Ok(Some((head, framing)))
     }
 
     fn read_framing(&mut self, asked: &Verb) -> Result<BodyDecoder, ParseError> {
-        let mut told = FramingHeaders::new(self.keeps);
+        let mut told = FramingHeaders::new(self.keep_alive);
         for (name, value) in self.iter() {
             told.note(name, value)?;
         }
@@ -122,12 +122,12 @@ impl ResponseHead {
         let framing = match told.length {
             _ if has_none => BodyDecoder::Length(0),
             _ if told.chunked => BodyDecoder::CHUNKS,
-            Some(length) if !told.coded => BodyDecoder::Length(length),
+            Some(length) if !told.has_transfer_encoding => BodyDecoder::Length(length),
             _ => BodyDecoder::UntilClose,
         };
         // Who says both may mean another end of the body than we do.
-        let doubtful = told.coded && told.length.is_some();
-        self.keeps = told.keeps && framing != BodyDecoder::UntilClose && !doubtful;
+        let doubtful = told.has_transfer_encoding && told.length.is_some();
+        self.keep_alive = told.keep_alive && framing != BodyDecoder::UntilClose && !doubtful;
         Ok(framing)
     }
 
@@ -137,8 +137,8 @@ impl ResponseHead {
     }
 
     /// Whether the connection can be used again.
-    pub fn keeps(&self) -> bool {
-        self.keeps
+    pub fn keep_alive(&self) -> bool {
+        self.keep_alive
     }
 
     /// Whether another head follows: the answer itself.
@@ -218,7 +218,7 @@ mod tests {
             ("HTTP/1.1 100 Continue\r\n", BodyDecoder::Length(0), true),
         ] {
             let (head, found) = head(&format!("{lines}\r\nrest")).unwrap().unwrap();
-            assert_eq!((found, head.keeps()), (framing, keeps), "{lines}");
+            assert_eq!((found, head.keep_alive()), (framing, keeps), "{lines}");
         }
         let mut arrived = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
         let (_, framing) = ResponseHead::take(&mut arrived, &Verb::HEAD).unwrap().unwrap();

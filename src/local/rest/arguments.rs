@@ -65,7 +65,7 @@ pub(super) fn check(inputs: &[Input], mut given: Map<String, Value>) -> Result<V
         }
     }
     if !given.is_empty() {
-        let unknown: Vec<String> = given.keys().take(10).map(|name| format!("`{}`", cut(name, SHOWN))).collect();
+        let unknown: Vec<String> = given.keys().take(10).map(|name| format!("`{}`", truncated(name, SHOWN))).collect();
         let known: Vec<String> = inputs.iter().map(|input| format!("`{}`", input.name)).collect();
         let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
         wrong.push(format!("{} is not among the arguments; this tool takes {known}", unknown.join(", ")));
@@ -88,11 +88,11 @@ fn same(a: &Value, b: &Value) -> bool {
 
 fn shown(value: &Value) -> String {
     let text = value.to_string();
-    if text.len() <= SHOWN { text } else { format!("{}…", cut(&text, SHOWN)) }
+    if text.len() <= SHOWN { text } else { format!("{}…", truncated(&text, SHOWN)) }
 }
 
 /// The beginning of a text.
-pub(super) fn cut(text: &str, most: usize) -> &str {
+pub(super) fn truncated(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 

@@ -53,7 +53,7 @@ pub(super) struct Base {
 impl Base {
     pub(super) fn new(spec: &Spec) -> Result<Self> {
         let wrong = |why: &str| {
-            let shown = web::shown(&spec.base_url);
+            let shown = web::redacted(&spec.base_url);
             Error::new(
                 Kind::Usage,
                 format!("the base URL {shown} {why}; give something like https://api.example.com/v1"),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::arguments::cut;
+use super::arguments::truncated;
 use super::body::is_json;
 use crate::protocol::Raw;
 
@@ -90,7 +90,10 @@ fn structured(json: &Raw, pick: Option<&str>, meta: &RawValue) -> Raw {
             Some(picked) => picked,
             None => {
                 let shown = String::from_utf8_lossy(json.as_bytes());
-                return failure(&format!("there is no {pick:?} in the answer: {}", cut(&shown, EXPLANATION)), meta);
+                return failure(
+                    &format!("there is no {pick:?} in the answer: {}", truncated(&shown, EXPLANATION)),
+                    meta,
+                );
             }
         },
     };
@@ -165,7 +168,7 @@ fn explained(answered: &Answered) -> String {
         return status.to_string();
     }
     match readable(answered, &media) {
-        Some(said) if said.len() > EXPLANATION => format!("{status}\n\n{}…", cut(&said, EXPLANATION)),
+        Some(said) if said.len() > EXPLANATION => format!("{status}\n\n{}…", truncated(&said, EXPLANATION)),
         Some(said) => format!("{status}\n\n{}", said.trim()),
         None => format!("{status}, with {} bytes of {media}", answered.body.len()),
     }

@@ -95,7 +95,7 @@ pub(super) async fn load(from: &spec::Document, spec: &spec::Spec, settings: &Re
         }
         spec::Document::Url(url) => {
             let bytes = fetched(url, spec, settings).await?;
-            let place = web::shown(url);
+            let place = web::redacted(url);
             let read = move || Document::parse(&bytes, &place);
             tokio::task::spawn_blocking(read).await.map_err(|error| Error::new(Kind::Usage, error.to_string()))?
         }

@@ -189,7 +189,7 @@ impl Rest {
     fn replies(&self, tool: String, built: Built) -> Replies {
         let shared = Arc::clone(&self.0);
         Replies::stream(futures_util::stream::once(async move {
-            let place = web::shown(&built.uri);
+            let place = web::redacted(&built.uri);
             let outcome = match tokio::time::timeout(shared.patience, shared.send(built)).await {
                 Ok(outcome) => outcome,
                 Err(_) => {
@@ -223,7 +223,7 @@ impl Shared {
                 continue;
             }
             let body = self.web.read(response.body, self.patience).await;
-            let place = web::shown(&uri);
+            let place = web::redacted(&uri);
             let body = match body {
                 // A failure is one even if what explains it does not arrive.
                 Err(_) if !status.is_success() => bytes::Bytes::new(),
@@ -231,18 +231,18 @@ impl Shared {
             };
             return Ok(Answered { status, headers: response.head.headers(), body, place });
         }
-        Err(Error::new(Kind::Protocol, format!("{} redirects again and again", web::shown(&uri))))
+        Err(Error::new(Kind::Protocol, format!("{} redirects again and again", web::redacted(&uri))))
     }
 }
 
 /// A redirect that is not followed.
 fn astray(from: &http::Uri, status: http::StatusCode, location: &str, follows: bool) -> Error {
-    let to = web::resolve(from, location).map_or_else(|| "no address".to_owned(), |to| web::shown(&to));
+    let to = web::resolve(from, location).map_or_else(|| "no address".to_owned(), |to| web::redacted(&to));
     let why = match follows {
         true => "which is not below the base URL and is not followed",
         false => "which is not followed for this method",
     };
-    Error::new(Kind::Protocol, format!("{} answered {status} and redirects to {to}, {why}", web::shown(from)))
+    Error::new(Kind::Protocol, format!("{} answered {status} and redirects to {to}, {why}", web::redacted(from)))
 }
 
 /// What a document says of itself.

@@ -4,7 +4,7 @@ use http::{HeaderValue, Method as Verb};
 use serde_json::{Map, Value, json};
 use wildmatch::WildMatch;
 
-use super::arguments::{Input, cut};
+use super::arguments::{Input, truncated};
 use super::base_url::{Base, climbs, open_header};
 use super::body::{Body, Field, FieldEncoding, Media};
 use super::document::{Dialect, Document};
@@ -196,7 +196,7 @@ fn placeholders(path: &str) -> impl Iterator<Item = &str> {
 }
 
 pub(super) fn shortened(text: &str, most: usize) -> String {
-    if text.len() <= most { text.to_owned() } else { format!("{}…", cut(text, most).trim_end()) }
+    if text.len() <= most { text.to_owned() } else { format!("{}…", truncated(text, most).trim_end()) }
 }
 
 // === impl Making ===

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Map, Value, json};
 
-use super::arguments::cut;
+use super::arguments::truncated;
 use super::document::{Dialect, Document};
 
 /// How large the schema of a tool may get, about.
@@ -351,7 +351,7 @@ fn simple(schema: &Value) -> bool {
 
 fn bounded(said: &Value, most: usize) -> Value {
     let text = said.as_str().unwrap_or_default().trim();
-    if text.len() <= most { text.into() } else { format!("{}…", cut(text, most).trim_end()).into() }
+    if text.len() <= most { text.into() } else { format!("{}…", truncated(text, most).trim_end()).into() }
 }
 
 fn is_empty(values: &Value) -> bool {

@@ -171,10 +171,10 @@ impl fmt::Debug for Spec {
         let query: Vec<&String> = self.query.iter().map(|(name, _)| name).collect();
         let document = self.document.as_ref().map(|document| match document {
             Document::File(path) => path.display().to_string(),
-            Document::Url(url) => web::shown(url),
+            Document::Url(url) => web::redacted(url),
         });
         let mut shown = f.debug_struct("Spec");
-        shown.field("base_url", &web::shown(&self.base_url)).field("headers", &headers).field("query", &query);
+        shown.field("base_url", &web::redacted(&self.base_url)).field("headers", &headers).field("query", &query);
         shown.field("document", &document).field("allow", &self.allow).field("deny", &self.deny);
         shown.field("tools", &self.tools).finish()
     }

@@ -26,7 +26,7 @@ use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, Kind, Result};
 use crate::http::client::EventReader;
-use crate::http::client::{HttpClient, is_media, shown};
+use crate::http::client::{HttpClient, is_media, redacted};
 use crate::http::client::{HttpResponse, InFlight};
 use crate::http::codec::RequestEncoder;
 use crate::mcp_client::batch::{MAX_BATCH, messages, parsed};
@@ -62,9 +62,9 @@ pub(super) const RESUMES: u32 = 5;
 /// One server over Streamable HTTP.
 #[derive(Debug)]
 pub(super) struct Http {
-    web: HttpClient,
+    http: HttpClient,
     settings: Settings,
-    speaker: ClientIdentity,
+    identity: ClientIdentity,
     state: Mutex<State>,
     last_id: AtomicI64,
     unsolicited: UnsolicitedSender,
@@ -76,7 +76,7 @@ pub(super) struct Http {
     session: SessionSlot,
     revision: OnceLock<Revision>,
     /// Where the session is written down, if somebody else could go on with it.
-    notebook: Option<Arc<ResumableSession>>,
+    resumable: Option<Arc<ResumableSession>>,
 }
 
 #[derive(Debug, Default)]
@@ -114,9 +114,9 @@ impl Http {
         notebook: Option<Arc<ResumableSession>>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            web: address.client(settings),
+            http: address.client(settings),
             settings: settings.clone(),
-            speaker,
+            identity: speaker,
             state: Mutex::default(),
             last_id: AtomicI64::new(0),
             unsolicited: UnsolicitedSender::new(unsolicited),
@@ -125,7 +125,7 @@ impl Http {
             questions: Questions::default(),
             session: SessionSlot::default(),
             revision: OnceLock::new(),
-            notebook,
+            resumable: notebook,
         })
     }
 
@@ -151,7 +151,7 @@ impl Http {
     }
 
     /// The revision that was found; every later request names it.
-    pub(super) fn settle(&self, revision: Revision) {
+    pub(super) fn set_revision(&self, revision: Revision) {
         let _ = self.revision.set(revision);
     }
 
@@ -162,13 +162,13 @@ impl Http {
 
     /// Asks `server/discover`, with everything that a server of the newest era wants to see.
     pub(super) async fn probe(&self, revision: Revision) -> Result<ProbeOutcome> {
-        let params = to_upstream::params(None, revision, &self.speaker, &to_upstream::Extras::default());
+        let params = to_upstream::params(None, revision, &self.identity, &to_upstream::Extras::default());
         let request = Request::new(Id::Text("discover".into()), Method::Discover, params);
         let headers = |head: &mut RequestEncoder| {
             posted(head);
             to_upstream::mirrored(head, &request, revision, &[]);
         };
-        let response = self.web.send(Verb::POST, headers, request.encode(), Some(self.settings.probe)).await?;
+        let response = self.http.send(Verb::POST, headers, request.encode(), Some(self.settings.probe)).await?;
         let status = response.head.status();
         match self.read_answer(response, &request.id, self.settings.probe).await {
             Ok(outcome) => Ok(ProbeOutcome::Outcome(outcome)),
@@ -187,7 +187,7 @@ impl Http {
     async fn read_answer(&self, response: HttpResponse, id: &Id, patience: Duration) -> Result<Outcome> {
         let status = response.head.status();
         if is_media(&response.head, "text/event-stream") && status.is_success() {
-            let mut events = EventReader::new(response.body, self.web.limit());
+            let mut events = EventReader::new(response.body, self.http.limit());
             let read = async {
                 while let Some(event) = events.next().await? {
                     if let Some(outcome) = parsed(event).into_iter().find_map(|message| answer_to(message, id)) {
@@ -201,7 +201,7 @@ impl Http {
                 Err(_) => Err(Error::new(Kind::Timeout, format!("no answer came within {patience:?}"))),
             };
         }
-        let body = self.web.read(response.body, patience).await?;
+        let body = self.http.read(response.body, patience).await?;
         self.answer_in(&body, status, id)
     }
 
@@ -227,7 +227,7 @@ impl Http {
             Some(outcome) => Ok(outcome),
             None if status.is_success() => Err(Error::new(
                 Kind::Protocol,
-                format!("{} answered with something that is no answer", shown(&self.web.url())),
+                format!("{} answered with something that is no answer", redacted(&self.http.url())),
             )),
             None => Err(self.refused(status, body)),
         }
@@ -235,7 +235,7 @@ impl Http {
 
     /// What a status means that is no answer.
     pub(super) fn refused(&self, status: StatusCode, body: &[u8]) -> Error {
-        Error::refused(&self.web.url(), status, body)
+        Error::refused(&self.http.url(), status, body)
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -309,22 +309,22 @@ impl Http {
             let (generation, had_session) = (session.generation(), session.id().is_some());
             let headers = |head: &mut RequestEncoder| self.put_headers(head, request, extra, session.id());
             let in_flight = self.in_flight(&session);
-            let response = self.web.send_in(in_flight, Verb::POST, headers, body.clone(), patience).await?;
+            let response = self.http.send_in(in_flight, Verb::POST, headers, body.clone(), patience).await?;
             drop(session);
             let status = response.head.status();
             if status.is_success() {
                 self.note_session(&response.head, generation);
                 if is_media(&response.head, "text/event-stream") {
-                    let events = EventReader::new(response.body, self.web.limit());
+                    let events = EventReader::new(response.body, self.http.limit());
                     return Ok(FirstResponse::Events(Box::new(events)));
                 }
-                let body = self.web.read(response.body, self.settings.call).await?;
+                let body = self.http.read(response.body, self.settings.call).await?;
                 return match body.trim_ascii_start().first() {
                     Some(b'[') => Ok(FirstResponse::Batch(messages(&body).unwrap_or_default())),
                     _ => self.answer_in(&body, status, &request.id).map(FirstResponse::Answer),
                 };
             }
-            let body = self.web.read(response.body, self.settings.call).await.unwrap_or_default();
+            let body = self.http.read(response.body, self.settings.call).await.unwrap_or_default();
             let message = Message::parse(&body);
             let answered =
                 matches!(&message, Ok(Message::Response(response)) if response.id.as_ref() == Some(&request.id));
@@ -361,13 +361,13 @@ impl Http {
             self.put_session(head, session.id());
         };
         let (in_flight, patience) = (self.in_flight(&session), Some(self.settings.call));
-        let response = self.web.send_in(in_flight, Verb::POST, headers, message, patience).await?;
+        let response = self.http.send_in(in_flight, Verb::POST, headers, message, patience).await?;
         let status = response.head.status();
         if status.is_success() {
             self.note_session(&response.head, session.generation());
             return Ok(());
         }
-        let body = self.web.read(response.body, self.settings.call).await.unwrap_or_default();
+        let body = self.http.read(response.body, self.settings.call).await.unwrap_or_default();
         Err(self.refused(status, &body))
     }
 
@@ -393,7 +393,7 @@ impl Http {
                 match request {
                     Some(_) => Some(Reply::Question(question)),
                     None => {
-                        if let Some(question) = self.questions.pass_on(question) {
+                        if let Some(question) = self.questions.offer_to_only_call(question) {
                             self.unsolicited.send(Unsolicited::Question(question));
                         }
                         None
@@ -410,10 +410,10 @@ impl Http {
             }
             Message::Notification(notification) if notification.notice == Notice::Cancelled => {
                 // What it takes back has another name at the client, if it has one there.
-                self.questions.take_back(notification.params.as_ref());
+                self.questions.cancel(notification.params.as_ref());
                 None
             }
-            Message::Notification(notification) if self.questions.related.tell(&notification) => None,
+            Message::Notification(notification) if self.questions.related.on_notification(&notification) => None,
             Message::Notification(notification) => match request {
                 // In the per-request era a stream carries only what was asked for on it.
                 Some(_) if !self.in_handshake_era() || !changes(&notification.notice) => {
@@ -461,16 +461,16 @@ impl Http {
             }
         };
         let in_flight = self.in_flight(&session);
-        let response = self.web.send_in(in_flight, Verb::GET, headers, Bytes::new(), Some(patience)).await?;
+        let response = self.http.send_in(in_flight, Verb::GET, headers, Bytes::new(), Some(patience)).await?;
         drop(session);
         let status = response.head.status();
         if status.is_success() && is_media(&response.head, "text/event-stream") {
-            return Ok(Some(EventReader::new(response.body, self.web.limit())));
+            return Ok(Some(EventReader::new(response.body, self.http.limit())));
         }
         if status == StatusCode::METHOD_NOT_ALLOWED || status.is_success() {
             return Ok(None);
         }
-        let body = self.web.read(response.body, self.settings.call).await.unwrap_or_default();
+        let body = self.http.read(response.body, self.settings.call).await.unwrap_or_default();
         Err(self.refused(status, &body))
     }
 }

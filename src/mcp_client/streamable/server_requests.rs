@@ -56,7 +56,7 @@ impl Questions {
     }
 
     /// The server takes something back.
-    pub(in crate::mcp_client) fn take_back(&self, params: Option<&Raw>) {
+    pub(in crate::mcp_client) fn cancel(&self, params: Option<&Raw>) {
         let id = params.and_then(|params| params.get("requestId"));
         if let Some(id) = id.as_ref().and_then(Id::from_raw) {
             self.lock().open.remove(&id);
@@ -77,7 +77,7 @@ impl Questions {
 
     /// Passes a question on that does not say which call it belongs to: with one call at work it is
     /// clear. Gives it back where it is not.
-    pub(in crate::mcp_client) fn pass_on(&self, question: ServerRequest) -> Option<ServerRequest> {
+    pub(in crate::mcp_client) fn offer_to_only_call(&self, question: ServerRequest) -> Option<ServerRequest> {
         let only = {
             let state = self.lock();
             let mut calls = state.calls.values();

@@ -14,7 +14,7 @@ use super::{Http, RETRY, RETRY_CAP, SESSION_ID, pause, posted, session_slot};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ServerHello};
 use crate::error::{Error, Kind, Result};
-use crate::http::client::shown;
+use crate::http::client::redacted;
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::Unsolicited;
 use crate::mcp_client::batch::parsed;
@@ -25,7 +25,7 @@ use crate::protocol::{Method, Notice, Notification, Request};
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// How long the stream that listens may take to begin: some servers say nothing before they have
 /// something to say.
-const QUIET: Duration = Duration::from_secs(24 * 3600);
+const LISTEN_HEAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// How long a new session is held back until its listening stream is there.
 const HEAD_START: Duration = Duration::from_millis(1000);
 
@@ -33,8 +33,8 @@ impl Http {
     /// Opens a session by a handshake.
     pub(in crate::mcp_client) async fn initialize(self: &Arc<Self>, proposed: Revision) -> Result<ServerHello> {
         let request =
-            Request::new(self.next_id(), Method::Initialize, Some(to_upstream::initialize(proposed, &self.speaker)));
-        let response = self.web.send(Verb::POST, posted, request.encode(), Some(self.settings.probe)).await?;
+            Request::new(self.next_id(), Method::Initialize, Some(to_upstream::initialize(proposed, &self.identity)));
+        let response = self.http.send(Verb::POST, posted, request.encode(), Some(self.settings.probe)).await?;
         let session = response.head.get(&SESSION_ID).and_then(|id| HeaderValue::from_bytes(id).ok());
         let status = response.head.status();
         let outcome = match self.read_answer(response, &request.id, self.settings.probe).await {
@@ -46,8 +46,8 @@ impl Http {
         };
         let result = outcome.map_err(Error::answered)?;
         let introduction = to_upstream::read_handshake(&result)
-            .map_err(|why| Error::new(Kind::Revision, format!("{}: {why}", shown(&self.web.url()))))?;
-        self.settle(introduction.revision);
+            .map_err(|why| Error::new(Kind::Revision, format!("{}: {why}", redacted(&self.http.url()))))?;
+        self.set_revision(introduction.revision);
         if let Err(closed) = self.session.open(session.as_ref()) {
             if let Some(session) = &session {
                 self.delete(session).await; // nobody else will
@@ -56,20 +56,20 @@ impl Http {
         }
         {
             let mut state = self.lock();
-            state.result = self.notebook.is_some().then_some(result);
+            state.result = self.resumable.is_some().then_some(result);
             state.goes_on = false;
         }
         self.post(self.use_session()?, Notification::new(Notice::Initialized, None).encode()).await?;
-        self.write_down();
+        self.persist();
         self.begin_to_listen(&introduction).await;
         Ok(introduction)
     }
 
     /// Goes on with a session that was opened elsewhere. The server is not told: whether it still
     /// knows the session shows with the first call.
-    pub(in crate::mcp_client) async fn go_on(self: &Arc<Self>, entry: SavedSession) -> ServerHello {
+    pub(in crate::mcp_client) async fn resume(self: &Arc<Self>, entry: SavedSession) -> ServerHello {
         let SavedSession { session, result, introduction, first_id } = entry;
-        self.settle(introduction.revision);
+        self.set_revision(introduction.revision);
         self.last_id.store(first_id, std::sync::atomic::Ordering::Relaxed);
         // A connection that is being opened cannot have been closed.
         let _ = self.session.open(Some(&session));
@@ -78,13 +78,13 @@ impl Http {
             state.result = Some(result);
             state.goes_on = true;
         }
-        self.write_down();
+        self.persist();
         self.begin_to_listen(&introduction).await;
         introduction
     }
 
     /// Whether the session was opened elsewhere.
-    pub(in crate::mcp_client) fn goes_on(&self) -> bool {
+    pub(in crate::mcp_client) fn is_resumed(&self) -> bool {
         self.lock().goes_on
     }
 
@@ -101,7 +101,7 @@ impl Http {
             tokio::time::sleep_until(last + REOPEN_PAUSE).await;
         }
         *last = Some(Instant::now());
-        tracing::info!(url = %shown(&self.web.url()), "the server forgot our session; a new one is opened");
+        tracing::info!(url = %redacted(&self.http.url()), "the server forgot our session; a new one is opened");
         self.initialize(self.revision()).await?;
         self.unsolicited.send(Unsolicited::Reopened);
         Ok(())
@@ -117,7 +117,7 @@ impl Http {
 
     /// Nothing is told from here in the name of a client that is served elsewhere now.
     pub(in crate::mcp_client) fn check_here(&self) -> Result<()> {
-        match self.notebook.as_ref().is_some_and(|notebook| notebook.is_elsewhere()) {
+        match self.resumable.as_ref().is_some_and(|notebook| notebook.moved_to_other_node()) {
             true => Err(Error::new(Kind::Broken, "the client is served elsewhere")),
             false => Ok(()),
         }
@@ -128,13 +128,13 @@ impl Http {
         let Some(id) = head.get(&SESSION_ID).filter(|_| self.in_handshake_era()) else { return };
         let Ok(id) = HeaderValue::from_bytes(id) else { return };
         if self.session.rename(id, generation) {
-            self.write_down();
+            self.persist();
         }
     }
 
     /// Has the session remembered, where somebody could go on with it.
-    fn write_down(&self) {
-        let Some(notebook) = &self.notebook else { return };
+    fn persist(&self) {
+        let Some(notebook) = &self.resumable else { return };
         notebook.write(|| {
             let session = self.session.peek();
             session.zip(self.lock().result.clone())
@@ -144,7 +144,7 @@ impl Http {
     /// Listens, and gives that a moment where something may be missed otherwise.
     async fn begin_to_listen(self: &Arc<Self>, introduction: &ServerHello) {
         let listening = self.listen(introduction.server.tells_of_changes());
-        if self.speaker.capabilities.entries().next().is_some() || introduction.server.tells_of_changes() {
+        if self.identity.capabilities.entries().next().is_some() || introduction.server.tells_of_changes() {
             // Some servers ask on this stream even during a call, and lose what they ask or tell before
             // it is there. Others do not answer it before they have something to say.
             let _ = tokio::time::timeout(HEAD_START, listening).await;
@@ -171,8 +171,8 @@ impl Http {
             listening.abort();
         }
         let Some(session) = self.session.end(self.settings.grace).await else { return };
-        if self.notebook.as_ref().is_some_and(|notebook| notebook.close()) {
-            tracing::debug!(url = %shown(&self.web.url()), "the session is left to another node");
+        if self.resumable.as_ref().is_some_and(|notebook| notebook.close()) {
+            tracing::debug!(url = %redacted(&self.http.url()), "the session is left to another node");
             return;
         }
         self.delete(&session).await;
@@ -184,7 +184,7 @@ impl Http {
             head.put_static(&ACCEPT, "application/json, text/event-stream");
             self.put_session(head, Some(session));
         };
-        match self.web.send(Verb::DELETE, headers, Bytes::new(), Some(self.settings.grace)).await {
+        match self.http.send(Verb::DELETE, headers, Bytes::new(), Some(self.settings.grace)).await {
             Ok(response) => tracing::debug!(status = %response.head.status(), "the session was ended"),
             Err(error) => tracing::debug!(%error, "the session could not be ended"),
         }
@@ -223,7 +223,7 @@ async fn listen(http: Weak<Http>, tells_of_changes: bool, answered: oneshot::Sen
     loop {
         let Some(strong) = http.upgrade() else { return };
         let generation = strong.session.generation();
-        let opened = strong.open_stream(last.as_deref(), QUIET).await;
+        let opened = strong.open_stream(last.as_deref(), LISTEN_HEAD_TIMEOUT).await;
         drop(strong);
         // Whoever opened the session did not wait for this stream any longer: calls and subscriptions came before it.
         let late = answered.take().is_some_and(|answered| answered.is_closed());

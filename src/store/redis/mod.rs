@@ -92,7 +92,7 @@ impl ClusterStore for Redis {
         self.server.trips.load(Ordering::Relaxed)
     }
 
-    fn openings(&self) -> u64 {
+    fn connects(&self) -> u64 {
         self.server.openings.load(Ordering::Relaxed)
     }
 

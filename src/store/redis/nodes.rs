@@ -121,7 +121,7 @@ impl NodeStore for Redis {
         })
     }
 
-    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus> {
+    fn heartbeat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus> {
         Box::pin(async move {
             let mut still = BEAT.on(&[&self.keys.node(node.name()), &self.keys.mailbox(node)]);
             still.arg(node.to_string()).arg(millis(life));
@@ -144,7 +144,7 @@ impl NodeStore for Redis {
         })
     }
 
-    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>> {
+    fn node_status<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>> {
         Box::pin(async move {
             let answers = self.link.ask(nodes.iter().map(|node| self.who(node.name())).collect()).await?;
             let one = |(node, answer): (&NodeId, Value)| {
@@ -208,7 +208,7 @@ impl NodeStore for Redis {
         })
     }
 
-    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool> {
+    fn unsend<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let mut command = redis::cmd("LREM");
             command.arg(self.keys.mailbox(to)).arg(0).arg(&message[..]);
@@ -216,7 +216,7 @@ impl NodeStore for Redis {
         })
     }
 
-    fn place<'a>(
+    fn place_of<'a>(
         &'a self,
         name: &'a str,
         node: &'a NodeId,

@@ -80,7 +80,7 @@ fn upstream(scene: &Scene, form: Form) -> std::sync::Arc<Upstream> {
 }
 
 fn held(scene: &Scene) -> usize {
-    scene.rialto.inbound.gateway.held()
+    scene.rialto.inbound.gateway.parked_calls()
 }
 
 fn puppet(scene: &Scene, form: Form) -> &Puppet {
@@ -238,7 +238,7 @@ async fn a_call_that_its_client_leaves_ends_properly() {
     for server in servers() {
         let scene = impatient(server).await;
         let mut round = Round::begin(client(&scene, server, None).await, "stubborn").await;
-        assert_eq!((round.asked().len(), held(&scene), upstream(&scene, server).lent()), (2, 1, 1));
+        assert_eq!((round.asked().len(), held(&scene), upstream(&scene, server).lease_count()), (2, 1, 1));
         let there = puppet(&scene, server);
         eventually("the call is cancelled", || there.cancelled() == 1).await;
         eventually("nothing is held", || held(&scene) == 0).await;
@@ -250,9 +250,9 @@ async fn a_call_that_its_client_leaves_ends_properly() {
         let late = retry(&round.params, &answers, Some(&round.state()));
         let id = round.client.send("tools/call", late).await.unwrap();
         assert_eq!(round.client.response(&id).await.unwrap().message["error"]["code"], -32602);
-        eventually("the connection is given back", || upstream(&scene, server).lent() == 0).await;
+        eventually("the connection is given back", || upstream(&scene, server).lease_count() == 0).await;
         eventually("the server knows", || there.ended() == 1).await;
-        assert_eq!(upstream(&scene, server).running(), 0);
+        assert_eq!(upstream(&scene, server).calls_in_flight(), 0);
         scene.close().await;
     }
 }
@@ -269,7 +269,7 @@ async fn a_client_that_leaves_during_a_later_round_cancels_the_call() {
         assert_eq!((held(&scene), puppet(&scene, server).running()), (0, 1));
         round.client.cancel(&id).await.unwrap();
         eventually("the call is cancelled", || puppet(&scene, server).cancelled() == 1).await;
-        eventually("nobody works on it", || upstream(&scene, server).running() == 0).await;
+        eventually("nobody works on it", || upstream(&scene, server).calls_in_flight() == 0).await;
         assert_eq!(held(&scene), 0);
         scene.close().await;
     }

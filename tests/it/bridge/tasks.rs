@@ -140,7 +140,7 @@ async fn a_call_that_is_given_up_before_it_is_a_task_cancels_it_later() {
         let id = client.send("tools/call", json!({ "name": JOB, "arguments": { "kind": "slow" } })).await.unwrap();
         eventually("it is made", || jobs(&scene).made() == 1).await;
         client.cancel(&id).await.unwrap();
-        eventually("nobody works on it", || scene.rialto.inbound.gateway.upstreams()[0].running() == 0).await;
+        eventually("nobody works on it", || scene.rialto.inbound.gateway.upstreams()[0].calls_in_flight() == 0).await;
         assert_eq!(jobs(&scene).cancels(), 0, "nobody knows its name yet");
         puppet(&scene).release.notify_one();
         eventually("it is cancelled", || jobs(&scene).cancels() == 1).await;
@@ -173,10 +173,10 @@ async fn a_client_that_leaves_a_question_open_cancels_its_task() {
         let id = client.send("tools/call", json!({ "name": JOB, "arguments": { "kind": "both" } })).await.unwrap();
         let asked = client.response(&id).await.unwrap();
         assert_eq!(asked.message["result"]["inputRequests"].as_object().map(|all| all.len()), Some(2), "{}", asked.raw);
-        assert_eq!((scene.rialto.inbound.gateway.held(), jobs(&scene).open()), (1, 1));
+        assert_eq!((scene.rialto.inbound.gateway.parked_calls(), jobs(&scene).open()), (1, 1));
         // One is cancelled and the other refused, so that the task ends by itself or is ended.
-        eventually("nothing is held", || scene.rialto.inbound.gateway.held() == 0).await;
-        eventually("nobody works on it", || scene.rialto.inbound.gateway.upstreams()[0].running() == 0).await;
+        eventually("nothing is held", || scene.rialto.inbound.gateway.parked_calls() == 0).await;
+        eventually("nobody works on it", || scene.rialto.inbound.gateway.upstreams()[0].calls_in_flight() == 0).await;
         eventually("it is over", || jobs(&scene).open() == 0).await;
         scene.close().await;
     }

@@ -87,11 +87,11 @@ async fn a_session_with_nothing_new_is_handed_over_in_one_step() {
     let session = a.open("2025-11-25").await;
     let sessions = &a.inbound.sessions;
     let kept = sessions.get(id_of(&session.id)).unwrap();
-    assert!(kept.settle().await);
+    assert!(kept.flush().await);
     // Only writing and touching say how long it is kept from now on.
     let life = async || server.ask::<u64>(redis::cmd("PEXPIRETIME").arg(format!("rialto:s:{{{}}}", session.id))).await;
     let before = (life().await, commands(&server, "hset").await);
-    assert!(sessions.keeper().unwrap().release(sessions, &kept, true).await.unwrap());
+    assert!(sessions.persister().unwrap().release(sessions, &kept, true).await.unwrap());
     assert_eq!(store.load(&session.id).await.unwrap().unwrap().owner, None);
     assert_eq!((life().await, commands(&server, "hset").await), (before.0, before.1 + 1));
 }
@@ -131,12 +131,12 @@ async fn what_is_written_late_does_not_undo_what_came_after() {
         assert_eq!(store.write(&home, &[(session.id.clone(), late)]).await.unwrap(), [WriteOutcome::Applied]);
         let sessions = &homes[0].inbound.sessions;
         let here = sessions.get(id_of(&session.id)).unwrap();
-        assert!(sessions.keeper().unwrap().release(sessions, &here, true).await.unwrap());
+        assert!(sessions.persister().unwrap().release(sessions, &here, true).await.unwrap());
         homes.swap(0, 1);
         assert_eq!(session.elsewhere(homes[0]).post(&request(1, "ping", json!({}))).status().await, 200);
         let here = homes[0].inbound.sessions.get(id_of(&session.id)).unwrap();
         assert_eq!(here.level().map(|level| level.as_str()), Some(level));
-        assert!(here.settle().await);
+        assert!(here.flush().await);
         assert!(kept().await.1 > version);
     }
 }

@@ -92,7 +92,7 @@ async fn a_session_whose_move_the_store_lost_has_one_home() {
     let () = server.ask(&mut redis::cmd("SAVE")).await;
     let (sessions, id) = (&a.inbound.sessions, id_of(&session.id));
     let kept = sessions.get(id).unwrap();
-    assert!(sessions.keeper().unwrap().release(sessions, &kept, true).await.unwrap());
+    assert!(sessions.persister().unwrap().release(sessions, &kept, true).await.unwrap());
     assert_eq!(session.elsewhere(&b).post(&request(1, "ping", json!({}))).status().await, 200);
     assert_eq!((sessions.count(), b.inbound.sessions.count()), (0, 1));
     back_in_time(&mut server).await;

@@ -138,10 +138,10 @@ impl NodeStore for Way {
             self.memory.join(node, life).await
         })
     }
-    fn beat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus> {
+    fn heartbeat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus> {
         Box::pin(async move {
             self.open()?;
-            self.memory.beat(node, life).await
+            self.memory.heartbeat(node, life).await
         })
     }
     fn leave<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, ()> {
@@ -150,10 +150,10 @@ impl NodeStore for Way {
             self.memory.leave(node).await
         })
     }
-    fn standing<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>> {
+    fn node_status<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>> {
         Box::pin(async move {
             self.open()?;
-            self.memory.standing(nodes).await
+            self.memory.node_status(nodes).await
         })
     }
     fn named<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<NodeId>> {
@@ -195,13 +195,13 @@ impl NodeStore for Way {
             self.memory.receive(node).await
         })
     }
-    fn take_back<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool> {
+    fn unsend<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             self.open()?;
-            self.memory.take_back(to, message).await
+            self.memory.unsend(to, message).await
         })
     }
-    fn place<'a>(
+    fn place_of<'a>(
         &'a self,
         name: &'a str,
         node: &'a NodeId,
@@ -210,7 +210,7 @@ impl NodeStore for Way {
     ) -> StoreFuture<'a, NodeId> {
         Box::pin(async move {
             self.open()?;
-            self.memory.place(name, node, instead_of, life).await
+            self.memory.place_of(name, node, instead_of, life).await
         })
     }
     fn secret(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
@@ -243,7 +243,7 @@ const SOON: Duration = Duration::from_secs(4);
 /// Waits until the lease of a node has expired.
 async fn expired(memory: &Memory, node: &NodeId) {
     until("the lease has expired", || {
-        let standing = futures_util::FutureExt::now_or_never(memory.standing(std::slice::from_ref(node)));
+        let standing = futures_util::FutureExt::now_or_never(memory.node_status(std::slice::from_ref(node)));
         standing.unwrap().unwrap() == [NodeStatus::Expired]
     })
     .await;
@@ -294,7 +294,7 @@ async fn large_pieces_pass_the_window() {
     for cluster in [&a, &b] {
         tokio::spawn(Arc::clone(cluster).receive());
     }
-    let RelayOutcome::Stream(_, _, mut rest) = b.carry(&a.node(), carried()).await.unwrap() else { panic!() };
+    let RelayOutcome::Stream(_, _, mut rest) = b.relay(&a.node(), carried()).await.unwrap() else { panic!() };
     let mut read = 0;
     let all = async {
         while let Some(piece) = std::future::poll_fn(|context| rest.poll_next(context)).await {
@@ -353,7 +353,7 @@ async fn handing_over_is_no_404() {
     let id = id_of(&session.id);
     let releasing = tokio::spawn(async move {
         let kept = inbound.sessions.get(id).unwrap();
-        inbound.sessions.keeper().unwrap().release(&inbound.sessions, &kept, true).await
+        inbound.sessions.persister().unwrap().release(&inbound.sessions, &kept, true).await
     });
     pause(100).await;
     let here = session.post(&request(1, "ping", json!({}))).status().await;
@@ -377,7 +377,7 @@ async fn handing_over_is_no_end() {
     let id = id_of(&session.id);
     let releasing = tokio::spawn(async move {
         let kept = inbound.sessions.get(id).unwrap();
-        inbound.sessions.keeper().unwrap().release(&inbound.sessions, &kept, true).await
+        inbound.sessions.persister().unwrap().release(&inbound.sessions, &kept, true).await
     });
     pause(100).await;
     a.inbound.sessions.sweep();
@@ -657,7 +657,7 @@ async fn an_answer_is_not_lost_with_a_slow_reader() {
     let id = rialto::protocol::Id::from(5);
     let running = kept.begin(id.clone()).unwrap();
     let (stream, unread) = kept.open_stream().unwrap();
-    kept.owe(stream, || vec![id.clone()]);
+    kept.expect_response(stream, || vec![id.clone()]);
     for _ in 0..300 {
         kept.send(stream, Bytes::from_static(b"{}"));
     }
@@ -667,7 +667,7 @@ async fn an_answer_is_not_lost_with_a_slow_reader() {
         async move {
             // It was: running.answered(); kept.paid(stream, &id); kept.deliver(stream, …).await;
             let answer = Bytes::from_static(br#"{"id":5,"jsonrpc":"2.0","result":{}}"#);
-            kept.conclude(stream, &running, &id, answer).await;
+            kept.deliver_response(stream, &running, &id, answer).await;
             drop((running, counted));
         }
     };

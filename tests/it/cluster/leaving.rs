@@ -31,7 +31,7 @@ async fn what_is_sent_to_a_node_that_has_left_is_not_taken_by_it() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert!(memory.take_back(&a.node(), late).await.unwrap(), "it was taken");
-    let carrying = tokio::time::timeout(Duration::from_secs(2), b.carry(&a.node(), carried())).await;
+    assert!(memory.unsend(&a.node(), late).await.unwrap(), "it was taken");
+    let carrying = tokio::time::timeout(Duration::from_secs(2), b.relay(&a.node(), carried())).await;
     assert!(matches!(carrying, Ok(Ok(RelayOutcome::NotThere))), "{carrying:?}");
 }

@@ -71,7 +71,7 @@ async fn what_belongs_to_no_call_reaches_the_stream_wherever_it_is() {
     let subscribed = at(&b, &session).ask("resources/subscribe", json!({ "uri": "elements://spotlight" })).await;
     assert_eq!(subscribed["result"], json!({}));
     let mut listening = at(&c, &session).get().go().await.events();
-    until("the stream is attached", || a.inbound.sessions.survey().streams == 1).await;
+    until("the stream is attached", || a.inbound.sessions.stats().streams == 1).await;
     a.group().publish(ChangeEvent::Updated("elements://spotlight".into()));
     let message = listening.message().await.unwrap();
     assert_eq!(message["params"]["uri"], "elements://spotlight", "{message}");

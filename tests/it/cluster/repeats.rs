@@ -57,7 +57,7 @@ async fn a_request_that_arrives_twice_is_carried_out_once() {
     }
     // Relays have the same numbers at both.
     for (round, from) in [&b, &c, &b, &c].into_iter().enumerate() {
-        let RelayOutcome::Stream(_, _, mut rest) = from.carry(&a.node(), carried()).await.unwrap() else { panic!() };
+        let RelayOutcome::Stream(_, _, mut rest) = from.relay(&a.node(), carried()).await.unwrap() else { panic!() };
         let mut read = Vec::new();
         while let Some(piece) = std::future::poll_fn(|context| rest.poll_next(context)).await {
             read.extend(piece);

@@ -168,7 +168,7 @@ async fn a_shared_upstream_is_never_asked_in_anybodys_name() {
         assert_eq!(sessions[0]["session"], sessions[1]["session"]);
         let introduced = a.seen().into_iter().find(|seen| seen.what == "initialize").unwrap();
         assert_eq!(introduced.body["params"]["capabilities"], json!({}));
-        assert_eq!((a.sessions(), upstreams(&rialto)["a"].lent()), (1, 0));
+        assert_eq!((a.sessions(), upstreams(&rialto)["a"].lease_count()), (1, 0));
     }
 }
 

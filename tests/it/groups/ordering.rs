@@ -20,7 +20,7 @@ async fn a_session_is_not_ended_before_what_is_in_flight_in_it_is_read() {
         spec.settings.grace = PATIENCE;
         spec.settings.ping = None;
         let rialto = gateway(together(vec![spec])).await;
-        rialto.group().settle().await;
+        rialto.group().wait_ready().await;
         web.misbehave("tools/list", Mischief::Late);
         web.change("notifications/tools/list_changed", |_| {});
         web.sees("late tools/list", 1).await;
@@ -59,7 +59,7 @@ async fn subscribe(session: &Session<'_>, uri: &str) {
 async fn a_change_between_a_subscription_and_the_first_listening_stream_is_told() {
     let web = Puppet::start("web", Speaks::Http).await;
     let rialto = group(&[&web]).await;
-    rialto.group().settle().await;
+    rialto.group().wait_ready().await;
     web.sees("GET", 1).await; // the catalog's
     web.hold("GET");
     let session = rialto.open("2025-11-25").await;
@@ -78,7 +78,7 @@ async fn the_last_change_of_a_burst_is_told_to_sessions() {
     let session = rialto.open("2025-11-25").await;
     subscribe(&session, "elements://spotlight").await;
     let mut events = session.get().go().await.events();
-    until("the stream is attached", || rialto.inbound.sessions.survey().streams == 1).await;
+    until("the stream is attached", || rialto.inbound.sessions.stats().streams == 1).await;
     let group = rialto.group();
     // Nothing else runs meanwhile: this test has one thread.
     group.publish(ChangeEvent::Updated("elements://spotlight".into()));

@@ -87,7 +87,7 @@ async fn servers_of_every_make_serve_two_clients_at_once() {
         ada.close().await;
         bob.close().await;
     }
-    until("nothing is lent", || upstreams(&rialto).values().all(|upstream| upstream.lent() == 0)).await;
+    until("nothing is lent", || upstreams(&rialto).values().all(|upstream| upstream.lease_count() == 0)).await;
     rialto.begin_stop();
     assert!(rialto.stopped().await);
     assert!(!ts.runs() && !tsold.runs());

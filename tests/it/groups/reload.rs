@@ -167,7 +167,7 @@ async fn a_removed_group_ends_with_its_listeners_and_sessions() {
     let mut going_on = in_time("listening", other.listen(wishes)).await.unwrap();
     let (session, _) = at(&rialto, Way::Http, "/extra", "ada").await;
     call(&session, "a__echo", json!({})).await;
-    assert_eq!(upstreams(&rialto)["a"].lent(), 1);
+    assert_eq!(upstreams(&rialto)["a"].lease_count(), 1);
     layout.groups.pop();
     assert_eq!(apply(&rialto, &layout).closed, name("extra"));
     assert!(in_time("an end", listening.next()).await.is_none());

@@ -43,7 +43,7 @@ async fn a_session_is_found_by_every_name_of_it() {
     }
     sessions.dedup();
     assert_eq!(sessions.len(), 1, "one session, one connection");
-    assert_eq!((a.count("initialize"), upstreams(&rialto)["a"].lent()), (2, 1));
+    assert_eq!((a.count("initialize"), upstreams(&rialto)["a"].lease_count()), (2, 1));
     let unprefixed = id.strip_prefix("http:").unwrap();
     let (status, _) = rialto.post("/mcp/extra", &echo).header("mcp-session-id", unprefixed).answer().await;
     assert_eq!(status, 200);

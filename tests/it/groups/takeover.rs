@@ -78,7 +78,7 @@ impl ClientSink for Ada {
         };
     }
 
-    fn has_moved(&self) -> bool {
+    fn moved_to_other_node(&self) -> bool {
         self.moved.load(Ordering::SeqCst)
     }
 }
@@ -163,7 +163,7 @@ fn sent(puppet: &Puppet, what: &str, session: &str) -> usize {
 }
 
 async fn let_go(rialto: &Rialto) {
-    until("nothing is lent", || upstreams(rialto).values().all(|upstream| upstream.lent() == 0)).await;
+    until("nothing is lent", || upstreams(rialto).values().all(|upstream| upstream.lease_count() == 0)).await;
 }
 
 /// Time enough for something to be sent that must not be.
@@ -379,7 +379,7 @@ async fn a_gateway_that_stops_leaves_the_sessions_of_those_who_moved() {
 async fn a_session_that_nobody_knows_of_is_ended() {
     let web = Puppet::start("web", Speaks::Http).await;
     let rialto = group(&[&web]).await;
-    rialto.group().settle().await;
+    rialto.group().wait_ready().await;
     web.sees("initialize", 1).await;
     web.hold("initialize");
     let store = Arc::<Store>::default();

@@ -142,17 +142,17 @@ async fn a_server_that_takes_over_is_found() {
     until("it writes", async || store.read("s").await.unwrap().len() > 20).await;
     // What this one has said must be known to the other.
     until("both know", async || watched.second.ask::<u64>(redis::cmd("XLEN").arg("rialto:e:{s}")).await > 10).await;
-    let openings = store.openings();
+    let openings = store.connects();
     watched.fail_over().await;
     until("it is found", async || store.load("s").await.is_ok()).await;
-    assert!(store.openings() > openings, "those who have something there can look whether it still is");
+    assert!(store.connects() > openings, "those who have something there can look whether it still is");
     let before = store.read("s").await.unwrap().len();
     until("it writes again", async || store.read("s").await.unwrap().len() > before + 10).await;
     let told = writer.end().await;
     println!("{} written, {} failed, {:?} at most", told.last, told.failed, told.longest);
     assert!(told.longest < TIMEOUT * 6, "{:?}", told.longest);
     assert_eq!(store.load("s").await.unwrap().unwrap().record, told.last.to_string());
-    assert_eq!(store.beat(&a, LONG).await.unwrap(), NodeStatus::Alive);
+    assert_eq!(store.heartbeat(&a, LONG).await.unwrap(), NodeStatus::Alive);
     until("it is sent", async || store.send(&a, vec![Bytes::from_static(b"x")], LONG).await.is_ok()).await;
     assert_eq!(receiving.await.unwrap()[0], "x");
     until("the other has found it", async || other.load("s").await.is_ok()).await;

@@ -150,7 +150,7 @@ async fn one_who_is_full_says_so_and_keeps_all_or_nothing() {
     let (store, a, b) = (server.store(), NodeId::begin("a"), NodeId::begin("b"));
     let message = || Bytes::from_static(b"x");
     store.create("s", &a, Bytes::from_static(b"old"), LONG).await.unwrap();
-    store.place("p", &a, None, LONG).await.unwrap();
+    store.place_of("p", &a, None, LONG).await.unwrap();
     store.write(&a, &one("s", news(vec![event(0, 1, "x")]))).await.unwrap();
     let allow = async |bytes: u64| {
         let () = server.ask(redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes)).await;
@@ -178,21 +178,21 @@ async fn one_who_is_full_says_so_and_keeps_all_or_nothing() {
     assert_eq!(store.read("s").await.unwrap(), []);
     // Who is there and who has what are known, and what was begun can end.
     store.join(&a, LONG).await.unwrap();
-    assert_eq!(store.beat(&a, LONG).await.unwrap(), NodeStatus::Alive);
+    assert_eq!(store.heartbeat(&a, LONG).await.unwrap(), NodeStatus::Alive);
     assert_eq!(store.claim("s", Some(&a), Some(&b)).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(store.claim("s", Some(&a), Some(&b)).await.unwrap(), WriteOutcome::NotOwner);
     store.reply(&b, vec![message()], LONG).await.unwrap();
     assert_eq!(store.receive(&b).await.unwrap(), [message()]);
     for (name, node, instead_of, has) in [("p", &a, None, &a), ("p", &b, None, &a), ("p", &b, Some(&a), &b)] {
-        assert_eq!(store.place(name, node, instead_of, LONG).await.unwrap(), *has);
+        assert_eq!(store.place_of(name, node, instead_of, LONG).await.unwrap(), *has);
     }
-    assert!(store.place("q", &a, None, LONG).await.is_err());
+    assert!(store.place_of("q", &a, None, LONG).await.is_err());
     assert_eq!(store.delete("s", &b).await.unwrap(), WriteOutcome::Applied);
     assert!(store.load("s").await.unwrap().is_none());
     assert!(store.is_full());
     allow(0).await;
     assert!(store.create("t", &a, Bytes::new(), LONG).await.unwrap());
-    store.beat(&a, LONG).await.unwrap();
+    store.heartbeat(&a, LONG).await.unwrap();
     assert!(!store.is_full());
 }
 
@@ -235,7 +235,7 @@ async fn nothing_is_left_when_all_has_expired() {
     store.claim("s", Some(&a), None).await.unwrap();
     store.join(&a, SHORT * 3).await.unwrap();
     store.send(&a, vec![Bytes::new()], SHORT * 3).await.unwrap();
-    store.beat(&a, SHORT * 3).await.unwrap();
+    store.heartbeat(&a, SHORT * 3).await.unwrap();
     let mut keys = server.lives().await;
     keys.sort();
     assert!(keys.iter().all(|(_, life)| *life > 0), "{keys:?}");
@@ -246,7 +246,7 @@ async fn nothing_is_left_when_all_has_expired() {
     // The secret is what stays longest, and a beat keeps it.
     store.secret(Bytes::from_static(b"x")).await.unwrap();
     let () = server.ask(redis::cmd("PEXPIRE").arg("rialto:secret").arg(60_000)).await;
-    store.beat(&a, SHORT).await.unwrap();
+    store.heartbeat(&a, SHORT).await.unwrap();
     let life: i64 = server.ask(redis::cmd("PTTL").arg("rialto:secret")).await;
     assert!(life > 29 * 86_400_000, "{life}");
 }
@@ -265,16 +265,16 @@ async fn what_belongs_together_is_one_round_trip() {
     store.touch(&ids, &a, LONG).await.unwrap();
     store.write(&a, &all[..1]).await.unwrap();
     store.join(&a, LONG).await.unwrap();
-    store.beat(&a, LONG).await.unwrap();
+    store.heartbeat(&a, LONG).await.unwrap();
     let trips = async |what: &str, expected: u64, done: u64| assert_eq!(store.round_trips() - done, expected, "{what}");
     let before = store.round_trips();
     store.write(&a, &all).await.unwrap();
     trips("write", 1, before).await;
     store.touch(&ids, &a, LONG).await.unwrap();
     trips("touch", 2, before).await;
-    store.beat(&a, LONG).await.unwrap();
+    store.heartbeat(&a, LONG).await.unwrap();
     trips("beat", 3, before).await;
-    store.standing(&[a.clone(), a.next_incarnation()]).await.unwrap();
+    store.node_status(&[a.clone(), a.next_incarnation()]).await.unwrap();
     trips("standing", 4, before).await;
 }
 

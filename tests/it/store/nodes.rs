@@ -16,14 +16,14 @@ fn texts(range: std::ops::Range<usize>) -> Vec<Bytes> {
 
 pub async fn a_node_lives_as_long_as_it_beats(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
-    let standing = async || store.standing(std::slice::from_ref(&a)).await.unwrap()[0];
-    assert_eq!(store.beat(&a, LONG).await.unwrap(), NodeStatus::Expired);
+    let standing = async || store.node_status(std::slice::from_ref(&a)).await.unwrap()[0];
+    assert_eq!(store.heartbeat(&a, LONG).await.unwrap(), NodeStatus::Expired);
     assert_eq!(standing().await, NodeStatus::Expired);
     store.join(&a, LONG).await.unwrap();
-    assert_eq!((standing().await, store.beat(&a, SHORT).await.unwrap()), (NodeStatus::Alive, NodeStatus::Alive));
+    assert_eq!((standing().await, store.heartbeat(&a, SHORT).await.unwrap()), (NodeStatus::Alive, NodeStatus::Alive));
     until("it lapses", async || standing().await == NodeStatus::Expired).await;
     // A beat does not bring it back.
-    assert_eq!(store.beat(&a, LONG).await.unwrap(), NodeStatus::Expired);
+    assert_eq!(store.heartbeat(&a, LONG).await.unwrap(), NodeStatus::Expired);
     assert_eq!(store.members().await.unwrap(), []);
     store.join(&a, LONG).await.unwrap();
     assert_eq!(standing().await, NodeStatus::Alive);
@@ -34,12 +34,12 @@ pub async fn a_name_has_one_node(store: Arc<dyn ClusterStore>) {
     let (new, other) = (old.next_incarnation(), NodeId::begin("b"));
     store.join(&old, LONG).await.unwrap();
     store.join(&new, LONG).await.unwrap();
-    assert_eq!(store.beat(&old, LONG).await.unwrap(), NodeStatus::Replaced);
-    assert_eq!(store.beat(&new, LONG).await.unwrap(), NodeStatus::Alive);
+    assert_eq!(store.heartbeat(&old, LONG).await.unwrap(), NodeStatus::Replaced);
+    assert_eq!(store.heartbeat(&new, LONG).await.unwrap(), NodeStatus::Alive);
     let nodes = [new.clone(), other, old.clone(), new.clone()];
     let standing = [NodeStatus::Alive, NodeStatus::Expired, NodeStatus::Replaced, NodeStatus::Alive];
-    assert_eq!(store.standing(&nodes).await.unwrap(), standing);
-    assert_eq!(store.standing(&[]).await.unwrap(), []);
+    assert_eq!(store.node_status(&nodes).await.unwrap(), standing);
+    assert_eq!(store.node_status(&[]).await.unwrap(), []);
     // The old one cannot take the name from the new one by leaving.
     store.leave(&old).await.unwrap();
     assert_eq!(store.named("a").await.unwrap().as_ref(), Some(&new));
@@ -53,22 +53,22 @@ pub async fn leaving_frees_the_name(store: Arc<dyn ClusterStore>) {
     store.send(&a, texts(0..1), LONG).await.unwrap();
     store.leave(&a).await.unwrap();
     store.leave(&a).await.unwrap();
-    assert_eq!(store.standing(std::slice::from_ref(&a)).await.unwrap(), [NodeStatus::Expired]);
+    assert_eq!(store.node_status(std::slice::from_ref(&a)).await.unwrap(), [NodeStatus::Expired]);
     assert_eq!(store.members().await.unwrap(), []);
     // What nobody has taken can be carried elsewhere.
     let [message] = texts(0..1).try_into().unwrap();
-    assert!(store.take_back(&a, message).await.unwrap());
+    assert!(store.unsend(&a, message).await.unwrap());
 }
 
 pub async fn a_place_has_one_node(store: Arc<dyn ClusterStore>) {
     let [a, b, c] = ["a", "b", "c"].map(NodeId::begin);
-    assert_eq!(store.place("p", &a, None, LONG).await.unwrap(), a);
-    assert_eq!(store.place("p", &b, None, LONG).await.unwrap(), a);
-    assert_eq!(store.place("p", &b, Some(&c), LONG).await.unwrap(), a);
-    assert_eq!(store.place("q", &b, None, SHORT).await.unwrap(), b);
-    assert_eq!(store.place("p", &b, Some(&a), LONG).await.unwrap(), b);
-    assert_eq!(store.place("p", &a, None, LONG).await.unwrap(), b);
-    until("the place is free", async || store.place("q", &c, None, SHORT).await.unwrap() == c).await;
+    assert_eq!(store.place_of("p", &a, None, LONG).await.unwrap(), a);
+    assert_eq!(store.place_of("p", &b, None, LONG).await.unwrap(), a);
+    assert_eq!(store.place_of("p", &b, Some(&c), LONG).await.unwrap(), a);
+    assert_eq!(store.place_of("q", &b, None, SHORT).await.unwrap(), b);
+    assert_eq!(store.place_of("p", &b, Some(&a), LONG).await.unwrap(), b);
+    assert_eq!(store.place_of("p", &a, None, LONG).await.unwrap(), b);
+    until("the place is free", async || store.place_of("q", &c, None, SHORT).await.unwrap() == c).await;
 }
 
 pub async fn members_are_those_who_are_there(store: Arc<dyn ClusterStore>) {
@@ -106,7 +106,7 @@ pub async fn replies_come_like_other_messages(store: Arc<dyn ClusterStore>) {
     store.reply(&a, texts(2..4), LONG).await.unwrap();
     store.reply(&a, vec![], LONG).await.unwrap();
     store.send(&a, texts(4..5), LONG).await.unwrap();
-    assert!(store.take_back(&a, Bytes::from_static(b"3")).await.unwrap());
+    assert!(store.unsend(&a, Bytes::from_static(b"3")).await.unwrap());
     assert_eq!(store.receive(&a).await.unwrap(), ["0", "1", "2", "4"]);
 }
 
@@ -174,16 +174,16 @@ pub async fn one_who_gave_up_waiting_loses_nothing(store: Arc<dyn ClusterStore>)
 pub async fn what_was_not_taken_can_be_taken_back(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
     let message = Bytes::from_static(b"1");
-    assert!(!store.take_back(&a, message.clone()).await.unwrap());
+    assert!(!store.unsend(&a, message.clone()).await.unwrap());
     store.send(&a, texts(0..4), LONG).await.unwrap();
-    assert!(store.take_back(&a, message.clone()).await.unwrap());
-    assert!(!store.take_back(&a, message.clone()).await.unwrap());
+    assert!(store.unsend(&a, message.clone()).await.unwrap());
+    assert!(!store.unsend(&a, message.clone()).await.unwrap());
     assert_eq!(store.receive(&a).await.unwrap(), ["0", "2", "3"]);
-    assert!(!store.take_back(&a, Bytes::from_static(b"2")).await.unwrap());
+    assert!(!store.unsend(&a, Bytes::from_static(b"2")).await.unwrap());
     // One that was sent twice never comes, too.
     store.send(&a, texts(0..3), LONG).await.unwrap();
     store.send(&a, texts(1..2), LONG).await.unwrap();
-    assert!(store.take_back(&a, message.clone()).await.unwrap());
+    assert!(store.unsend(&a, message.clone()).await.unwrap());
     assert_eq!(store.receive(&a).await.unwrap(), ["0", "2"]);
 }
 
@@ -191,7 +191,7 @@ pub async fn messages_do_not_wait_for_ever(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
     store.send(&a, texts(0..3), SHORT).await.unwrap();
     tokio::time::sleep(SHORT * 2).await;
-    assert!(!store.take_back(&a, Bytes::from_static(b"0")).await.unwrap());
+    assert!(!store.unsend(&a, Bytes::from_static(b"0")).await.unwrap());
     assert!(store.receive(&a).await.unwrap().is_empty());
 }
 
@@ -199,7 +199,7 @@ pub async fn beating_keeps_the_mailbox(store: Arc<dyn ClusterStore>) {
     let a = NodeId::begin("a");
     store.join(&a, LONG).await.unwrap();
     store.send(&a, texts(0..1), SHORT * 4).await.unwrap();
-    assert_eq!(store.beat(&a, LONG).await.unwrap(), NodeStatus::Alive);
+    assert_eq!(store.heartbeat(&a, LONG).await.unwrap(), NodeStatus::Alive);
     tokio::time::sleep(SHORT * 5).await;
     assert_eq!(store.receive(&a).await.unwrap(), texts(0..1));
 }
