@@ -23,9 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use rialto::client::{Client, Host, Options, ServerRequestFuture};
+use rialto::client::{Client, ClientOptions, Host, ServerRequestFuture};
 use rialto::dialect::Revision;
-use rialto::mcp_client::{Settings, Target};
+use rialto::mcp_client::{ConnectionSettings, Target};
 use rialto::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
 use serde_json::{Map, Value, json};
 
@@ -93,9 +93,10 @@ impl Task {
 
 /// Connects, and says what was found.
 async fn connect(task: &Task) -> Result<Client> {
-    let settings = Settings { revision: task.revision, call: PATIENCE, ..Settings::default() };
+    let settings =
+        ConnectionSettings { revision: task.revision, idle_timeout: PATIENCE, ..ConnectionSettings::default() };
     let info = Raw::of(&json!({ "name": "conformance_client", "version": env!("CARGO_PKG_VERSION") }));
-    let options = Options { settings, info, host: Arc::new(Obliging), level: None };
+    let options = ClientOptions { settings, info, host: Arc::new(Obliging), level: None };
     let client = Client::connect(&task.target, options).await?;
     println!("connected: {} ({})", client.revision(), client.found().why);
     Ok(client)

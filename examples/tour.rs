@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use rialto::app::{App, Settings};
-use rialto::client::{Client, Host, Options, ServerRequestFuture};
+use rialto::app::{App, AppSettings};
+use rialto::client::{Client, ClientOptions, Host, ServerRequestFuture};
 use rialto::mcp_client::Target;
 use rialto::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
 use serde_json::json;
@@ -32,14 +32,14 @@ impl Host for Printer {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The caller chooses the port and says when to stop; the system chooses here.
-    let gateway = App::bind(Settings { listen: ([127, 0, 0, 1], 0).into(), ..Settings::default() }).await?;
+    let gateway = App::bind(AppSettings { listen: ([127, 0, 0, 1], 0).into(), ..AppSettings::default() }).await?;
     let url = format!("http://{}/mcp", gateway.address());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(gateway.run(async {
         let _ = stopped.await;
     }));
 
-    let options = Options { host: Arc::new(Printer), ..Options::default() };
+    let options = ClientOptions { host: Arc::new(Printer), ..ClientOptions::default() };
     let client = Client::connect(&Target::url(&url)?, options).await?;
     println!("{url} speaks {} over {}", client.revision(), client.found().transport);
     for tool in client.tools().await? {

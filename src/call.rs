@@ -49,7 +49,7 @@ impl Caller {
 
 /// What a client has said of itself, in its handshake or with the request.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct ClientInfo {
     /// The revision that it speaks.
     pub revision: Revision,
     /// What it can do.
@@ -68,7 +68,7 @@ pub struct Call {
     /// With what, as it came.
     pub params: Option<Raw>,
     /// What the client has said of itself.
-    pub client: Arc<Client>,
+    pub client: Arc<ClientInfo>,
     /// Who asks, and from where.
     pub caller: Arc<Caller>,
     /// From which level on the client wants log messages; nothing means none.
@@ -179,9 +179,9 @@ pub type ListFingerprints = [u64; 3];
 
 /// What comes back for a call.
 #[derive(Debug)]
-pub struct Replies(Source);
+pub struct Replies(ReplySource);
 
-enum Source {
+enum ReplySource {
     Queue(VecDeque<Reply>),
     Ready(Option<Answer>),
     Channel(Option<mpsc::Receiver<Reply>>),
@@ -212,7 +212,7 @@ impl Answer {
 
 impl From<Answer> for Replies {
     fn from(answer: Answer) -> Self {
-        Self(Source::Ready(Some(answer)))
+        Self(ReplySource::Ready(Some(answer)))
     }
 }
 
@@ -292,25 +292,25 @@ impl Replies {
     /// Replies that will come later, and where to put them.
     pub fn channel() -> (ReplySender, Self) {
         let (sender, receiver) = mpsc::channel(REPLIES_WAITING);
-        (ReplySender(sender), Self(Source::Channel(Some(receiver))))
+        (ReplySender(sender), Self(ReplySource::Channel(Some(receiver))))
     }
 
     /// Notices that are already there, and the answer.
     pub fn queued(notices: impl IntoIterator<Item = Notification>, answer: Answer) -> Self {
         let mut queue: VecDeque<Reply> = notices.into_iter().map(Reply::Notice).collect();
         queue.push_back(Reply::End(answer));
-        Self(Source::Queue(queue))
+        Self(ReplySource::Queue(queue))
     }
 
     /// Replies that are made as they are read; dropping them drops their maker.
     pub fn stream(stream: impl Stream<Item = Reply> + Send + 'static) -> Self {
-        Self(Source::Stream(Some(Box::pin(stream))))
+        Self(ReplySource::Stream(Some(Box::pin(stream))))
     }
 
     /// The answer, if it is there and nothing comes before it.
     pub fn take_ready(&mut self) -> Option<Answer> {
         match &mut self.0 {
-            Source::Ready(answer) => answer.take(),
+            ReplySource::Ready(answer) => answer.take(),
             _ => None,
         }
     }
@@ -323,9 +323,9 @@ impl Replies {
     /// The next reply; nothing after the answer.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Reply>> {
         match &mut self.0 {
-            Source::Ready(answer) => Poll::Ready(answer.take().map(Reply::End)),
-            Source::Queue(queue) => Poll::Ready(queue.pop_front()),
-            Source::Channel(open) => {
+            ReplySource::Ready(answer) => Poll::Ready(answer.take().map(Reply::End)),
+            ReplySource::Queue(queue) => Poll::Ready(queue.pop_front()),
+            ReplySource::Channel(open) => {
                 let Some(receiver) = open else { return Poll::Ready(None) };
                 let reply = match receiver.poll_recv(context) {
                     Poll::Pending => return Poll::Pending,
@@ -336,7 +336,7 @@ impl Replies {
                 }
                 Poll::Ready(Some(reply))
             }
-            Source::Stream(open) => {
+            ReplySource::Stream(open) => {
                 let Some(stream) = open else { return Poll::Ready(None) };
                 let reply = match stream.as_mut().poll_next(context) {
                     Poll::Pending => return Poll::Pending,
@@ -351,7 +351,7 @@ impl Replies {
     }
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for ReplySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Queue(_) => "Queue",

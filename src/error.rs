@@ -12,7 +12,7 @@ const SNIPPET: usize = 300;
 
 /// What kind of thing went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// The command could not be started, or nobody listens there.
     Unreachable,
     /// It took too long.
@@ -36,7 +36,7 @@ pub enum Kind {
 /// Something went wrong with an upstream.
 #[derive(Debug, Clone)]
 pub struct Error {
-    kind: Kind,
+    kind: ErrorKind,
     message: String,
     object: Option<ErrorObject>,
 }
@@ -46,17 +46,17 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     /// An error of a kind, with a sentence.
-    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), object: None }
     }
 
     /// An error that the upstream answered with, or that stands for an answer that did not come.
     pub fn answered(object: ErrorObject) -> Self {
         if object.is_unavailable() {
-            return Self::new(Kind::Broken, object.message());
+            return Self::new(ErrorKind::Broken, object.message());
         }
         let message = format!("the server answered with error {}: {}", object.code(), object.message());
-        Self { kind: Kind::Answer(object.code()), message, object: Some(object) }
+        Self { kind: ErrorKind::Answer(object.code()), message, object: Some(object) }
     }
 
     /// What a status means that is no answer of the protocol.
@@ -66,15 +66,15 @@ impl Error {
         let said = if text.is_empty() { String::new() } else { format!(": {text}") };
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::new(
-                Kind::Credentials,
+                ErrorKind::Credentials,
                 format!("{} answered {status}{said}; give credentials as a header", redacted(url)),
             ),
-            _ => Self::new(Kind::Status(status.as_u16()), format!("{} answered {status}{said}", redacted(url))),
+            _ => Self::new(ErrorKind::Status(status.as_u16()), format!("{} answered {status}{said}", redacted(url))),
         }
     }
 
     /// What kind of thing went wrong.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
@@ -86,9 +86,13 @@ impl Error {
     /// Whether trying again later may help.
     pub fn may_retry(&self) -> bool {
         match self.kind {
-            Kind::Unreachable | Kind::Timeout | Kind::Broken => true,
-            Kind::Status(status) => status >= 500 || status == 429,
-            Kind::Credentials | Kind::Protocol | Kind::Revision | Kind::Answer(_) | Kind::Usage => false,
+            ErrorKind::Unreachable | ErrorKind::Timeout | ErrorKind::Broken => true,
+            ErrorKind::Status(status) => status >= 500 || status == 429,
+            ErrorKind::Credentials
+            | ErrorKind::Protocol
+            | ErrorKind::Revision
+            | ErrorKind::Answer(_)
+            | ErrorKind::Usage => false,
         }
     }
 
@@ -101,10 +105,10 @@ impl Error {
 impl From<HttpError> for Error {
     fn from(error: HttpError) -> Self {
         let kind = match error.kind() {
-            HttpErrorKind::Unreachable => Kind::Unreachable,
-            HttpErrorKind::Timeout => Kind::Timeout,
-            HttpErrorKind::Broken => Kind::Broken,
-            HttpErrorKind::Protocol => Kind::Protocol,
+            HttpErrorKind::Unreachable => ErrorKind::Unreachable,
+            HttpErrorKind::Timeout => ErrorKind::Timeout,
+            HttpErrorKind::Broken => ErrorKind::Broken,
+            HttpErrorKind::Protocol => ErrorKind::Protocol,
         };
         Self::new(kind, error.to_string())
     }

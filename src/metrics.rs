@@ -16,8 +16,8 @@ use prometheus_client::registry::Registry;
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    calls: Family<Call, Counter>,
-    seconds: Family<Way, Histogram, fn() -> Histogram>,
+    calls: Family<CallLabels, Counter>,
+    seconds: Family<CallSeries, Histogram, fn() -> Histogram>,
     reloads: Family<Reload, Counter>,
 }
 
@@ -37,7 +37,7 @@ pub enum CallOutcome {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Call {
+struct CallLabels {
     group: Arc<str>,
     upstream: Arc<str>,
     method: &'static str,
@@ -45,7 +45,7 @@ struct Call {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Way {
+struct CallSeries {
     group: Arc<str>,
     upstream: Arc<str>,
     method: &'static str,
@@ -73,7 +73,7 @@ pub type Ends<'e> = (&'e Arc<str>, &'e Arc<str>);
 
 /// A figure that is read when somebody asks: its name, what it is, and its values by label.
 #[derive(Debug)]
-pub struct Reading {
+pub struct MetricsReading {
     /// Its name, without the prefix that all have.
     pub name: &'static str,
     /// What it is.
@@ -134,13 +134,13 @@ impl Metrics {
     }
 
     fn tally(&self, (group, upstream): Ends<'_>, method: &'static str) -> MethodMetrics {
-        let way = Way { group: Arc::clone(group), upstream: Arc::clone(upstream), method };
+        let way = CallSeries { group: Arc::clone(group), upstream: Arc::clone(upstream), method };
         MethodMetrics { seconds: self.seconds.get_or_create(&way).clone(), endings: Default::default() }
     }
 
     fn ending(&self, (group, upstream): Ends<'_>, method: &'static str, outcome: CallOutcome) -> Counter {
         let (group, upstream) = (Arc::clone(group), Arc::clone(upstream));
-        self.calls.get_or_create(&Call { group, upstream, method, outcome: outcome.as_str() }).clone()
+        self.calls.get_or_create(&CallLabels { group, upstream, method, outcome: outcome.as_str() }).clone()
     }
 
     /// A configuration was read again.
@@ -152,7 +152,7 @@ impl Metrics {
     ///
     /// # Errors
     /// Never, as text takes everything.
-    pub fn render(&self, readings: Vec<Reading>) -> Result<String, std::fmt::Error> {
+    pub fn render(&self, readings: Vec<MetricsReading>) -> Result<String, std::fmt::Error> {
         let mut now = Registry::with_prefix(PREFIX);
         for reading in readings {
             let family = Family::<Vec<(String, String)>, Gauge>::default();
@@ -200,7 +200,7 @@ mod tests {
             let tallies = if n % 2 == 0 { &tallies } else { &other };
             metrics.ended(tallies, (&group, &upstream), method, Duration::ZERO, CallOutcome::Ok);
         }
-        let sessions = Reading {
+        let sessions = MetricsReading {
             name: "sessions",
             help: "Open sessions",
             values: vec![(vec![("transport", "http".to_owned())], 2)],

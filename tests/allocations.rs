@@ -12,7 +12,7 @@ use std::path::Path;
 use std::thread;
 
 use hot::{Client, ROUTES, Stage};
-use rialto::app::{App, Settings};
+use rialto::app::{App, AppSettings};
 use rialto::config;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
@@ -42,9 +42,9 @@ fn calls_stay_within_their_budgets() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let stage = Stage::set(Path::new(env!("CARGO_BIN_EXE_rialto")));
     let loaded = config::load(&stage.config(), &|_| None).unwrap();
-    let defaults = Settings::default();
+    let defaults = AppSettings::default();
     let layout = loaded.config.layout(rialto::local::elements::SPOTLIGHT);
-    let settings = Settings { listen: loaded.config.listen.unwrap(), layout, ..defaults };
+    let settings = AppSettings { listen: loaded.config.listen.unwrap(), layout, ..defaults };
     let bound = runtime.block_on(App::bind(settings)).unwrap();
     let address = bound.address();
     runtime.spawn(bound.run(future::pending()));

@@ -116,7 +116,7 @@ pub(crate) fn reached(upstream: Option<SocketAddr>, era: Era, offer: &Offer) -> 
             let child = std::env::current_exe()?;
             let arguments = offer.arguments(Wire::Stdio, era);
             // One child for all, or there would be one for each session.
-            format!("command = {child:?}\nargs = {arguments:?}\nisolation = \"shared\"\n")
+            format!("command = {child:?}\nargs = {arguments:?}\nconnection = \"shared\"\n")
         }
     };
     Ok(format!("{reached}revision = \"{revision}\"\n"))

@@ -1,8 +1,8 @@
 //! Figures that are read when somebody asks for them.
 
 use super::Admin;
-use crate::metrics::Reading;
-use crate::upstream::{self, Phase};
+use crate::metrics::MetricsReading;
+use crate::upstream::{self, HealthPhase};
 
 impl Admin {
     /// All figures, as Prometheus reads them.
@@ -21,7 +21,7 @@ impl Admin {
         let mut states = Vec::new();
         for upstream in &upstreams {
             let now = upstream.state().health.phase;
-            for phase in [Phase::Starting, Phase::Ready, Phase::Degraded, Phase::Down] {
+            for phase in [HealthPhase::Starting, HealthPhase::Ready, HealthPhase::Degraded, HealthPhase::Down] {
                 let labels = vec![("upstream", upstream.name().to_string()), ("state", phase.to_string())];
                 states.push((labels, i64::from(phase == now)));
             }
@@ -43,7 +43,7 @@ impl Admin {
                 met.push((labels, i64::try_from(meeting.calls).unwrap_or(i64::MAX)));
             }
         }
-        let reading = |name, help, values| Reading { name, help, values };
+        let reading = |name, help, values| MetricsReading { name, help, values };
         let plain = |count: usize| vec![(Vec::new(), whole(count))];
         let mut readings = vec![
             reading("sessions", "Open sessions", sessions),

@@ -13,7 +13,7 @@ use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 
 pub use status::{
-    ClusterStatus, Configuration, FacingStatus, GroupStatus, ListCounts, MeetingStatus, SessionStatus, Status,
+    ClusterStatus, Configuration, FacingStatus, GroupStatus, ListCounts, MeetingStatus, SessionStatus, StatusReport,
     UpstreamStatus, seconds,
 };
 

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::Admin;
 use crate::cluster::Cluster;
 use crate::dialect::{Revision, translation};
-use crate::gateway::Member;
+use crate::gateway::GroupMember;
 use crate::upstream::{List, RevisionPair, Upstream};
 
 /// Everything that a gateway holds, at one moment. Times are seconds since 1970.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Status {
+pub struct StatusReport {
     /// The version of the program.
     pub version: String,
     /// When it was started.
@@ -179,9 +179,9 @@ pub struct FacingStatus {
 
 impl Admin {
     /// Everything that the gateway holds now.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> StatusReport {
         let survey = self.sessions.stats();
-        Status {
+        StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: seconds(self.started),
             ready: self.ready().is_ok(),
@@ -212,7 +212,7 @@ impl Admin {
     /// The upstreams of a group, as a client of that revision has to do with them.
     fn facing(&self, group: &str, client: Option<Revision>) -> Vec<FacingStatus> {
         let Some(group) = self.gateway.group(Some(group)) else { return Vec::new() };
-        let one = |member: &Member| {
+        let one = |member: &GroupMember| {
             let server = member.upstream.state().revision;
             FacingStatus {
                 upstream: member.upstream.name().to_string(),

@@ -9,11 +9,11 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::Settings;
+use super::AppSettings;
 use crate::cluster::Cluster;
 use crate::inbound::{Inbound, LocalSessions};
 use crate::session::{self, Persister, Sessions};
-use crate::store::redis::{Options, Redis};
+use crate::store::redis::{Redis, RedisOptions};
 use crate::store::{ClusterStore, NodeId, StoreSettings};
 
 /// What a node shares with others.
@@ -43,13 +43,13 @@ impl Clustered {
     ///
     /// # Errors
     /// When the store cannot be what the settings say.
-    pub(super) fn of(settings: &Settings, listen: SocketAddr) -> io::Result<Option<Self>> {
-        let StoreSettings { url, prefix, timeout, lease, secret, .. } = &settings.store;
+    pub(super) fn of(settings: &AppSettings, listen: SocketAddr) -> io::Result<Option<Self>> {
+        let StoreSettings { url, prefix, timeout, lease, sealing_key: secret, .. } = &settings.store;
         let store: Arc<dyn ClusterStore> = match (&settings.shared, url) {
             (Some(shared), _) => Arc::clone(shared),
             (None, None) => return Ok(None),
             (None, Some(url)) => {
-                let options = Options { timeout: *timeout, ..Options::default() };
+                let options = RedisOptions { timeout: *timeout, ..RedisOptions::default() };
                 Redis::connect(url, prefix, options).map_err(io::Error::other)?
             }
         };
@@ -57,7 +57,7 @@ impl Clustered {
         Ok(Some(Self { store, node, lease: *lease, secret: secret.clone() }))
     }
 
-    pub(super) fn build(self, settings: session::Settings) -> (Arc<Cluster>, Sessions) {
+    pub(super) fn build(self, settings: session::SessionSettings) -> (Arc<Cluster>, Sessions) {
         let node = Arc::new(ArcSwap::from_pointee(NodeId::begin(self.node)));
         // The node ends sessions that nobody uses. What the store does by itself is for nodes that died.
         let life = settings.idle.max(settings.retention.age) + self.lease * 10;
@@ -81,7 +81,7 @@ pub(super) fn start(inbound: &Arc<Inbound>) {
 
 /// Nodes seal what clients carry in the same way, so that any of them can open it.
 async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
-    if let Some(secret) = cluster.secret() {
+    if let Some(secret) = cluster.sealing_key() {
         inbound.gateway.seal().set_key(secret.as_bytes());
         return cluster.has_agreed();
     }
@@ -93,7 +93,7 @@ async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
     let mut shared = false;
     loop {
         // What is known is offered again and again: a store that has lost it is told.
-        match cluster.store().secret(known.clone()).await {
+        match cluster.store().shared_key(known.clone()).await {
             Ok(secret) if shared && secret == known => {}
             Ok(secret) => {
                 inbound.gateway.seal().set_key(&secret);

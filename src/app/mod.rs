@@ -18,7 +18,7 @@ use crate::policy::Policy;
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
 use crate::store::{ClusterStore, StoreSettings};
-use crate::upstream::{Spec, SpecKind};
+use crate::upstream::{SpecKind, UpstreamSpec};
 use crate::workers::Workers;
 
 use cluster::Clustered;
@@ -26,7 +26,7 @@ pub use reload::Reloader;
 
 /// Everything that can be set.
 #[derive(Debug)]
-pub struct Settings {
+pub struct AppSettings {
     /// Where to listen; port 0 lets the system choose.
     pub listen: SocketAddr,
     /// How many threads serve clients, each those that it has been given; with none, the runtime that is there does.
@@ -34,9 +34,9 @@ pub struct Settings {
     /// Where those who operate the gateway are served; where everybody is when nothing is said.
     pub admin: Option<SocketAddr>,
     /// What governs the transports.
-    pub inbound: inbound::Settings,
+    pub inbound: inbound::InboundSettings,
     /// What governs sessions.
-    pub sessions: session::Settings,
+    pub sessions: session::SessionSettings,
     /// Who may do what.
     pub policy: Policy,
     /// What governs calls that wait for answers from their clients.
@@ -68,11 +68,11 @@ pub struct Bound {
 
 impl App {
     /// Builds a gateway that is alone, whatever is said of a store.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: AppSettings) -> Self {
         Self::build(settings, None)
     }
 
-    fn build(settings: Settings, clustered: Option<Clustered>) -> Self {
+    fn build(settings: AppSettings, clustered: Option<Clustered>) -> Self {
         let shutdown = Shutdown::default();
         let (cluster, sessions, node) = match clustered {
             None => (None, Sessions::new(settings.sessions), "".into()),
@@ -84,7 +84,8 @@ impl App {
         };
         let sessions = Arc::new(sessions);
         let gateway = {
-            let governed = gateway::Settings { drain: settings.inbound.drain, holding: settings.holding, node };
+            let governed =
+                gateway::GatewaySettings { drain: settings.inbound.shutdown_timeout, holding: settings.holding, node };
             Arc::new(Gateway::new(&settings.layout, governed, shutdown.closing().clone()))
         };
         let inbound = Arc::new(Inbound {
@@ -104,7 +105,7 @@ impl App {
     ///
     /// # Errors
     /// When they are not to be had, or threads are not.
-    pub async fn bind(settings: Settings) -> io::Result<Bound> {
+    pub async fn bind(settings: AppSettings) -> io::Result<Bound> {
         let listener = TcpListener::bind(settings.listen).await?;
         let address = listener.local_addr()?;
         let admin = match settings.admin {
@@ -213,7 +214,7 @@ impl Bound {
             reloading.abort();
         }
         let sessions = Arc::clone(&inbound.sessions);
-        let end = tokio::time::Instant::now() + inbound.settings.drain;
+        let end = tokio::time::Instant::now() + inbound.settings.shutdown_timeout;
         let patience = cluster::leave(&inbound, end).await;
         let clean = inbound.shutdown.stop(patience, || sessions.close_all()).await;
         tasks.shutdown().await;
@@ -226,17 +227,17 @@ impl Bound {
 
 /// The built-in server alone, whose resource that changes does so this often.
 pub fn built_in(spotlight: Duration) -> GatewayConfig {
-    let elements = Spec::new("elements", SpecKind::Elements(spotlight));
+    let elements = UpstreamSpec::new("elements", SpecKind::Elements(spotlight));
     let group = GroupConfig::new(DEFAULT_GROUP, [Arc::clone(&elements.name)]);
     GatewayConfig { upstreams: vec![elements], groups: vec![group] }
 }
 
-impl Default for Settings {
+impl Default for AppSettings {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 3001)),
-            inbound: inbound::Settings::default(),
-            sessions: session::Settings::default(),
+            inbound: inbound::InboundSettings::default(),
+            sessions: session::SessionSettings::default(),
             policy: Policy::default(),
             workers: 0,
             admin: None,

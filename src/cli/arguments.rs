@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::config::nearest;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::Raw;
 
 /// Reads arguments from a file and from words, and fits them to a schema.
@@ -24,7 +24,7 @@ pub(super) fn read(words: &[String], file: Option<&Path>, schema: Option<&Raw>) 
 }
 
 fn usage(why: String) -> Error {
-    Error::new(Kind::Usage, why)
+    Error::new(ErrorKind::Usage, why)
 }
 
 fn from_file(file: &Path) -> Result<Map<String, Value>> {

@@ -8,10 +8,12 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::output;
-use crate::config::{self, Config, Diagnostic, Group, Loaded, Server, ServerKind, Severity, show_duration};
-use crate::local::rest::Document;
+use crate::config::{
+    self, Config, Diagnostic, GroupSection, Loaded, ServerKind, ServerSection, Severity, show_duration,
+};
+use crate::local::rest::DocumentSource;
 use crate::mcp_client::Target;
-use crate::upstream::Isolation;
+use crate::upstream::ConnectionMode;
 
 /// What `rialto check` takes.
 #[derive(Debug, Args)]
@@ -80,7 +82,11 @@ fn in_words(file: Option<&Path>, config: Option<&Config>, problems: &[Diagnostic
         let facts = facts(server);
         let text = |key: &str| output::plain(facts[key].as_str().unwrap_or("–"));
         let name = if server.disabled { format!("{} (disabled)", server.name) } else { server.name.to_string() };
-        let call = format!("{} / {}", show_duration(server.settings.call), show_duration(server.settings.call_cap));
+        let call = format!(
+            "{} / {}",
+            show_duration(server.settings.idle_timeout),
+            show_duration(server.settings.total_timeout)
+        );
         vec![name, text("kind"), text("target"), text("revision"), text("isolation"), call]
     });
     output::line(&output::table(&["SERVER", "KIND", "TARGET", "REVISION", "ISOLATION", "CALL SILENT / IN ALL"], rows));
@@ -94,12 +100,12 @@ fn in_words(file: Option<&Path>, config: Option<&Config>, problems: &[Diagnostic
 }
 
 /// Where a group is served.
-fn address(group: &Group) -> String {
+fn address(group: &GroupSection) -> String {
     if &*group.name == "default" { "/mcp".to_owned() } else { format!("/mcp/{}", group.name) }
 }
 
 /// How names look in a group.
-fn names(group: &Group) -> &'static str {
+fn names(group: &GroupSection) -> &'static str {
     if group.servers.len() > 1 { group.naming.as_str() } else { "as the server has them" }
 }
 
@@ -110,7 +116,7 @@ fn in_json(file: Option<&Path>, config: Option<&Config>, problems: &[Diagnostic]
             "severity": problem.severity.as_str(), "message": problem.message, "hint": problem.hint,
         })
     };
-    let group = |group: &Group| {
+    let group = |group: &GroupSection| {
         json!({
             "name": &*group.name, "address": address(group), "naming": group.naming.as_str(),
             "servers": group.servers.iter().map(|name| &**name).collect::<Vec<_>>(),
@@ -129,7 +135,7 @@ fn in_json(file: Option<&Path>, config: Option<&Config>, problems: &[Diagnostic]
 }
 
 /// What is told of a server. Arguments, queries and headers may be secret and are not.
-fn facts(server: &Server) -> Value {
+fn facts(server: &ServerSection) -> Value {
     let (kind, target) = match &server.kind {
         ServerKind::Elements => ("built in", "elements".to_owned()),
         ServerKind::Target(target @ Target::Command(_)) => ("command", target.to_string()),
@@ -137,8 +143,8 @@ fn facts(server: &Server) -> Value {
         ServerKind::Rest(rest) => {
             let base = Target::url(&rest.base_url.to_string()).map(|target| target.to_string()).unwrap_or_default();
             let document = match &rest.document {
-                Some(Document::File(file)) => format!(", described by {}", file.display()),
-                Some(Document::Url(url)) => format!(", described at {}", url.host().unwrap_or_default()),
+                Some(DocumentSource::File(file)) => format!(", described by {}", file.display()),
+                Some(DocumentSource::Url(url)) => format!(", described at {}", url.host().unwrap_or_default()),
                 None => String::new(),
             };
             let tools = match rest.tools.len() {
@@ -155,10 +161,10 @@ fn facts(server: &Server) -> Value {
         "target": target,
         "disabled": server.disabled,
         "revision": server.settings.revision.map_or_else(|| "auto".to_owned(), |revision| revision.to_string()),
-        "isolation": server.isolation.map_or("auto", Isolation::as_str),
-        "questions": server.questions,
-        "call": show_duration(server.settings.call),
-        "callCap": show_duration(server.settings.call_cap),
+        "isolation": server.connection_mode.map_or("auto", ConnectionMode::as_str),
+        "questions": server.allow_server_requests,
+        "call": show_duration(server.settings.idle_timeout),
+        "callCap": show_duration(server.settings.total_timeout),
     })
 }
 

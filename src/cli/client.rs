@@ -10,7 +10,7 @@ use super::connect_args::Reach;
 use super::output;
 use super::probe;
 use crate::client::{Client, ListenRequest};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::Raw;
 
 /// The commands of the client. Each takes a URL, or a command to start after `--`.
@@ -88,9 +88,13 @@ pub(super) async fn run(command: ClientCommand) -> ExitCode {
         Err(error) => {
             eprintln!("rialto: {}", output::plain(&error.to_string()));
             ExitCode::from(match error.kind() {
-                Kind::Usage => super::USAGE,
-                Kind::Unreachable | Kind::Timeout | Kind::Broken | Kind::Status(_) | Kind::Credentials => UNREACHABLE,
-                Kind::Protocol | Kind::Revision | Kind::Answer(_) => REFUSED,
+                ErrorKind::Usage => super::USAGE,
+                ErrorKind::Unreachable
+                | ErrorKind::Timeout
+                | ErrorKind::Broken
+                | ErrorKind::Status(_)
+                | ErrorKind::Credentials => UNREACHABLE,
+                ErrorKind::Protocol | ErrorKind::Revision | ErrorKind::Answer(_) => REFUSED,
             })
         }
     }
@@ -138,7 +142,7 @@ async fn tools(mut plain: Plain) -> Result<ExitCode> {
 async fn call(mut call: CallArgs) -> Result<ExitCode> {
     let target = call.reach.target(&mut call.words)?;
     if call.words.is_empty() {
-        return Err(Error::new(Kind::Usage, "say which tool to call; `rialto tools` lists them"));
+        return Err(Error::new(ErrorKind::Usage, "say which tool to call; `rialto tools` lists them"));
     }
     let name = call.words.remove(0);
     let (client, terminal) = call.reach.connect(&target).await?;
@@ -168,7 +172,7 @@ async fn schema_of(client: &Client, name: &str) -> Result<Raw> {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("there are {}", known.join(", ")),
         };
-        return Err(Error::new(Kind::Usage, format!("there is no tool {name:?}; {hint}")));
+        return Err(Error::new(ErrorKind::Usage, format!("there is no tool {name:?}; {hint}")));
     };
     Ok(tools[at].get("inputSchema").unwrap_or_else(Raw::empty))
 }
@@ -204,7 +208,7 @@ async fn resources(mut plain: Plain) -> Result<ExitCode> {
 async fn read(mut plain: Plain) -> Result<ExitCode> {
     let target = plain.reach.target(&mut plain.words)?;
     let Some(uri) = plain.words.first().cloned() else {
-        return Err(Error::new(Kind::Usage, "say which resource to read; `rialto resources` lists them"));
+        return Err(Error::new(ErrorKind::Usage, "say which resource to read; `rialto resources` lists them"));
     };
     let (client, _) = plain.reach.connect(&target).await?;
     let Some(result) = with(client, async |client| client.read(&uri).await).await? else { return Ok(code(None)) };
@@ -237,7 +241,7 @@ async fn prompts(mut plain: Plain) -> Result<ExitCode> {
 async fn prompt(mut call: CallArgs) -> Result<ExitCode> {
     let target = call.reach.target(&mut call.words)?;
     if call.words.is_empty() {
-        return Err(Error::new(Kind::Usage, "say which prompt to get; `rialto prompts` lists them"));
+        return Err(Error::new(ErrorKind::Usage, "say which prompt to get; `rialto prompts` lists them"));
     }
     let name = call.words.remove(0);
     let arguments = Raw::of(&arguments::read(&call.words, call.args.as_deref(), None)?);

@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::Args;
 
 use super::interactive::{Answers, Terminal};
-use crate::client::{Client, Options};
+use crate::client::{Client, ClientOptions};
 use crate::config;
 use crate::dialect::Revision;
-use crate::error::{Error, Kind, Result};
-use crate::mcp_client::{HttpTransport, Settings, Target};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mcp_client::{ConnectionSettings, HttpTransport, Target};
 use crate::protocol::Level;
 
 /// What all commands of the client take.
@@ -89,7 +89,7 @@ impl Reach {
             }
             None if words.is_empty() => {
                 let why = "say which server: a URL such as http://127.0.0.1:3001/mcp, a name from rialto.toml or mcp.json, or a command after --";
-                return Err(Error::new(Kind::Usage, why));
+                return Err(Error::new(ErrorKind::Usage, why));
             }
             None => self.named(&words.remove(0))?,
         };
@@ -105,7 +105,7 @@ impl Reach {
             let why = format!(
                 "{word:?} is no URL, and there is no rialto.toml or mcp.json here that could name it; give one with --config"
             );
-            return Err(Error::new(Kind::Usage, why));
+            return Err(Error::new(ErrorKind::Usage, why));
         };
         config::target(&file, word)
     }
@@ -125,18 +125,18 @@ impl Reach {
     pub(super) async fn connect(&self, target: &Target) -> Result<(Client, Arc<Terminal>)> {
         let answers = Answers::new(&self.root, &self.answer, self.sample_with.clone())?;
         let terminal = Arc::new(Terminal::new(answers, self.json));
-        let options = Options {
-            settings: Settings {
+        let options = ClientOptions {
+            settings: ConnectionSettings {
                 revision: self.revision,
-                connect: Duration::from_secs(self.connect_timeout),
-                probe: Duration::from_secs(self.connect_timeout),
-                call: Duration::from_secs(self.timeout),
-                call_cap: Duration::from_secs(self.max_time.max(self.timeout)),
-                ..Settings::default()
+                connect_timeout: Duration::from_secs(self.connect_timeout),
+                discovery_timeout: Duration::from_secs(self.connect_timeout),
+                idle_timeout: Duration::from_secs(self.timeout),
+                total_timeout: Duration::from_secs(self.max_time.max(self.timeout)),
+                ..ConnectionSettings::default()
             },
             host: Arc::<Terminal>::clone(&terminal),
             level: self.server_log,
-            ..Options::default()
+            ..ClientOptions::default()
         };
         let starting = terminal.starting(target);
         let client = Client::connect(target, options).await;
@@ -150,7 +150,7 @@ pub(super) fn split(pair: &str, at: char, what: &str) -> Result<(String, String)
     match pair.split_once(at) {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(Error::new(
-            Kind::Usage,
+            ErrorKind::Usage,
             format!("{what} takes a name and a value with `{at}` between them, not {pair:?}"),
         )),
     }

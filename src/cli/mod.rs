@@ -29,7 +29,7 @@ use status::StatusArgs;
 #[command(name = "rialto", version, max_term_width = 100, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<CliCommand>,
     #[command(flatten)]
     serve: ServeArgs,
     /// What to log: error, warn, info, debug, trace, or targets such as rialto=debug.
@@ -42,7 +42,7 @@ struct Arguments {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Serve over HTTP (the default).
     Serve(ServeArgs),
     /// Serve one client on standard input and output.
@@ -72,18 +72,18 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let config = match &arguments.command {
         None => arguments.serve.load(),
-        Some(Command::Serve(serve)) => serve.load(),
-        Some(Command::Stdio(stdio)) => stdio.serve().load(),
-        Some(Command::Check(check)) => return check::check(check),
-        Some(Command::Init(init)) => return check::init(init),
-        Some(Command::Schema) => return check::schema(),
-        Some(Command::Client(_) | Command::Status(_) | Command::Completions { .. }) => Ok(Config::default()),
+        Some(CliCommand::Serve(serve)) => serve.load(),
+        Some(CliCommand::Stdio(stdio)) => stdio.serve().load(),
+        Some(CliCommand::Check(check)) => return check::check(check),
+        Some(CliCommand::Init(init)) => return check::init(init),
+        Some(CliCommand::Schema) => return check::schema(),
+        Some(CliCommand::Client(_) | CliCommand::Status(_) | CliCommand::Completions { .. }) => Ok(Config::default()),
     };
     let config = match config {
         Ok(config) => config,
         Err(code) => return code,
     };
-    let serving = matches!(arguments.command, None | Some(Command::Serve(_) | Command::Stdio(_)));
+    let serving = matches!(arguments.command, None | Some(CliCommand::Serve(_) | CliCommand::Stdio(_)));
     let filter = arguments.log.as_deref().or(config.log.filter.as_deref());
     let filter = filter.unwrap_or(if serving { "info" } else { "error" });
     let format = arguments.log_format.or(config.log.format).unwrap_or(LogFormat::Text);
@@ -101,16 +101,16 @@ pub fn main() -> ExitCode {
     let code = runtime.block_on(async {
         match arguments.command {
             None => serve::http(arguments.serve, &config).await,
-            Some(Command::Serve(serve)) => serve::http(serve, &config).await,
-            Some(Command::Stdio(stdio)) => serve::stdio(stdio, &config).await,
-            Some(Command::Status(status)) => status::run(status).await,
-            Some(Command::Client(command)) => client::run(command).await,
-            Some(Command::Completions { shell }) => {
+            Some(CliCommand::Serve(serve)) => serve::http(serve, &config).await,
+            Some(CliCommand::Stdio(stdio)) => serve::stdio(stdio, &config).await,
+            Some(CliCommand::Status(status)) => status::run(status).await,
+            Some(CliCommand::Client(command)) => client::run(command).await,
+            Some(CliCommand::Completions { shell }) => {
                 clap_complete::generate(shell, &mut Arguments::command(), "rialto", &mut std::io::stdout());
                 ExitCode::SUCCESS
             }
             // Done above, as they need neither logs nor a runtime.
-            Some(Command::Check(_) | Command::Init(_) | Command::Schema) => ExitCode::SUCCESS,
+            Some(CliCommand::Check(_) | CliCommand::Init(_) | CliCommand::Schema) => ExitCode::SUCCESS,
         }
     });
     // A read from standard input cannot be called back; do not wait for it.

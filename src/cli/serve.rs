@@ -9,7 +9,7 @@ use clap::Args;
 use http::HeaderName;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::app::{App, Reloader, Settings};
+use crate::app::{App, AppSettings, Reloader};
 use crate::config::{self, Config, Loaded, Store};
 use crate::gateway::ParkingLimits;
 use crate::local::elements::SPOTLIGHT;
@@ -157,7 +157,7 @@ impl ServeArgs {
             timeout: cluster.timeout.unwrap_or(defaults.timeout),
             lease: cluster.lease.unwrap_or(defaults.lease),
             node: self.node.clone().or_else(|| cluster.node.clone()),
-            secret: cluster.secret.clone(),
+            sealing_key: cluster.sealing_key.clone(),
         })
     }
 
@@ -178,8 +178,8 @@ impl ServeArgs {
     }
 
     /// The settings: what was given as an argument, else what the file says, else the defaults.
-    pub(super) fn settings(self, config: &Config) -> Result<Settings, String> {
-        let defaults = Settings::default();
+    pub(super) fn settings(self, config: &Config) -> Result<AppSettings, String> {
+        let defaults = AppSettings::default();
         let (inbound, sessions) = (defaults.inbound, defaults.sessions);
         let limits = &config.limits;
         let seconds = |value: Option<u64>| value.map(Duration::from_secs);
@@ -188,13 +188,13 @@ impl ServeArgs {
             Some(Duration::ZERO) => Err(format!("{name} must be more than 0")),
             value => Ok(value),
         };
-        let retry = millis(self.retry_ms).or(limits.retry).map(|retry| u64::try_from(retry.as_millis()));
-        Ok(Settings {
+        let retry = millis(self.retry_ms).or(limits.sse_retry).map(|retry| u64::try_from(retry.as_millis()));
+        Ok(AppSettings {
             shared: None,
             listen: self.listen.or(config.listen).unwrap_or(defaults.listen),
             workers: self.workers.map(usize::from).or(config.workers).unwrap_or_else(cores),
             admin: config.admin,
-            inbound: inbound::Settings {
+            inbound: inbound::InboundSettings {
                 limits: Limits {
                     body_bytes: self.max_body_bytes.or(limits.body_bytes).unwrap_or(inbound.limits.body_bytes),
                     header_count: self.max_headers.or(limits.headers).unwrap_or(inbound.limits.header_count),
@@ -202,15 +202,16 @@ impl ServeArgs {
                     json_depth: self.max_json_depth.or(limits.json_depth).unwrap_or(inbound.limits.json_depth),
                     batch_length: self.max_batch.or(limits.batch).unwrap_or(inbound.limits.batch_length),
                 },
-                stream_after: millis(self.stream_after_ms).or(limits.stream_after).unwrap_or(inbound.stream_after),
-                keep_alive: positive(millis(self.keep_alive_ms), "--keep-alive-ms")?
-                    .or(limits.keep_alive)
-                    .unwrap_or(inbound.keep_alive),
-                allow_delete: !self.no_delete && config.access.delete.unwrap_or(inbound.allow_delete),
-                drain: seconds(self.drain).or(limits.drain).unwrap_or(inbound.drain),
+                sse_after: millis(self.stream_after_ms).or(limits.sse_after).unwrap_or(inbound.sse_after),
+                sse_heartbeat: positive(millis(self.keep_alive_ms), "--keep-alive-ms")?
+                    .or(limits.sse_heartbeat)
+                    .unwrap_or(inbound.sse_heartbeat),
+                allow_session_delete: !self.no_delete
+                    && config.access.allow_session_delete.unwrap_or(inbound.allow_session_delete),
+                shutdown_timeout: seconds(self.drain).or(limits.shutdown_timeout).unwrap_or(inbound.shutdown_timeout),
                 ..inbound
             },
-            sessions: session::Settings {
+            sessions: session::SessionSettings {
                 sessions: self.max_sessions.or(limits.sessions).unwrap_or(sessions.sessions),
                 streams: self.max_streams.or(limits.streams).unwrap_or(sessions.streams),
                 calls: self.max_calls.or(limits.calls).unwrap_or(sessions.calls),
@@ -223,7 +224,7 @@ impl ServeArgs {
                     bytes: self.max_event_bytes.or(limits.event_bytes).unwrap_or(sessions.retention.bytes),
                     age: seconds(self.event_age).or(limits.event_age).unwrap_or(sessions.retention.age),
                 },
-                retry: retry.and_then(Result::ok).unwrap_or(sessions.retry),
+                sse_retry: retry.and_then(Result::ok).unwrap_or(sessions.sse_retry),
             },
             policy: Policy {
                 doors: HostOriginRules::new(
@@ -234,13 +235,13 @@ impl ServeArgs {
                     true => Tokens::new(config.access.tokens.iter().cloned().map(|token| (token.name, token.secret))),
                     false => Tokens::parse(&self.token)?,
                 },
-                caller_headers: given(&self.caller_header, &config.access.caller_headers).to_vec(),
+                caller_headers: given(&self.caller_header, &config.access.forward_headers).to_vec(),
             },
             holding: ParkingLimits {
-                most: limits.held.unwrap_or(defaults.holding.most),
-                each: limits.held_each.unwrap_or(defaults.holding.each),
-                people: limits.answer_people.unwrap_or(defaults.holding.people),
-                programs: limits.answer_programs.unwrap_or(defaults.holding.programs),
+                total: limits.parked_calls.unwrap_or(defaults.holding.total),
+                per_caller: limits.parked_calls_per_caller.unwrap_or(defaults.holding.per_caller),
+                elicitation_timeout: limits.elicitation_timeout.unwrap_or(defaults.holding.elicitation_timeout),
+                sampling_timeout: limits.sampling_timeout.unwrap_or(defaults.holding.sampling_timeout),
             },
             layout: config.layout(self.spotlight()?),
             store: self.shared(config, defaults.store)?,
@@ -373,7 +374,7 @@ mod tests {
         serve: ServeArgs,
     }
 
-    fn settings(arguments: &[&str], file: &str) -> Settings {
+    fn settings(arguments: &[&str], file: &str) -> AppSettings {
         let line = Line::try_parse_from([&["rialto"], arguments].concat()).unwrap();
         let loaded = config::parse(file, Path::new("rialto.toml"), config::Format::Toml, &|_| None).unwrap();
         line.serve.settings(&loaded.config).unwrap()
@@ -384,19 +385,19 @@ mod tests {
         let file = r#"
             listen = "127.0.0.1:4000"
             workers = 3
-            access = { hosts = ["a.example"], tokens = { ann = "s3cret" }, delete = false }
-            limits = { calls = 7, retry = "2s", session_idle = "1m", body_bytes = "1MiB" }
+            access = { hosts = ["a.example"], tokens = { ann = "s3cret" }, allow_session_delete = false }
+            limits = { calls = 7, sse_retry = "2s", session_idle = "1m", body_bytes = "1MiB" }
         "#;
         let from_file = settings(&[], file);
         assert_eq!(from_file.listen.port(), 4000);
-        assert_eq!((from_file.sessions.calls, from_file.sessions.retry), (7, 2000));
+        assert_eq!((from_file.sessions.calls, from_file.sessions.sse_retry), (7, 2000));
         assert_eq!(from_file.sessions.idle, Duration::from_secs(60));
         assert_eq!(from_file.inbound.limits.body_bytes, 1 << 20);
-        assert!(!from_file.inbound.allow_delete);
+        assert!(!from_file.inbound.allow_session_delete);
         assert!(format!("{:?}", from_file.policy).contains("ann"));
         let given = ["--listen", "127.0.0.1:0", "--max-calls", "9", "--token", "bob=x", "--workers", "5"];
         let given = settings(&given, file);
-        assert_eq!((given.listen.port(), given.sessions.calls, given.sessions.retry), (0, 9, 2000));
+        assert_eq!((given.listen.port(), given.sessions.calls, given.sessions.sse_retry), (0, 9, 2000));
         assert_eq!((from_file.workers, given.workers), (3, 5));
         let policy = format!("{:?}", given.policy);
         assert!(policy.contains("bob") && !policy.contains("ann") && policy.contains("a.example"), "{policy}");
@@ -406,7 +407,7 @@ mod tests {
     fn the_store_is_read_from_both() {
         let file = r#"
             store = "redis://:s3cret@file"
-            cluster = { node = "b", prefix = "p", lease = "9s", timeout = "1s", secret = "s3cret of sixteen letters" }
+            cluster = { node = "b", prefix = "p", lease = "9s", timeout = "1s", sealing_key = "s3cret of sixteen letters" }
         "#;
         let from_file = settings(&[], file).store;
         assert_eq!(from_file.url.as_deref(), Some("redis://:s3cret@file"));
@@ -422,7 +423,7 @@ mod tests {
 
     #[test]
     fn nothing_given_means_the_defaults() {
-        let (nothing, defaults) = (settings(&[], ""), Settings { workers: cores(), ..Settings::default() });
+        let (nothing, defaults) = (settings(&[], ""), AppSettings { workers: cores(), ..AppSettings::default() });
         assert_eq!(format!("{nothing:?}"), format!("{defaults:?}"));
         let said = r#"
             store = "memory"
@@ -438,7 +439,7 @@ mod tests {
     #[test]
     fn the_help_tells_the_defaults() {
         use clap::CommandFactory;
-        let defaults = Settings::default();
+        let defaults = AppSettings::default();
         let (inbound, sessions) = (defaults.inbound, defaults.sessions);
         let help = Line::command().term_width(0).render_long_help().to_string();
         for (flag, default) in [
@@ -456,10 +457,10 @@ mod tests {
             ("max-event-bytes", sessions.retention.bytes.to_string()),
             ("event-age", sessions.retention.age.as_secs().to_string()),
             ("session-idle", sessions.idle.as_secs().to_string()),
-            ("stream-after-ms", inbound.stream_after.as_millis().to_string()),
-            ("keep-alive-ms", inbound.keep_alive.as_millis().to_string()),
-            ("retry-ms", sessions.retry.to_string()),
-            ("drain", inbound.drain.as_secs().to_string()),
+            ("stream-after-ms", inbound.sse_after.as_millis().to_string()),
+            ("keep-alive-ms", inbound.sse_heartbeat.as_millis().to_string()),
+            ("retry-ms", sessions.sse_retry.to_string()),
+            ("drain", inbound.shutdown_timeout.as_secs().to_string()),
             ("spotlight-ms", SPOTLIGHT.as_millis().to_string()),
         ] {
             let (_, after) = help.split_once(&format!("--{flag} <")).expect(flag);

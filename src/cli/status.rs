@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 
-use crate::admin::{ListCounts, SessionStatus, Status, seconds};
-use crate::error::{Error, Kind, Result};
-use crate::mcp_client::{Settings, Target, fetch};
+use crate::admin::{ListCounts, SessionStatus, StatusReport, seconds};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mcp_client::{ConnectionSettings, Target, fetch};
 
 /// Whom to ask, and how to show it.
 #[derive(Debug, Args)]
@@ -51,17 +51,17 @@ async fn ask(arguments: &StatusArgs) -> Result<String> {
     let mut target = Target::url(&format!("{}/admin/status", arguments.url.trim_end_matches('/')))?;
     for header in &arguments.header {
         let (name, value) =
-            header.split_once(':').ok_or_else(|| Error::new(Kind::Usage, "a header is given as `Name: value`"))?;
+            header.split_once(':').ok_or_else(|| Error::new(ErrorKind::Usage, "a header is given as `Name: value`"))?;
         target = target.with_header(name.trim(), value.trim())?;
     }
-    let Target::Url(address) = target else { return Err(Error::new(Kind::Usage, "give the gateway's URL")) };
-    let settings = Settings { probe: Duration::from_secs(5), ..Settings::default() };
+    let Target::Url(address) = target else { return Err(Error::new(ErrorKind::Usage, "give the gateway's URL")) };
+    let settings = ConnectionSettings { discovery_timeout: Duration::from_secs(5), ..ConnectionSettings::default() };
     let body = fetch(&address, &settings).await?;
     Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
 /// A status for people.
-fn shown(status: &Status) -> String {
+fn shown(status: &StatusReport) -> String {
     let now = seconds(SystemTime::now());
     let state = if status.ready { "ready" } else { "not ready" };
     let mut out = format!("Rialto {} is {state}, up for {}\n", status.version, ago(now, status.started));

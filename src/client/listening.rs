@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 
 use super::Client;
 use crate::call::{ChangeEvent, Replies, Reply};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::Connection;
 use crate::protocol::{Method, Notice, Notification, Raw};
 
@@ -24,10 +24,10 @@ pub struct ListenRequest {
 
 /// Changes, as they come.
 #[derive(Debug)]
-pub struct Listening(Source);
+pub struct Listening(ListenSource);
 
 #[derive(Debug)]
-enum Source {
+enum ListenSource {
     /// A call that stays open.
     Call(Replies),
     /// What the session hears anyway.
@@ -55,7 +55,7 @@ pub(super) async fn listen(client: &Client, wishes: ListenRequest) -> Result<Lis
         }
         let connection = Arc::clone(&client.connection);
         let source = SessionSource { notices, wishes, connection, missed: VecDeque::new() };
-        return Ok(Listening(Source::Session(Box::new(source))));
+        return Ok(Listening(ListenSource::Session(Box::new(source))));
     }
     let lists = wishes.lists;
     let asked = json!({
@@ -67,28 +67,30 @@ pub(super) async fn listen(client: &Client, wishes: ListenRequest) -> Result<Lis
     let mut replies = client.begin(Method::Listen, Some(Raw::of(&json!({ "notifications": asked }))));
     let first = tokio::time::timeout(ACKNOWLEDGEMENT, replies.next()).await;
     match first.map_err(|_| early())? {
-        Some(Reply::Notice(first)) if first.notice == Notice::Acknowledged => Ok(Listening(Source::Call(replies))),
+        Some(Reply::Notice(first)) if first.notice == Notice::Acknowledged => {
+            Ok(Listening(ListenSource::Call(replies)))
+        }
         Some(Reply::End(answer)) => Err(answer.outcome.err().map_or_else(early, Error::answered)),
         _ => Err(early()),
     }
 }
 
 fn early() -> Error {
-    Error::new(Kind::Protocol, "the server does not begin with what it will tell of")
+    Error::new(ErrorKind::Protocol, "the server does not begin with what it will tell of")
 }
 
 impl Listening {
     /// The next change; nothing when the server tells of no more.
     pub async fn next(&mut self) -> Option<Notification> {
         match &mut self.0 {
-            Source::Call(replies) => loop {
+            ListenSource::Call(replies) => loop {
                 match replies.next().await? {
                     Reply::Notice(notification) => return Some(notification),
                     Reply::Question(_) => {}
                     Reply::End(_) => return None,
                 }
             },
-            Source::Session(source) => source.next().await,
+            ListenSource::Session(source) => source.next().await,
         }
     }
 }

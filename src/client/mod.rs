@@ -39,17 +39,17 @@ pub use listening::{ListenRequest, Listening};
 
 use crate::call::{self, Call, Caller, ChangeEvent, Replies, Reply};
 use crate::dialect::Revision;
-use crate::dialect::to_client::Server;
+use crate::dialect::to_client::ServerInfo;
 use crate::dialect::to_upstream::ClientIdentity;
-use crate::error::{Error, Kind, Result};
-use crate::mcp_client::{Connection, Found, Settings, Target, Unsolicited};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mcp_client::{Connection, ConnectionSettings, ProbeReport, Target, Unsolicited};
 use crate::protocol::{Id, Level, Method, Notification, Raw};
 use crate::upstream::{self, List};
 
 /// How a client behaves.
-pub struct Options {
+pub struct ClientOptions {
     /// How the server is treated: pins, limits, patience.
-    pub settings: Settings,
+    pub settings: ConnectionSettings,
     /// Who we are, as the server is to see it.
     pub info: Raw,
     /// Answers what the server asks.
@@ -61,8 +61,8 @@ pub struct Options {
 /// A connection to a server.
 pub struct Client {
     connection: Arc<Connection>,
-    state: Arc<State>,
-    speaker: Arc<call::Client>,
+    state: Arc<ClientState>,
+    speaker: Arc<call::ClientInfo>,
     caller: Arc<Caller>,
     level: Option<Level>,
     last_token: AtomicI64,
@@ -70,7 +70,7 @@ pub struct Client {
 }
 
 /// What the task that hears the server shares with the client.
-struct State {
+struct ClientState {
     host: Arc<dyn Host>,
     notices: broadcast::Sender<Notification>,
     subscriptions: Mutex<Vec<String>>,
@@ -87,19 +87,19 @@ impl Client {
     ///
     /// # Errors
     /// When it cannot be reached, or speaks nothing that we speak.
-    pub async fn connect(target: &Target, options: Options) -> Result<Self> {
-        let Options { settings, info, host, level } = options;
+    pub async fn connect(target: &Target, options: ClientOptions) -> Result<Self> {
+        let ClientOptions { settings, info, host, level } = options;
         let speaker = ClientIdentity { capabilities: host.capabilities(), info };
         let (unsolicited, heard) = mpsc::channel(UNSOLICITED_WAITING);
         let connection = Connection::open(target, settings, speaker.clone(), unsolicited).await?;
-        let state = Arc::new(State {
+        let state = Arc::new(ClientState {
             host,
             notices: broadcast::Sender::new(NOTICES_WAITING),
             subscriptions: Mutex::default(),
             level,
         });
         // Questions are to come as questions, whatever way the server has of asking.
-        let speaker = Arc::new(call::Client {
+        let speaker = Arc::new(call::ClientInfo {
             revision: Revision::NEWEST_HANDSHAKE,
             capabilities: speaker.capabilities,
             info: Some(speaker.info),
@@ -129,7 +129,7 @@ impl Client {
     }
 
     /// What the server says of itself.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &ServerInfo {
         self.connection.server()
     }
 
@@ -144,7 +144,7 @@ impl Client {
     }
 
     /// What was found, and how.
-    pub fn found(&self) -> &Found {
+    pub fn found(&self) -> &ProbeReport {
         self.connection.found()
     }
 
@@ -165,7 +165,7 @@ impl Client {
                 Some(Reply::Notice(notification)) => self.state.host.notice(&notification),
                 Some(Reply::Question(question)) => host::answer(&self.state.host, question),
                 Some(Reply::End(answer)) => return answer.outcome.map_err(Error::answered),
-                None => return Err(Error::new(Kind::Broken, "the call ended without an answer")),
+                None => return Err(Error::new(ErrorKind::Broken, "the call ended without an answer")),
             }
         }
     }
@@ -283,9 +283,9 @@ impl Client {
 /// Hears what the server says by itself, for as long as the connection is held.
 async fn run_unsolicited(
     connection: std::sync::Weak<Connection>,
-    state: Arc<State>,
+    state: Arc<ClientState>,
     mut heard: mpsc::Receiver<Unsolicited>,
-    speaker: Arc<call::Client>,
+    speaker: Arc<call::ClientInfo>,
     caller: Arc<Caller>,
 ) {
     while let Some(what) = heard.recv().await {
@@ -315,7 +315,7 @@ async fn run_unsolicited(
     }
 }
 
-impl State {
+impl ClientState {
     fn notify(&self, notification: Notification) {
         self.host.notice(&notification);
         // Nobody may be listening; that is no fault.
@@ -340,10 +340,10 @@ impl State {
     }
 }
 
-impl Default for Options {
+impl Default for ClientOptions {
     fn default() -> Self {
         Self {
-            settings: Settings::default(),
+            settings: ConnectionSettings::default(),
             info: Raw::of(&json!({ "name": "rialto", "version": env!("CARGO_PKG_VERSION") })),
             host: Arc::new(Silent),
             level: None,

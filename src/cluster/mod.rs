@@ -74,7 +74,7 @@ pub struct Cluster {
     takeovers: AtomicU64,
     /// It has left, and does not come back.
     has_left: AtomicBool,
-    secret: Option<String>,
+    sealing_key: Option<String>,
 }
 
 struct HandlerCell(OnceLock<Handler>);
@@ -125,7 +125,7 @@ impl Cluster {
             relayed: AtomicU64::new(0),
             takeovers: AtomicU64::new(0),
             has_left: AtomicBool::new(false),
-            secret,
+            sealing_key: secret,
         })
     }
 
@@ -135,8 +135,8 @@ impl Cluster {
     }
 
     /// The secret that all nodes were given, if they were.
-    pub fn secret(&self) -> Option<&str> {
-        self.secret.as_deref()
+    pub fn sealing_key(&self) -> Option<&str> {
+        self.sealing_key.as_deref()
     }
 
     /// The store.

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::keys::{FILE, RESERVED};
-use super::model::{Access, Cluster, Config, Filter, Group, Limits, Log, Server, ServerKind, Token};
-use super::reader::{Reader, Table, meant};
+use super::model::{
+    Access, ClusterSection, Config, FilterSection, GroupSection, LimitsSection, Log, ServerKind, ServerSection, Token,
+};
+use super::reader::{ConfigReader, Table, meant};
 use super::servers::{self, check_name};
-use super::spanned_value::{Node, Value};
+use super::spanned_value::{Node, SpannedValue};
 use crate::gateway::{DEFAULT_GROUP, Naming};
 use crate::telemetry::LogFormat;
 
 /// What came of a file: what could be read of it. Its problems are with the reader.
-pub(super) struct Built {
+pub(super) struct ConfigBuilder {
     pub(super) config: Config,
     /// The names of servers that were left out because something is wrong with them.
     pub(super) faulty: Vec<String>,
@@ -25,7 +27,7 @@ const ELEMENTS: &str = "elements";
 const SECRET_LENGTH: usize = 16;
 
 /// Reads the whole file.
-pub(super) fn build(reader: &Reader<'_>, root: &Node) -> Option<Built> {
+pub(super) fn build(reader: &ConfigReader<'_>, root: &Node) -> Option<ConfigBuilder> {
     let file = Table::open(reader, root, &FILE, "", &(0..0))?;
     let store = file.store("store").unwrap_or_default();
     let cluster = file.table("cluster", "cluster").map(|table| cluster(&table)).unwrap_or_default();
@@ -33,7 +35,7 @@ pub(super) fn build(reader: &Reader<'_>, root: &Node) -> Option<Built> {
     let admin = file.table("admin", "admin").and_then(|table| table.address("listen"));
     let access = file.table("access", "access").map(|table| access(&table)).unwrap_or_default();
     let limits = file.table("limits", "limits").map(|table| limits(&table)).unwrap_or_default();
-    let mut defaults = Server::new("", ServerKind::Elements);
+    let mut defaults = ServerSection::new("", ServerKind::Elements);
     if let Some(table) = file.table("defaults", "defaults") {
         servers::settings(&table, &mut defaults);
     }
@@ -64,21 +66,21 @@ pub(super) fn build(reader: &Reader<'_>, root: &Node) -> Option<Built> {
     let mut names: Vec<&str> = named.iter().map(|entry| entry.key.as_str()).collect();
     match file.entry("servers") {
         None => {
-            config.servers.push(Server { name: ELEMENTS.into(), written: ELEMENTS.into(), ..defaults });
+            config.servers.push(ServerSection { name: ELEMENTS.into(), written: ELEMENTS.into(), ..defaults });
             names.push(ELEMENTS);
         }
-        Some(entry) if named.is_empty() && matches!(entry.node.value, Value::Table(_)) => {
+        Some(entry) if named.is_empty() && matches!(entry.node.value, SpannedValue::Table(_)) => {
             reader.warn(&entry.key_at, "the file names no servers", None);
         }
         Some(_) => {}
     }
     config.groups = groups(&file, &config, &names);
     check_addresses(&file, &config);
-    Some(Built { config, faulty })
+    Some(ConfigBuilder { config, faulty })
 }
 
-fn cluster(table: &Table<'_>) -> Cluster {
-    let (prefix, secret) = (table.text("prefix"), table.text("secret"));
+fn cluster(table: &Table<'_>) -> ClusterSection {
+    let (prefix, secret) = (table.text("prefix"), table.text("sealing_key"));
     let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.' | ':');
     if let (Some(prefix), Some(entry)) = (&prefix, table.entry("prefix"))
         && !prefix.chars().all(fits)
@@ -86,14 +88,14 @@ fn cluster(table: &Table<'_>) -> Cluster {
         let hint = "it has letters, digits, and any of - _ . :".to_owned();
         table.reader.error(&entry.node.at, "`prefix` in [cluster] cannot be part of a key", Some(hint));
     }
-    if let (Some(secret), Some(entry)) = (&secret, table.entry("secret"))
+    if let (Some(secret), Some(entry)) = (&secret, table.entry("sealing_key"))
         && secret.len() < SECRET_LENGTH
     {
         let message = format!("`secret` in [cluster] has fewer than {SECRET_LENGTH} letters");
         table.reader.error(&entry.node.at, message, Some("make one: openssl rand -hex 32".into()));
     }
     let (lease, timeout) = (table.duration("lease"), table.duration("timeout"));
-    Cluster { node: table.text("node"), prefix, lease, timeout, secret }
+    ClusterSection { node: table.text("node"), prefix, lease, timeout, sealing_key: secret }
 }
 
 fn log(table: &Table<'_>) -> Log {
@@ -110,7 +112,7 @@ fn log(table: &Table<'_>) -> Log {
 
 fn access(table: &Table<'_>) -> Access {
     let mut caller_headers = Vec::new();
-    for (name, at) in table.texts("caller_headers").unwrap_or_default() {
+    for (name, at) in table.texts("forward_headers").unwrap_or_default() {
         match HeaderName::from_bytes(name.as_bytes()) {
             Ok(name) => caller_headers.push(name),
             Err(_) => {
@@ -147,14 +149,14 @@ fn access(table: &Table<'_>) -> Access {
     Access {
         hosts: hosts.into_iter().map(|(host, _)| host).collect(),
         origins: origins.into_iter().map(|(origin, _)| origin).collect(),
-        caller_headers,
+        forward_headers: caller_headers,
         tokens,
-        delete: table.flag("delete"),
+        allow_session_delete: table.flag("allow_session_delete"),
     }
 }
 
-fn limits(table: &Table<'_>) -> Limits {
-    Limits {
+fn limits(table: &Table<'_>) -> LimitsSection {
+    LimitsSection {
         body_bytes: table.size("body_bytes"),
         headers: table.count("headers"),
         header_bytes: table.size("header_bytes"),
@@ -168,34 +170,34 @@ fn limits(table: &Table<'_>) -> Limits {
         event_bytes: table.size("event_bytes"),
         event_age: table.duration("event_age"),
         session_idle: table.duration("session_idle"),
-        held: table.count("held"),
-        held_each: table.count("held_each"),
-        answer_people: table.duration("answer_people"),
-        answer_programs: table.duration("answer_programs"),
-        stream_after: table.duration("stream_after"),
-        keep_alive: table.duration("keep_alive"),
-        retry: table.duration("retry"),
-        drain: table.duration("drain"),
+        parked_calls: table.count("parked_calls"),
+        parked_calls_per_caller: table.count("parked_calls_per_caller"),
+        elicitation_timeout: table.duration("elicitation_timeout"),
+        sampling_timeout: table.duration("sampling_timeout"),
+        sse_after: table.duration("sse_after"),
+        sse_heartbeat: table.duration("sse_heartbeat"),
+        sse_retry: table.duration("sse_retry"),
+        shutdown_timeout: table.duration("shutdown_timeout"),
     }
 }
 
 /// Which names are let through.
-pub(super) fn filter(table: &Table<'_>) -> Filter {
+pub(super) fn filter(table: &Table<'_>) -> FilterSection {
     let allow = table.words("allow");
     if let (Some(entry), Some([])) = (table.entry("allow"), allow.as_deref()) {
         let hint = "leave it out to allow all, or write deny = [\"*\"]".to_owned();
         table.reader.error(&entry.node.at, "an empty `allow` allows nothing", Some(hint));
     }
-    Filter { allow: allow.unwrap_or_default(), deny: table.words("deny").unwrap_or_default() }
+    FilterSection { allow: allow.unwrap_or_default(), deny: table.words("deny").unwrap_or_default() }
 }
 
 /// The groups; the default one is made up where it is not given. `known` are the servers of the file,
 /// also those that something is wrong with.
-fn groups(file: &Table<'_>, config: &Config, known: &[&str]) -> Vec<Group> {
+fn groups(file: &Table<'_>, config: &Config, known: &[&str]) -> Vec<GroupSection> {
     let reader = file.reader;
     let enabled = |name: &str| config.server(name).is_some_and(|server| !server.disabled);
     let all = || config.servers.iter().filter(|server| !server.disabled).map(|server| Arc::clone(&server.name));
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: Vec<GroupSection> = Vec::new();
     let mut used: Vec<String> = Vec::new();
     for entry in file.named("groups") {
         check_name(reader, entry, "group");
@@ -205,7 +207,7 @@ fn groups(file: &Table<'_>, config: &Config, known: &[&str]) -> Vec<Group> {
             reader.error(&entry.key_at, message, None);
         }
         let Some(table) = file.one("groups", entry, "groups") else { continue };
-        let mut group = Group::new(&entry.key, Vec::new());
+        let mut group = GroupSection::new(&entry.key, Vec::new());
         match table.texts("servers") {
             Some(members) => {
                 for (i, (name, at)) in members.iter().enumerate() {
@@ -243,12 +245,12 @@ fn groups(file: &Table<'_>, config: &Config, known: &[&str]) -> Vec<Group> {
                 }
             }
         }
-        false => groups.insert(0, Group::new(DEFAULT_GROUP, all().collect())),
+        false => groups.insert(0, GroupSection::new(DEFAULT_GROUP, all().collect())),
     }
     groups
 }
 
-fn fill(group: &mut Group, table: &Table<'_>, name: &str) {
+fn fill(group: &mut GroupSection, table: &Table<'_>, name: &str) {
     if table.choice("naming") == Some("plain") {
         group.naming = Naming::Plain;
     }
@@ -257,7 +259,7 @@ fn fill(group: &mut Group, table: &Table<'_>, name: &str) {
     group.tools = one("tools").unwrap_or_default();
     group.prompts = one("prompts").unwrap_or_default();
     group.resources = one("resources").unwrap_or_default();
-    group.page = table.count("page").unwrap_or(group.page);
+    group.page_size = table.count("page_size").unwrap_or(group.page_size);
 }
 
 /// What is wrong between the addresses and who may reach them.

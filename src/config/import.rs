@@ -4,11 +4,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::build::Built;
-use super::model::{Config, Group, Server, ServerKind};
-use super::reader::{Reader, listed};
+use super::build::ConfigBuilder;
+use super::model::{Config, GroupSection, ServerKind, ServerSection};
+use super::reader::{ConfigReader, listed};
 use super::servers::{NAME_LENGTH, header};
-use super::spanned_value::{Entry, Node, Value};
+use super::spanned_value::{Node, SpannedEntry, SpannedValue};
 use super::suggest::nearest;
 use crate::gateway::DEFAULT_GROUP;
 use crate::mcp_client::{Address, Command, HttpTransport, Target};
@@ -33,10 +33,10 @@ const KNOWN: [&str; 13] = [
 const ROOTS: [&str; 2] = ["mcpServers", "servers"];
 
 /// One entry, as it is being read.
-struct Reading<'r> {
-    reader: &'r Reader<'r>,
+struct ImportReader<'r> {
+    reader: &'r ConfigReader<'r>,
     name: &'r str,
-    entries: &'r [Entry],
+    entries: &'r [SpannedEntry],
 }
 
 /// The folder that `${workspaceFolder}` stands for: that of the file, or the one above `.vscode` and the like.
@@ -77,15 +77,15 @@ pub(super) fn slug(name: &str, taken: &[&str]) -> String {
 }
 
 /// Reads the whole file.
-pub(super) fn import(reader: &Reader<'_>, root: &Node) -> Option<Built> {
-    let Value::Table(entries) = &root.value else {
+pub(super) fn import(reader: &ConfigReader<'_>, root: &Node) -> Option<ConfigBuilder> {
+    let SpannedValue::Table(entries) = &root.value else {
         reader.error(&root.at, format!("the file must hold an object, not {}", root.described()), None);
         return None;
     };
     let mut config = Config { servers: Vec::new(), groups: Vec::new(), ..Config::default() };
     let mut faulty = Vec::new();
     let servers = roots(reader, entries);
-    if servers.is_some_and(<[Entry]>::is_empty) {
+    if servers.is_some_and(<[SpannedEntry]>::is_empty) {
         reader.warn(&root.at, "the file names no servers", None);
     }
     for entry in servers.unwrap_or_default() {
@@ -99,17 +99,17 @@ pub(super) fn import(reader: &Reader<'_>, root: &Node) -> Option<Built> {
         }
     }
     let enabled = config.servers.iter().filter(|server| !server.disabled).map(|server| server.name.clone());
-    config.groups = vec![Group::new(DEFAULT_GROUP, enabled.collect())];
-    Some(Built { config, faulty })
+    config.groups = vec![GroupSection::new(DEFAULT_GROUP, enabled.collect())];
+    Some(ConfigBuilder { config, faulty })
 }
 
 /// The entries of the servers, wherever this client keeps them.
-fn roots<'r>(reader: &Reader<'_>, entries: &'r [Entry]) -> Option<&'r [Entry]> {
-    let member = |entries: &'r [Entry], key: &str| entries.iter().find(|entry| entry.key == key);
+fn roots<'r>(reader: &ConfigReader<'_>, entries: &'r [SpannedEntry]) -> Option<&'r [SpannedEntry]> {
+    let member = |entries: &'r [SpannedEntry], key: &str| entries.iter().find(|entry| entry.key == key);
     let found = ROOTS.iter().find_map(|key| member(entries, key)).or_else(|| {
         // The settings of an editor keep them one level down.
         match &member(entries, "mcp")?.node.value {
-            Value::Table(inner) => member(inner, "servers"),
+            SpannedValue::Table(inner) => member(inner, "servers"),
             _ => None,
         }
     });
@@ -129,7 +129,7 @@ fn roots<'r>(reader: &Reader<'_>, entries: &'r [Entry]) -> Option<&'r [Entry]> {
         return None;
     };
     match &found.node.value {
-        Value::Table(servers) => Some(servers),
+        SpannedValue::Table(servers) => Some(servers),
         _ => {
             let message = format!("`{}` must be an object, not {}", found.key, found.node.described());
             reader.error(&found.node.at, message, None);
@@ -138,13 +138,13 @@ fn roots<'r>(reader: &Reader<'_>, entries: &'r [Entry]) -> Option<&'r [Entry]> {
     }
 }
 
-fn server(reader: &Reader<'_>, entry: &Entry, name: &str) -> Option<Server> {
-    let Value::Table(entries) = &entry.node.value else {
+fn server(reader: &ConfigReader<'_>, entry: &SpannedEntry, name: &str) -> Option<ServerSection> {
+    let SpannedValue::Table(entries) = &entry.node.value else {
         let message = format!("the server `{}` must be an object, not {}", entry.key, entry.node.described());
         reader.error(&entry.node.at, message, None);
         return None;
     };
-    let reading = Reading { reader, name: &entry.key, entries };
+    let reading = ImportReader { reader, name: &entry.key, entries };
     for member in entries.iter().filter(|member| !KNOWN.contains(&member.key.as_str())) {
         let hint = nearest(&member.key, &KNOWN).map(|near| format!("did you mean `{near}`?"));
         reader.warn(&member.key_at, format!("`{}` of the server `{}` is not used", member.key, entry.key), hint);
@@ -166,7 +166,7 @@ fn server(reader: &Reader<'_>, entry: &Entry, name: &str) -> Option<Server> {
             return None;
         }
     };
-    let mut server = Server::new(name, ServerKind::Target(kind));
+    let mut server = ServerSection::new(name, ServerKind::Target(kind));
     server.written = entry.key.as_str().into();
     server.disabled = disabled;
     Some(server)
@@ -174,21 +174,21 @@ fn server(reader: &Reader<'_>, entry: &Entry, name: &str) -> Option<Server> {
 
 // === impl Reading ===
 
-impl<'r> Reading<'r> {
-    fn member(&self, key: &str) -> Option<&'r Entry> {
-        self.entries.iter().find(|entry| entry.key == key && !matches!(entry.node.value, Value::Null))
+impl<'r> ImportReader<'r> {
+    fn member(&self, key: &str) -> Option<&'r SpannedEntry> {
+        self.entries.iter().find(|entry| entry.key == key && !matches!(entry.node.value, SpannedValue::Null))
     }
 
     fn flag(&self, key: &str) -> Option<bool> {
         let entry = self.member(key)?;
-        if let Value::Flag(flag) = entry.node.value {
+        if let SpannedValue::Flag(flag) = entry.node.value {
             return Some(flag);
         }
         self.wrong(entry, "true or false");
         None
     }
 
-    fn wrong(&self, entry: &Entry, wanted: &str) {
+    fn wrong(&self, entry: &SpannedEntry, wanted: &str) {
         let found = entry.node.described();
         let message = format!("`{}` of the server `{}` must be {wanted}, not {found}", entry.key, self.name);
         self.reader.error(&entry.node.at, message, None);
@@ -200,17 +200,17 @@ impl<'r> Reading<'r> {
     }
 
     /// An object of texts. Numbers and flags are taken as the texts that they look like.
-    fn pairs(&self, key: &str) -> Vec<(&'r Entry, String)> {
+    fn pairs(&self, key: &str) -> Vec<(&'r SpannedEntry, String)> {
         let Some(entry) = self.member(key) else { return Vec::new() };
-        let Value::Table(entries) = &entry.node.value else {
+        let SpannedValue::Table(entries) = &entry.node.value else {
             self.wrong(entry, "an object of texts");
             return Vec::new();
         };
-        let one = |pair: &'r Entry| {
+        let one = |pair: &'r SpannedEntry| {
             let value = match &pair.node.value {
-                Value::Null => return None,
-                Value::Whole(number) => number.to_string(),
-                Value::Flag(flag) => flag.to_string(),
+                SpannedValue::Null => return None,
+                SpannedValue::Whole(number) => number.to_string(),
+                SpannedValue::Flag(flag) => flag.to_string(),
                 _ => self
                     .reader
                     .text_of(&pair.node, &format!("`{}` of `{key}` of the server `{}`", pair.key, self.name))?,
@@ -232,7 +232,7 @@ impl<'r> Reading<'r> {
         let arguments = match self.member("args") {
             None => Vec::new(),
             Some(entry) => match &entry.node.value {
-                Value::List(items) => {
+                SpannedValue::List(items) => {
                     let what = format!("each of `args` of the server `{}`", self.name);
                     items.iter().filter_map(|item| self.reader.text_of(item, &what)).collect()
                 }
@@ -271,7 +271,7 @@ impl<'r> Reading<'r> {
         text.lines().filter_map(pair).collect()
     }
 
-    fn address(&self, entry: &Entry) -> Option<Target> {
+    fn address(&self, entry: &SpannedEntry) -> Option<Target> {
         self.misfits(&["args", "env", "envFile", "cwd"], &entry.key);
         let text = self.text(&entry.key);
         let transport = self.transport(&["http", "streamable-http", "streamableHttp", "streamable_http", "sse"]);

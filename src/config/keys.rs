@@ -7,14 +7,14 @@ pub(super) struct Section {
     /// What the table is for.
     pub(super) about: &'static str,
     /// Its keys, in parts that sections may share.
-    pub(super) parts: &'static [&'static [Key]],
+    pub(super) parts: &'static [&'static [ConfigKey]],
 }
 
 /// One key.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Key {
+pub(super) struct ConfigKey {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueType,
     pub(super) about: &'static str,
     /// What holds when it is not given, for people.
     pub(super) default: Option<&'static str>,
@@ -28,7 +28,7 @@ pub(super) struct Key {
 
 /// What a key takes.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum ValueType {
     /// Any text.
     Text,
     /// A text that has to be there.
@@ -70,11 +70,11 @@ pub(super) enum Kind {
 /// The largest number of things that a limit may name.
 const MANY: u64 = 1 << 40;
 
-const fn key(name: &'static str, kind: Kind, about: &'static str) -> Key {
-    Key { name, kind, about, default: None, alias: None, with: &[], example: "" }
+const fn key(name: &'static str, kind: ValueType, about: &'static str) -> ConfigKey {
+    ConfigKey { name, kind, about, default: None, alias: None, with: &[], example: "" }
 }
 
-impl Key {
+impl ConfigKey {
     const fn default(mut self, default: &'static str) -> Self {
         self.default = Some(default);
         self
@@ -98,12 +98,12 @@ impl Key {
 
 impl Section {
     /// All its keys.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &'static Key> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'static ConfigKey> {
         self.parts.iter().copied().flatten()
     }
 
     /// The key of that name, or of which it is the other name.
-    pub(super) fn key(&self, name: &str) -> Option<&'static Key> {
+    pub(super) fn key(&self, name: &str) -> Option<&'static ConfigKey> {
         self.keys().find(|key| key.name == name || key.alias == Some(name))
     }
 }
@@ -112,26 +112,30 @@ impl Section {
 pub(super) static FILE: Section = Section {
     about: "The configuration of Rialto, a gateway between MCP clients and MCP servers.",
     parts: &[&[
-        key("listen", Kind::Address, "Where to listen; port 0 lets the system choose.")
+        key("listen", ValueType::Address, "Where to listen; port 0 lets the system choose.")
             .default("\"127.0.0.1:3001\"")
             .example("\"127.0.0.1:4001\""),
         key(
             "workers",
-            Kind::Count(1, 1024),
+            ValueType::Count(1, 1024),
             "Threads that serve clients; as many as there are cores when nothing is said.",
         )
         .example("2"),
-        key("store", Kind::Store, "Where sessions and their events are kept: in this process, or at a URL of Redis.")
-            .default("\"memory\"")
-            .example("\"redis://127.0.0.1:6379\""),
-        key("cluster", Kind::Table(&CLUSTER), CLUSTER.about),
-        key("log", Kind::Table(&LOG), LOG.about),
-        key("admin", Kind::Table(&ADMIN), ADMIN.about),
-        key("access", Kind::Table(&ACCESS), ACCESS.about),
-        key("limits", Kind::Table(&LIMITS), LIMITS.about),
-        key("defaults", Kind::Table(&DEFAULTS), DEFAULTS.about),
-        key("servers", Kind::Named(&SERVER), SERVER.about),
-        key("groups", Kind::Named(&GROUP), GROUP.about),
+        key(
+            "store",
+            ValueType::Store,
+            "Where sessions and their events are kept: in this process, or at a URL of Redis.",
+        )
+        .default("\"memory\"")
+        .example("\"redis://127.0.0.1:6379\""),
+        key("cluster", ValueType::Table(&CLUSTER), CLUSTER.about),
+        key("log", ValueType::Table(&LOG), LOG.about),
+        key("admin", ValueType::Table(&ADMIN), ADMIN.about),
+        key("access", ValueType::Table(&ACCESS), ACCESS.about),
+        key("limits", ValueType::Table(&LIMITS), LIMITS.about),
+        key("defaults", ValueType::Table(&DEFAULTS), DEFAULTS.about),
+        key("servers", ValueType::Named(&SERVER), SERVER.about),
+        key("groups", ValueType::Named(&GROUP), GROUP.about),
     ]],
 };
 
@@ -139,19 +143,19 @@ pub(super) static FILE: Section = Section {
 pub(super) static CLUSTER: Section = Section {
     about: "How nodes that share a store work together.",
     parts: &[&[
-        key("node", Kind::Text, "The name of this node, which no other has.")
+        key("node", ValueType::Text, "The name of this node, which no other has.")
             .default("the name of the machine, and the port")
             .example("\"gateway-1\""),
-        key("prefix", Kind::Text, "What all keys in the store begin with; nodes with the same are one cluster.")
+        key("prefix", ValueType::Text, "What all keys in the store begin with; nodes with the same are one cluster.")
             .default("\"rialto\"")
             .example("\"staging\""),
-        key("lease", Kind::Duration(false, false), "How long a node may be silent before others take over.")
+        key("lease", ValueType::Duration(false, false), "How long a node may be silent before others take over.")
             .default("\"6s\"")
             .example("\"10s\""),
-        key("timeout", Kind::Duration(false, false), "How long the store may take to answer.")
+        key("timeout", ValueType::Duration(false, false), "How long the store may take to answer.")
             .default("\"2s\"")
             .example("\"500ms\""),
-        key("secret", Kind::Text, "Seals what clients carry for the gateway; the same for all nodes.")
+        key("sealing_key", ValueType::Text, "Seals what clients carry for the gateway; the same for all nodes.")
             .default("made once and shared through the store")
             .example("\"a long s3cret of many letters\""),
     ]],
@@ -161,32 +165,36 @@ pub(super) static CLUSTER: Section = Section {
 pub(super) static LOG: Section = Section {
     about: "What is logged, on standard error.",
     parts: &[&[
-        key("filter", Kind::Text, "A level (error, warn, info, debug, trace), or targets with levels.")
+        key("filter", ValueType::Text, "A level (error, warn, info, debug, trace), or targets with levels.")
             .default("\"info\"")
             .example("\"rialto=debug\""),
-        key("format", Kind::Choice(&["text", "json"]), "How a line looks.").default("\"text\"").example("\"json\""),
+        key("format", ValueType::Choice(&["text", "json"]), "How a line looks.")
+            .default("\"text\"")
+            .example("\"json\""),
     ]],
 };
 
 /// `[admin]`
 pub(super) static ADMIN: Section = Section {
     about: "Health, metrics and status, on a listener of their own.",
-    parts: &[&[key("listen", Kind::Address, "Where to listen for administrators.").example("\"127.0.0.1:3002\"")]],
+    parts: &[&[key("listen", ValueType::Address, "Where to listen for administrators.").example("\"127.0.0.1:3002\"")]],
 };
 
 /// `[access]`
 pub(super) static ACCESS: Section = Section {
     about: "Who may call.",
     parts: &[&[
-        key("hosts", Kind::Texts, "Hosts that requests may name beside those of this machine; * for any.")
+        key("hosts", ValueType::Texts, "Hosts that requests may name beside those of this machine; * for any.")
             .example("[\"gateway.example\"]"),
-        key("origins", Kind::Texts, "Origins whose pages may call beside those of this machine; * for any.")
+        key("origins", ValueType::Texts, "Origins whose pages may call beside those of this machine; * for any.")
             .example("[\"https://app.example\"]"),
-        key("caller_headers", Kind::Texts, "Headers that travel with a call as part of its caller.")
+        key("forward_headers", ValueType::Texts, "Headers that travel with a call as part of its caller.")
             .example("[\"x-tenant\"]"),
-        key("tokens", Kind::Pairs, "Callers and their bearer tokens. Once one is given, every request needs one.")
+        key("tokens", ValueType::Pairs, "Callers and their bearer tokens. Once one is given, every request needs one.")
             .example("{ ann = \"s3cret\" }"),
-        key("delete", Kind::Flag, "Whether clients may end their sessions by DELETE.").default("true").example("false"),
+        key("allow_session_delete", ValueType::Flag, "Whether clients may end their sessions by DELETE.")
+            .default("true")
+            .example("false"),
     ]],
 };
 
@@ -194,114 +202,156 @@ pub(super) static ACCESS: Section = Section {
 pub(super) static LIMITS: Section = Section {
     about: "How much and how long clients may take.",
     parts: &[&[
-        key("body_bytes", Kind::Size, "Bytes that a body, or a line on stdio, may have.")
+        key("body_bytes", ValueType::Size, "Bytes that a body, or a line on stdio, may have.")
             .default("\"4MiB\"")
             .example("\"8MiB\""),
-        key("headers", Kind::Count(1, MANY), "Headers that a request may have.").default("100").example("50"),
-        key("header_bytes", Kind::Size, "Bytes that the headers of a request may have together.")
+        key("headers", ValueType::Count(1, MANY), "Headers that a request may have.").default("100").example("50"),
+        key("header_bytes", ValueType::Size, "Bytes that the headers of a request may have together.")
             .default("\"64KiB\"")
             .example("32768"),
-        key("json_depth", Kind::Count(1, 10_000), "How deep JSON may nest.").default("128").example("64"),
-        key("batch", Kind::Count(1, MANY), "Messages that a batch may hold.").default("100").example("10"),
-        key("sessions", Kind::Count(1, MANY), "Sessions that there may be in all.").default("100000").example("10"),
-        key("streams", Kind::Count(1, MANY), "Open streams that one session may have.").default("32").example("8"),
-        key("calls", Kind::Count(1, MANY), "Calls that may run in one session.").default("1000").example("10"),
-        key("subscriptions", Kind::Count(0, MANY), "Resources that one session may be subscribed to.")
+        key("json_depth", ValueType::Count(1, 10_000), "How deep JSON may nest.").default("128").example("64"),
+        key("batch", ValueType::Count(1, MANY), "Messages that a batch may hold.").default("100").example("10"),
+        key("sessions", ValueType::Count(1, MANY), "Sessions that there may be in all.")
+            .default("100000")
+            .example("10"),
+        key("streams", ValueType::Count(1, MANY), "Open streams that one session may have.").default("32").example("8"),
+        key("calls", ValueType::Count(1, MANY), "Calls that may run in one session.").default("1000").example("10"),
+        key("subscriptions", ValueType::Count(0, MANY), "Resources that one session may be subscribed to.")
             .default("1000")
             .example("10"),
-        key("events", Kind::Count(0, MANY), "Events that are kept for one session, for clients that resume.")
+        key("events", ValueType::Count(0, MANY), "Events that are kept for one session, for clients that resume.")
             .default("1000")
             .example("10"),
-        key("event_bytes", Kind::Size, "Bytes of events that are kept for one session.")
+        key("event_bytes", ValueType::Size, "Bytes of events that are kept for one session.")
             .default("\"8MiB\"")
             .example("\"1MiB\""),
-        key("event_age", Kind::Duration(true, false), "How long events are kept.").default("\"10m\"").example("\"1m\""),
-        key("session_idle", Kind::Duration(false, false), "After how long an unused session ends.")
+        key("event_age", ValueType::Duration(true, false), "How long events are kept.")
+            .default("\"10m\"")
+            .example("\"1m\""),
+        key("session_idle", ValueType::Duration(false, false), "After how long an unused session ends.")
             .default("\"15m\"")
             .example("\"5m\""),
-        key("held", Kind::Count(0, MANY), "Calls that may wait in all for answers from clients without a session.")
-            .default("10000")
-            .example("10"),
-        key("held_each", Kind::Count(0, MANY), "Such calls that one caller may have.").default("1000").example("5"),
-        key("answer_people", Kind::Duration(false, false), "How long a form or an address may take to be answered.")
-            .default("\"10m\"")
-            .example("\"5m\""),
-        key("answer_programs", Kind::Duration(false, false), "How long sampling or roots may take to be answered.")
-            .default("\"2m\"")
-            .example("\"1m\""),
-        key("stream_after", Kind::Duration(true, false), "After how long a quiet call is answered with a stream.")
+        key(
+            "parked_calls",
+            ValueType::Count(0, MANY),
+            "Calls that may wait in all for answers from clients without a session.",
+        )
+        .default("10000")
+        .example("10"),
+        key("parked_calls_per_caller", ValueType::Count(0, MANY), "Such calls that one caller may have.")
+            .default("1000")
+            .example("5"),
+        key(
+            "elicitation_timeout",
+            ValueType::Duration(false, false),
+            "How long a form or an address may take to be answered.",
+        )
+        .default("\"10m\"")
+        .example("\"5m\""),
+        key(
+            "sampling_timeout",
+            ValueType::Duration(false, false),
+            "How long sampling or roots may take to be answered.",
+        )
+        .default("\"2m\"")
+        .example("\"1m\""),
+        key("sse_after", ValueType::Duration(true, false), "After how long a quiet call is answered with a stream.")
             .default("\"1s\"")
             .example("\"250ms\""),
-        key("keep_alive", Kind::Duration(false, false), "After how long a quiet stream gets a comment.")
+        key("sse_heartbeat", ValueType::Duration(false, false), "After how long a quiet stream gets a comment.")
             .default("\"15s\"")
             .example("\"5s\""),
-        key("retry", Kind::Duration(true, false), "How long clients are told to wait before they reconnect.")
+        key("sse_retry", ValueType::Duration(true, false), "How long clients are told to wait before they reconnect.")
             .default("\"3s\"")
             .example("\"2s\""),
-        key("drain", Kind::Duration(true, false), "How long running calls may take to finish at a stop.")
-            .default("\"10s\"")
-            .example("\"1m\""),
+        key(
+            "shutdown_timeout",
+            ValueType::Duration(true, false),
+            "How long running calls may take to finish at a stop.",
+        )
+        .default("\"10s\"")
+        .example("\"1m\""),
     ]],
 };
 
 /// What can be set for one server, and for all that do not say otherwise.
-const SETTINGS: &[Key] = &[
-    key("revision", Kind::Revision, "The revision to speak.").default("\"auto\"").example("\"2025-06-18\""),
+const SETTINGS: &[ConfigKey] = &[
+    key("revision", ValueType::Revision, "The revision to speak.").default("\"auto\"").example("\"2025-06-18\""),
     key(
-        "isolation",
-        Kind::Choice(&["client", "shared"]),
+        "connection",
+        ValueType::Choice(&["per-client", "shared"]),
         "Whether each client gets a connection of its own, or all share one and the server can ask nothing.",
     )
     .default("what the server's revision needs")
     .example("\"shared\""),
-    key("connect", Kind::Duration(false, false), "How long a connection may take to open.")
+    key("connect_timeout", ValueType::Duration(false, false), "How long a connection may take to open.")
         .default("\"10s\"")
         .example("\"3s\""),
-    key("probe", Kind::Duration(false, false), "How long an answer may take while we find out what is there.")
-        .default("\"10s\"")
-        .example("\"3s\""),
-    key("first_start", Kind::Duration(false, false), "How long a package runner may take to say its first word.")
-        .default("\"1m\"")
-        .example("\"5m\""),
-    key("call", Kind::Duration(false, false), "How long a call may be silent; progress begins this anew.")
+    key(
+        "discovery_timeout",
+        ValueType::Duration(false, false),
+        "How long an answer may take while we find out what is there.",
+    )
+    .default("\"10s\"")
+    .example("\"3s\""),
+    key(
+        "startup_timeout",
+        ValueType::Duration(false, false),
+        "How long a package runner may take to say its first word.",
+    )
+    .default("\"1m\"")
+    .example("\"5m\""),
+    key("idle_timeout", ValueType::Duration(false, false), "How long a call may be silent; progress begins this anew.")
         .default("\"1m\"")
         .example("\"2m\""),
-    key("call_cap", Kind::Duration(false, false), "How long a call may take in all.")
+    key("total_timeout", ValueType::Duration(false, false), "How long a call may take in all.")
         .default("\"10m\"")
         .example("\"1h\""),
-    key("grace", Kind::Duration(true, false), "How long a child may take to end, and again after it was told to.")
-        .default("\"2s\"")
-        .example("\"5s\""),
-    key("ping", Kind::Duration(false, true), "How often a quiet connection is pinged.")
+    key(
+        "stop_timeout",
+        ValueType::Duration(true, false),
+        "How long a child may take to end, and again after it was told to.",
+    )
+    .default("\"2s\"")
+    .example("\"5s\""),
+    key("ping_interval", ValueType::Duration(false, true), "How often a quiet connection is pinged.")
         .default("\"30s\"")
         .example("\"off\""),
     key(
-        "poll",
-        Kind::Duration(false, true),
+        "list_poll_interval",
+        ValueType::Duration(false, true),
         "How often the lists of a server that tells of no changes are read again.",
     )
     .default("\"1m\"")
     .example("\"5m\""),
-    key("message_bytes", Kind::Size, "The largest message that is read from it.")
+    key("message_bytes", ValueType::Size, "The largest message that is read from it.")
         .default("\"16MiB\"")
         .example("\"1MiB\""),
-    key("rounds", Kind::Count(0, 1000), "How often a call may be asked for input before it is given up.")
-        .default("8")
-        .example("3"),
-    key("connections", Kind::Count(1, MANY), "Most connections that are lent to clients at once.")
+    key(
+        "max_input_rounds",
+        ValueType::Count(0, 1000),
+        "How often a call may be asked for input before it is given up.",
+    )
+    .default("8")
+    .example("3"),
+    key("max_leases", ValueType::Count(1, MANY), "Most connections that are lent to clients at once.")
         .default("256")
         .example("16"),
     key(
-        "idle",
-        Kind::Duration(false, false),
+        "lease_idle_timeout",
+        ValueType::Duration(false, false),
         "After how long an unused connection of callers without a session closes.",
     )
     .default("\"5m\"")
     .example("\"1m\""),
-    key("stale", Kind::Duration(true, false), "How long the lists of a server that is away are still served.")
-        .default("\"5m\"")
-        .example("\"1h\""),
-    key("questions", Kind::Flag, "Whether it may ask clients: sampling, elicitation, roots.")
+    key(
+        "serve_stale_for",
+        ValueType::Duration(true, false),
+        "How long the lists of a server that is away are still served.",
+    )
+    .default("\"5m\"")
+    .example("\"1h\""),
+    key("allow_server_requests", ValueType::Flag, "Whether it may ask clients: sampling, elicitation, roots.")
         .default("true")
         .example("false"),
 ];
@@ -318,45 +368,45 @@ pub(super) static SERVER: Section = Section {
     about: "The servers, by name, in the order in which their lists are merged.",
     parts: &[
         &[
-            key("builtin", Kind::Choice(&["elements"]), "A server that is built in: the periodic table.")
+            key("builtin", ValueType::Choice(&["elements"]), "A server that is built in: the periodic table.")
                 .with(&["builtin"])
                 .example("\"elements\""),
-            key("command", Kind::Text, "A program to start; it is spoken to on its standard input and output.")
+            key("command", ValueType::Text, "A program to start; it is spoken to on its standard input and output.")
                 .with(&["command"])
                 .example("\"npx\""),
-            key("args", Kind::Texts, "Its arguments.").with(&["command"]).example("[\"-y\", \"some-server\"]"),
-            key("env", Kind::Pairs, "Environment variables for it, beside the few that every child gets.")
+            key("args", ValueType::Texts, "Its arguments.").with(&["command"]).example("[\"-y\", \"some-server\"]"),
+            key("env", ValueType::Pairs, "Environment variables for it, beside the few that every child gets.")
                 .with(&["command"])
                 .example("{ KEY = \"value\" }"),
-            key("cwd", Kind::Text, "Where it runs; relative to the folder of this file.")
+            key("cwd", ValueType::Text, "Where it runs; relative to the folder of this file.")
                 .default("where Rialto runs")
                 .with(&["command"])
                 .example("\".\""),
-            key("url", Kind::Url, "An address to call.").with(&["url"]).example("\"https://tracker.example/mcp\""),
-            key("headers", Kind::Pairs, "Headers to send along.")
+            key("url", ValueType::Url, "An address to call.").with(&["url"]).example("\"https://tracker.example/mcp\""),
+            key("headers", ValueType::Pairs, "Headers to send along.")
                 .with(&["url", "base_url"])
                 .example("{ Authorization = \"Bearer t0ken\" }"),
-            key("transport", Kind::Choice(&["streamable-http", "http", "sse"]), "The transport of the address.")
+            key("transport", ValueType::Choice(&["streamable-http", "http", "sse"]), "The transport of the address.")
                 .default("found out by asking")
                 .alias("type")
                 .with(&["url"])
                 .example("\"sse\""),
-            key("base_url", Kind::Url, "The address of a REST interface that is made a server.")
+            key("base_url", ValueType::Url, "The address of a REST interface that is made a server.")
                 .with(&["base_url"])
                 .example("\"https://api.example/v1\""),
-            key("openapi", Kind::Text, "An OpenAPI document that describes it: a file or a URL.")
+            key("openapi", ValueType::Text, "An OpenAPI document that describes it: a file or a URL.")
                 .with(&["base_url"])
                 .example("\"https://api.example/openapi.json\""),
-            key("query", Kind::Pairs, "What is added to the query of every request.")
+            key("query", ValueType::Pairs, "What is added to the query of every request.")
                 .with(&["base_url"])
                 .example("{ key = \"value\" }"),
-            key("operations", Kind::Table(&FILTER), "Which operations of the document become tools.")
+            key("operations", ValueType::Table(&FILTER), "Which operations of the document become tools.")
                 .with(&["base_url"])
                 .example("{ deny = [\"delete*\"] }"),
-            key("tools", Kind::Tables(&TOOL), TOOL.about)
+            key("tools", ValueType::Tables(&TOOL), TOOL.about)
                 .with(&["base_url"])
                 .example("[{ name = \"t\", url = \"/x\" }]"),
-            key("disabled", Kind::Flag, "Leaves the server out, as if it were not there.")
+            key("disabled", ValueType::Flag, "Leaves the server out, as if it were not there.")
                 .default("false")
                 .example("true"),
         ],
@@ -368,8 +418,8 @@ pub(super) static SERVER: Section = Section {
 pub(super) static FILTER: Section = Section {
     about: "Which names are let through. * stands for any letters, ? for one.",
     parts: &[&[
-        key("allow", Kind::Texts, "Only names that one of these fits.").default("all").example("[\"a*\"]"),
-        key("deny", Kind::Texts, "No names that one of these fits.").default("none").example("[\"b?\"]"),
+        key("allow", ValueType::Texts, "Only names that one of these fits.").default("all").example("[\"a*\"]"),
+        key("deny", ValueType::Texts, "No names that one of these fits.").default("none").example("[\"b?\"]"),
     ]],
 };
 
@@ -377,22 +427,26 @@ pub(super) static FILTER: Section = Section {
 pub(super) static TOOL: Section = Section {
     about: "Tools of a REST interface that are described by hand.",
     parts: &[&[
-        key("name", Kind::Needed, "The name of the tool.").example("\"getUser\""),
-        key("title", Kind::Text, "Its name for people.").example("\"Look up a user\""),
-        key("description", Kind::Text, "What it does, for models.").example("\"Gives a user by name.\""),
-        key("method", Kind::Choice(&["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]), "The verb of the request.")
-            .default("\"GET\"")
-            .example("\"POST\""),
-        key("url", Kind::Needed, "Where the request goes, below base_url, with {argument} in it.")
+        key("name", ValueType::Needed, "The name of the tool.").example("\"getUser\""),
+        key("title", ValueType::Text, "Its name for people.").example("\"Look up a user\""),
+        key("description", ValueType::Text, "What it does, for models.").example("\"Gives a user by name.\""),
+        key(
+            "method",
+            ValueType::Choice(&["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]),
+            "The verb of the request.",
+        )
+        .default("\"GET\"")
+        .example("\"POST\""),
+        key("url", ValueType::Needed, "Where the request goes, below base_url, with {argument} in it.")
             .example("\"/users\""),
-        key("headers", Kind::Pairs, "Headers of the request.").example("{ Accept = \"text/plain\" }"),
-        key("body", Kind::Any, "The body of the request: a template as text, or a value.")
+        key("headers", ValueType::Pairs, "Headers of the request.").example("{ Accept = \"text/plain\" }"),
+        key("body", ValueType::Any, "The body of the request: a template as text, or a value.")
             .example("{ user = \"{name}\" }"),
-        key("pick", Kind::Text, "The part of the answer that is the result.").example("\"data.items\""),
-        key("read_only", Kind::Flag, "Whether it changes nothing.").example("true"),
-        key("destructive", Kind::Flag, "Whether it may destroy something.").example("true"),
-        key("idempotent", Kind::Flag, "Whether doing it twice is the same as doing it once.").example("true"),
-        key("arguments", Kind::Named(&ARGUMENT), ARGUMENT.about).example("{ id = { type = \"integer\" } }"),
+        key("result_path", ValueType::Text, "The part of the answer that is the result.").example("\"data.items\""),
+        key("read_only", ValueType::Flag, "Whether it changes nothing.").example("true"),
+        key("destructive", ValueType::Flag, "Whether it may destroy something.").example("true"),
+        key("idempotent", ValueType::Flag, "Whether doing it twice is the same as doing it once.").example("true"),
+        key("arguments", ValueType::Named(&ARGUMENT), ARGUMENT.about).example("{ id = { type = \"integer\" } }"),
     ]],
 };
 
@@ -402,15 +456,15 @@ pub(super) static ARGUMENT: Section = Section {
     parts: &[&[
         key(
             "type",
-            Kind::Choice(&["string", "integer", "number", "boolean", "array", "object"]),
+            ValueType::Choice(&["string", "integer", "number", "boolean", "array", "object"]),
             "What kind of value it is.",
         )
         .default("\"string\"")
         .example("\"string\""),
-        key("description", Kind::Text, "What it is, for models.").example("\"Who it is.\""),
-        key("required", Kind::Flag, "Whether it has to be given.").default("false").example("true"),
-        key("default", Kind::Any, "Its value when it is not given.").example("\"x\""),
-        key("enum", Kind::Values, "The values that it may have.").example("[\"x\", \"y\"]"),
+        key("description", ValueType::Text, "What it is, for models.").example("\"Who it is.\""),
+        key("required", ValueType::Flag, "Whether it has to be given.").default("false").example("true"),
+        key("default", ValueType::Any, "Its value when it is not given.").example("\"x\""),
+        key("enum", ValueType::Values, "The values that it may have.").example("[\"x\", \"y\"]"),
     ]],
 };
 
@@ -418,18 +472,18 @@ pub(super) static ARGUMENT: Section = Section {
 pub(super) static GROUP: Section = Section {
     about: "Sets of servers, each at an address of its own: /mcp/NAME; /mcp serves the group default.",
     parts: &[&[
-        key("servers", Kind::Texts, "Its servers, by name, in order.").default("all").example("[\"a\"]"),
-        key("naming", Kind::Choice(&["prefix", "plain"]), "How names look when there are several servers.")
+        key("servers", ValueType::Texts, "Its servers, by name, in order.").default("all").example("[\"a\"]"),
+        key("naming", ValueType::Choice(&["prefix", "plain"]), "How names look when there are several servers.")
             .default("\"prefix\"")
             .example("\"plain\""),
-        key("instructions", Kind::Text, "Instructions for models, instead of those of the servers.")
+        key("instructions", ValueType::Text, "Instructions for models, instead of those of the servers.")
             .example("\"Be brief.\""),
-        key("tools", Kind::Table(&FILTER), "Which tools are served, by the names that clients see.")
+        key("tools", ValueType::Table(&FILTER), "Which tools are served, by the names that clients see.")
             .example("{ allow = [\"get*\"] }"),
-        key("prompts", Kind::Table(&FILTER), "Which prompts are served.").example("{ deny = [\"*\"] }"),
-        key("resources", Kind::Table(&FILTER), "Which resources are served, by their URIs.")
+        key("prompts", ValueType::Table(&FILTER), "Which prompts are served.").example("{ deny = [\"*\"] }"),
+        key("resources", ValueType::Table(&FILTER), "Which resources are served, by their URIs.")
             .example("{ deny = [\"file:*\"] }"),
-        key("page", Kind::Count(1, 100_000), "Items in one page of a list.").default("1000").example("50"),
+        key("page_size", ValueType::Count(1, 100_000), "Items in one page of a list.").default("1000").example("50"),
     ]],
 };
 

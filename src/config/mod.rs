@@ -25,7 +25,10 @@ mod watcher;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-pub use model::{Access, Cluster, Config, Filter, Group, Limits, Log, Server, ServerKind, Store, Token};
+pub use model::{
+    Access, ClusterSection, Config, FilterSection, GroupSection, LimitsSection, Log, ServerKind, ServerSection, Store,
+    Token,
+};
 pub use problem::{Diagnostic, Severity};
 pub use reader::Lookup;
 pub use schema::schema;
@@ -34,10 +37,10 @@ pub use template::STARTER;
 pub use values::show_duration;
 pub use watcher::{Trigger, Watcher};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::Target;
-use build::Built;
-use reader::Reader;
+use build::ConfigBuilder;
+use reader::ConfigReader;
 
 /// The file that is read when none is named.
 pub const FILE: &str = "rialto.toml";
@@ -109,14 +112,14 @@ pub fn find(named: Option<&Path>) -> Option<PathBuf> {
 /// # Errors
 /// When the file cannot be read, or has no such server, or something is wrong with it.
 pub fn target(file: &Path, name: &str) -> Result<Target> {
-    let usage = |why: String| Error::new(Kind::Usage, why);
+    let usage = |why: String| Error::new(ErrorKind::Usage, why);
     let told = |problems: &[Diagnostic]| {
         let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
         usage(errors.map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     };
     let text = read(file).map_err(|problems| told(&problems))?;
     let (built, problems) = examine(&text, file, Format::of(file, &text), &environment);
-    let Some(Built { config, faulty }) = built else { return Err(told(&problems)) };
+    let Some(ConfigBuilder { config, faulty }) = built else { return Err(told(&problems)) };
     let named = config.servers.iter().find(|server| &*server.written == name || &*server.name == name);
     match named.map(|server| &server.kind) {
         Some(ServerKind::Target(target)) => Ok(target.clone()),
@@ -148,7 +151,7 @@ fn read(path: &Path) -> std::result::Result<String, Vec<Diagnostic>> {
 }
 
 /// Reads what can be read of a text, and gives all that is wrong with it.
-fn examine(text: &str, path: &Path, format: Format, lookup: &Lookup<'_>) -> (Option<Built>, Vec<Diagnostic>) {
+fn examine(text: &str, path: &Path, format: Format, lookup: &Lookup<'_>) -> (Option<ConfigBuilder>, Vec<Diagnostic>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (root, faults) = match format {
         Format::Toml => spanned_value::from_toml(text),
@@ -163,7 +166,7 @@ fn examine(text: &str, path: &Path, format: Format, lookup: &Lookup<'_>) -> (Opt
         _ => lookup(name),
     };
     let lookup: &Lookup<'_> = if format == Format::McpJson { &with_folders } else { lookup };
-    let reader = Reader { path, text, lookup, broken: !faults.is_empty(), problems: RefCell::default() };
+    let reader = ConfigReader { path, text, lookup, broken: !faults.is_empty(), problems: RefCell::default() };
     let built = match format {
         Format::Toml => build::build(&reader, &root),
         Format::McpJson => import::import(&reader, &root),
@@ -195,6 +198,6 @@ impl Format {
 /// A file that says what holds anyway: every limit at its default, as the table of keys has it.
 #[cfg(test)]
 pub(crate) fn defaults_of_limits() -> String {
-    let line = |key: &keys::Key| format!("{} = {}\n", key.name, key.default.expect("a limit has a default"));
+    let line = |key: &keys::ConfigKey| format!("{} = {}\n", key.name, key.default.expect("a limit has a default"));
     format!("[limits]\n{}", keys::LIMITS.keys().map(line).collect::<String>())
 }

@@ -11,10 +11,10 @@ use http::HeaderName;
 use super::suggest::nearest;
 use crate::gateway::{DEFAULT_GROUP, Naming, PAGE};
 use crate::local::rest;
-use crate::mcp_client::{Settings, Target};
-use crate::store::redis::{Address, FORMS};
+use crate::mcp_client::{ConnectionSettings, Target};
+use crate::store::redis::{FORMS, RedisAddress};
 use crate::telemetry::LogFormat;
-use crate::upstream::Isolation;
+use crate::upstream::ConnectionMode;
 
 /// Everything that a file can say. What is an option was left to the command line and the defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,17 +28,17 @@ pub struct Config {
     /// Where sessions and their events are kept.
     pub store: Store,
     /// How nodes that share it work together.
-    pub cluster: Cluster,
+    pub cluster: ClusterSection,
     /// What is logged.
     pub log: Log,
     /// Who may call.
     pub access: Access,
     /// How much and how long clients may take.
-    pub limits: Limits,
+    pub limits: LimitsSection,
     /// The servers, in the order of the file, those that are disabled too.
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerSection>,
     /// The groups, in the order of the file; one of them is `default`.
-    pub groups: Vec<Group>,
+    pub groups: Vec<GroupSection>,
 }
 
 /// Where sessions and their events are kept.
@@ -53,7 +53,7 @@ pub enum Store {
 
 /// How nodes that share a store work together.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Cluster {
+pub struct ClusterSection {
     /// The name of this node.
     pub node: Option<String>,
     /// What all keys in the store begin with.
@@ -63,7 +63,7 @@ pub struct Cluster {
     /// How long the store may take to answer.
     pub timeout: Option<Duration>,
     /// Seals what clients carry.
-    pub secret: Option<String>,
+    pub sealing_key: Option<String>,
 }
 
 /// What is logged.
@@ -83,11 +83,11 @@ pub struct Access {
     /// Origins whose pages may call beside those of this machine.
     pub origins: Vec<String>,
     /// Headers that travel with a call as part of its caller.
-    pub caller_headers: Vec<HeaderName>,
+    pub forward_headers: Vec<HeaderName>,
     /// The callers that are known. With none, everybody may call.
     pub tokens: Vec<Token>,
     /// Whether clients may end their sessions by DELETE.
-    pub delete: Option<bool>,
+    pub allow_session_delete: Option<bool>,
 }
 
 /// A caller and what it is known by.
@@ -101,7 +101,7 @@ pub struct Token {
 
 /// How much and how long clients may take.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Limits {
+pub struct LimitsSection {
     /// Bytes of a body, or of a line on stdio.
     pub body_bytes: Option<usize>,
     /// Headers of a request.
@@ -129,26 +129,26 @@ pub struct Limits {
     /// After how long an unused session ends.
     pub session_idle: Option<Duration>,
     /// Calls that may wait in all for answers from clients without a session.
-    pub held: Option<usize>,
+    pub parked_calls: Option<usize>,
     /// Such calls that one caller may have.
-    pub held_each: Option<usize>,
+    pub parked_calls_per_caller: Option<usize>,
     /// How long a form or an address may take to be answered.
-    pub answer_people: Option<Duration>,
+    pub elicitation_timeout: Option<Duration>,
     /// How long sampling or roots may take to be answered.
-    pub answer_programs: Option<Duration>,
+    pub sampling_timeout: Option<Duration>,
     /// After how long a quiet call is answered with a stream.
-    pub stream_after: Option<Duration>,
+    pub sse_after: Option<Duration>,
     /// After how long a quiet stream gets a comment.
-    pub keep_alive: Option<Duration>,
+    pub sse_heartbeat: Option<Duration>,
     /// How long clients are told to wait before they reconnect.
-    pub retry: Option<Duration>,
+    pub sse_retry: Option<Duration>,
     /// How long running calls may take to finish at a stop.
-    pub drain: Option<Duration>,
+    pub shutdown_timeout: Option<Duration>,
 }
 
 /// A server that is called.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Server {
+pub struct ServerSection {
     /// Its name: small letters, digits and hyphens.
     pub name: Arc<str>,
     /// Its name as the file has it; other clients allow more letters.
@@ -158,19 +158,19 @@ pub struct Server {
     /// Whether it is left out.
     pub disabled: bool,
     /// How it is treated.
-    pub settings: Settings,
+    pub settings: ConnectionSettings,
     /// How connections to it are shared, if that is not left to its revision.
-    pub isolation: Option<Isolation>,
+    pub connection_mode: Option<ConnectionMode>,
     /// Most connections that are lent to clients at once.
-    pub connections: usize,
+    pub max_leases: usize,
     /// After how long an unused connection of callers without a session closes.
-    pub idle: Duration,
+    pub lease_idle_timeout: Duration,
     /// How often its lists are read again, if it tells of no changes.
-    pub poll: Option<Duration>,
+    pub list_poll_interval: Option<Duration>,
     /// How long its lists are served while it is away.
-    pub stale: Duration,
+    pub serve_stale_for: Duration,
     /// Whether it may ask clients.
-    pub questions: bool,
+    pub allow_server_requests: bool,
 }
 
 /// What a server is.
@@ -181,12 +181,12 @@ pub enum ServerKind {
     /// A command or an address that speaks MCP.
     Target(Target),
     /// A REST interface that is made a server.
-    Rest(rest::Spec),
+    Rest(rest::RestSpec),
 }
 
 /// A set of servers at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
+pub struct GroupSection {
     /// Its name, which is part of its address.
     pub name: Arc<str>,
     /// Its servers in order, without those that are disabled.
@@ -196,18 +196,18 @@ pub struct Group {
     /// Instructions for models, instead of those of the servers.
     pub instructions: Option<String>,
     /// Which tools are served.
-    pub tools: Filter,
+    pub tools: FilterSection,
     /// Which prompts are served.
-    pub prompts: Filter,
+    pub prompts: FilterSection,
     /// Which resources are served, by their URIs.
-    pub resources: Filter,
+    pub resources: FilterSection,
     /// Items in one page of a list.
-    pub page: usize,
+    pub page_size: usize,
 }
 
 /// Which names are let through: `*` stands for any letters, `?` for one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Filter {
+pub struct FilterSection {
     /// Only names that one of these fits; all when there are none.
     pub allow: Vec<String>,
     /// No names that one of these fits.
@@ -218,20 +218,22 @@ pub struct Filter {
 
 impl Config {
     /// The server of that name.
-    pub fn server(&self, name: &str) -> Option<&Server> {
+    pub fn server(&self, name: &str) -> Option<&ServerSection> {
         self.servers.iter().find(|server| &*server.name == name)
     }
 
     /// The group of that name; the default one when there is no name.
-    pub fn group(&self, name: Option<&str>) -> Option<&Group> {
+    pub fn group(&self, name: Option<&str>) -> Option<&GroupSection> {
         let name = name.unwrap_or(DEFAULT_GROUP);
         self.groups.iter().find(|group| &*group.name == name)
     }
 
     /// The files that the configuration names and that may change by themselves.
     pub fn files(&self) -> Vec<PathBuf> {
-        let file = |server: &Server| match &server.kind {
-            ServerKind::Rest(rest::Spec { document: Some(rest::Document::File(path)), .. }) => Some(path.clone()),
+        let file = |server: &ServerSection| match &server.kind {
+            ServerKind::Rest(rest::RestSpec { document: Some(rest::DocumentSource::File(path)), .. }) => {
+                Some(path.clone())
+            }
             _ => None,
         };
         self.servers.iter().filter_map(file).collect()
@@ -240,17 +242,17 @@ impl Config {
 
 impl Default for Config {
     fn default() -> Self {
-        let server = Server::new("elements", ServerKind::Elements);
-        let group = Group::new(DEFAULT_GROUP, vec![Arc::clone(&server.name)]);
+        let server = ServerSection::new("elements", ServerKind::Elements);
+        let group = GroupSection::new(DEFAULT_GROUP, vec![Arc::clone(&server.name)]);
         Self {
             listen: None,
             workers: None,
             admin: None,
             store: Store::Memory,
-            cluster: Cluster::default(),
+            cluster: ClusterSection::default(),
             log: Log::default(),
             access: Access::default(),
-            limits: Limits::default(),
+            limits: LimitsSection::default(),
             servers: vec![server],
             groups: vec![group],
         }
@@ -266,7 +268,7 @@ impl Store {
         if text == "memory" {
             return Ok(Self::Memory);
         }
-        match Address::parse(text) {
+        match RedisAddress::parse(text) {
             Ok(_) => Ok(Self::Redis(text.to_owned())),
             Err(_) if nearest(text, &["memory"]).is_some() => Err(("is not known", "did you mean `memory`?".into())),
             Err(_) if !text.contains("://") => {
@@ -279,7 +281,7 @@ impl Store {
 
 // === impl Server, Group ===
 
-impl Server {
+impl ServerSection {
     /// A server that is treated as by default.
     pub fn new(name: &str, kind: ServerKind) -> Self {
         Self {
@@ -287,18 +289,18 @@ impl Server {
             written: name.into(),
             kind,
             disabled: false,
-            settings: Settings::default(),
-            isolation: None,
-            connections: 256,
-            idle: Duration::from_secs(300),
-            poll: Some(Duration::from_secs(60)),
-            stale: Duration::from_secs(300),
-            questions: true,
+            settings: ConnectionSettings::default(),
+            connection_mode: None,
+            max_leases: 256,
+            lease_idle_timeout: Duration::from_secs(300),
+            list_poll_interval: Some(Duration::from_secs(60)),
+            serve_stale_for: Duration::from_secs(300),
+            allow_server_requests: true,
         }
     }
 }
 
-impl Group {
+impl GroupSection {
     /// A group that is served as by default.
     pub fn new(name: &str, servers: Vec<Arc<str>>) -> Self {
         Self {
@@ -306,10 +308,10 @@ impl Group {
             servers,
             naming: Naming::default(),
             instructions: None,
-            tools: Filter::default(),
-            prompts: Filter::default(),
-            resources: Filter::default(),
-            page: PAGE,
+            tools: FilterSection::default(),
+            prompts: FilterSection::default(),
+            resources: FilterSection::default(),
+            page_size: PAGE,
         }
     }
 }
@@ -320,7 +322,7 @@ impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => f.write_str("memory"),
-            Self::Redis(url) => match Address::parse(url) {
+            Self::Redis(url) => match RedisAddress::parse(url) {
                 Ok(address) => write!(f, "{address}"),
                 Err(_) => f.write_str("redis://***"),
             },
@@ -334,9 +336,9 @@ impl fmt::Debug for Store {
     }
 }
 
-impl fmt::Debug for Cluster {
+impl fmt::Debug for ClusterSection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, prefix, lease, timeout, secret } = self;
+        let Self { node, prefix, lease, timeout, sealing_key: secret } = self;
         f.debug_struct("Cluster")
             .field("node", node)
             .field("prefix", prefix)
@@ -363,7 +365,7 @@ mod tests {
         assert_eq!(format!("{token:?}"), r#"Token("ann")"#);
         let store = Store::Redis("redis://ann:s3cret@h/1".into());
         assert_eq!(format!("{store} {store:?}"), "redis://ann:***@h:6379/1 redis://ann:***@h:6379/1");
-        let cluster = Cluster { secret: Some("s3cret".into()), ..Cluster::default() };
+        let cluster = ClusterSection { sealing_key: Some("s3cret".into()), ..ClusterSection::default() };
         assert!(!format!("{cluster:?}").contains("s3cret"));
     }
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::keys::{Key, Kind, Section};
+use super::keys::{ConfigKey, Section, ValueType};
 use super::model::Store;
 use super::problem::{Diagnostic, Severity, place};
-use super::spanned_value::{Entry, Node, Span, Value};
+use super::spanned_value::{Node, Span, SpannedEntry, SpannedValue};
 use super::suggest::nearest;
 use super::values;
 use super::variables::expand;
@@ -21,7 +21,7 @@ use crate::mcp_client::Target;
 pub type Lookup<'l> = dyn Fn(&str) -> Option<String> + 'l;
 
 /// A file that is being read.
-pub(super) struct Reader<'r> {
+pub(super) struct ConfigReader<'r> {
     pub(super) path: &'r Path,
     pub(super) text: &'r str,
     pub(super) lookup: &'r Lookup<'r>,
@@ -32,17 +32,17 @@ pub(super) struct Reader<'r> {
 
 /// A table of the file, with the keys that it may have.
 pub(super) struct Table<'r> {
-    pub(super) reader: &'r Reader<'r>,
+    pub(super) reader: &'r ConfigReader<'r>,
     section: &'static Section,
     /// Its name for messages: ` in [servers.files]`, or nothing for the file itself.
     place: String,
-    entries: &'r [Entry],
+    entries: &'r [SpannedEntry],
     pub(super) at: Span,
 }
 
 // === impl Reader ===
 
-impl<'r> Reader<'r> {
+impl<'r> ConfigReader<'r> {
     /// Notes something that is wrong.
     pub(super) fn error(&self, at: &Span, message: impl Into<String>, hint: Option<String>) {
         self.note(Severity::Error, at, message.into(), hint);
@@ -111,7 +111,7 @@ impl<'r> Reader<'r> {
     /// A text with its variables put in; notes anything else.
     pub(super) fn text_of(&self, node: &Node, what: &str) -> Option<String> {
         match &node.value {
-            Value::Text(text) => self.filled(text, &node.at),
+            SpannedValue::Text(text) => self.filled(text, &node.at),
             _ => {
                 self.error(&node.at, format!("{what} must be a text, not {}", node.described()), None);
                 None
@@ -144,13 +144,13 @@ pub(super) fn listed(words: &[&str]) -> String {
 impl<'r> Table<'r> {
     /// Takes a node as a table, and notes the keys that it should not have.
     pub(super) fn open(
-        reader: &'r Reader<'r>,
+        reader: &'r ConfigReader<'r>,
         node: &'r Node,
         section: &'static Section,
         name: &str,
         at: &Span,
     ) -> Option<Self> {
-        let Value::Table(entries) = &node.value else {
+        let SpannedValue::Table(entries) = &node.value else {
             reader.error(&node.at, format!("`{name}` must be a table, not {}", node.described()), None);
             return None;
         };
@@ -163,7 +163,7 @@ impl<'r> Table<'r> {
                 reader.error(&entry.key_at, message, meant(&entry.key, &known));
                 continue;
             };
-            let same = |before: &&Entry| section.key(&before.key).is_some_and(|other| other.name == key.name);
+            let same = |before: &&SpannedEntry| section.key(&before.key).is_some_and(|other| other.name == key.name);
             if let Some(before) = entries[..i].iter().find(same) {
                 let message = format!("`{}` and `{}` are the same", before.key, entry.key);
                 reader.error(&entry.key_at, message, Some("one of them has to go".into()));
@@ -173,38 +173,39 @@ impl<'r> Table<'r> {
     }
 
     /// The entries as they are.
-    pub(super) fn entries(&self) -> &'r [Entry] {
+    pub(super) fn entries(&self) -> &'r [SpannedEntry] {
         self.entries
     }
 
     /// The entry of a key.
-    pub(super) fn entry(&self, name: &str) -> Option<&'r Entry> {
+    pub(super) fn entry(&self, name: &str) -> Option<&'r SpannedEntry> {
         self.known(name).1
     }
 
     /// A key and its entry.
-    fn known(&self, name: &str) -> (Option<&'static Key>, Option<&'r Entry>) {
+    fn known(&self, name: &str) -> (Option<&'static ConfigKey>, Option<&'r SpannedEntry>) {
         let key = self.section.key(name);
         debug_assert!(key.is_some(), "{name} is in no table of keys");
-        let of_key = |entry: &&Entry| key.is_some_and(|key| entry.key == key.name || key.alias == Some(&entry.key));
+        let of_key =
+            |entry: &&SpannedEntry| key.is_some_and(|key| entry.key == key.name || key.alias == Some(&entry.key));
         (key, self.entries.iter().find(of_key))
     }
 
-    fn wrong(&self, entry: &Entry, wanted: &str) {
+    fn wrong(&self, entry: &SpannedEntry, wanted: &str) {
         let message = format!("`{}`{} must be {wanted}, not {}", entry.key, self.place, entry.node.described());
         self.reader.error(&entry.node.at, message, None);
     }
 
     /// A value that is of the right type and yet cannot be. The text is shown as it is written.
-    fn bad(&self, entry: &Entry, written: &str, why: &str, hint: Option<String>) {
+    fn bad(&self, entry: &SpannedEntry, written: &str, why: &str, hint: Option<String>) {
         let message = format!("`{}`{}: {written:?} {why}", entry.key, self.place);
         self.reader.error(&entry.node.at, message, hint);
     }
 
     /// The text of a key as it is written, and with its variables put in.
-    fn written(&self, name: &str, wanted: &str) -> Option<(&'r Entry, &'r str, String)> {
+    fn written(&self, name: &str, wanted: &str) -> Option<(&'r SpannedEntry, &'r str, String)> {
         let entry = self.entry(name)?;
-        let Value::Text(text) = &entry.node.value else {
+        let SpannedValue::Text(text) = &entry.node.value else {
             self.wrong(entry, wanted);
             return None;
         };
@@ -215,7 +216,7 @@ impl<'r> Table<'r> {
     pub(super) fn text(&self, name: &str) -> Option<String> {
         let (key, _) = self.known(name);
         let found = self.written(name, "a text");
-        if let (Some(Kind::Needed), None) = (key.map(|key| key.kind), self.entry(name)) {
+        if let (Some(ValueType::Needed), None) = (key.map(|key| key.kind), self.entry(name)) {
             self.reader.missing(&self.at, format!("`{name}` is missing{}", self.place), None);
         }
         let (entry, _, text) = found?;
@@ -229,7 +230,7 @@ impl<'r> Table<'r> {
     /// True or false.
     pub(super) fn flag(&self, name: &str) -> Option<bool> {
         let entry = self.entry(name)?;
-        if let Value::Flag(flag) = entry.node.value {
+        if let SpannedValue::Flag(flag) = entry.node.value {
             return Some(flag);
         }
         self.wrong(entry, "true or false");
@@ -238,9 +239,11 @@ impl<'r> Table<'r> {
 
     /// A whole number.
     pub(super) fn count(&self, name: &str) -> Option<usize> {
-        let (Some(Key { kind: Kind::Count(least, most), .. }), Some(entry)) = self.known(name) else { return None };
+        let (Some(ConfigKey { kind: ValueType::Count(least, most), .. }), Some(entry)) = self.known(name) else {
+            return None;
+        };
         match entry.node.value {
-            Value::Whole(number) => {
+            SpannedValue::Whole(number) => {
                 let fits = u64::try_from(number).ok().filter(|number| (*least..=*most).contains(number));
                 if fits.is_none() {
                     let message = format!("`{name}`{}: {number} must be from {least} to {most}", self.place);
@@ -260,8 +263,8 @@ impl<'r> Table<'r> {
         const WANTED: &str = "a number of bytes, or a size such as \"16MiB\"";
         let entry = self.entry(name)?;
         let found = match &entry.node.value {
-            Value::Whole(number) => u64::try_from(*number).ok(),
-            Value::Text(_) => {
+            SpannedValue::Whole(number) => u64::try_from(*number).ok(),
+            SpannedValue::Text(_) => {
                 let (entry, written, text) = self.written(name, WANTED)?;
                 let size = values::size(&text);
                 if size.is_none() {
@@ -285,8 +288,10 @@ impl<'r> Table<'r> {
     /// A duration; nothing inside for `off`.
     pub(super) fn duration_or_off(&self, name: &str) -> Option<Option<Duration>> {
         const UNITS: &str = "a duration has a unit: \"250ms\", \"30s\", \"5m\", \"1h\"";
-        let (Some(Key { kind: Kind::Duration(zero, off), .. }), Some(entry)) = self.known(name) else { return None };
-        if let Value::Whole(_) | Value::Real(_) = entry.node.value {
+        let (Some(ConfigKey { kind: ValueType::Duration(zero, off), .. }), Some(entry)) = self.known(name) else {
+            return None;
+        };
+        if let SpannedValue::Whole(_) | SpannedValue::Real(_) = entry.node.value {
             let message = format!("`{name}`{} must be a duration, not a number", self.place);
             self.reader.error(&entry.node.at, message, Some(UNITS.into()));
             return None;
@@ -314,7 +319,7 @@ impl<'r> Table<'r> {
 
     /// One of the words that the key takes.
     pub(super) fn choice(&self, name: &str) -> Option<&'static str> {
-        let (Some(Key { kind: Kind::Choice(words), .. }), Some(_)) = self.known(name) else { return None };
+        let (Some(ConfigKey { kind: ValueType::Choice(words), .. }), Some(_)) = self.known(name) else { return None };
         let (entry, written, text) = self.written(name, &format!("one of {}", listed(words)))?;
         let found = words.iter().find(|word| **word == text);
         if found.is_none() {
@@ -331,7 +336,7 @@ impl<'r> Table<'r> {
     pub(super) fn revision(&self, name: &str) -> Option<Option<Revision>> {
         let entry = self.entry(name)?;
         let text = match &entry.node.value {
-            Value::Date(date) => date.clone(),
+            SpannedValue::Date(date) => date.clone(),
             _ => self.written(name, "a revision such as \"2025-06-18\", or \"auto\"")?.2,
         };
         if text == "auto" {
@@ -374,7 +379,7 @@ impl<'r> Table<'r> {
     }
 
     /// A text as a URL of HTTP.
-    pub(super) fn uri(&self, text: &str, entry: &Entry) -> Option<Uri> {
+    pub(super) fn uri(&self, text: &str, entry: &SpannedEntry) -> Option<Uri> {
         let reason = match Target::url(text) {
             Ok(Target::Url(address)) => return Some(address.url),
             _ if text.split_once("://").is_some_and(|(_, rest)| rest.split('/').next().unwrap_or("").contains('@')) => {
@@ -402,10 +407,10 @@ impl<'r> Table<'r> {
     /// A list of texts, each with its place.
     pub(super) fn texts(&self, name: &str) -> Option<Vec<(String, Span)>> {
         let entry = self.entry(name)?;
-        let Value::List(items) = &entry.node.value else {
+        let SpannedValue::List(items) = &entry.node.value else {
             let message =
                 format!("`{}`{} must be a list of texts, not {}", entry.key, self.place, entry.node.described());
-            let hint = matches!(entry.node.value, Value::Text(_)).then(|| format!("write {name} = [\"…\"]"));
+            let hint = matches!(entry.node.value, SpannedValue::Text(_)).then(|| format!("write {name} = [\"…\"]"));
             self.reader.error(&entry.node.at, message, hint);
             return None;
         };
@@ -422,11 +427,11 @@ impl<'r> Table<'r> {
     /// A table of texts, in order, each with the place of its key.
     pub(super) fn pairs(&self, name: &str) -> Vec<(String, String, Span)> {
         let Some(entry) = self.entry(name) else { return Vec::new() };
-        let Value::Table(entries) = &entry.node.value else {
+        let SpannedValue::Table(entries) = &entry.node.value else {
             self.wrong(entry, "a table of texts");
             return Vec::new();
         };
-        let one = |pair: &Entry| {
+        let one = |pair: &SpannedEntry| {
             let what = format!("`{}` of `{name}`{}", pair.key, self.place);
             Some((pair.key.clone(), self.reader.text_of(&pair.node, &what)?, pair.key_at.clone()))
         };
@@ -435,14 +440,16 @@ impl<'r> Table<'r> {
 
     /// A table below this one.
     pub(super) fn table(&self, name: &str, full: &str) -> Option<Table<'r>> {
-        let (Some(Key { kind: Kind::Table(section), .. }), Some(entry)) = self.known(name) else { return None };
+        let (Some(ConfigKey { kind: ValueType::Table(section), .. }), Some(entry)) = self.known(name) else {
+            return None;
+        };
         Self::open(self.reader, &entry.node, section, full, &entry.key_at)
     }
 
     /// The entries of tables that go by name.
-    pub(super) fn named(&self, name: &str) -> &'r [Entry] {
+    pub(super) fn named(&self, name: &str) -> &'r [SpannedEntry] {
         match self.entry(name).map(|entry| (entry, &entry.node.value)) {
-            Some((_, Value::Table(entries))) => entries,
+            Some((_, SpannedValue::Table(entries))) => entries,
             Some((entry, _)) => {
                 self.wrong(entry, "tables by name");
                 &[]
@@ -452,15 +459,17 @@ impl<'r> Table<'r> {
     }
 
     /// One of the tables that go by name.
-    pub(super) fn one(&self, name: &str, entry: &'r Entry, full: &str) -> Option<Table<'r>> {
-        let (Some(Key { kind: Kind::Named(section), .. }), _) = self.known(name) else { return None };
+    pub(super) fn one(&self, name: &str, entry: &'r SpannedEntry, full: &str) -> Option<Table<'r>> {
+        let (Some(ConfigKey { kind: ValueType::Named(section), .. }), _) = self.known(name) else { return None };
         Self::open(self.reader, &entry.node, section, &format!("{full}.{}", entry.key), &entry.key_at)
     }
 
     /// A list of tables.
     pub(super) fn tables(&self, name: &str, full: &str) -> Vec<Table<'r>> {
-        let (Some(Key { kind: Kind::Tables(section), .. }), Some(entry)) = self.known(name) else { return Vec::new() };
-        let Value::List(items) = &entry.node.value else {
+        let (Some(ConfigKey { kind: ValueType::Tables(section), .. }), Some(entry)) = self.known(name) else {
+            return Vec::new();
+        };
+        let SpannedValue::List(items) = &entry.node.value else {
             self.wrong(entry, "a list of tables");
             return Vec::new();
         };
@@ -476,7 +485,7 @@ impl<'r> Table<'r> {
     pub(super) fn values(&self, name: &str) -> Option<Vec<serde_json::Value>> {
         let entry = self.entry(name)?;
         match &entry.node.value {
-            Value::List(items) => items.iter().map(|item| self.json(item)).collect(),
+            SpannedValue::List(items) => items.iter().map(|item| self.json(item)).collect(),
             _ => {
                 self.wrong(entry, "a list");
                 None
@@ -486,15 +495,15 @@ impl<'r> Table<'r> {
 
     fn json(&self, node: &Node) -> Option<serde_json::Value> {
         Some(match &node.value {
-            Value::Text(text) => self.reader.filled(text, &node.at)?.into(),
-            Value::Whole(number) => (*number).into(),
-            Value::Real(number) => (*number).into(),
-            Value::Flag(flag) => (*flag).into(),
-            Value::Null => serde_json::Value::Null,
-            Value::Date(date) => date.as_str().into(),
-            Value::List(items) => items.iter().map(|item| self.json(item)).collect::<Option<Vec<_>>>()?.into(),
-            Value::Table(entries) => {
-                let pair = |entry: &Entry| Some((entry.key.clone(), self.json(&entry.node)?));
+            SpannedValue::Text(text) => self.reader.filled(text, &node.at)?.into(),
+            SpannedValue::Whole(number) => (*number).into(),
+            SpannedValue::Real(number) => (*number).into(),
+            SpannedValue::Flag(flag) => (*flag).into(),
+            SpannedValue::Null => serde_json::Value::Null,
+            SpannedValue::Date(date) => date.as_str().into(),
+            SpannedValue::List(items) => items.iter().map(|item| self.json(item)).collect::<Option<Vec<_>>>()?.into(),
+            SpannedValue::Table(entries) => {
+                let pair = |entry: &SpannedEntry| Some((entry.key.clone(), self.json(&entry.node)?));
                 serde_json::Value::Object(entries.iter().map(pair).collect::<Option<_>>()?)
             }
         })

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{FILE, Key, Kind, Section};
+use super::keys::{ConfigKey, FILE, Section, ValueType};
 use super::servers::NAME_LENGTH;
 use crate::dialect::FACTS;
 
@@ -27,7 +27,7 @@ fn section(section: &Section) -> Map<String, Value> {
         for name in [Some(key.name), key.alias].into_iter().flatten() {
             properties.insert(name.to_owned(), described(key));
         }
-        if let Kind::Needed = key.kind {
+        if let ValueType::Needed = key.kind {
             required.push(key.name);
         }
     }
@@ -43,7 +43,7 @@ fn section(section: &Section) -> Map<String, Value> {
 }
 
 /// The schema of a key, with what it is for.
-fn described(key: &Key) -> Value {
+fn described(key: &ConfigKey) -> Value {
     let mut schema = match kind(key.kind) {
         Value::Object(schema) => schema,
         _ => Map::new(),
@@ -58,37 +58,37 @@ fn described(key: &Key) -> Value {
     Value::Object(schema)
 }
 
-fn kind(kind: Kind) -> Value {
+fn kind(kind: ValueType) -> Value {
     let text = || json!({ "type": "string" });
     // Whatever is a text may also be a variable.
     let pattern = |pattern: &str| json!({ "type": "string", "pattern": format!("{pattern}|{VARIABLE}") });
     let words = |words: &[&str]| json!({ "anyOf": [{ "enum": words }, { "type": "string", "pattern": VARIABLE }] });
     match kind {
-        Kind::Text => text(),
-        Kind::Needed => json!({ "type": "string", "minLength": 1 }),
-        Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Count(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
-        Kind::Size => json!({ "anyOf": [
+        ValueType::Text => text(),
+        ValueType::Needed => json!({ "type": "string", "minLength": 1 }),
+        ValueType::Flag => json!({ "type": "boolean" }),
+        ValueType::Count(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        ValueType::Size => json!({ "anyOf": [
             { "type": "integer", "minimum": 1 },
             pattern(r"^ *[0-9]+ *([kKmMgG][iI]?)?[bB]? *$"),
         ] }),
-        Kind::Duration(_, false) => pattern("^([0-9]+(ms|s|m|h|d))+$"),
-        Kind::Duration(_, true) => pattern("^(([0-9]+(ms|s|m|h|d))+|off)$"),
-        Kind::Address => pattern(r"^(.+:[0-9]+)$"),
-        Kind::Url => pattern("^https?://"),
-        Kind::Store => pattern("^(memory$|rediss?(-cluster|-sentinel)?://)"),
-        Kind::Choice(choices) => words(choices),
-        Kind::Revision => {
+        ValueType::Duration(_, false) => pattern("^([0-9]+(ms|s|m|h|d))+$"),
+        ValueType::Duration(_, true) => pattern("^(([0-9]+(ms|s|m|h|d))+|off)$"),
+        ValueType::Address => pattern(r"^(.+:[0-9]+)$"),
+        ValueType::Url => pattern("^https?://"),
+        ValueType::Store => pattern("^(memory$|rediss?(-cluster|-sentinel)?://)"),
+        ValueType::Choice(choices) => words(choices),
+        ValueType::Revision => {
             let mut known = vec!["auto"];
             known.extend(FACTS.iter().map(|facts| facts.name));
             words(&known)
         }
-        Kind::Texts => json!({ "type": "array", "items": text() }),
-        Kind::Pairs => json!({ "type": "object", "additionalProperties": text() }),
-        Kind::Any => json!({}),
-        Kind::Values => json!({ "type": "array" }),
-        Kind::Table(table) => Value::Object(section(table)),
-        Kind::Named(table) => {
+        ValueType::Texts => json!({ "type": "array", "items": text() }),
+        ValueType::Pairs => json!({ "type": "object", "additionalProperties": text() }),
+        ValueType::Any => json!({}),
+        ValueType::Values => json!({ "type": "array" }),
+        ValueType::Table(table) => Value::Object(section(table)),
+        ValueType::Named(table) => {
             // Arguments of a tool may have any name; servers and groups are part of addresses.
             let free = table.key("naming").is_none() && table.key("builtin").is_none();
             let name = format!("^[a-z0-9][a-z0-9-]{{0,{}}}$", NAME_LENGTH - 1);
@@ -98,7 +98,7 @@ fn kind(kind: Kind) -> Value {
             }
             schema
         }
-        Kind::Tables(table) => json!({ "type": "array", "items": section(table) }),
+        ValueType::Tables(table) => json!({ "type": "array", "items": section(table) }),
     }
 }
 
@@ -124,9 +124,9 @@ mod tests {
             for key in section.keys() {
                 let below = &schema["properties"][key.name];
                 match key.kind {
-                    Kind::Table(section) => compare(section, below),
-                    Kind::Named(section) => compare(section, &below["additionalProperties"]),
-                    Kind::Tables(section) => compare(section, &below["items"]),
+                    ValueType::Table(section) => compare(section, below),
+                    ValueType::Named(section) => compare(section, &below["additionalProperties"]),
+                    ValueType::Tables(section) => compare(section, &below["items"]),
                     _ => {}
                 }
             }

@@ -6,12 +6,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::keys::{KINDS, SERVER};
-use super::model::{Server, ServerKind};
-use super::reader::{Reader, Table, listed, meant};
-use super::spanned_value::{Entry, Span};
-use crate::local::rest::{Document, ManualArgument, ManualBody, ManualTool, Spec, ValueKind};
+use super::model::{ServerKind, ServerSection};
+use super::reader::{ConfigReader, Table, listed, meant};
+use super::spanned_value::{Span, SpannedEntry};
+use crate::local::rest::{DocumentSource, ManualArgument, ManualBody, ManualTool, RestSpec, ValueKind};
 use crate::mcp_client::{Address, Command, HttpTransport, Target};
-use crate::upstream::Isolation;
+use crate::upstream::ConnectionMode;
 
 /// The longest that the name of a server or a group may be.
 pub(super) const NAME_LENGTH: usize = 24;
@@ -25,7 +25,7 @@ pub(super) fn is_name(name: &str) -> bool {
 }
 
 /// Notes a name that cannot be one.
-pub(super) fn check_name(reader: &Reader<'_>, entry: &Entry, what: &str) {
+pub(super) fn check_name(reader: &ConfigReader<'_>, entry: &SpannedEntry, what: &str) {
     if !is_name(&entry.key) {
         let hint = format!(
             "use small letters, digits and hyphens, at most {NAME_LENGTH}, such as `{}`",
@@ -36,7 +36,7 @@ pub(super) fn check_name(reader: &Reader<'_>, entry: &Entry, what: &str) {
 }
 
 /// Reads one server. `server` holds what holds for all that do not say otherwise.
-pub(super) fn server(table: &Table<'_>, name: &str, mut server: Server) -> Option<Server> {
+pub(super) fn server(table: &Table<'_>, name: &str, mut server: ServerSection) -> Option<ServerSection> {
     server.name = name.into();
     server.written = name.into();
     settings(table, &mut server);
@@ -46,7 +46,7 @@ pub(super) fn server(table: &Table<'_>, name: &str, mut server: Server) -> Optio
 }
 
 /// What can be set for one server, and for all that do not say otherwise.
-pub(super) fn settings(table: &Table<'_>, server: &mut Server) {
+pub(super) fn settings(table: &Table<'_>, server: &mut ServerSection) {
     fn set<T>(place: &mut T, value: Option<T>) {
         if let Some(value) = value {
             *place = value;
@@ -54,39 +54,41 @@ pub(super) fn settings(table: &Table<'_>, server: &mut Server) {
     }
     let settings = &mut server.settings;
     set(&mut settings.revision, table.revision("revision"));
-    set(&mut settings.connect, table.duration("connect"));
-    set(&mut settings.probe, table.duration("probe"));
-    set(&mut settings.first_start, table.duration("first_start"));
-    set(&mut settings.call, table.duration("call"));
-    set(&mut settings.call_cap, table.duration("call_cap"));
-    set(&mut settings.grace, table.duration("grace"));
-    set(&mut settings.ping, table.duration_or_off("ping"));
+    set(&mut settings.connect_timeout, table.duration("connect_timeout"));
+    set(&mut settings.discovery_timeout, table.duration("discovery_timeout"));
+    set(&mut settings.startup_timeout, table.duration("startup_timeout"));
+    set(&mut settings.idle_timeout, table.duration("idle_timeout"));
+    set(&mut settings.total_timeout, table.duration("total_timeout"));
+    set(&mut settings.stop_timeout, table.duration("stop_timeout"));
+    set(&mut settings.ping_interval, table.duration_or_off("ping_interval"));
     set(&mut settings.message_bytes, table.size("message_bytes"));
-    set(&mut settings.rounds, table.count("rounds").and_then(|rounds| u32::try_from(rounds).ok()));
-    if settings.call_cap < settings.call {
+    set(&mut settings.max_input_rounds, table.count("max_input_rounds").and_then(|rounds| u32::try_from(rounds).ok()));
+    if settings.total_timeout < settings.idle_timeout {
         // Whoever sets one of them only means that one; the other follows.
-        match (table.entry("call"), table.entry("call_cap")) {
-            (Some(_), Some(cap)) => table.reader.error(&cap.node.at, "`call_cap` is shorter than `call`", None),
-            (Some(_), None) => settings.call_cap = settings.call,
-            (None, _) => settings.call = settings.call_cap,
+        match (table.entry("idle_timeout"), table.entry("total_timeout")) {
+            (Some(_), Some(cap)) => {
+                table.reader.error(&cap.node.at, "`total_timeout` is shorter than `idle_timeout`", None)
+            }
+            (Some(_), None) => settings.total_timeout = settings.idle_timeout,
+            (None, _) => settings.idle_timeout = settings.total_timeout,
         }
     }
-    server.isolation = match table.choice("isolation") {
-        Some("shared") => Some(Isolation::Shared),
-        Some(_) => Some(Isolation::Client),
-        None => server.isolation,
+    server.connection_mode = match table.choice("connection") {
+        Some("shared") => Some(ConnectionMode::Shared),
+        Some(_) => Some(ConnectionMode::PerClient),
+        None => server.connection_mode,
     };
-    set(&mut server.connections, table.count("connections"));
-    set(&mut server.idle, table.duration("idle"));
-    set(&mut server.poll, table.duration_or_off("poll"));
-    set(&mut server.stale, table.duration("stale"));
-    set(&mut server.questions, table.flag("questions"));
+    set(&mut server.max_leases, table.count("max_leases"));
+    set(&mut server.lease_idle_timeout, table.duration("lease_idle_timeout"));
+    set(&mut server.list_poll_interval, table.duration_or_off("list_poll_interval"));
+    set(&mut server.serve_stale_for, table.duration("serve_stale_for"));
+    set(&mut server.allow_server_requests, table.flag("allow_server_requests"));
 }
 
 /// What a server is: exactly one of the keys that say so has to be there, and nothing that does not fit.
 fn kind(table: &Table<'_>, name: &str) -> Option<ServerKind> {
     let reader = table.reader;
-    let given: Vec<&Entry> = KINDS.iter().filter_map(|kind| table.entry(kind)).collect();
+    let given: Vec<&SpannedEntry> = KINDS.iter().filter_map(|kind| table.entry(kind)).collect();
     let chosen = match given.as_slice() {
         [] => {
             let hint = format!("give one of {}", listed(&KINDS));
@@ -139,7 +141,7 @@ fn command(table: &Table<'_>) -> Option<Command> {
 }
 
 /// A path in a file is relative to the folder of that file.
-pub(super) fn below(reader: &Reader<'_>, path: &str) -> PathBuf {
+pub(super) fn below(reader: &ConfigReader<'_>, path: &str) -> PathBuf {
     match reader.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         Some(folder) => folder.join(path),
         None => PathBuf::from(path),
@@ -169,7 +171,7 @@ fn headers(table: &Table<'_>, place: &str) -> HeaderMap {
 
 /// One header; notes one that cannot be.
 pub(super) fn header(
-    reader: &Reader<'_>,
+    reader: &ConfigReader<'_>,
     name: &str,
     value: &str,
     at: &Span,
@@ -189,7 +191,7 @@ pub(super) fn header(
     Some((parsed, value))
 }
 
-fn rest(table: &Table<'_>, name: &str) -> Option<Spec> {
+fn rest(table: &Table<'_>, name: &str) -> Option<RestSpec> {
     let base_url = table.url("base_url");
     let headers = headers(table, &format!("[servers.{name}]"));
     let query = table.pairs("query").into_iter().map(|(name, value, _)| (name, value)).collect();
@@ -212,19 +214,19 @@ fn rest(table: &Table<'_>, name: &str) -> Option<Spec> {
         let hint = "give `openapi`, or tools by hand as [[servers.NAME.tools]]".to_owned();
         table.reader.missing(&table.at, format!("[servers.{name}] has a `base_url` and no tools"), Some(hint));
     }
-    Some(Spec { base_url: base_url?, headers, query, document, allow: filter.allow, deny: filter.deny, tools })
+    Some(RestSpec { base_url: base_url?, headers, query, document, allow: filter.allow, deny: filter.deny, tools })
 }
 
-fn document(table: &Table<'_>, text: &str) -> Option<Document> {
+fn document(table: &Table<'_>, text: &str) -> Option<DocumentSource> {
     let entry = table.entry("openapi")?;
     if text.contains("://") {
-        return table.uri(text, entry).map(Document::Url);
+        return table.uri(text, entry).map(DocumentSource::Url);
     }
     let path = below(table.reader, text);
     if !path.is_file() {
         table.reader.error(&entry.node.at, "the file that `openapi` names is not there", None);
     }
-    Some(Document::File(path))
+    Some(DocumentSource::File(path))
 }
 
 fn tool(table: &Table<'_>) -> Option<ManualTool> {
@@ -246,7 +248,7 @@ fn tool(table: &Table<'_>) -> Option<ManualTool> {
         method: method.unwrap_or(http::Method::GET),
         headers: headers.into_iter().map(|(name, value, _)| (name, value)).collect(),
         body: table.any("body").map(body),
-        pick: table.text("pick"),
+        result_path: table.text("result_path"),
         read_only: table.flag("read_only"),
         destructive: table.flag("destructive"),
         idempotent: table.flag("idempotent"),

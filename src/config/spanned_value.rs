@@ -13,12 +13,12 @@ pub(super) type Span = Range<usize>;
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) at: Span,
-    pub(super) value: Value,
+    pub(super) value: SpannedValue,
 }
 
 /// A value.
 #[derive(Debug, Clone)]
-pub(super) enum Value {
+pub(super) enum SpannedValue {
     Text(String),
     Whole(i64),
     Real(f64),
@@ -27,12 +27,12 @@ pub(super) enum Value {
     Date(String),
     List(Vec<Node>),
     /// In the order of the file.
-    Table(Vec<Entry>),
+    Table(Vec<SpannedEntry>),
 }
 
 /// A key with its value.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct SpannedEntry {
     pub(super) key: String,
     pub(super) key_at: Span,
     pub(super) node: Node,
@@ -58,17 +58,17 @@ pub(super) fn from_toml(text: &str) -> (Node, Vec<Fault>) {
     };
     let mut faults: Vec<Fault> = errors.into_iter().map(fault).collect();
     let at = table.span();
-    let node = Node { at, value: Value::Table(toml_table(table.into_inner(), &mut faults)) };
+    let node = Node { at, value: SpannedValue::Table(toml_table(table.into_inner(), &mut faults)) };
     (node, faults)
 }
 
-fn toml_table(table: DeTable<'_>, faults: &mut Vec<Fault>) -> Vec<Entry> {
-    let entry = |(key, value): (Spanned<std::borrow::Cow<'_, str>>, Spanned<DeValue<'_>>)| Entry {
+fn toml_table(table: DeTable<'_>, faults: &mut Vec<Fault>) -> Vec<SpannedEntry> {
+    let entry = |(key, value): (Spanned<std::borrow::Cow<'_, str>>, Spanned<DeValue<'_>>)| SpannedEntry {
         key_at: key.span(),
         key: key.into_inner().into_owned(),
         node: toml_node(value, faults),
     };
-    let mut entries: Vec<Entry> = table.into_iter().map(entry).collect();
+    let mut entries: Vec<SpannedEntry> = table.into_iter().map(entry).collect();
     entries.sort_by_key(|entry| entry.key_at.start);
     entries
 }
@@ -76,19 +76,19 @@ fn toml_table(table: DeTable<'_>, faults: &mut Vec<Fault>) -> Vec<Entry> {
 fn toml_node(node: Spanned<DeValue<'_>>, faults: &mut Vec<Fault>) -> Node {
     let at = node.span();
     let value = match node.into_inner() {
-        DeValue::String(text) => Value::Text(text.into_owned()),
+        DeValue::String(text) => SpannedValue::Text(text.into_owned()),
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
-            Ok(number) => Value::Whole(number),
+            Ok(number) => SpannedValue::Whole(number),
             Err(_) => {
                 faults.push(Fault { at: at.clone(), message: "this number is too large".into() });
-                Value::Whole(0)
+                SpannedValue::Whole(0)
             }
         },
-        DeValue::Float(number) => Value::Real(number.as_str().parse().unwrap_or(f64::NAN)),
-        DeValue::Boolean(flag) => Value::Flag(flag),
-        DeValue::Datetime(date) => Value::Date(date.to_string()),
-        DeValue::Array(items) => Value::List(items.into_iter().map(|item| toml_node(item, faults)).collect()),
-        DeValue::Table(table) => Value::Table(toml_table(table, faults)),
+        DeValue::Float(number) => SpannedValue::Real(number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(flag) => SpannedValue::Flag(flag),
+        DeValue::Datetime(date) => SpannedValue::Date(date.to_string()),
+        DeValue::Array(items) => SpannedValue::List(items.into_iter().map(|item| toml_node(item, faults)).collect()),
+        DeValue::Table(table) => SpannedValue::Table(toml_table(table, faults)),
     };
     Node { at, value }
 }
@@ -107,7 +107,7 @@ pub(super) fn from_json(text: &str) -> (Node, Vec<Fault>) {
         allow_non_finite_numbers: false,
         allow_extended_string_escapes: false,
     };
-    let nothing = || Node { at: 0..0, value: Value::Table(Vec::new()) };
+    let nothing = || Node { at: 0..0, value: SpannedValue::Table(Vec::new()) };
     match jsonc_parser::parse_to_ast(text, &jsonc_parser::CollectOptions::default(), &strict) {
         Ok(parsed) => match parsed.value {
             Some(value) => {
@@ -127,23 +127,23 @@ pub(super) fn from_json(text: &str) -> (Node, Vec<Fault>) {
 
 fn json_node(value: ast::Value<'_>, faults: &mut Vec<Fault>) -> Node {
     let (range, value) = match value {
-        ast::Value::StringLit(text) => (text.range, Value::Text(text.value.into_owned())),
+        ast::Value::StringLit(text) => (text.range, SpannedValue::Text(text.value.into_owned())),
         ast::Value::NumberLit(number) => {
-            let whole = number.value.parse().map(Value::Whole);
-            (number.range, whole.unwrap_or_else(|_| Value::Real(number.value.parse().unwrap_or(f64::NAN))))
+            let whole = number.value.parse().map(SpannedValue::Whole);
+            (number.range, whole.unwrap_or_else(|_| SpannedValue::Real(number.value.parse().unwrap_or(f64::NAN))))
         }
-        ast::Value::BooleanLit(flag) => (flag.range, Value::Flag(flag.value)),
-        ast::Value::NullKeyword(null) => (null.range, Value::Null),
+        ast::Value::BooleanLit(flag) => (flag.range, SpannedValue::Flag(flag.value)),
+        ast::Value::NullKeyword(null) => (null.range, SpannedValue::Null),
         ast::Value::Array(list) => {
-            (list.range, Value::List(list.elements.into_iter().map(|item| json_node(item, faults)).collect()))
+            (list.range, SpannedValue::List(list.elements.into_iter().map(|item| json_node(item, faults)).collect()))
         }
-        ast::Value::Object(object) => (object.range, Value::Table(json_entries(object.properties, faults))),
+        ast::Value::Object(object) => (object.range, SpannedValue::Table(json_entries(object.properties, faults))),
     };
     Node { at: range.start..range.end, value }
 }
 
-fn json_entries(properties: Vec<ast::ObjectProp<'_>>, faults: &mut Vec<Fault>) -> Vec<Entry> {
-    let mut entries: Vec<Entry> = Vec::with_capacity(properties.len());
+fn json_entries(properties: Vec<ast::ObjectProp<'_>>, faults: &mut Vec<Fault>) -> Vec<SpannedEntry> {
+    let mut entries: Vec<SpannedEntry> = Vec::with_capacity(properties.len());
     for property in properties {
         let range = match &property.name {
             ast::ObjectPropName::String(name) => name.range,
@@ -154,7 +154,7 @@ fn json_entries(properties: Vec<ast::ObjectProp<'_>>, faults: &mut Vec<Fault>) -
         if entries.iter().any(|entry| entry.key == key) {
             faults.push(Fault { at: key_at.clone(), message: format!("the key `{key}` is there twice") });
         }
-        entries.push(Entry { key, key_at, node: json_node(property.value, faults) });
+        entries.push(SpannedEntry { key, key_at, node: json_node(property.value, faults) });
     }
     entries
 }
@@ -170,13 +170,13 @@ impl Node {
     /// What it is, for messages.
     pub(super) fn described(&self) -> &'static str {
         match &self.value {
-            Value::Text(_) => "a text",
-            Value::Whole(_) | Value::Real(_) => "a number",
-            Value::Flag(_) => "true or false",
-            Value::Null => "null",
-            Value::Date(_) => "a date",
-            Value::List(_) => "a list",
-            Value::Table(_) => "a table",
+            SpannedValue::Text(_) => "a text",
+            SpannedValue::Whole(_) | SpannedValue::Real(_) => "a number",
+            SpannedValue::Flag(_) => "true or false",
+            SpannedValue::Null => "null",
+            SpannedValue::Date(_) => "a date",
+            SpannedValue::List(_) => "a list",
+            SpannedValue::Table(_) => "a table",
         }
     }
 }

@@ -23,8 +23,8 @@ listen = "127.0.0.1:3001"
 
 # What holds for all servers that do not say otherwise.
 # [defaults]
-# connect = "10s"
-# call = "1m"
+# connect_timeout = "10s"
+# idle_timeout = "1m"
 
 # The periodic table, which is built in. Take it out once you have servers of your own.
 [servers.elements]

@@ -8,13 +8,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::keys::{
-    ACCESS, ARGUMENT, CLUSTER, DEFAULTS, FILE as TOP, FILTER, GROUP, KINDS, Key, LIMITS, LOG, SERVER, TOOL,
+    ACCESS, ARGUMENT, CLUSTER, ConfigKey, DEFAULTS, FILE as TOP, FILTER, GROUP, KINDS, LIMITS, LOG, SERVER, TOOL,
 };
 use super::*;
 use crate::gateway::Naming;
-use crate::local::rest::{Document, ManualBody};
-use crate::mcp_client::{HttpTransport, Settings, Target};
-use crate::upstream::Isolation;
+use crate::local::rest::{DocumentSource, ManualBody};
+use crate::mcp_client::{ConnectionSettings, HttpTransport, Target};
+use crate::upstream::ConnectionMode;
 
 fn lookup(name: &str) -> Option<String> {
     match name {
@@ -60,20 +60,20 @@ fn a_file_is_read_in_its_order() {
         r#"
         listen = "127.0.0.1:${PORT}"
         [defaults]
-        call = "2m"
-        isolation = "shared"
+        idle_timeout = "2m"
+        connection = "shared"
         [servers.zebra]
         command = "npx"
         args = ["-y", "$${literal}"]
         env = { Z = "1", A = "2" }
         cwd = "."
-        ping = "off"
+        ping_interval = "off"
         [servers.apple]
         url = "https://tracker.example/mcp"
         headers = { Authorization = "Bearer ${TOKEN}" }
         type = "sse"
         revision = 2025-06-18
-        isolation = "client"
+        connection = "per-client"
         [servers.off]
         builtin = "elements"
         disabled = true
@@ -81,7 +81,7 @@ fn a_file_is_read_in_its_order() {
         servers = ["apple", "zebra", "off"]
         naming = "plain"
         tools = { allow = ["get*"] }
-        page = 10
+        page_size = 10
         "#,
     );
     assert_eq!(config.listen.unwrap().port(), 4321);
@@ -90,8 +90,11 @@ fn a_file_is_read_in_its_order() {
     let ServerKind::Target(Target::Command(command)) = &zebra.kind else { panic!("{zebra:?}") };
     assert_eq!(command.arguments, ["-y", "${literal}"]);
     assert_eq!(command.environment, [("Z".to_owned(), "1".to_owned()), ("A".to_owned(), "2".to_owned())]);
-    assert_eq!((zebra.settings.call, zebra.settings.ping), (Duration::from_secs(120), None));
-    assert_eq!((zebra.isolation, apple.isolation), (Some(Isolation::Shared), Some(Isolation::Client)));
+    assert_eq!((zebra.settings.idle_timeout, zebra.settings.ping_interval), (Duration::from_secs(120), None));
+    assert_eq!(
+        (zebra.connection_mode, apple.connection_mode),
+        (Some(ConnectionMode::Shared), Some(ConnectionMode::PerClient))
+    );
     let ServerKind::Target(Target::Url(address)) = &apple.kind else { panic!("{apple:?}") };
     assert_eq!(address.headers["authorization"], "Bearer t0ken");
     assert!(address.headers["authorization"].is_sensitive());
@@ -103,8 +106,8 @@ fn a_file_is_read_in_its_order() {
     assert_eq!(members(None), ["zebra", "apple"]);
     assert_eq!(members(Some("research")), ["apple", "zebra"]);
     let research = config.group(Some("research")).unwrap();
-    assert_eq!((research.naming, research.page), (Naming::Plain, 10));
-    let tools = crate::gateway::Filter::new(&research.tools.allow, &research.tools.deny);
+    assert_eq!((research.naming, research.page_size), (Naming::Plain, 10));
+    let tools = crate::gateway::ToolFilter::new(&research.tools.allow, &research.tools.deny);
     assert!(tools.passes("getUser") && !tools.passes("putUser"));
 }
 
@@ -112,7 +115,7 @@ fn a_file_is_read_in_its_order() {
 fn nothing_at_all_serves_the_elements() {
     assert_eq!(toml(""), Config::default());
     assert_eq!(toml("# only a comment"), Config::default());
-    assert_eq!(toml("[defaults]\ncall = \"5s\"").servers[0].settings.call, Duration::from_secs(5));
+    assert_eq!(toml("[defaults]\nidle_timeout = \"5s\"").servers[0].settings.idle_timeout, Duration::from_secs(5));
     assert_eq!(toml(STARTER).servers, Config::default().servers);
     assert_eq!(toml(STARTER).groups, Config::default().groups);
 }
@@ -136,8 +139,8 @@ fn what_the_starter_shows_is_right_too() {
 fn one_of_call_and_cap_draws_the_other() {
     let settings =
         |text: &str| toml(&format!("[servers.a]\nbuiltin = \"elements\"\n{text}")).servers[0].settings.clone();
-    assert_eq!(settings("call = \"1h\"").call_cap, Duration::from_secs(3600));
-    assert_eq!(settings("call_cap = \"5s\"").call, Duration::from_secs(5));
+    assert_eq!(settings("call = \"1h\"").total_timeout, Duration::from_secs(3600));
+    assert_eq!(settings("call_cap = \"5s\"").idle_timeout, Duration::from_secs(5));
 }
 
 #[test]
@@ -158,7 +161,7 @@ fn rest_servers_are_read() {
         url = "/forecast/{city}"
         headers = { Accept = "application/json" }
         body = { days = "{days}", units = ["C", 1, 1.5, true] }
-        pick = "data.days"
+        result_path = "data.days"
         read_only = true
         destructive = false
         idempotent = true
@@ -172,10 +175,13 @@ fn rest_servers_are_read() {
         "#,
     );
     let ServerKind::Rest(rest) = &config.servers[0].kind else { panic!("{config:?}") };
-    assert!(matches!(&rest.document, Some(Document::Url(url)) if url.host() == Some("api.example")));
+    assert!(matches!(&rest.document, Some(DocumentSource::Url(url)) if url.host() == Some("api.example")));
     assert_eq!((rest.query[0].1.as_str(), rest.allow.len(), rest.deny.len()), ("t0ken", 1, 1));
     let tool = &rest.tools[0];
-    assert_eq!((tool.method.as_str(), tool.pick.as_deref(), tool.read_only), ("POST", Some("data.days"), Some(true)));
+    assert_eq!(
+        (tool.method.as_str(), tool.result_path.as_deref(), tool.read_only),
+        ("POST", Some("data.days"), Some(true))
+    );
     let Some(ManualBody::Json(body)) = &tool.body else { panic!("{tool:?}") };
     assert_eq!(body["units"], serde_json::json!(["C", 1, 1.5, true]));
     let [city, days] = tool.arguments.as_slice() else { panic!("{tool:?}") };
@@ -222,7 +228,7 @@ fn the_forms_of_other_clients_are_read() {
         other => panic!("{other:?}"),
     };
     assert_eq!((transport(1), transport(2), transport(3)), (None, Some(HttpTransport::Sse), None));
-    assert_eq!(config.servers[0].settings, Settings::default());
+    assert_eq!(config.servers[0].settings, ConnectionSettings::default());
     // As desktop clients and the settings of an editor have it.
     assert_eq!(json(r#"{"globalShortcut":"","mcpServers":{"a":{"command":"x"}}}"#).servers.len(), 1);
     assert_eq!(json(r#"{"mcp":{"servers":{"a":{"command":"x"}}},"editor.fontSize":12}"#).servers.len(), 1);
@@ -300,7 +306,7 @@ fn formats_are_told_apart() {
 }
 
 /// A file around one line of a table, and the same without the line.
-fn around(before: &str, key: &Key, after: &str) -> (String, String) {
+fn around(before: &str, key: &ConfigKey, after: &str) -> (String, String) {
     (format!("{before}\n{} = {}\n{after}", key.name, key.example), format!("{before}\n{after}"))
 }
 
@@ -342,7 +348,7 @@ fn every_key_is_read() {
     for key in TOOL.keys() {
         let needed: String = TOOL
             .keys()
-            .filter(|other| matches!(other.kind, keys::Kind::Needed) && other.name != key.name)
+            .filter(|other| matches!(other.kind, keys::ValueType::Needed) && other.name != key.name)
             .map(|key| format!("{} = \"x\"\n", key.name))
             .collect();
         let (with, without) =
@@ -367,14 +373,14 @@ fn every_key_is_read() {
 
 #[test]
 fn the_defaults_of_servers_are_as_told() {
-    let line = |key: &Key| match key.default {
-        Some(default) if key.name != "isolation" => format!("{} = {default}\n", key.name),
+    let line = |key: &ConfigKey| match key.default {
+        Some(default) if key.name != "connection" => format!("{} = {default}\n", key.name),
         _ => String::new(),
     };
     let text = format!("[defaults]\n{}", DEFAULTS.keys().map(line).collect::<String>());
     assert_eq!(toml(&text), Config::default(), "{text}");
-    let page = GROUP.key("page").unwrap().default.unwrap();
-    assert_eq!(page, Config::default().groups[0].page.to_string());
+    let page = GROUP.key("page_size").unwrap().default.unwrap();
+    assert_eq!(page, Config::default().groups[0].page_size.to_string());
 }
 
 #[test]
@@ -396,9 +402,9 @@ fn the_page_for_people_names_every_key() {
     ] {
         for key in section.keys() {
             assert!(page.contains(&format!("`{}`", key.name)), "docs/configuration.md does not name `{}`", key.name);
-            let plain = key
-                .default
-                .filter(|_| matches!(key.kind, keys::Kind::Duration(..) | keys::Kind::Count(..) | keys::Kind::Size));
+            let plain = key.default.filter(|_| {
+                matches!(key.kind, keys::ValueType::Duration(..) | keys::ValueType::Count(..) | keys::ValueType::Size)
+            });
             if let Some(default) = plain {
                 let row = page.lines().any(|line| line.contains(&format!("`{}`", key.name)) && line.contains(default));
                 assert!(row, "docs/configuration.md does not tell that `{}` is {default}", key.name);
@@ -416,7 +422,7 @@ fn deep_nesting_is_refused() {
 }
 
 /// A file that uses much, to be broken.
-const WHOLE: &str = "listen = \"127.0.0.1:1\"\n[defaults]\ncall = \"2m\"\n[servers.a]\ncommand = \"x\"\nargs = [\"${TOKEN}\", \"é\"]\n[servers.b]\nurl = \"https://h\"\nheaders = { A = \"b\" }\n[servers.c]\nbase_url = \"http://h\"\n[[servers.c.tools]]\nname = \"t\"\nurl = \"/{x}\"\n[servers.c.tools.arguments.x]\ntype = \"integer\"\n[groups.g]\nservers = [\"a\", \"b\"]\ntools = { allow = [\"*\"] }\n";
+const WHOLE: &str = "listen = \"127.0.0.1:1\"\n[defaults]\nidle_timeout = \"2m\"\n[servers.a]\ncommand = \"x\"\nargs = [\"${TOKEN}\", \"é\"]\n[servers.b]\nurl = \"https://h\"\nheaders = { A = \"b\" }\n[servers.c]\nbase_url = \"http://h\"\n[[servers.c.tools]]\nname = \"t\"\nurl = \"/{x}\"\n[servers.c.tools.arguments.x]\ntype = \"integer\"\n[groups.g]\nservers = [\"a\", \"b\"]\ntools = { allow = [\"*\"] }\n";
 const WHOLE_JSON: &str = "{ // c\n \"servers\": { \"a b\": { \"command\": \"x\", \"args\": [\"${TOKEN}\"], \"env\": {\"é\": \"b\"} }, \"c\": { \"url\": \"http://h\", \"type\": \"sse\" }, } }";
 
 proptest! {

@@ -3,10 +3,10 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use super::model::{Config, Filter, Group, Server, ServerKind};
+use super::model::{Config, FilterSection, GroupSection, ServerKind, ServerSection};
 use crate::gateway::{self, GatewayConfig, GroupConfig};
 use crate::local::rest;
-use crate::upstream::{Spec, SpecKind};
+use crate::upstream::{SpecKind, UpstreamSpec};
 
 /// How often that happens which is switched off: once in thirty years.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
@@ -23,21 +23,21 @@ impl Config {
     }
 }
 
-fn spec(server: &Server, spotlight: Duration) -> Spec {
+fn spec(server: &ServerSection, spotlight: Duration) -> UpstreamSpec {
     let kind = match &server.kind {
         ServerKind::Elements => SpecKind::Elements(spotlight),
         ServerKind::Target(target) => SpecKind::Target(target.clone()),
         ServerKind::Rest(rest) => SpecKind::Rest(rest.clone()),
     };
-    let defaults = Spec::new(&server.name, kind);
-    Spec {
+    let defaults = UpstreamSpec::new(&server.name, kind);
+    UpstreamSpec {
         settings: server.settings.clone(),
-        isolation: server.isolation.unwrap_or_default(),
-        connections: server.connections,
-        idle: server.idle,
-        poll: server.poll.unwrap_or(NEVER),
-        stale: server.stale,
-        questions: server.questions,
+        connection_mode: server.connection_mode.unwrap_or_default(),
+        max_leases: server.max_leases,
+        lease_idle_timeout: server.lease_idle_timeout,
+        list_poll_interval: server.list_poll_interval.unwrap_or(NEVER),
+        serve_stale_for: server.serve_stale_for,
+        allow_server_requests: server.allow_server_requests,
         contents: contents(&server.kind),
         ..defaults
     }
@@ -45,22 +45,24 @@ fn spec(server: &Server, spotlight: Duration) -> Spec {
 
 /// Stands for what is in the files that a server names.
 fn contents(kind: &ServerKind) -> u64 {
-    let ServerKind::Rest(rest::Spec { document: Some(rest::Document::File(path)), .. }) = kind else { return 0 };
+    let ServerKind::Rest(rest::RestSpec { document: Some(rest::DocumentSource::File(path)), .. }) = kind else {
+        return 0;
+    };
     let mut hash = DefaultHasher::new();
     // One that cannot be read is told of when it is loaded.
     std::fs::read(path).ok().hash(&mut hash);
     hash.finish()
 }
 
-fn plan(group: &Group) -> GroupConfig {
-    let filter = |filter: &Filter| gateway::Filter::new(&filter.allow, &filter.deny);
+fn plan(group: &GroupSection) -> GroupConfig {
+    let filter = |filter: &FilterSection| gateway::ToolFilter::new(&filter.allow, &filter.deny);
     GroupConfig {
         naming: group.naming,
         instructions: group.instructions.clone(),
         tools: filter(&group.tools),
         prompts: filter(&group.prompts),
         resources: filter(&group.resources),
-        page: group.page,
+        page_size: group.page_size,
         ..GroupConfig::new(&group.name, group.servers.iter().cloned())
     }
 }
@@ -79,7 +81,7 @@ mod tests {
         {
             let file = format!("[servers.a]\ncommand = \"x\"\n{line}");
             let loaded = parse(&file, Path::new("rialto.toml"), Format::Toml, &|_| None).unwrap();
-            assert_eq!(loaded.config.layout(Duration::ZERO).upstreams[0].poll, poll, "{line}");
+            assert_eq!(loaded.config.layout(Duration::ZERO).upstreams[0].list_poll_interval, poll, "{line}");
         }
     }
 }

@@ -39,7 +39,7 @@ pub struct Checked {
 
 /// A request that is refused before it is handled: the whole answer is the error.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RefusedRequest {
     /// The id of the request, where it has one.
     pub id: Option<Id>,
     /// Why.
@@ -51,7 +51,7 @@ pub struct Refused {
 ///
 /// # Errors
 /// When the header names a revision that the body does not follow.
-pub fn classify(message: &Message, headers: &HeaderMap) -> Result<Path, Refused> {
+pub fn classify(message: &Message, headers: &HeaderMap) -> Result<Path, RefusedRequest> {
     let named = named_revision(headers);
     let modern_header = named.is_some_and(|revision| revision.era() == Era::PerRequest);
     match message {
@@ -145,7 +145,7 @@ pub fn takes_priming_events(headers: &HeaderMap) -> bool {
 ///
 /// # Errors
 /// The first check that fails.
-pub fn check(request: &Request, told: Told, headers: &HeaderMap) -> Result<Checked, Refused> {
+pub fn check(request: &Request, told: Told, headers: &HeaderMap) -> Result<Checked, RefusedRequest> {
     let refuse = |error| request.refused(error);
     let version = single(headers, &headers::PROTOCOL_VERSION).map_err(refuse)?;
     let method = single(headers, &headers::METHOD).map_err(refuse)?;
@@ -161,12 +161,12 @@ pub fn check(request: &Request, told: Told, headers: &HeaderMap) -> Result<Check
 ///
 /// # Errors
 /// When the request's `_meta` is not whole, or names what we do not serve.
-pub fn check_body(request: &Request, told: Told) -> Result<Checked, Refused> {
+pub fn check_body(request: &Request, told: Told) -> Result<Checked, RefusedRequest> {
     let meta = told.meta.read().map_err(|error| request.refused(error))?;
     accept(request, meta)
 }
 
-fn accept(request: &Request, meta: Meta) -> Result<Checked, Refused> {
+fn accept(request: &Request, meta: Meta) -> Result<Checked, RefusedRequest> {
     let revision = Revision::parse(&meta.version).filter(|revision| revision.era() == Era::PerRequest);
     let Some(revision) = revision else {
         return Err(request.refused(unsupported(&meta.version)));
@@ -218,9 +218,9 @@ pub fn method_not_found(method: &Method) -> ErrorObject {
 
 impl Request {
     /// This request, refused.
-    pub fn refused(&self, error: ErrorObject) -> Refused {
+    pub fn refused(&self, error: ErrorObject) -> RefusedRequest {
         let id = Some(self.id.clone());
-        Refused { id, error }
+        RefusedRequest { id, error }
     }
 }
 

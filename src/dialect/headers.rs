@@ -41,11 +41,11 @@ pub struct HeaderMirror {
     pub header: String,
     /// Where the argument stands, from the root of the arguments.
     pub path: Vec<String>,
-    kind: Kind,
+    kind: MirrorType,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MirrorType {
     Text,
     Integer,
     Boolean,
@@ -183,9 +183,9 @@ fn annotated(schema: &Raw, annotation: &Raw, path: Option<&Vec<String>>) -> Resu
     };
     let kind = schema.get("type");
     let kind = match kind.as_ref().and_then(Raw::text).as_deref() {
-        Some("string") => Kind::Text,
-        Some("integer") => Kind::Integer,
-        Some("boolean") => Kind::Boolean,
+        Some("string") => MirrorType::Text,
+        Some("integer") => MirrorType::Integer,
+        Some("boolean") => MirrorType::Boolean,
         _ => return Err(format!("`{ANNOTATION}: {header}` needs a string, integer or boolean")),
     };
     Ok(HeaderMirror { header, path: path.clone(), kind })
@@ -234,16 +234,16 @@ impl HeaderMirror {
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
         let value = arguments.at(&path)?;
         match self.kind {
-            Kind::Text => value.text().map(Cow::into_owned),
-            Kind::Boolean => value.read::<bool>().ok().map(|value| value.to_string()),
-            Kind::Integer => integer(&value.to_string()).map(|value| value.to_string()),
+            MirrorType::Text => value.text().map(Cow::into_owned),
+            MirrorType::Boolean => value.read::<bool>().ok().map(|value| value.to_string()),
+            MirrorType::Integer => integer(&value.to_string()).map(|value| value.to_string()),
         }
     }
 
     fn same(&self, value: &str, given: &str) -> bool {
         match self.kind {
-            Kind::Integer => integer(given).is_some_and(|given| given.to_string() == value),
-            Kind::Text | Kind::Boolean => value == given,
+            MirrorType::Integer => integer(given).is_some_and(|given| given.to_string() == value),
+            MirrorType::Text | MirrorType::Boolean => value == given,
         }
     }
 }

@@ -22,7 +22,7 @@ const TOLD: &str = "notifications/tasks/status";
 
 /// How far a task is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum TaskStatus {
     /// It is at work.
     Working,
     /// The client has to be asked something first.
@@ -41,14 +41,14 @@ pub struct Task {
     /// Its name.
     pub id: String,
     /// How far it is.
-    pub status: Status,
+    pub status: TaskStatus,
     /// What the server says of that, for people.
     pub message: Option<String>,
     /// How often the server wants to be asked; nothing where it does not say, or says nonsense.
     pub pace: Option<Duration>,
 }
 
-impl Status {
+impl TaskStatus {
     /// Whether nothing comes after it.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
@@ -73,12 +73,12 @@ pub fn read(task: &Raw, by: Revision) -> Result<Task, String> {
     let text = |key: &str| task.get(key).and_then(|value| value.text().map(std::borrow::Cow::into_owned));
     let Some(id) = text("taskId") else { return Err("it tells of a task without a name".into()) };
     let status = match text("status").as_deref() {
-        Some("input_required") => Status::InputRequired,
-        Some("completed") => Status::Completed,
-        Some("failed") => Status::Failed,
-        Some("cancelled") => Status::Cancelled,
+        Some("input_required") => TaskStatus::InputRequired,
+        Some("completed") => TaskStatus::Completed,
+        Some("failed") => TaskStatus::Failed,
+        Some("cancelled") => TaskStatus::Cancelled,
         // Whatever else it may be called, it is not over.
-        Some(_) => Status::Working,
+        Some(_) => TaskStatus::Working,
         None => return Err("it does not say how far the task is".into()),
     };
     let pace = if by.facts().sessions { "pollInterval" } else { "pollIntervalMs" };
@@ -198,7 +198,7 @@ mod tests {
         let old = raw(r#"{"task":{"taskId":"t","status":"working","pollInterval":50}}"#);
         let new = raw(r#"{"resultType": "task","taskId":"t","status":"working","pollIntervalMs":50}"#);
         let task =
-            Task { id: "t".into(), status: Status::Working, message: None, pace: Some(Duration::from_millis(50)) };
+            Task { id: "t".into(), status: TaskStatus::Working, message: None, pace: Some(Duration::from_millis(50)) };
         assert_eq!((created(&old, OLD).as_ref(), created(&new, NEW).as_ref()), (Some(&task), Some(&task)));
         assert_eq!((created(&old, NEW), created(&new, OLD)), (None, None));
         assert_eq!((created(&old, Revision::V2025_06_18), created(&new, Revision::V2025_06_18)), (None, None));
@@ -212,7 +212,7 @@ mod tests {
         for (pace, read) in [("-1", None), ("\"1\"", None), ("1e400", None), ("null", None), ("0", Some(0))] {
             let task = raw(&format!(r#"{{"taskId":"t","status":"new","pollIntervalMs":{pace}}}"#));
             let task = super::read(&task, NEW).unwrap();
-            assert_eq!((task.status, task.pace), (Status::Working, read.map(Duration::from_millis)), "{pace}");
+            assert_eq!((task.status, task.pace), (TaskStatus::Working, read.map(Duration::from_millis)), "{pace}");
         }
     }
 

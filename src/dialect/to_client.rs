@@ -11,7 +11,7 @@ use crate::protocol::{ErrorObject, Method, Notice, Notification, Outcome, Raw, c
 
 /// What a gateway says of a server, in the shapes of the newest revision.
 #[derive(Debug, Clone)]
-pub struct Server {
+pub struct ServerInfo {
     /// Who it is: `name`, `version` and more.
     pub info: Raw,
     /// What it can do.
@@ -20,7 +20,7 @@ pub struct Server {
     pub instructions: Option<Raw>,
 }
 
-impl Server {
+impl ServerInfo {
     /// Whether it says that it tells when something changes.
     pub fn tells_of_changes(&self) -> bool {
         let tells = |path: &[&str]| self.capabilities.at(path).is_some_and(|flag| flag.as_bytes() == b"true");
@@ -40,7 +40,7 @@ pub struct CacheHint {
 
 /// An outcome in the shapes of the revision `to`. `server` answers for the identity that the
 /// per-request era puts into every result.
-pub fn outcome(outcome: Outcome, method: &Method, from: Revision, to: Revision, server: &Server) -> Outcome {
+pub fn outcome(outcome: Outcome, method: &Method, from: Revision, to: Revision, server: &ServerInfo) -> Outcome {
     if from == to {
         return outcome;
     }
@@ -70,7 +70,7 @@ fn unable(error: &ErrorObject) -> Raw {
     Raw::of(&serde_json::json!({ "content": content, "isError": true }))
 }
 
-fn result(result: Raw, method: &Method, from: Revision, to: Revision, server: &Server) -> Raw {
+fn result(result: Raw, method: &Method, from: Revision, to: Revision, server: &ServerInfo) -> Raw {
     match (from.era(), to.era()) {
         (Era::PerRequest, Era::Handshake) => downgrade::result(&without_envelope(&result), method, to),
         (Era::Handshake, Era::PerRequest) => with_envelope(&downgrade::result(&result, method, to), method, server),
@@ -100,7 +100,7 @@ fn without_envelope(result: &Raw) -> Raw {
 }
 
 /// Puts in what the per-request era requires of every result.
-fn with_envelope(result: &Raw, method: &Method, server: &Server) -> Raw {
+fn with_envelope(result: &Raw, method: &Method, server: &ServerInfo) -> Raw {
     let [content, meta] = result.pick(["content", "_meta"]);
     let mut edit = result.edit().set("resultType", Raw::constant(r#""complete""#));
     if cached(method) {
@@ -158,7 +158,7 @@ pub fn notification(notification: Notification, to: Revision) -> Notification {
 }
 
 /// The answer to `initialize`.
-pub fn handshake(server: &Server, to: Revision) -> Raw {
+pub fn handshake(server: &ServerInfo, to: Revision) -> Raw {
     let facts = to.facts();
     let mut capabilities = server.capabilities.edit();
     if !facts.completions_capability {
@@ -181,7 +181,7 @@ pub fn handshake(server: &Server, to: Revision) -> Raw {
 }
 
 /// The answer to `server/discover`.
-pub fn discovery(server: &Server, hint: CacheHint) -> Raw {
+pub fn discovery(server: &ServerInfo, hint: CacheHint) -> Raw {
     let scope = if hint.public { "public" } else { "private" };
     let versions = super::classify::supported(Era::PerRequest);
     let result = Raw::of(&serde_json::json!({
@@ -199,7 +199,7 @@ pub fn discovery(server: &Server, hint: CacheHint) -> Raw {
 }
 
 /// A result that asks for input, each question under its key.
-pub fn input_required(asked: &[(String, Raw)], state: &str, server: &Server) -> Raw {
+pub fn input_required(asked: &[(String, Raw)], state: &str, server: &ServerInfo) -> Raw {
     let empty = Raw::empty();
     let mut requests = empty.edit();
     for (key, request) in asked {
@@ -236,8 +236,8 @@ mod tests {
         Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
     }
 
-    fn server() -> Server {
-        Server {
+    fn server() -> ServerInfo {
+        ServerInfo {
             info: raw(r#"{"name":"s","version":"1","title":"S","websiteUrl":"x"}"#),
             capabilities: raw(r#"{"tools":{},"completions":{}}"#),
             instructions: None,
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn a_server_is_told_of_as_it_tells_of_itself() {
         let able = raw(r#"{"tools":{},"experimental":{"big":12345678901234567890123,"b":1.0,"a":1}}"#);
-        let server = Server { capabilities: able.clone(), ..server() };
+        let server = ServerInfo { capabilities: able.clone(), ..server() };
         let found = discovery(&server, CacheHint { ttl: 1, public: true });
         assert_eq!(found.get("capabilities"), Some(able));
     }

@@ -6,7 +6,7 @@ use http::HeaderName;
 use memchr::memmem::Finder;
 
 use super::headers::{self, HeaderMirror};
-use super::to_client::Server;
+use super::to_client::ServerInfo;
 use super::{Era, Revision, meta};
 use crate::http::codec::RequestEncoder;
 use crate::protocol::{ErrorObject, Level, Method, Outcome, Raw, Request, code};
@@ -35,7 +35,7 @@ pub struct ServerHello {
     /// The revision to speak with it.
     pub revision: Revision,
     /// What it says of itself.
-    pub server: Server,
+    pub server: ServerInfo,
     /// The revisions that it offers, as far as it says.
     pub offered: Vec<String>,
 }
@@ -237,7 +237,7 @@ pub fn read_handshake(result: &Raw) -> Result<ServerHello, String> {
         let ours = super::classify::supported(Era::Handshake).join(", ");
         return Err(format!("it wants to speak {version}, and we speak {ours}"));
     };
-    let server = Server {
+    let server = ServerInfo {
         info: result.get("serverInfo").unwrap_or_else(Raw::empty),
         capabilities: result.get("capabilities").unwrap_or_else(Raw::empty),
         instructions: result.get("instructions"),
@@ -280,7 +280,7 @@ fn discovered(result: &Raw) -> Verdict {
         };
     };
     let info = result.at(&["_meta", meta::SERVER_INFO]).or_else(|| result.get("serverInfo"));
-    let server = Server {
+    let server = ServerInfo {
         info: info.unwrap_or_else(Raw::empty),
         capabilities: result.get("capabilities").unwrap_or_else(Raw::empty),
         instructions: result.get("instructions"),

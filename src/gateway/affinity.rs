@@ -8,7 +8,7 @@ use super::group::Group;
 use super::route::text;
 use crate::call::Call;
 use crate::protocol::Method;
-use crate::upstream::{Isolation, List};
+use crate::upstream::{ConnectionMode, List};
 
 impl Group {
     /// The name of the place where a call without a session has to be made; nothing where any node will
@@ -38,7 +38,7 @@ impl Group {
             return None;
         }
         let mut place = upstream.name().to_string();
-        if upstream.spec().isolation == Isolation::Client {
+        if upstream.spec().connection_mode == ConnectionMode::PerClient {
             let mut hash = Sha256::new();
             hash.update(call.caller.principal.as_bytes());
             hash.update([0]);

@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::group::Group;
 use super::name_mapping::NameMapping;
-use super::view::Member;
-use crate::call::{Answer, Call, Client, ClientSink, DropGuard, GatewaySlot, Replies, Reply, ServerRequest, TRACE};
+use super::view::GroupMember;
+use crate::call::{Answer, Call, ClientInfo, ClientSink, DropGuard, GatewaySlot, Replies, Reply, ServerRequest, TRACE};
 use crate::dialect::{Revision, server_requests, tasks};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{CallMetrics, CallOutcome};
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
 use crate::upstream::{LeaseGuard, QUESTIONS, Upstream};
@@ -36,13 +36,13 @@ struct ForwardedCall {
     tallies: Arc<CallMetrics>,
     /// The server takes the call as a task only, and the client does not ask for one.
     as_task: bool,
-    phase: Phase,
+    phase: ForwardState,
     /// The URI, as the client knows it, that the call subscribes to.
     subscribes: Option<String>,
     begun: Instant,
 }
 
-enum Phase {
+enum ForwardState {
     Start,
     /// A connection is being opened.
     Borrowing(BoxFuture<'static, Result<LeaseGuard>>),
@@ -51,45 +51,45 @@ enum Phase {
 }
 
 /// Passes a call on to a member of a group.
-pub(super) fn call(group: &Arc<Group>, call: Call, member: &Member) -> Replies {
+pub(super) fn call(group: &Arc<Group>, call: Call, member: &GroupMember) -> Replies {
     let mut forward = ForwardedCall::new(group, call, member, None);
     if let Some(mut replies) = member.upstream.answer(&forward.call) {
         if let Some(revision) = member.state.revision {
             member.upstream.count_revision_pair(forward.call.client.revision, revision);
         }
         if let Some(answer) = replies.take_ready() {
-            forward.phase = Phase::Done;
+            forward.phase = ForwardState::Done;
             return forward.answer(answer).into();
         }
-        forward.phase = Phase::Running(replies, None);
+        forward.phase = ForwardState::Running(replies, None);
     }
     forward.replies()
 }
 
 /// Passes a subscription on, and remembers it when it was taken.
-pub(super) fn subscription(group: &Arc<Group>, call: Call, member: &Member, uri: &str) -> Replies {
+pub(super) fn subscription(group: &Arc<Group>, call: Call, member: &GroupMember, uri: &str) -> Replies {
     ForwardedCall::new(group, call, member, Some(uri.to_owned())).replies()
 }
 
 /// Replies that are known only after some waiting.
 pub(super) fn later(begin: impl Future<Output = Replies> + Send + 'static) -> Replies {
-    enum State<F> {
+    enum AcquireState<F> {
         Waiting(F),
         Running(Replies),
     }
-    let state = State::Waiting(Box::pin(begin));
+    let state = AcquireState::Waiting(Box::pin(begin));
     Replies::stream(futures_util::stream::unfold(state, |state| async move {
         let mut replies = match state {
-            State::Waiting(begin) => begin.await,
-            State::Running(replies) => replies,
+            AcquireState::Waiting(begin) => begin.await,
+            AcquireState::Running(replies) => replies,
         };
         let reply = replies.next().await?;
-        Some((reply, State::Running(replies)))
+        Some((reply, AcquireState::Running(replies)))
     }))
 }
 
 impl ForwardedCall {
-    fn new(group: &Arc<Group>, call: Call, member: &Member, subscribes: Option<String>) -> Self {
+    fn new(group: &Arc<Group>, call: Call, member: &GroupMember, subscribes: Option<String>) -> Self {
         let (call, as_task) = as_task(call, member);
         Self {
             group: Arc::clone(group),
@@ -98,7 +98,7 @@ impl ForwardedCall {
             upstream: Arc::clone(&member.upstream),
             rename: member.rename.clone(),
             tallies: Arc::clone(&member.tallies),
-            phase: Phase::Start,
+            phase: ForwardState::Start,
             subscribes,
             begun: Instant::now(),
         }
@@ -115,14 +115,14 @@ impl ForwardedCall {
         }
         let (upstream, call, door) = (Arc::clone(&self.upstream), self.call.clone(), self.door());
         let sink = || door.map(|door| Arc::new(door) as Arc<dyn ClientSink>);
-        self.phase = Phase::Borrowing(Box::pin(async move { upstream.acquire(&call, sink).await }));
+        self.phase = ForwardState::Borrowing(Box::pin(async move { upstream.acquire(&call, sink).await }));
     }
 
     fn begin(&mut self, borrowed: LeaseGuard) {
         let (connection, call) = (borrowed.connection(), self.call.clone());
         self.upstream.count_revision_pair(call.client.revision, connection.revision());
         let replies = if self.as_task { connection.call_as_task(call) } else { connection.call(call) };
-        self.phase = Phase::Running(replies, Some(borrowed));
+        self.phase = ForwardState::Running(replies, Some(borrowed));
     }
 
     /// Where things go that the server says to this caller outside of its calls.
@@ -144,7 +144,7 @@ impl ForwardedCall {
                 passes.then(|| Reply::Notice(self.rename.notification(notification)))
             }
             Reply::Question(question) => {
-                if let Phase::Running(_, Some(borrowed)) = &self.phase
+                if let ForwardState::Running(_, Some(borrowed)) = &self.phase
                     && !borrowed.may_ask()
                 {
                     return None; // dropping the question says that no answer will come
@@ -153,8 +153,8 @@ impl ForwardedCall {
                 Some(Reply::Question(self.rename.question(question)))
             }
             Reply::End(answer) => {
-                let phase = std::mem::replace(&mut self.phase, Phase::Done);
-                if let (Phase::Running(_, Some(borrowed)), Ok(_)) = (phase, &answer.outcome) {
+                let phase = std::mem::replace(&mut self.phase, ForwardState::Done);
+                if let (ForwardState::Running(_, Some(borrowed)), Ok(_)) = (phase, &answer.outcome) {
                     self.remember(&borrowed);
                 }
                 Some(Reply::End(self.answer(answer)))
@@ -219,9 +219,9 @@ impl ForwardedCall {
         let name = self.upstream.name();
         tracing::warn!(request = self.call.caller.request(), upstream = %name, group = %self.group.name(), method = %self.call.method, %error, "a call cannot be passed on");
         let why = match error.kind() {
-            Kind::Timeout => "is still starting; try again in a moment",
-            Kind::Credentials => "wants other credentials than it is given here",
-            Kind::Revision => "speaks no revision that is spoken here",
+            ErrorKind::Timeout => "is still starting; try again in a moment",
+            ErrorKind::Credentials => "wants other credentials than it is given here",
+            ErrorKind::Revision => "speaks no revision that is spoken here",
             _ if error.to_string().contains("connections are in use") => {
                 "has as many clients as it may have; try again later"
             }
@@ -238,17 +238,17 @@ impl Stream for ForwardedCall {
         let forward = self.get_mut();
         loop {
             match &mut forward.phase {
-                Phase::Done => return Poll::Ready(None),
-                Phase::Start => forward.start(),
-                Phase::Borrowing(borrowing) => match ready!(borrowing.as_mut().poll(context)) {
+                ForwardState::Done => return Poll::Ready(None),
+                ForwardState::Start => forward.start(),
+                ForwardState::Borrowing(borrowing) => match ready!(borrowing.as_mut().poll(context)) {
                     Ok(borrowed) => forward.begin(borrowed),
                     Err(error) => {
-                        forward.phase = Phase::Done;
+                        forward.phase = ForwardState::Done;
                         forward.note(CallOutcome::Unavailable);
                         return Poll::Ready(Some(Reply::End(Answer::error(forward.unreachable(&error)))));
                     }
                 },
-                Phase::Running(replies, _) => {
+                ForwardState::Running(replies, _) => {
                     let Some(reply) = ready!(replies.poll_next(context)) else { return Poll::Ready(None) };
                     if let Some(reply) = forward.reply(reply) {
                         return Poll::Ready(Some(reply));
@@ -261,7 +261,7 @@ impl Stream for ForwardedCall {
 
 impl Drop for ForwardedCall {
     fn drop(&mut self) {
-        if !matches!(self.phase, Phase::Done) {
+        if !matches!(self.phase, ForwardState::Done) {
             self.note(CallOutcome::Cancelled);
         }
     }
@@ -269,7 +269,7 @@ impl Drop for ForwardedCall {
 
 /// A call as the upstream takes it, and whether that is as a task only. A client that asks for one, and
 /// was told that it can have one, gets it: then its task is its own business.
-fn as_task(mut call: Call, member: &Member) -> (Call, bool) {
+fn as_task(mut call: Call, member: &GroupMember) -> (Call, bool) {
     let speaks = |revision: Revision| revision.facts().tool_tasks;
     if !member.state.revision.is_some_and(speaks) {
         return (call, false);
@@ -287,7 +287,7 @@ fn as_task(mut call: Call, member: &Member) -> (Call, bool) {
 
 /// A call of a client that cannot be asked anything, if the upstream may not ask.
 fn without_server_requests(mut call: Call, upstream: &Upstream) -> Call {
-    if !upstream.spec().questions {
+    if !upstream.spec().allow_server_requests {
         let mut client = (*call.client).clone();
         for kind in QUESTIONS {
             client.capabilities = client.capabilities.edit().remove(kind).finish();
@@ -334,7 +334,7 @@ fn logs(notification: &Notification, wanted: Option<Level>, in_session: bool) ->
 
 /// Lets a question pass if the upstream may ask and the client can answer; otherwise whoever asks is
 /// told so at once.
-fn admit(question: ServerRequest, upstream: &Upstream, client: &Client) -> Option<ServerRequest> {
+fn admit(question: ServerRequest, upstream: &Upstream, client: &ClientInfo) -> Option<ServerRequest> {
     let kind = question.method.as_str().split('/').next().unwrap_or_default();
     let known = QUESTIONS.contains(&kind);
     let url = kind == "elicitation" && {
@@ -342,7 +342,7 @@ fn admit(question: ServerRequest, upstream: &Upstream, client: &Client) -> Optio
         mode.as_ref().and_then(Raw::text).as_deref() == Some("url")
     };
     let able = client.capabilities.get(kind).is_some_and(|able| !url || able.get("url").is_some());
-    if known && !(upstream.spec().questions && able) {
+    if known && !(upstream.spec().allow_server_requests && able) {
         question.refuse();
         return None;
     }
@@ -362,7 +362,7 @@ fn admit(question: ServerRequest, upstream: &Upstream, client: &Client) -> Optio
 struct SessionSink {
     group: Arc<Group>,
     upstream: Arc<Upstream>,
-    client: Arc<Client>,
+    client: Arc<ClientInfo>,
     sink: Arc<dyn ClientSink>,
 }
 

@@ -14,13 +14,13 @@ use super::group_config::GroupConfig;
 use super::parked_calls::ParkedCalls;
 use super::request_state::RequestState;
 use super::sealing::Seal;
-use super::view::{Member, View};
+use super::view::{GroupMember, View};
 use super::{Common, GroupEvent};
 use crate::call::{Call, ChangeEvent, ListFingerprints};
-use crate::dialect::to_client::Server;
+use crate::dialect::to_client::ServerInfo;
 use crate::metrics::{CallMetrics, CallOutcome};
 use crate::protocol::Method;
-use crate::upstream::{List, State, Upstream};
+use crate::upstream::{CatalogState, List, Upstream};
 
 /// A named set of upstreams, served at one address.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Group {
     pub(super) fn start(plan: GroupConfig, upstreams: &[Arc<Upstream>], common: &Common) -> Arc<Self> {
         let name = Arc::clone(&plan.name);
         let plan = Arc::new(plan);
-        let members = upstreams.iter().map(|upstream| Member::new(Arc::clone(upstream), &plan)).collect();
+        let members = upstreams.iter().map(|upstream| GroupMember::new(Arc::clone(upstream), &plan)).collect();
         let view = Arc::new(View::new(plan, members));
         let group = Arc::new(Self {
             name,
@@ -99,7 +99,7 @@ impl Group {
     }
 
     /// What the group says of itself.
-    pub fn server(&self) -> Server {
+    pub fn server(&self) -> ServerInfo {
         self.view().server.clone()
     }
 
@@ -145,7 +145,7 @@ impl Group {
     pub(super) fn become_plan(self: &Arc<Self>, plan: GroupConfig, upstreams: &[Arc<Upstream>]) {
         let plan = Arc::new(plan);
         *self.patience.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + PATIENCE;
-        let members = upstreams.iter().map(|upstream| Member::new(Arc::clone(upstream), &plan)).collect();
+        let members = upstreams.iter().map(|upstream| GroupMember::new(Arc::clone(upstream), &plan)).collect();
         self.follow(upstreams);
         self.publish_view(View::new(plan, members), |_| true);
     }
@@ -189,7 +189,7 @@ impl Group {
     async fn follow_one(
         &self,
         upstream: &Arc<Upstream>,
-        mut states: watch::Receiver<Arc<State>>,
+        mut states: watch::Receiver<Arc<CatalogState>>,
         mut updates: broadcast::Receiver<Arc<str>>,
     ) {
         loop {
@@ -221,7 +221,7 @@ impl Group {
     }
 
     /// The member of that name, as it is seen now.
-    pub(super) fn member(&self, upstream: &str) -> Option<Member> {
+    pub(super) fn member(&self, upstream: &str) -> Option<GroupMember> {
         self.view().members.iter().find(|member| **member.upstream.name() == *upstream).cloned()
     }
 
@@ -234,7 +234,7 @@ impl Group {
             }
             tokio::time::sleep(DEBOUNCE).await;
             let before = self.view();
-            let again = |member: &Member| Member::new(Arc::clone(&member.upstream), &before.plan);
+            let again = |member: &GroupMember| GroupMember::new(Arc::clone(&member.upstream), &before.plan);
             let members = before.members.iter().map(again).collect();
             // A plan that came meanwhile is newer than what was seen before it.
             let is_current = |current: &View| Arc::ptr_eq(&current.plan, &before.plan);
@@ -312,7 +312,7 @@ impl Group {
     /// Tells whether the lists that a session sees are the same on another node; those that it alone sees are not.
     pub fn prints_for(&self, session: u128) -> ListFingerprints {
         let view = self.view();
-        let has_own = |member: &Member| {
+        let has_own = |member: &GroupMember| {
             member.upstream.own_lists(session).is_some_and(|(_, lists)| lists.iter().any(Option::is_some))
         };
         if view.members.iter().any(has_own) { ListFingerprints::default() } else { view.prints() }
@@ -322,7 +322,7 @@ impl Group {
     pub(super) fn view_for(&self, call: &Call) -> Guard<Arc<View>> {
         let view = self.view();
         let Some(sink) = &call.sink else { return view };
-        let has_own = |member: &Member| member.upstream.own_lists(sink.key()).is_some();
+        let has_own = |member: &GroupMember| member.upstream.own_lists(sink.key()).is_some();
         if !view.members.iter().any(has_own) {
             return view;
         }

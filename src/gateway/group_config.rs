@@ -18,13 +18,13 @@ pub struct GroupConfig {
     /// How to use it, instead of what the upstreams say.
     pub instructions: Option<String>,
     /// Which tools are shown.
-    pub tools: Filter,
+    pub tools: ToolFilter,
     /// Which prompts are shown.
-    pub prompts: Filter,
+    pub prompts: ToolFilter,
     /// Which resources and templates are shown.
-    pub resources: Filter,
+    pub resources: ToolFilter,
     /// How many items a page of a list has.
-    pub page: usize,
+    pub page_size: usize,
 }
 
 /// What things are called in a group of several upstreams.
@@ -40,7 +40,7 @@ pub enum Naming {
 /// Which of many are let through: those that some pattern of `allow` fits, or all when there is
 /// none, without those that some pattern of `deny` fits. `*` stands for any letters, `?` for one.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Filter {
+pub struct ToolFilter {
     allow: Vec<WildMatch>,
     deny: Vec<WildMatch>,
 }
@@ -56,10 +56,10 @@ impl GroupConfig {
             servers: servers.into_iter().collect(),
             naming: Naming::default(),
             instructions: None,
-            tools: Filter::default(),
-            prompts: Filter::default(),
-            resources: Filter::default(),
-            page: PAGE,
+            tools: ToolFilter::default(),
+            prompts: ToolFilter::default(),
+            resources: ToolFilter::default(),
+            page_size: PAGE,
         }
     }
 
@@ -69,7 +69,7 @@ impl GroupConfig {
     }
 
     /// What is shown of a list.
-    pub fn filter(&self, list: List) -> &Filter {
+    pub fn filter(&self, list: List) -> &ToolFilter {
         match list {
             List::Tools => &self.tools,
             List::Prompts => &self.prompts,
@@ -88,7 +88,7 @@ impl Naming {
     }
 }
 
-impl Filter {
+impl ToolFilter {
     /// A filter from its patterns.
     pub fn new(allow: &[String], deny: &[String]) -> Self {
         let patterns = |texts: &[String]| texts.iter().map(|text| WildMatch::new(text)).collect();
@@ -114,11 +114,11 @@ mod tests {
     #[test]
     fn deny_is_stronger_than_allow() {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let filter = Filter::new(&texts(&["files__*", "x"]), &texts(&["*delete*"]));
+        let filter = ToolFilter::new(&texts(&["files__*", "x"]), &texts(&["*delete*"]));
         for (name, passes) in [("files__read", true), ("files__delete_all", false), ("x", true), ("y", false)] {
             assert_eq!(filter.passes(name), passes, "{name}");
         }
-        assert!(Filter::default().passes("anything") && Filter::default().is_open());
-        assert!(!Filter::new(&[], &texts(&["*"])).passes("anything"));
+        assert!(ToolFilter::default().passes("anything") && ToolFilter::default().is_open());
+        assert!(!ToolFilter::new(&[], &texts(&["*"])).passes("anything"));
     }
 }

@@ -24,15 +24,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::call::ChangeEvent;
 use crate::metrics::Metrics;
-use crate::upstream::{Spec, Upstream};
+use crate::upstream::{Upstream, UpstreamSpec};
 use foldhash::HashMap;
 use parked_calls::ParkedCalls;
 
 pub use group::Group;
-pub use group_config::{Filter, GroupConfig, Naming, PAGE};
+pub use group_config::{GroupConfig, Naming, PAGE, ToolFilter};
 pub use parked_calls::{ParkingLimits, lost_with_its_node};
 pub use sealing::Seal;
-pub use view::{Member, View};
+pub use view::{GroupMember, View};
 
 /// The name of the group that is served where an address names none.
 pub const DEFAULT_GROUP: &str = "default";
@@ -62,7 +62,7 @@ struct Common {
 
 /// What governs a gateway.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct GatewaySettings {
     /// How long calls to what is removed may take to finish.
     pub drain: Duration,
     /// What governs held calls.
@@ -75,7 +75,7 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq)]
 pub struct GatewayConfig {
     /// Every upstream.
-    pub upstreams: Vec<Spec>,
+    pub upstreams: Vec<UpstreamSpec>,
     /// Every group.
     pub groups: Vec<GroupConfig>,
 }
@@ -107,7 +107,7 @@ const TOLD_WAITING: usize = 1024;
 
 impl Gateway {
     /// A gateway of that layout.
-    pub fn new(layout: &GatewayConfig, settings: Settings, closing: CancellationToken) -> Self {
+    pub fn new(layout: &GatewayConfig, settings: GatewaySettings, closing: CancellationToken) -> Self {
         let gateway = Self {
             groups: ArcSwap::default(),
             upstreams: Mutex::default(),

@@ -22,7 +22,7 @@ const SCHEME: &str = "rialto://";
 
 /// What things are called, both ways.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct NameTable {
     /// By the name that is given: which member has it, and under what name.
     given: HashMap<Box<str>, (usize, Box<str>)>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Collision {
     pub second: usize,
 }
 
-impl Names {
+impl NameTable {
     /// What something of an upstream is to be called: a name that nobody has.
     pub(super) fn fresh(&self, prefix: &str, name: &str) -> Box<str> {
         let plain = format!("{prefix}{BETWEEN}{name}");
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    impl Names {
+    impl NameTable {
         fn entered(&mut self, member: usize, prefix: &str, name: &str) -> Box<str> {
             let given = self.fresh(prefix, name);
             self.give(&given, member, name).unwrap();
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn names_say_whose_they_are() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         assert_eq!(&*names.entered(0, "files", "read"), "files__read");
         assert_eq!(names.resolve("files__read"), Some((0, "read")));
         assert_eq!(names.resolve("read"), None);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn plain_names_can_collide_and_say_so() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         names.give("read", 0, "read").unwrap();
         let collision = names.give("read", 2, "read").unwrap_err();
         assert_eq!(collision, Collision { name: "read".into(), first: 0, second: 2 });
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_name_that_looks_like_a_hash_takes_nothing_away() {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let long = "y".repeat(80);
         let cut = hashed(&format!("a__{long}"), 0);
         let own = cut.strip_prefix("a__").unwrap();
@@ -222,7 +222,7 @@ mod tests {
         #[test]
         fn whatever_things_are_called_each_is_found(all in proptest::collection::vec((0..3usize, hostile()), 0..80)) {
             let prefixes = ["a", "a-b", "b"];
-            let mut names = Names::default();
+            let mut names = NameTable::default();
             let mut given = Vec::new();
             let mut seen = std::collections::HashSet::new();
             for (member, name) in all {

@@ -25,13 +25,13 @@ use crate::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
 #[derive(Debug, Clone, Copy)]
 pub struct ParkingLimits {
     /// How many there may be in all.
-    pub most: usize,
+    pub total: usize,
     /// How many one caller may have.
-    pub each: usize,
+    pub per_caller: usize,
     /// How long people may take to answer.
-    pub people: Duration,
+    pub elicitation_timeout: Duration,
     /// How long programs may take to answer.
-    pub programs: Duration,
+    pub sampling_timeout: Duration,
 }
 
 /// All held calls.
@@ -147,16 +147,16 @@ impl ParkedCalls {
     fn has_room(&self, principal: &Principal) -> bool {
         let held = self.lock();
         let own = held.values().filter(|slot| slot.principal == *principal).count();
-        held.len() < self.settings.most && own < self.settings.each
+        held.len() < self.settings.total && own < self.settings.per_caller
     }
 
     /// How long answers to these questions may take.
     fn patience(&self, open: &[(String, ServerRequest)]) -> Duration {
         let one = |(_, question): &(String, ServerRequest)| match question.method.as_str() {
-            "elicitation/create" => self.settings.people,
-            _ => self.settings.programs,
+            "elicitation/create" => self.settings.elicitation_timeout,
+            _ => self.settings.sampling_timeout,
         };
-        open.iter().map(one).min().unwrap_or(self.settings.programs)
+        open.iter().map(one).min().unwrap_or(self.settings.sampling_timeout)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u128, ParkedEntry>> {
@@ -258,7 +258,8 @@ impl Attached {
             (format!("u{}", n + 1), server_requests::input_request(&Method::from("elicitation/create"), Some(&asked)))
         };
         let asked: Vec<(String, Raw)> = asked.iter().enumerate().map(one).collect();
-        let sealed = RequestState::Retry.seal(&self.group, &self.call, self.group.parked().settings.people);
+        let sealed =
+            RequestState::Retry.seal(&self.group, &self.call, self.group.parked().settings.elicitation_timeout);
         Answer::result(to_client::input_required(&asked, &sealed, &self.group.view().server))
     }
 }
@@ -358,6 +359,11 @@ async fn wait(
 
 impl Default for ParkingLimits {
     fn default() -> Self {
-        Self { most: 10_000, each: 1_000, people: Duration::from_secs(600), programs: Duration::from_secs(120) }
+        Self {
+            total: 10_000,
+            per_caller: 1_000,
+            elicitation_timeout: Duration::from_secs(600),
+            sampling_timeout: Duration::from_secs(120),
+        }
     }
 }

@@ -8,14 +8,14 @@ use super::cursor::Cursor;
 use super::group::Group;
 use super::name_mapping::NameMapping;
 use super::request_state::RequestState;
-use super::view::{Member, View};
+use super::view::{GroupMember, View};
 use super::{forward, parked_calls};
 use crate::call::{Answer, Call, ClientSink, Replies};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::to_client::{self, CacheHint};
 use crate::dialect::to_upstream;
 use crate::metrics::CallOutcome;
-use crate::protocol::method::{Family, Route};
+use crate::protocol::method::{Family, MethodRoute};
 use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
 use crate::upstream::{List, Upstream};
 
@@ -28,7 +28,7 @@ impl Group {
     /// Whether a call concerns only what is known already.
     fn knows(&self, call: &Call) -> bool {
         let view = self.view();
-        let known = |found: Option<(&Member, &str)>| found.is_some_and(|(member, _)| member.state.settled);
+        let known = |found: Option<(&GroupMember, &str)>| found.is_some_and(|(member, _)| member.state.settled);
         let named = |path: &[&str]| text(call, path).unwrap_or_default();
         match call.method {
             Method::Ping | Method::SetLevel => true,
@@ -73,7 +73,7 @@ impl Group {
             return method_not_found(&call.method).into();
         }
         match call.method.route() {
-            Route::Here => match call.method {
+            MethodRoute::Here => match call.method {
                 Method::Ping => Answer::result(Raw::empty()).into(),
                 Method::Discover => {
                     let hint = if view.is_settled() { DISCOVERY_HINT } else { EARLY_HINT };
@@ -87,17 +87,17 @@ impl Group {
                 Method::Subscribe | Method::Unsubscribe => self.subscription(call, &view),
                 _ => method_not_found(&call.method).into(),
             },
-            Route::List => {
+            MethodRoute::List => {
                 let begun = Instant::now();
                 let listed = self.list(call, &view);
                 let ending = if listed.is_ok() { CallOutcome::Ok } else { CallOutcome::Error };
                 self.note_own(&call.method, begun, ending);
                 listed.unwrap_or_else(Replies::from)
             }
-            Route::ByName => self.by_name(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
-            Route::ByUri => self.by_uri(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
-            Route::ByReference => self.by_reference(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
-            Route::Unknown => match view.only() {
+            MethodRoute::ByName => self.by_name(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
+            MethodRoute::ByUri => self.by_uri(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
+            MethodRoute::ByReference => self.by_reference(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
+            MethodRoute::Unknown => match view.only() {
                 // Tasks are another thing in each era.
                 Some(only) if call.method.is_of_tasks() && only.is_bridged_to(call.client.revision) => {
                     method_not_found(&call.method).into()
@@ -117,10 +117,10 @@ impl Group {
 
     /// A task is with the upstream that its id names.
     fn by_task(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
-        let has_tasks = |member: &&Member| {
+        let has_tasks = |member: &&GroupMember| {
             member.state.server.as_ref().is_some_and(|server| to_upstream::has_tasks(&server.capabilities))
         };
-        let able: Vec<&Member> = view
+        let able: Vec<&GroupMember> = view
             .members
             .iter()
             .filter(has_tasks)
@@ -243,7 +243,7 @@ impl Group {
     }
 
     /// Passes a call on to a member, under the names that it knows.
-    fn forward(self: &Arc<Self>, call: &Call, renamed: Call, member: &Member) -> Replies {
+    fn forward(self: &Arc<Self>, call: &Call, renamed: Call, member: &GroupMember) -> Replies {
         let mut replies = forward::call(self, renamed, member);
         if !may_ask(call) || member.upstream.spec().is_local() {
             return replies;

@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 
 /// Seals what clients carry for us.
 #[derive(Clone)]
-pub struct Seal(Arc<ArcSwap<Keys>>);
+pub struct Seal(Arc<ArcSwap<SealingKeys>>);
 
-struct Keys {
+struct SealingKeys {
     cipher: ChaCha20Poly1305,
     /// Makes nonces of what is sealed, where the same has to look the same.
     marker: [u8; 32],
@@ -30,12 +30,12 @@ impl Seal {
     pub fn random() -> Self {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).expect("the system gives randomness");
-        Self(Arc::new(ArcSwap::from_pointee(Keys::of(&secret))))
+        Self(Arc::new(ArcSwap::from_pointee(SealingKeys::of(&secret))))
     }
 
     /// From now on a seal that all know who know the secret.
     pub fn set_key(&self, secret: &[u8]) {
-        self.0.store(Arc::new(Keys::of(secret)));
+        self.0.store(Arc::new(SealingKeys::of(secret)));
     }
 
     /// Seals bytes for a purpose.
@@ -77,7 +77,7 @@ impl Seal {
     }
 }
 
-impl Keys {
+impl SealingKeys {
     fn of(secret: &[u8]) -> Self {
         let derive = |purpose: &str| -> [u8; 32] {
             let mut hash = Sha256::new();

@@ -13,16 +13,16 @@ use tokio::time::Instant;
 use super::cursor::Cursor;
 use super::group_config::GroupConfig;
 use super::name_mapping::NameMapping;
-use super::names::{self, Collision, Names};
+use super::names::{self, Collision, NameTable};
 use super::sealing::Seal;
 use crate::call::ListFingerprints;
 use crate::dialect::headers::{self, HeaderMirror};
-use crate::dialect::to_client::{self, CacheHint, Server};
+use crate::dialect::to_client::{self, CacheHint, ServerInfo};
 use crate::dialect::{Revision, meta, to_upstream};
 use crate::metrics::CallMetrics;
 use crate::protocol::method::Family;
 use crate::protocol::{ErrorObject, Raw, code};
-use crate::upstream::{List, Listed, Phase, State, Upstream};
+use crate::upstream::{CatalogState, HealthPhase, List, Listed, Upstream};
 
 /// What a group shows at one moment.
 #[derive(Debug)]
@@ -32,12 +32,12 @@ pub struct View {
     /// How the group is configured.
     pub plan: Arc<GroupConfig>,
     /// Its upstreams, in order.
-    pub members: Vec<Member>,
+    pub members: Vec<GroupMember>,
     /// What it says of itself.
-    pub server: Server,
+    pub server: ServerInfo,
     /// Which capabilities it has, by their place in [`Family::ALL`].
     families: [bool; Family::ALL.len()],
-    names: [Names; List::ALL.len()],
+    names: [NameTable; List::ALL.len()],
     lists: [Merged; List::ALL.len()],
     mirrors: HashMap<Box<str>, Vec<HeaderMirror>>,
     /// Which member has a resource, by the URI that the upstream knows it by.
@@ -50,11 +50,11 @@ pub struct View {
 
 /// An upstream, and what was known of it.
 #[derive(Debug, Clone)]
-pub struct Member {
+pub struct GroupMember {
     /// The upstream.
     pub upstream: Arc<Upstream>,
     /// What was known of it.
-    pub state: Arc<State>,
+    pub state: Arc<CatalogState>,
     /// How its names look here.
     pub rename: NameMapping,
     /// What is counted of its calls.
@@ -81,7 +81,7 @@ const INSTRUCTIONS: usize = 16 << 10;
 
 static EPOCHS: AtomicU64 = AtomicU64::new(1);
 
-impl Member {
+impl GroupMember {
     /// An upstream as it is now.
     pub fn new(upstream: Arc<Upstream>, plan: &GroupConfig) -> Self {
         let prefix = plan.prefixes().then(|| Arc::clone(upstream.name()));
@@ -98,13 +98,13 @@ impl Member {
     fn is_absent(&self, list: List) -> bool {
         let unknown = self.state.offers(list.family()) == Some(true) && self.state.list(list).is_none();
         let troubled = unknown || self.state.troubles.contains_key(list.member());
-        troubled || matches!(self.state.health.phase, Phase::Starting | Phase::Down)
+        troubled || matches!(self.state.health.phase, HealthPhase::Starting | HealthPhase::Down)
     }
 }
 
 impl View {
     /// What a group of these members shows.
-    pub fn new(plan: Arc<GroupConfig>, members: Vec<Member>) -> Self {
+    pub fn new(plan: Arc<GroupConfig>, members: Vec<GroupMember>) -> Self {
         let mut view = Self {
             epoch: EPOCHS.fetch_add(1, Ordering::Relaxed),
             server: introduce(&plan, &members),
@@ -119,7 +119,7 @@ impl View {
             members,
         };
         view.families = Family::ALL.map(|family| {
-            let offers = |member: &Member| member.state.offers(family) == Some(true);
+            let offers = |member: &GroupMember| member.state.offers(family) == Some(true);
             view.server.capabilities.get(family.as_str()).is_some() || view.members.iter().any(offers)
         });
         for list in List::ALL {
@@ -129,7 +129,7 @@ impl View {
     }
 
     fn merge(&mut self, list: List) {
-        let mut names = Names::default();
+        let mut names = NameTable::default();
         let mut merged = Merged::default();
         let mut print = DefaultHasher::new();
         let mut content = DefaultHasher::new();
@@ -178,14 +178,14 @@ impl View {
     }
 
     /// What it says of itself to a client of that revision.
-    pub fn server_for(&self, client: Revision) -> Server {
+    pub fn server_for(&self, client: Revision) -> ServerInfo {
         // Of several, only what is of the newest era is merged beyond what all eras have.
         let revision = match self.only() {
             Some(only) => only.state.revision.unwrap_or(client),
             None => Revision::NEWEST,
         };
         let capabilities = to_upstream::offers(&self.server.capabilities, revision, client);
-        Server { capabilities, ..self.server.clone() }
+        ServerInfo { capabilities, ..self.server.clone() }
     }
 
     /// Whether the group has a capability.
@@ -232,7 +232,7 @@ impl View {
     }
 
     /// The member at the only place there is.
-    pub fn only(&self) -> Option<&Member> {
+    pub fn only(&self) -> Option<&GroupMember> {
         match self.members.as_slice() {
             [only] => Some(only),
             _ => None,
@@ -240,7 +240,7 @@ impl View {
     }
 
     /// Who has a tool or a prompt, and what it calls it.
-    pub fn by_name<'n>(&'n self, list: List, name: &'n str) -> Option<(&'n Member, &'n str)> {
+    pub fn by_name<'n>(&'n self, list: List, name: &'n str) -> Option<(&'n GroupMember, &'n str)> {
         if let Some((member, own)) = self.names[list as usize].resolve(name) {
             return Some((&self.members[member], own));
         }
@@ -250,7 +250,7 @@ impl View {
 
     /// Who has a resource, and its URI there. One that is on no list may still be read: an upstream
     /// need not list everything.
-    pub fn by_uri<'u>(&'u self, uri: &'u str) -> Option<(&'u Member, &'u str)> {
+    pub fn by_uri<'u>(&'u self, uri: &'u str) -> Option<(&'u GroupMember, &'u str)> {
         for list in [List::Resources, List::Templates] {
             if let Some((member, own)) = self.names[list as usize].resolve(uri) {
                 return Some((&self.members[member], own));
@@ -271,7 +271,7 @@ impl View {
 
     /// Who knows a URI as it is: whoever lists it, or has a template that it may come from. What a
     /// filter hides under the name that is shown is hidden under this one, too.
-    fn by_own_uri(&self, uri: &str) -> Option<&Member> {
+    fn by_own_uri(&self, uri: &str) -> Option<&GroupMember> {
         let may_expand = |(template, member): &&(Box<str>, usize)| {
             names::expands(template, uri) && self.plan.resources.passes(&self.members[*member].rename.uri(uri))
         };
@@ -303,7 +303,7 @@ impl View {
     pub fn page(&self, list: List, offset: usize, to: Revision, seal: &Seal) -> Result<Raw, ErrorObject> {
         let merged = &self.lists[list as usize];
         let pages = merged.pages[to as usize].get_or_init(|| self.pages(list, to, seal));
-        let size = self.plan.page.max(1);
+        let size = self.plan.page_size.max(1);
         let Some(page) = pages.get(offset / size).filter(|_| offset.is_multiple_of(size)) else {
             return Err(ErrorObject::new(code::INVALID_PARAMS, "Invalid params: the list has no such page"));
         };
@@ -340,7 +340,7 @@ impl View {
 
     fn pages(&self, list: List, to: Revision, seal: &Seal) -> Vec<Raw> {
         let items = self.items(list, to);
-        let size = self.plan.page.max(1);
+        let size = self.plan.page_size.max(1);
         let count = items.len().div_ceil(size).max(1);
         let envelope = self.envelope(list, to);
         let page = |n: usize| {
@@ -400,7 +400,7 @@ impl View {
     }
 }
 
-fn in_words(collision: &Collision, list: List, members: &[Member]) -> String {
+fn in_words(collision: &Collision, list: List, members: &[GroupMember]) -> String {
     let who = |n: usize| members[n].upstream.name();
     let (first, second) = (who(collision.first), who(collision.second));
     format!(
@@ -415,21 +415,21 @@ fn project(list: List, listed: &Listed, to: Revision) -> Vec<Raw> {
     if listed.revision == to {
         return listed.items.clone();
     }
-    let nobody = Server { info: Raw::empty(), capabilities: Raw::empty(), instructions: None };
+    let nobody = ServerInfo { info: Raw::empty(), capabilities: Raw::empty(), instructions: None };
     let result = Raw::empty().edit().set(list.member(), Raw::of(&listed.items)).finish();
     let projected = to_client::outcome(Ok(result), &list.method(), listed.revision, to, &nobody);
     projected.ok().and_then(|result| result.get(list.member())).map(|items| items.items()).unwrap_or_default()
 }
 
 /// What a group says of itself: what its only upstream says, or what all of them are together.
-fn introduce(plan: &GroupConfig, members: &[Member]) -> Server {
-    let known: Vec<(&str, &Server)> = members
+fn introduce(plan: &GroupConfig, members: &[GroupMember]) -> ServerInfo {
+    let known: Vec<(&str, &ServerInfo)> = members
         .iter()
         .filter_map(|member| Some((member.upstream.name().as_ref(), member.state.server.as_ref()?)))
         .collect();
     let mut server = match (members, known.as_slice()) {
         ([_], [(_, only)]) => (*only).clone(),
-        _ => Server {
+        _ => ServerInfo {
             info: ourselves(plan),
             capabilities: merged(&known, members.len()),
             instructions: instructions(&known),
@@ -450,7 +450,7 @@ fn ourselves(plan: &GroupConfig) -> Raw {
 
 /// What all upstreams can do together. While some are not known, everything: a handshake cannot be
 /// taken back, and what is missing later is an empty list.
-fn merged(known: &[(&str, &Server)], members: usize) -> Raw {
+fn merged(known: &[(&str, &ServerInfo)], members: usize) -> Raw {
     let complete = known.len() == members;
     let mut capabilities = serde_json::Map::new();
     if known.iter().any(|(_, server)| to_upstream::has_tasks(&server.capabilities)) {
@@ -473,7 +473,7 @@ fn merged(known: &[(&str, &Server)], members: usize) -> Raw {
 }
 
 /// What upstreams say of how to use them, each under its name.
-fn instructions(known: &[(&str, &Server)]) -> Option<Raw> {
+fn instructions(known: &[(&str, &ServerInfo)]) -> Option<Raw> {
     let mut all = String::new();
     for (name, server) in known {
         let Some(text) = server.instructions.as_ref().and_then(Raw::text) else { continue };

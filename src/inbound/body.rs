@@ -19,7 +19,7 @@ use crate::session::{Attachment, Session, Sessions};
 
 /// What hyper writes.
 #[derive(Debug)]
-pub enum Body {
+pub enum ResponseContent {
     /// Nothing.
     Empty,
     /// All of it.
@@ -33,7 +33,7 @@ pub enum Body {
 /// A stream of events.
 #[derive(Debug)]
 pub struct Events {
-    source: Source,
+    source: EventSource,
     /// Goes out before anything else.
     head: Option<Bytes>,
     beat: Interval,
@@ -42,7 +42,7 @@ pub struct Events {
 }
 
 #[derive(Debug)]
-enum Source {
+enum EventSource {
     /// A stream of a session, already framed, with ids to resume from.
     Session(Attachment),
     /// The one stream of an HTTP+SSE session; the session ends with it.
@@ -86,7 +86,7 @@ impl Drop for CloseSessionOnDrop {
 
 impl Events {
     pub(super) fn of_session(attachment: Attachment, keep_alive: Duration) -> Self {
-        Self::new(Source::Session(attachment), None, keep_alive)
+        Self::new(EventSource::Session(attachment), None, keep_alive)
     }
 
     pub(super) fn single(
@@ -95,7 +95,7 @@ impl Events {
         ending: CloseSessionOnDrop,
         keep_alive: Duration,
     ) -> Self {
-        Self::new(Source::Single(attachment, ending), Some(head), keep_alive)
+        Self::new(EventSource::Single(attachment, ending), Some(head), keep_alive)
     }
 
     /// The rest of a call whose first reply, if any, is already there.
@@ -108,10 +108,10 @@ impl Events {
     ) -> Self {
         let mut source = CallSource { replies, answering, _running: running };
         let head = first.and_then(|reply| source.frame(reply));
-        Self::new(Source::Call(Box::new(source)), head, keep_alive)
+        Self::new(EventSource::Call(Box::new(source)), head, keep_alive)
     }
 
-    fn new(source: Source, head: Option<Bytes>, keep_alive: Duration) -> Self {
+    fn new(source: EventSource, head: Option<Bytes>, keep_alive: Duration) -> Self {
         let start = tokio::time::Instant::now() + keep_alive;
         let mut beat = tokio::time::interval_at(start, keep_alive);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -129,7 +129,7 @@ impl Events {
                 return Poll::Ready(Some(bytes));
             }
             Poll::Ready(None) => {
-                self.source = Source::Done;
+                self.source = EventSource::Done;
                 return Poll::Ready(None);
             }
             Poll::Pending => {}
@@ -143,7 +143,7 @@ impl Events {
     }
 }
 
-impl Source {
+impl EventSource {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         match self {
             Self::Session(attachment) => attachment.poll_next(context),
@@ -175,7 +175,7 @@ impl CallSource {
 
 // === impl Body ===
 
-impl http_body::Body for Body {
+impl http_body::Body for ResponseContent {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -6,7 +6,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use super::body::Body;
+use super::body::ResponseContent;
 use super::respond;
 
 const METHODS: &str = "POST, GET, DELETE, OPTIONS";
@@ -18,7 +18,7 @@ const MAX_AGE: &str = "7200";
 
 /// The answer to a browser's question what it may send. Headers that mirror arguments have names
 /// of their own, so those that it asks for are allowed one by one.
-pub(super) fn preflight(request: &HeaderMap) -> Response<Body> {
+pub(super) fn preflight(request: &HeaderMap) -> Response<ResponseContent> {
     let mut response = respond::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));
@@ -34,7 +34,7 @@ pub(super) fn preflight(request: &HeaderMap) -> Response<Body> {
 }
 
 /// Lets the page that asked, which policy has admitted, read the response.
-pub(super) fn decorate(response: &mut Response<Body>, origin: Option<&HeaderValue>) {
+pub(super) fn decorate(response: &mut Response<ResponseContent>, origin: Option<&HeaderValue>) {
     let Some(origin) = origin else { return };
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());

@@ -7,7 +7,7 @@ use http::{Method as Verb, Response as HttpResponse};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming as HttpBody;
 
-use super::body::{Body, CloseSessionOnDrop, Events};
+use super::body::{CloseSessionOnDrop, Events, ResponseContent};
 use super::headers::{EVENTS, JSON, LAST_EVENT_ID, accepts, is_json, session_id};
 use super::relay::Once;
 use super::respond::{self, Rejection};
@@ -20,7 +20,7 @@ use crate::dialect::classify::{self, Path};
 use crate::gateway::Group;
 use crate::protocol::json::depth_within;
 use crate::protocol::{Incoming, Invalid, Message, Method, Request};
-use crate::session::{NotBegun, Session, SessionId, SessionOwner, SessionTransport, Stream, StreamError};
+use crate::session::{NotBegun, Session, SessionId, SessionOwner, SessionTransport, StreamError, StreamTarget};
 use crate::store::EventId;
 use crate::timer::PooledTimer;
 
@@ -48,7 +48,7 @@ pub(super) enum RequestBody {
     Refused(Rejection),
 }
 
-type Answered = Result<HttpResponse<Body>, Rejection>;
+type ServeResult = Result<HttpResponse<ResponseContent>, Rejection>;
 
 impl Inbound {
     /// Reads a body, no more of it than allowed, no longer than allowed.
@@ -84,7 +84,7 @@ impl Inbound {
 
 impl RequestContext<'_> {
     /// Serves it as far as this node can. What is seldom is in a box, so that it is no part of every request.
-    pub(super) async fn serve_here(&self, body: RequestBody) -> Answered {
+    pub(super) async fn serve_here(&self, body: RequestBody) -> ServeResult {
         match (self.route, &self.parts.method) {
             (Route::Streamable { .. }, verb) => self.serve(verb, body).await,
             (Route::SseStream { group }, &Verb::GET) => {
@@ -100,11 +100,11 @@ impl RequestContext<'_> {
     }
 
     /// Serves it once more, after its session was not where it had been.
-    pub(super) async fn serve_again(&self) -> Answered {
+    pub(super) async fn serve_again(&self) -> ServeResult {
         self.serve_here(RequestBody::Whole(self.body.get().cloned().unwrap_or_default())).await
     }
 
-    async fn serve(&self, verb: &Verb, body: RequestBody) -> Answered {
+    async fn serve(&self, verb: &Verb, body: RequestBody) -> ServeResult {
         match *verb {
             Verb::POST => self.post(body).await,
             Verb::GET => Box::pin(self.get()).await,
@@ -122,7 +122,7 @@ impl RequestContext<'_> {
         Ok(body)
     }
 
-    async fn post(&self, body: RequestBody) -> Answered {
+    async fn post(&self, body: RequestBody) -> ServeResult {
         let headers = &self.parts.headers;
         if !is_json(headers) {
             return Err(Rejection::NotJson);
@@ -143,7 +143,7 @@ impl RequestContext<'_> {
         }
     }
 
-    async fn one(&self, message: Message) -> Answered {
+    async fn one(&self, message: Message) -> ServeResult {
         match classify::classify(&message, &self.parts.headers).map_err(Rejection::Refused)? {
             Path::PerRequest(told) => per_request::serve(self, message, told).await,
             Path::Handshake => Box::pin(self.open(message)).await,
@@ -162,7 +162,7 @@ impl RequestContext<'_> {
     }
 
     /// `initialize`: opens a session.
-    async fn open(&self, message: Message) -> Answered {
+    async fn open(&self, message: Message) -> ServeResult {
         let Message::Request(request) = message else { return Err(Rejection::SessionRequired) };
         if self.named_session().is_some() {
             self.session().await?;
@@ -203,11 +203,11 @@ impl RequestContext<'_> {
     async fn session_and_version(&self) -> Result<Arc<Session>, Rejection> {
         let session = self.session().await?;
         let checked = classify::check_session_version(&self.parts.headers);
-        checked.map_err(|error| Rejection::Refused(classify::Refused { id: None, error }))?;
+        checked.map_err(|error| Rejection::Refused(classify::RefusedRequest { id: None, error }))?;
         Ok(session)
     }
 
-    async fn in_session(&self, message: Message) -> Answered {
+    async fn in_session(&self, message: Message) -> ServeResult {
         let session = self.session_and_version().await?;
         let changes = match &message {
             Message::Request(request) => {
@@ -241,7 +241,7 @@ impl RequestContext<'_> {
 
     /// Answers a request: with JSON when the answer is the first thing that comes, with a stream
     /// when something comes before it or nothing comes for a while.
-    async fn answer(&self, session: &Arc<Session>, request: Request) -> Answered {
+    async fn answer(&self, session: &Arc<Session>, request: Request) -> ServeResult {
         let mut replies = session_messages::request(self.inbound, session, &self.group, &request, &self.caller);
         let answering = self.answering(session, &request);
         if let Some(answer) = replies.take_ready() {
@@ -262,7 +262,7 @@ impl RequestContext<'_> {
                 }
                 reply = work.replies.next() => break reply,
                 // Where a stream could not be kept, its answer alone is waited for.
-                () = PooledTimer::after(self.inbound.settings.stream_after) => {
+                () = PooledTimer::after(self.inbound.settings.sse_after) => {
                     if !self.inbound.is_full() {
                         break None;
                     }
@@ -282,7 +282,7 @@ impl RequestContext<'_> {
             work.send(stream, reply).await;
         }
         tokio::spawn(work.run_alone(stream));
-        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.keep_alive)))
+        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.sse_heartbeat)))
     }
 
     fn begin(
@@ -303,7 +303,7 @@ impl RequestContext<'_> {
     }
 
     /// A batch: what wants no answer is taken, the rest is answered together.
-    async fn batch(&self, items: Vec<Result<Message, Invalid>>) -> Answered {
+    async fn batch(&self, items: Vec<Result<Message, Invalid>>) -> ServeResult {
         if self.inbound.refuses() && items.iter().flatten().any(|message| matches!(message, Message::Request(_))) {
             return Err(Rejection::ShuttingDown);
         }
@@ -349,7 +349,7 @@ impl RequestContext<'_> {
         }
     }
 
-    async fn stream_batch(&self, session: &Arc<Session>, answers: Vec<Bytes>, works: Vec<RunningCall>) -> Answered {
+    async fn stream_batch(&self, session: &Arc<Session>, answers: Vec<Bytes>, works: Vec<RunningCall>) -> ServeResult {
         let (stream, attachment) = session.open_stream().map_err(Rejection::NotResumable)?;
         session.expect_response(stream, || works.iter().map(|work| work.answering.id.clone()).collect());
         for answer in answers {
@@ -364,11 +364,11 @@ impl RequestContext<'_> {
             while all.join_next().await.is_some() {}
             session.finish(stream);
         });
-        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.keep_alive)))
+        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.sse_heartbeat)))
     }
 
     /// The stream that listens, or the rest of one that broke.
-    async fn get(&self) -> Answered {
+    async fn get(&self) -> ServeResult {
         if self.named_session().is_none() {
             return Err(Rejection::NoSession("GET belongs to a session and needs its `Mcp-Session-Id` header"));
         }
@@ -384,15 +384,15 @@ impl RequestContext<'_> {
             },
         };
         let attachment = attachment.map_err(Rejection::NotResumable)?;
-        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.keep_alive)))
+        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.sse_heartbeat)))
     }
 
     /// Ends a session.
-    async fn delete(&self) -> Answered {
+    async fn delete(&self) -> ServeResult {
         if self.named_session().is_none() {
             return Err(Rejection::NoSession("DELETE belongs to a session and needs its `Mcp-Session-Id` header"));
         }
-        if !self.inbound.settings.allow_delete {
+        if !self.inbound.settings.allow_session_delete {
             return Err(Rejection::NoSession("sessions are not ended by clients here"));
         }
         let session = self.session_and_version().await?;
@@ -424,7 +424,7 @@ struct DetachOnDrop(Option<RunningCall>);
 impl Drop for DetachOnDrop {
     fn drop(&mut self) {
         if let Some(work) = self.0.take() {
-            tokio::spawn(work.run_alone(Stream::Nowhere));
+            tokio::spawn(work.run_alone(StreamTarget::Nowhere));
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::body::Body;
+use super::body::ResponseContent;
 use super::connection::WRITE_STALL_TIMEOUT;
 use super::http::RequestBody;
 use super::respond::Rejection;
@@ -233,13 +233,13 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
     }
 
     /// Sends an answer; true when another request may follow.
-    async fn answer(&mut self, response: Response<Body>, manner: ResponseMode) -> io::Result<bool> {
+    async fn answer(&mut self, response: Response<ResponseContent>, manner: ResponseMode) -> io::Result<bool> {
         let (parts, body) = response.into_parts();
         let extent = match &body {
-            Body::Empty => BodyLength::Length(0),
-            Body::Full(bytes) => BodyLength::Length(bytes.len()),
-            Body::Events(_) | Body::Carried(_) if manner.is_http11 => BodyLength::Chunked,
-            Body::Events(_) | Body::Carried(_) => BodyLength::UntilClose,
+            ResponseContent::Empty => BodyLength::Length(0),
+            ResponseContent::Full(bytes) => BodyLength::Length(bytes.len()),
+            ResponseContent::Events(_) | ResponseContent::Carried(_) if manner.is_http11 => BodyLength::Chunked,
+            ResponseContent::Events(_) | ResponseContent::Carried(_) => BodyLength::UntilClose,
         };
         let keeps = manner.keep_alive && !self.leaving && extent != BodyLength::UntilClose;
         // From here on the next request is waited for.
@@ -251,13 +251,13 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
         });
         drop(parts);
         match body {
-            Body::Empty => self.send(&[]).await?,
+            ResponseContent::Empty => self.send(&[]).await?,
             _ if manner.head_only => self.send(&[]).await?,
-            Body::Full(bytes) if bytes.len() <= INLINE_BODY_MAX => {
+            ResponseContent::Full(bytes) if bytes.len() <= INLINE_BODY_MAX => {
                 self.out.extend_from_slice(&bytes);
                 self.send(&[]).await?;
             }
-            Body::Full(bytes) => self.send(&bytes).await?,
+            ResponseContent::Full(bytes) => self.send(&bytes).await?,
             body => {
                 self.write_stream(body, extent == BodyLength::Chunked).await?;
                 self.patience.end = Instant::now() + self.inbound.settings.body_timeout;
@@ -267,7 +267,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
     }
 
     /// Sends a stream as it comes, until it ends or the client has gone away.
-    async fn write_stream(&mut self, mut body: Body, pieces: bool) -> io::Result<()> {
+    async fn write_stream(&mut self, mut body: ResponseContent, pieces: bool) -> io::Result<()> {
         let mut ended = false;
         self.read_buffer.shrink();
         while !ended {

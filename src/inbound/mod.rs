@@ -28,7 +28,7 @@ use hyper::body::Incoming;
 use tokio::io::{AsyncBufRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
-pub use body::Body;
+pub use body::ResponseContent;
 
 use crate::admin::Admin;
 use crate::call::{Caller, ChangeEvent, ClientSink, REQUEST_ID};
@@ -45,19 +45,19 @@ use route::Route;
 
 /// What governs the transports.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct InboundSettings {
     /// How large things may be.
     pub limits: Limits,
     /// How long a call may be quiet before its answer becomes a stream.
-    pub stream_after: Duration,
+    pub sse_after: Duration,
     /// How long a stream may be quiet before a comment keeps it open.
-    pub keep_alive: Duration,
+    pub sse_heartbeat: Duration,
     /// How long a head or a body may take to arrive.
     pub body_timeout: Duration,
     /// Whether clients may end their sessions by DELETE.
-    pub allow_delete: bool,
+    pub allow_session_delete: bool,
     /// How long running calls may take to finish when the process stops.
-    pub drain: Duration,
+    pub shutdown_timeout: Duration,
     /// What others want to know of.
     pub hooks: Hooks,
 }
@@ -88,7 +88,7 @@ pub struct Inbound {
     /// Who may do what.
     pub policy: Policy,
     /// What governs the transports.
-    pub settings: Settings,
+    pub settings: InboundSettings,
     /// The stages of a stop.
     pub shutdown: Shutdown,
     /// What the gateway tells of itself.
@@ -115,7 +115,7 @@ enum Admission<'r> {
     /// By a caller who may call.
     Call(Route<'r>, Arc<Caller>),
     /// It has its answer already.
-    Answered(Response<Body>),
+    Answered(Response<ResponseContent>),
 }
 
 /// What a request is called, and whether its head is as small as it has to be.
@@ -208,7 +208,7 @@ impl Inbound {
         request: Request<Incoming>,
         side: ListenerRole,
         peer: SocketAddr,
-    ) -> Response<Body> {
+    ) -> Response<ResponseContent> {
         let (mut parts, body) = request.into_parts();
         let named = self.name(&mut parts.headers);
         let entered = self.admit(&parts, &named, side, peer);
@@ -230,7 +230,7 @@ impl Inbound {
         peer: SocketAddr,
     ) -> Result<Admission<'r>, Rejection> {
         match named.fits {
-            true => self.admit(parts, side, peer),
+            true => self.admit_route(parts, side, peer),
             false => Err(Rejection::HeadTooLarge),
         }
     }
@@ -242,7 +242,7 @@ impl Inbound {
         named: RequestTag,
         entered: Result<Admission<'_>, Rejection>,
         body: RequestBody,
-    ) -> Response<Body> {
+    ) -> Response<ResponseContent> {
         let name = named.name;
         let served = match entered {
             Ok(Admission::Call(route, caller)) => self.dispatch(parts, &route, caller, body, false).await,
@@ -263,7 +263,7 @@ impl Inbound {
     }
 
     /// Lets a request in, or answers it at the door.
-    fn admit<'r>(
+    fn admit_route<'r>(
         &self,
         parts: &'r ::http::request::Parts,
         side: ListenerRole,
@@ -292,7 +292,7 @@ impl Inbound {
         caller: Arc<Caller>,
         body: RequestBody,
         carried: bool,
-    ) -> Result<Response<Body>, Rejection> {
+    ) -> Result<Response<ResponseContent>, Rejection> {
         let (group, session_in_path) = match *route {
             Route::Streamable { group, ref session } => (group, session.as_deref()),
             Route::SseStream { group } | Route::SseMessages { group } => (group, None),
@@ -345,7 +345,7 @@ impl Inbound {
         parts: &::http::request::Parts,
         side: ListenerRole,
         peer: SocketAddr,
-    ) -> Result<Response<Body>, Rejection> {
+    ) -> Result<Response<ResponseContent>, Rejection> {
         if !matches!(parts.method, Verb::GET | Verb::HEAD) {
             return Err(Rejection::Verb(route.verbs()));
         }
@@ -435,15 +435,15 @@ fn close_with(sessions: &Sessions, gateway: &Gateway, concerns: impl Fn(&str) ->
     sessions.close_where(|group| concerns(group) && gateway.group(Some(group)).is_none());
 }
 
-impl Default for Settings {
+impl Default for InboundSettings {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
-            stream_after: Duration::from_secs(1),
-            keep_alive: Duration::from_secs(15),
+            sse_after: Duration::from_secs(1),
+            sse_heartbeat: Duration::from_secs(15),
             body_timeout: Duration::from_secs(30),
-            allow_delete: true,
-            drain: Duration::from_secs(10),
+            allow_session_delete: true,
+            shutdown_timeout: Duration::from_secs(10),
             hooks: Hooks::default(),
         }
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use http::Response;
 
-use super::body::{Body, Events};
+use super::body::{Events, ResponseContent};
 use super::http::RequestContext;
 use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
-use crate::call::{Call, Caller, Client, Reply};
+use crate::call::{Call, Caller, ClientInfo, Reply};
 use crate::cluster::Cluster;
 use crate::dialect::classify::{self, Checked, Told};
 use crate::dialect::headers;
@@ -19,7 +19,7 @@ use crate::timer::PooledTimer;
 /// A request as a call.
 pub(super) fn call(request: Request, checked: Checked, caller: Arc<Caller>) -> Call {
     let Checked { revision, meta } = checked;
-    let client = Client { revision, capabilities: meta.capabilities, info: meta.info };
+    let client = ClientInfo { revision, capabilities: meta.capabilities, info: meta.info };
     Call {
         id: request.id,
         method: request.method,
@@ -37,7 +37,7 @@ pub(super) async fn serve(
     visit: &RequestContext<'_>,
     message: Message,
     told: Told,
-) -> Result<Response<Body>, Rejection> {
+) -> Result<Response<ResponseContent>, Rejection> {
     let request = match message {
         Message::Request(request) => request,
         // Ids are the clients' own, so a notification here cannot say whose call it means.
@@ -98,7 +98,7 @@ fn check_mirrors(visit: &RequestContext<'_>, request: &Request) -> Result<(), Re
 
 /// Answers a call: with JSON when the answer is the first thing that comes, with a stream when
 /// something comes before it or nothing comes for a while.
-async fn answer(visit: &RequestContext<'_>, call: Call) -> Result<Response<Body>, Rejection> {
+async fn answer(visit: &RequestContext<'_>, call: Call) -> Result<Response<ResponseContent>, Rejection> {
     let mut replies = visit.group.handle(&call);
     // A stop does not wait for those who only listen; it tells them goodbye.
     let shutdown = &visit.inbound.shutdown;
@@ -114,7 +114,7 @@ async fn answer(visit: &RequestContext<'_>, call: Call) -> Result<Response<Body>
         None => tokio::select! {
             biased;
             reply = replies.next() => reply,
-            () = PooledTimer::after(visit.inbound.settings.stream_after) => None,
+            () = PooledTimer::after(visit.inbound.settings.sse_after) => None,
         },
     };
     if let Some(Reply::End(answer)) = first {
@@ -122,6 +122,6 @@ async fn answer(visit: &RequestContext<'_>, call: Call) -> Result<Response<Body>
         let status = respond::outcome_status(&outcome);
         return Ok(respond::json_with(status, answering.encode_outcome(outcome)));
     }
-    let events = Events::of_call(first, replies, answering, running, visit.inbound.settings.keep_alive);
+    let events = Events::of_call(first, replies, answering, running, visit.inbound.settings.sse_heartbeat);
     Ok(respond::events(events))
 }

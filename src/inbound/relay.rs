@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::body::Body;
+use super::body::ResponseContent;
 use super::headers::LAST_EVENT_ID;
 use super::http::RequestContext;
 use super::respond::{self, Rejection};
@@ -210,7 +210,11 @@ impl RequestContext<'_> {
 
     /// Carries the request to another node, and tells what that answers; nothing when the session has
     /// moved on meanwhile.
-    async fn relay(&self, cluster: &Arc<Cluster>, home: &NodeId) -> Result<Option<Response<Body>>, Rejection> {
+    async fn relay(
+        &self,
+        cluster: &Arc<Cluster>,
+        home: &NodeId,
+    ) -> Result<Option<Response<ResponseContent>>, Rejection> {
         let request = RelayedRequest {
             verb: self.parts.method.clone(),
             uri: self.parts.uri.clone(),
@@ -220,14 +224,16 @@ impl RequestContext<'_> {
             body: self.body.get().cloned().unwrap_or_default(),
         };
         Ok(match cluster.relay(home, request).await? {
-            RelayOutcome::Whole(status, headers, body) => Some(respond::carried(status, headers, Body::Full(body))),
+            RelayOutcome::Whole(status, headers, body) => {
+                Some(respond::carried(status, headers, ResponseContent::Full(body)))
+            }
             RelayOutcome::Stream(status, headers, rest) => {
                 // Whoever listens can do so elsewhere when this node goes. A call comes to its end.
                 let rest = match self.parts.method {
                     http::Method::GET => rest.until(self.inbound.shutdown.leaving().clone()),
                     _ => rest,
                 };
-                Some(respond::carried(status, headers, Body::Carried(Box::new(rest))))
+                Some(respond::carried(status, headers, ResponseContent::Carried(Box::new(rest))))
             }
             RelayOutcome::NotThere => None,
             RelayOutcome::Lost => return Err(Rejection::RelayPeerLost),
@@ -235,7 +241,7 @@ impl RequestContext<'_> {
     }
 
     /// Has the node serve a request where its session lives, or serves it here once more, if that is the problem.
-    pub(super) async fn serve_anywhere(&self, problem: Rejection) -> Result<Response<Body>, Rejection> {
+    pub(super) async fn serve_anywhere(&self, problem: Rejection) -> Result<Response<ResponseContent>, Rejection> {
         let Some(cluster) = &self.inbound.cluster else { return Err(problem) };
         let mut served = Err(problem);
         for round in 0..MAX_RELAY_ATTEMPTS {
@@ -289,7 +295,7 @@ impl RequestContext<'_> {
     /// Official SDKs ask for their first listening stream once, and for a broken one two times more. One that gets 503
     /// as often stays without a stream for the rest of its session, and never hears of a change again. The event names
     /// the position that the client came with: some clients forget it when a stream brings none.
-    pub(super) fn reconnect_later(&self, problem: Rejection) -> Result<Response<Body>, Rejection> {
+    pub(super) fn reconnect_later(&self, problem: Rejection) -> Result<Response<ResponseContent>, Rejection> {
         let headers = &self.parts.headers;
         let resumable = self.parts.method == http::Method::GET && matches!(self.route, Route::Streamable { .. });
         let temporary =
@@ -298,7 +304,7 @@ impl RequestContext<'_> {
             return Err(problem);
         }
         let last = headers.get(&LAST_EVENT_ID).and_then(|id| id.to_str().ok()).and_then(EventId::parse);
-        let retry = self.inbound.sessions.settings().retry;
+        let retry = self.inbound.sessions.settings().sse_retry;
         tracing::debug!(?problem, "listening stream refused for now; its client reconnects");
         Ok(respond::reconnect_later(last.map(|id| id.to_string()).as_deref(), retry))
     }
@@ -319,7 +325,7 @@ impl Inbound {
     }
 
     /// Serves a request that another node brought; nothing when it is not for this node to serve.
-    pub(super) async fn serve_carried(self: Arc<Self>, request: RelayedRequest) -> Option<Response<Body>> {
+    pub(super) async fn serve_carried(self: Arc<Self>, request: RelayedRequest) -> Option<Response<ResponseContent>> {
         let (mut parts, ()) = http::Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) = (request.verb, request.uri, request.headers);
         let caller = Arc::new(self.policy.caller(request.principal.as_str().into(), &parts.headers, request.peer));

@@ -4,9 +4,9 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, Response, StatusCode};
 
-use super::body::{Body, Events};
+use super::body::{Events, ResponseContent};
 use super::headers::{EVENTS, JSON, SESSION_ID};
-use crate::dialect::classify::Refused;
+use crate::dialect::classify::RefusedRequest;
 use crate::gateway::lost_with_its_node;
 use crate::http::codec::{self, RequestError};
 use crate::http::sse;
@@ -55,7 +55,7 @@ pub(super) enum Rejection {
     SessionsFull,
     NotResumable(StreamError),
     TooManyCalls(Id),
-    Refused(Refused),
+    Refused(RefusedRequest),
 }
 
 /// How long a client should wait when we cannot serve it now, in seconds.
@@ -132,7 +132,7 @@ impl Rejection {
                 let (inner, error) = problem.error();
                 return (inner.or(Some(id)), error);
             }
-            Self::Refused(Refused { id, error }) => return (id, error),
+            Self::Refused(RefusedRequest { id, error }) => return (id, error),
             Self::Invalid(invalid) => {
                 let protocol::Response { id, outcome, .. } = invalid.response();
                 let error = outcome.err();
@@ -218,7 +218,7 @@ impl Rejection {
     }
 
     /// The response.
-    pub(super) fn respond(self) -> Response<Body> {
+    pub(super) fn respond(self) -> Response<ResponseContent> {
         let status = self.status();
         let (name, value) = match self.itself() {
             Self::Verb(verbs) => (Some(ALLOW), *verbs),
@@ -263,54 +263,54 @@ fn excerpt(text: &str) -> String {
 }
 
 /// One message as JSON.
-pub(super) fn json(message: Bytes) -> Response<Body> {
+pub(super) fn json(message: Bytes) -> Response<ResponseContent> {
     json_with(StatusCode::OK, message)
 }
 
 /// One message as JSON, with another status.
-pub(super) fn json_with(status: StatusCode, message: Bytes) -> Response<Body> {
-    let mut response = Response::new(Body::Full(message));
+pub(super) fn json_with(status: StatusCode, message: Bytes) -> Response<ResponseContent> {
+    let mut response = Response::new(ResponseContent::Full(message));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
     response
 }
 
 /// The answer to a message that wants none.
-pub(super) fn accepted() -> Response<Body> {
+pub(super) fn accepted() -> Response<ResponseContent> {
     empty(StatusCode::ACCEPTED)
 }
 
 /// A status alone.
-pub(super) fn empty(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::Empty);
+pub(super) fn empty(status: StatusCode) -> Response<ResponseContent> {
+    let mut response = Response::new(ResponseContent::Empty);
     *response.status_mut() = status;
     response
 }
 
 /// A session has ended.
-pub(super) fn ended() -> Response<Body> {
+pub(super) fn ended() -> Response<ResponseContent> {
     empty(StatusCode::OK)
 }
 
 /// What a probe of the process itself asks for.
-pub(super) fn state(good: bool, text: &'static str) -> Response<Body> {
-    let mut response = Response::new(Body::Full(Bytes::from_static(text.as_bytes())));
+pub(super) fn state(good: bool, text: &'static str) -> Response<ResponseContent> {
+    let mut response = Response::new(ResponseContent::Full(Bytes::from_static(text.as_bytes())));
     *response.status_mut() = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }
 
 /// A text of some kind.
-pub(super) fn text(kind: &'static str, text: impl Into<Bytes>) -> Response<Body> {
-    let mut response = Response::new(Body::Full(text.into()));
+pub(super) fn text(kind: &'static str, text: impl Into<Bytes>) -> Response<ResponseContent> {
+    let mut response = Response::new(ResponseContent::Full(text.into()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
 /// A stream of events.
-pub(super) fn events(events: Events) -> Response<Body> {
-    let mut response = Response::new(Body::Events(Box::new(events)));
+pub(super) fn events(events: Events) -> Response<ResponseContent> {
+    let mut response = Response::new(ResponseContent::Events(Box::new(events)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
@@ -319,7 +319,7 @@ pub(super) fn events(events: Events) -> Response<Body> {
 }
 
 /// A stream that ends at once. Its client reconnects after `retry` milliseconds, from the position that it came with.
-pub(super) fn reconnect_later(last: Option<&str>, retry: u64) -> Response<Body> {
+pub(super) fn reconnect_later(last: Option<&str>, retry: u64) -> Response<ResponseContent> {
     let event = match last {
         Some(last) => sse::priming(last, retry),
         None => sse::retry(retry),
@@ -328,7 +328,7 @@ pub(super) fn reconnect_later(last: Option<&str>, retry: u64) -> Response<Body> 
 }
 
 /// An answer that another node has given.
-pub(super) fn carried(status: StatusCode, headers: HeaderMap, body: Body) -> Response<Body> {
+pub(super) fn carried(status: StatusCode, headers: HeaderMap, body: ResponseContent) -> Response<ResponseContent> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = headers;
@@ -336,7 +336,7 @@ pub(super) fn carried(status: StatusCode, headers: HeaderMap, body: Body) -> Res
 }
 
 /// Names the session that a response belongs to.
-pub(super) fn in_session(mut response: Response<Body>, id: SessionId) -> Response<Body> {
+pub(super) fn in_session(mut response: Response<ResponseContent>, id: SessionId) -> Response<ResponseContent> {
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(&SESSION_ID, value);
     }

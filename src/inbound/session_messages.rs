@@ -7,12 +7,12 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Inbound;
 use super::response_encoder::ReplyEncoder;
-use crate::call::{Answer, Call, Caller, Client, ClientSink, Replies, Reply};
+use crate::call::{Answer, Call, Caller, ClientInfo, ClientSink, Replies, Reply};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::{Era, has_method, meta, negotiate, to_client};
 use crate::gateway::Group;
 use crate::protocol::{ErrorObject, Id, Level, Message, Method, Notice, Notification, Raw, Request, code};
-use crate::session::{CallGuard, Session, Stream};
+use crate::session::{CallGuard, Session, StreamTarget};
 
 /// The longest URI that can be subscribed to.
 const LONGEST_URI: usize = 8 << 10;
@@ -20,7 +20,7 @@ const LONGEST_URI: usize = 8 << 10;
 const LONGEST_INTRODUCTION: usize = 64 << 10;
 
 /// Reads how a client introduces itself in `initialize`.
-pub(super) fn introduction(params: Option<&Raw>) -> Result<Client, ErrorObject> {
+pub(super) fn introduction(params: Option<&Raw>) -> Result<ClientInfo, ErrorObject> {
     if params.is_some_and(|params| params.as_bytes().len() > LONGEST_INTRODUCTION) {
         return Err(invalid(&format!("an introduction may have {LONGEST_INTRODUCTION} bytes")));
     }
@@ -34,7 +34,7 @@ pub(super) fn introduction(params: Option<&Raw>) -> Result<Client, ErrorObject> 
     if !capabilities.is_object() {
         return Err(invalid("`capabilities` must be an object"));
     }
-    Ok(Client {
+    Ok(ClientInfo {
         revision: negotiate(&proposed),
         capabilities: compact(&capabilities),
         info: get("clientInfo").map(|info| compact(&info)),
@@ -48,7 +48,7 @@ fn compact(raw: &Raw) -> Raw {
 
 /// The result of `initialize`. Waits a little for upstreams that are being connected: what is said
 /// here cannot be taken back.
-pub(super) async fn welcome(group: &Group, client: &Client) -> Raw {
+pub(super) async fn welcome(group: &Group, client: &ClientInfo) -> Raw {
     group.wait_ready().await;
     to_client::handshake(&group.view().server_for(client.revision), client.revision)
 }
@@ -152,7 +152,7 @@ pub(super) struct RunningCall {
 
 impl RunningCall {
     /// Sends one reply; true when it was the last.
-    pub(super) async fn send(&mut self, stream: Stream, reply: Reply) -> bool {
+    pub(super) async fn send(&mut self, stream: StreamTarget, reply: Reply) -> bool {
         let session = self.running.session();
         match reply {
             Reply::Question(question) => {
@@ -179,7 +179,7 @@ impl RunningCall {
 
     /// Sends replies to a stream until the last, or until the client wants them no more; false
     /// in that case.
-    pub(super) async fn run(mut self, stream: Stream) -> bool {
+    pub(super) async fn run(mut self, stream: StreamTarget) -> bool {
         loop {
             let reply = tokio::select! {
                 biased;
@@ -194,7 +194,7 @@ impl RunningCall {
     }
 
     /// Works on a stream of its own: when it ends, so does that.
-    pub(super) async fn run_alone(self, stream: Stream) {
+    pub(super) async fn run_alone(self, stream: StreamTarget) {
         let session = Arc::clone(self.running.session());
         if self.run(stream).await {
             session.finish(stream);

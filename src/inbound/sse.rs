@@ -7,22 +7,22 @@ use std::sync::Arc;
 use http::Response;
 
 use super::Inbound;
-use super::body::{Body, CloseSessionOnDrop, Events};
+use super::body::{CloseSessionOnDrop, Events, ResponseContent};
 use super::headers::{EVENTS, accepts, is_json};
 use super::http::{RequestBody, RequestContext};
 use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
 use super::route::query;
 use super::session_messages::{self, RunningCall};
-use crate::call::{Caller, Client};
+use crate::call::{Caller, ClientInfo};
 use crate::dialect::classify;
 use crate::gateway::Group;
 use crate::http::sse;
 use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code};
-use crate::session::{NotBegun, Session, SessionId, SessionOwner, SessionTransport, Stream};
+use crate::session::{NotBegun, Session, SessionId, SessionOwner, SessionTransport, StreamTarget};
 
 /// Opens the stream. Its first event says where to send messages: `path` with the session's id.
-pub(super) async fn open(visit: &RequestContext<'_>, path: &str) -> Result<Response<Body>, Rejection> {
+pub(super) async fn open(visit: &RequestContext<'_>, path: &str) -> Result<Response<ResponseContent>, Rejection> {
     if visit.inbound.shutdown.is_draining() {
         return Err(Rejection::ShuttingDown);
     }
@@ -38,11 +38,14 @@ pub(super) async fn open(visit: &RequestContext<'_>, path: &str) -> Result<Respo
     let ending = CloseSessionOnDrop { sessions: Arc::clone(&inbound.sessions), session: Some(Arc::clone(&session)) };
     inbound.keep(&session).await?;
     let head = sse::endpoint(&format!("{path}?sessionId={}", session.id()));
-    Ok(respond::events(Events::single(attachment, head, ending, inbound.settings.keep_alive)))
+    Ok(respond::events(Events::single(attachment, head, ending, inbound.settings.sse_heartbeat)))
 }
 
 /// Takes a message to a stream. The answer goes there, not here.
-pub(super) async fn message(visit: &RequestContext<'_>, body: RequestBody) -> Result<Response<Body>, Rejection> {
+pub(super) async fn message(
+    visit: &RequestContext<'_>,
+    body: RequestBody,
+) -> Result<Response<ResponseContent>, Rejection> {
     let session = match session(visit).await {
         Ok(session) => session,
         Err(problem) => {
@@ -61,7 +64,7 @@ pub(super) async fn message(visit: &RequestContext<'_>, body: RequestBody) -> Re
             return Err(Rejection::ShuttingDown);
         }
         Incoming::One(message) if is_per_request(&message) => {
-            session.deliver(Stream::Listening, elsewhere(&message)).await;
+            session.deliver(StreamTarget::Listening, elsewhere(&message)).await;
         }
         Incoming::One(message) => {
             if !take(visit.inbound, &visit.group, &session, message, &visit.caller).await {
@@ -77,7 +80,7 @@ pub(super) async fn message(visit: &RequestContext<'_>, body: RequestBody) -> Re
                     Ok(message) => {
                         take(visit.inbound, &visit.group, &session, message, &visit.caller).await;
                     }
-                    Err(invalid) => session.deliver(Stream::Listening, invalid.response().encode()).await,
+                    Err(invalid) => session.deliver(StreamTarget::Listening, invalid.response().encode()).await,
                 }
             }
         }
@@ -124,14 +127,14 @@ pub(super) async fn take(
         Message::Request(request) if request.method == Method::Initialize && session.client().is_none() => {
             let outcome = match session_messages::introduction(request.params.as_ref()) {
                 Ok(client) => {
-                    let client: Arc<Client> = Arc::new(client);
+                    let client: Arc<ClientInfo> = Arc::new(client);
                     let result = session_messages::welcome(group, &client).await;
                     session.introduce(client);
                     Ok(result)
                 }
                 Err(error) => Err(error),
             };
-            session.deliver(Stream::Listening, protocol::Response::new(Some(request.id), outcome).encode()).await;
+            session.deliver(StreamTarget::Listening, protocol::Response::new(Some(request.id), outcome).encode()).await;
         }
         Message::Request(request) => return answer(inbound, group, session, &request, caller).await,
         message => session_messages::on_message(inbound, session, group, message),
@@ -151,18 +154,18 @@ async fn answer(
     let answering =
         ReplyEncoder { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(group) };
     if let Some(answer) = replies.take_ready() {
-        session.deliver(Stream::Listening, answering.response(answer)).await;
+        session.deliver(StreamTarget::Listening, answering.response(answer)).await;
         return true;
     }
     match session.begin(request.id.clone()) {
         Ok(running) => {
             let work = RunningCall { running, replies, answering, counted: inbound.shutdown.call() };
-            tokio::spawn(work.run_alone(Stream::Listening));
+            tokio::spawn(work.run_alone(StreamTarget::Listening));
         }
         Err(NotBegun::Ended) => return false,
         Err(not_begun) => {
             let error = ErrorObject::new(code::INVALID_REQUEST, format!("Invalid request: {not_begun}"));
-            session.deliver(Stream::Listening, answering.encode_outcome(Err(error))).await;
+            session.deliver(StreamTarget::Listening, answering.encode_outcome(Err(error))).await;
         }
     }
     true

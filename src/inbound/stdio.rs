@@ -20,7 +20,7 @@ use crate::ndjson::{Lines, TextLine, one_line};
 use crate::protocol::{
     ErrorObject, Id, Incoming, Invalid, Message, Method, Notice, Notification, Raw, Request, Response, code,
 };
-use crate::session::{Attachment, Session, SessionOwner, SessionTransport, Stream};
+use crate::session::{Attachment, Session, SessionOwner, SessionTransport, StreamTarget};
 
 /// How long a client may take to read what is left when the connection ends.
 const STDIO_DRAIN_TIME: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ enum Mode {
 }
 
 /// One client on a pair of byte streams.
-struct Connection {
+struct StdioConnection {
     inbound: Arc<Inbound>,
     group: Arc<Group>,
     session: Arc<Session>,
@@ -58,7 +58,7 @@ where
     let mut writer = tokio::spawn(write(attachment, output));
     let draining = inbound.shutdown.draining().clone();
     let mut lines = Lines::new(input, inbound.settings.limits.body_bytes);
-    let mut connection = Connection { inbound, group, session, caller, mode: Mode::Open };
+    let mut connection = StdioConnection { inbound, group, session, caller, mode: Mode::Open };
     let mut written = None;
     let read = tokio::select! {
         read = connection.read(&mut lines) => read,
@@ -94,7 +94,7 @@ async fn write(mut messages: Attachment, mut output: impl AsyncWrite + Unpin) ->
     output.shutdown().await
 }
 
-impl Connection {
+impl StdioConnection {
     async fn read<R: AsyncBufRead + Unpin>(&mut self, lines: &mut Lines<R>) -> std::io::Result<()> {
         while let Some(line) = lines.next().await? {
             match line {
@@ -206,28 +206,28 @@ impl Connection {
         let counted = if listens { shutdown.lingering() } else { shutdown.call() };
         let mut work = RunningCall { running, replies, answering, counted };
         if let Some(answer) = work.replies.take_ready() {
-            work.send(Stream::Listening, crate::call::Reply::End(answer)).await;
+            work.send(StreamTarget::Listening, crate::call::Reply::End(answer)).await;
             return;
         }
         let session = Arc::clone(&self.session);
         tokio::spawn(async move {
             let id = work.answering.id.clone();
             let _counted = work.counted.clone();
-            let ended = work.run(Stream::Listening).await;
+            let ended = work.run(StreamTarget::Listening).await;
             if listens && ended {
                 // On a shared pipe the end of the answer is no sign by itself.
-                session.deliver(Stream::Listening, Notification::cancelled(&id).encode()).await;
+                session.deliver(StreamTarget::Listening, Notification::cancelled(&id).encode()).await;
             }
         });
     }
 
     async fn send(&self, response: Response) {
-        self.session.deliver(Stream::Listening, response.encode()).await;
+        self.session.deliver(StreamTarget::Listening, response.encode()).await;
     }
 
     /// Waits for what runs, up to the deadline of a stop, then lets the writer go.
     async fn finish(&self) {
-        let deadline = self.inbound.settings.drain;
+        let deadline = self.inbound.settings.shutdown_timeout;
         let sessions = Arc::clone(&self.inbound.sessions);
         self.inbound.shutdown.stop(deadline, || sessions.close_all()).await;
     }

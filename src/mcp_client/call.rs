@@ -12,7 +12,7 @@ use super::task_driver::{self, TaskDriver};
 use crate::call::{Answer, Call, Replies, Reply, ServerRequest};
 use crate::dialect::tasks as dialect;
 use crate::dialect::to_upstream::{self, InputRequired};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::{ErrorObject, Method, Notice, Notification, Outcome, Raw, code};
 use crate::timer::PooledTimer;
 
@@ -83,7 +83,7 @@ impl UpstreamCall {
             as_task,
             knows_tasks: false,
             task: None,
-            end: Instant::now() + connection.settings().call_cap,
+            end: Instant::now() + connection.settings().total_timeout,
         }
     }
 
@@ -124,7 +124,7 @@ impl UpstreamCall {
                 Reply::Question(question) => {
                     // However long the client takes does not count.
                     self.asked_client = true;
-                    self.end = Instant::now() + self.connection.settings().call_cap;
+                    self.end = Instant::now() + self.connection.settings().total_timeout;
                     return Reply::Question(question);
                 }
                 Reply::Notice(notification) if !self.goes_on(&notification) => {}
@@ -143,7 +143,7 @@ impl UpstreamCall {
             self.replies = Some(self.connection.send(self.call.method.clone(), params, token, headers));
         }
         let settings = self.connection.settings();
-        let silence = if self.asked_client { settings.call_cap } else { settings.call };
+        let silence = if self.asked_client { settings.total_timeout } else { settings.idle_timeout };
         let now = Instant::now();
         let Some(replies) = &mut self.replies else { return Err(lost()) };
         let reply = match self.call.method {
@@ -152,7 +152,7 @@ impl UpstreamCall {
                 Some(reply) => reply,
                 None => {
                     let whole = Instant::now() >= self.end;
-                    let limit = if whole { settings.call_cap } else { silence };
+                    let limit = if whole { settings.total_timeout } else { silence };
                     let why = format!("Request timed out: the server was silent for {limit:?}");
                     self.give_up();
                     return Err(ErrorObject::unavailable(why));
@@ -183,15 +183,17 @@ impl UpstreamCall {
             Ok(None) => Some(Reply::End(answer)),
             Ok(Some(input)) => {
                 self.rounds += 1;
-                if self.rounds > self.connection.settings().rounds {
-                    let why =
-                        format!("the server asked for input more than {} times", self.connection.settings().rounds);
-                    return Some(self.failed(&Error::new(Kind::Protocol, why)));
+                if self.rounds > self.connection.settings().max_input_rounds {
+                    let why = format!(
+                        "the server asked for input more than {} times",
+                        self.connection.settings().max_input_rounds
+                    );
+                    return Some(self.failed(&Error::new(ErrorKind::Protocol, why)));
                 }
                 self.forward_reply(input);
                 None
             }
-            Err(why) => Some(self.failed(&Error::new(Kind::Protocol, why))),
+            Err(why) => Some(self.failed(&Error::new(ErrorKind::Protocol, why))),
         }
     }
 
@@ -279,7 +281,7 @@ impl UpstreamCall {
         }
         let mut answers = Vec::with_capacity(asked.len());
         for Asked { key, answered, url } in asked {
-            match tokio::time::timeout(self.connection.settings().call_cap, answered).await {
+            match tokio::time::timeout(self.connection.settings().total_timeout, answered).await {
                 Ok(Ok(Ok(result))) => {
                     let action = result.get("action");
                     let agreed = action.as_ref().and_then(Raw::text).as_deref() == Some("accept");
@@ -287,12 +289,15 @@ impl UpstreamCall {
                     answers.push((key, result.edit().remove("_meta").finish()));
                 }
                 Ok(Ok(Err(error))) => {
-                    return Err(Error::new(Kind::Protocol, format!("the client did not answer: {}", error.message())));
+                    return Err(Error::new(
+                        ErrorKind::Protocol,
+                        format!("the client did not answer: {}", error.message()),
+                    ));
                 }
                 Ok(Err(_)) => {
-                    return Err(Error::new(Kind::Protocol, "the client does not answer questions of this kind"));
+                    return Err(Error::new(ErrorKind::Protocol, "the client does not answer questions of this kind"));
                 }
-                Err(_) => return Err(Error::new(Kind::Timeout, "the client did not answer in time")),
+                Err(_) => return Err(Error::new(ErrorKind::Timeout, "the client did not answer in time")),
             }
         }
         self.end += begun.elapsed();

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::reaper;
 use super::target::Command;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ndjson::{Lines, TextLine};
 
 /// The variables of our own environment that every child gets; others only by configuration.
@@ -75,7 +75,10 @@ impl Process {
                 std::io::ErrorKind::NotFound => "; is it installed, and on the PATH?",
                 _ => "",
             };
-            Error::new(Kind::Unreachable, format!("the command {:?} cannot be started: {error}{hint}", command.program))
+            Error::new(
+                ErrorKind::Unreachable,
+                format!("the command {:?} cannot be started: {error}{hint}", command.program),
+            )
         })?;
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         if let Some(group) = group {
@@ -84,7 +87,7 @@ impl Process {
         tracing::debug!(program = %command.program, id = ?child.id(), "a child was started");
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(input), Some(output), Some(errors)) = pipes else {
-            return Err(Error::new(Kind::Unreachable, "the child has no pipes"));
+            return Err(Error::new(ErrorKind::Unreachable, "the child has no pipes"));
         };
         let last_words = StderrTail::default();
         let errors = tokio::spawn(log_errors(errors, command.program.clone(), last_words.clone()));

@@ -10,15 +10,15 @@ use tokio_util::task::TaskTracker;
 
 use super::Unsolicited;
 use super::call::UpstreamCall;
-use super::probe::{self, Found, Opened, Transport};
+use super::probe::{self, Opened, ProbeReport, Transport};
 use super::session_resumption::ResumableSession;
-use super::target::{Settings, Target};
+use super::target::{ConnectionSettings, Target};
 use super::task_registry::TaskRegistry;
-use crate::call::{Call, Caller, Client, Replies, TRACE};
+use crate::call::{Call, Caller, ClientInfo, Replies, TRACE};
 use crate::dialect::Revision;
 use crate::dialect::headers::{self, HeaderMirror};
 use crate::dialect::tasks;
-use crate::dialect::to_client::Server;
+use crate::dialect::to_client::ServerInfo;
 use crate::dialect::to_upstream::{self, ClientIdentity, Extras};
 use crate::error::{Error, Result};
 use crate::protocol::{Id, Method, Notification, Raw};
@@ -27,11 +27,11 @@ use crate::protocol::{Id, Method, Notification, Raw};
 #[derive(Debug)]
 pub struct Connection {
     transport: Transport,
-    server: Server,
+    server: ServerInfo,
     offered: Vec<String>,
     revision: Revision,
-    found: Found,
-    settings: Settings,
+    found: ProbeReport,
+    settings: ConnectionSettings,
     identity: ClientIdentity,
     /// The headers that tools want mirrored, as last listed, of those that want any; nothing before the
     /// first list.
@@ -51,7 +51,7 @@ impl Connection {
     /// When it cannot be reached, or speaks nothing that we speak.
     pub async fn open(
         target: &Target,
-        settings: Settings,
+        settings: ConnectionSettings,
         speaker: ClientIdentity,
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Arc<Self>> {
@@ -61,7 +61,7 @@ impl Connection {
     /// The same, but goes on with the session that a notebook names.
     pub(crate) async fn open_with(
         target: &Target,
-        settings: Settings,
+        settings: ConnectionSettings,
         speaker: ClientIdentity,
         unsolicited: mpsc::Sender<Unsolicited>,
         notebook: Option<Arc<ResumableSession>>,
@@ -83,7 +83,7 @@ impl Connection {
     }
 
     /// What the server says of itself.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &ServerInfo {
         &self.server
     }
 
@@ -98,7 +98,7 @@ impl Connection {
     }
 
     /// What was found, and how.
-    pub fn found(&self) -> &Found {
+    pub fn found(&self) -> &ProbeReport {
         &self.found
     }
 
@@ -129,14 +129,14 @@ impl Connection {
     /// Passes a call on that the server takes as a task only. Dropping the replies cancels it.
     pub fn call_as_task(self: &Arc<Self>, call: Call) -> Replies {
         // People may take longer than calls, so it is kept for longer than a call may take.
-        let kept = self.settings.call_cap + Duration::from_secs(3600);
+        let kept = self.settings.total_timeout + Duration::from_secs(3600);
         let params = tasks::augmented(call.params.as_ref(), kept);
         UpstreamCall::new(self, call, Some(params), true).replies()
     }
 
     /// A call of our own.
     pub(crate) fn own_call(&self, method: Method, params: Option<Raw>) -> Call {
-        let client = Client {
+        let client = ClientInfo {
             revision: self.revision,
             capabilities: self.identity.capabilities.clone(),
             info: Some(self.identity.info.clone()),
@@ -160,7 +160,7 @@ impl Connection {
     pub async fn request(self: &Arc<Self>, method: Method, params: Option<Raw>) -> Result<Raw> {
         let what = format!("`{method}`");
         let replies = self.call(self.own_call(method, params));
-        probe::answer(replies, self.settings.call_cap, &what).await?.map_err(Error::answered)
+        probe::answer(replies, self.settings.total_timeout, &what).await?.map_err(Error::answered)
     }
 
     /// Sends a notification.
@@ -223,7 +223,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn settings(&self) -> &Settings {
+    pub(super) fn settings(&self) -> &ConnectionSettings {
         &self.settings
     }
 
@@ -235,7 +235,7 @@ impl Connection {
     /// stopped, whoever still waits is told.
     pub async fn close(&self) {
         self.closing_tasks.close();
-        let _ = tokio::time::timeout(self.settings.grace, self.closing_tasks.wait()).await;
+        let _ = tokio::time::timeout(self.settings.stop_timeout, self.closing_tasks.wait()).await;
         match &self.transport {
             Transport::Http(http) => http.close().await,
             Transport::Stdio(stdio) => stdio.close().await,
@@ -305,7 +305,7 @@ impl Connection {
             let params = before.clone().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish());
             let headers = Headers { mirrors: &[], caller: &call.caller };
             let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call, false), None, headers);
-            let Ok(Ok(page)) = probe::answer(replies, self.settings.call, "`tools/list`").await else { break };
+            let Ok(Ok(page)) = probe::answer(replies, self.settings.idle_timeout, "`tools/list`").await else { break };
             known.extend(headers::mirrors_of_tools(&page));
             known.retain(|_, wanted: &mut Vec<HeaderMirror>| !wanted.is_empty());
             let next = page.get("nextCursor").filter(|next| !next.is_null());

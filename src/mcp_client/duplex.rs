@@ -17,7 +17,7 @@ use super::task_registry::TaskRegistry;
 use super::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::call::{Answer, Replies, Reply, ServerRequest};
 use crate::dialect::{Revision, meta};
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::protocol::{ErrorObject, Id, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code};
 
 /// How many replies may wait for the reader of one call; more notices than that are dropped.
@@ -40,10 +40,10 @@ pub(super) struct Duplex {
 
 /// Who waits for what.
 #[derive(Debug, Default)]
-struct PendingCalls(Mutex<State>);
+struct PendingCalls(Mutex<PendingState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct PendingState {
     calls: HashMap<i64, PendingCall>,
     /// Questions of the upstream that are not answered yet.
     questions: HashMap<Id, oneshot::Sender<()>>,
@@ -301,7 +301,7 @@ impl Duplex {
 
     fn closed_why(&self) -> Error {
         let closed = self.table.lock().closed.clone();
-        closed.unwrap_or_else(|| Error::new(Kind::Broken, "the connection was closed"))
+        closed.unwrap_or_else(|| Error::new(ErrorKind::Broken, "the connection was closed"))
     }
 }
 
@@ -320,7 +320,7 @@ fn unanswered() -> ErrorObject {
 // === impl Table ===
 
 impl PendingCalls {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PendingState> {
         self.0.lock().expect("no thread panics while it holds this lock")
     }
 

@@ -22,8 +22,8 @@ mod unsolicited;
 
 pub use child::children;
 pub use connection::Connection;
-pub use probe::Found;
+pub use probe::ProbeReport;
 pub(crate) use probe::answer;
 pub(crate) use session_resumption::ResumableSession;
-pub use target::{Address, Command, HttpTransport, Settings, Target, fetch};
+pub use target::{Address, Command, ConnectionSettings, HttpTransport, Target, fetch};
 pub use unsolicited::Unsolicited;

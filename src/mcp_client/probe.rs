@@ -14,27 +14,27 @@ use tokio::sync::mpsc;
 use super::Unsolicited;
 use super::duplex::Duplex;
 use super::session_resumption::ResumableSession;
-use super::sse::Sse;
-use super::stdio::Stdio;
-use super::streamable::{Http, ProbeOutcome};
-use super::target::{Address, Command, HttpTransport, Settings, Target};
+use super::sse::SseClient;
+use super::stdio::StdioClient;
+use super::streamable::{ProbeOutcome, StreamableClient};
+use super::target::{Address, Command, ConnectionSettings, HttpTransport, Target};
 use crate::call::{Replies, Reply};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity, Extras, ServerHello, Verdict};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::{Method, Notice, Notification, Outcome, Raw, code};
 
 /// The ways to an upstream.
 #[derive(Debug)]
 pub(super) enum Transport {
-    Stdio(Stdio),
-    Sse(Sse),
-    Http(Arc<Http>),
+    Stdio(StdioClient),
+    Sse(SseClient),
+    Http(Arc<StreamableClient>),
 }
 
 /// What was found, and how.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct ProbeReport {
     /// The transport: `stdio`, `sse` or `streamable-http`.
     pub transport: &'static str,
     /// Why the revision was chosen.
@@ -50,7 +50,7 @@ pub struct Found {
 pub(super) struct Opened {
     pub(super) wire: Transport,
     pub(super) introduction: ServerHello,
-    pub(super) found: Found,
+    pub(super) found: ProbeReport,
 }
 
 /// Programs that may have to fetch what they run.
@@ -58,7 +58,7 @@ const RUNNERS: [&str; 9] = ["npx", "npm", "bunx", "pnpm", "uvx", "uv", "pipx", "
 
 /// What is being connected.
 struct Connector<'a> {
-    settings: &'a Settings,
+    settings: &'a ConnectionSettings,
     speaker: &'a ClientIdentity,
     unsolicited: &'a mpsc::Sender<Unsolicited>,
     notebook: Option<&'a Arc<ResumableSession>>,
@@ -68,7 +68,7 @@ struct Connector<'a> {
 /// Opens a connection.
 pub(super) async fn open(
     target: &Target,
-    settings: &Settings,
+    settings: &ConnectionSettings,
     speaker: &ClientIdentity,
     unsolicited: &mpsc::Sender<Unsolicited>,
     notebook: Option<&Arc<ResumableSession>>,
@@ -84,18 +84,18 @@ pub(super) async fn open(
         Transport::Sse(_) => "sse",
         Transport::Http(_) => "streamable-http",
     };
-    let found = Found { transport, why, oddities: attempt.oddities, took: begun.elapsed() };
+    let found = ProbeReport { transport, why, oddities: attempt.oddities, took: begun.elapsed() };
     Ok(Opened { wire, introduction, found })
 }
 
-type Way = (Transport, ServerHello, String);
+type HandshakeResult = (Transport, ServerHello, String);
 
 impl Connector<'_> {
-    async fn command(&mut self, command: &Command) -> Result<Way> {
+    async fn command(&mut self, command: &Command) -> Result<HandshakeResult> {
         let name = std::path::Path::new(&command.program).file_name().map(|name| name.to_string_lossy().into_owned());
         let runner = name.is_some_and(|name| RUNNERS.contains(&name.as_str()));
-        let patience = if runner { self.settings.first_start } else { self.settings.probe };
-        let stdio = Stdio::start(command, self.settings, self.unsolicited.clone())?;
+        let patience = if runner { self.settings.startup_timeout } else { self.settings.discovery_timeout };
+        let stdio = StdioClient::start(command, self.settings, self.unsolicited.clone())?;
         let pinned = self.settings.revision;
         if pinned.is_some_and(|revision| revision.facts().sessions) {
             let introduction = self.handshake(&stdio.duplex, patience).await?;
@@ -111,7 +111,7 @@ impl Connector<'_> {
                 // Some servers end when they are asked something before a handshake.
                 self.oddities
                     .push(format!("it ended when it was asked `server/discover` ({error}) and was started again"));
-                let again = Stdio::start(command, self.settings, self.unsolicited.clone())?;
+                let again = StdioClient::start(command, self.settings, self.unsolicited.clone())?;
                 let introduction = self.handshake(&again.duplex, patience).await?;
                 return Ok((Transport::Stdio(again), introduction, "it does not know `server/discover`".into()));
             }
@@ -120,7 +120,7 @@ impl Connector<'_> {
         match self.handshake(&stdio.duplex, patience).await {
             Ok(introduction) => Ok((Transport::Stdio(stdio), introduction, why)),
             // It was only slow to start, and has answered the question when nobody waited any more.
-            Err(error) if error.kind() == Kind::Answer(code::UNSUPPORTED_VERSION) => {
+            Err(error) if error.kind() == ErrorKind::Answer(code::UNSUPPORTED_VERSION) => {
                 match self.discover(&stdio.duplex, patience).await {
                     Ok(Verdict::PerRequest(introduction)) => {
                         self.oddities.push("it was slow to answer `server/discover`".into());
@@ -133,12 +133,12 @@ impl Connector<'_> {
         }
     }
 
-    async fn address(&mut self, address: &Address) -> Result<Way> {
+    async fn address(&mut self, address: &Address) -> Result<HandshakeResult> {
         if address.transport == Some(HttpTransport::Sse) {
             return self.sse(address, "the transport is pinned".into()).await;
         }
         let (said, notebook) = (self.unsolicited.clone(), self.notebook.cloned());
-        let http = Http::new(address, self.settings, self.speaker.clone(), said, notebook);
+        let http = StreamableClient::new(address, self.settings, self.speaker.clone(), said, notebook);
         if let Some(entry) = self.notebook.and_then(|notebook| notebook.read()) {
             let introduction = http.resume(entry).await;
             return Ok((Transport::Http(http), introduction, "its session was opened elsewhere".into()));
@@ -173,9 +173,9 @@ impl Connector<'_> {
         }
     }
 
-    async fn sse(&mut self, address: &Address, why: String) -> Result<Way> {
-        let sse = Sse::open(address, self.settings, self.unsolicited.clone()).await?;
-        let introduction = self.handshake(&sse.duplex, self.settings.probe).await?;
+    async fn sse(&mut self, address: &Address, why: String) -> Result<HandshakeResult> {
+        let sse = SseClient::open(address, self.settings, self.unsolicited.clone()).await?;
+        let introduction = self.handshake(&sse.duplex, self.settings.discovery_timeout).await?;
         Ok((Transport::Sse(sse), introduction, why))
     }
 
@@ -194,10 +194,10 @@ impl Connector<'_> {
                 verdict => return Ok(verdict),
             }
         }
-        Err(Error::new(Kind::Revision, "it offers revisions that it then refuses"))
+        Err(Error::new(ErrorKind::Revision, "it offers revisions that it then refuses"))
     }
 
-    async fn discover_http(&self, http: &Http) -> Result<Verdict> {
+    async fn discover_http(&self, http: &StreamableClient) -> Result<Verdict> {
         let mut revision = self.settings.revision.unwrap_or(Revision::NEWEST);
         for again in [true, false] {
             match http.probe(revision).await? {
@@ -210,7 +210,7 @@ impl Connector<'_> {
                 },
             }
         }
-        Err(Error::new(Kind::Revision, "it offers revisions that it then refuses"))
+        Err(Error::new(ErrorKind::Revision, "it offers revisions that it then refuses"))
     }
 
     /// Opens by a handshake on a two-way connection.
@@ -224,7 +224,7 @@ impl Connector<'_> {
             Err(_) if duplex.is_closed() => return Err(duplex.closed().await),
             Err(object) => return Err(Error::answered(object)),
         };
-        let introduction = to_upstream::read_handshake(&result).map_err(|why| Error::new(Kind::Revision, why))?;
+        let introduction = to_upstream::read_handshake(&result).map_err(|why| Error::new(ErrorKind::Revision, why))?;
         duplex.notify(&Notification::new(Notice::Initialized, None)).await;
         Ok(introduction)
     }
@@ -236,14 +236,14 @@ fn handshake_reason(verdict: Verdict, pinned: Option<Revision>) -> Result<String
         Verdict::Handshake(why) => match pinned {
             None => Ok(why),
             Some(revision) => {
-                Err(Error::new(Kind::Revision, format!("the revision is pinned to {revision}, but {why}")))
+                Err(Error::new(ErrorKind::Revision, format!("the revision is pinned to {revision}, but {why}")))
             }
         },
         Verdict::UnsupportedRevision(offered) => {
-            Err(Error::new(Kind::Revision, format!("it speaks only {}, which we do not", offered.join(", "))))
+            Err(Error::new(ErrorKind::Revision, format!("it speaks only {}, which we do not", offered.join(", "))))
         }
         Verdict::Renegotiate(_) | Verdict::PerRequest(_) => {
-            Err(Error::new(Kind::Revision, "it offers revisions that it then refuses"))
+            Err(Error::new(ErrorKind::Revision, "it offers revisions that it then refuses"))
         }
     }
 }
@@ -257,7 +257,7 @@ fn takes_no_post(error: &Error) -> bool {
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
         StatusCode::NOT_IMPLEMENTED,
     ];
-    matches!(error.kind(), Kind::Status(status) if statuses.iter().any(|known| known.as_u16() == status))
+    matches!(error.kind(), ErrorKind::Status(status) if statuses.iter().any(|known| known.as_u16() == status))
 }
 
 /// The answer to a request, past everything that comes before it.
@@ -278,12 +278,12 @@ pub(crate) async fn answer(mut replies: Replies, patience: Duration, what: &str)
     };
     match tokio::time::timeout(patience, read).await {
         Ok(outcome) => Ok(outcome),
-        Err(_) => Err(Error::new(Kind::Timeout, format!("no answer to {what} came within {patience:?}"))),
+        Err(_) => Err(Error::new(ErrorKind::Timeout, format!("no answer to {what} came within {patience:?}"))),
     }
 }
 
 /// A session that is being opened. Whoever gives up half way leaves nothing of it at the server.
-struct HalfOpen(Option<Arc<Http>>);
+struct HalfOpen(Option<Arc<StreamableClient>>);
 
 impl Drop for HalfOpen {
     fn drop(&mut self) {

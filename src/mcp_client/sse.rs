@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::Unsolicited;
 use super::batch::parsed;
 use super::duplex::{Duplex, MESSAGES_WAITING};
-use super::target::{Address, Settings};
-use crate::error::{Error, Kind, Result};
+use super::target::{Address, ConnectionSettings};
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::EventReader;
 use crate::http::client::{HttpClient, is_media, redacted, resolve, same_origin};
 use crate::http::codec::RequestEncoder;
@@ -25,37 +25,37 @@ const TURN: Duration = Duration::from_millis(500);
 
 /// A stream and the address to send to.
 #[derive(Debug)]
-pub(super) struct Sse {
+pub(super) struct SseClient {
     pub(super) duplex: Arc<Duplex>,
     open: CancellationToken,
 }
 
-impl Sse {
+impl SseClient {
     /// Opens the stream and waits for its first event.
     pub(super) async fn open(
         address: &Address,
-        settings: &Settings,
+        settings: &ConnectionSettings,
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Self> {
         let web = Arc::new(address.client(settings));
         let headers = |head: &mut RequestEncoder| head.put_static(&ACCEPT, "text/event-stream");
-        let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.probe)).await?;
+        let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.discovery_timeout)).await?;
         let status = response.head.status();
         if !status.is_success() {
-            let body = web.read(response.body, settings.probe).await.unwrap_or_default();
+            let body = web.read(response.body, settings.discovery_timeout).await.unwrap_or_default();
             return Err(Error::refused(&web.url(), status, &body));
         }
         if !is_media(&response.head, "text/event-stream") {
-            return Err(Error::new(Kind::Protocol, format!("{} is no event stream", redacted(&web.url()))));
+            return Err(Error::new(ErrorKind::Protocol, format!("{} is no event stream", redacted(&web.url()))));
         }
         let mut events = EventReader::new(response.body, web.limit());
-        let first = tokio::time::timeout(settings.probe, events.next()).await;
+        let first = tokio::time::timeout(settings.discovery_timeout, events.next()).await;
         let endpoint = match first {
             Ok(Ok(Some(event))) if event.name.as_deref() == Some("endpoint") => endpoint(&web.url(), &event.data)?,
             Ok(Err(error)) => return Err(error.into()),
             _ => {
                 return Err(Error::new(
-                    Kind::Protocol,
+                    ErrorKind::Protocol,
                     format!("{} does not begin with an `endpoint` event", redacted(&web.url())),
                 ));
             }
@@ -63,8 +63,8 @@ impl Sse {
         let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING);
         let duplex = Arc::new(Duplex::new(outgoing, unsolicited));
         let open = CancellationToken::new();
-        let (ended, closing, grace) = (open.clone(), Arc::clone(&duplex), settings.grace);
-        let posting = Posting { duplex: Arc::clone(&duplex), web, endpoint, patience: settings.call };
+        let (ended, closing, grace) = (open.clone(), Arc::clone(&duplex), settings.stop_timeout);
+        let posting = Posting { duplex: Arc::clone(&duplex), web, endpoint, patience: settings.idle_timeout };
         let (reader, writer) = (read(Arc::clone(&duplex), events), posting.run(messages, ended.clone()));
         tokio::spawn(async move {
             tokio::select! {
@@ -73,21 +73,21 @@ impl Sse {
                 () = writer => {}
                 () = async { ended.cancelled().await; tokio::time::sleep(grace).await } => {}
             }
-            closing.close(Error::new(Kind::Broken, "the event stream ended"));
+            closing.close(Error::new(ErrorKind::Broken, "the event stream ended"));
         });
         Ok(Self { duplex, open })
     }
 }
 
-impl Sse {
+impl SseClient {
     /// Ends the stream, after what is being posted. Whoever waits is told at once.
     pub(super) fn close(&self) {
-        self.duplex.close(Error::new(Kind::Broken, "the connection was closed"));
+        self.duplex.close(Error::new(ErrorKind::Broken, "the connection was closed"));
         self.open.cancel();
     }
 }
 
-impl Drop for Sse {
+impl Drop for SseClient {
     fn drop(&mut self) {
         self.close();
     }
@@ -100,11 +100,11 @@ fn endpoint(base: &Uri, reference: &str) -> Result<Uri> {
     match uri {
         Some(uri) if same_origin(base, &uri) => Ok(uri),
         Some(uri) => Err(Error::new(
-            Kind::Protocol,
+            ErrorKind::Protocol,
             format!("{} wants messages at another origin, {}; refused", redacted(base), redacted(&uri)),
         )),
         None => Err(Error::new(
-            Kind::Protocol,
+            ErrorKind::Protocol,
             format!("{} wants messages at something that is no address", redacted(base)),
         )),
     }

@@ -11,22 +11,22 @@ use super::Unsolicited;
 use super::batch::messages;
 use super::child::Process;
 use super::duplex::{Duplex, MESSAGES_WAITING};
-use super::target::{Command, Settings};
-use crate::error::{Error, Kind, Result};
+use super::target::{Command, ConnectionSettings};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ndjson::{Lines, TextLine};
 
 /// A child and the connection to it.
 #[derive(Debug)]
-pub(super) struct Stdio {
+pub(super) struct StdioClient {
     pub(super) duplex: Arc<Duplex>,
     stop: Mutex<Option<oneshot::Sender<oneshot::Sender<()>>>>,
 }
 
-impl Stdio {
+impl StdioClient {
     /// Starts the child.
     pub(super) fn start(
         command: &Command,
-        settings: &Settings,
+        settings: &ConnectionSettings,
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Self> {
         let (process, input, output) = Process::start(command)?;
@@ -36,7 +36,7 @@ impl Stdio {
         let writer = tokio::spawn(write(input, messages));
         let reader = read(Arc::clone(&duplex), output, settings.message_bytes);
         let keeper = Keeper { process, duplex: Arc::clone(&duplex), writer, program: command.program.clone() };
-        tokio::spawn(keeper.run(reader, stopped, settings.grace));
+        tokio::spawn(keeper.run(reader, stopped, settings.stop_timeout));
         Ok(Self { duplex, stop: Mutex::new(Some(stop)) })
     }
 
@@ -76,7 +76,7 @@ impl Keeper {
         };
         match done {
             Some(done) => {
-                duplex.close(Error::new(Kind::Broken, "the connection was closed"));
+                duplex.close(Error::new(ErrorKind::Broken, "the connection was closed"));
                 writer.abort(); // closes the child's input
                 process.stop(grace).await;
                 if let Some(done) = done {
@@ -88,7 +88,7 @@ impl Keeper {
                 let status = tokio::time::timeout(grace + grace, process.ended()).await.ok().flatten();
                 let how = status.map_or_else(|| "closed its output".to_owned(), |status| format!("ended ({status})"));
                 let words = process.last_words().explained();
-                duplex.close(Error::new(Kind::Broken, format!("the command {program:?} {how}{words}")));
+                duplex.close(Error::new(ErrorKind::Broken, format!("the command {program:?} {how}{words}")));
                 writer.abort();
                 process.stop(grace).await;
             }
@@ -120,7 +120,7 @@ async fn read(duplex: Arc<Duplex>, output: ChildStdout, limit: usize) {
             TextLine::TooLong => {
                 tracing::warn!(limit, "the child wrote a line that is too long; it was skipped");
                 let why = format!("the server wrote a message of more than {limit} bytes");
-                duplex.fail_all(&Error::new(Kind::Protocol, why));
+                duplex.fail_all(&Error::new(ErrorKind::Protocol, why));
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, Uri};
 
 use crate::dialect::Revision;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::HttpClient;
 use bytes::Bytes;
 
@@ -55,28 +55,28 @@ pub enum HttpTransport {
 
 /// How an upstream is treated.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct ConnectionSettings {
     /// The revision to speak, if it is not to be found out.
     pub revision: Option<Revision>,
     /// How long a connection may take to open.
-    pub connect: Duration,
+    pub connect_timeout: Duration,
     /// How long an answer may take to begin while we find out what is there. A command that has
     /// to install itself first may take `first_start`.
-    pub probe: Duration,
+    pub discovery_timeout: Duration,
     /// How long a command may take to say its first word.
-    pub first_start: Duration,
+    pub startup_timeout: Duration,
     /// How long a call may be silent. Progress begins this time anew.
-    pub call: Duration,
+    pub idle_timeout: Duration,
     /// How long a call may take in all, whatever it reports.
-    pub call_cap: Duration,
+    pub total_timeout: Duration,
     /// How long a child may take to end after its input was closed, and again after it was told to.
-    pub grace: Duration,
+    pub stop_timeout: Duration,
     /// How often a quiet connection is pinged, where the revision has pings.
-    pub ping: Option<Duration>,
+    pub ping_interval: Option<Duration>,
     /// The largest message that is read.
     pub message_bytes: usize,
     /// How often a call may be asked for input before it is given up.
-    pub rounds: u32,
+    pub max_input_rounds: u32,
 }
 
 impl Target {
@@ -96,7 +96,7 @@ impl Target {
     /// When it is not an absolute URL of HTTP.
     pub fn url(url: &str) -> Result<Self> {
         let wrong = |why: &str| {
-            Error::new(Kind::Usage, format!("{url:?} {why}; give something like http://127.0.0.1:3001/mcp"))
+            Error::new(ErrorKind::Usage, format!("{url:?} {why}; give something like http://127.0.0.1:3001/mcp"))
         };
         let uri: Uri = url.parse().map_err(|_| wrong("is no URL"))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.authority().is_none() {
@@ -123,12 +123,15 @@ impl Target {
     /// When it is no header, or the target is a command.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Self> {
         let Self::Url(address) = &mut self else {
-            return Err(Error::new(Kind::Usage, "headers belong to a URL; a command gets its secrets by environment"));
+            return Err(Error::new(
+                ErrorKind::Usage,
+                "headers belong to a URL; a command gets its secrets by environment",
+            ));
         };
         let name = HeaderName::from_bytes(name.as_bytes());
         let value = HeaderValue::from_str(value);
         let (Ok(name), Ok(mut value)) = (name, value) else {
-            return Err(Error::new(Kind::Usage, "a header is given as `Name: value`"));
+            return Err(Error::new(ErrorKind::Usage, "a header is given as `Name: value`"));
         };
         value.set_sensitive(true);
         address.headers.append(name, value);
@@ -140,18 +143,18 @@ impl Target {
 ///
 /// # Errors
 /// When it cannot be reached, or answers with anything but success.
-pub async fn fetch(address: &Address, settings: &Settings) -> Result<Bytes> {
+pub async fn fetch(address: &Address, settings: &ConnectionSettings) -> Result<Bytes> {
     let web = address.client(settings);
-    let response = web.send(Verb::GET, |_| (), Bytes::new(), Some(settings.probe)).await?;
+    let response = web.send(Verb::GET, |_| (), Bytes::new(), Some(settings.discovery_timeout)).await?;
     let status = response.head.status();
-    let body = web.read(response.body, settings.call).await?;
+    let body = web.read(response.body, settings.idle_timeout).await?;
     if status.is_success() { Ok(body) } else { Err(Error::refused(&web.url(), status, &body)) }
 }
 
 impl Address {
     /// An HTTP client for it.
-    pub(super) fn client(&self, settings: &Settings) -> HttpClient {
-        HttpClient::new(self.url.clone(), self.headers.clone(), settings.connect, settings.message_bytes)
+    pub(super) fn client(&self, settings: &ConnectionSettings) -> HttpClient {
+        HttpClient::new(self.url.clone(), self.headers.clone(), settings.connect_timeout, settings.message_bytes)
     }
 }
 
@@ -186,19 +189,19 @@ impl fmt::Debug for Address {
     }
 }
 
-impl Default for Settings {
+impl Default for ConnectionSettings {
     fn default() -> Self {
         Self {
             revision: None,
-            connect: Duration::from_secs(10),
-            probe: Duration::from_secs(10),
-            first_start: Duration::from_secs(60),
-            call: Duration::from_secs(60),
-            call_cap: Duration::from_secs(600),
-            grace: Duration::from_secs(2),
-            ping: Some(Duration::from_secs(30)),
+            connect_timeout: Duration::from_secs(10),
+            discovery_timeout: Duration::from_secs(10),
+            startup_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(60),
+            total_timeout: Duration::from_secs(600),
+            stop_timeout: Duration::from_secs(2),
+            ping_interval: Some(Duration::from_secs(30)),
             message_bytes: 16 << 20,
-            rounds: 8,
+            max_input_rounds: 8,
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::connection::{Connection, Headers};
 use super::probe;
 use crate::call::{Answer, Call, Replies, Reply, ServerRequest};
-use crate::dialect::tasks::{self, Status, Task};
+use crate::dialect::tasks::{self, Task, TaskStatus};
 use crate::dialect::to_upstream;
 use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
 
@@ -27,7 +27,7 @@ pub(super) struct TaskDriver {
     connection: Arc<Connection>,
     call: Call,
     id: String,
-    status: Status,
+    status: TaskStatus,
     /// What the server says of it on whatever stream it likes.
     told: mpsc::Receiver<Reply>,
     /// The request that is under way: how far it is, or answers.
@@ -36,7 +36,7 @@ pub(super) struct TaskDriver {
     result: Option<PendingRequest>,
     queue: VecDeque<Reply>,
     /// What was passed on to the client, until it is answered.
-    open: FuturesUnordered<BoxFuture<'static, Answered>>,
+    open: FuturesUnordered<BoxFuture<'static, InputAnswer>>,
     /// The keys of everything that was ever passed on; they are asked once.
     keys: HashSet<String>,
     /// What the server has not been told yet.
@@ -60,11 +60,11 @@ struct PendingRequest {
 }
 
 /// What the client said to a question, by its key.
-type Answered = (String, Result<Outcome, oneshot::error::RecvError>);
+type InputAnswer = (String, Result<Outcome, oneshot::error::RecvError>);
 
 /// What comes next.
 enum Step {
-    Answered(Answered),
+    Answered(InputAnswer),
     Asked(Option<Reply>),
     Result(Option<Reply>),
     Told(Reply),
@@ -103,7 +103,7 @@ impl TaskDriver {
             end,
             over: false,
         };
-        if task.status == Status::Working {
+        if task.status == TaskStatus::Working {
             driven.due += driven.pace(task);
         }
         Box::new(driven)
@@ -152,7 +152,7 @@ impl TaskDriver {
 
     fn ask(&self, method: &str, params: &Raw) -> PendingRequest {
         let replies = send(&self.connection, &self.call, method, params);
-        PendingRequest { replies, answers: Vec::new(), end: Instant::now() + self.connection.settings().call }
+        PendingRequest { replies, answers: Vec::new(), end: Instant::now() + self.connection.settings().idle_timeout }
     }
 
     /// Tells the server what the client has answered.
@@ -165,7 +165,7 @@ impl TaskDriver {
     /// How long to wait before the server is asked again: as long as it wants, within reason. At least
     /// as often as a call may be silent, because a server that is gone is only noticed by asking.
     fn pace(&self, task: &Task) -> Duration {
-        let most = self.connection.settings().call.max(LEAST);
+        let most = self.connection.settings().idle_timeout.max(LEAST);
         let own = WAIT.saturating_mul(2u32.saturating_pow(self.asked)).min(WAIT_CAP);
         task.pace.unwrap_or(own).clamp(LEAST, most)
     }
@@ -173,11 +173,11 @@ impl TaskDriver {
     fn late(&mut self) {
         let now = Instant::now();
         if now >= self.end {
-            let cap = self.connection.settings().call_cap;
+            let cap = self.connection.settings().total_timeout;
             let why = format!("Request timed out: the task was not done within {cap:?}");
             return self.fail(ErrorObject::unavailable(why));
         }
-        let silence = self.connection.settings().call;
+        let silence = self.connection.settings().idle_timeout;
         let why = ErrorObject::unavailable(format!("Request timed out: the server was silent for {silence:?}"));
         let is_late = |asking: &mut PendingRequest| asking.end <= now;
         if self.asking.take_if(is_late).map(|asking| self.answers.extend(asking.answers)).is_none() {
@@ -221,20 +221,20 @@ impl TaskDriver {
         self.due = Instant::now() + self.pace(task);
         let inlined = tasks::are_inlined(self.connection.revision());
         match task.status {
-            Status::Working => {}
-            Status::Cancelled => {
+            TaskStatus::Working => {}
+            TaskStatus::Cancelled => {
                 let why = task.message.as_deref().unwrap_or("it does not say why");
                 let error = ErrorObject::new(code::INTERNAL_ERROR, format!("The server has cancelled the task: {why}"));
                 self.done(Err(error));
             }
             _ if !inlined => self.want_result(),
-            Status::InputRequired => self.input_required(whole),
-            Status::Completed => {
+            TaskStatus::InputRequired => self.input_required(whole),
+            TaskStatus::Completed => {
                 let error =
                     || ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the task is done without a result");
                 self.done(whole.and_then(tasks::inlined).ok_or_else(error));
             }
-            Status::Failed => {
+            TaskStatus::Failed => {
                 let why = task.message.as_deref().unwrap_or("it does not say why");
                 let error = || ErrorObject::new(code::INTERNAL_ERROR, format!("The task has failed: {why}"));
                 let own = whole.and_then(|task| task.get("error")).and_then(ErrorObject::read);
@@ -246,7 +246,7 @@ impl TaskDriver {
     fn want_result(&mut self) {
         match &mut self.result {
             Some(asking) if self.status.is_final() => {
-                asking.end = Instant::now() + self.connection.settings().call;
+                asking.end = Instant::now() + self.connection.settings().idle_timeout;
             }
             Some(_) => {}
             None => self.result = Some(self.ask("tasks/result", &tasks::named(&self.id))),
@@ -308,7 +308,7 @@ impl TaskDriver {
 
     /// However long the client takes does not count.
     fn put(&mut self, question: ServerRequest) {
-        self.end = Instant::now() + self.connection.settings().call_cap;
+        self.end = Instant::now() + self.connection.settings().total_timeout;
         self.queue.push_back(Reply::Question(question));
     }
 
@@ -346,7 +346,7 @@ impl TaskDriver {
         if self.failures > FAILURES || self.connection.is_closed() {
             return self.fail(error);
         }
-        self.status = Status::Working;
+        self.status = TaskStatus::Working;
         self.due = Instant::now() + WAIT.saturating_mul(2u32.saturating_pow(self.failures));
     }
 
@@ -407,7 +407,7 @@ async fn cancelled(connection: &Connection, call: &Call, id: &str) {
         return;
     }
     let replies = send(connection, call, "tasks/cancel", &tasks::named(id));
-    let patience = connection.settings().call;
+    let patience = connection.settings().idle_timeout;
     if let Ok(Err(error)) | Err(error) = probe::answer(replies, patience, "`tasks/cancel`")
         .await
         .map(|outcome| outcome.map_err(crate::error::Error::answered))
@@ -421,7 +421,7 @@ async fn cancelled(connection: &Connection, call: &Call, id: &str) {
 pub(super) fn give_up(connection: &Arc<Connection>, call: &Call, replies: Replies) {
     let (connection, call) = (Arc::clone(connection), call.clone());
     part(&Arc::clone(&connection), async move {
-        let patience = connection.settings().call;
+        let patience = connection.settings().idle_timeout;
         let Ok(Ok(result)) = probe::answer(replies, patience, "`tools/call`").await else { return };
         if let Some(task) = tasks::created(&result, connection.revision()).filter(|task| !task.status.is_final()) {
             cancelled(&connection, &call, &task.id).await;

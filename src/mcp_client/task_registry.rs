@@ -11,10 +11,10 @@ use crate::protocol::{Notice, Notification};
 
 /// The tasks of one connection that are driven here.
 #[derive(Debug, Default)]
-pub(super) struct TaskRegistry(Mutex<State>);
+pub(super) struct TaskRegistry(Mutex<RegistryState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct RegistryState {
     driven: HashMap<String, mpsc::Sender<Reply>>,
     /// How many calls are about to become tasks. What a server tells of a task may come before we know
     /// that it is ours.
@@ -30,7 +30,7 @@ const WAITING: usize = 16;
 const OVER: usize = 64;
 
 impl TaskRegistry {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RegistryState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -97,7 +97,7 @@ impl<'a> Envelope<'a> {
 
 /// The name of a member, borrowed where it has no escapes. `Cow` alone would copy it.
 #[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+struct EnvelopeKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
 struct EnvelopeVisitor;
 
@@ -110,7 +110,7 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut envelope = Envelope::default();
-        while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
+        while let Some(EnvelopeKey(key)) = map.next_key::<EnvelopeKey<'de>>()? {
             match envelope.slot(&key) {
                 Some(Some(_)) => {
                     map.next_value::<IgnoredAny>()?;

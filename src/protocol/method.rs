@@ -128,7 +128,7 @@ pub enum Family {
 
 /// Where a request is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Route {
+pub enum MethodRoute {
     /// By the gateway itself.
     Here,
     /// By all upstreams, merged into one list.
@@ -150,15 +150,15 @@ const TASKS: [&str; 3] = ["tasks/get", "tasks/update", "tasks/cancel"];
 
 impl Method {
     /// Where a request with this method is answered.
-    pub fn route(&self) -> Route {
+    pub fn route(&self) -> MethodRoute {
         match self {
-            Self::Initialize | Self::Ping | Self::Discover | Self::Listen | Self::SetLevel => Route::Here,
-            Self::Subscribe | Self::Unsubscribe => Route::Here,
-            Self::ToolsList | Self::PromptsList | Self::ResourcesList | Self::TemplatesList => Route::List,
-            Self::ToolsCall | Self::PromptsGet => Route::ByName,
-            Self::ResourcesRead => Route::ByUri,
-            Self::Complete => Route::ByReference,
-            Self::Other(_) => Route::Unknown,
+            Self::Initialize | Self::Ping | Self::Discover | Self::Listen | Self::SetLevel => MethodRoute::Here,
+            Self::Subscribe | Self::Unsubscribe => MethodRoute::Here,
+            Self::ToolsList | Self::PromptsList | Self::ResourcesList | Self::TemplatesList => MethodRoute::List,
+            Self::ToolsCall | Self::PromptsGet => MethodRoute::ByName,
+            Self::ResourcesRead => MethodRoute::ByUri,
+            Self::Complete => MethodRoute::ByReference,
+            Self::Other(_) => MethodRoute::Unknown,
         }
     }
 

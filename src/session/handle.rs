@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use super::outbox::Stream;
+use super::outbox::StreamTarget;
 use super::{NO_CALL, QUESTIONS, Session, SubscriptionHold};
 use crate::call::{ClientSink, DropGuard, GatewaySlot, ServerRequest};
 use crate::dialect::to_client;
@@ -26,10 +26,10 @@ impl ClientSink for Session {
             None => notification,
         };
         // A log that nobody reads must not end the session.
-        if notification.notice == Notice::Message && self.lock().outbox.is_behind(Stream::Listening) {
+        if notification.notice == Notice::Message && self.lock().outbox.is_behind(StreamTarget::Listening) {
             return;
         }
-        self.send(Stream::Listening, notification.encode());
+        self.send(StreamTarget::Listening, notification.encode());
         self.knows_own_list(&notification.notice);
     }
 

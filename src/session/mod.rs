@@ -27,13 +27,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use id::{SessionId, SessionTransport};
-pub use outbox::{Stream, StreamError};
+pub use outbox::{StreamError, StreamTarget};
 pub use persister::Persister;
 pub use record::Record;
 pub use registry::{SessionLimitReached, SessionOwner, SessionStats, Sessions};
 pub use stream_reader::Attachment;
 
-use crate::call::{ChangeEvent, Client, DropGuard, GatewaySlot, Principal, ServerRequest};
+use crate::call::{ChangeEvent, ClientInfo, DropGuard, GatewaySlot, Principal, ServerRequest};
 use crate::protocol::{Id, Level, Notification, Outcome, Request};
 use crate::store::{EventId, Retention};
 use outbox::{Outbox, Streams};
@@ -41,7 +41,7 @@ use persistence::Persistence;
 
 /// What governs sessions.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct SessionSettings {
     /// How many sessions there may be in all.
     pub sessions: usize,
     /// How many open streams one session may have.
@@ -55,7 +55,7 @@ pub struct Settings {
     /// What is kept for clients that resume.
     pub retention: Retention,
     /// What clients are told to wait before they reconnect, in milliseconds.
-    pub retry: u64,
+    pub sse_retry: u64,
 }
 
 /// One session.
@@ -64,8 +64,8 @@ pub struct Session {
     id: SessionId,
     principal: Principal,
     group: Arc<str>,
-    client: OnceLock<Arc<Client>>,
-    settings: Arc<Settings>,
+    client: OnceLock<Arc<ClientInfo>>,
+    settings: Arc<SessionSettings>,
     state: Mutex<SessionState>,
     /// Told when a connection has read something, for calls that wait for their client.
     read: Notify,
@@ -122,7 +122,7 @@ struct PendingServerRequest {
     /// The call that it was asked for.
     call: u64,
     /// Where it was asked.
-    stream: Stream,
+    stream: StreamTarget,
     answer: oneshot::Sender<Outcome>,
 }
 
@@ -169,12 +169,12 @@ impl Session {
     }
 
     /// Its client, once that has introduced itself.
-    pub fn client(&self) -> Option<&Arc<Client>> {
+    pub fn client(&self) -> Option<&Arc<ClientInfo>> {
         self.client.get()
     }
 
     /// The client introduces itself; false when it had done so before.
-    pub fn introduce(&self, client: Arc<Client>) -> bool {
+    pub fn introduce(&self, client: Arc<ClientInfo>) -> bool {
         let introduced = self.client.set(client).is_ok();
         self.change(|_| ());
         introduced
@@ -246,13 +246,13 @@ impl Session {
     ///
     /// # Errors
     /// When the session has as many streams as it may, or has ended.
-    pub fn open_stream(self: &Arc<Self>) -> Result<(Stream, Attachment), StreamError> {
+    pub fn open_stream(self: &Arc<Self>) -> Result<(StreamTarget, Attachment), StreamError> {
         let most = self.settings.streams;
         let (number, serial) = self.with_streams(|streams, retry| match streams.connections() {
             open if open >= most => Err(StreamError::TooMany),
             _ => Ok(streams.open(retry)),
         })?;
-        Ok((Stream::Call(number), Attachment::new(Arc::clone(self), number, serial)))
+        Ok((StreamTarget::Call(number), Attachment::new(Arc::clone(self), number, serial)))
     }
 
     /// Attaches a connection that listens for what belongs to no call.
@@ -282,7 +282,7 @@ impl Session {
         act: impl FnOnce(&mut Streams, Option<u64>) -> Result<T, StreamError>,
     ) -> Result<T, StreamError> {
         let primed = self.client.get().is_some_and(|client| client.revision.facts().primed);
-        let retry = primed.then_some(self.settings.retry);
+        let retry = primed.then_some(self.settings.sse_retry);
         let mut live = self.lock();
         if live.closed {
             return Err(StreamError::Ended);
@@ -297,7 +297,7 @@ impl Session {
 
     /// Sends a message on a stream; never waits. A session that lives by one connection ends
     /// when that does not keep up at all.
-    pub fn send(&self, stream: Stream, message: Bytes) {
+    pub fn send(&self, stream: StreamTarget, message: Bytes) {
         let mut live = self.lock();
         let sent = |live: &mut SessionState| live.outbox.send(stream, message, &self.settings.retention);
         if !live.closed && !self.append(&mut live, sent) {
@@ -310,11 +310,11 @@ impl Session {
     /// Sends a message on a stream, and waits while its client is behind: on a stream that can be
     /// resumed for a while, on a single connection until that is gone. Only the task of a single
     /// call may use it.
-    pub async fn deliver(&self, stream: Stream, message: Bytes) {
+    pub async fn deliver(&self, stream: StreamTarget, message: Bytes) {
         self.deliver_and(stream, message, |_| ()).await;
     }
 
-    async fn deliver_and(&self, stream: Stream, message: Bytes, then: impl FnOnce(&mut SessionState)) {
+    async fn deliver_and(&self, stream: StreamTarget, message: Bytes, then: impl FnOnce(&mut SessionState)) {
         let patience = Instant::now() + PATIENCE;
         let mut patient = true;
         loop {
@@ -344,19 +344,19 @@ impl Session {
     }
 
     /// Nothing more comes on a call's stream.
-    pub fn finish(&self, stream: Stream) {
+    pub fn finish(&self, stream: StreamTarget) {
         self.change(|live| live.outbox.finish(stream));
     }
 
     /// A call's stream ends without an answer, because the client wants none.
-    pub fn abandon(&self, stream: Stream) {
+    pub fn abandon(&self, stream: StreamTarget) {
         self.change(|live| live.outbox.abandon(stream));
     }
 
     /// Asks the client something on the stream of a call. Where nobody can hear it, whoever asks
     /// is told so at once.
-    pub async fn ask_in(&self, stream: Stream, call: &CallGuard, question: ServerRequest) {
-        if stream == Stream::Nowhere {
+    pub async fn ask_in(&self, stream: StreamTarget, call: &CallGuard, question: ServerRequest) {
+        if stream == StreamTarget::Nowhere {
             return; // dropping the question says that no answer will come
         }
         let message = call.session.enter(stream, call.serial, question);
@@ -365,7 +365,7 @@ impl Session {
 
     /// Enters a question into the books, and gives it an id. One that is taken back before it is answered is taken
     /// back from the client at once.
-    fn enter(self: &Arc<Self>, stream: Stream, call: u64, question: ServerRequest) -> Bytes {
+    fn enter(self: &Arc<Self>, stream: StreamTarget, call: u64, question: ServerRequest) -> Bytes {
         let ServerRequest { method, params, answer: mut asker } = question;
         let (answer, answered) = oneshot::channel();
         let mut live = self.lock();
@@ -489,7 +489,7 @@ impl SessionState {
     }
 
     /// Whether a client is there, or was so lately that it may resume.
-    fn may_come_back(&self, settings: &Settings, now: Instant) -> bool {
+    fn may_come_back(&self, settings: &SessionSettings, now: Instant) -> bool {
         self.outbox.is_attached() || !self.calls.is_empty() || now.duration_since(self.used) <= settings.retention.age
     }
 
@@ -525,7 +525,7 @@ impl Drop for CallGuard {
     }
 }
 
-impl Default for Settings {
+impl Default for SessionSettings {
     fn default() -> Self {
         Self {
             sessions: 100_000,
@@ -534,7 +534,7 @@ impl Default for Settings {
             subscriptions: 1000,
             idle: Duration::from_secs(900),
             retention: Retention::default(),
-            retry: 3000,
+            sse_retry: 3000,
         }
     }
 }

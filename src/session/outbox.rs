@@ -18,7 +18,7 @@ use crate::store::{EventId, EventLog, Retention};
 
 /// Where a message goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
+pub enum StreamTarget {
     /// To the stream that a call opened.
     Call(u32),
     /// To the stream that listens for what belongs to no call.
@@ -46,7 +46,7 @@ pub(super) enum Outbox {
     /// Many streams, each numbered and resumable: Streamable HTTP.
     Streams(Streams),
     /// One connection that everything goes to: HTTP+SSE and stdio.
-    Single(Queue),
+    Single(MessageQueue),
 }
 
 /// The streams of one session.
@@ -69,7 +69,7 @@ pub(super) struct StreamsRecord {
 
 /// Messages for a single connection.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct MessageQueue {
     messages: VecDeque<Bytes>,
     waker: Option<Waker>,
     closed: bool,
@@ -287,7 +287,7 @@ impl Streams {
 
 // === impl Queue ===
 
-impl Queue {
+impl MessageQueue {
     fn push(&mut self, message: Bytes) {
         self.messages.push_back(message);
         if let Some(waker) = self.waker.take() {
@@ -311,18 +311,18 @@ impl Queue {
 
 impl Outbox {
     /// Sends a message of a call, which has waited until its client was not too far behind.
-    pub(super) fn put(&mut self, stream: Stream, message: Bytes, retention: &Retention) {
+    pub(super) fn put(&mut self, stream: StreamTarget, message: Bytes, retention: &Retention) {
         match (self, stream) {
             (Self::Single(queue), _) => queue.push(message),
-            (Self::Streams(streams), Stream::Call(number)) => streams.send(number, &message, retention),
-            (Self::Streams(streams), Stream::Listening) => streams.send(LISTENING, &message, retention),
-            (Self::Streams(_), Stream::Nowhere) => {}
+            (Self::Streams(streams), StreamTarget::Call(number)) => streams.send(number, &message, retention),
+            (Self::Streams(streams), StreamTarget::Listening) => streams.send(LISTENING, &message, retention),
+            (Self::Streams(_), StreamTarget::Nowhere) => {}
         }
     }
 
     /// Sends a notice that nobody waits with; false when the client is so far behind that the
     /// session cannot go on. To one that is behind, what already waits is not said twice.
-    pub(super) fn send(&mut self, stream: Stream, message: Bytes, retention: &Retention) -> bool {
+    pub(super) fn send(&mut self, stream: StreamTarget, message: Bytes, retention: &Retention) -> bool {
         if let Self::Single(queue) = self {
             let waiting = queue.messages.len();
             if waiting >= 2 * MESSAGES_WAITING {
@@ -337,20 +337,20 @@ impl Outbox {
     }
 
     /// Where a question that belongs to no call is most likely heard.
-    pub(super) fn best_for_questions(&self) -> Stream {
-        let Self::Streams(streams) = self else { return Stream::Listening };
+    pub(super) fn best_for_questions(&self) -> StreamTarget {
+        let Self::Streams(streams) = self else { return StreamTarget::Listening };
         if !streams.listening.readers.is_empty() {
-            return Stream::Listening;
+            return StreamTarget::Listening;
         }
         let open = streams.calls.iter().rev().find(|route| !route.readers.is_empty() && !route.finished);
-        open.map_or(Stream::Listening, |route| Stream::Call(route.number))
+        open.map_or(StreamTarget::Listening, |route| StreamTarget::Call(route.number))
     }
 
     /// Whether a call should wait before it sends more on a stream.
-    pub(super) fn is_behind(&self, stream: Stream) -> bool {
+    pub(super) fn is_behind(&self, stream: StreamTarget) -> bool {
         match (self, stream) {
             (Self::Single(queue), _) => queue.messages.len() >= MESSAGES_WAITING,
-            (Self::Streams(streams), Stream::Call(number)) => streams.lags(number),
+            (Self::Streams(streams), StreamTarget::Call(number)) => streams.lags(number),
             (Self::Streams(_), _) => false,
         }
     }
@@ -387,16 +387,16 @@ impl Outbox {
         }
     }
 
-    pub(super) fn finish(&mut self, stream: Stream) {
-        let (Self::Streams(streams), Stream::Call(number)) = (self, stream) else { return };
+    pub(super) fn finish(&mut self, stream: StreamTarget) {
+        let (Self::Streams(streams), StreamTarget::Call(number)) = (self, stream) else { return };
         if let Some(route) = streams.route(number) {
             route.finished = true;
             route.wake();
         }
     }
 
-    pub(super) fn abandon(&mut self, stream: Stream) {
-        if let (Self::Streams(streams), Stream::Call(number)) = (self, stream) {
+    pub(super) fn abandon(&mut self, stream: StreamTarget) {
+        if let (Self::Streams(streams), StreamTarget::Call(number)) = (self, stream) {
             streams.abandon(number);
         }
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::outbox::Outbox;
 use super::sse_stream::DurableUpTo;
-use super::{CallGuard, Persister, Record, Session, SessionState, Stream};
+use super::{CallGuard, Persister, Record, Session, SessionState, StreamTarget};
 use crate::call::{ChangeEvent, ClientSink, ListFingerprints, Principal};
 use crate::protocol::{ErrorObject, Id, Notice, Response, code};
 use crate::store::traits::{SessionDelta, StoredEvent};
@@ -79,8 +79,8 @@ impl SessionState {
     }
 
     /// The answer to a request is about to be sent on its stream.
-    pub(super) fn response_sent(&mut self, stream: Stream, id: &Id) {
-        if let (Some(keeping), Outbox::Streams(streams), Stream::Call(number)) =
+    pub(super) fn response_sent(&mut self, stream: StreamTarget, id: &Id) {
+        if let (Some(keeping), Outbox::Streams(streams), StreamTarget::Call(number)) =
             (&mut self.persistence, &mut self.outbox, stream)
         {
             streams.response_sent(number, id);
@@ -133,10 +133,10 @@ impl Session {
     }
 
     /// The stream of a call owes answers to these requests, should this node not give them.
-    pub fn expect_response(&self, stream: Stream, ids: impl FnOnce() -> Vec<Id>) {
+    pub fn expect_response(&self, stream: StreamTarget, ids: impl FnOnce() -> Vec<Id>) {
         let mut live = self.lock();
         let kept = live.persistence.is_some();
-        if let (true, Outbox::Streams(streams), Stream::Call(number)) = (kept, &mut live.outbox, stream) {
+        if let (true, Outbox::Streams(streams), StreamTarget::Call(number)) = (kept, &mut live.outbox, stream) {
             streams.expect_response(number, ids());
             self.mark(&mut live, true);
         }
@@ -144,7 +144,7 @@ impl Session {
 
     /// Sends the answer to a call as [`Session::deliver`] does. The call is in the books until that is on its
     /// stream, and in the same moment neither runs nor is owed: who looks in between would lose it.
-    pub async fn deliver_response(&self, stream: Stream, call: &CallGuard, id: &Id, message: Bytes) {
+    pub async fn deliver_response(&self, stream: StreamTarget, call: &CallGuard, id: &Id, message: Bytes) {
         self.cancel_server_requests(call.serial);
         let concluded = |live: &mut SessionState| {
             live.calls.retain(|running| running.serial != call.serial);
@@ -339,7 +339,7 @@ impl Session {
     }
 
     /// Ends the stream of calls that ran on another node, with an error for each that has no answer.
-    pub(super) fn fail_expected(&self, stream: Stream, ids: Vec<Id>) {
+    pub(super) fn fail_expected(&self, stream: StreamTarget, ids: Vec<Id>) {
         for id in ids {
             let why = "Internal error: the node that ran this call is gone; whether it was carried out is not known";
             let error = ErrorObject::new(code::INTERNAL_ERROR, why);

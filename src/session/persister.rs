@@ -20,7 +20,7 @@ pub struct Persister {
     node: Arc<ArcSwap<NodeId>>,
     /// How long a session is kept that nobody writes or touches.
     life: Duration,
-    queue: Mutex<Queue>,
+    queue: Mutex<PersistQueue>,
     work: Notify,
     /// Held by those who write in the node's name, and by none of them while that changes.
     name: RwLock<()>,
@@ -29,7 +29,7 @@ pub struct Persister {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct PersistQueue {
     changed: VecDeque<Arc<Session>>,
     /// With the node that they were of: what it is by then may be another.
     ended: Vec<(String, Arc<NodeId>)>,
@@ -49,7 +49,7 @@ impl Persister {
         Arc::new(Self { store, node, life, queue, work, name, writing })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, PersistQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

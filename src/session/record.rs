@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::outbox::StreamsRecord;
 use super::{SessionId, SessionTransport};
-use crate::call::{Client, ListFingerprints, Principal};
+use crate::call::{ClientInfo, ListFingerprints, Principal};
 use crate::dialect::Revision;
 use crate::protocol::{Level, Raw};
 
@@ -84,7 +84,7 @@ impl Record {
         id.transport() == SessionTransport::Http && self.streams.is_some() && self.client().is_some()
     }
 
-    pub(super) fn describe(&mut self, client: &Client, level: Option<Level>) {
+    pub(super) fn describe(&mut self, client: &ClientInfo, level: Option<Level>) {
         let raw = |raw: &Raw| serde_json::from_slice(raw.as_bytes()).ok();
         self.revision = Some(client.revision.to_string());
         self.capabilities = raw(&client.capabilities);
@@ -92,9 +92,9 @@ impl Record {
         self.level = level.map(|level| level.as_str().to_owned());
     }
 
-    pub(super) fn client(&self) -> Option<Arc<Client>> {
+    pub(super) fn client(&self) -> Option<Arc<ClientInfo>> {
         let raw = |raw: &RawValue| Raw::parse(&Bytes::copy_from_slice(raw.get().as_bytes())).ok();
-        Some(Arc::new(Client {
+        Some(Arc::new(ClientInfo {
             revision: Revision::parse(self.revision.as_deref()?)?,
             capabilities: self.capabilities.as_deref().and_then(raw)?,
             info: self.info.as_deref().and_then(raw),

@@ -8,10 +8,12 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::outbox::{Outbox, Queue, Streams};
+use super::outbox::{MessageQueue, Outbox, Streams};
 use super::persistence::{self, Persistence};
-use super::{Attachment, Persister, Record, Session, SessionId, SessionState, SessionTransport, Settings, Stream};
-use crate::call::{ChangeEvent, Client, GatewaySlot, ListFingerprints, Principal};
+use super::{
+    Attachment, Persister, Record, Session, SessionId, SessionSettings, SessionState, SessionTransport, StreamTarget,
+};
+use crate::call::{ChangeEvent, ClientInfo, GatewaySlot, ListFingerprints, Principal};
 use crate::dialect::Revision;
 use crate::protocol::Id;
 use crate::store::traits::StoredEvent;
@@ -20,7 +22,7 @@ use foldhash::HashMap;
 /// All sessions of this process.
 #[derive(Debug)]
 pub struct Sessions {
-    settings: Arc<Settings>,
+    settings: Arc<SessionSettings>,
     /// Keeps them in a shared store, where there is one.
     persister: Option<Arc<Persister>>,
     map: Mutex<HashMap<SessionId, Arc<Session>>>,
@@ -54,12 +56,12 @@ pub struct SessionLimitReached;
 
 impl Sessions {
     /// No sessions yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: SessionSettings) -> Self {
         Self { settings: Arc::new(settings), persister: None, map: Mutex::default() }
     }
 
     /// No sessions yet; those that will be are kept in a shared store, too.
-    pub fn with_persister(settings: Settings, keeper: Arc<Persister>) -> Self {
+    pub fn with_persister(settings: SessionSettings, keeper: Arc<Persister>) -> Self {
         Self { persister: Some(keeper), ..Self::new(settings) }
     }
 
@@ -69,7 +71,7 @@ impl Sessions {
     }
 
     /// What governs sessions.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &SessionSettings {
         &self.settings
     }
 
@@ -77,7 +79,7 @@ impl Sessions {
     ///
     /// # Errors
     /// When there are too many.
-    pub fn open(&self, opening: SessionOwner, client: Arc<Client>) -> Result<Arc<Session>, SessionLimitReached> {
+    pub fn open(&self, opening: SessionOwner, client: Arc<ClientInfo>) -> Result<Arc<Session>, SessionLimitReached> {
         let outbox = Outbox::Streams(Streams::new());
         self.insert(SessionTransport::Http, opening, OnceLock::from(client), outbox)
     }
@@ -92,7 +94,7 @@ impl Sessions {
         transport: SessionTransport,
         opening: SessionOwner,
     ) -> Result<(Arc<Session>, Attachment), SessionLimitReached> {
-        let session = self.insert(transport, opening, OnceLock::new(), Outbox::Single(Queue::default()))?;
+        let session = self.insert(transport, opening, OnceLock::new(), Outbox::Single(MessageQueue::default()))?;
         let attachment = Attachment::new(Arc::clone(&session), 0, 0);
         Ok((session, attachment))
     }
@@ -101,7 +103,7 @@ impl Sessions {
         &self,
         transport: SessionTransport,
         opening: SessionOwner,
-        client: OnceLock<Arc<Client>>,
+        client: OnceLock<Arc<ClientInfo>>,
         outbox: Outbox,
     ) -> Result<Arc<Session>, SessionLimitReached> {
         let mut live = SessionState::new(outbox);
@@ -115,7 +117,7 @@ impl Sessions {
         &self,
         id: SessionId,
         opening: SessionOwner,
-        client: OnceLock<Arc<Client>>,
+        client: OnceLock<Arc<ClientInfo>>,
         live: SessionState,
     ) -> Result<Arc<Session>, SessionLimitReached> {
         let session = Arc::new_cyclic(|me| Session {
@@ -190,7 +192,7 @@ impl Sessions {
         let opening = SessionOwner { principal: record.principal.as_str().into(), group: record.group.as_str().into() };
         let session = self.enter(id, opening, OnceLock::from(client), live)?;
         for (number, ids) in owed {
-            session.fail_expected(Stream::Call(number), ids);
+            session.fail_expected(StreamTarget::Call(number), ids);
         }
         session.change(|_| ());
         Ok(session)
@@ -322,7 +324,7 @@ impl Sessions {
         let now = Instant::now();
         for session in self.all() {
             if *session.group == *group && session.hears(change) && session.lock().may_come_back(&self.settings, now) {
-                session.send(Stream::Listening, notification.clone());
+                session.send(StreamTarget::Listening, notification.clone());
                 if let Some(prints) = prints(&session) {
                     session.knows_lists(Some(change), &prints);
                 }
@@ -335,7 +337,7 @@ impl Sessions {
     pub fn publish_all_updates(&self) {
         for session in self.all() {
             for uri in session.shared_subscriptions() {
-                session.send(Stream::Listening, ChangeEvent::Updated(uri).notification().encode());
+                session.send(StreamTarget::Listening, ChangeEvent::Updated(uri).notification().encode());
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::store::{EventId, EventLog};
 pub(super) struct SseStream {
     pub(super) number: u32,
     /// The connections, the one that is served last. Only listening has more than one.
-    pub(super) readers: Vec<Reader>,
+    pub(super) readers: Vec<AttachedReader>,
     /// The position up to which it was read.
     pub(super) read: u64,
     /// The position at which it began.
@@ -33,7 +33,7 @@ pub(super) struct SseStream {
 
 /// A connection that reads a stream.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct AttachedReader {
     pub(super) serial: u64,
     pub(super) waker: Option<Waker>,
 }
@@ -119,7 +119,7 @@ impl SseStream {
         self.read = position;
         self.primed = retry.map(|retry| (position, retry));
         self.wake(); // the one that was served before has to notice
-        self.readers.push(Reader { serial, waker: None });
+        self.readers.push(AttachedReader { serial, waker: None });
     }
 
     /// The next thing for a connection to write; the end when another has taken its place, or

@@ -3,9 +3,9 @@ use crate::call::ClientSink;
 use crate::dialect::Revision;
 use crate::protocol::{Method, Raw};
 
-fn client() -> Arc<Client> {
+fn client() -> Arc<ClientInfo> {
     let capabilities = Raw::empty();
-    Arc::new(Client { revision: Revision::parse("2025-06-18").unwrap(), capabilities, info: None })
+    Arc::new(ClientInfo { revision: Revision::parse("2025-06-18").unwrap(), capabilities, info: None })
 }
 
 fn opening() -> SessionOwner {
@@ -13,7 +13,7 @@ fn opening() -> SessionOwner {
 }
 
 fn sessions() -> Sessions {
-    Sessions::new(Settings { streams: 2, ..Settings::default() })
+    Sessions::new(SessionSettings { streams: 2, ..SessionSettings::default() })
 }
 
 fn open(sessions: &Sessions) -> Arc<Session> {
@@ -28,11 +28,11 @@ async fn text(attachment: &mut Attachment) -> String {
 async fn what_was_sent_while_nobody_listened_arrives_later() {
     let sessions = sessions();
     let session = open(&sessions);
-    session.send(Stream::Listening, Bytes::from_static(b"1"));
+    session.send(StreamTarget::Listening, Bytes::from_static(b"1"));
     let mut first = session.listen().unwrap();
     assert_eq!(text(&mut first).await, "event: message\nid: 0.1\ndata: 1\n\n");
     drop(first);
-    session.send(Stream::Listening, Bytes::from_static(b"2"));
+    session.send(StreamTarget::Listening, Bytes::from_static(b"2"));
     let mut second = session.listen().unwrap();
     assert_eq!(text(&mut second).await, "event: message\nid: 0.2\ndata: 2\n\n");
 }
@@ -44,10 +44,10 @@ async fn the_newest_connection_listens_and_the_one_before_follows_it() {
     let mut first = session.listen().unwrap();
     let mut second = session.listen().unwrap();
     assert_eq!(session.open_stream().unwrap_err(), StreamError::TooMany);
-    session.send(Stream::Listening, Bytes::from_static(b"1"));
+    session.send(StreamTarget::Listening, Bytes::from_static(b"1"));
     assert!(text(&mut second).await.contains("data: 1"));
     drop(second);
-    session.send(Stream::Listening, Bytes::from_static(b"2"));
+    session.send(StreamTarget::Listening, Bytes::from_static(b"2"));
     assert!(text(&mut first).await.contains("data: 2"));
 }
 
@@ -78,14 +78,14 @@ async fn a_slow_connection_loses_nothing_that_is_kept() {
     let kept = sessions.settings().retention.count;
     let mut slow = session.listen().unwrap();
     for n in 1..=kept {
-        session.send(Stream::Listening, Bytes::from(n.to_string()));
+        session.send(StreamTarget::Listening, Bytes::from(n.to_string()));
     }
     for n in 1..=kept {
         assert!(text(&mut slow).await.contains(&format!("id: 0.{n}\n")));
     }
     // One that lags further behind than is kept is let go, and told so when it resumes.
     for n in 1..=kept + 1 {
-        session.send(Stream::Listening, Bytes::from(n.to_string()));
+        session.send(StreamTarget::Listening, Bytes::from(n.to_string()));
     }
     assert!(slow.next().await.is_none());
     let last = EventId { stream: 0, position: kept as u64 };
@@ -99,10 +99,10 @@ async fn what_a_dead_connection_had_not_read_goes_to_the_one_before() {
     let mut first = session.listen().unwrap();
     let second = session.listen().unwrap();
     for n in 1..=3u8 {
-        session.send(Stream::Listening, Bytes::from(n.to_string()));
+        session.send(StreamTarget::Listening, Bytes::from(n.to_string()));
     }
     drop(second);
-    session.send(Stream::Listening, Bytes::from_static(b"4"));
+    session.send(StreamTarget::Listening, Bytes::from_static(b"4"));
     for n in 1..=4 {
         assert!(text(&mut first).await.contains(&format!("data: {n}\n")));
     }
@@ -135,10 +135,10 @@ async fn a_notice_does_not_end_a_busy_connection() {
     let sender = Arc::clone(&session);
     let sending = tokio::spawn(async move {
         for n in 0..1000 {
-            sender.deliver(Stream::Listening, Bytes::from(n.to_string())).await;
+            sender.deliver(StreamTarget::Listening, Bytes::from(n.to_string())).await;
         }
     });
-    while !session.lock().outbox.is_behind(Stream::Listening) {
+    while !session.lock().outbox.is_behind(StreamTarget::Listening) {
         tokio::task::yield_now().await;
     }
     for _ in 0..5000 {
@@ -207,7 +207,7 @@ async fn what_a_server_tells_a_session_itself_is_not_told_by_all_once_more() {
 async fn another_node_tells_of_lists_unless_it_has_those_that_the_client_knows() {
     let node = Arc::new(arc_swap::ArcSwap::from_pointee(crate::store::NodeId::begin("a")));
     let keeper = Persister::new(crate::store::Memory::new(), node, Duration::from_secs(60));
-    let session = open(&Sessions::with_persister(Settings::default(), keeper));
+    let session = open(&Sessions::with_persister(SessionSettings::default(), keeper));
     let position = || match &session.lock().outbox {
         outbox::Outbox::Streams(streams) => streams.log().position(),
         outbox::Outbox::Single(_) => unreachable!("it is no such session"),
@@ -240,7 +240,7 @@ async fn a_session_expires_only_when_nothing_holds_it() {
     assert_eq!(sessions.count(), 4);
 
     tokio::time::advance(idle - Duration::from_secs(1)).await;
-    with_event.send(Stream::Listening, Bytes::from_static(b"1"));
+    with_event.send(StreamTarget::Listening, Bytes::from_static(b"1"));
     sessions.sweep();
     assert_eq!(sessions.count(), 4);
     tokio::time::advance(Duration::from_secs(1)).await;
@@ -263,7 +263,9 @@ async fn closing_gives_everything_up() {
     let mut attachment = session.listen().unwrap();
     let mut running = session.begin(1.into()).unwrap();
     let (answer, asked) = oneshot::channel();
-    session.ask_in(Stream::Listening, &running, ServerRequest { method: Method::Ping, params: None, answer }).await;
+    session
+        .ask_in(StreamTarget::Listening, &running, ServerRequest { method: Method::Ping, params: None, answer })
+        .await;
     assert!(attachment.next().await.is_some());
     sessions.close(&session);
     running.unwanted().await;
@@ -280,13 +282,17 @@ async fn questions_are_answered_once_and_withdrawn_with_their_call() {
     let mut attachment = session.listen().unwrap();
     let running = session.begin(1.into()).unwrap();
     let (answer, asked) = oneshot::channel();
-    session.ask_in(Stream::Listening, &running, ServerRequest { method: Method::Ping, params: None, answer }).await;
+    session
+        .ask_in(StreamTarget::Listening, &running, ServerRequest { method: Method::Ping, params: None, answer })
+        .await;
     assert!(text(&mut attachment).await.contains(r#""id":1,"method":"ping""#));
     assert!(session.answer(&1.into(), Ok(Raw::empty())));
     assert!(!session.answer(&1.into(), Ok(Raw::empty())));
     assert!(asked.await.unwrap().is_ok());
     let (answer, asked) = oneshot::channel();
-    session.ask_in(Stream::Listening, &running, ServerRequest { method: Method::Ping, params: None, answer }).await;
+    session
+        .ask_in(StreamTarget::Listening, &running, ServerRequest { method: Method::Ping, params: None, answer })
+        .await;
     drop(running);
     assert!(asked.await.is_err());
     assert!(text(&mut attachment).await.contains(r#""method":"ping""#));
@@ -295,7 +301,7 @@ async fn questions_are_answered_once_and_withdrawn_with_their_call() {
 
 #[test]
 fn sessions_are_bounded_and_private() {
-    let sessions = Sessions::new(Settings { sessions: 1, ..Settings::default() });
+    let sessions = Sessions::new(SessionSettings { sessions: 1, ..SessionSettings::default() });
     let session = open(&sessions);
     assert!(sessions.open(opening(), client()).is_err());
     assert!(sessions.find(session.id(), &"me".into(), "default").is_some());

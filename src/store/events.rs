@@ -34,14 +34,14 @@ pub struct Retention {
 /// The events of one session.
 #[derive(Debug, Default)]
 pub struct EventLog {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LoggedEvent>,
     bytes: usize,
     /// The position that was given out last.
     position: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LoggedEvent {
     id: EventId,
     at: Instant,
     event: Bytes,
@@ -70,7 +70,7 @@ impl EventLog {
         let mut log = Self { position, ..Self::default() };
         for (id, at, event) in events {
             log.bytes += event.len();
-            log.entries.push_back(Entry { id, at, event });
+            log.entries.push_back(LoggedEvent { id, at, event });
         }
         log
     }
@@ -91,7 +91,7 @@ impl EventLog {
         let id = self.next_id(stream);
         self.position = id.position;
         self.bytes += event.len();
-        self.entries.push_back(Entry { id, at: now, event });
+        self.entries.push_back(LoggedEvent { id, at: now, event });
         id
     }
 

@@ -281,7 +281,7 @@ impl NodeStore for Memory {
         at_once(node.clone())
     }
 
-    fn secret(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
+    fn shared_key(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
         at_once(self.lock().secret.get_or_insert(offered).clone())
     }
 }

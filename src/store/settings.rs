@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::redis::Address;
+use super::redis::RedisAddress;
 
 /// Where sessions are kept, and how this node shares them with others.
 #[derive(Clone, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct StoreSettings {
     /// The name of this node, if it was given one.
     pub node: Option<String>,
     /// What seals that which clients carry, if it was given.
-    pub secret: Option<String>,
+    pub sealing_key: Option<String>,
 }
 
 impl StoreSettings {
@@ -39,7 +39,7 @@ impl Default for StoreSettings {
             timeout: Duration::from_secs(2),
             lease: Duration::from_secs(6),
             node: None,
-            secret: None,
+            sealing_key: None,
         }
     }
 }
@@ -47,9 +47,9 @@ impl Default for StoreSettings {
 /// What is secret is not shown.
 impl fmt::Debug for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, prefix, timeout, lease, node, secret } = self;
+        let Self { url, prefix, timeout, lease, node, sealing_key: secret } = self;
         f.debug_struct("StoreSettings")
-            .field("url", &url.as_deref().map(Address::parse))
+            .field("url", &url.as_deref().map(RedisAddress::parse))
             .field("prefix", prefix)
             .field("timeout", timeout)
             .field("lease", lease)
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         let url = Some("redis://ann:s3cret@h".to_owned());
-        let settings = StoreSettings { url, secret: Some("s3cret".into()), ..StoreSettings::default() };
+        let settings = StoreSettings { url, sealing_key: Some("s3cret".into()), ..StoreSettings::default() };
         let shown = format!("{settings:?}");
         assert!(!shown.contains("s3cret") && shown.contains("redis://ann:***@h:6379"), "{shown}");
     }

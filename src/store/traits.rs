@@ -161,7 +161,7 @@ pub trait NodeStore: fmt::Debug + Send + Sync {
     ) -> StoreFuture<'a, NodeId>;
 
     /// A secret that all nodes share: what was offered first.
-    fn secret(&self, offered: Bytes) -> StoreFuture<'_, Bytes>;
+    fn shared_key(&self, offered: Bytes) -> StoreFuture<'_, Bytes>;
 }
 
 /// A store that several nodes share.

@@ -10,20 +10,20 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::health::{Health, Phase};
+use super::health::{Health, HealthPhase};
 use super::lists::{self, List, Listed};
-use super::spec::Spec;
-use super::state::Shared;
+use super::spec::UpstreamSpec;
+use super::state::CatalogShared;
 use crate::call::{Replies, Reply};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::{Connection, Unsolicited};
 use crate::protocol::{Method, Notice, Notification, Raw};
 
 /// Looks after one upstream.
 #[derive(Debug)]
 pub(super) struct Catalog {
-    pub(super) spec: Spec,
-    pub(super) shared: Arc<Shared>,
+    pub(super) spec: UpstreamSpec,
+    pub(super) shared: Arc<CatalogShared>,
     pub(super) connections: watch::Receiver<Option<Arc<Connection>>>,
     pub(super) health: watch::Receiver<Health>,
     pub(super) heard: mpsc::Receiver<Unsolicited>,
@@ -100,15 +100,15 @@ impl Catalog {
     fn note_health(&mut self) {
         let health = self.health.borrow_and_update().clone();
         let state = self.shared.state();
-        if state.health == health && (state.settled || health.phase != Phase::Down) {
+        if state.health == health && (state.settled || health.phase != HealthPhase::Down) {
             return; // it was only asked whether it is still there
         }
         self.shared.change(|state| {
-            if health.phase == Phase::Down {
+            if health.phase == HealthPhase::Down {
                 state.settled = true;
             }
             // Connected is not yet ready: the lists have to be read first.
-            if health.phase == Phase::Ready && !state.settled {
+            if health.phase == HealthPhase::Ready && !state.settled {
                 return;
             }
             state.health = health;
@@ -117,7 +117,7 @@ impl Catalog {
 
     /// Waits for a connection. After a while its lists are not served any more.
     async fn wait_for_connection(&mut self) {
-        let mut forget = Some(Instant::now() + self.spec.stale);
+        let mut forget = Some(Instant::now() + self.spec.serve_stale_for);
         loop {
             let patience = async {
                 match forget {
@@ -268,11 +268,11 @@ impl Catalog {
         let connection = &duty.connection;
         let announced = &mut duty.announced;
         let lists: Vec<_> = lists.map(|list| (list, std::mem::take(&mut announced[list as usize]))).collect();
-        let limit = self.spec.settings.call;
+        let limit = self.spec.settings.idle_timeout;
         let readings = lists.into_iter().map(|(list, announced)| async move {
             let read = match tokio::time::timeout(limit, lists::read(connection, list)).await {
                 Ok(read) => read,
-                Err(_) => Err(Error::new(Kind::Timeout, format!("it was not read within {limit:?}"))),
+                Err(_) => Err(Error::new(ErrorKind::Timeout, format!("it was not read within {limit:?}"))),
             };
             self.note_list(list, &read, announced);
             (list, read.map(|listed| listed.expires()))
@@ -281,7 +281,7 @@ impl Catalog {
         let now = Instant::now();
         let state = self.shared.state();
         for (list, expires) in read {
-            let polled = || (duty.polling_only || !state.tells_of(list)).then(|| now + self.spec.poll);
+            let polled = || (duty.polling_only || !state.tells_of(list)).then(|| now + self.spec.list_poll_interval);
             let next = match expires {
                 Ok(expires) => expires.map(|at| at.max(now + LEAST_TTL)).or_else(polled),
                 Err(_) => Some(now + AGAIN),

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 /// How an upstream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum HealthPhase {
     /// It is being connected; a command may have to install itself first.
     Starting,
     /// It answers.
@@ -20,7 +20,7 @@ pub enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// How it is.
-    pub phase: Phase,
+    pub phase: HealthPhase,
     /// Why, where that needs saying.
     pub reason: Option<String>,
     /// Since when.
@@ -32,11 +32,11 @@ pub struct Health {
 impl Health {
     /// At the very beginning.
     pub(super) fn starting() -> Self {
-        Self { phase: Phase::Starting, reason: None, since: SystemTime::now(), connects: 0 }
+        Self { phase: HealthPhase::Starting, reason: None, since: SystemTime::now(), connects: 0 }
     }
 
     /// Becomes something else; the time begins anew only when it is really something else.
-    pub(super) fn become_phase(&mut self, phase: Phase, reason: Option<String>) {
+    pub(super) fn become_phase(&mut self, phase: HealthPhase, reason: Option<String>) {
         if self.phase != phase {
             self.since = SystemTime::now();
         }
@@ -45,7 +45,7 @@ impl Health {
     }
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for HealthPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Starting => "starting",

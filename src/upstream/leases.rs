@@ -19,8 +19,8 @@ use super::supervisor::{self, back_off};
 use crate::call::{Call, ChangeEvent, ClientSink, Principal};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
-use crate::error::{Error, Kind, Result};
-use crate::mcp_client::{Connection, ResumableSession, Settings, Target, Unsolicited};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mcp_client::{Connection, ConnectionSettings, ResumableSession, Target, Unsolicited};
 use crate::protocol::method::Family;
 use crate::protocol::{Level, Method, Notification, Raw};
 use foldhash::HashMap;
@@ -149,8 +149,8 @@ impl Upstream {
             if same.is_empty() {
                 all.remove(&lessee);
             }
-            let most = self.spec.connections;
-            return Err(Error::new(Kind::Unreachable, format!("all its {most} connections are in use")));
+            let most = self.spec.max_leases;
+            return Err(Error::new(ErrorKind::Unreachable, format!("all its {most} connections are in use")));
         };
         let (said, heard) = mpsc::channel(SAID_WAITING);
         let sink = sink();
@@ -203,7 +203,7 @@ impl Upstream {
     fn identity_for(&self, call: &Call) -> ClientIdentity {
         let to = self.state().revision.unwrap_or(Revision::NEWEST_HANDSHAKE);
         let mut capabilities = to_upstream::capabilities(&call.client.capabilities, call.client.revision, to);
-        if !self.spec.questions {
+        if !self.spec.allow_server_requests {
             capabilities = QUESTIONS.iter().fold(capabilities, |left, kind| left.edit().remove(*kind).finish());
         }
         ClientIdentity { capabilities, info: call.client.info.clone().unwrap_or_else(|| self.identity.info.clone()) }
@@ -241,7 +241,7 @@ impl Upstream {
             return Ok(connection);
         }
         if lent.over.load(Ordering::Acquire) {
-            return Err(Error::new(Kind::Unreachable, "the client is gone"));
+            return Err(Error::new(ErrorKind::Unreachable, "the client is gone"));
         }
         self.check_wanted()?;
         self.check_reachable()?;
@@ -251,14 +251,16 @@ impl Upstream {
         let revision = self.state().revision;
         let opened = tokio::spawn(async move {
             let _opening = opening;
-            let settings =
-                Settings { revision: upstream.spec.settings.revision.or(revision), ..upstream.spec.settings.clone() };
+            let settings = ConnectionSettings {
+                revision: upstream.spec.settings.revision.or(revision),
+                ..upstream.spec.settings.clone()
+            };
             let (speaker, said, notebook) =
                 (lent_too.speaker.clone(), lent_too.said.clone(), lent_too.resumable.clone());
             let opening = Connection::open_with(upstream.target()?, settings, speaker, said, notebook);
-            let grace = upstream.spec.settings.grace;
+            let grace = upstream.spec.settings.stop_timeout;
             let Some(opened) = supervisor::opened(opening, &upstream.stop, grace).await else {
-                return Err(Error::new(Kind::Unreachable, "the upstream was removed"));
+                return Err(Error::new(ErrorKind::Unreachable, "the upstream was removed"));
             };
             let connection = opened?;
             lent_too.renew(&connection).await;
@@ -270,7 +272,7 @@ impl Upstream {
             }
             Ok(connection)
         });
-        opened.await.unwrap_or_else(|_| Err(Error::new(Kind::Broken, "it could not be connected")))
+        opened.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Broken, "it could not be connected")))
     }
 
     /// Hears what a server says to one client, and lets the connection go with the client.
@@ -337,9 +339,9 @@ impl Upstream {
     /// Ends when nobody has used the connection for a while.
     async fn idle(&self, lent: &Arc<Lease>) {
         loop {
-            let end = lent.lock().used + self.spec.idle;
+            let end = lent.lock().used + self.spec.lease_idle_timeout;
             tokio::time::sleep_until(end).await;
-            let unused = lent.lock().used + self.spec.idle <= Instant::now();
+            let unused = lent.lock().used + self.spec.lease_idle_timeout <= Instant::now();
             if unused && self.leases.remove(lent, false) {
                 return;
             }

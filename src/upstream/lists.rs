@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::call::ChangeEvent;
 use crate::dialect::to_client::CacheHint;
 use crate::dialect::{Revision, tasks};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::Connection;
 use crate::protocol::method::Family;
 use crate::protocol::{Method, Notice, Raw};
@@ -195,7 +195,7 @@ pub async fn read(connection: &Arc<Connection>, list: List) -> Result<Listed> {
 }
 
 fn wrong(why: String) -> Error {
-    Error::new(Kind::Protocol, why)
+    Error::new(ErrorKind::Protocol, why)
 }
 
 /// A result without its list and its cursor, in memory of its own.

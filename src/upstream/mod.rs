@@ -28,33 +28,33 @@ use tokio_util::task::TaskTracker;
 use crate::call::{Call, ChangeEvent, ClientSink, Replies};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::ClientIdentity;
-use crate::error::{Error, Kind as Wrong, Result};
+use crate::error::{Error, ErrorKind as Wrong, Result};
 use crate::local::elements::Elements;
 use crate::local::rest::{self, Rest, RestLimits};
-use crate::mcp_client::{Settings, Target};
+use crate::mcp_client::{ConnectionSettings, Target};
 use crate::protocol::{ErrorObject, Raw};
 use catalog::Catalog;
 use lease_guard::InFlightGuard;
 use leases::Leases;
 use revision_counts::RevisionCounts;
-use state::Shared;
+use state::CatalogShared;
 
-pub use health::{Health, Phase};
+pub use health::{Health, HealthPhase};
 pub use lease_guard::LeaseGuard;
 pub use leases::QUESTIONS;
 pub use lists::{List, Listed};
 pub use revision_counts::RevisionPair;
-pub use spec::{Isolation, Spec, SpecKind};
-pub use state::{State, SubscriptionGuard};
+pub use spec::{ConnectionMode, SpecKind, UpstreamSpec};
+pub use state::{CatalogState, SubscriptionGuard};
 pub use supervisor::Supervisor;
 
 /// One configured server, whatever way it is reached, with what is known of it.
 #[derive(Debug)]
 pub struct Upstream {
-    spec: Spec,
+    spec: UpstreamSpec,
     identity: ClientIdentity,
-    kind: Kind,
-    shared: Arc<Shared>,
+    kind: UpstreamKind,
+    shared: Arc<CatalogShared>,
     leases: Leases,
     /// How many calls use it.
     calls_in_flight: Arc<AtomicUsize>,
@@ -65,7 +65,7 @@ pub struct Upstream {
 }
 
 #[derive(Debug)]
-enum Kind {
+enum UpstreamKind {
     Elements(Elements),
     Rest(Arc<ArcSwapOption<Rest>>),
     Remote(Supervisor),
@@ -80,7 +80,7 @@ const RETIRING: Duration = Duration::from_millis(50);
 
 impl Upstream {
     /// Begins to look after a server.
-    pub fn start(spec: Spec) -> Arc<Self> {
+    pub fn start(spec: UpstreamSpec) -> Arc<Self> {
         let info = json!({ "name": "rialto", "title": "Rialto", "version": env!("CARGO_PKG_VERSION") });
         let speaker = ClientIdentity { capabilities: Raw::empty(), info: Raw::of(&info) };
         let stop = CancellationToken::new();
@@ -88,12 +88,12 @@ impl Upstream {
         let (kind, shared) = match &spec.kind {
             SpecKind::Elements(spotlight) => {
                 let elements = Elements::new(*spotlight);
-                let shared = Shared::local(built_in(&elements));
+                let shared = CatalogShared::local(built_in(&elements));
                 tasks.spawn(follow(elements.clone(), Arc::clone(&shared), stop.clone()));
-                (Kind::Elements(elements), shared)
+                (UpstreamKind::Elements(elements), shared)
             }
             SpecKind::Rest(api) => {
-                let shared = Shared::local(State::starting("rest"));
+                let shared = CatalogShared::local(CatalogState::starting("rest"));
                 let loaded: Arc<ArcSwapOption<Rest>> = Arc::default();
                 let loading = Loading {
                     name: Arc::clone(&spec.name),
@@ -104,10 +104,10 @@ impl Upstream {
                 };
                 let stop = stop.clone();
                 tasks.spawn(async move { stop.run_until_cancelled(loading.run()).await });
-                (Kind::Rest(loaded), shared)
+                (UpstreamKind::Rest(loaded), shared)
             }
             SpecKind::Target(target) => {
-                let shared = Shared::new(State::starting(target.transport()));
+                let shared = CatalogShared::new(CatalogState::starting(target.transport()));
                 let (said, heard) = mpsc::channel(HEARD_WAITING);
                 let managed = Supervisor::start(target.clone(), spec.settings.clone(), speaker.clone(), said);
                 let catalog = Catalog {
@@ -119,10 +119,10 @@ impl Upstream {
                     stop: stop.clone(),
                 };
                 tasks.spawn(catalog.run());
-                (Kind::Remote(managed), shared)
+                (UpstreamKind::Remote(managed), shared)
             }
         };
-        let lending = Leases::new(spec.connections);
+        let lending = Leases::new(spec.max_leases);
         let retired = CancellationToken::new();
         let (busy, met) = (Arc::default(), RevisionCounts::default());
         Arc::new(Self {
@@ -145,17 +145,17 @@ impl Upstream {
     }
 
     /// What it is configured to be.
-    pub fn spec(&self) -> &Spec {
+    pub fn spec(&self) -> &UpstreamSpec {
         &self.spec
     }
 
     /// What is known of it.
-    pub fn state(&self) -> Arc<State> {
+    pub fn state(&self) -> Arc<CatalogState> {
         self.shared.state()
     }
 
     /// What is known of it, as that changes.
-    pub fn watch(&self) -> watch::Receiver<Arc<State>> {
+    pub fn watch(&self) -> watch::Receiver<Arc<CatalogState>> {
         self.shared.watch()
     }
 
@@ -197,12 +197,12 @@ impl Upstream {
     /// The replies to a call, where the server is in this process.
     pub fn answer(&self, call: &Call) -> Option<Replies> {
         match &self.kind {
-            Kind::Elements(elements) => Some(elements.call(call)),
-            Kind::Rest(loaded) => Some(match loaded.load().as_deref() {
+            UpstreamKind::Elements(elements) => Some(elements.call(call)),
+            UpstreamKind::Rest(loaded) => Some(match loaded.load().as_deref() {
                 Some(rest) => rest.call(call),
                 None => ErrorObject::unavailable("its document is not loaded").into(),
             }),
-            Kind::Remote(_) => None,
+            UpstreamKind::Remote(_) => None,
         }
     }
 
@@ -215,17 +215,17 @@ impl Upstream {
     /// Whether a caller has a connection of its own to this server, as far as is known.
     pub fn lends(&self, call: &Call) -> bool {
         let keeps_sessions = self.state().revision.is_some_and(|revision| revision.facts().sessions);
-        matches!(self.kind, Kind::Remote(_))
-            && self.spec.isolation == Isolation::Client
+        matches!(self.kind, UpstreamKind::Remote(_))
+            && self.spec.connection_mode == ConnectionMode::PerClient
             && keeps_sessions
             && call.sink.is_some()
     }
 
     /// A connection for a call, where one is open.
     pub fn try_acquire(&self, call: &Call) -> Option<LeaseGuard> {
-        let Kind::Remote(managed) = &self.kind else { return None };
+        let UpstreamKind::Remote(managed) = &self.kind else { return None };
         let revision = self.shared.revision().filter(|_| !self.retired.is_cancelled())?;
-        if self.spec.isolation == Isolation::Shared || !revision.facts().sessions {
+        if self.spec.connection_mode == ConnectionMode::Shared || !revision.facts().sessions {
             return Some(LeaseGuard::shared(managed.open_connection()?, self.in_flight_guard()));
         }
         self.try_acquire_lease(call)
@@ -241,7 +241,7 @@ impl Upstream {
         sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
     ) -> Result<LeaseGuard> {
         self.check_wanted()?;
-        let Kind::Remote(managed) = &self.kind else {
+        let UpstreamKind::Remote(managed) = &self.kind else {
             return Err(Error::new(Wrong::Usage, "it needs no connection"));
         };
         let state = self.state();
@@ -249,7 +249,7 @@ impl Upstream {
             Some(revision) => revision,
             None => managed.connection(START_PATIENCE).await?.revision(),
         };
-        if self.spec.isolation == Isolation::Shared || !revision.facts().sessions {
+        if self.spec.connection_mode == ConnectionMode::Shared || !revision.facts().sessions {
             let connection = managed.connection(START_PATIENCE).await?;
             return Ok(LeaseGuard::shared(connection, self.in_flight_guard()));
         }
@@ -262,10 +262,10 @@ impl Upstream {
 
     /// Why it cannot be connected just now, if that is known.
     fn check_reachable(&self) -> Result<()> {
-        let Kind::Remote(managed) = &self.kind else { return Ok(()) };
+        let UpstreamKind::Remote(managed) = &self.kind else { return Ok(()) };
         let health = managed.health();
         match health.phase {
-            Phase::Down => {
+            HealthPhase::Down => {
                 let reason = health.reason.unwrap_or_default();
                 Err(Error::new(Wrong::Unreachable, format!("the upstream is down: {reason}")))
             }
@@ -303,7 +303,7 @@ impl Upstream {
     pub async fn stop(&self) {
         self.retired.cancel();
         self.stop.cancel();
-        if let Kind::Remote(managed) = &self.kind {
+        if let UpstreamKind::Remote(managed) = &self.kind {
             managed.stop().await;
         }
         self.tasks.close();
@@ -314,9 +314,9 @@ impl Upstream {
 /// Loads what an HTTP API has to offer.
 struct Loading {
     name: Arc<str>,
-    api: rest::Spec,
+    api: rest::RestSpec,
     limits: RestLimits,
-    shared: Arc<Shared>,
+    shared: Arc<CatalogShared>,
     loaded: Arc<ArcSwapOption<Rest>>,
 }
 
@@ -332,7 +332,7 @@ impl Loading {
                     tracing::warn!(upstream = %self.name, %error, failures, "its document cannot be loaded");
                     self.shared.change(|state| {
                         state.settled = true;
-                        state.health.become_phase(Phase::Down, Some(error.to_string()));
+                        state.health.become_phase(HealthPhase::Down, Some(error.to_string()));
                     });
                     tokio::time::sleep(supervisor::back_off(failures)).await;
                 }
@@ -342,7 +342,7 @@ impl Loading {
         self.loaded.store(Some(Arc::clone(&rest)));
         self.shared.change(|state| {
             state.settled = true;
-            state.health.become_phase(Phase::Ready, None);
+            state.health.become_phase(HealthPhase::Ready, None);
             state.health.connects += 1;
             state.server = Some(rest.server().clone());
             state.revision = Some(Revision::NEWEST);
@@ -352,15 +352,21 @@ impl Loading {
     }
 }
 
-fn rest_limits(settings: &Settings) -> RestLimits {
-    let Settings { connect, probe, call, message_bytes, .. } = *settings;
-    RestLimits { connect, probe, call, message_bytes }
+fn rest_limits(settings: &ConnectionSettings) -> RestLimits {
+    let ConnectionSettings {
+        connect_timeout: connect,
+        discovery_timeout: probe,
+        idle_timeout: call,
+        message_bytes,
+        ..
+    } = *settings;
+    RestLimits { connect_timeout: connect, discovery_timeout: probe, call_timeout: call, message_bytes }
 }
 
 /// What is known of the built-in server.
-fn built_in(elements: &Elements) -> State {
-    let mut state = State::starting("in this process");
-    state.health.become_phase(Phase::Ready, None);
+fn built_in(elements: &Elements) -> CatalogState {
+    let mut state = CatalogState::starting("in this process");
+    state.health.become_phase(HealthPhase::Ready, None);
     state.settled = true;
     state.server = Some(elements.server().clone());
     state.revision = Some(Revision::NEWEST);
@@ -372,7 +378,7 @@ fn built_in(elements: &Elements) -> State {
 }
 
 /// Passes on what changes at the built-in server.
-async fn follow(elements: Elements, shared: Arc<Shared>, stop: CancellationToken) {
+async fn follow(elements: Elements, shared: Arc<CatalogShared>, stop: CancellationToken) {
     let mut changes = elements.changes();
     let pass_on = async {
         loop {

@@ -8,20 +8,20 @@ use tokio::sync::{Notify, broadcast, watch};
 use super::health::Health;
 use super::lists::{List, Listed};
 use crate::call::Call;
-use crate::dialect::to_client::Server;
+use crate::dialect::to_client::ServerInfo;
 use crate::dialect::{Revision, tasks};
 use crate::protocol::method::Family;
 use crate::protocol::{Method, Raw};
 
 /// What is known of an upstream.
 #[derive(Debug, Clone)]
-pub struct State {
+pub struct CatalogState {
     /// How it is.
     pub health: Health,
     /// Whether it was reached, or could not be, at least once.
     pub settled: bool,
     /// What it says of itself, as last seen.
-    pub server: Option<Server>,
+    pub server: Option<ServerInfo>,
     /// The revision that it speaks, as last seen.
     pub revision: Option<Revision>,
     /// The transport that reaches it.
@@ -36,8 +36,8 @@ pub struct State {
 
 /// What those who look after an upstream share with those who use it.
 #[derive(Debug)]
-pub(super) struct Shared {
-    state: watch::Sender<Arc<State>>,
+pub(super) struct CatalogShared {
+    state: watch::Sender<Arc<CatalogState>>,
     /// Resources that changed, by their URI.
     updates: broadcast::Sender<Arc<str>>,
     /// Resources that somebody wants to hear of, and how many do.
@@ -55,7 +55,7 @@ pub(super) struct Shared {
 /// Somebody wants to hear of a resource, until this is dropped.
 #[derive(Debug)]
 pub struct SubscriptionGuard {
-    shared: Arc<Shared>,
+    shared: Arc<CatalogShared>,
     uri: Arc<str>,
 }
 
@@ -64,7 +64,7 @@ const UPDATES_WAITING: usize = 1024;
 
 // === impl State ===
 
-impl State {
+impl CatalogState {
     /// At the very beginning.
     pub(super) fn starting(transport: &'static str) -> Self {
         Self {
@@ -120,18 +120,18 @@ impl State {
 
 // === impl Shared ===
 
-impl Shared {
+impl CatalogShared {
     /// Shared with an upstream that has to be asked before it tells of resources.
-    pub(super) fn new(state: State) -> Arc<Self> {
+    pub(super) fn new(state: CatalogState) -> Arc<Self> {
         Self::with(state, Some(watch::Sender::default()))
     }
 
     /// Shared with one in this process, which tells of whatever is wanted.
-    pub(super) fn local(state: State) -> Arc<Self> {
+    pub(super) fn local(state: CatalogState) -> Arc<Self> {
         Self::with(state, None)
     }
 
-    fn with(state: State, answers: Option<watch::Sender<BTreeMap<Arc<str>, bool>>>) -> Arc<Self> {
+    fn with(state: CatalogState, answers: Option<watch::Sender<BTreeMap<Arc<str>, bool>>>) -> Arc<Self> {
         Arc::new(Self {
             answers,
             state: watch::Sender::new(Arc::new(state)),
@@ -143,7 +143,7 @@ impl Shared {
         })
     }
 
-    pub(super) fn state(&self) -> Arc<State> {
+    pub(super) fn state(&self) -> Arc<CatalogState> {
         Arc::clone(&self.state.borrow())
     }
 
@@ -152,11 +152,11 @@ impl Shared {
         self.state.borrow().revision
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<Arc<State>> {
+    pub(super) fn watch(&self) -> watch::Receiver<Arc<CatalogState>> {
         self.state.subscribe()
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut State)) {
+    pub(super) fn change(&self, change: impl FnOnce(&mut CatalogState)) {
         self.state.send_modify(|state| change(Arc::make_mut(state)));
     }
 

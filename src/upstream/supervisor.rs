@@ -7,11 +7,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::health::{Health, Phase};
+use super::health::{Health, HealthPhase};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::ClientIdentity;
-use crate::error::{Error, Kind, Result};
-use crate::mcp_client::{self, Connection, Settings, Target, Unsolicited};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mcp_client::{self, Connection, ConnectionSettings, Target, Unsolicited};
 use crate::protocol::Method;
 
 /// The first wait before a new try.
@@ -34,7 +34,7 @@ pub struct Supervisor {
 
 struct SupervisorTask {
     target: Target,
-    settings: Settings,
+    settings: ConnectionSettings,
     speaker: ClientIdentity,
     unsolicited: mpsc::Sender<Unsolicited>,
     health: watch::Sender<Health>,
@@ -46,7 +46,7 @@ impl Supervisor {
     /// Begins to keep an upstream connected.
     pub fn start(
         target: Target,
-        settings: Settings,
+        settings: ConnectionSettings,
         speaker: ClientIdentity,
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Self {
@@ -97,22 +97,22 @@ impl Supervisor {
                     return Ok(connection);
                 }
                 let state = health.borrow_and_update().clone();
-                if state.phase == Phase::Down {
+                if state.phase == HealthPhase::Down {
                     let reason = state.reason.unwrap_or_default();
-                    return Err(Error::new(Kind::Unreachable, format!("the upstream is down: {reason}")));
+                    return Err(Error::new(ErrorKind::Unreachable, format!("the upstream is down: {reason}")));
                 }
                 let changed = tokio::select! {
                     changed = current.changed() => changed,
                     changed = health.changed() => changed,
                 };
                 if changed.is_err() {
-                    return Err(Error::new(Kind::Broken, "the upstream was removed"));
+                    return Err(Error::new(ErrorKind::Broken, "the upstream was removed"));
                 }
             }
         };
         match tokio::time::timeout(patience, ready).await {
             Ok(ready) => ready,
-            Err(_) => Err(Error::new(Kind::Timeout, "the upstream is still starting")),
+            Err(_) => Err(Error::new(ErrorKind::Timeout, "the upstream is still starting")),
         }
     }
 
@@ -139,14 +139,14 @@ impl SupervisorTask {
         // What was found the last time, which spares the next start the asking.
         let mut known: Option<Revision> = None;
         loop {
-            let settings = Settings { revision: self.settings.revision.or(known), ..self.settings.clone() };
+            let settings = ConnectionSettings { revision: self.settings.revision.or(known), ..self.settings.clone() };
             let opening = Connection::open(&self.target, settings, self.speaker.clone(), self.unsolicited.clone());
-            let Some(opened) = opened(opening, &self.stop, self.settings.grace).await else { return };
+            let Some(opened) = opened(opening, &self.stop, self.settings.stop_timeout).await else { return };
             match opened {
                 Ok(connection) => {
                     let opened_at = Instant::now();
                     known = Some(connection.revision());
-                    self.become_phase(Phase::Ready, None);
+                    self.become_phase(HealthPhase::Ready, None);
                     self.health.send_modify(|health| health.connects += 1);
                     if self.health.borrow().connects > 1 {
                         // What was subscribed to on the connection before is not on this one.
@@ -163,7 +163,7 @@ impl SupervisorTask {
                     };
                     self.current.send_replace(None);
                     tracing::warn!(target = %self.target, %why, "the upstream is lost; it is connected anew");
-                    self.become_phase(Phase::Starting, Some(why.to_string()));
+                    self.become_phase(HealthPhase::Starting, Some(why.to_string()));
                     connection.close().await;
                     // One that breaks again and again is not tried in a tight loop.
                     failures = if opened_at.elapsed() >= LIVED { 0 } else { failures + 1 };
@@ -184,7 +184,7 @@ impl SupervisorTask {
                     } else {
                         tracing::warn!(target = %self.target, %error, "the upstream cannot be reached");
                     }
-                    self.become_phase(Phase::Down, Some(error.to_string()));
+                    self.become_phase(HealthPhase::Down, Some(error.to_string()));
                     let wait = if error.may_retry() { back_off(failures) } else { LONGEST_WAIT };
                     if !self.rest(wait).await {
                         return;
@@ -202,13 +202,13 @@ impl SupervisorTask {
         }
     }
 
-    fn become_phase(&self, phase: Phase, reason: Option<String>) {
+    fn become_phase(&self, phase: HealthPhase, reason: Option<String>) {
         self.health.send_modify(|health| health.become_phase(phase, reason));
     }
 
     /// Watches a connection until it is over, asking now and then whether anybody is there.
     async fn watch(&self, connection: &Arc<Connection>) -> Error {
-        let Some(every) = self.settings.ping else { return connection.closed().await };
+        let Some(every) = self.settings.ping_interval else { return connection.closed().await };
         let mut silences = 0;
         loop {
             tokio::select! {
@@ -218,7 +218,7 @@ impl SupervisorTask {
             match self.ping(connection).await {
                 Ok(()) => {
                     silences = 0;
-                    self.become_phase(Phase::Ready, None);
+                    self.become_phase(HealthPhase::Ready, None);
                 }
                 Err(error) => {
                     silences += 1;
@@ -226,7 +226,7 @@ impl SupervisorTask {
                     if silences >= SILENCES && !connection.is_busy() {
                         return error;
                     }
-                    self.become_phase(Phase::Degraded, Some(error.to_string()));
+                    self.become_phase(HealthPhase::Degraded, Some(error.to_string()));
                 }
             }
         }
@@ -236,7 +236,7 @@ impl SupervisorTask {
     async fn ping(&self, connection: &Arc<Connection>) -> Result<()> {
         let method = if connection.revision().facts().sessions { Method::Ping } else { Method::Discover };
         let call = connection.own_call(method, None);
-        let outcome = mcp_client::answer(connection.call(call), self.settings.probe, "`ping`").await?;
+        let outcome = mcp_client::answer(connection.call(call), self.settings.discovery_timeout, "`ping`").await?;
         match outcome {
             Err(error) if error.is_unavailable() => Err(Error::answered(error)),
             _ => Ok(()),

@@ -27,7 +27,7 @@ log = {{ filter = "warn" }}
 [servers]
 older = {{ url = "http://{older}/mcp", revision = "2025-11-25" }}
 newer = {{ url = "http://{newer}/mcp", revision = "2026-07-28" }}
-child = {{ command = {program:?}, args = {arguments:?}, cwd = {:?}, isolation = "shared", revision = "2025-11-25" }}
+child = {{ command = {program:?}, args = {arguments:?}, cwd = {:?}, connection = "shared", revision = "2025-11-25" }}
 table = {{ builtin = "elements" }}
 
 [groups]

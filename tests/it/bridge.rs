@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rialto::gateway::{GatewayConfig, GroupConfig};
-use rialto::upstream::{Spec, SpecKind};
+use rialto::upstream::{SpecKind, UpstreamSpec};
 
 use self::client::{Checked, Client};
 use self::features::Cell;
@@ -45,7 +45,7 @@ impl Scene {
         Self::with(forms, |_| {}).await
     }
 
-    pub async fn with(forms: &[Form], change: impl FnOnce(&mut rialto::app::Settings)) -> Self {
+    pub async fn with(forms: &[Form], change: impl FnOnce(&mut rialto::app::AppSettings)) -> Self {
         let stages = futures_util::future::join_all(forms.iter().map(|form| Stage::open(*form))).await;
         let rialto = Rialto::with(|settings| {
             settings.layout =
@@ -87,8 +87,8 @@ fn groups(forms: &[Form]) -> Vec<GroupConfig> {
 }
 
 impl Stage {
-    fn spec(&self) -> Spec {
-        Spec::new(self.puppet.form.name, SpecKind::Target(self.target.clone()))
+    fn spec(&self) -> UpstreamSpec {
+        UpstreamSpec::new(self.puppet.form.name, SpecKind::Target(self.target.clone()))
     }
 }
 

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rialto::client::{Client, Options};
+use rialto::client::{Client, ClientOptions};
 use rialto::dialect::to_upstream::ClientIdentity;
-use rialto::error::Kind;
-use rialto::mcp_client::{Settings, Target};
+use rialto::error::ErrorKind;
+use rialto::mcp_client::{ConnectionSettings, Target};
 use rialto::protocol::{Method, Raw};
-use rialto::upstream::{Phase, Supervisor};
+use rialto::upstream::{HealthPhase, Supervisor};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -27,12 +27,16 @@ fn shell(marker: &str, script: &str) -> Target {
     target
 }
 
-fn settings() -> Settings {
-    Settings { grace: Duration::from_millis(200), ping: Some(Duration::from_millis(100)), ..Settings::default() }
+fn settings() -> ConnectionSettings {
+    ConnectionSettings {
+        stop_timeout: Duration::from_millis(200),
+        ping_interval: Some(Duration::from_millis(100)),
+        ..ConnectionSettings::default()
+    }
 }
 
 async fn connect(target: &Target) -> rialto::error::Result<Client> {
-    Client::connect(target, Options { settings: settings(), ..Options::default() }).await
+    Client::connect(target, ClientOptions { settings: settings(), ..ClientOptions::default() }).await
 }
 
 fn element(name: &str) -> Raw {
@@ -110,7 +114,7 @@ async fn an_end_during_a_call_is_explained() {
 async fn one_that_ends_at_once_is_explained() {
     let target = shell("at-once", "echo 'no licence' >&2; exit 3");
     let error = connect(&target).await.err().unwrap();
-    assert_eq!(error.kind(), Kind::Broken);
+    assert_eq!(error.kind(), ErrorKind::Broken);
     assert!(error.to_string().contains("exit status: 3") && error.to_string().contains("no licence"), "{error}");
     let error = connect(&Target::command("no-such-program-anywhere", [""; 0])).await.err().unwrap();
     assert!(error.to_string().contains("is it installed"), "{error}");
@@ -154,8 +158,8 @@ async fn listening_ends_with_the_child() {
     let marker = marker("listens");
     let target = shell(&marker, r#"exec "$RIALTO" stdio"#);
     for revision in ["2025-11-25", "2026-07-28"] {
-        let settings = Settings { revision: rialto::dialect::Revision::parse(revision), ..settings() };
-        let client = Client::connect(&target, Options { settings, ..Options::default() }).await.unwrap();
+        let settings = ConnectionSettings { revision: rialto::dialect::Revision::parse(revision), ..settings() };
+        let client = Client::connect(&target, ClientOptions { settings, ..ClientOptions::default() }).await.unwrap();
         let wishes = rialto::client::ListenRequest { lists: true, resources: Vec::new() };
         let mut listening = client.listen(wishes).await.unwrap();
         for id in marked(&marker) {
@@ -213,10 +217,10 @@ async fn nothing_outlives_a_kill() {
 async fn a_thousand_connections_leave_nothing() {
     let rialto = Rialto::start().await;
     let target = Target::url(&rialto.url("/mcp")).unwrap();
-    let pinned = Settings { revision: rialto::dialect::Revision::parse("2025-11-25"), ..settings() };
+    let pinned = ConnectionSettings { revision: rialto::dialect::Revision::parse("2025-11-25"), ..settings() };
     let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let open = |target: Target, settings: Settings| async move {
-        let client = Client::connect(&target, Options { settings, ..Options::default() }).await.unwrap();
+    let open = |target: Target, settings: ConnectionSettings| async move {
+        let client = Client::connect(&target, ClientOptions { settings, ..ClientOptions::default() }).await.unwrap();
         client.close().await;
     };
     open(target.clone(), pinned.clone()).await;
@@ -243,7 +247,7 @@ fn managed(target: Target) -> (Supervisor, mpsc::Receiver<rialto::mcp_client::Un
     (Supervisor::start(target, settings(), speaker, sender), receiver)
 }
 
-async fn phase(managed: &Supervisor, wanted: Phase) {
+async fn phase(managed: &Supervisor, wanted: HealthPhase) {
     let mut watch = managed.watch();
     let reached = watch.wait_for(|health| health.phase == wanted);
     tokio::time::timeout(PATIENCE, reached).await.expect("that state in time").unwrap();
@@ -253,13 +257,13 @@ async fn phase(managed: &Supervisor, wanted: Phase) {
 async fn a_killed_child_is_started_again() {
     let marker = marker("heals");
     let (managed, _heard) = managed(shell(&marker, r#"exec "$RIALTO" stdio"#));
-    phase(&managed, Phase::Ready).await;
+    phase(&managed, HealthPhase::Ready).await;
     for round in 1..=3 {
         for id in marked(&marker) {
             let _ = std::process::Command::new("kill").args(["-KILL", &id.to_string()]).status();
         }
         let mut watch = managed.watch();
-        let healed = watch.wait_for(|health| health.connects > round && health.phase == Phase::Ready);
+        let healed = watch.wait_for(|health| health.connects > round && health.phase == HealthPhase::Ready);
         tokio::time::timeout(PATIENCE, healed).await.expect("it heals").unwrap();
     }
     managed.stop().await;
@@ -276,11 +280,11 @@ async fn a_server_that_is_away_is_waited_for() {
     drop(connection);
     first.begin_stop();
     assert!(first.stopped().await);
-    phase(&managed, Phase::Down).await;
+    phase(&managed, HealthPhase::Down).await;
     let error = managed.connection(PATIENCE).await.unwrap_err();
     assert!(error.to_string().contains("down"), "{error}");
     let _second = Rialto::with(|settings| settings.listen = address).await;
-    phase(&managed, Phase::Ready).await;
+    phase(&managed, HealthPhase::Ready).await;
     managed.stop().await;
 }
 
@@ -288,8 +292,9 @@ async fn a_server_that_is_away_is_waited_for() {
 async fn a_server_that_forgot_the_session_gets_a_new_one() {
     let rialto = Arc::new(Rialto::start().await);
     let target = Target::url(&rialto.url("/mcp")).unwrap();
-    let pinned = Settings { revision: rialto::dialect::Revision::parse("2025-06-18"), ..settings() };
-    let client = Client::connect(&target, Options { settings: pinned, ..Options::default() }).await.unwrap();
+    let pinned = ConnectionSettings { revision: rialto::dialect::Revision::parse("2025-06-18"), ..settings() };
+    let client =
+        Client::connect(&target, ClientOptions { settings: pinned, ..ClientOptions::default() }).await.unwrap();
     let before = client.session_id().unwrap();
     rialto.inbound.sessions.close_all();
     works(&client).await;

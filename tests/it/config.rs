@@ -92,7 +92,7 @@ async fn a_configuration_is_explained_without_its_secrets() {
         [access.tokens]
         ann = "${RIALTO_TEST_TOKEN}"
         [defaults]
-        call = "2m"
+        idle_timeout = "2m"
         [servers.files]
         command = "npx"
         args = ["--key", "${RIALTO_TEST_TOKEN}"]
@@ -100,7 +100,7 @@ async fn a_configuration_is_explained_without_its_secrets() {
         url = "https://tracker.example/mcp?key=${RIALTO_TEST_TOKEN}"
         headers = { Authorization = "Bearer ${RIALTO_TEST_TOKEN}" }
         revision = "2025-06-18"
-        isolation = "shared"
+        connection = "shared"
         [servers.old]
         builtin = "elements"
         disabled = true

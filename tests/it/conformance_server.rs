@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::future::join_all;
-use rialto::client::{Client, Options};
+use rialto::client::{Client, ClientOptions};
 use rialto::dialect::Revision;
-use rialto::error::Kind;
-use rialto::mcp_client::{Settings, Target};
+use rialto::error::ErrorKind;
+use rialto::mcp_client::{ConnectionSettings, Target};
 use rialto::protocol::Raw;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -316,12 +316,18 @@ async fn is_steady(fixture: Fixture, suite: Suite, first: &Verdict) {
 
 /// Uses a fixture, if it speaks a revision.
 async fn speaks(target: &Target, revision: Revision) -> bool {
-    let settings = Settings { revision: Some(revision), call: PATIENCE, probe: PATIENCE, ..Settings::default() };
-    let client = match Client::connect(target, Options { settings, ..Options::default() }).await {
+    let settings = ConnectionSettings {
+        revision: Some(revision),
+        idle_timeout: PATIENCE,
+        discovery_timeout: PATIENCE,
+        ..ConnectionSettings::default()
+    };
+    let client = match Client::connect(target, ClientOptions { settings, ..ClientOptions::default() }).await {
         Ok(client) => client,
         Err(error) => {
             // The SDKs refuse in different words, but both refuse.
-            let refused = matches!(error.kind(), Kind::Revision | Kind::Answer(-32022) | Kind::Status(400));
+            let refused =
+                matches!(error.kind(), ErrorKind::Revision | ErrorKind::Answer(-32022) | ErrorKind::Status(400));
             assert!(refused, "{error}");
             return false;
         }

@@ -262,7 +262,7 @@ fn shell(name: &str, variables: &[(&str, &str)]) -> String {
         args = ["server.sh"]
         env = {{ {variables} }}
         revision = "2025-06-18"
-        grace = "200ms"
+        stop_timeout = "200ms"
         "#
     )
 }

@@ -17,12 +17,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rialto::client::{Client, Host, Options, ServerRequestFuture};
+use rialto::client::{Client, ClientOptions, Host, ServerRequestFuture};
 use rialto::dialect::Revision;
 use rialto::gateway::{DEFAULT_GROUP, GatewayConfig, GroupConfig};
-use rialto::mcp_client::{Settings, Target};
+use rialto::mcp_client::{ConnectionSettings, Target};
 use rialto::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
-use rialto::upstream::{Spec, SpecKind, Upstream};
+use rialto::upstream::{SpecKind, Upstream, UpstreamSpec};
 use serde_json::{Value, json};
 
 use crate::harness::{PATIENCE, Rialto, until};
@@ -96,24 +96,24 @@ fn value(raw: &Raw) -> Value {
 }
 
 /// An upstream that is found out about quickly.
-fn upstream(name: &str, target: Target) -> Spec {
-    let mut spec = Spec::new(name, SpecKind::Target(target));
-    spec.settings = Settings {
-        grace: Duration::from_millis(500),
-        ping: Some(Duration::from_millis(200)),
-        probe: Duration::from_secs(2),
-        ..Settings::default()
+fn upstream(name: &str, target: Target) -> UpstreamSpec {
+    let mut spec = UpstreamSpec::new(name, SpecKind::Target(target));
+    spec.settings = ConnectionSettings {
+        stop_timeout: Duration::from_millis(500),
+        ping_interval: Some(Duration::from_millis(200)),
+        discovery_timeout: Duration::from_secs(2),
+        ..ConnectionSettings::default()
     };
-    spec.idle = Duration::from_millis(500);
+    spec.lease_idle_timeout = Duration::from_millis(500);
     spec
 }
 
-fn spec(puppet: &Puppet) -> Spec {
+fn spec(puppet: &Puppet) -> UpstreamSpec {
     upstream(&puppet.name, puppet.target())
 }
 
 /// All upstreams in the default group, in order.
-fn together(upstreams: Vec<Spec>) -> GatewayConfig {
+fn together(upstreams: Vec<UpstreamSpec>) -> GatewayConfig {
     let plan = GroupConfig::new(DEFAULT_GROUP, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
     GatewayConfig { upstreams, groups: vec![plan] }
 }
@@ -148,8 +148,8 @@ async fn at(rialto: &Rialto, way: Way, group: &str, name: &str) -> (Client, Arc<
         address.transport = Some(rialto::mcp_client::HttpTransport::Sse);
     }
     let ear = Ear::new(name);
-    let settings = Settings { revision: Some(revision), ..Settings::default() };
-    let options = Options { settings, host: Arc::clone(&ear) as _, ..Options::default() };
+    let settings = ConnectionSettings { revision: Some(revision), ..ConnectionSettings::default() };
+    let options = ClientOptions { settings, host: Arc::clone(&ear) as _, ..ClientOptions::default() };
     (in_time("connected", Client::connect(&target, options)).await.unwrap(), ear)
 }
 

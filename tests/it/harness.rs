@@ -10,7 +10,7 @@ use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use rialto::app::{App, Settings};
+use rialto::app::{App, AppSettings};
 use rialto::gateway::Group;
 use rialto::http::sse::{Decoder, Event};
 use rialto::inbound::Inbound;
@@ -81,8 +81,8 @@ impl Rialto {
         Self::with(|_| {}).await
     }
 
-    pub async fn with(change: impl FnOnce(&mut Settings)) -> Self {
-        let mut settings = Settings { listen: ([127, 0, 0, 1], 0).into(), workers: 2, ..Settings::default() };
+    pub async fn with(change: impl FnOnce(&mut AppSettings)) -> Self {
+        let mut settings = AppSettings { listen: ([127, 0, 0, 1], 0).into(), workers: 2, ..AppSettings::default() };
         change(&mut settings);
         let bound = App::bind(settings).await.unwrap();
         let address = bound.address();

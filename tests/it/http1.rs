@@ -469,7 +469,7 @@ async fn who_goes_in_the_middle_of_something_leaves_nothing_behind() {
 #[tokio::test]
 async fn who_closes_its_side_gives_its_call_up() {
     for (stream_after, begun) in [(Duration::from_secs(600), false), (Duration::from_millis(1), true)] {
-        let rialto = Rialto::with(|settings| settings.inbound.stream_after = stream_after).await;
+        let rialto = Rialto::with(|settings| settings.inbound.sse_after = stream_after).await;
         for (behind, half) in [("", false), ("", true), ("\r\n", false), (HEALTH, false), (HEALTH, true)] {
             let mut wire = Wire::saying(&rialto, &format!("{}{behind}", counting(118, 5000))).await;
             until("the call runs", || rialto.inbound.shutdown.running_calls() == 1).await;

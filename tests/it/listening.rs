@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use rialto::client::{Client, Host, Options, ServerRequestFuture};
+use rialto::client::{Client, ClientOptions, Host, ServerRequestFuture};
 use rialto::mcp_client::Target;
 use rialto::protocol::{Method, Notification, Raw};
 use serde_json::{Value, json};
@@ -93,7 +93,7 @@ impl Host for Somebody {
 }
 
 async fn listened(target: &Target) -> bool {
-    let options = Options { host: Arc::new(Somebody), ..Options::default() };
+    let options = ClientOptions { host: Arc::new(Somebody), ..ClientOptions::default() };
     let client = Client::connect(target, options).await.unwrap();
     let result = client.call_tool("listens", Raw::empty()).await.unwrap();
     client.close().await;

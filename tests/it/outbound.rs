@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rialto::client::{Client, Options};
-use rialto::error::Kind;
-use rialto::mcp_client::{Settings, Target};
+use rialto::client::{Client, ClientOptions};
+use rialto::error::ErrorKind;
+use rialto::mcp_client::{ConnectionSettings, Target};
 use rialto::protocol::{Method, Raw};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -39,8 +39,8 @@ async fn a_redirect_elsewhere_is_refused_and_takes_no_credentials_along() {
     let (first, mut seen) = answering(redirect(&format!("http://{other}/mcp"))).await;
     let target =
         Target::url(&format!("http://{first}/mcp")).unwrap().with_header("Authorization", "Bearer s3cret").unwrap();
-    let error = Client::connect(&target, Options::default()).await.err().unwrap();
-    assert_eq!(error.kind(), Kind::Protocol);
+    let error = Client::connect(&target, ClientOptions::default()).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Protocol);
     assert!(error.to_string().contains("another origin"), "{error}");
     assert!(seen.recv().await.unwrap().contains("s3cret"));
     assert!(seen_there.try_recv().is_err(), "the other one was never asked");
@@ -49,7 +49,7 @@ async fn a_redirect_elsewhere_is_refused_and_takes_no_credentials_along() {
 #[tokio::test]
 async fn a_redirect_that_goes_round_and_round_ends() {
     let (address, _seen) = answering(redirect("/mcp/")).await;
-    let error = Client::connect(&Target::url(&format!("http://{address}/mcp")).unwrap(), Options::default())
+    let error = Client::connect(&Target::url(&format!("http://{address}/mcp")).unwrap(), ClientOptions::default())
         .await
         .err()
         .unwrap();
@@ -60,13 +60,13 @@ async fn a_redirect_that_goes_round_and_round_ends() {
 async fn a_call_that_is_silent_for_too_long_is_given_up() {
     let mut rialto = Rialto::start().await;
     for (revision, progress) in [("2025-11-25", false), ("2026-07-28", false), ("2025-11-25", true)] {
-        let settings = Settings {
+        let settings = ConnectionSettings {
             revision: rialto::dialect::Revision::parse(revision),
-            call: Duration::from_millis(300),
-            call_cap: Duration::from_millis(900),
-            ..Settings::default()
+            idle_timeout: Duration::from_millis(300),
+            total_timeout: Duration::from_millis(900),
+            ..ConnectionSettings::default()
         };
-        let options = Options { settings, ..Options::default() };
+        let options = ClientOptions { settings, ..ClientOptions::default() };
         let client = Client::connect(&Target::url(&rialto.url("/mcp")).unwrap(), options).await.unwrap();
         // One is silent; the other reports progress all the time, and takes too long in all.
         let delay = if progress { 50 } else { 5000 };
@@ -85,29 +85,29 @@ async fn refusals_are_explained() {
     for (answer, kind, word) in [
         (
             "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-            Kind::Credentials,
+            ErrorKind::Credentials,
             "credentials",
         ),
         (
             "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\nconnection: close\r\n\r\nbusy",
-            Kind::Status(503),
+            ErrorKind::Status(503),
             "busy",
         ),
-        ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", Kind::Status(404), "404"),
+        ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", ErrorKind::Status(404), "404"),
         (
             "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>",
-            Kind::Protocol,
+            ErrorKind::Protocol,
             "no answer",
         ),
     ] {
         let (address, _seen) = answering(answer.into()).await;
         let target = Target::url(&format!("http://{address}/mcp")).unwrap();
-        let error = Client::connect(&target, Options::default()).await.err().unwrap();
+        let error = Client::connect(&target, ClientOptions::default()).await.err().unwrap();
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(word), "{error}");
     }
     for bad in ["", "x", "ftp://h/x", "http://", "http://user:secret@h/mcp"] {
         let error = Target::url(bad).unwrap_err();
-        assert_eq!(error.kind(), Kind::Usage, "{bad}");
+        assert_eq!(error.kind(), ErrorKind::Usage, "{bad}");
     }
 }

@@ -259,7 +259,7 @@ async fn logs_come_only_when_a_level_is_named() {
 #[tokio::test]
 async fn closing_the_stream_gives_the_call_up() {
     for stream_after in [Duration::from_millis(10), Duration::from_secs(60)] {
-        let mut rialto = Rialto::with(|settings| settings.inbound.stream_after = stream_after).await;
+        let mut rialto = Rialto::with(|settings| settings.inbound.sse_after = stream_after).await;
         let params = json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": 5000 } });
         let going = rialto.modern("tools/call", params).header("mcp-param-count", "118").go();
         let closed = tokio::time::timeout(Duration::from_millis(200), going).await;

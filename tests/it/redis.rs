@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Client, FromRedisValue, TlsCertificates};
 use rialto::store::Redis;
-use rialto::store::redis::Options;
+use rialto::store::redis::RedisOptions;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::PATIENCE;
@@ -179,7 +179,7 @@ impl Server {
     }
 
     pub fn store_at(&self, url: &str) -> Arc<Redis> {
-        Redis::connect(url, "rialto", Options { timeout: TIMEOUT, roots: self.tls.clone() }).unwrap()
+        Redis::connect(url, "rialto", RedisOptions { timeout: TIMEOUT, roots: self.tls.clone() }).unwrap()
     }
 
     /// Asks for something directly.

@@ -13,10 +13,10 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use rialto::call::{Call, Caller, Client, Reply};
+use rialto::call::{Call, Caller, ClientInfo, Reply};
 use rialto::dialect::Revision;
 use rialto::local::rest::RestLimits;
-use rialto::local::rest::{Document, ManualArgument, ManualBody, ManualTool, Rest, Spec, ValueKind};
+use rialto::local::rest::{DocumentSource, ManualArgument, ManualBody, ManualTool, Rest, RestSpec, ValueKind};
 use rialto::protocol::{Method, Outcome, Raw};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -92,7 +92,7 @@ impl Api {
         self.seen.lock().unwrap().len()
     }
 
-    pub fn spec(&self) -> Spec {
+    pub fn spec(&self) -> RestSpec {
         spec(&format!("http://{}", self.address))
     }
 }
@@ -106,8 +106,8 @@ fn moved(status: u16, location: String) -> Response<Full<Bytes>> {
     Response::builder().status(status).header("location", location).body(Full::default()).unwrap()
 }
 
-pub fn spec(base_url: &str) -> Spec {
-    Spec {
+pub fn spec(base_url: &str) -> RestSpec {
+    RestSpec {
         base_url: base_url.parse().unwrap(),
         headers: HeaderMap::new(),
         query: Vec::new(),
@@ -120,11 +120,11 @@ pub fn spec(base_url: &str) -> Spec {
 
 pub fn limits() -> RestLimits {
     let (connect, call) = (Duration::from_secs(2), Duration::from_secs(10));
-    RestLimits { connect, probe: call, call, message_bytes: 16 << 20 }
+    RestLimits { connect_timeout: connect, discovery_timeout: call, call_timeout: call, message_bytes: 16 << 20 }
 }
 
 pub fn call(method: Method, params: Value) -> Call {
-    let client = Client { revision: Revision::NEWEST, capabilities: Raw::empty(), info: None };
+    let client = ClientInfo { revision: Revision::NEWEST, capabilities: Raw::empty(), info: None };
     let caller = Caller { principal: "test".into(), peer: None, headers: HeaderMap::new() };
     Call {
         id: 1.into(),
@@ -209,7 +209,7 @@ fn hand(name: &str, method: Verb, url: &str, arguments: &[&str]) -> ManualTool {
         arguments: arguments.iter().map(argument).collect(),
         headers: Vec::new(),
         body: None,
-        pick: None,
+        result_path: None,
         read_only: None,
         destructive: None,
         idempotent: None,
@@ -218,7 +218,7 @@ fn hand(name: &str, method: Verb, url: &str, arguments: &[&str]) -> ManualTool {
 
 async fn documented(api: &Api, document: &Value) -> Rest {
     let file = File::of(document);
-    let spec = Spec { document: Some(Document::File(file.0.clone())), ..api.spec() };
+    let spec = RestSpec { document: Some(DocumentSource::File(file.0.clone())), ..api.spec() };
     Rest::load(&spec, &limits()).await.unwrap()
 }
 
@@ -245,7 +245,7 @@ paths:
 async fn the_weather_from_a_document() {
     let api = Api::json(WEATHER).await;
     let file = File::text(WEATHER_DOCUMENT);
-    let mut spec = Spec { document: Some(Document::File(file.0.clone())), ..api.spec() };
+    let mut spec = RestSpec { document: Some(DocumentSource::File(file.0.clone())), ..api.spec() };
     spec.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
     spec.query.push(("appid".to_owned(), "secret key".to_owned()));
     assert!(!format!("{spec:?}").contains("secret"), "{spec:?}");
@@ -298,8 +298,8 @@ async fn the_weather_by_hand() {
     tool.arguments[1].kind = ValueKind::Number;
     tool.arguments[2].required = false;
     tool.arguments[2].choices = vec![json!("C"), json!("F")];
-    tool.pick = Some("current_weather".to_owned());
-    let rest = Rest::load(&Spec { tools: vec![tool], ..api.spec() }, &limits()).await.unwrap();
+    tool.result_path = Some("current_weather".to_owned());
+    let rest = Rest::load(&RestSpec { tools: vec![tool], ..api.spec() }, &limits()).await.unwrap();
     let result = use_tool(&rest, "forecast", json!({ "latitude": 52.52, "longitude": 13 })).await;
     assert_eq!(result["structuredContent"], json!({ "temperature": 11.3, "windspeed": 4 }));
     assert_eq!(result["content"][0]["text"], r#"{"temperature":11.30,"windspeed":4}"#);
@@ -329,7 +329,7 @@ async fn bodies_by_hand() {
     let mut text_tool = hand("text", Verb::POST, "/text", &["a"]);
     text_tool.body = Some(ManualBody::Text("<{a}>".to_owned()));
     let tools = vec![json_tool, form_tool, text_tool];
-    let rest = Rest::load(&Spec { tools, ..api.spec() }, &limits()).await.unwrap();
+    let rest = Rest::load(&RestSpec { tools, ..api.spec() }, &limits()).await.unwrap();
 
     let result = use_tool(&rest, "note", json!({ "id": "a/b", "text": "\"hi\"", "tags": ["p&q", "r"] })).await;
     assert_eq!(result["structuredContent"], json!({ "result": [] }));
@@ -356,7 +356,7 @@ async fn what_makes_no_sense_by_hand_is_refused() {
     let with = |change: Change| {
         let mut tool = hand("t", Verb::GET, "/a/{b}", &["b"]);
         change(&mut tool);
-        let spec = Spec { tools: vec![tool], ..spec.clone() };
+        let spec = RestSpec { tools: vec![tool], ..spec.clone() };
         async move { Rest::load(&spec, &limits()).await.map(|_| ()).map_err(|error| error.to_string()) }
     };
     assert_eq!(with(|_| {}).await, Ok(()));
@@ -385,7 +385,7 @@ async fn what_makes_no_sense_by_hand_is_refused() {
         ("ftp://api.example.com", "is no HTTP address"),
         ("/v1", "is no absolute URL"),
     ] {
-        let spec = Spec { base_url: url.parse().unwrap(), ..spec.clone() };
+        let spec = RestSpec { base_url: url.parse().unwrap(), ..spec.clone() };
         let said = Rest::load(&spec, &limits()).await.unwrap_err().to_string();
         assert!(said.contains(expected) && !said.contains("pw"), "{said}");
     }
@@ -438,7 +438,7 @@ fn clashing() -> Value {
 async fn every_place_has_its_argument() {
     let api = Api::json("{}").await;
     let file = File::of(&clashing());
-    let mut spec = Spec { document: Some(Document::File(file.0.clone())), ..api.spec() };
+    let mut spec = RestSpec { document: Some(DocumentSource::File(file.0.clone())), ..api.spec() };
     spec.base_url = format!("http://{}/base/", api.address).parse().unwrap();
     spec.headers.insert("x-api-version", "7".parse().unwrap());
     spec.query.push(("KEY".to_owned(), "k".to_owned()));
@@ -502,8 +502,8 @@ async fn operations_are_chosen() {
         (&["get?"], &[], &["getA", "getB"]),
     ] {
         let owned = |patterns: &[&str]| patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
-        let document = Some(Document::File(file.0.clone()));
-        let spec = Spec { document, allow: owned(allow), deny: owned(deny), ..spec("http://127.0.0.1:1") };
+        let document = Some(DocumentSource::File(file.0.clone()));
+        let spec = RestSpec { document, allow: owned(allow), deny: owned(deny), ..spec("http://127.0.0.1:1") };
         let rest = Rest::load(&spec, &limits()).await.unwrap();
         let tools = listed(&rest);
         let mut names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
@@ -512,7 +512,11 @@ async fn operations_are_chosen() {
         expected.sort_unstable();
         assert_eq!(names, expected);
     }
-    let none = Spec { document: Some(Document::File(file.0.clone())), deny: vec!["*".to_owned()], ..spec("http://h") };
+    let none = RestSpec {
+        document: Some(DocumentSource::File(file.0.clone())),
+        deny: vec!["*".to_owned()],
+        ..spec("http://h")
+    };
     let said = Rest::load(&none, &limits()).await.unwrap_err().to_string();
     assert_eq!(said, "the document has no operation that is offered; see `allow` and `deny`");
 }
@@ -567,7 +571,7 @@ async fn nothing_leads_to_another_host() {
     paths.insert("/schema".to_owned(), json!({ "post": { "operationId": "schema", "requestBody": { "content": { "application/json": { "schema": schema } } } } }));
     let document = json!({ "openapi": "3.0.0", "servers": servers, "paths": paths });
     let file = File::of(&document);
-    let mut spec = Spec { document: Some(Document::File(file.0.clone())), ..api.spec() };
+    let mut spec = RestSpec { document: Some(DocumentSource::File(file.0.clone())), ..api.spec() };
     spec.base_url = format!("http://{}/base", api.address).parse().unwrap();
     spec.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
     spec.query.push(("key".to_owned(), "secret-key".to_owned()));
@@ -664,7 +668,7 @@ async fn failures_are_told() {
     let tools = ["gone", "empty", "huge", "huge-failure", "zipped"];
     let tools = tools.map(|name| hand(name, Verb::GET, &format!("/{name}"), &[])).to_vec();
     let settings = RestLimits { message_bytes: 64 << 10, ..limits() };
-    let rest = Rest::load(&Spec { tools: tools.clone(), ..api.spec() }, &settings).await.unwrap();
+    let rest = Rest::load(&RestSpec { tools: tools.clone(), ..api.spec() }, &settings).await.unwrap();
     assert_eq!(refusal(&rest, "gone", json!({})).await, "410 Gone\n\n{\"message\":\"it is gone\"}");
     assert_eq!(refusal(&rest, "huge", json!({})).await, "the server sent a body of more than 65536 bytes");
     assert_eq!(refusal(&rest, "huge-failure", json!({})).await, "500 Internal Server Error");
@@ -684,7 +688,7 @@ async fn failures_are_told() {
 
     // Nobody listens here.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut nobody = Spec { tools, ..spec(&format!("http://{}", listener.local_addr().unwrap())) };
+    let mut nobody = RestSpec { tools, ..spec(&format!("http://{}", listener.local_addr().unwrap())) };
     nobody.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
     nobody.query.push(("key".to_owned(), "secret-key".to_owned()));
     drop(listener);
@@ -717,7 +721,7 @@ async fn a_call_that_is_dropped_closes_its_connection() {
     for words in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
         let (address, mut told) = silent(words).await;
         let tools = vec![hand("t", Verb::GET, "/", &[])];
-        let rest = Rest::load(&Spec { tools, ..spec(&format!("http://{address}")) }, &limits()).await.unwrap();
+        let rest = Rest::load(&RestSpec { tools, ..spec(&format!("http://{address}")) }, &limits()).await.unwrap();
         let mut replies = rest.call(&call(Method::ToolsCall, json!({ "name": "t" })));
         tokio::select! {
             reply = replies.next() => panic!("{reply:?}"),
@@ -734,8 +738,8 @@ async fn a_slow_server_is_not_waited_for() {
     for words in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
         let (address, mut told) = silent(words).await;
         let tools = vec![hand("t", Verb::GET, "/p", &[])];
-        let settings = RestLimits { call: Duration::from_millis(300), ..limits() };
-        let rest = Rest::load(&Spec { tools, ..spec(&format!("http://{address}")) }, &settings).await.unwrap();
+        let settings = RestLimits { call_timeout: Duration::from_millis(300), ..limits() };
+        let rest = Rest::load(&RestSpec { tools, ..spec(&format!("http://{address}")) }, &settings).await.unwrap();
         let begun = Instant::now();
         let error = outcome(&rest, &call(Method::ToolsCall, json!({ "name": "t" }))).await.unwrap_err();
         assert!(begun.elapsed() < Duration::from_secs(5));
@@ -755,28 +759,33 @@ async fn a_document_is_brought_from_an_address() {
         _ => json_response(404, "{}"),
     })
     .await;
-    let at = |path: &str| Some(Document::Url(format!("http://{}{path}", api.address).parse().unwrap()));
-    let mut own = Spec { document: at("/moved.yaml"), ..api.spec() };
+    let at = |path: &str| Some(DocumentSource::Url(format!("http://{}{path}", api.address).parse().unwrap()));
+    let mut own = RestSpec { document: at("/moved.yaml"), ..api.spec() };
     own.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
     let rest = Rest::load(&own, &limits()).await.unwrap();
     assert_eq!(listed(&rest).len(), 1);
     // Where the API is, its credentials may go.
     assert_eq!(api.seen.lock().unwrap()[1].headers["authorization"], "Bearer secret-token");
     api.seen.lock().unwrap().clear();
-    let other = Spec { base_url: "http://127.0.0.1:1".parse().unwrap(), document: at("/openapi.yaml"), ..own.clone() };
+    let other =
+        RestSpec { base_url: "http://127.0.0.1:1".parse().unwrap(), document: at("/openapi.yaml"), ..own.clone() };
     Rest::load(&other, &limits()).await.unwrap();
     assert!(!api.last().headers.contains_key("authorization"));
 
-    let missing = Spec { document: at("/none"), ..own.clone() };
+    let missing = RestSpec { document: at("/none"), ..own.clone() };
     let said = Rest::load(&missing, &limits()).await.unwrap_err().to_string();
     assert!(said.contains("/none answered 404"), "{said}");
-    let file = Spec { document: Some(Document::File("no/such/file.yaml".into())), ..own.clone() };
+    let file = RestSpec { document: Some(DocumentSource::File("no/such/file.yaml".into())), ..own.clone() };
     let said = Rest::load(&file, &limits()).await.unwrap_err().to_string();
     assert!(said.starts_with("the document no/such/file.yaml cannot be read"), "{said}");
     let (address, _told) = silent(b"").await;
-    let slow = Some(Document::Url(format!("http://{address}/").parse().unwrap()));
-    let hasty = RestLimits { probe: Duration::from_millis(200), connect: Duration::from_millis(300), ..limits() };
-    let said = Rest::load(&Spec { document: slow, ..own }, &hasty).await.unwrap_err().to_string();
+    let slow = Some(DocumentSource::Url(format!("http://{address}/").parse().unwrap()));
+    let hasty = RestLimits {
+        discovery_timeout: Duration::from_millis(200),
+        connect_timeout: Duration::from_millis(300),
+        ..limits()
+    };
+    let said = Rest::load(&RestSpec { document: slow, ..own }, &hasty).await.unwrap_err().to_string();
     assert!(said.contains("did not answer within"), "{said}");
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use rialto::local::rest::{Document, Rest, Spec};
+use rialto::local::rest::{DocumentSource, Rest, RestSpec};
 use serde_json::{Value, json};
 
 use crate::peers::source;
@@ -28,9 +28,9 @@ fn brought() -> &'static Path {
 
 async fn loaded(name: &str, api: &Api) -> Rest {
     let place = tokio::task::spawn_blocking(brought).await.unwrap();
-    let document = Some(Document::File(place.join(name)));
+    let document = Some(DocumentSource::File(place.join(name)));
     let begun = Instant::now();
-    let rest = Rest::load(&Spec { document, ..api.spec() }, &limits()).await.unwrap();
+    let rest = Rest::load(&RestSpec { document, ..api.spec() }, &limits()).await.unwrap();
     let took = begun.elapsed();
     println!("{name}: {} tools, {} bytes, in {took:?}", listed(&rest).len(), rest.tools().as_bytes().len());
     assert!(took < Duration::from_secs(30), "{name} took {took:?}");

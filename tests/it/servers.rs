@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rialto::call::Reply;
-use rialto::client::{Client, Host, ListenRequest, Options, ServerRequestFuture};
+use rialto::client::{Client, ClientOptions, Host, ListenRequest, ServerRequestFuture};
 use rialto::dialect::Revision;
-use rialto::error::Kind;
-use rialto::mcp_client::{Settings, Target};
+use rialto::error::ErrorKind;
+use rialto::mcp_client::{ConnectionSettings, Target};
 use rialto::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -252,8 +252,13 @@ async fn connect(target: &Target, revision: Option<Revision>) -> rialto::error::
     let witness = Arc::new(Witness::default());
     let host: Arc<dyn Host> = Arc::clone(&witness) as _;
     // Some of them take long to start when all tests run at once.
-    let settings = Settings { revision, call: PATIENCE, probe: PATIENCE, ..Settings::default() };
-    let options = Options { settings, host, level: Some(Level::Info), ..Options::default() };
+    let settings = ConnectionSettings {
+        revision,
+        idle_timeout: PATIENCE,
+        discovery_timeout: PATIENCE,
+        ..ConnectionSettings::default()
+    };
+    let options = ClientOptions { settings, host, level: Some(Level::Info), ..ClientOptions::default() };
     Ok((Client::connect(target, options).await?, witness))
 }
 
@@ -308,7 +313,7 @@ async fn scenario(make: Make, client: &Client, witness: &Witness) {
         assert_eq!(value(&read)["contents"][0]["text"], expected, "{read}");
     }
     let missing = in_time("a resource that is missing", client.read("other://nothing")).await.unwrap_err();
-    assert!(matches!(missing.kind(), Kind::Answer(_)), "{missing}");
+    assert!(matches!(missing.kind(), ErrorKind::Answer(_)), "{missing}");
     let greeting = in_time("greet", client.prompt("greet", Raw::of(&json!({ "name": "Ada" })))).await.unwrap();
     assert_eq!(value(&greeting)["messages"][0]["content"]["text"], "Hello, Ada", "{greeting}");
     let argument =
@@ -420,7 +425,7 @@ async fn over_stdio(make: Make, arguments: &[&str], revisions: &[Option<Revision
 /// That a revision is not to be had.
 async fn refuses(target: &Target, pinned: Option<Revision>) {
     let error = connect(target, pinned).await.err().unwrap_or_else(|| panic!("{pinned:?} is spoken"));
-    assert_eq!(error.kind(), Kind::Revision, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Revision, "{error}");
 }
 
 /// A server that ends in the middle of a call: the call ends, too, and so does what comes after.

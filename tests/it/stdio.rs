@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rialto::app::{App, Settings};
+use rialto::app::{App, AppSettings};
 use rialto::call::ChangeEvent;
 use rialto::gateway::Group;
 use serde_json::{Value, json};
@@ -24,8 +24,8 @@ impl Pipe {
         Self::with(|_| {}).await
     }
 
-    async fn with(change: impl FnOnce(&mut Settings)) -> Self {
-        let mut settings = Settings::default();
+    async fn with(change: impl FnOnce(&mut AppSettings)) -> Self {
+        let mut settings = AppSettings::default();
         change(&mut settings);
         let app = App::new(settings);
         let group = app.gateway().group(None).unwrap();

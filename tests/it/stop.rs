@@ -62,7 +62,7 @@ async fn nothing_new_is_taken() {
 
 #[tokio::test]
 async fn patience_ends() {
-    let mut rialto = Rialto::with(|settings| settings.inbound.drain = Duration::from_millis(50)).await;
+    let mut rialto = Rialto::with(|settings| settings.inbound.shutdown_timeout = Duration::from_millis(50)).await;
     let running = {
         let session = rialto.open("2025-11-25").await;
         let mut running = session.post(&survey(1, 118, 5000)).go().await.events();

@@ -100,7 +100,7 @@ async fn deleting_a_session_ends_it() {
     assert_eq!(session.post(&request(1, "ping", json!({}))).status().await, 404);
     assert_eq!(session.get().status().await, 404);
 
-    let rialto = Rialto::with(|settings| settings.inbound.allow_delete = false).await;
+    let rialto = Rialto::with(|settings| settings.inbound.allow_session_delete = false).await;
     let session = rialto.open("2025-11-25").await;
     assert_eq!(session.delete().status().await, 405);
     assert_eq!(session.post(&request(1, "ping", json!({}))).status().await, 200);

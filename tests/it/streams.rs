@@ -38,8 +38,8 @@ async fn a_quick_answer_is_json_and_a_chatty_one_is_a_stream() {
 #[tokio::test]
 async fn a_call_that_is_quiet_for_long_becomes_a_stream() {
     let rialto = Rialto::with(|settings| {
-        settings.inbound.stream_after = Duration::from_millis(20);
-        settings.inbound.keep_alive = Duration::from_millis(30);
+        settings.inbound.sse_after = Duration::from_millis(20);
+        settings.inbound.sse_heartbeat = Duration::from_millis(30);
     })
     .await;
     let session = rialto.open("2025-11-25").await;
@@ -53,7 +53,7 @@ async fn a_call_that_is_quiet_for_long_becomes_a_stream() {
 
 #[tokio::test]
 async fn quiet_streams_are_kept_alive() {
-    let rialto = Rialto::with(|settings| settings.inbound.keep_alive = Duration::from_millis(20)).await;
+    let rialto = Rialto::with(|settings| settings.inbound.sse_heartbeat = Duration::from_millis(20)).await;
     let session = rialto.open("2025-06-18").await;
     let mut listening = session.get().go().await.events();
     let read = async {
@@ -173,7 +173,7 @@ async fn a_cancelled_call_ends_without_an_answer() {
         // The id is free again, and nothing runs any more.
         assert_eq!(session.post(&request("long", "ping", json!({}))).status().await, 200);
     }
-    let mut quiet = Rialto::with(|settings| settings.inbound.stream_after = Duration::from_secs(60)).await;
+    let mut quiet = Rialto::with(|settings| settings.inbound.sse_after = Duration::from_secs(60)).await;
     {
         let session = quiet.open("2025-11-25").await;
         let mut body = survey(5, 118, 5000);

@@ -68,12 +68,12 @@ const MISTAKES: &[(&str, &str)] = &[
         "2:9: error: `drain` in [limits] must be a duration, not a number; a duration has a unit: \"250ms\", \"30s\", \"5m\", \"1h\"",
     ),
     (
-        "[limits]\ndrain = \"5 minutes\"",
+        "[limits]\nshutdown_timeout = \"5 minutes\"",
         "2:9: error: `drain` in [limits]: \"5 minutes\" is no duration; a duration has a unit: \"250ms\", \"30s\", \"5m\", \"1h\"",
     ),
-    ("[limits]\nkeep_alive = \"0s\"", "2:14: error: `keep_alive` in [limits]: \"0s\" must be more than 0"),
+    ("[limits]\nsse_heartbeat = \"0s\"", "2:14: error: `keep_alive` in [limits]: \"0s\" must be more than 0"),
     (
-        "[defaults]\nping = \"0s\"",
+        "[defaults]\nping_interval = \"0s\"",
         "2:8: error: `ping` in [defaults]: \"0s\" must be more than 0; \"off\" leaves it out",
     ),
     (
@@ -104,7 +104,7 @@ const MISTAKES: &[(&str, &str)] = &[
         "1:9: error: `store` names several hosts, which only redis-cluster:// and redis-sentinel:// do; write redis://user:password@host:6379/0, rediss:// for TLS, redis-cluster://host1,host2, or redis-sentinel://host1,host2/name",
     ),
     (
-        "[cluster]\nlease = 5\nprefix = \"a b\"\nsecret = \"short\"",
+        "[cluster]\nlease = 5\nprefix = \"a b\"\nsealing_key = \"short\"",
         "2:9: error: `lease` in [cluster] must be a duration, not a number; a duration has a unit: \"250ms\", \"30s\", \"5m\", \"1h\"\n3:10: error: `prefix` in [cluster] cannot be part of a key; it has letters, digits, and any of - _ . :\n4:10: error: `secret` in [cluster] has fewer than 16 letters; make one: openssl rand -hex 32",
     ),
     (
@@ -129,7 +129,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     ("[servers.a]\ncommand = \" \"", "2:11: error: `command` in [servers.a] is empty"),
     (
-        "[servers.a]\nbuiltin = \"elements\"\ncall = \"2m\"\ncall_cap = \"1m\"",
+        "[servers.a]\nbuiltin = \"elements\"\nidle_timeout = \"2m\"\ntotal_timeout = \"1m\"",
         "4:12: error: `call_cap` is shorter than `call`",
     ),
     (
@@ -288,9 +288,9 @@ fn no_secret_is_ever_told() {
         "[servers.a]\nurl = \"https://h\"\nheaders = { B = \"x\\u0001 s3cret\" }",
         "[servers.a]\nurl = \"${TOKEN}\"",
         "[servers.a]\nurl = \"http://t0ken@h\"",
-        "[defaults]\ncall = \"${TOKEN}\"",
+        "[defaults]\nidle_timeout = \"${TOKEN}\"",
         "[defaults]\nrevision = \"${TOKEN}\"",
-        "[defaults]\nisolation = \"${TOKEN}\"",
+        "[defaults]\nconnection = \"${TOKEN}\"",
         "[limits]\nbody_bytes = \"${TOKEN}\"",
         "[log]\nfilter = \"rialto=${TOKEN}\"",
         "listen = \"${TOKEN}\"",

@@ -48,7 +48,7 @@ pub(crate) struct InFlight {
 
 /// One connection.
 pub(crate) struct Http1Connection {
-    stream: Stream,
+    stream: ByteStream,
     /// Where it was opened, and is woken.
     pub(crate) pool_shard: usize,
     read_buffer: ReadBuffer,
@@ -59,7 +59,7 @@ pub(crate) struct Http1Connection {
 }
 
 /// What bytes go through.
-enum Stream {
+enum ByteStream {
     Plain(TcpStream),
     Tls(Box<dyn Bytestream>),
 }
@@ -104,8 +104,8 @@ impl EncodedRequest {
 impl Http1Connection {
     pub(crate) fn new(stream: MaybeHttpsStream<TokioIo<TcpStream>>, pool_shard: usize) -> Self {
         let stream = match stream {
-            MaybeHttpsStream::Http(plain) => Stream::Plain(plain.into_inner()),
-            tls @ MaybeHttpsStream::Https(_) => Stream::Tls(Box::new(TokioIo::new(tls))),
+            MaybeHttpsStream::Http(plain) => ByteStream::Plain(plain.into_inner()),
+            tls @ MaybeHttpsStream::Https(_) => ByteStream::Tls(Box::new(TokioIo::new(tls))),
         };
         Self { stream, pool_shard, read_buffer: ReadBuffer::default(), keep_alive: true, awaits_response: false }
     }
@@ -258,7 +258,7 @@ impl std::fmt::Debug for Http1Connection {
 
 // === impl Stream ===
 
-impl AsyncRead for Stream {
+impl AsyncRead for ByteStream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(plain) => Pin::new(plain).poll_read(context, into),
@@ -267,7 +267,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ByteStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(plain) => Pin::new(plain).poll_write(context, from),
@@ -363,7 +363,7 @@ mod tests {
         let (stream, server) = duplex(1 << 20);
         (
             Http1Connection {
-                stream: Stream::Tls(Box::new(stream)),
+                stream: ByteStream::Tls(Box::new(stream)),
                 pool_shard: 0,
                 read_buffer: ReadBuffer::default(),
                 keep_alive: true,

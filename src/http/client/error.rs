@@ -23,7 +23,7 @@ pub struct HttpError {
 }
 
 /// A result that may be an [`HttpError`].
-pub type Result<T> = std::result::Result<T, HttpError>;
+pub type HttpResult<T> = std::result::Result<T, HttpError>;
 
 impl HttpError {
     pub(crate) fn new(kind: HttpErrorKind, message: impl Into<String>) -> Self {

@@ -19,7 +19,7 @@ use connection::EncodedRequest;
 use pool::{Pool, PoolError};
 
 pub(crate) use connection::{HttpResponse, InFlight, ResponseBody};
-pub use error::{HttpError, HttpErrorKind, Result};
+pub use error::{HttpError, HttpErrorKind, HttpResult};
 pub(crate) use sse_reader::EventReader;
 
 /// How many redirects are followed.
@@ -77,7 +77,7 @@ impl HttpClient {
         headers: impl Fn(&mut RequestEncoder),
         body: Bytes,
         patience: Option<Duration>,
-    ) -> Result<HttpResponse> {
+    ) -> HttpResult<HttpResponse> {
         self.send_in(None, verb, headers, body, patience).await
     }
 
@@ -89,7 +89,7 @@ impl HttpClient {
         headers: impl Fn(&mut RequestEncoder),
         body: Bytes,
         patience: Option<Duration>,
-    ) -> Result<HttpResponse> {
+    ) -> HttpResult<HttpResponse> {
         let mut place = Arc::clone(&self.place());
         for _ in 0..=REDIRECTS {
             let mut request = self.written(&place, &verb, &headers, &body);
@@ -111,7 +111,7 @@ impl HttpClient {
         headers: &HeaderMap,
         body: &Bytes,
         patience: Duration,
-    ) -> Result<HttpResponse> {
+    ) -> HttpResult<HttpResponse> {
         let own = |head: &mut RequestEncoder| put_all(head, headers);
         let mut place = Endpoint::new(url.clone());
         if headers.contains_key(HOST) {
@@ -125,7 +125,7 @@ impl HttpClient {
         place: &Endpoint,
         request: &EncodedRequest,
         patience: Option<Duration>,
-    ) -> Result<HttpResponse> {
+    ) -> HttpResult<HttpResponse> {
         let sent = std::pin::pin!(self.pool.send(request));
         let response = match patience {
             None => sent.await,
@@ -165,7 +165,7 @@ impl HttpClient {
     }
 
     /// Reads a whole body.
-    pub(crate) async fn read(&self, body: ResponseBody, patience: Duration) -> Result<Bytes> {
+    pub(crate) async fn read(&self, body: ResponseBody, patience: Duration) -> HttpResult<Bytes> {
         match tokio::time::timeout(patience, body.read_to_end(self.limit)).await {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(BodyError::TooLong)) => Err(HttpError::new(
@@ -216,7 +216,7 @@ impl Endpoint {
 
 /// Where a response sends us, if that is within the origin. Elsewhere our headers, which may hold
 /// credentials, must not go.
-fn redirected(url: &Uri, head: &ResponseHead) -> Result<Option<Uri>> {
+fn redirected(url: &Uri, head: &ResponseHead) -> HttpResult<Option<Uri>> {
     let moved = matches!(
         head.status(),
         StatusCode::MOVED_PERMANENTLY

@@ -222,14 +222,14 @@ mod tests {
 
     /// A server that answers by path, and counts its connections.
     #[derive(Default)]
-    struct Server {
+    struct TestServer {
         opened: AtomicUsize,
         closed: AtomicUsize,
         changed: Notify,
         asked: Notify,
     }
 
-    impl Server {
+    impl TestServer {
         async fn start() -> (Arc<Self>, Arc<Pool>) {
             let server = Arc::new(Self::default());
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -298,7 +298,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_is_used_again() {
-        let (server, pool) = Server::start().await;
+        let (server, pool) = TestServer::start().await;
         for path in ["/", "/chunked", "/"] {
             assert!(!read(ask(&pool, path).await).await.is_empty());
         }
@@ -314,7 +314,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_was_closed_meanwhile_is_not() {
-        let (server, pool) = Server::start().await;
+        let (server, pool) = TestServer::start().await;
         read(ask(&pool, "/then-close").await).await;
         // It takes a moment until that is seen here.
         let is_seen = |pool: &Pool| {
@@ -331,7 +331,7 @@ mod tests {
     /// Nobody else may get an answer that was not waited for.
     #[tokio::test]
     async fn one_that_nobody_waits_for_any_more_is_closed() {
-        let (server, pool) = Server::start().await;
+        let (server, pool) = TestServer::start().await;
         tokio::select! {
             _ = ask(&pool, "/silent") => panic!("there is no answer"),
             () = server.asked.notified() => {}
@@ -345,7 +345,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_still_brings_something_is_closed() {
-        let (server, pool) = Server::start().await;
+        let (server, pool) = TestServer::start().await;
         let mut endless = ask(&pool, "/endless").await.body;
         assert_eq!(endless.next().await.unwrap().unwrap(), "ab");
         drop(endless);

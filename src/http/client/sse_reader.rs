@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::ResponseBody;
-use super::error::{HttpError, HttpErrorKind, Result};
+use super::error::{HttpError, HttpErrorKind, HttpResult};
 use crate::http::sse::{Decoder, Event};
 
 /// Reads events from a body.
@@ -21,7 +21,7 @@ impl EventReader {
     }
 
     /// The next event; nothing when the stream ended in order. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Result<Option<Event>> {
+    pub(crate) async fn next(&mut self) -> HttpResult<Option<Event>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Ok(Some(event));

@@ -18,13 +18,13 @@ pub struct RequestEncoder(Vec<u8>);
 pub struct ResponseHead {
     status: StatusCode,
     text: Bytes,
-    fields: Vec<Field>,
+    fields: Vec<HeaderSpan>,
     keep_alive: bool,
 }
 
 /// Where a header stands in its head.
 #[derive(Debug)]
-struct Field {
+struct HeaderSpan {
     name: Range<usize>,
     value: Range<usize>,
 }
@@ -105,7 +105,7 @@ impl ResponseHead {
             start..start + part.len()
         };
         let field =
-            |field: &httparse::Header<'_>| Field { name: place(field.name.as_bytes()), value: place(field.value) };
+            |field: &httparse::Header<'_>| HeaderSpan { name: place(field.name.as_bytes()), value: place(field.value) };
         let fields = response.headers.iter().map(field).collect();
         let text = arrived.split_to(end).freeze();
         let mut head = Self { status, text, fields, keep_alive: modern };

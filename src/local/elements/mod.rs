@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use tokio::sync::broadcast;
 
 use crate::call::{Answer, Call, ChangeEvent, Replies};
-use crate::dialect::to_client::{CacheHint, Server, cached};
+use crate::dialect::to_client::{CacheHint, ServerInfo, cached};
 use crate::dialect::{classify, meta};
 use crate::protocol::{ErrorObject, Method, Raw, code};
 
@@ -26,11 +26,11 @@ use data::{ELEMENTS, Element};
 
 /// The periodic table as a server.
 #[derive(Debug, Clone)]
-pub struct Elements(Arc<Shared>);
+pub struct Elements(Arc<ElementsInner>);
 
 #[derive(Debug)]
-struct Shared {
-    server: Server,
+struct ElementsInner {
+    server: ServerInfo,
     /// What every result says of who answers.
     meta: Box<RawValue>,
     tools: Raw,
@@ -53,7 +53,7 @@ const COMPLETIONS: usize = 100;
 impl Elements {
     /// The server; the element in the spotlight changes every `spotlight`.
     pub fn new(spotlight: Duration) -> Self {
-        let server = Server {
+        let server = ServerInfo {
             info: Raw::of(&json!({
                 "name": "elements",
                 "title": "Periodic table",
@@ -75,11 +75,11 @@ impl Elements {
         let changes = broadcast::Sender::new(CHANGES_WAITING);
         let meta = json!({ meta::SERVER_INFO: server.info }).to_string();
         let meta = RawValue::from_string(meta).expect("it was just written as JSON");
-        Self(Arc::new(Shared { server, meta, tools, resources, templates, prompts, changes, spotlight }))
+        Self(Arc::new(ElementsInner { server, meta, tools, resources, templates, prompts, changes, spotlight }))
     }
 
     /// What the server says of itself.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &ServerInfo {
         &self.0.server
     }
 
@@ -231,7 +231,7 @@ fn object(element: &Element) -> serde_json::Value {
 }
 
 /// Adds what the newest revision wants in every result.
-fn finished(mut body: serde_json::Value, server: &Server, hint: Option<CacheHint>) -> Raw {
+fn finished(mut body: serde_json::Value, server: &ServerInfo, hint: Option<CacheHint>) -> Raw {
     body["resultType"] = "complete".into();
     if let Some(hint) = hint {
         body["ttlMs"] = hint.ttl.into();

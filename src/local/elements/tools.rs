@@ -128,7 +128,7 @@ fn found_result(elements: &Elements, element: &Element) -> Raw {
     }
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Found<'a> {
+    struct ElementQuery<'a> {
         content: [Text<'a>; 1],
         structured_content: Object<'a>,
         is_error: bool,
@@ -137,7 +137,7 @@ fn found_result(elements: &Elements, element: &Element) -> Raw {
         meta: &'a RawValue,
     }
     let line = line(element);
-    Raw::of(&Found {
+    Raw::of(&ElementQuery {
         content: [Text { r#type: "text", text: &line }],
         structured_content: Object::new(element, &line),
         is_error: false,
@@ -147,30 +147,30 @@ fn found_result(elements: &Elements, element: &Element) -> Raw {
 }
 
 /// Why a tool cannot do what it was asked: a word for it, and what is allowed.
-struct Refused(&'static str, String);
+struct RefusedCall(&'static str, String);
 
-fn refusal(elements: &Elements, refused: &Refused) -> Raw {
+fn refusal(elements: &Elements, refused: &RefusedCall) -> Raw {
     let content = json!([{ "type": "text", "text": refused.0 }, { "type": "text", "text": refused.1 }]);
     elements.result(&Method::ToolsCall, json!({ "content": content, "isError": true }))
 }
 
-fn by_name(arguments: &Raw) -> Result<&'static Element, Refused> {
+fn by_name(arguments: &Raw) -> Result<&'static Element, RefusedCall> {
     let given = arguments.get("name");
     let name = given.as_ref().and_then(Raw::text);
     let element = name.as_deref().and_then(data::by_name);
     element.ok_or_else(|| {
         let said = given.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string);
         let why = format!("`name` must be the Chinese name, the English name or the symbol of an element, such as 氢, Hydrogen or H; it was {said}");
-        Refused("元素不存在", why)
+        RefusedCall("元素不存在", why)
     })
 }
 
-fn by_position(arguments: &Raw) -> Result<&'static Element, Refused> {
+fn by_position(arguments: &Raw) -> Result<&'static Element, RefusedCall> {
     let given = arguments.get("position");
     let position = given.as_ref().and_then(|raw| raw.read::<i64>().ok());
     position.and_then(data::by_number).ok_or_else(|| {
         let said = given.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string);
-        Refused("位置无效", format!("`position` must be an integer from 1 to {}; it was {said}", ELEMENTS.len()))
+        RefusedCall("位置无效", format!("`position` must be an integer from 1 to {}; it was {said}", ELEMENTS.len()))
     })
 }
 
@@ -188,7 +188,7 @@ fn survey(elements: &Elements, call: &Call, arguments: &Raw) -> Replies {
         value.ok_or_else(|| {
             let why =
                 format!("`{key}` must be an integer from {} to {}; it was {given}", allowed.start(), allowed.end());
-            Refused("参数无效", why)
+            RefusedCall("参数无效", why)
         })
     };
     let all = ELEMENTS.len() as u64;

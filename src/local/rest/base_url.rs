@@ -5,8 +5,8 @@ use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use percent_encoding::percent_decode_str;
 
 use super::encode::Escape;
-use super::spec::Spec;
-use crate::error::{Error, Kind, Result};
+use super::spec::RestSpec;
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::client as web;
 
 /// Headers that neither a document nor an argument can set: those that frame a message, that say who
@@ -51,11 +51,11 @@ pub(super) struct Base {
 }
 
 impl Base {
-    pub(super) fn new(spec: &Spec) -> Result<Self> {
+    pub(super) fn new(spec: &RestSpec) -> Result<Self> {
         let wrong = |why: &str| {
             let shown = web::redacted(&spec.base_url);
             Error::new(
-                Kind::Usage,
+                ErrorKind::Usage,
                 format!("the base URL {shown} {why}; give something like https://api.example.com/v1"),
             )
         };
@@ -68,7 +68,7 @@ impl Base {
         }
         if authority.as_str().contains('@') {
             let why = "the base URL has credentials in it; give them as a header";
-            return Err(Error::new(Kind::Usage, why));
+            return Err(Error::new(ErrorKind::Usage, why));
         }
         let path = parts.path_and_query;
         if path.as_ref().is_some_and(|path| path.query().is_some()) {
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     fn base(url: &str) -> Base {
-        let spec = Spec {
+        let spec = RestSpec {
             base_url: url.parse().unwrap(),
             headers: HeaderMap::new(),
             query: vec![("key".to_owned(), "a b".to_owned())],

@@ -11,11 +11,11 @@ use super::request_template::{Template, Values};
 
 /// What becomes of arguments in a body.
 #[derive(Debug, Clone)]
-pub(super) enum Body {
+pub(super) enum RequestBodyTemplate {
     /// One argument is the body.
     Whole(usize, Media),
     /// Arguments are its members. One that must be there is sent even if it has none.
-    Fields(Vec<Field>, Media, bool),
+    Fields(Vec<BodyField>, Media, bool),
     /// JSON with arguments in it.
     Shape(BodyTemplate),
     /// Fields of a form with arguments in them.
@@ -26,7 +26,7 @@ pub(super) enum Body {
 
 /// One argument that is a member of a body.
 #[derive(Debug, Clone)]
-pub(super) struct Field {
+pub(super) struct BodyField {
     pub(super) name: String,
     pub(super) input: usize,
     pub(super) how: FieldEncoding,
@@ -68,22 +68,22 @@ pub(super) enum BodyTemplate {
 }
 
 /// A body and its media type.
-pub(super) type Written = (HeaderValue, Bytes);
+pub(super) type EncodedBody = (HeaderValue, Bytes);
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-impl Body {
+impl RequestBodyTemplate {
     /// Writes the body; nothing when there is none to send.
-    pub(super) fn write(&self, values: &Values) -> Result<Option<Written>, String> {
+    pub(super) fn write(&self, values: &Values) -> Result<Option<EncodedBody>, String> {
         match self {
             Self::Whole(input, media) => match &values[*input] {
                 Some(value) => media.whole(value).map(Some),
                 None => Ok(None),
             },
             Self::Fields(fields, media, required) => {
-                let given: Vec<(&Field, &Value)> =
+                let given: Vec<(&BodyField, &Value)> =
                     fields.iter().filter_map(|field| Some((field, values[field.input].as_ref()?))).collect();
                 if given.is_empty() && !required {
                     return Ok(None);
@@ -124,14 +124,14 @@ impl Media {
         !matches!(self, Self::Other(_))
     }
 
-    fn whole(&self, value: &Value) -> Result<Written, String> {
+    fn whole(&self, value: &Value) -> Result<EncodedBody, String> {
         match self {
             Self::Json(media) => Ok((media.clone(), value.to_string().into())),
             Self::Form | Self::Multipart => {
                 let members = value.as_object().ok_or("the body must be an object, whose members are the fields")?;
-                let fields: Vec<Field> = members
+                let fields: Vec<BodyField> = members
                     .keys()
-                    .map(|name| Field { name: name.clone(), input: 0, how: FieldEncoding::Plain })
+                    .map(|name| BodyField { name: name.clone(), input: 0, how: FieldEncoding::Plain })
                     .collect();
                 self.fields(&fields.iter().zip(members.values()).collect::<Vec<_>>())
             }
@@ -139,7 +139,7 @@ impl Media {
         }
     }
 
-    fn fields(&self, given: &[(&Field, &Value)]) -> Result<Written, String> {
+    fn fields(&self, given: &[(&BodyField, &Value)]) -> Result<EncodedBody, String> {
         match self {
             Self::Json(media) => {
                 let members: Map<String, Value> =
@@ -200,7 +200,7 @@ fn file(value: &Value) -> (Option<HeaderValue>, Bytes) {
     decoded().unwrap_or_else(|| (None, Bytes::from(text.clone())))
 }
 
-fn multipart(given: &[(&Field, &Value)]) -> Result<Written, String> {
+fn multipart(given: &[(&BodyField, &Value)]) -> Result<EncodedBody, String> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|_| "there is no randomness for a boundary")?;
     let boundary = format!("rialto-{:032x}", u128::from_be_bytes(random));
@@ -246,8 +246,8 @@ mod tests {
 
     use super::*;
 
-    fn field(name: &str, how: FieldEncoding) -> Field {
-        Field { name: name.to_owned(), input: 0, how }
+    fn field(name: &str, how: FieldEncoding) -> BodyField {
+        BodyField { name: name.to_owned(), input: 0, how }
     }
 
     #[test]

@@ -20,7 +20,7 @@ const LARGEST_BINARY: usize = 4 << 20;
 
 /// What an API answered.
 #[derive(Debug)]
-pub(super) struct Answered {
+pub(super) struct ApiResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
@@ -42,7 +42,7 @@ struct Finished<'a> {
 }
 
 /// The result of a call; `pick` is what is wanted of a JSON answer.
-pub(super) fn result(answered: &Answered, pick: Option<&str>, meta: &RawValue) -> Raw {
+pub(super) fn result(answered: &ApiResponse, pick: Option<&str>, meta: &RawValue) -> Raw {
     let status = answered.status;
     let encoding = answered.headers.get(CONTENT_ENCODING).filter(|encoding| *encoding != "identity");
     if let Some(encoding) = encoding {
@@ -123,7 +123,7 @@ fn picked(json: &Raw, pick: &str) -> Option<Raw> {
 }
 
 /// What is no JSON.
-fn content(answered: &Answered, media: &str) -> Value {
+fn content(answered: &ApiResponse, media: &str) -> Value {
     let body = &answered.body;
     let kind = media.split('/').next().unwrap_or_default();
     if matches!(kind, "image" | "audio") && media != "image/svg+xml" && body.len() <= LARGEST_BINARY {
@@ -141,7 +141,7 @@ fn content(answered: &Answered, media: &str) -> Value {
 }
 
 /// The body as text, if it is that.
-fn readable(answered: &Answered, media: &str) -> Option<String> {
+fn readable(answered: &ApiResponse, media: &str) -> Option<String> {
     let body = unmarked(&answered.body);
     let known = media.starts_with("text/")
         || media.ends_with("+xml")
@@ -161,7 +161,7 @@ fn readable(answered: &Answered, media: &str) -> Option<String> {
 }
 
 /// A failure in the words of the API.
-fn explained(answered: &Answered) -> String {
+fn explained(answered: &ApiResponse) -> String {
     let media = media(&answered.headers);
     let status = answered.status;
     if answered.body.is_empty() {
@@ -202,7 +202,7 @@ mod tests {
         }
         let body = Bytes::copy_from_slice(body);
         let status = StatusCode::from_u16(status).unwrap();
-        let answered = Answered { status, headers, body, place: "http://h/x".to_owned() };
+        let answered = ApiResponse { status, headers, body, place: "http://h/x".to_owned() };
         let meta = RawValue::from_string("{}".to_owned()).unwrap();
         let mut result: Value = result(&answered, pick, &meta).read().unwrap();
         assert_eq!(result["resultType"], "complete");

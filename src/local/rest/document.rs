@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::spec;
 use super::spec::RestLimits;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::{self as web, HttpClient};
 use crate::http::codec::RequestEncoder;
 
@@ -34,15 +34,15 @@ pub(super) enum Dialect {
 
 /// A document that describes an API.
 #[derive(Debug)]
-pub(super) struct Document {
+pub(super) struct ApiDocument {
     root: Value,
     dialect: Dialect,
 }
 
-impl Document {
+impl ApiDocument {
     /// Reads the bytes of a document; `place` is where they are from.
     pub(super) fn parse(bytes: &[u8], place: &str) -> Result<Self> {
-        let wrong = |why: String| Error::new(Kind::Usage, format!("the document {place} {why}"));
+        let wrong = |why: String| Error::new(ErrorKind::Usage, format!("the document {place} {why}"));
         let text = std::str::from_utf8(bytes).map_err(|error| wrong(format!("is no text: {error}")))?;
         let text = text.trim_start_matches('\u{feff}');
         let root = if text.trim_start().starts_with('{') {
@@ -86,43 +86,47 @@ impl Document {
 }
 
 /// Brings a document here and reads it, as far from other work as reading megabytes should be.
-pub(super) async fn load(from: &spec::Document, spec: &spec::Spec, settings: &RestLimits) -> Result<Document> {
+pub(super) async fn load(
+    from: &spec::DocumentSource,
+    spec: &spec::RestSpec,
+    settings: &RestLimits,
+) -> Result<ApiDocument> {
     match from {
-        spec::Document::File(path) => {
+        spec::DocumentSource::File(path) => {
             let path = path.clone();
-            let read = move || Document::parse(&file(&path)?, &path.display().to_string());
-            tokio::task::spawn_blocking(read).await.map_err(|error| Error::new(Kind::Usage, error.to_string()))?
+            let read = move || ApiDocument::parse(&file(&path)?, &path.display().to_string());
+            tokio::task::spawn_blocking(read).await.map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?
         }
-        spec::Document::Url(url) => {
+        spec::DocumentSource::Url(url) => {
             let bytes = fetched(url, spec, settings).await?;
             let place = web::redacted(url);
-            let read = move || Document::parse(&bytes, &place);
-            tokio::task::spawn_blocking(read).await.map_err(|error| Error::new(Kind::Usage, error.to_string()))?
+            let read = move || ApiDocument::parse(&bytes, &place);
+            tokio::task::spawn_blocking(read).await.map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?
         }
     }
 }
 
 fn file(path: &Path) -> Result<Vec<u8>> {
     let wrong = |error: std::io::Error| {
-        Error::new(Kind::Usage, format!("the document {} cannot be read: {error}", path.display()))
+        Error::new(ErrorKind::Usage, format!("the document {} cannot be read: {error}", path.display()))
     };
     let mut bytes = Vec::new();
     std::fs::File::open(path).and_then(|file| file.take(LARGEST as u64 + 1).read_to_end(&mut bytes)).map_err(wrong)?;
     if bytes.len() > LARGEST {
         let why = format!("the document {} has more than {LARGEST} bytes", path.display());
-        return Err(Error::new(Kind::Usage, why));
+        return Err(Error::new(ErrorKind::Usage, why));
     }
     Ok(bytes)
 }
 
-async fn fetched(url: &Uri, spec: &spec::Spec, settings: &RestLimits) -> Result<Bytes> {
+async fn fetched(url: &Uri, spec: &spec::RestSpec, settings: &RestLimits) -> Result<Bytes> {
     let own = web::same_origin(url, &spec.base_url);
     let secrets = if own { spec.headers.clone() } else { HeaderMap::new() };
-    let web = HttpClient::new(url.clone(), secrets, settings.connect, LARGEST);
+    let web = HttpClient::new(url.clone(), secrets, settings.connect_timeout, LARGEST);
     let headers = |head: &mut RequestEncoder| head.put_static(&ACCEPT, "application/json, application/yaml, */*;q=0.5");
-    let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.probe)).await?;
+    let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.discovery_timeout)).await?;
     let status = response.head.status();
-    let body = web.read(response.body, settings.call).await?;
+    let body = web.read(response.body, settings.call_timeout).await?;
     if status != StatusCode::OK {
         return Err(Error::refused(&web.url(), status, &body));
     }
@@ -156,7 +160,7 @@ mod tests {
             "openapi: 3.1.0\npaths:\n  /a:\n    get:\n      responses:\n        200:\n          description: yes\n";
         let json = r#"{"openapi":"3.1.0","paths":{"/a":{"get":{"responses":{"200":{"description":"yes"}}}}}}"#;
         let (yaml, json) =
-            (Document::parse(yaml.as_bytes(), "a").unwrap(), Document::parse(json.as_bytes(), "b").unwrap());
+            (ApiDocument::parse(yaml.as_bytes(), "a").unwrap(), ApiDocument::parse(json.as_bytes(), "b").unwrap());
         assert_eq!(yaml.root(), json.root());
         assert_eq!(yaml.dialect(), Dialect::Newest);
     }
@@ -168,11 +172,11 @@ mod tests {
             ("{}", "the document x says neither `openapi: 3.…` nor `swagger: \"2.0\"` at its top"),
             ("openapi: 4.0.0", "the document x says neither `openapi: 3.…` nor `swagger: \"2.0\"` at its top"),
         ] {
-            assert_eq!(Document::parse(text.as_bytes(), "x").unwrap_err().to_string(), expected);
+            assert_eq!(ApiDocument::parse(text.as_bytes(), "x").unwrap_err().to_string(), expected);
         }
-        let yaml = Document::parse(b"a: [1, 2", "x").unwrap_err().to_string();
+        let yaml = ApiDocument::parse(b"a: [1, 2", "x").unwrap_err().to_string();
         assert!(yaml.starts_with("the document x is no valid YAML: "), "{yaml}");
-        assert!(Document::parse(b"\xff\xfe", "x").is_err());
+        assert!(ApiDocument::parse(b"\xff\xfe", "x").is_err());
     }
 
     #[test]
@@ -182,16 +186,16 @@ mod tests {
             let before = vec![format!("*a{}", n - 1); 10].join(", ");
             bomb.push_str(&format!("a{n}: &a{n} [{before}]\n"));
         }
-        let said = Document::parse(bomb.as_bytes(), "x").unwrap_err().to_string();
+        let said = ApiDocument::parse(bomb.as_bytes(), "x").unwrap_err().to_string();
         assert!(said.starts_with("the document x is no valid YAML: "), "{said}");
         let few = "openapi: 3.1.0\na: &a { b: 1 }\nc: [*a, *a]\n";
-        assert_eq!(Document::parse(few.as_bytes(), "x").unwrap().find("#/c/1/b"), Some(&json!(1)));
+        assert_eq!(ApiDocument::parse(few.as_bytes(), "x").unwrap().find("#/c/1/b"), Some(&json!(1)));
     }
 
     #[test]
     fn references_are_found_within_the_document_only() {
         let document = json!({ "swagger": "2.0", "paths": { "/a/{b}": 1 }, "x y": 2, "l": [3] });
-        let document = Document::new(document).unwrap();
+        let document = ApiDocument::new(document).unwrap();
         assert_eq!(document.find("#/paths/~1a~1{b}"), Some(&json!(1)));
         assert_eq!(document.find("#/paths/~1a~1%7Bb%7D"), Some(&json!(1)));
         assert_eq!(document.find("#/x%20y"), Some(&json!(2)));

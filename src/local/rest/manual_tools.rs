@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 
 use super::arguments::Input;
 use super::base_url::{Base, climbs, closed};
-use super::body::{Body, BodyTemplate};
+use super::body::{BodyTemplate, RequestBodyTemplate};
 use super::encode::Style;
-use super::names::{LONGEST, Names, is_clean};
+use super::names::{LONGEST, ToolNames, is_clean};
 use super::openapi::{ANYTHING, Hints, Tool};
 use super::request_template::{Parameter, Placeholder, RequestTemplate, Template, meant};
 use super::spec::{ManualArgument, ManualBody, ManualTool};
@@ -16,7 +16,7 @@ use super::spec::{ManualArgument, ManualBody, ManualTool};
 const FRAMING: &[&str] = &["host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"];
 
 /// A tool from its request, or what is wrong with it.
-pub(super) fn tool(hand: &ManualTool, base: &Base, taken: &mut Names) -> Result<Tool, String> {
+pub(super) fn tool(hand: &ManualTool, base: &Base, taken: &mut ToolNames) -> Result<Tool, String> {
     let name = &hand.name;
     if !is_clean(name) {
         return Err(format!("{name:?} is no name for a tool: 1 to {LONGEST} of letters, digits, `_`, `-` and `.`"));
@@ -30,7 +30,7 @@ pub(super) fn tool(hand: &ManualTool, base: &Base, taken: &mut Names) -> Result<
 }
 
 fn plan(hand: &ManualTool, base: &Base) -> Result<RequestTemplate, String> {
-    let mut reading = Reading { arguments: &hand.arguments, used: vec![false; hand.arguments.len()] };
+    let mut reading = ManualToolReader { arguments: &hand.arguments, used: vec![false; hand.arguments.len()] };
     if hand.url.contains("://") || hand.url.starts_with("//") || hand.url.contains('#') {
         let why = "is a path below the base URL with or without a query, such as /v1/forecast?days={days}";
         return Err(format!("`url` {why}; it was {:?}", hand.url.split('?').next().unwrap_or_default()));
@@ -70,11 +70,15 @@ fn plan(hand: &ManualTool, base: &Base) -> Result<RequestTemplate, String> {
         body,
         accept: ANYTHING,
         inputs,
-        pick: hand.pick.clone(),
+        pick: hand.result_path.clone(),
     })
 }
 
-fn headers(hand: &ManualTool, base: &Base, reading: &mut Reading<'_>) -> Result<Vec<(HeaderName, Template)>, String> {
+fn headers(
+    hand: &ManualTool,
+    base: &Base,
+    reading: &mut ManualToolReader<'_>,
+) -> Result<Vec<(HeaderName, Template)>, String> {
     let mut headers = Vec::new();
     for (name, text) in &hand.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is no header"))?;
@@ -94,12 +98,12 @@ fn headers(hand: &ManualTool, base: &Base, reading: &mut Reading<'_>) -> Result<
 }
 
 /// The templates of a tool, and which arguments they use.
-struct Reading<'h> {
+struct ManualToolReader<'h> {
     arguments: &'h [ManualArgument],
     used: Vec<bool>,
 }
 
-impl Reading<'_> {
+impl ManualToolReader<'_> {
     fn template(&mut self, text: &str) -> Result<Template, String> {
         Template::parse(text, true, |name| {
             let input = self.arguments.iter().position(|argument| argument.name == name);
@@ -109,14 +113,14 @@ impl Reading<'_> {
         })
     }
 
-    fn body(&mut self, body: &ManualBody) -> Result<Body, String> {
+    fn body(&mut self, body: &ManualBody) -> Result<RequestBodyTemplate, String> {
         Ok(match body {
-            ManualBody::Json(value) => Body::Shape(self.shape(value)?),
+            ManualBody::Json(value) => RequestBodyTemplate::Shape(self.shape(value)?),
             ManualBody::Form(fields) => {
                 let fields = fields.iter().map(|(name, text)| Ok((name.clone(), self.template(text)?)));
-                Body::Form(fields.collect::<Result<_, String>>()?)
+                RequestBodyTemplate::Form(fields.collect::<Result<_, String>>()?)
             }
-            ManualBody::Text(text) => Body::Text(self.template(text)?),
+            ManualBody::Text(text) => RequestBodyTemplate::Text(self.template(text)?),
         })
     }
 

@@ -30,19 +30,19 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use self::base_url::Base;
-use self::content::{Answered, failure};
-use self::names::Names;
+use self::content::{ApiResponse, failure};
+use self::names::ToolNames;
 use self::openapi::{Tool, shortened};
-use self::request_template::{Built, RequestTemplate};
+use self::request_template::{ApiRequest, RequestTemplate};
 
 use crate::call::{Answer, Call, Replies, Reply};
-use crate::dialect::to_client::Server;
+use crate::dialect::to_client::ServerInfo;
 use crate::dialect::{classify, meta};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::{self as web, HttpClient};
 use crate::protocol::{ErrorObject, Method, Raw, code};
 
-pub use spec::{Document, ManualArgument, ManualBody, ManualTool, RestLimits, Spec, ValueKind};
+pub use spec::{DocumentSource, ManualArgument, ManualBody, ManualTool, RestLimits, RestSpec, ValueKind};
 
 /// How many redirects are followed.
 const REDIRECTS: usize = 3;
@@ -55,12 +55,12 @@ const CARRIED: &[&str] = &["traceparent", "tracestate", "baggage", "x-request-id
 
 /// An HTTP API as a server of tools.
 #[derive(Clone)]
-pub struct Rest(Arc<Shared>);
+pub struct Rest(Arc<RestInner>);
 
-struct Shared {
+struct RestInner {
     base: Base,
     web: HttpClient,
-    server: Server,
+    server: ServerInfo,
     /// What every result says of who answers.
     meta: Box<RawValue>,
     list: Raw,
@@ -74,12 +74,12 @@ impl Rest {
     /// # Errors
     /// When the document cannot be read or is none, when a tool that is mapped by hand makes no sense,
     /// or when there would be no tool at all.
-    pub async fn load(spec: &Spec, settings: &RestLimits) -> Result<Self> {
+    pub async fn load(spec: &RestSpec, settings: &RestLimits) -> Result<Self> {
         let base = Base::new(spec)?;
-        let mut taken = Names::default();
+        let mut taken = ToolNames::default();
         let mut tools: Vec<Tool> = Vec::new();
         for hand in &spec.tools {
-            tools.push(manual_tools::tool(hand, &base, &mut taken).map_err(|why| Error::new(Kind::Usage, why))?);
+            tools.push(manual_tools::tool(hand, &base, &mut taken).map_err(|why| Error::new(ErrorKind::Usage, why))?);
         }
         let mut about = Value::Null;
         if let Some(from) = &spec.document {
@@ -91,7 +91,7 @@ impl Rest {
                 (tools, document.root()["info"].clone())
             };
             let made = tokio::task::spawn_blocking(making).await;
-            let (made, info) = made.map_err(|error| Error::new(Kind::Usage, format!("the document: {error}")))?;
+            let (made, info) = made.map_err(|error| Error::new(ErrorKind::Usage, format!("the document: {error}")))?;
             tools.extend(made);
             about = info;
         }
@@ -100,9 +100,9 @@ impl Rest {
                 Some(_) => "the document has no operation that is offered; see `allow` and `deny`",
                 None => "there is neither a document nor a tool that is mapped by hand",
             };
-            return Err(Error::new(Kind::Usage, why));
+            return Err(Error::new(ErrorKind::Usage, why));
         }
-        let url = base.uri().ok_or_else(|| Error::new(Kind::Usage, "the base URL is none"))?;
+        let url = base.uri().ok_or_else(|| Error::new(ErrorKind::Usage, "the base URL is none"))?;
         let server = server(&about, &url);
         let meta = json!({ meta::SERVER_INFO: server.info });
         let listed: Vec<&Value> = tools.iter().map(|tool| &tool.listed).collect();
@@ -114,14 +114,14 @@ impl Rest {
             "_meta": meta,
         }));
         let meta =
-            RawValue::from_string(meta.to_string()).map_err(|error| Error::new(Kind::Usage, error.to_string()))?;
+            RawValue::from_string(meta.to_string()).map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
         let plans = tools.into_iter().map(|tool| (tool.name, tool.plan)).collect();
-        let web = HttpClient::new(url, HeaderMap::new(), settings.connect, settings.message_bytes);
-        Ok(Self(Arc::new(Shared { base, web, server, meta, list, plans, patience: settings.call })))
+        let web = HttpClient::new(url, HeaderMap::new(), settings.connect_timeout, settings.message_bytes);
+        Ok(Self(Arc::new(RestInner { base, web, server, meta, list, plans, patience: settings.call_timeout })))
     }
 
     /// What the server says of itself.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &ServerInfo {
         &self.0.server
     }
 
@@ -153,7 +153,10 @@ impl Rest {
     }
 
     /// The request of a call, or what is wrong with its arguments.
-    fn planned(&self, call: &Call) -> std::result::Result<std::result::Result<(String, Built), String>, ErrorObject> {
+    fn planned(
+        &self,
+        call: &Call,
+    ) -> std::result::Result<std::result::Result<(String, ApiRequest), String>, ErrorObject> {
         let params = call.params.as_ref();
         let name = params.and_then(|params| params.get("name"));
         let name = name.as_ref().and_then(Raw::text).map(Cow::into_owned);
@@ -186,7 +189,7 @@ impl Rest {
 
     /// What comes back for a request. It goes out when the replies are first read, and is given up when
     /// they are dropped.
-    fn replies(&self, tool: String, built: Built) -> Replies {
+    fn replies(&self, tool: String, built: ApiRequest) -> Replies {
         let shared = Arc::clone(&self.0);
         Replies::stream(futures_util::stream::once(async move {
             let place = web::redacted(&built.uri);
@@ -194,7 +197,7 @@ impl Rest {
                 Ok(outcome) => outcome,
                 Err(_) => {
                     let why = format!("{place} did not answer within {:?}", shared.patience);
-                    Err(Error::new(Kind::Timeout, why))
+                    Err(Error::new(ErrorKind::Timeout, why))
                 }
             };
             let pick = shared.plans.get(&tool).and_then(|plan| plan.pick.as_deref());
@@ -207,10 +210,10 @@ impl Rest {
     }
 }
 
-impl Shared {
+impl RestInner {
     /// Sends a request, and follows where it leads as long as that is below the base URL.
-    async fn send(&self, built: Built) -> Result<Answered> {
-        let Built { verb, mut uri, headers, body } = built;
+    async fn send(&self, built: ApiRequest) -> Result<ApiResponse> {
+        let ApiRequest { verb, mut uri, headers, body } = built;
         let follows = matches!(verb, Verb::GET | Verb::HEAD);
         for _ in 0..=REDIRECTS {
             let response = self.web.send_to(&uri, &verb, &headers, &body, self.patience).await?;
@@ -229,9 +232,9 @@ impl Shared {
                 Err(_) if !status.is_success() => bytes::Bytes::new(),
                 body => body?,
             };
-            return Ok(Answered { status, headers: response.head.headers(), body, place });
+            return Ok(ApiResponse { status, headers: response.head.headers(), body, place });
         }
-        Err(Error::new(Kind::Protocol, format!("{} redirects again and again", web::redacted(&uri))))
+        Err(Error::new(ErrorKind::Protocol, format!("{} redirects again and again", web::redacted(&uri))))
     }
 }
 
@@ -242,11 +245,11 @@ fn astray(from: &http::Uri, status: http::StatusCode, location: &str, follows: b
         true => "which is not below the base URL and is not followed",
         false => "which is not followed for this method",
     };
-    Error::new(Kind::Protocol, format!("{} answered {status} and redirects to {to}, {why}", web::redacted(from)))
+    Error::new(ErrorKind::Protocol, format!("{} answered {status} and redirects to {to}, {why}", web::redacted(from)))
 }
 
 /// What a document says of itself.
-fn server(about: &Value, url: &http::Uri) -> Server {
+fn server(about: &Value, url: &http::Uri) -> ServerInfo {
     let said = |key: &str| about[key].as_str().map(str::trim).filter(|text| !text.is_empty());
     let host = url.host().unwrap_or("api");
     let title = said("title").map_or_else(|| host.to_owned(), |title| shortened(title, 100));
@@ -258,7 +261,7 @@ fn server(about: &Value, url: &http::Uri) -> Server {
     let name = if said("title").is_some() { names::clean(&title) } else { host.to_owned() };
     let info = Raw::of(&json!({ "name": name, "title": title, "version": version }));
     let instructions = said("description").map(|text| Raw::of(&shortened(text, INSTRUCTIONS)));
-    Server { info, capabilities: Raw::constant(r#"{"tools":{}}"#), instructions }
+    ServerInfo { info, capabilities: Raw::constant(r#"{"tools":{}}"#), instructions }
 }
 
 fn invalid(why: &str) -> ErrorObject {

@@ -7,9 +7,9 @@ pub(super) const LONGEST: usize = 64;
 
 /// Names that are taken.
 #[derive(Debug, Default)]
-pub(super) struct Names(BTreeSet<String>);
+pub(super) struct ToolNames(BTreeSet<String>);
 
-impl Names {
+impl ToolNames {
     /// Takes a name as it is; false when it is taken already.
     pub(super) fn take(&mut self, name: &str) -> bool {
         self.0.insert(name.to_owned())
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn names_are_told_apart() {
-        let mut names = Names::default();
+        let mut names = ToolNames::default();
         assert_eq!(names.nearest("id", Some("path")), "id");
         assert_eq!(names.nearest("id", Some("query")), "id_query");
         assert_eq!(names.nearest("id", Some("query")), "id_query_2");
@@ -96,7 +96,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_name_is_clean_and_its_own(wanted in prop::collection::vec(".{0,90}", 1..40)) {
-            let mut names = Names::default();
+            let mut names = ToolNames::default();
             let mut seen = BTreeSet::new();
             for name in wanted {
                 let name = names.nearest(&name, None);

@@ -6,14 +6,14 @@ use wildmatch::WildMatch;
 
 use super::arguments::{Input, truncated};
 use super::base_url::{Base, climbs, open_header};
-use super::body::{Body, Field, FieldEncoding, Media};
-use super::document::{Dialect, Document};
+use super::body::{BodyField, FieldEncoding, Media, RequestBodyTemplate};
+use super::document::{ApiDocument, Dialect};
 use super::encode::{Escape, Style};
-use super::names::Names;
-use super::parameters::{self, Found, ParameterLocation, Sent};
+use super::names::ToolNames;
+use super::parameters::{self, ApiParameter, ParameterLocation, Sent};
 use super::request_template::{Parameter, Placeholder, RequestTemplate, Segment, Template, meant};
 use super::schema::Builder;
-use super::spec::Spec;
+use super::spec::RestSpec;
 
 /// How much of what a document says is kept.
 const TITLE: usize = 120;
@@ -54,7 +54,7 @@ pub(super) struct Hints {
 
 /// Which operations are offered.
 #[derive(Debug)]
-struct Filter {
+struct OperationFilter {
     allow: Vec<WildMatch>,
     deny: Vec<WildMatch>,
 }
@@ -68,8 +68,8 @@ struct Operation<'d> {
 }
 
 /// The operations that are offered, as tools.
-pub(super) fn tools(document: &Document, spec: &Spec, base: &Base, taken: &mut Names) -> Vec<Tool> {
-    let filter = Filter::new(spec);
+pub(super) fn tools(document: &ApiDocument, spec: &RestSpec, base: &Base, taken: &mut ToolNames) -> Vec<Tool> {
+    let filter = OperationFilter::new(spec);
     let mut tools = Vec::new();
     let paths = document.root()["paths"].as_object();
     for (path, item) in paths.into_iter().flatten().filter(|(path, _)| !path.starts_with("x-")) {
@@ -107,7 +107,7 @@ fn named(name: &str, mut listed: Map<String, Value>) -> Value {
 
 impl<'d> Operation<'d> {
     /// What is listed of it, but for its name, and how it is called.
-    fn tool(&self, document: &'d Document, base: &Base) -> Result<(Map<String, Value>, RequestTemplate), String> {
+    fn tool(&self, document: &'d ApiDocument, base: &Base) -> Result<(Map<String, Value>, RequestTemplate), String> {
         let fixed = self.path.split('#').next().unwrap_or_default();
         let (fixed, fixed_query) = fixed.split_once('?').unwrap_or((fixed, ""));
         if !fixed.starts_with('/') || climbs(fixed) {
@@ -163,7 +163,7 @@ impl<'d> Operation<'d> {
     }
 
     /// What we ask for: what the operation says that it answers with, JSON before all else.
-    fn accept(&self, document: &'d Document) -> HeaderValue {
+    fn accept(&self, document: &'d ApiDocument) -> HeaderValue {
         let mut media: Vec<&str> = Vec::new();
         for (status, response) in self.own["responses"].as_object().into_iter().flatten() {
             if !status.starts_with('2') {
@@ -205,23 +205,23 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
 struct ToolBuilder<'d, 'b> {
     base: &'b Base,
     schema: Builder<'d>,
-    names: Names,
+    names: ToolNames,
     properties: Map<String, Value>,
     inputs: Vec<Input>,
     path: Vec<Placeholder>,
     query: Vec<Parameter>,
     headers: Vec<(http::HeaderName, Template)>,
     cookies: Vec<Placeholder>,
-    body: Option<Body>,
+    body: Option<RequestBodyTemplate>,
     verb: Verb,
 }
 
 impl<'d, 'b> ToolBuilder<'d, 'b> {
-    fn new(document: &'d Document, base: &'b Base, verb: Verb) -> Self {
+    fn new(document: &'d ApiDocument, base: &'b Base, verb: Verb) -> Self {
         Self {
             base,
             schema: Builder::new(document),
-            names: Names::default(),
+            names: ToolNames::default(),
             properties: Map::new(),
             inputs: Vec::new(),
             path: Vec::new(),
@@ -245,7 +245,7 @@ impl<'d, 'b> ToolBuilder<'d, 'b> {
         self.inputs.len() - 1
     }
 
-    fn path_parameter(&mut self, name: &str, declared: Option<&Found<'d>>) {
+    fn path_parameter(&mut self, name: &str, declared: Option<&ApiParameter<'d>>) {
         if self.path.iter().any(|slot| slot.name == name) {
             return;
         }
@@ -260,7 +260,7 @@ impl<'d, 'b> ToolBuilder<'d, 'b> {
         self.path.push(Placeholder { name: name.to_owned(), input, style, explode });
     }
 
-    fn parameter(&mut self, found: &Found<'d>) {
+    fn parameter(&mut self, found: &ApiParameter<'d>) {
         let header = match found.place {
             ParameterLocation::Query if self.base.keeps_query(found.name) => return,
             ParameterLocation::Header => match open_header(self.base, found.name) {
@@ -301,7 +301,7 @@ impl<'d, 'b> ToolBuilder<'d, 'b> {
                             self.field(name, property, needed, None, encoding.get(name))
                         });
                         let fields = fields.collect();
-                        self.body = Some(Body::Fields(fields, media, required));
+                        self.body = Some(RequestBodyTemplate::Fields(fields, media, required));
                     }
                     None => {
                         let schema = match (schema, &media) {
@@ -317,7 +317,7 @@ impl<'d, 'b> ToolBuilder<'d, 'b> {
                             _ => description.map(str::to_owned),
                         };
                         let input = self.input("body", "content", required, schema, said.as_deref());
-                        self.body = Some(Body::Whole(input, media));
+                        self.body = Some(RequestBodyTemplate::Whole(input, media));
                     }
                 }
             }
@@ -334,7 +334,7 @@ impl<'d, 'b> ToolBuilder<'d, 'b> {
                         field
                     })
                     .collect();
-                self.body = Some(Body::Fields(fields, media, required));
+                self.body = Some(RequestBodyTemplate::Fields(fields, media, required));
             }
         }
     }
@@ -346,7 +346,7 @@ impl<'d, 'b> ToolBuilder<'d, 'b> {
         required: bool,
         said: Option<&str>,
         encoding: Option<&Value>,
-    ) -> Field {
+    ) -> BodyField {
         let schema = self.schema.top(schema);
         let bytes = "application/octet-stream";
         let files = |schema: &Value| schema["format"] == "binary" || schema["contentMediaType"] == bytes;
@@ -360,7 +360,7 @@ impl<'d, 'b> ToolBuilder<'d, 'b> {
             (_, said) => said.map(str::to_owned),
         };
         let input = self.input(name, "body", required, schema, said.as_deref());
-        Field { name: name.to_owned(), input, how }
+        BodyField { name: name.to_owned(), input, how }
     }
 
     fn finish(self, path: Template, accept: HeaderValue) -> (Value, RequestTemplate) {
@@ -410,8 +410,8 @@ impl Hints {
 
 // === impl Filter ===
 
-impl Filter {
-    fn new(spec: &Spec) -> Self {
+impl OperationFilter {
+    fn new(spec: &RestSpec) -> Self {
         let read = |patterns: &[String]| patterns.iter().map(|pattern| WildMatch::new(pattern)).collect();
         Self { allow: read(&spec.allow), deny: read(&spec.deny) }
     }
@@ -428,18 +428,18 @@ mod tests {
 
     use super::*;
 
-    fn base() -> (Spec, Base) {
+    fn base() -> (RestSpec, Base) {
         let base_url = "https://api.example.com/v1".parse().unwrap();
         let (headers, query) = (http::HeaderMap::new(), Vec::new());
-        let spec = Spec { base_url, headers, query, document: None, allow: vec![], deny: vec![], tools: vec![] };
+        let spec = RestSpec { base_url, headers, query, document: None, allow: vec![], deny: vec![], tools: vec![] };
         let base = Base::new(&spec).unwrap();
         (spec, base)
     }
 
     fn listed(document: Value) -> Vec<Value> {
         let (spec, base) = base();
-        let document = Document::new(document).unwrap();
-        tools(&document, &spec, &base, &mut Names::default()).into_iter().map(|tool| tool.listed).collect()
+        let document = ApiDocument::new(document).unwrap();
+        tools(&document, &spec, &base, &mut ToolNames::default()).into_iter().map(|tool| tool.listed).collect()
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::body::{Media, is_json};
-use super::document::{Dialect, Document};
+use super::document::{ApiDocument, Dialect};
 use super::encode::Style;
 
 /// How many references lead from one to the next.
@@ -13,7 +13,7 @@ static NOTHING: Value = Value::Null;
 
 /// One parameter.
 #[derive(Debug, Clone)]
-pub(super) struct Found<'d> {
+pub(super) struct ApiParameter<'d> {
     pub(super) name: &'d str,
     pub(super) place: ParameterLocation,
     pub(super) required: bool,
@@ -46,7 +46,7 @@ pub(super) enum Sent<'d> {
         encoding: &'d Value,
     },
     /// The fields of a form, one by one (Swagger 2.0).
-    Fields { media: Media, fields: Vec<Found<'d>> },
+    Fields { media: Media, fields: Vec<ApiParameter<'d>> },
 }
 
 impl ParameterLocation {
@@ -61,7 +61,7 @@ impl ParameterLocation {
 }
 
 /// Follows references to what they mean; what leads nowhere means nothing.
-pub(super) fn followed<'d>(document: &'d Document, value: &'d Value) -> &'d Value {
+pub(super) fn followed<'d>(document: &'d ApiDocument, value: &'d Value) -> &'d Value {
     let mut here = value;
     for _ in 0..LONGEST_CHAIN {
         let Some(reference) = here.get("$ref").and_then(Value::as_str) else { return here };
@@ -71,7 +71,11 @@ pub(super) fn followed<'d>(document: &'d Document, value: &'d Value) -> &'d Valu
 }
 
 /// What an operation takes. Its own parameters come before those of its path.
-pub(super) fn of<'d>(document: &'d Document, item: &'d Value, own: &'d Value) -> (Vec<Found<'d>>, Option<Sent<'d>>) {
+pub(super) fn of<'d>(
+    document: &'d ApiDocument,
+    item: &'d Value,
+    own: &'d Value,
+) -> (Vec<ApiParameter<'d>>, Option<Sent<'d>>) {
     let mut all: Vec<&Value> = Vec::new();
     for list in [&own["parameters"], &item["parameters"]] {
         for parameter in list.as_array().into_iter().flatten() {
@@ -82,7 +86,7 @@ pub(super) fn of<'d>(document: &'d Document, item: &'d Value, own: &'d Value) ->
             }
         }
     }
-    let mut found: Vec<Found<'d>> = all.iter().filter_map(|parameter| read(document, parameter)).collect();
+    let mut found: Vec<ApiParameter<'d>> = all.iter().filter_map(|parameter| read(document, parameter)).collect();
     found.sort_by_key(|found| found.place);
     let sent = match document.dialect() {
         Dialect::Swagger => swagger_body(document, own, &all),
@@ -91,7 +95,7 @@ pub(super) fn of<'d>(document: &'d Document, item: &'d Value, own: &'d Value) ->
     (found, sent)
 }
 
-fn read<'d>(document: &Document, parameter: &'d Value) -> Option<Found<'d>> {
+fn read<'d>(document: &ApiDocument, parameter: &'d Value) -> Option<ApiParameter<'d>> {
     let place = match parameter["in"].as_str()? {
         "path" => ParameterLocation::Path,
         "query" => ParameterLocation::Query,
@@ -103,18 +107,19 @@ fn read<'d>(document: &Document, parameter: &'d Value) -> Option<Found<'d>> {
     let description = parameter["description"].as_str();
     let required = parameter["required"] == Value::Bool(true);
     let reserved = parameter["allowReserved"] == Value::Bool(true);
-    let found = Found { name, place, required, description, schema: None, style: Style::Form, explode: true, reserved };
+    let found =
+        ApiParameter { name, place, required, description, schema: None, style: Style::Form, explode: true, reserved };
     if document.dialect() == Dialect::Swagger {
         let (style, explode) = collection(parameter, place);
-        return Some(Found { schema: Some(parameter), style, explode, ..found });
+        return Some(ApiParameter { schema: Some(parameter), style, explode, ..found });
     }
     // A parameter with a media type is written in that.
     if let Some(content) = parameter["content"].as_object().and_then(|content| content.iter().next()) {
         let style = if is_json(content.0) { Style::Json } else { Style::Form };
-        return Some(Found { schema: content.1.get("schema"), style, ..found });
+        return Some(ApiParameter { schema: content.1.get("schema"), style, ..found });
     }
     let (style, explode) = style(parameter, place);
-    Some(Found { schema: parameter.get("schema"), style, explode, ..found })
+    Some(ApiParameter { schema: parameter.get("schema"), style, explode, ..found })
 }
 
 fn style(parameter: &Value, place: ParameterLocation) -> (Style, bool) {
@@ -152,7 +157,7 @@ pub(super) fn style_of_field(encoding: &Value) -> Option<(Style, bool)> {
     Some(style(encoding, ParameterLocation::Query))
 }
 
-fn body<'d>(document: &'d Document, own: &'d Value) -> Option<Sent<'d>> {
+fn body<'d>(document: &'d ApiDocument, own: &'d Value) -> Option<Sent<'d>> {
     let body = followed(document, own.get("requestBody")?);
     let content = body["content"].as_object()?;
     let (_, media, how) = content
@@ -183,7 +188,7 @@ fn rank(media: &Media) -> u8 {
     }
 }
 
-fn swagger_body<'d>(document: &'d Document, own: &'d Value, all: &[&'d Value]) -> Option<Sent<'d>> {
+fn swagger_body<'d>(document: &'d ApiDocument, own: &'d Value, all: &[&'d Value]) -> Option<Sent<'d>> {
     let consumes = own["consumes"].as_array().or_else(|| document.root()["consumes"].as_array());
     let consumes: Vec<Media> = consumes.into_iter().flatten().filter_map(|name| Media::named(name.as_str()?)).collect();
     if let Some(body) = all.iter().find(|parameter| parameter["in"] == "body") {
@@ -202,7 +207,7 @@ fn swagger_body<'d>(document: &'d Document, own: &'d Value, all: &[&'d Value]) -
         files |= parameter["type"] == "file";
         let (style, explode) = collection(parameter, ParameterLocation::Query);
         let (style, explode) = if parameter["type"] == "array" { (style, explode) } else { (Style::Form, true) };
-        fields.push(Found {
+        fields.push(ApiParameter {
             name: parameter["name"].as_str()?,
             place: ParameterLocation::Query,
             required: parameter["required"] == Value::Bool(true),

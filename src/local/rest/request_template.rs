@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::arguments::Input;
 use super::base_url::{Base, header_value};
-use super::body::Body;
+use super::body::RequestBodyTemplate;
 use super::encode::{self, Escape, Style};
 
 /// The values of a tool's inputs, in their order.
@@ -21,7 +21,7 @@ pub(super) struct RequestTemplate {
     pub(super) query: Vec<Parameter>,
     pub(super) headers: Vec<(HeaderName, Template)>,
     pub(super) cookies: Vec<Placeholder>,
-    pub(super) body: Option<Body>,
+    pub(super) body: Option<RequestBodyTemplate>,
     pub(super) accept: HeaderValue,
     pub(super) inputs: Vec<Input>,
     pub(super) pick: Option<String>,
@@ -59,7 +59,7 @@ pub(super) struct Placeholder {
 
 /// A request that is ready to go.
 #[derive(Debug)]
-pub(super) struct Built {
+pub(super) struct ApiRequest {
     pub(super) verb: Verb,
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
@@ -73,7 +73,7 @@ const AGENT: HeaderValue = HeaderValue::from_static(concat!("rialto/", env!("CAR
 
 impl RequestTemplate {
     /// The request for some values, or why there is none.
-    pub(super) fn build(&self, base: &Base, values: &Values) -> Result<Built, String> {
+    pub(super) fn build(&self, base: &Base, values: &Values) -> Result<ApiRequest, String> {
         let path = self.path.path(values)?;
         let query: Vec<(String, String)> = self.query.iter().flat_map(|part| part.pairs(values)).collect();
         let uri = base.address(&path, &query)?;
@@ -94,7 +94,7 @@ impl RequestTemplate {
         if !cookies.is_empty() {
             headers.insert(COOKIE, header_value(&COOKIE, &cookies.join("; "))?);
         }
-        Ok(Built { verb: self.verb.clone(), uri, headers, body })
+        Ok(ApiRequest { verb: self.verb.clone(), uri, headers, body })
     }
 }
 

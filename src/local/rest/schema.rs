@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde_json::{Map, Value, json};
 
 use super::arguments::truncated;
-use super::document::{Dialect, Document};
+use super::document::{ApiDocument, Dialect};
 
 /// How large the schema of a tool may get, about.
 const LARGEST: usize = 32 << 10;
@@ -57,7 +57,7 @@ const PLAIN: &[(&str, Fits)] = &[
 /// Builds the schema of one tool.
 #[derive(Debug)]
 pub(super) struct Builder<'d> {
-    document: &'d Document,
+    document: &'d ApiDocument,
     /// The names under which what is referred to goes into `$defs`.
     names: BTreeMap<&'d str, String>,
     waiting: VecDeque<(String, &'d Value)>,
@@ -66,7 +66,7 @@ pub(super) struct Builder<'d> {
 
 /// The members of a schema of an object, if that is all it is.
 #[derive(Debug, Default)]
-pub(super) struct Members<'d> {
+pub(super) struct SchemaMembers<'d> {
     pub(super) properties: BTreeMap<&'d str, &'d Value>,
     pub(super) required: Vec<&'d str>,
     /// How many schemas they come from.
@@ -74,7 +74,7 @@ pub(super) struct Members<'d> {
 }
 
 impl<'d> Builder<'d> {
-    pub(super) fn new(document: &'d Document) -> Self {
+    pub(super) fn new(document: &'d ApiDocument) -> Self {
         Self { document, names: BTreeMap::new(), waiting: VecDeque::new(), left: LARGEST }
     }
 
@@ -108,14 +108,14 @@ impl<'d> Builder<'d> {
 
     /// The members that a schema of an object has, with those of all that it is made of; nothing when it
     /// is anything more than a list of members.
-    pub(super) fn members(&self, schema: &'d Value) -> Option<Members<'d>> {
-        let mut found = Members::default();
+    pub(super) fn members(&self, schema: &'d Value) -> Option<SchemaMembers<'d>> {
+        let mut found = SchemaMembers::default();
         self.collect(schema, LONGEST_CHAIN, &mut found).filter(|()| !found.properties.is_empty())?;
         found.required.retain(|name| found.properties.contains_key(name));
         Some(found)
     }
 
-    fn collect(&self, schema: &'d Value, depth: usize, found: &mut Members<'d>) -> Option<()> {
+    fn collect(&self, schema: &'d Value, depth: usize, found: &mut SchemaMembers<'d>) -> Option<()> {
         found.parts += 1;
         if found.parts > MOST_PARTS {
             return None;
@@ -406,7 +406,7 @@ mod tests {
     fn converted(version: &str, schemas: &Value, schema: &Value) -> (Value, Option<Value>) {
         let mut document = json!({ "openapi": version, "components": { "schemas": schemas } });
         document["schema"] = schema.clone();
-        let document = Document::new(document).unwrap();
+        let document = ApiDocument::new(document).unwrap();
         let mut builder = Builder::new(&document);
         let converted = builder.top(document.find("#/schema").unwrap());
         (converted, builder.finish())

@@ -13,18 +13,18 @@ use crate::http::client as web;
 #[derive(Debug, Clone)]
 pub struct RestLimits {
     /// How long a connection may take to open.
-    pub connect: Duration,
+    pub connect_timeout: Duration,
     /// How long the document that describes it may take.
-    pub probe: Duration,
+    pub discovery_timeout: Duration,
     /// How long a call may take.
-    pub call: Duration,
+    pub call_timeout: Duration,
     /// The largest body that is read.
     pub message_bytes: usize,
 }
 
 /// What makes an HTTP API an upstream.
 #[derive(Clone, PartialEq)]
-pub struct Spec {
+pub struct RestSpec {
     /// Scheme, authority and path prefix: the only place where requests ever go.
     pub base_url: Uri,
     /// Headers that go with each request. Their values are secrets, and no argument can replace them.
@@ -33,7 +33,7 @@ pub struct Spec {
     /// argument can replace them.
     pub query: Vec<(String, String)>,
     /// The document that describes the API.
-    pub document: Option<Document>,
+    pub document: Option<DocumentSource>,
     /// Which of the document's operations are offered; all when empty. A pattern with `*` and `?` is
     /// held against the tool's name, the operation's id, and `METHOD /path`.
     pub allow: Vec<String>,
@@ -45,7 +45,7 @@ pub struct Spec {
 
 /// Where a document is that describes an API: OpenAPI 3.0 or 3.1, or Swagger 2.0, in JSON or YAML.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Document {
+pub enum DocumentSource {
     /// A file.
     File(PathBuf),
     /// An address. The headers of the API go there only if it is of the same origin.
@@ -74,7 +74,7 @@ pub struct ManualTool {
     /// What is sent.
     pub body: Option<ManualBody>,
     /// What to take from a JSON answer: a JSON pointer (`/a/0/b`) or a dotted path (`a.0.b`).
-    pub pick: Option<String>,
+    pub result_path: Option<String>,
     /// Whether it changes nothing; by default what the method says.
     pub read_only: Option<bool>,
     /// Whether it may destroy something; by default what the method says.
@@ -165,13 +165,13 @@ impl ValueKind {
     }
 }
 
-impl fmt::Debug for Spec {
+impl fmt::Debug for RestSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers: Vec<&HeaderName> = self.headers.keys().collect();
         let query: Vec<&String> = self.query.iter().map(|(name, _)| name).collect();
         let document = self.document.as_ref().map(|document| match document {
-            Document::File(path) => path.display().to_string(),
-            Document::Url(url) => web::redacted(url),
+            DocumentSource::File(path) => path.display().to_string(),
+            DocumentSource::Url(url) => web::redacted(url),
         });
         let mut shown = f.debug_struct("Spec");
         shown.field("base_url", &web::redacted(&self.base_url)).field("headers", &headers).field("query", &query);
@@ -187,7 +187,7 @@ impl fmt::Debug for ManualTool {
         let headers: Vec<&String> = self.headers.iter().map(|(name, _)| name).collect();
         let mut shown = f.debug_struct("HandTool");
         shown.field("name", &self.name).field("method", &self.method).field("path", &path);
-        shown.field("arguments", &self.arguments).field("headers", &headers).field("pick", &self.pick);
+        shown.field("arguments", &self.arguments).field("headers", &headers).field("pick", &self.result_path);
         shown.finish_non_exhaustive()
     }
 }

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::call::{Answer, Replies, Reply, ServerRequest};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::EventReader;
 use crate::http::client::{HttpClient, is_media, redacted};
 use crate::http::client::{HttpResponse, InFlight};
@@ -32,13 +32,13 @@ use crate::http::codec::RequestEncoder;
 use crate::mcp_client::batch::{MAX_BATCH, messages, parsed};
 use crate::mcp_client::connection::Headers;
 use crate::mcp_client::session_resumption::ResumableSession;
-use crate::mcp_client::target::{Address, Settings};
+use crate::mcp_client::target::{Address, ConnectionSettings};
 use crate::mcp_client::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::protocol::{
     ErrorObject, Id, Incoming, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code,
 };
 use request::HttpRequest;
-use server_requests::Questions;
+use server_requests::PendingServerRequests;
 use session_slot::{SessionSlot, SessionUse};
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -61,18 +61,18 @@ pub(super) const RESUMES: u32 = 5;
 
 /// One server over Streamable HTTP.
 #[derive(Debug)]
-pub(super) struct Http {
+pub(super) struct StreamableClient {
     http: HttpClient,
-    settings: Settings,
+    settings: ConnectionSettings,
     identity: ClientIdentity,
-    state: Mutex<State>,
+    state: Mutex<StreamableState>,
     last_id: AtomicI64,
     unsolicited: UnsolicitedSender,
     /// Held while the session is opened anew, so that one does it and the others wait.
     reopening: tokio::sync::Mutex<Option<Instant>>,
     /// How many answers of ours may be on their way at once; a server that asks more gets none.
     answers: Arc<Semaphore>,
-    pub(super) questions: Questions,
+    pub(super) questions: PendingServerRequests,
     session: SessionSlot,
     revision: OnceLock<Revision>,
     /// Where the session is written down, if somebody else could go on with it.
@@ -80,7 +80,7 @@ pub(super) struct Http {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StreamableState {
     /// How the server has introduced itself in the session.
     result: Option<Raw>,
     /// The session was opened elsewhere.
@@ -105,10 +105,10 @@ pub(super) enum ProbeOutcome {
     Status(StatusCode),
 }
 
-impl Http {
+impl StreamableClient {
     pub(super) fn new(
         address: &Address,
-        settings: &Settings,
+        settings: &ConnectionSettings,
         speaker: ClientIdentity,
         unsolicited: mpsc::Sender<Unsolicited>,
         notebook: Option<Arc<ResumableSession>>,
@@ -122,14 +122,14 @@ impl Http {
             unsolicited: UnsolicitedSender::new(unsolicited),
             reopening: tokio::sync::Mutex::default(),
             answers: Arc::new(Semaphore::new(ANSWERS)),
-            questions: Questions::default(),
+            questions: PendingServerRequests::default(),
             session: SessionSlot::default(),
             revision: OnceLock::new(),
             resumable: notebook,
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StreamableState> {
         self.state.lock().expect("no thread panics while it holds this lock")
     }
 
@@ -147,7 +147,7 @@ impl Http {
 
     /// How long an answer may take to begin.
     pub(super) fn patience(&self) -> Duration {
-        self.settings.call
+        self.settings.idle_timeout
     }
 
     /// The revision that was found; every later request names it.
@@ -168,9 +168,10 @@ impl Http {
             posted(head);
             to_upstream::mirrored(head, &request, revision, &[]);
         };
-        let response = self.http.send(Verb::POST, headers, request.encode(), Some(self.settings.probe)).await?;
+        let response =
+            self.http.send(Verb::POST, headers, request.encode(), Some(self.settings.discovery_timeout)).await?;
         let status = response.head.status();
-        match self.read_answer(response, &request.id, self.settings.probe).await {
+        match self.read_answer(response, &request.id, self.settings.discovery_timeout).await {
             Ok(outcome) => Ok(ProbeOutcome::Outcome(outcome)),
             Err(_) if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED => match status {
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => {
@@ -194,11 +195,11 @@ impl Http {
                         return Ok(outcome);
                     }
                 }
-                Err(Error::new(Kind::Broken, "the stream ended before the answer"))
+                Err(Error::new(ErrorKind::Broken, "the stream ended before the answer"))
             };
             return match tokio::time::timeout(patience, read).await {
                 Ok(read) => read,
-                Err(_) => Err(Error::new(Kind::Timeout, format!("no answer came within {patience:?}"))),
+                Err(_) => Err(Error::new(ErrorKind::Timeout, format!("no answer came within {patience:?}"))),
             };
         }
         let body = self.http.read(response.body, patience).await?;
@@ -226,7 +227,7 @@ impl Http {
         match answer {
             Some(outcome) => Ok(outcome),
             None if status.is_success() => Err(Error::new(
-                Kind::Protocol,
+                ErrorKind::Protocol,
                 format!("{} answered with something that is no answer", redacted(&self.http.url())),
             )),
             None => Err(self.refused(status, body)),
@@ -252,7 +253,7 @@ impl Http {
 
     /// The session, for one message that is not answered or quickly so.
     pub(super) fn use_session(&self) -> Result<SessionUse> {
-        self.session.acquire(self.settings.grace)
+        self.session.acquire(self.settings.stop_timeout)
     }
 
     /// What a request in the session carries until its response begins. In the per-request era dropping a request
@@ -301,7 +302,7 @@ impl Http {
 
     /// Sends a request. How long that may take is for whoever waits for it; nobody does for those that listen.
     pub(super) async fn begin(self: &Arc<Self>, request: &Request, extra: Headers<'_>) -> Result<FirstResponse> {
-        let patience = (request.method == Method::Listen).then_some(self.settings.call_cap);
+        let patience = (request.method == Method::Listen).then_some(self.settings.total_timeout);
         let body = request.encode();
         let mut again = true;
         loop {
@@ -318,13 +319,13 @@ impl Http {
                     let events = EventReader::new(response.body, self.http.limit());
                     return Ok(FirstResponse::Events(Box::new(events)));
                 }
-                let body = self.http.read(response.body, self.settings.call).await?;
+                let body = self.http.read(response.body, self.settings.idle_timeout).await?;
                 return match body.trim_ascii_start().first() {
                     Some(b'[') => Ok(FirstResponse::Batch(messages(&body).unwrap_or_default())),
                     _ => self.answer_in(&body, status, &request.id).map(FirstResponse::Answer),
                 };
             }
-            let body = self.http.read(response.body, self.settings.call).await.unwrap_or_default();
+            let body = self.http.read(response.body, self.settings.idle_timeout).await.unwrap_or_default();
             let message = Message::parse(&body);
             let answered =
                 matches!(&message, Ok(Message::Response(response)) if response.id.as_ref() == Some(&request.id));
@@ -334,7 +335,7 @@ impl Http {
                 // In a task of its own: a caller that goes away must not leave it half done.
                 let http = Arc::clone(self);
                 let reopened = tokio::spawn(async move { http.reopen(generation).await }).await;
-                reopened.unwrap_or_else(|_| Err(Error::new(Kind::Broken, "no new session could be opened")))?;
+                reopened.unwrap_or_else(|_| Err(Error::new(ErrorKind::Broken, "no new session could be opened")))?;
                 continue;
             }
             return match message {
@@ -360,14 +361,14 @@ impl Http {
             posted(head);
             self.put_session(head, session.id());
         };
-        let (in_flight, patience) = (self.in_flight(&session), Some(self.settings.call));
+        let (in_flight, patience) = (self.in_flight(&session), Some(self.settings.idle_timeout));
         let response = self.http.send_in(in_flight, Verb::POST, headers, message, patience).await?;
         let status = response.head.status();
         if status.is_success() {
             self.note_session(&response.head, session.generation());
             return Ok(());
         }
-        let body = self.http.read(response.body, self.settings.call).await.unwrap_or_default();
+        let body = self.http.read(response.body, self.settings.idle_timeout).await.unwrap_or_default();
         Err(self.refused(status, &body))
     }
 
@@ -452,7 +453,7 @@ impl Http {
     /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
     pub(super) async fn open_stream(&self, after: Option<&str>, patience: Duration) -> Result<Option<EventReader>> {
         self.check_here()?;
-        let session = self.session.acquire(self.settings.grace.min(STREAM_READ_LIMIT))?;
+        let session = self.session.acquire(self.settings.stop_timeout.min(STREAM_READ_LIMIT))?;
         let headers = |head: &mut RequestEncoder| {
             head.put_static(&ACCEPT, "text/event-stream");
             self.put_session(head, session.id());
@@ -470,7 +471,7 @@ impl Http {
         if status == StatusCode::METHOD_NOT_ALLOWED || status.is_success() {
             return Ok(None);
         }
-        let body = self.http.read(response.body, self.settings.call).await.unwrap_or_default();
+        let body = self.http.read(response.body, self.settings.idle_timeout).await.unwrap_or_default();
         Err(self.refused(status, &body))
     }
 }
@@ -498,7 +499,7 @@ pub(super) fn pause(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds).clamp(RETRY_FLOOR, RETRY_CAP)
 }
 
-impl Drop for Http {
+impl Drop for StreamableClient {
     fn drop(&mut self) {
         if let Some(listening) = self.lock().listening.take() {
             listening.abort();
@@ -518,7 +519,7 @@ mod tests {
     /// What waits for an answer is made for every call, and moved to where it stays.
     #[test]
     fn a_call_takes_little_room() {
-        let size = size(|http: &'static Arc<Http>, request: &'static Request, extra: Headers<'static>| {
+        let size = size(|http: &'static Arc<StreamableClient>, request: &'static Request, extra: Headers<'static>| {
             http.begin(request, extra)
         });
         assert!(size <= 2560, "{size} bytes");

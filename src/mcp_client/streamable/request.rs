@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use futures_util::{Stream, stream};
 
-use super::{FirstResponse, Http, RESUMES, RETRY, pause};
+use super::{FirstResponse, RESUMES, RETRY, StreamableClient, pause};
 use crate::call::{Answer, Caller, Replies, Reply};
 use crate::dialect::headers::HeaderMirror;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::http::client::EventReader;
 use crate::mcp_client::batch::parsed;
 use crate::mcp_client::connection::Headers;
@@ -18,13 +18,13 @@ use crate::protocol::{Id, Message, Notification, Outcome, Raw, Request};
 
 /// One request and what comes back for it.
 pub(in crate::mcp_client) struct HttpRequest {
-    http: Arc<Http>,
+    http: Arc<StreamableClient>,
     request: Request,
     /// The headers that the tool wants mirrored.
     mirrors: Vec<HeaderMirror>,
     caller: Arc<Caller>,
     token: Option<Raw>,
-    phase: Phase,
+    phase: RequestPhase,
     /// Messages that came together with one that was taken.
     queue: VecDeque<Message>,
     guard: Cancel,
@@ -33,7 +33,7 @@ pub(in crate::mcp_client) struct HttpRequest {
     resumes: u32,
 }
 
-enum Phase {
+enum RequestPhase {
     Start,
     Events(Box<EventReader>),
     /// Everything has come.
@@ -43,13 +43,13 @@ enum Phase {
 
 impl HttpRequest {
     pub(in crate::mcp_client) fn new(
-        http: Arc<Http>,
+        http: Arc<StreamableClient>,
         request: Request,
         extra: Headers<'_>,
         token: Option<Raw>,
     ) -> Self {
         let guard = Cancel { http: Arc::clone(&http), id: None };
-        let phase = Phase::Start;
+        let phase = RequestPhase::Start;
         let queue = VecDeque::new();
         let (mirrors, caller) = (extra.mirrors.to_vec(), Arc::clone(extra.caller));
         Self { http, request, mirrors, caller, token, phase, queue, guard, last_event: None, retry: RETRY, resumes: 0 }
@@ -74,9 +74,9 @@ impl HttpRequest {
 
     async fn next(&mut self) -> Option<Reply> {
         loop {
-            let message = if matches!(self.phase, Phase::Done) { None } else { self.queue.pop_front() };
+            let message = if matches!(self.phase, RequestPhase::Done) { None } else { self.queue.pop_front() };
             let reply = match &mut self.phase {
-                Phase::Done => return None,
+                RequestPhase::Done => return None,
                 _ if message.is_some() => {
                     let request = Some((&self.request.id, self.token.as_ref()));
                     match message.and_then(|message| self.http.take(message, request)) {
@@ -84,29 +84,29 @@ impl HttpRequest {
                         None => continue,
                     }
                 }
-                Phase::Start => {
+                RequestPhase::Start => {
                     // What nobody waited for was never sent, and is not to be cancelled.
                     self.guard.id = Some(self.request.id.clone());
                     match self.http.begin(&self.request, Headers { mirrors: &self.mirrors, caller: &self.caller }).await
                     {
                         Ok(FirstResponse::Events(events)) => {
-                            self.phase = Phase::Events(events);
+                            self.phase = RequestPhase::Events(events);
                             continue;
                         }
                         Ok(FirstResponse::Batch(messages)) => {
                             self.queue.extend(messages);
-                            self.phase = Phase::Batch;
+                            self.phase = RequestPhase::Batch;
                             continue;
                         }
                         Ok(FirstResponse::Answer(outcome)) => self.end(outcome),
                         Err(error) => self.end(Err(error.into_object())),
                     }
                 }
-                Phase::Batch => {
-                    let error = Error::new(Kind::Protocol, "the server answered with a batch that has no answer");
+                RequestPhase::Batch => {
+                    let error = Error::new(ErrorKind::Protocol, "the server answered with a batch that has no answer");
                     self.end(Err(error.into_object()))
                 }
-                Phase::Events(events) => match events.next().await {
+                RequestPhase::Events(events) => match events.next().await {
                     Ok(Some(event)) => {
                         self.retry = event.retry.map_or(self.retry, pause);
                         self.last_event = event.id.clone().or(self.last_event.take());
@@ -117,7 +117,7 @@ impl HttpRequest {
                         continue;
                     }
                     broken => {
-                        let ended = || Error::new(Kind::Broken, "the stream ended before the answer");
+                        let ended = || Error::new(ErrorKind::Broken, "the stream ended before the answer");
                         let error = broken.err().map_or_else(ended, Error::from);
                         match Box::pin(self.resume(error)).await {
                             Some(reply) => reply,
@@ -127,7 +127,7 @@ impl HttpRequest {
                 },
             };
             if matches!(reply, Reply::End(_)) {
-                self.phase = Phase::Done;
+                self.phase = RequestPhase::Done;
                 self.guard.id = None;
             }
             return Some(reply);
@@ -148,7 +148,7 @@ impl HttpRequest {
         tokio::time::sleep(self.retry * self.resumes).await;
         match self.http.open_stream(self.last_event.as_deref(), self.http.patience()).await {
             Ok(Some(events)) => {
-                self.phase = Phase::Events(Box::new(events));
+                self.phase = RequestPhase::Events(Box::new(events));
                 None
             }
             Ok(None) => Some(self.end(Err(error.into_object()))),
@@ -161,7 +161,7 @@ impl HttpRequest {
 /// Tells the server that nobody waits for a call any more. In the per-request era closing the
 /// stream says so.
 struct Cancel {
-    http: Arc<Http>,
+    http: Arc<StreamableClient>,
     id: Option<Id>,
 }
 

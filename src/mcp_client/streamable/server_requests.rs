@@ -14,23 +14,23 @@ use foldhash::HashMap;
 
 /// The open questions of one session, and the calls that they may belong to.
 #[derive(Debug, Default)]
-pub(in crate::mcp_client) struct Questions {
-    state: Mutex<State>,
+pub(in crate::mcp_client) struct PendingServerRequests {
+    state: Mutex<ServerRequestState>,
     /// The tasks that they may belong to.
     pub(in crate::mcp_client) related: TaskRegistry,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ServerRequestState {
     /// Dropping one takes it back.
     open: HashMap<Id, oneshot::Sender<()>>,
     /// Calls during which something may be asked.
-    calls: HashMap<Id, Arc<Inbox>>,
+    calls: HashMap<Id, Arc<RequestInbox>>,
 }
 
 /// Questions that wait for the reader of a call. There is one for each call, and hardly ever something in it.
 #[derive(Debug, Default)]
-pub(in crate::mcp_client) struct Inbox {
+pub(in crate::mcp_client) struct RequestInbox {
     waiting: Mutex<VecDeque<ServerRequest>>,
     reader: AtomicWaker,
 }
@@ -38,8 +38,8 @@ pub(in crate::mcp_client) struct Inbox {
 /// How many questions that came on another stream may wait for the reader of a call.
 const WAITING: usize = 16;
 
-impl Questions {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PendingServerRequests {
+    fn lock(&self) -> MutexGuard<'_, ServerRequestState> {
         self.state.lock().expect("no thread panics while it holds this lock")
     }
 
@@ -64,7 +64,7 @@ impl Questions {
     }
 
     /// A call during which something may be asked, and where that comes.
-    pub(in crate::mcp_client) fn enter(&self, call: &Id) -> Arc<Inbox> {
+    pub(in crate::mcp_client) fn enter(&self, call: &Id) -> Arc<RequestInbox> {
         let inbox = Arc::default();
         self.lock().calls.insert(call.clone(), Arc::clone(&inbox));
         inbox
@@ -90,7 +90,7 @@ impl Questions {
     }
 }
 
-impl Inbox {
+impl RequestInbox {
     fn lock(&self) -> MutexGuard<'_, VecDeque<ServerRequest>> {
         self.waiting.lock().expect("no thread panics while it holds this lock")
     }

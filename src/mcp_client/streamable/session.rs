@@ -10,10 +10,10 @@ use http::{HeaderValue, Method as Verb, StatusCode};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Http, RETRY, RETRY_CAP, SESSION_ID, pause, posted, session_slot};
+use super::{RETRY, RETRY_CAP, SESSION_ID, StreamableClient, pause, posted, session_slot};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ServerHello};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::redacted;
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::Unsolicited;
@@ -29,15 +29,16 @@ const LISTEN_HEAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// How long a new session is held back until its listening stream is there.
 const HEAD_START: Duration = Duration::from_millis(1000);
 
-impl Http {
+impl StreamableClient {
     /// Opens a session by a handshake.
     pub(in crate::mcp_client) async fn initialize(self: &Arc<Self>, proposed: Revision) -> Result<ServerHello> {
         let request =
             Request::new(self.next_id(), Method::Initialize, Some(to_upstream::initialize(proposed, &self.identity)));
-        let response = self.http.send(Verb::POST, posted, request.encode(), Some(self.settings.probe)).await?;
+        let response =
+            self.http.send(Verb::POST, posted, request.encode(), Some(self.settings.discovery_timeout)).await?;
         let session = response.head.get(&SESSION_ID).and_then(|id| HeaderValue::from_bytes(id).ok());
         let status = response.head.status();
-        let outcome = match self.read_answer(response, &request.id, self.settings.probe).await {
+        let outcome = match self.read_answer(response, &request.id, self.settings.discovery_timeout).await {
             // A refusal whose body only looks like an answer is still a refusal.
             Ok(Err(object)) if !status.is_success() => {
                 return Err(self.refused(status, object.message().as_bytes()));
@@ -46,7 +47,7 @@ impl Http {
         };
         let result = outcome.map_err(Error::answered)?;
         let introduction = to_upstream::read_handshake(&result)
-            .map_err(|why| Error::new(Kind::Revision, format!("{}: {why}", redacted(&self.http.url()))))?;
+            .map_err(|why| Error::new(ErrorKind::Revision, format!("{}: {why}", redacted(&self.http.url()))))?;
         self.set_revision(introduction.revision);
         if let Err(closed) = self.session.open(session.as_ref()) {
             if let Some(session) = &session {
@@ -118,7 +119,7 @@ impl Http {
     /// Nothing is told from here in the name of a client that is served elsewhere now.
     pub(in crate::mcp_client) fn check_here(&self) -> Result<()> {
         match self.resumable.as_ref().is_some_and(|notebook| notebook.moved_to_other_node()) {
-            true => Err(Error::new(Kind::Broken, "the client is served elsewhere")),
+            true => Err(Error::new(ErrorKind::Broken, "the client is served elsewhere")),
             false => Ok(()),
         }
     }
@@ -170,7 +171,7 @@ impl Http {
         if let Some(listening) = self.lock().listening.take() {
             listening.abort();
         }
-        let Some(session) = self.session.end(self.settings.grace).await else { return };
+        let Some(session) = self.session.end(self.settings.stop_timeout).await else { return };
         if self.resumable.as_ref().is_some_and(|notebook| notebook.close()) {
             tracing::debug!(url = %redacted(&self.http.url()), "the session is left to another node");
             return;
@@ -184,7 +185,7 @@ impl Http {
             head.put_static(&ACCEPT, "application/json, text/event-stream");
             self.put_session(head, Some(session));
         };
-        match self.http.send(Verb::DELETE, headers, Bytes::new(), Some(self.settings.grace)).await {
+        match self.http.send(Verb::DELETE, headers, Bytes::new(), Some(self.settings.stop_timeout)).await {
             Ok(response) => tracing::debug!(status = %response.head.status(), "the session was ended"),
             Err(error) => tracing::debug!(%error, "the session could not be ended"),
         }
@@ -212,7 +213,7 @@ pub(in crate::mcp_client) fn session_is_lost(
 /// A server forgets what it says while there is no stream, so whoever hears it is told [`Unsolicited::Missed`] once
 /// there is one again. That holds for the first stream, too: a session is given out after [`HEAD_START`] at the latest,
 /// and a subscription that was made in it before the stream was there could miss the last change of a burst for good.
-async fn listen(http: Weak<Http>, tells_of_changes: bool, answered: oneshot::Sender<()>) {
+async fn listen(http: Weak<StreamableClient>, tells_of_changes: bool, answered: oneshot::Sender<()>) {
     let mut answered = Some(answered);
     let mut last: Option<String> = None;
     let mut wait = RETRY;
@@ -234,7 +235,7 @@ async fn listen(http: Weak<Http>, tells_of_changes: bool, answered: oneshot::Sen
             Err(error) => {
                 tracing::debug!(%error, "the listening stream could not be opened");
                 // Where there was a stream and is none any more, the server has forgotten the session.
-                if error.kind() == Kind::Status(404) && listened {
+                if error.kind() == ErrorKind::Status(404) && listened {
                     tokio::spawn(async move {
                         let Some(http) = http.upgrade() else { return };
                         if let Err(error) = http.reopen(generation).await {
@@ -245,7 +246,7 @@ async fn listen(http: Weak<Http>, tells_of_changes: bool, answered: oneshot::Sen
                 }
                 // Where one stream is all that a session may have, the server may not know yet that the
                 // one before is gone.
-                if !error.may_retry() && error.kind() != Kind::Status(409) {
+                if !error.may_retry() && error.kind() != ErrorKind::Status(409) {
                     return;
                 }
                 failures += 1;

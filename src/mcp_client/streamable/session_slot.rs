@@ -14,7 +14,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use tokio_util::task::TaskTracker;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::InFlight;
 
 /// The session of one connection. A per-request server has none: then uses carry no id, and the rest holds as well.
@@ -135,7 +135,7 @@ impl SessionUse {
 
 /// What is said of a connection that was closed.
 pub(in crate::mcp_client) fn closed() -> Error {
-    Error::new(Kind::Broken, "the connection was closed")
+    Error::new(ErrorKind::Broken, "the connection was closed")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 /// An address of Redis. What is shown of it has no password.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct RedisAddress {
     pub(super) form: Form,
     /// Whether TLS is spoken.
     pub(super) tls: bool,
@@ -34,7 +34,7 @@ pub const FORMS: &str = "write redis://user:password@host:6379/0, rediss:// for 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-impl Address {
+impl RedisAddress {
     /// Reads an address; says what is wrong with it without telling what it is.
     pub fn parse(url: &str) -> Result<Self, &'static str> {
         let (scheme, rest) = url.split_once("://").ok_or("is no URL")?;
@@ -112,7 +112,7 @@ fn host(text: &str, port: u16) -> Option<(String, u16)> {
     (!host.is_empty() && host.chars().all(fits)).then(|| (host.to_owned(), port))
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.form {
             Form::Server => "",
@@ -136,7 +136,7 @@ impl fmt::Display for Address {
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
@@ -159,11 +159,11 @@ mod tests {
             ("redis-sentinel://a,b/main", "redis-sentinel://a:26379,b:26379/main"),
             ("redis-sentinel://:s3cret@a:1/main/2", "redis-sentinel://:***@a:1/main/2"),
         ] {
-            let address = Address::parse(url).unwrap();
+            let address = RedisAddress::parse(url).unwrap();
             assert_eq!(address.to_string(), shown);
             assert_eq!(format!("{address:?}"), shown);
         }
-        let address = Address::parse("redis://ann:p%40:ss@h").unwrap();
+        let address = RedisAddress::parse("redis://ann:p%40:ss@h").unwrap();
         assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("ann"), Some("p@:ss")));
         assert_eq!(address.hide("AUTH p@:ss"), "AUTH ***");
     }
@@ -195,7 +195,7 @@ mod tests {
             "redis-sentinel://a",
             "redis-sentinel://a/",
         ] {
-            assert!(Address::parse(url).is_err(), "{url}");
+            assert!(RedisAddress::parse(url).is_err(), "{url}");
         }
     }
 }

@@ -19,15 +19,15 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::address::{Address, Form};
+use super::address::{Form, RedisAddress};
 use super::error::{RedisFailure, old_version};
 use super::scripts::Script;
 use crate::store::StoreError;
 
 /// What several links have in common.
 #[derive(Debug)]
-pub(super) struct Server {
-    pub(super) address: Address,
+pub(super) struct RedisServer {
+    pub(super) address: RedisAddress,
     /// How long it may take to answer.
     pub(super) timeout: Duration,
     /// Where connections are driven: beside the workers, none of which all others should wait for.
@@ -45,14 +45,14 @@ pub(super) struct Server {
 /// One connection, whether it is open or not.
 #[derive(Debug)]
 pub(super) struct LazyConnection {
-    server: Arc<Server>,
+    server: Arc<RedisServer>,
     /// How long commands on it may block, beside the time that they take.
     blocks: Duration,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ConnectionState {
     open: Option<RedisConnection>,
     /// Counts connections, so that one that is lost is not taken for its successor.
     count: u64,
@@ -77,7 +77,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl LazyConnection {
     /// A link that is not open yet, and on which commands may block for a while.
-    pub(super) fn new(server: Arc<Server>, blocks: Duration) -> Self {
+    pub(super) fn new(server: Arc<RedisServer>, blocks: Duration) -> Self {
         Self { server, blocks, state: Mutex::default() }
     }
 
@@ -252,7 +252,7 @@ impl std::fmt::Debug for RedisConnection {
 // === How a connection is opened ===
 
 /// Opens a connection and looks whether what is there can do what it has to.
-async fn connect(server: &Server, blocks: Duration) -> Result<RedisConnection, RedisFailure> {
+async fn connect(server: &RedisServer, blocks: Duration) -> Result<RedisConnection, RedisFailure> {
     if server.address.tls {
         trust_ring();
     }
@@ -278,7 +278,7 @@ async fn connect(server: &Server, blocks: Duration) -> Result<RedisConnection, R
     }
 }
 
-async fn single(server: &Server) -> RedisResult<MultiplexedConnection> {
+async fn single(server: &RedisServer) -> RedisResult<MultiplexedConnection> {
     let Some(address) = addresses(server).pop() else { return Err(nowhere()) };
     let information = address.into_connection_info()?.set_redis_settings(settings(server));
     let client = match certificates(server) {
@@ -288,7 +288,7 @@ async fn single(server: &Server) -> RedisResult<MultiplexedConnection> {
     client.get_multiplexed_async_connection_with_config(&patient()).await
 }
 
-async fn cluster(server: &Server, blocks: Duration) -> RedisResult<ClusterConnection> {
+async fn cluster(server: &RedisServer, blocks: Duration) -> RedisResult<ClusterConnection> {
     let mut builder = ClusterClient::builder(addresses(server))
         .connection_timeout(server.timeout)
         .response_timeout(server.timeout + blocks)
@@ -309,7 +309,7 @@ async fn cluster(server: &Server, blocks: Duration) -> RedisResult<ClusterConnec
 }
 
 /// The server that Sentinels know by a name. The credentials are for it, not for them.
-async fn sentinel(server: &Server, name: &str) -> RedisResult<MultiplexedConnection> {
+async fn sentinel(server: &RedisServer, name: &str) -> RedisResult<MultiplexedConnection> {
     let mut builder = SentinelClientBuilder::new(addresses(server), name, SentinelServerType::Master)?
         .set_client_to_redis_db(server.address.database);
     if let Some(user) = &server.address.user {
@@ -329,7 +329,7 @@ async fn sentinel(server: &Server, name: &str) -> RedisResult<MultiplexedConnect
     builder.build()?.get_async_connection_with_config(&patient()).await
 }
 
-fn addresses(server: &Server) -> Vec<ConnectionAddr> {
+fn addresses(server: &RedisServer) -> Vec<ConnectionAddr> {
     let one = |(host, port): &(String, u16)| match server.address.tls {
         true => ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None },
         false => ConnectionAddr::Tcp(host.clone(), *port),
@@ -337,7 +337,7 @@ fn addresses(server: &Server) -> Vec<ConnectionAddr> {
     server.address.hosts.iter().map(one).collect()
 }
 
-fn settings(server: &Server) -> RedisConnectionInfo {
+fn settings(server: &RedisServer) -> RedisConnectionInfo {
     let mut settings = RedisConnectionInfo::default().set_db(server.address.database);
     if let Some(user) = &server.address.user {
         settings = settings.set_username(user);
@@ -348,7 +348,7 @@ fn settings(server: &Server) -> RedisConnectionInfo {
     settings
 }
 
-fn certificates(server: &Server) -> Option<TlsCertificates> {
+fn certificates(server: &RedisServer) -> Option<TlsCertificates> {
     let roots = server.roots.clone().filter(|_| server.address.tls)?;
     Some(TlsCertificates { client_tls: None, root_cert: Some(roots) })
 }

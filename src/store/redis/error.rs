@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use super::connection::Server;
+use super::connection::RedisServer;
 use crate::store::StoreError;
 
 /// Why something was not done.
@@ -21,30 +21,30 @@ pub(super) struct RedisFailure {
 const NEEDED: (u32, u32) = (7, 0);
 
 impl RedisFailure {
-    fn new(server: &Server, lost: bool, what: impl Display) -> Self {
+    fn new(server: &RedisServer, lost: bool, what: impl Display) -> Self {
         let text = server.address.hide(&format!("{}: {what}", server.address));
         Self { away: StoreError { why: text.into(), maybe_applied: false }, lost, full: false }
     }
 
     /// It did not answer in time.
-    pub(super) fn silent(server: &Server) -> Self {
+    pub(super) fn silent(server: &RedisServer) -> Self {
         Self::new(server, true, format_args!("no answer within {:?}", server.timeout))
     }
 
     /// It said something else than it should.
-    pub(super) fn unexpected(server: &Server) -> Self {
+    pub(super) fn unexpected(server: &RedisServer) -> Self {
         Self::new(server, true, "the answer cannot be understood")
     }
 
     /// It is too old.
-    pub(super) fn old(version: &str, server: &Server) -> Self {
+    pub(super) fn old(version: &str, server: &RedisServer) -> Self {
         let (major, minor) = NEEDED;
         let what = format!("this is Redis {version}; it takes Redis {major}.{minor} or later, or Valkey");
         Self::new(server, true, what)
     }
 
     /// What the library or the server says.
-    pub(super) fn of(error: &RedisError, server: &Server) -> Self {
+    pub(super) fn of(error: &RedisError, server: &RedisServer) -> Self {
         let (lost, what) = match (error.code(), error.kind()) {
             (Some("OOM"), _) => (false, "Redis has used all the memory that its `maxmemory` allows".to_owned()),
             (Some("WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {

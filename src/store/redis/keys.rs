@@ -22,7 +22,7 @@ use crate::store::NodeId;
 
 /// The names of keys below a prefix.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(super) struct RedisKeys {
     prefix: String,
 }
 
@@ -32,7 +32,7 @@ fn plain(text: &str) -> impl Display + '_ {
     utf8_percent_encode(text, ODD)
 }
 
-impl Keys {
+impl RedisKeys {
     pub(super) fn new(prefix: &str) -> Self {
         Self { prefix: plain(prefix).to_string() }
     }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn what_belongs_together_lies_together() {
-        let keys = Keys::new("my{app}");
+        let keys = RedisKeys::new("my{app}");
         let tag = |key: &str| key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).unwrap().0.to_owned();
         for name in ["a", "host:3001", "}x{", "{}", "a b", "ä%"] {
             let node = NodeId::begin(name);
@@ -80,6 +80,6 @@ mod tests {
             assert_eq!(tag(&keys.session(name)), tag(&keys.events(name)), "{name}");
             assert!(!tag(&keys.node(name)).is_empty());
         }
-        assert_eq!(Keys::new("rialto").session("x"), "rialto:s:{x}");
+        assert_eq!(RedisKeys::new("rialto").session("x"), "rialto:s:{x}");
     }
 }

@@ -26,18 +26,18 @@ use std::time::Duration;
 use redis::{FromRedisValue, Value};
 use tokio::runtime::Handle;
 
-pub use address::{Address, FORMS};
+pub use address::{FORMS, RedisAddress};
 
 use super::{ClusterStore, NodeId, StoreError};
-use connection::{LazyConnection, Server};
+use connection::{LazyConnection, RedisServer};
 use error::RedisFailure;
-use keys::Keys;
+use keys::RedisKeys;
 use nodes::Receiver;
 
 /// A store in Redis.
 pub struct Redis {
-    server: Arc<Server>,
-    keys: Keys,
+    server: Arc<RedisServer>,
+    keys: RedisKeys,
     link: LazyConnection,
     /// Those who wait for messages: each blocks a connection of its own.
     receivers: Mutex<HashMap<NodeId, Arc<Receiver>>>,
@@ -45,7 +45,7 @@ pub struct Redis {
 
 /// How Redis is used.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct RedisOptions {
     /// How long it may take to answer.
     pub timeout: Duration,
     /// Certificates to trust, in PEM, instead of those that the system does.
@@ -62,17 +62,17 @@ impl Redis {
     ///
     /// # Errors
     /// When the URL is none; whether anybody is there shows when something is asked.
-    pub fn connect(url: &str, prefix: &str, options: Options) -> Result<Arc<Self>, &'static str> {
-        let Options { timeout, roots } = options;
-        let (address, trips, full) = (Address::parse(url)?, AtomicU64::new(0), AtomicBool::new(false));
+    pub fn connect(url: &str, prefix: &str, options: RedisOptions) -> Result<Arc<Self>, &'static str> {
+        let RedisOptions { timeout, roots } = options;
+        let (address, trips, full) = (RedisAddress::parse(url)?, AtomicU64::new(0), AtomicBool::new(false));
         let (runtime, openings) = (Handle::try_current().ok(), AtomicU64::new(0));
-        let server = Arc::new(Server { address, timeout, runtime, roots, trips, openings, full });
+        let server = Arc::new(RedisServer { address, timeout, runtime, roots, trips, openings, full });
         let link = LazyConnection::new(Arc::clone(&server), Duration::ZERO);
-        Ok(Arc::new(Self { server, keys: Keys::new(prefix), link, receivers: Mutex::default() }))
+        Ok(Arc::new(Self { server, keys: RedisKeys::new(prefix), link, receivers: Mutex::default() }))
     }
 
     /// Where it is, without the password.
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &RedisAddress {
         &self.server.address
     }
 
@@ -105,7 +105,7 @@ impl ClusterStore for Redis {
     }
 }
 
-impl Default for Options {
+impl Default for RedisOptions {
     fn default() -> Self {
         Self { timeout: Duration::from_secs(2), roots: None }
     }

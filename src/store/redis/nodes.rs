@@ -232,7 +232,7 @@ impl NodeStore for Redis {
         })
     }
 
-    fn secret(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
+    fn shared_key(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
         Box::pin(async move {
             let mut command = SECRET.on(&[&self.keys.secret()]);
             command.arg(&offered[..]).arg(millis(SECRET_LIFE));

@@ -14,7 +14,7 @@ use crate::store::traits::{
 use crate::store::{EventId, NodeId, StoreError};
 
 /// An event as Redis tells it: its entry, and the names and values in it.
-type Entry = (String, (String, u32, String, u64, String, Bytes));
+type StreamEntry = (String, (String, u32, String, u64, String, Bytes));
 
 impl Redis {
     fn written(&self, value: Value) -> Result<WriteOutcome, StoreError> {
@@ -122,8 +122,8 @@ impl EventStore for Redis {
         Box::pin(async move {
             let mut command = redis::cmd("XRANGE");
             command.arg(self.keys.events(id)).arg("-").arg("+");
-            let entries: Vec<Entry> = self.only(self.link.ask(vec![command]).await?)?;
-            let one = |(entry, (_, stream, _, at, _, event)): Entry| {
+            let entries: Vec<StreamEntry> = self.only(self.link.ask(vec![command]).await?)?;
+            let one = |(entry, (_, stream, _, at, _, event)): StreamEntry| {
                 let position = entry.strip_suffix("-0").and_then(|position| position.parse().ok());
                 let position = position.ok_or_else(|| RedisFailure::unexpected(&self.server).away)?;
                 Ok(StoredEvent { id: EventId { stream, position }, at, event })

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rialto::app::{App, Settings};
+use rialto::app::{App, AppSettings};
 use rialto::dialect::Revision;
 use rialto::gateway::{GatewayConfig, GroupConfig};
 use rialto::inbound::Inbound;
-use rialto::upstream::Spec;
+use rialto::upstream::UpstreamSpec;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, WriteHalf};
 use tokio::sync::mpsc;
@@ -198,10 +198,10 @@ impl Client {
     }
 
     /// A client of a gateway of its own, on a pipe.
-    pub async fn over_stdio(form: Form, upstreams: Vec<Spec>, group: &str) -> Checked<Self> {
+    pub async fn over_stdio(form: Form, upstreams: Vec<UpstreamSpec>, group: &str) -> Checked<Self> {
         let plan = GroupConfig::new(group, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
         let layout = GatewayConfig { upstreams, groups: vec![plan] };
-        let app = App::new(Settings { layout, ..Settings::default() });
+        let app = App::new(AppSettings { layout, ..AppSettings::default() });
         let group = app.gateway().group(Some(group)).ok_or("no such group")?;
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (read, write) = tokio::io::split(theirs);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rialto::gateway::{GatewayConfig, GroupConfig};
 use rialto::mcp_client::Target;
-use rialto::upstream::{Spec, SpecKind};
+use rialto::upstream::{SpecKind, UpstreamSpec};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -48,7 +48,7 @@ async fn meet(clients: &[Peer], servers: Vec<(&str, Target)>) {
 
 async fn meet_at(path: &str, clients: &[Peer], servers: Vec<(&str, Target)>) {
     let rialto = Rialto::with(|settings| {
-        let spec = |(name, target): &(&str, Target)| Spec::new(name, SpecKind::Target(target.clone()));
+        let spec = |(name, target): &(&str, Target)| UpstreamSpec::new(name, SpecKind::Target(target.clone()));
         let plan = |(name, _): &(&str, Target)| GroupConfig::new(name, [(*name).into()]);
         settings.layout =
             GatewayConfig { upstreams: servers.iter().map(spec).collect(), groups: servers.iter().map(plan).collect() };

@@ -95,8 +95,9 @@ async fn client(scene: &Scene, server: Form, token: Option<&str>) -> Client {
 async fn impatient(server: Form) -> Scene {
     let short = Duration::from_millis(300);
     Scene::with(&[server], |settings| {
-        settings.holding = ParkingLimits { people: short, programs: short, ..ParkingLimits::default() };
-        settings.layout.upstreams[0].idle = Duration::from_millis(100);
+        settings.holding =
+            ParkingLimits { elicitation_timeout: short, sampling_timeout: short, ..ParkingLimits::default() };
+        settings.layout.upstreams[0].lease_idle_timeout = Duration::from_millis(100);
     })
     .await
 }
@@ -322,7 +323,7 @@ async fn there_are_limits_in_all_and_for_each() {
     for server in servers() {
         let scene = Scene::with(&[server], |settings| {
             settings.policy.tokens = Tokens::parse(&tokens).unwrap();
-            settings.holding = ParkingLimits { most: 2, each: 1, ..ParkingLimits::default() };
+            settings.holding = ParkingLimits { total: 2, per_caller: 1, ..ParkingLimits::default() };
         })
         .await;
         let mut ann = Round::begin(client(&scene, server, Some("a")).await, "confirm").await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rialto::gateway::{GatewayConfig, GroupConfig};
 use rialto::mcp_client::Target;
-use rialto::upstream::{Spec, SpecKind};
+use rialto::upstream::{SpecKind, UpstreamSpec};
 use serde_json::{Value, json};
 
 use super::client::{Answer, Client};
@@ -16,7 +16,7 @@ use crate::servers::{EVERYTHING, Served, Spawned};
 const NAME: &str = "real";
 
 async fn gateway(target: Target) -> Rialto {
-    let spec = Spec::new(NAME, SpecKind::Target(target));
+    let spec = UpstreamSpec::new(NAME, SpecKind::Target(target));
     let plan = GroupConfig::new(NAME, [Arc::from(NAME)]);
     Rialto::with(|settings| settings.layout = GatewayConfig { upstreams: vec![spec], groups: vec![plan] }).await
 }

@@ -166,7 +166,8 @@ async fn a_client_that_leaves_a_question_open_cancels_its_task() {
     let short = Duration::from_millis(300);
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
         let scene = Scene::with(&[server], |settings| {
-            settings.holding = ParkingLimits { people: short, programs: short, ..ParkingLimits::default() };
+            settings.holding =
+                ParkingLimits { elicitation_timeout: short, sampling_timeout: short, ..ParkingLimits::default() };
         })
         .await;
         let mut client = client(&scene, HTTP_2026_07, server).await;
@@ -205,7 +206,7 @@ async fn an_answer_that_does_not_come_ends_the_call() {
 async fn whatever_pace_is_wished_for_is_kept_within_reason() {
     for server in [HTTP_2025_11, HTTP_2026_07] {
         let scene = Scene::with(&[server], |settings| {
-            settings.layout.upstreams[0].settings.call = Duration::from_millis(500);
+            settings.layout.upstreams[0].settings.idle_timeout = Duration::from_millis(500);
         })
         .await;
         let mut client = client(&scene, other(server), server).await;
@@ -224,7 +225,7 @@ async fn whatever_pace_is_wished_for_is_kept_within_reason() {
 async fn a_task_that_takes_too_long_is_cancelled() {
     for server in servers() {
         let scene = Scene::with(&[server], |settings| {
-            settings.layout.upstreams[0].settings.call_cap = Duration::from_millis(700);
+            settings.layout.upstreams[0].settings.total_timeout = Duration::from_millis(700);
         })
         .await;
         let mut client = client(&scene, other(server), server).await;

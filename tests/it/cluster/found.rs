@@ -213,10 +213,10 @@ impl NodeStore for Way {
             self.memory.place_of(name, node, instead_of, life).await
         })
     }
-    fn secret(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
+    fn shared_key(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
         Box::pin(async move {
             self.open()?;
-            self.memory.secret(offered).await
+            self.memory.shared_key(offered).await
         })
     }
 }

@@ -199,9 +199,9 @@ fn configuration(web: &Puppet, kid: &Puppet) -> String {
     let arguments: Vec<String> = child.arguments.iter().map(|argument| quoted(argument)).collect();
     format!(
         "[cluster]\nlease = \"{}s\"\ntimeout = \"1s\"\n\
-        [limits]\nretry = \"100ms\"\nkeep_alive = \"2s\"\nstream_after = \"250ms\"\n\
-        answer_people = \"10s\"\n\
-        [defaults]\nidle = \"2s\"\ngrace = \"500ms\"\n\
+        [limits]\nsse_retry = \"100ms\"\nsse_heartbeat = \"2s\"\nsse_after = \"250ms\"\n\
+        elicitation_timeout = \"10s\"\n\
+        [defaults]\nlease_idle_timeout = \"2s\"\nstop_timeout = \"500ms\"\n\
         [groups.default]\nnaming = \"plain\"\n\
         [servers.web]\nurl = \"http://{}/mcp\"\n\
         [servers.kid]\ncommand = {}\nargs = [{}]\nenv = {{ MARKER = {} }}\n",

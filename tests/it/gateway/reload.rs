@@ -125,7 +125,7 @@ async fn a_bad_file_is_refused() {
 #[tokio::test]
 async fn what_needs_a_restart_is_named() {
     let rialto = Running::start("restart", ELEMENTS).await;
-    let more = "listen = \"127.0.0.1:1\"\nadmin = { listen = \"127.0.0.1:0\" }\nlog = { format = \"json\" }\naccess = { delete = false }\nlimits = { calls = 5 }\n";
+    let more = "listen = \"127.0.0.1:1\"\nadmin = { listen = \"127.0.0.1:0\" }\nlog = { format = \"json\" }\naccess = { allow_session_delete = false }\nlimits = { calls = 5 }\n";
     rialto.replace(&format!("{more}{ELEMENTS}{OTHER}"));
     let told = "these take effect after a restart: listen, admin, log, access, limits";
     rialto.logged(told).await;

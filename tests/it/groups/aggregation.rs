@@ -1,6 +1,6 @@
 //! What a group shows: lists, names, capabilities, filters, and one upstream that stays as it is.
 
-use rialto::gateway::{Filter, Naming};
+use rialto::gateway::{Naming, ToolFilter};
 use rialto::upstream::List;
 
 use super::*;
@@ -183,7 +183,7 @@ async fn what_a_filter_hides_is_refused_too() {
     let mut layout = together(vec![spec(&a), spec(&b)]);
     let filter = |allow: &[&str], deny: &[&str]| {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        Filter::new(&texts(allow), &texts(deny))
+        ToolFilter::new(&texts(allow), &texts(deny))
     };
     layout.groups[0].tools = filter(&["*__echo"], &["b__*"]);
     layout.groups[0].prompts = filter(&[], &["*secret"]);

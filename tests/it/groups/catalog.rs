@@ -18,7 +18,7 @@ async fn a_thousand_clients_cost_the_upstreams_nothing() {
     }
     let specs = puppets.iter().map(|puppet| {
         let mut spec = spec(puppet);
-        spec.settings.ping = Some(Duration::from_secs(600));
+        spec.settings.ping_interval = Some(Duration::from_secs(600));
         spec
     });
     let rialto = gateway(together(specs.collect())).await;
@@ -128,7 +128,7 @@ async fn a_list_is_walked_in_pages() {
     };
     let (a, b) = (Puppet::with("a", Speaks::Http, offers).await, Puppet::with("b", Speaks::PerRequest, offers).await);
     let mut layout = together(vec![spec(&a), spec(&b)]);
-    layout.groups[0].page = 3;
+    layout.groups[0].page_size = 3;
     layout.groups.push(GroupConfig { name: "other".into(), ..layout.groups[0].clone() });
     let rialto = gateway(layout).await;
     let names = |a: usize, b: usize| -> Vec<String> {

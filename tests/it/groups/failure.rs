@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rialto::upstream::Phase;
+use rialto::upstream::HealthPhase;
 
 use super::*;
 use crate::harness::{Session, call as calling, initialize};
@@ -12,8 +12,8 @@ use crate::puppet::{Mischief, tool};
 const SECRETS: [&str; 5] = ["127.0.0.1", "s3cret", "last words", "/mcp", "/sse"];
 
 /// An upstream that is not waited for long.
-fn hasty(mut spec: Spec) -> Spec {
-    spec.settings.call = Duration::from_secs(2);
+fn hasty(mut spec: UpstreamSpec) -> UpstreamSpec {
+    spec.settings.idle_timeout = Duration::from_secs(2);
     spec
 }
 
@@ -31,7 +31,7 @@ async fn check_list(session: &Session<'_>, names: &[&str], absent: &Value) {
 }
 
 /// That a group is served without `bad`, as soon as it may be.
-async fn served_without(bad: Spec) -> (Rialto, Puppet) {
+async fn served_without(bad: UpstreamSpec) -> (Rialto, Puppet) {
     let good = Puppet::start("good", Speaks::Http).await;
     let rialto = gateway(together(vec![bad, spec(&good)])).await;
     let begun = Instant::now();
@@ -70,7 +70,7 @@ async fn one_that_hangs_in_the_handshake() {
             bad.misbehave(method, Mischief::Hang);
         }
         let mut slow = spec(&bad);
-        slow.settings.probe = Duration::from_secs(20);
+        slow.settings.discovery_timeout = Duration::from_secs(20);
         let begun = Instant::now();
         let (rialto, _good) = served_without(slow).await;
         assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
@@ -175,13 +175,13 @@ async fn one_that_dies_in_a_call_and_comes_back() {
         assert!(words.contains("may or may not have been carried out"), "{words}");
         // While it is away calls to it are refused at once, and its lists are still there.
         let state = || upstreams(&rialto)["bad"].state().health.phase;
-        until("it is known to be down", || state() == Phase::Down).await;
+        until("it is known to be down", || state() == HealthPhase::Down).await;
         let begun = Instant::now();
         let (_, refused) = session.post(&calling(9, "bad__echo", json!({}))).answer().await;
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         is_clear(&refused["error"].to_string());
         let names = ["bad__echo", "bad__do", "good__echo", "good__do"];
-        let absent = || rialto.group().view().members[0].state.health.phase == Phase::Down;
+        let absent = || rialto.group().view().members[0].state.health.phase == HealthPhase::Down;
         until("the group knows", absent).await;
         check_list(&session, &names, &json!(["bad"])).await;
         good.open("end");
@@ -208,7 +208,7 @@ async fn one_that_dies_in_a_call_and_comes_back() {
 async fn what_was_served_is_forgotten_after_a_while() {
     let (bad, good) = (Puppet::start("bad", Speaks::Stdio).await, Puppet::start("good", Speaks::Http).await);
     let mut short = spec(&bad);
-    short.stale = Duration::from_millis(300);
+    short.serve_stale_for = Duration::from_millis(300);
     let rialto = gateway(together(vec![short, spec(&good)])).await;
     let session = rialto.open("2025-11-25").await;
     let mut hears = session.get().go().await.events();
@@ -292,7 +292,7 @@ async fn a_handshake_waits_no_longer_than_it_says() {
     let bad = Puppet::start("bad", Speaks::Http).await;
     bad.misbehave("server/discover", Mischief::Hang);
     let mut slow = spec(&bad);
-    slow.settings.probe = Duration::from_secs(20);
+    slow.settings.discovery_timeout = Duration::from_secs(20);
     let good = Puppet::with("good", Speaks::Http, |offers| offers.capabilities = json!({ "tools": {} })).await;
     let rialto = gateway(together(vec![slow, spec(&good)])).await;
     let begun = Instant::now();

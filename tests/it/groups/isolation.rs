@@ -1,7 +1,7 @@
 //! Clients of one group never see anything of each other, and leave nothing behind.
 
 use futures_util::future::join_all;
-use rialto::upstream::Isolation;
+use rialto::upstream::ConnectionMode;
 
 use super::*;
 use crate::children::{gone, marked};
@@ -158,7 +158,7 @@ async fn a_shared_upstream_is_never_asked_in_anybodys_name() {
     for speaks in [Speaks::Http, Speaks::Sse, Speaks::Stdio] {
         let (a, b) = (Puppet::start("a", speaks).await, Puppet::start("b", Speaks::Http).await);
         let mut specs = vec![spec(&a), spec(&b)];
-        specs[0].isolation = Isolation::Shared;
+        specs[0].connection_mode = ConnectionMode::Shared;
         let rialto = gateway(together(specs)).await;
         let ((ada, ear), (bob, _)) = (client(&rialto, Way::Http, "ada").await, client(&rialto, Way::Http, "bob").await);
         let said = call(&ada, "a__do", json!({ "steps": [{ "ask": { "method": "roots/list" } }] })).await;

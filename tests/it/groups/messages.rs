@@ -204,8 +204,8 @@ async fn a_question_is_answered_though_the_lists_are_read_at_that_time() {
 #[tokio::test]
 async fn who_cannot_be_asked_is_not() {
     let puppets = every_kind().await;
-    let mut specs: Vec<Spec> = puppets.iter().map(spec).collect();
-    specs[0].questions = false;
+    let mut specs: Vec<UpstreamSpec> = puppets.iter().map(spec).collect();
+    specs[0].allow_server_requests = false;
     let rialto = gateway(together(specs)).await;
     let (ada, ear) = client(&rialto, Way::Http, "ada").await;
     let refused = call(&ada, "web__do", json!({ "steps": questions() })).await;

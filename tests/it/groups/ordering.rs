@@ -17,8 +17,8 @@ async fn a_session_is_not_ended_before_what_is_in_flight_in_it_is_read() {
     for speaks in [Speaks::Http, Speaks::Sse] {
         let web = Puppet::start("web", speaks).await;
         let mut spec = spec(&web);
-        spec.settings.grace = PATIENCE;
-        spec.settings.ping = None;
+        spec.settings.stop_timeout = PATIENCE;
+        spec.settings.ping_interval = None;
         let rialto = gateway(together(vec![spec])).await;
         rialto.group().wait_ready().await;
         web.misbehave("tools/list", Mischief::Late);

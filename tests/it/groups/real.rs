@@ -9,9 +9,14 @@ use crate::servers::{CLOCK, EVERYTHING, PYTHON_1, PYTHON_2, Served, Spawned, TYP
 const SERVERS: [&str; 5] = ["py1", "py2", "py2sse", "ts", "tsold"];
 
 /// Some of them take long to start when all tests run at once.
-fn slow(name: &str, target: Target) -> Spec {
+fn slow(name: &str, target: Target) -> UpstreamSpec {
     let mut spec = upstream(name, target);
-    let settings = Settings { call: PATIENCE, probe: PATIENCE, ping: None, ..spec.settings };
+    let settings = ConnectionSettings {
+        idle_timeout: PATIENCE,
+        discovery_timeout: PATIENCE,
+        ping_interval: None,
+        ..spec.settings
+    };
     spec.settings = settings;
     spec
 }

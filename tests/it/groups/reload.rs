@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rialto::client::ListenRequest;
-use rialto::gateway::{Applied, Filter, Naming};
+use rialto::gateway::{Applied, Naming, ToolFilter};
 
 use super::*;
 use crate::children::gone;
@@ -78,7 +78,7 @@ async fn upstreams_come_and_go_and_change() {
     );
 
     let mut other = spec(&a);
-    other.poll = Duration::from_secs(7);
+    other.list_poll_interval = Duration::from_secs(7);
     let changed = apply(&rialto, &together(vec![other, spec(&c)]));
     assert_eq!(changed, Applied { changed: name("a"), ..Applied::default() });
     until("the old sessions are ended", || a.count("DELETE") == 2).await;
@@ -113,7 +113,7 @@ async fn plans_change_what_is_shown() {
             vec!["b__echo", "b__do", "a__echo", "a__do"],
         ),
         (
-            Box::new(|plan: &mut GroupConfig| plan.tools = Filter::new(&[], &["*do".to_owned()])),
+            Box::new(|plan: &mut GroupConfig| plan.tools = ToolFilter::new(&[], &["*do".to_owned()])),
             vec!["a__echo", "b__echo"],
         ),
         (Box::new(|plan: &mut GroupConfig| plan.naming = Naming::Plain), vec!["echo", "do"]),

@@ -8,7 +8,7 @@ use crate::harness::{Sending, call as calling, initialize, notification, request
 /// Sends the same to a group.
 type Post<'a> = Box<dyn Fn(&str) -> Sending + 'a>;
 
-async fn two_groups(change: impl FnOnce(&mut rialto::app::Settings)) -> (Rialto, [Puppet; 2]) {
+async fn two_groups(change: impl FnOnce(&mut rialto::app::AppSettings)) -> (Rialto, [Puppet; 2]) {
     let puppets = [Puppet::start("a", Speaks::Http).await, Puppet::start("b", Speaks::Http).await];
     let mut layout = together(puppets.iter().map(spec).collect());
     layout.groups.push(GroupConfig::new("extra", ["a".into(), "b".into()]));

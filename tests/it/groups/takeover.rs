@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use rialto::call::{Call, Caller, Client as Caps, ClientSink, DropGuard, GatewaySlot, Reply, ServerRequest};
+use rialto::call::{Call, Caller, ClientInfo as Caps, ClientSink, DropGuard, GatewaySlot, Reply, ServerRequest};
 use rialto::protocol::Level;
 use tokio_util::sync::CancellationToken;
 
@@ -468,7 +468,7 @@ async fn an_upstream_that_is_changed_leaves_no_session_to_the_next() {
         () = web.sees("tools/call", 2) => {}
     }
     let mut other = spec(&web);
-    other.settings.call = Duration::from_secs(50);
+    other.settings.idle_timeout = Duration::from_secs(50);
     rialto.inbound.gateway.apply(&together(vec![other]));
     let begun = tokio::time::Instant::now();
     until("it is forgotten", || store.session().is_none()).await;

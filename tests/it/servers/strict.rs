@@ -254,8 +254,8 @@ async fn a_server_that_starts_slowly_is_not_mistaken_for_an_older_one() {
           esac
         done"#;
     let target = Target::command("sh", ["-c", script]);
-    let settings = Settings { probe: Duration::from_secs(1), ..Settings::default() };
-    let options = Options { settings, ..Options::default() };
+    let settings = ConnectionSettings { discovery_timeout: Duration::from_secs(1), ..ConnectionSettings::default() };
+    let options = ClientOptions { settings, ..ClientOptions::default() };
     let client = in_time("connected", Client::connect(&target, options)).await.unwrap();
     assert_eq!(client.revision(), Revision::NEWEST);
     in_time("closed", client.close()).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rialto::store::redis::Options;
+use rialto::store::redis::RedisOptions;
 use rialto::store::traits::{NodeStore, SessionStore};
 use rialto::store::{NodeId, Redis};
 
@@ -69,7 +69,7 @@ pub async fn whole(servers: &[Server], arguments: &[&str]) -> Server {
 async fn a_cluster_does_the_same() {
     let servers = cluster(&[]).await;
     let url = format!("redis-cluster://127.0.0.1:{},127.0.0.1:{}", servers[1].port(), servers[2].port());
-    let new = |prefix: &str| Redis::connect(&url, prefix, Options { timeout: TIMEOUT * 4, roots: None }).unwrap();
+    let new = |prefix: &str| Redis::connect(&url, prefix, RedisOptions { timeout: TIMEOUT * 4, roots: None }).unwrap();
     sessions::only_the_owner_of_the_moment_can_be_replaced(new("a")).await;
     sessions::touching_keeps_sessions(new("b")).await;
     sessions::writing_is_for_the_owner(new("c")).await;
@@ -99,11 +99,11 @@ async fn sentinels_say_where_the_server_is() {
     std::fs::write(&file, format!("sentinel monitor main 127.0.0.1 {} 1\n", server.port())).unwrap();
     let sentinel = Server::sentinel(&file).await;
     let url = format!("redis-sentinel://127.0.0.1:1,127.0.0.1:{}/main", sentinel.port());
-    let store = Redis::connect(&url, "rialto", Options { timeout: TIMEOUT * 4, roots: None }).unwrap();
+    let store = Redis::connect(&url, "rialto", RedisOptions { timeout: TIMEOUT * 4, roots: None }).unwrap();
     assert!(store.create("s", &NodeId::begin("a"), Bytes::new(), LONG).await.unwrap());
     assert!(server.store().load("s").await.unwrap().is_some());
     nodes::messages_come_in_order_and_once(Arc::clone(&store) as _).await;
-    let unknown = Redis::connect(&url.replace("/main", "/other"), "rialto", Options::default()).unwrap();
+    let unknown = Redis::connect(&url.replace("/main", "/other"), "rialto", RedisOptions::default()).unwrap();
     assert!(unknown.members().await.is_err());
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rialto::store::redis::Options;
+use rialto::store::redis::RedisOptions;
 use rialto::store::traits::{EventStore, NodeStatus, NodeStore, SessionDelta, SessionStore, WriteOutcome};
 use rialto::store::{ClusterStore, NodeId, Redis};
 use tokio::task::JoinHandle;
@@ -106,7 +106,7 @@ impl Writer {
 }
 
 fn connected(url: &str) -> Arc<Redis> {
-    Redis::connect(url, "rialto", Options { timeout: TIMEOUT * 4, roots: None }).unwrap()
+    Redis::connect(url, "rialto", RedisOptions { timeout: TIMEOUT * 4, roots: None }).unwrap()
 }
 
 /// Exactly one of two who claim a session has it.

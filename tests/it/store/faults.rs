@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use rialto::store::redis::Options;
+use rialto::store::redis::RedisOptions;
 use rialto::store::traits::{EventStore, NodeStatus, NodeStore, SessionDelta, SessionStore, WriteOutcome};
 use rialto::store::{ClusterStore, NodeId, Redis, StoreError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -136,7 +136,7 @@ async fn tls_is_spoken_to_those_who_are_trusted() {
     assert_eq!(store.load("s").await.unwrap().unwrap().record, "r");
     store.send(&NodeId::begin("a"), vec![Bytes::new()], LONG).await.unwrap();
     // The system does not know its certificate.
-    let options = Options { timeout: TIMEOUT * 4, roots: None };
+    let options = RedisOptions { timeout: TIMEOUT * 4, roots: None };
     let StoreError { why, .. } = Redis::connect(&server.url(), "rialto", options).unwrap().load("s").await.unwrap_err();
     assert!(why.contains("certificate"), "{why}");
     // And without TLS nobody answers.
@@ -244,7 +244,7 @@ async fn nothing_is_left_when_all_has_expired() {
     assert_eq!(names, ["rialto:e:{s}", mailbox.as_str(), "rialto:n:{a}", "rialto:nodes", "rialto:s:{s}"]);
     until("nothing is left", async || server.size().await == 0).await;
     // The secret is what stays longest, and a beat keeps it.
-    store.secret(Bytes::from_static(b"x")).await.unwrap();
+    store.shared_key(Bytes::from_static(b"x")).await.unwrap();
     let () = server.ask(redis::cmd("PEXPIRE").arg("rialto:secret").arg(60_000)).await;
     store.heartbeat(&a, SHORT).await.unwrap();
     let life: i64 = server.ask(redis::cmd("PTTL").arg("rialto:secret")).await;
@@ -296,7 +296,7 @@ async fn an_old_redis_is_told_so() {
             stream.write_all(answer.as_bytes()).await.unwrap();
         }
     });
-    let store = Redis::connect(&format!("redis://127.0.0.1:{port}"), "rialto", Options::default()).unwrap();
+    let store = Redis::connect(&format!("redis://127.0.0.1:{port}"), "rialto", RedisOptions::default()).unwrap();
     let StoreError { why, .. } = store.load("s").await.unwrap_err();
     assert!(why.contains("Redis 6.2.5") && why.contains("Redis 7.0 or later"), "{why}");
     drop(store);

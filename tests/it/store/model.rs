@@ -198,6 +198,6 @@ fn on(program: Program) {
     let url = server.url();
     any_steps(64, &runtime, || {
         let prefix = format!("p{}", count.fetch_add(1, Ordering::Relaxed));
-        rialto::store::Redis::connect(&url, &prefix, rialto::store::redis::Options::default()).unwrap()
+        rialto::store::Redis::connect(&url, &prefix, rialto::store::redis::RedisOptions::default()).unwrap()
     });
 }

@@ -207,7 +207,7 @@ pub async fn beating_keeps_the_mailbox(store: Arc<dyn ClusterStore>) {
 pub async fn the_first_secret_is_the_secret(store: Arc<dyn ClusterStore>) {
     let offer = |i: u8| {
         let store = Arc::clone(&store);
-        tokio::spawn(async move { store.secret(Bytes::from(vec![i; 32])).await.unwrap() })
+        tokio::spawn(async move { store.shared_key(Bytes::from(vec![i; 32])).await.unwrap() })
     };
     let offers: Vec<_> = (0..20).map(offer).collect();
     let mut secrets = BTreeSet::new();
@@ -215,5 +215,5 @@ pub async fn the_first_secret_is_the_secret(store: Arc<dyn ClusterStore>) {
         secrets.insert(offer.await.unwrap());
     }
     assert_eq!(secrets.len(), 1);
-    assert_eq!(store.secret(Bytes::from_static(b"late")).await.unwrap(), *secrets.first().unwrap());
+    assert_eq!(store.shared_key(Bytes::from_static(b"late")).await.unwrap(), *secrets.first().unwrap());
 }
