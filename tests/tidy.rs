@@ -1,11 +1,11 @@
-//! House rules that a compiler does not know: which module may use which, where revisions may be
-//! compared, and how long a file may get.
+//! House rules that the compiler does not check: module layering, where revisions and eras may be compared,
+//! unique type names, the length of files and functions, and the checklist of protocol rules.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What each module may use, beside itself. The order is that of the layers, from the bottom up.
+/// The modules that each module may import beside itself, from the bottom layer up.
 const LAYERS: &[(&str, &[&str])] = &[
     ("protocol", &[]),
     ("metrics", &[]),
@@ -66,24 +66,31 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Folders that must stay free of input, output and the runtime.
-const PURE: &[&str] = &["src/protocol", "src/dialect", "src/http/codec"];
+/// Sans-I/O folders: no I/O, no clock, no async runtime.
+const SANS_IO_FOLDERS: &[&str] = &["src/protocol", "src/dialect", "src/http/codec"];
 
-/// The longest that a file may be without its tests.
-const LONGEST_FILE: usize = 600;
+/// Maximum lines of a source file, not counting its unit tests.
+const MAX_FILE_LINES: usize = 600;
+
+/// Maximum lines of a function, from its `fn` line to its closing brace.
+const MAX_FUNCTION_LINES: usize = 80;
+
+/// Functions above `MAX_FUNCTION_LINES`: file, name, maximum lines and the reason.
+const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] =
+    &[("src/inbound/respond.rs", "error", 85, "one match arm per rejection: a table, not control flow")];
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
     let mut folders = vec![root.join(folder)];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder of ours can be read") {
-            let path = entry.expect("an entry can be read").path();
+        for entry in fs::read_dir(folder).expect("the folder is readable") {
+            let path = entry.expect("the directory entry is readable").path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).expect("a source of ours can be read");
-                found.push((path.strip_prefix(root).expect("it is below the root").into(), text));
+                let text = fs::read_to_string(&path).expect("the source file is readable");
+                found.push((path.strip_prefix(root).expect("the path is below the root").into(), text));
             }
         }
     }
@@ -91,53 +98,53 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// The module at the top that a file belongs to.
-fn module(path: &Path) -> String {
-    let second = path.components().nth(1).expect("a file in src");
+/// The top-level module of a source file.
+fn top_module(path: &Path) -> String {
+    let second = path.components().nth(1).expect("the path has a second component");
     second.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned()
 }
 
-/// A file's lines before its tests.
-fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+/// The numbered lines of a file up to its unit tests.
+fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().enumerate().map(|(n, line)| (n + 1, line));
     lines.take_while(|(_, line)| !line.starts_with("#[cfg(test)]"))
 }
 
 #[test]
-fn modules_use_only_what_lies_below_them() {
+fn modules_import_only_lower_layers() {
     let layers: BTreeMap<&str, &[&str]> = LAYERS.iter().copied().collect();
-    let mut faults = Vec::new();
+    let mut violations = Vec::new();
     for (path, text) in sources("src") {
-        let module = module(&path);
+        let module = top_module(&path);
         if matches!(module.as_str(), "lib" | "main") {
             continue;
         }
         let Some(allowed) = layers.get(module.as_str()) else {
-            faults.push(format!("{}: the module {module} has no place in the layers", path.display()));
+            violations.push(format!("{}: module {module} is missing from LAYERS", path.display()));
             continue;
         };
-        for (line, text) in code(&text) {
+        for (line, text) in code_lines(&text) {
             for used in text.split("crate::").skip(1) {
                 let name: String =
                     used.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
-                let doc = text.trim_start().starts_with("//");
-                if !doc && !name.is_empty() && name != module && !allowed.contains(&name.as_str()) {
-                    faults.push(format!("{}:{line}: {module} may not use {name}", path.display()));
+                let is_comment = text.trim_start().starts_with("//");
+                if !is_comment && !name.is_empty() && name != module && !allowed.contains(&name.as_str()) {
+                    violations.push(format!("{}:{line}: {module} may not import {name}", path.display()));
                 }
             }
         }
     }
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
 #[test]
 fn only_dialect_compares_revisions() {
-    let mut faults = Vec::new();
+    let mut violations = Vec::new();
     for (path, text) in sources("src") {
-        if module(&path) == "dialect" {
+        if top_module(&path) == "dialect" {
             continue;
         }
-        for (line, text) in code(&text) {
+        for (line, text) in code_lines(&text) {
             let named = text.contains("Revision::V20") || text.contains(".era()") || text.contains("Era::PerRequest");
             let compared = ["==", "!=", "<", ">", "matches!"].iter().any(|sign| text.contains(sign));
             if named
@@ -147,20 +154,20 @@ fn only_dialect_compares_revisions() {
                     && !text.contains("=>")
                     && !text.contains("->"))
             {
-                faults.push(format!("{}:{line}: {}", path.display(), text.trim()));
+                violations.push(format!("{}:{line}: {}", path.display(), text.trim()));
             }
         }
     }
-    assert!(faults.is_empty(), "ask a fact of the revision instead:\n{}", faults.join("\n"));
+    assert!(violations.is_empty(), "ask src/dialect a named question instead:\n{}", violations.join("\n"));
 }
 
 #[test]
-fn pure_modules_stay_pure() {
+fn sans_io_modules_use_no_io_and_no_runtime() {
     for (path, text) in sources("src") {
-        if !PURE.iter().any(|folder| path.starts_with(folder)) {
+        if !SANS_IO_FOLDERS.iter().any(|folder| path.starts_with(folder)) {
             continue;
         }
-        for (line, text) in code(&text) {
+        for (line, text) in code_lines(&text) {
             for word in ["tokio", "std::net", "std::fs", "std::io", "Instant", "SystemTime", "async "] {
                 assert!(!text.contains(word), "{}:{line}: {}", path.display(), text.trim());
             }
@@ -169,24 +176,90 @@ fn pure_modules_stay_pure() {
 }
 
 #[test]
-fn files_stay_short() {
+fn files_stay_within_the_line_limit() {
     for (path, text) in sources("src") {
-        let lines = code(&text).count();
-        assert!(lines <= LONGEST_FILE, "{} has {lines} lines; is it still one matter?", path.display());
+        let lines = code_lines(&text).count();
+        assert!(lines <= MAX_FILE_LINES, "{} has {lines} lines; split it by responsibility", path.display());
     }
 }
 
 #[test]
-fn every_check_has_its_test() {
+fn every_test_named_in_the_checklist_exists() {
     let tests: String = sources("tests/it").into_iter().chain(sources("src")).map(|(_, text)| text).collect();
     let list = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/checklist.rs"))
-        .expect("the list is there");
+        .expect("tests/it/checklist.rs is readable");
     let mut named = 0;
-    for part in list.split("By(\"").skip(1) {
+    for part in list.split("Test(\"").skip(1) {
         let name = part.split('"').next().expect("a quoted name");
         let function = name.rsplit("::").next().expect("a name");
-        assert!(tests.contains(&format!("fn {function}(")), "the checklist names {name}, which does not exist");
+        assert!(tests.contains(&format!("fn {function}(")), "the checklist names a test that does not exist: {name}");
         named += 1;
     }
-    assert!(named > 60, "only {named} checks have a test");
+    assert!(named > 60, "only {named} rules of the checklist have a test");
+}
+
+/// The name after `keyword` on an item line, where visibility and modifiers may come first.
+fn declared<'l>(line: &'l str, keyword: &str) -> Option<&'l str> {
+    const MODIFIERS: [&str; 5] = ["pub", "async", "const", "unsafe", "default"];
+    let mut rest = line;
+    loop {
+        if let Some(name) = rest.strip_prefix(keyword).and_then(|name| name.strip_prefix(' ')) {
+            let end = name.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(name.len());
+            return Some(&name[..end]).filter(|name| !name.is_empty());
+        }
+        rest = match rest.strip_prefix("pub(") {
+            Some(scope) => scope.split_once(") ")?.1,
+            None => MODIFIERS.iter().find_map(|modifier| rest.strip_prefix(modifier)?.strip_prefix(' '))?,
+        };
+    }
+}
+
+/// Structs, enums, unions, traits and type aliases at module level; associated types are indented and not counted.
+#[test]
+fn a_type_name_is_declared_once() {
+    let mut declarations: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, text) in sources("src") {
+        for (line, text) in code_lines(&text) {
+            let name = ["struct", "enum", "union", "trait", "type"].iter().find_map(|keyword| declared(text, keyword));
+            if let Some(name) = name {
+                declarations.entry(name.to_owned()).or_default().push(format!("{}:{line}", path.display()));
+            }
+        }
+    }
+    assert!(declarations.len() > 300, "only {} type declarations were found", declarations.len());
+    let duplicates: Vec<String> = declarations
+        .iter()
+        .filter(|(_, places)| places.len() > 1)
+        .map(|(name, places)| format!("{name}: {}", places.join(", ")))
+        .collect();
+    assert!(duplicates.is_empty(), "a type name must stand once in src:\n{}", duplicates.join("\n"));
+}
+
+/// Relies on rustfmt: the closing brace of a function has the indentation of its `fn` line.
+#[test]
+fn functions_stay_within_the_line_limit() {
+    let (mut counted, mut violations) = (0, Vec::new());
+    for (path, text) in sources("src") {
+        let lines: Vec<&str> = code_lines(&text).map(|(_, line)| line).collect();
+        for (start, line) in lines.iter().enumerate() {
+            let indent = line.len() - line.trim_start().len();
+            let Some(name) = declared(&line[indent..], "fn") else { continue };
+            let closing = format!("{}}}", &line[..indent]);
+            // The signature ends at a semicolon (a trait method without a body) or at the body's brace.
+            let signature_end = lines[start..].iter().position(|line| line.ends_with([';', '{', '}']));
+            let has_body = signature_end.is_some_and(|offset| lines[start + offset].ends_with('{'));
+            if !has_body {
+                continue;
+            }
+            counted += 1;
+            let end = lines[start..].iter().position(|line| *line == closing).unwrap_or_default();
+            let length = end + 1;
+            let exception = LONG_FUNCTIONS.iter().find(|(file, long, ..)| path == Path::new(file) && *long == name);
+            if length > exception.map_or(MAX_FUNCTION_LINES, |(_, _, limit, _)| *limit) {
+                violations.push(format!("{}:{}: {name} has {length} lines", path.display(), start + 1));
+            }
+        }
+    }
+    assert!(counted > 1000, "only {counted} functions were found");
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
 }

@@ -121,7 +121,7 @@ async fn pair(scene: &Scene, form: Form, stage: &Stage) -> Vec<(Feature, String)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_client_meets_every_server() {
+async fn every_client_reaches_every_server_with_every_feature() {
     let scene = Scene::open(&FORMS).await;
     let columns = scene.stages.iter().map(|stage| async {
         let mut faults = Vec::new();
@@ -158,7 +158,7 @@ fn part<'p>(page: &'p str, name: &str) -> &'p str {
 }
 
 #[test]
-fn the_pages_show_what_is_tested() {
+fn docs_show_the_tested_matrix_and_limits() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     let (readme, page) = (read("README.md"), read("docs/bridging.md"));

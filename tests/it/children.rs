@@ -68,7 +68,7 @@ pub async fn gone(marker: &str) {
 }
 
 #[tokio::test]
-async fn rubbish_on_its_output_is_skipped() {
+async fn non_json_lines_on_stdout_are_skipped() {
     let marker = marker("rubbish");
     let target = shell(&marker, r#"echo 'Starting up...'; echo '{"broken'; printf '\377\376\n'; exec "$RIALTO" stdio"#);
     let client = connect(&target).await.unwrap();
@@ -78,7 +78,7 @@ async fn rubbish_on_its_output_is_skipped() {
 }
 
 #[tokio::test]
-async fn a_huge_line_is_skipped() {
+async fn an_oversized_stdout_line_is_skipped() {
     let marker = marker("huge");
     let target = shell(&marker, r#"head -c 100000000 /dev/zero | tr '\0' x; echo; exec "$RIALTO" stdio"#);
     let client = connect(&target).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_huge_line_is_skipped() {
 }
 
 #[tokio::test]
-async fn an_end_during_a_call_is_explained() {
+async fn a_child_exit_during_a_call_reports_signal_and_stderr() {
     let marker = marker("ends");
     let target = shell(&marker, r#"echo 'out of cheese' >&2; exec "$RIALTO" stdio"#);
     let client = connect(&target).await.unwrap();
@@ -111,7 +111,7 @@ async fn an_end_during_a_call_is_explained() {
 }
 
 #[tokio::test]
-async fn one_that_ends_at_once_is_explained() {
+async fn a_child_that_exits_at_start_reports_status_and_stderr() {
     let target = shell("at-once", "echo 'no licence' >&2; exit 3");
     let error = connect(&target).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Broken);
@@ -121,7 +121,7 @@ async fn one_that_ends_at_once_is_explained() {
 }
 
 #[tokio::test]
-async fn one_that_ends_when_it_is_probed_is_started_again() {
+async fn a_child_that_exits_on_the_discovery_probe_is_restarted() {
     let marker = marker("probed");
     // Ends at anything but a handshake, as some servers do.
     let script = r#"read -r line; case "$line" in *'"initialize"'*) { echo "$line"; cat; } | "$RIALTO" stdio;; *) exit 1;; esac"#;
@@ -137,7 +137,7 @@ async fn one_that_ends_when_it_is_probed_is_started_again() {
 }
 
 #[tokio::test]
-async fn closing_ends_a_child_that_works_on_a_call() {
+async fn closing_ends_a_child_with_a_call_in_flight() {
     let marker = marker("busy");
     let client = connect(&shell(&marker, r#"exec "$RIALTO" stdio"#)).await.unwrap();
     let survey = Raw::of(&json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": 1000 } }));
@@ -154,7 +154,7 @@ async fn closing_ends_a_child_that_works_on_a_call() {
 }
 
 #[tokio::test]
-async fn listening_ends_with_the_child() {
+async fn a_listen_stream_ends_with_the_child() {
     let marker = marker("listens");
     let target = shell(&marker, r#"exec "$RIALTO" stdio"#);
     for revision in ["2025-11-25", "2026-07-28"] {
@@ -172,7 +172,7 @@ async fn listening_ends_with_the_child() {
 }
 
 #[tokio::test]
-async fn one_that_ignores_everything_is_killed() {
+async fn a_child_that_ignores_sigterm_is_killed() {
     let marker = marker("ignores");
     let client = connect(&shell(&marker, r#"trap '' TERM; "$RIALTO" stdio; sleep 1000; sleep 1000"#)).await.unwrap();
     works(&client).await;
@@ -181,7 +181,7 @@ async fn one_that_ignores_everything_is_killed() {
 }
 
 #[tokio::test]
-async fn what_it_started_ends_with_it() {
+async fn the_process_group_of_a_child_is_killed() {
     let marker = marker("forks");
     let client = connect(&shell(&marker, r#"sleep 1000 & sleep 1000 & exec "$RIALTO" stdio"#)).await.unwrap();
     assert!(marked(&marker).len() >= 3);
@@ -194,7 +194,7 @@ async fn what_it_started_ends_with_it() {
 }
 
 #[tokio::test]
-async fn nothing_outlives_a_kill() {
+async fn no_child_outlives_sigkill_of_the_gateway() {
     let marker = marker("killed");
     let mut outer = tokio::process::Command::new(RIALTO);
     let set = format!("MARKER={marker}");
@@ -214,7 +214,7 @@ async fn nothing_outlives_a_kill() {
 }
 
 #[tokio::test]
-async fn a_thousand_connections_leave_nothing() {
+async fn a_thousand_connections_leak_no_sockets_pipes_or_processes() {
     let rialto = Rialto::start().await;
     let target = Target::url(&rialto.url("/mcp")).unwrap();
     let pinned = ConnectionSettings { revision: rialto::dialect::Revision::parse("2025-11-25"), ..settings() };
@@ -254,7 +254,7 @@ async fn phase(managed: &Supervisor, wanted: HealthPhase) {
 }
 
 #[tokio::test]
-async fn a_killed_child_is_started_again() {
+async fn a_killed_child_is_restarted() {
     let marker = marker("heals");
     let (managed, _heard) = managed(shell(&marker, r#"exec "$RIALTO" stdio"#));
     phase(&managed, HealthPhase::Ready).await;
@@ -271,7 +271,7 @@ async fn a_killed_child_is_started_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_waited_for() {
+async fn the_supervisor_reconnects_when_the_upstream_returns() {
     let mut first = Rialto::start().await;
     let address = first.address;
     let (managed, _heard) = managed(Target::url(&first.url("/mcp")).unwrap());
@@ -289,7 +289,7 @@ async fn a_server_that_is_away_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_the_session_gets_a_new_one() {
+async fn a_lost_upstream_session_is_initialized_again() {
     let rialto = Arc::new(Rialto::start().await);
     let target = Target::url(&rialto.url("/mcp")).unwrap();
     let pinned = ConnectionSettings { revision: rialto::dialect::Revision::parse("2025-06-18"), ..settings() };

@@ -33,7 +33,7 @@ impl Ran {
 }
 
 #[tokio::test]
-async fn probing_says_what_is_there() {
+async fn probe_reports_transport_revision_and_server() {
     let rialto = Rialto::start().await;
     for (path, arguments, transport, revision, session) in [
         ("/mcp", &[][..], "streamable-http", "2026-07-28", false),
@@ -55,7 +55,7 @@ async fn probing_says_what_is_there() {
 }
 
 #[tokio::test]
-async fn lists_are_tables_or_json() {
+async fn lists_print_as_tables_or_json() {
     let rialto = Rialto::start().await;
     let url = rialto.url("/mcp");
     for (command, member, word) in [
@@ -75,7 +75,7 @@ async fn lists_are_tables_or_json() {
 }
 
 #[tokio::test]
-async fn calls_end_with_a_code_that_says_how() {
+async fn call_exit_codes_name_the_failure() {
     let rialto = Rialto::start().await;
     let url = rialto.url("/mcp");
     let url = url.as_str();
@@ -106,7 +106,7 @@ async fn calls_end_with_a_code_that_says_how() {
 }
 
 #[tokio::test]
-async fn a_command_is_a_server_too() {
+async fn a_command_after_dashes_is_the_server() {
     let server = env!("CARGO_BIN_EXE_rialto");
     let ran = run(&["call", "getElement", "name=W", "--", server, "stdio"]).await;
     assert!(ran.output.contains("Tungsten"), "{}", ran.errors);
@@ -115,7 +115,7 @@ async fn a_command_is_a_server_too() {
 }
 
 #[tokio::test]
-async fn a_name_from_a_file_is_a_server_too() {
+async fn a_server_name_from_the_config_is_a_target() {
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("servers-{}.json", std::process::id()));
     let servers = json!({ "mcpServers": { "table": { "command": env!("CARGO_BIN_EXE_rialto"), "args": ["stdio"] } } });
     std::fs::write(&file, servers.to_string()).unwrap();
@@ -128,7 +128,7 @@ async fn a_name_from_a_file_is_a_server_too() {
 }
 
 #[tokio::test]
-async fn arguments_may_come_from_a_file() {
+async fn arguments_are_read_from_a_file() {
     let rialto = Rialto::start().await;
     let url = rialto.url("/mcp");
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("arguments-{}.json", std::process::id()));
@@ -142,7 +142,7 @@ async fn arguments_may_come_from_a_file() {
 }
 
 #[tokio::test]
-async fn credentials_are_sent_and_never_shown() {
+async fn credentials_are_sent_and_never_logged() {
     let tokens = ["ann=s3cret".to_owned()];
     let rialto =
         Rialto::with(|settings| settings.policy.tokens = rialto::policy::Tokens::parse(&tokens).unwrap()).await;
@@ -156,7 +156,7 @@ async fn credentials_are_sent_and_never_shown() {
 }
 
 #[tokio::test]
-async fn an_interrupt_cancels_the_call() {
+async fn sigint_cancels_the_call() {
     let mut rialto_server = Rialto::start().await;
     let mut child = rialto()
         .args(["call", &rialto_server.url("/mcp"), "surveyElements", "count=118", "delayMs=5000"])
@@ -173,7 +173,7 @@ async fn an_interrupt_cancels_the_call() {
 }
 
 #[tokio::test]
-async fn listening_prints_changes() {
+async fn listen_prints_resource_updates() {
     let server = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(50))).await;
     for revision in ["2026-07-28", "2025-06-18"] {
         let mut child = rialto();
@@ -187,7 +187,7 @@ async fn listening_prints_changes() {
 }
 
 #[tokio::test]
-async fn completions_are_offered() {
+async fn shell_completions_are_printed() {
     let ran = run(&["completions", "bash"]).await;
     assert!(ran.code == 0 && ran.output.contains("complete -F _rialto"));
 }

@@ -61,7 +61,7 @@ impl Drop for Folder {
 }
 
 #[tokio::test]
-async fn a_file_is_written_explained_and_served() {
+async fn init_writes_a_config_that_check_and_serve_accept() {
     let folder = Folder::new("init");
     let ran = folder.run(&["init"]).await;
     assert_eq!(ran.code, 0, "{}", ran.errors);
@@ -83,7 +83,7 @@ async fn a_file_is_written_explained_and_served() {
 }
 
 #[tokio::test]
-async fn a_configuration_is_explained_without_its_secrets() {
+async fn check_explains_the_config_with_secrets_redacted() {
     let folder = Folder::new("explain");
     folder.write(
         "rialto.toml",
@@ -126,7 +126,7 @@ async fn a_configuration_is_explained_without_its_secrets() {
 }
 
 #[tokio::test]
-async fn all_mistakes_are_told_at_once() {
+async fn check_reports_all_config_errors_at_once() {
     let folder = Folder::new("mistakes");
     folder.write("bad.toml", "listn = 1\n[servers.a]\ncomand = \"x\"\nurl = \"${RIALTO_NOT_SET}\"\n");
     let ran = folder.run(&["check", "bad.toml"]).await;
@@ -152,7 +152,7 @@ async fn all_mistakes_are_told_at_once() {
 }
 
 #[tokio::test]
-async fn without_a_file_the_elements_are_explained() {
+async fn check_without_a_file_explains_the_built_in_server() {
     let folder = Folder::new("none");
     let ran = folder.run(&["check"]).await;
     assert!(
@@ -163,7 +163,7 @@ async fn without_a_file_the_elements_are_explained() {
 }
 
 #[tokio::test]
-async fn the_file_says_where_to_listen_unless_the_command_line_does() {
+async fn the_listen_flag_overrides_the_config() {
     let folder = Folder::new("listen");
     folder.write("rialto.toml", "listen = \"127.0.0.2:0\"");
     assert!(folder.serve(&[]).await.contains("http://127.0.0.2:"));
@@ -173,10 +173,10 @@ async fn the_file_says_where_to_listen_unless_the_command_line_does() {
 }
 
 #[tokio::test]
-async fn the_schema_is_printed() {
+async fn the_config_json_schema_is_printed() {
     let folder = Folder::new("schema");
     let ran = folder.run(&["schema"]).await;
     let schema: Value = serde_json::from_str(&ran.output).unwrap();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
-    assert_eq!(schema["properties"]["servers"]["additionalProperties"]["properties"]["rounds"]["type"], "integer");
+    assert_eq!(schema["properties"]["servers"]["additionalProperties"]["properties"]["max_input_rounds"]["type"], "integer");
 }

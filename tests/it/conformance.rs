@@ -170,7 +170,7 @@ async fn suites(options: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn our_client_passes_what_is_not_listed() {
+async fn client_conformance_passes_except_expected_failures() {
     let failed = suites("").await;
     // The suite does not mind an entry that it never runs.
     let list = fs::read_to_string(expected_failures()).unwrap();
@@ -180,12 +180,12 @@ async fn our_client_passes_what_is_not_listed() {
 }
 
 #[tokio::test]
-async fn our_client_passes_the_same_without_being_told_the_revision() {
+async fn client_conformance_passes_with_probing() {
     suites(" --probe").await;
 }
 
 #[tokio::test]
-async fn our_client_passes_more_than_older_revisions_are_asked() {
+async fn client_conformance_passes_newer_scenarios_at_older_revisions() {
     for (revision, scenarios) in BEYOND {
         for scenario in scenarios {
             let name = format!("{revision}-{scenario}");

@@ -254,22 +254,22 @@ async fn check(rows: &[Row], list: &str) {
 }
 
 #[tokio::test]
-async fn the_verdict_through_rialto_is_that_of_the_fixture_alone() {
+async fn conformance_through_the_gateway_matches_the_fixture_alone() {
     check(&ROWS, LISTED).await;
 }
 
 #[tokio::test]
-async fn older_suites_say_the_same_of_a_newer_server() {
+async fn handshake_conformance_matches_in_front_of_a_per_request_server() {
     check(&TO_NEWER, LISTED).await;
 }
 
 #[tokio::test]
-async fn the_newest_suite_says_the_same_of_an_older_server() {
+async fn per_request_conformance_matches_in_front_of_a_handshake_server() {
     check(&TO_OLDER, BRIDGED).await;
 }
 
 #[test]
-fn the_rows_are_in_the_right_list() {
+fn bridged_runs_are_in_the_bridged_tables() {
     for (rows, bridged) in [(&ROWS[..], false), (&TO_NEWER[..], true), (&TO_OLDER[..], true)] {
         for row in rows {
             assert_eq!(row.is_bridged(), bridged, "{row}");
@@ -393,7 +393,7 @@ alone! {
 }
 
 #[tokio::test]
-async fn the_periodic_table_is_not_mistaken_for_a_fixture() {
+async fn another_server_differs_from_the_fixture() {
     let rialto = Rialto::start().await;
     for suite in [HANDSHAKE, PER_REQUEST] {
         let alone = Rmcp.alone(Both, suite).await;
@@ -425,7 +425,7 @@ fn shown(one: Value, other: Value, overviews: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_changes_from_run_to_run_is_not_compared() {
+fn volatile_values_are_normalized() {
     let url = "http://127.0.0.1:4000/mcp";
     for (value, expected) in [
         (json!({ "sessionId": "abc" }), json!({ "sessionId": "<sessionId>" })),
@@ -456,7 +456,7 @@ fn what_changes_from_run_to_run_is_not_compared() {
 }
 
 #[test]
-fn a_stream_of_one_message_says_what_the_message_says() {
+fn an_sse_body_with_one_message_is_normalized_to_the_message() {
     let url = "http://127.0.0.1:4000/mcp";
     let message = json!({ "jsonrpc": "2.0", "id": 1, "result": { "n": 1.50 } });
     for text in [
@@ -488,7 +488,7 @@ fn differing(check: &str, one: Value, other: Value) -> Vec<String> {
 }
 
 #[test]
-fn the_words_of_the_gateway_are_its_own() {
+fn messages_of_gateway_errors_are_not_compared() {
     let error = |code: i64, message: &str| json!({ "error": { "code": code, "message": message } });
     let own = error(-32601, "Method not found: ping");
     assert_eq!(differing("a", error(-32601, "ping"), own.clone()), Vec::<String>::new());
@@ -513,7 +513,7 @@ fn the_words_of_the_gateway_are_its_own() {
 }
 
 #[test]
-fn a_list_that_is_kept_may_be_kept_shorter() {
+fn a_cached_list_may_have_a_shorter_ttl() {
     let hint = |ttl: u64| json!({ "ttlMs": ttl, "hasTtlMs": true, "cacheScope": "public" });
     let list = |ttl: u64| json!({ "tools": [], "ttlMs": ttl });
     let endpoint = |name: &str, ttl: u64| json!([{ "endpoint": name, "ttlMs": ttl }]);
@@ -542,7 +542,7 @@ fn a_list_that_is_kept_may_be_kept_shorter() {
 }
 
 #[test]
-fn what_was_not_read_is_not_compared() {
+fn a_body_the_suite_did_not_read_is_not_compared() {
     let answered = |status: u16, body: Value| json!({ "statusCode": status, "body": body });
     let result = json!({ "jsonrpc": "2.0", "id": 1, "result": {} });
     let null = Value::Null;
@@ -561,7 +561,7 @@ fn what_was_not_read_is_not_compared() {
 }
 
 #[test]
-fn how_often_the_suite_asks_for_a_task_is_not_compared() {
+fn task_poll_counts_are_not_compared() {
     let verdict = |scenario: &str, messages: u32| {
         let recorded = json!([{ "id": "a", "status": "SUCCESS", "details": { "messagesValidated": messages } }]);
         let checks = verdict::checks(recorded.as_array().unwrap(), "http://127.0.0.1:4000/mcp");
@@ -576,7 +576,7 @@ fn how_often_the_suite_asks_for_a_task_is_not_compared() {
 }
 
 #[test]
-fn every_other_difference_is_told() {
+fn every_other_difference_is_reported() {
     let check = |id: &str, status: &str, details: Value| json!({ "id": id, "status": status, "details": details });
     let one = json!([check("a", "SUCCESS", json!({ "n": 1 })), check("a", "SUCCESS", json!({ "n": 2 }))]);
     assert_eq!(shown(one.clone(), one.clone(), &[]), Vec::<String>::new());
@@ -604,7 +604,7 @@ fn every_other_difference_is_told() {
 }
 
 #[test]
-fn an_overview_may_show_more_but_not_less() {
+fn a_list_of_a_larger_group_may_have_extra_entries_only() {
     let listing = |names: Value| json!([{ "id": "list", "status": "SUCCESS", "details": { "toolCount": names.as_array().unwrap().len(), "tools": names } }]);
     let ours = listing(json!(["a", "b"]));
     let more = listing(json!(["x", "a", "y", "b"]));
@@ -616,7 +616,7 @@ fn an_overview_may_show_more_but_not_less() {
 }
 
 #[test]
-fn the_list_is_strict() {
+fn unlisted_and_stale_differences_are_faults() {
     let entry =
         "# why\n\n- fixture: rmcp\n  revision: \"2025-11-25\"\n  scenario: scenario\n  check: a\n  reason: so\n";
     let list = parse(entry).unwrap();
@@ -656,7 +656,7 @@ fn the_list_is_strict() {
 }
 
 #[test]
-fn a_difference_has_its_places() {
+fn listed_paths_limit_an_allowed_difference() {
     let entry = |places: &str| {
         let text = "- fixture: any\n  revision: any\n  scenario: scenario\n  check: a\n  reason: so\n  places:\n";
         parse(&format!("{text}{places}")).unwrap().remove(0)

@@ -12,7 +12,7 @@ async fn call(rialto: &Rialto, tool: &str, arguments: Value) -> Value {
 }
 
 #[tokio::test]
-async fn every_element_is_found_by_each_of_its_names() {
+async fn every_element_is_found_by_position_name_and_symbol() {
     let rialto = Rialto::start().await;
     let (_, tools) = rialto.modern("tools/list", json!({})).json().await;
     let schema = &tools["result"]["tools"][0]["outputSchema"];
@@ -33,7 +33,7 @@ async fn every_element_is_found_by_each_of_its_names() {
 }
 
 #[tokio::test]
-async fn what_does_not_exist_is_explained() {
+async fn unknown_elements_and_positions_are_tool_errors() {
     let rialto = Rialto::start().await;
     for name in [json!("Unobtainium"), json!(""), json!(5), Value::Null] {
         let result = call(&rialto, "getElement", json!({ "name": name })).await;

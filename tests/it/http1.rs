@@ -178,7 +178,7 @@ fn posted(body: &Value) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_says_what_it_is() {
+async fn responses_carry_status_date_and_content_length() {
     let rialto = Rialto::start().await;
     let preflight = "OPTIONS /mcp HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost\r\n\r\n";
     let notified = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 1 } });
@@ -210,7 +210,7 @@ async fn an_answer_says_what_it_is() {
 }
 
 #[tokio::test]
-async fn a_request_is_read_wherever_it_is_cut() {
+async fn a_request_split_at_any_byte_is_parsed() {
     let rialto = Rialto::start().await;
     let (mut wire, mut other) = (Wire::to(&rialto).await, Wire::to(&rialto).await);
     for text in [asking("Fe", ""), asking_in_pieces("Fe")] {
@@ -225,7 +225,7 @@ async fn a_request_is_read_wherever_it_is_cut() {
 }
 
 #[tokio::test]
-async fn what_is_sent_together_is_answered_in_order() {
+async fn pipelined_requests_are_answered_in_order() {
     let rialto = Rialto::start().await;
     let elements = ["H", "He", "Li", "Be", "B", "C"];
     let each = |element: &&str| [asking(element, ""), HEALTH.to_owned(), asking_in_pieces(element)].concat();
@@ -239,7 +239,7 @@ async fn what_is_sent_together_is_answered_in_order() {
 }
 
 #[tokio::test]
-async fn a_request_waits_for_the_stream_before_it() {
+async fn a_pipelined_request_waits_for_the_sse_response_before_it() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let streamed = posted(&survey(1, 3, 1));
@@ -258,7 +258,7 @@ async fn a_request_waits_for_the_stream_before_it() {
 
 /// Nothing that somebody else could read in another way is read in any.
 #[tokio::test]
-async fn what_could_be_read_in_two_ways_is_refused() {
+async fn ambiguous_framing_is_refused_against_request_smuggling() {
     let rialto = Rialto::start().await;
     let start = head("1.1", "getElement");
     for (framing, body) in [
@@ -306,7 +306,7 @@ async fn what_could_be_read_in_two_ways_is_refused() {
 
 /// A body that nobody wants is left out if it is here, and closes the connection if it is not, wherever it stops.
 #[tokio::test]
-async fn a_body_that_nobody_wanted_is_in_nobodys_way() {
+async fn an_unread_request_body_is_drained_or_closes_the_connection() {
     let rialto = Rialto::start().await;
     let text = asking_in_pieces("H").replace("/mcp", "/nowhere");
     let body = text.find("\r\n\r\n").unwrap() + 4;
@@ -330,7 +330,7 @@ async fn a_body_that_nobody_wanted_is_in_nobodys_way() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_word_gets_it() {
+async fn expect_100_continue_is_sent_before_the_body() {
     let rialto = Rialto::with(|settings| settings.inbound.limits.body_bytes = 500).await;
     let text = asking("Fe", "expect: 100-continue\r\n");
     let body = text.find("\r\n\r\n").unwrap() + 4;
@@ -354,7 +354,7 @@ async fn who_waits_for_a_word_gets_it() {
 }
 
 #[tokio::test]
-async fn a_connection_is_kept_if_both_sides_want_that() {
+async fn connection_close_wins_over_keep_alive() {
     let rialto = Rialto::start().await;
     for (version, connection, said) in [
         ("1.1", "", None),
@@ -380,7 +380,7 @@ async fn a_connection_is_kept_if_both_sides_want_that() {
 
 /// Also while it still sends.
 #[tokio::test]
-async fn who_sends_too_much_is_told_so() {
+async fn oversized_heads_and_bodies_get_431_and_413_while_still_sending() {
     let rialto = Rialto::with(|settings| {
         settings.inbound.limits.body_bytes = 500;
         settings.inbound.limits.header_count = 20;
@@ -410,7 +410,7 @@ async fn who_sends_too_much_is_told_so() {
 }
 
 #[tokio::test]
-async fn who_is_slow_is_not_waited_for() {
+async fn slow_heads_bodies_and_idle_keep_alive_time_out() {
     let rialto = Rialto::with(|settings| settings.inbound.body_timeout = Duration::from_millis(500)).await;
     let (whole, pieces) = (asking("H", ""), asking_in_pieces("H"));
     let (body, piece) = (whole.find("\r\n\r\n").unwrap() + 4, pieces.find("\r\n\r\n").unwrap() + 4);
@@ -445,7 +445,7 @@ async fn who_is_slow_is_not_waited_for() {
 
 /// Whatever was begun, nothing is left of it.
 #[tokio::test]
-async fn who_goes_in_the_middle_of_something_leaves_nothing_behind() {
+async fn a_disconnect_during_a_request_leaks_no_connection_or_call() {
     let rialto = Rialto::start().await;
     let whole = asking("H", "");
     for cut in [0, 1, 20, whole.len() - 200, whole.len() - 1] {
@@ -467,7 +467,7 @@ async fn who_goes_in_the_middle_of_something_leaves_nothing_behind() {
 
 /// In the per-request era, before and after the answer has begun, also where something was sent behind the call.
 #[tokio::test]
-async fn who_closes_its_side_gives_its_call_up() {
+async fn a_client_disconnect_cancels_a_per_request_call() {
     for (stream_after, begun) in [(Duration::from_secs(600), false), (Duration::from_millis(1), true)] {
         let rialto = Rialto::with(|settings| settings.inbound.sse_after = stream_after).await;
         for (behind, half) in [("", false), ("", true), ("\r\n", false), (HEALTH, false), (HEALTH, true)] {
@@ -486,7 +486,7 @@ async fn who_closes_its_side_gives_its_call_up() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_go_of_those_who_bring_nothing() {
+async fn shutdown_closes_idle_keep_alive_connections_and_finishes_started_requests() {
     let mut rialto = Rialto::start().await;
     let mut idle = Wire::to(&rialto).await;
     idle.goes_on().await;

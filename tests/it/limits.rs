@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::harness::{Rialto, initialize, request, survey, until};
 
 #[tokio::test]
-async fn bodies_are_bounded() {
+async fn a_body_over_the_size_limit_is_413() {
     let rialto = Rialto::with(|settings| settings.inbound.limits.body_bytes = 500).await;
     let session = rialto.open("2025-11-25").await;
     let padded = |size: usize| {
@@ -39,7 +39,7 @@ async fn bodies_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_body_that_never_comes_is_not_waited_for() {
+async fn a_body_timeout_is_408() {
     let rialto = Rialto::with(|settings| settings.inbound.body_timeout = Duration::from_millis(50)).await;
     let mut stream = tokio::net::TcpStream::connect(rialto.address).await.unwrap();
     let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: */*\r\ncontent-length: 10\r\n\r\n{";
@@ -50,7 +50,7 @@ async fn a_body_that_never_comes_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn heads_are_bounded() {
+async fn header_count_and_size_over_the_limit_are_431() {
     let rialto = Rialto::with(|settings| {
         settings.inbound.limits.header_count = 10;
         settings.inbound.limits.header_bytes = 10_000;
@@ -70,7 +70,7 @@ async fn heads_are_bounded() {
 }
 
 #[tokio::test]
-async fn nesting_is_bounded() {
+async fn json_depth_is_limited() {
     let rialto = Rialto::with(|settings| settings.inbound.limits.json_depth = 20).await;
     let session = rialto.open("2025-11-25").await;
     let nested = |depth: usize| {
@@ -86,7 +86,7 @@ async fn nesting_is_bounded() {
 }
 
 #[tokio::test]
-async fn batches_are_bounded() {
+async fn batch_length_is_limited() {
     let rialto = Rialto::with(|settings| settings.inbound.limits.batch_length = 3).await;
     let session = rialto.open("2025-03-26").await;
     let batch = |count: i64| Value::Array((0..count).map(|id| request(id, "ping", json!({}))).collect());
@@ -95,7 +95,7 @@ async fn batches_are_bounded() {
 }
 
 #[tokio::test]
-async fn sessions_are_bounded() {
+async fn session_count_is_limited() {
     let rialto = Rialto::with(|settings| settings.sessions.sessions = 2).await;
     let one = rialto.open("2025-11-25").await;
     let _two = rialto.open("2025-11-25").await;
@@ -107,7 +107,7 @@ async fn sessions_are_bounded() {
 }
 
 #[tokio::test]
-async fn streams_of_a_session_are_bounded() {
+async fn streams_per_session_are_limited_but_resumption_is_not() {
     let rialto = Rialto::with(|settings| settings.sessions.streams = 2).await;
     let session = rialto.open("2025-11-25").await;
     let one = session.get().go().await;
@@ -125,7 +125,7 @@ async fn streams_of_a_session_are_bounded() {
 }
 
 #[tokio::test]
-async fn calls_of_a_session_are_bounded() {
+async fn calls_per_session_are_limited() {
     let rialto = Rialto::with(|settings| settings.sessions.calls = 2).await;
     let session = rialto.open("2025-11-25").await;
     let _one = session.post(&survey(1, 118, 100)).go().await;
@@ -140,7 +140,7 @@ async fn calls_of_a_session_are_bounded() {
 }
 
 #[tokio::test]
-async fn subscriptions_and_introductions_are_bounded() {
+async fn subscriptions_and_client_info_are_limited() {
     let rialto = Rialto::with(|settings| settings.sessions.subscriptions = 2).await;
     let session = rialto.open("2025-11-25").await;
     for (uri, good) in [("a:1", true), ("a:2", true), ("a:3", false), ("a:2", true)] {
@@ -157,7 +157,7 @@ async fn subscriptions_and_introductions_are_bounded() {
 }
 
 #[tokio::test]
-async fn unused_sessions_end() {
+async fn idle_sessions_expire() {
     let rialto = Rialto::with(|settings| {
         settings.sessions.idle = Duration::from_millis(50);
         settings.sessions.retention.age = Duration::from_millis(50);
@@ -172,7 +172,7 @@ async fn unused_sessions_end() {
 }
 
 #[tokio::test]
-async fn strangers_are_turned_away() {
+async fn foreign_hosts_and_origins_are_forbidden() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let ping = request(1, "ping", json!({}));
@@ -197,7 +197,7 @@ async fn strangers_are_turned_away() {
 }
 
 #[tokio::test]
-async fn browsers_are_told_what_they_may_do() {
+async fn cors_preflight_and_response_headers_are_sent_to_allowed_origins() {
     let rialto = Rialto::start().await;
     let origin = "http://localhost:5173";
     let asked = rialto.send("OPTIONS", "/mcp").header("origin", origin).header("access-control-request-method", "POST");
@@ -220,7 +220,7 @@ async fn browsers_are_told_what_they_may_do() {
 }
 
 #[tokio::test]
-async fn text_from_outside_stays_in_its_place() {
+async fn echoed_client_input_is_truncated() {
     let rialto = Rialto::start().await;
     let sending = rialto.post("/mcp", &request(1, "ping", json!({})));
     let received = sending.header("mcp-session-id", &"x".repeat(5000)).go().await;

@@ -101,13 +101,13 @@ async fn listened(target: &Target) -> bool {
 }
 
 #[tokio::test]
-async fn the_first_call_finds_the_listening_stream_open() {
+async fn the_get_stream_is_open_before_the_first_call() {
     let target = server(Some(Duration::from_millis(100))).await;
     assert!(tokio::time::timeout(PATIENCE, listened(&target)).await.unwrap());
 }
 
 #[tokio::test]
-async fn a_listening_stream_that_is_never_answered_holds_up_nothing() {
+async fn an_unanswered_get_stream_does_not_block_calls() {
     let target = server(None).await;
     assert!(!tokio::time::timeout(PATIENCE, listened(&target)).await.unwrap());
 }

@@ -34,7 +34,7 @@ fn redirect(to: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_redirect_elsewhere_is_refused_and_takes_no_credentials_along() {
+async fn a_cross_origin_redirect_is_refused_and_leaks_no_credentials() {
     let (other, mut seen_there) = answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".into()).await;
     let (first, mut seen) = answering(redirect(&format!("http://{other}/mcp"))).await;
     let target =
@@ -47,7 +47,7 @@ async fn a_redirect_elsewhere_is_refused_and_takes_no_credentials_along() {
 }
 
 #[tokio::test]
-async fn a_redirect_that_goes_round_and_round_ends() {
+async fn a_redirect_loop_is_refused() {
     let (address, _seen) = answering(redirect("/mcp/")).await;
     let error = Client::connect(&Target::url(&format!("http://{address}/mcp")).unwrap(), ClientOptions::default())
         .await
@@ -57,7 +57,7 @@ async fn a_redirect_that_goes_round_and_round_ends() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_silent_for_too_long_is_given_up() {
+async fn idle_and_total_timeouts_cancel_the_call() {
     let mut rialto = Rialto::start().await;
     for (revision, progress) in [("2025-11-25", false), ("2026-07-28", false), ("2025-11-25", true)] {
         let settings = ConnectionSettings {
@@ -81,7 +81,7 @@ async fn a_call_that_is_silent_for_too_long_is_given_up() {
 }
 
 #[tokio::test]
-async fn refusals_are_explained() {
+async fn http_status_errors_are_reported_by_kind() {
     for (answer, kind, word) in [
         (
             "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",

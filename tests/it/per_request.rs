@@ -11,7 +11,7 @@ const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
 #[tokio::test]
-async fn a_request_is_served_without_a_session() {
+async fn a_per_request_call_needs_no_session() {
     let rialto = Rialto::start().await;
     let sending = rialto.modern("tools/call", json!({ "name": "getElement", "arguments": { "name": "Fe" } }));
     let received = sending.header("mcp-session-id", "http:anything").go().await;
@@ -24,7 +24,7 @@ async fn a_request_is_served_without_a_session() {
 }
 
 #[tokio::test]
-async fn every_result_says_what_it_is_and_how_long_it_holds() {
+async fn results_carry_result_type_and_cache_hints() {
     let rialto = Rialto::start().await;
     for (method, params, cached) in [
         ("server/discover", json!({}), true),
@@ -51,7 +51,7 @@ async fn every_result_says_what_it_is_and_how_long_it_holds() {
 }
 
 #[tokio::test]
-async fn discovery_tells_the_truth() {
+async fn discovery_advertises_what_is_served() {
     let rialto = Rialto::start().await;
     let (_, answer) = rialto.modern("server/discover", json!({})).json().await;
     assert_eq!(answer["result"]["supportedVersions"], json!([PER_REQUEST]));
@@ -65,7 +65,7 @@ async fn discovery_tells_the_truth() {
 
 /// One row a fault; the first check that fails answers, always as JSON, always with the id.
 #[tokio::test]
-async fn faulty_requests_are_refused_in_order() {
+async fn invalid_envelopes_and_headers_are_refused_in_order() {
     let rialto = Rialto::start().await;
     let list = |change: &dyn Fn(&mut Value)| {
         let mut body = modern(json!("id"), "tools/list", json!({}));
@@ -119,7 +119,7 @@ async fn faulty_requests_are_refused_in_order() {
 }
 
 #[tokio::test]
-async fn the_name_header_mirrors_the_body() {
+async fn the_mcp_name_header_must_match_the_body() {
     let rialto = Rialto::start().await;
     let params = json!({ "name": "getElement", "arguments": { "name": "H" } });
     let sending = || rialto.modern("tools/call", params.clone());
@@ -153,7 +153,7 @@ async fn the_name_header_mirrors_the_body() {
 }
 
 #[tokio::test]
-async fn annotated_arguments_are_mirrored() {
+async fn mcp_param_headers_must_match_annotated_arguments() {
     let rialto = Rialto::start().await;
     let sending = |count: Value| {
         rialto.modern("tools/call", json!({ "name": "surveyElements", "arguments": { "count": count, "delayMs": 0 } }))
@@ -168,7 +168,7 @@ async fn annotated_arguments_are_mirrored() {
 }
 
 #[tokio::test]
-async fn methods_of_the_other_era_do_not_exist() {
+async fn handshake_methods_are_404_in_the_per_request_era() {
     let rialto = Rialto::start().await;
     for method in [
         "ping",
@@ -185,7 +185,7 @@ async fn methods_of_the_other_era_do_not_exist() {
 }
 
 #[tokio::test]
-async fn the_body_decides_the_era() {
+async fn the_body_decides_the_era_of_a_post() {
     let rialto = Rialto::start().await;
     let body = initialize("2025-11-25");
     let refused = rialto.post("/mcp", &body).header("mcp-protocol-version", PER_REQUEST).refused().await;
@@ -203,7 +203,7 @@ async fn the_body_decides_the_era() {
 }
 
 #[tokio::test]
-async fn notifications_are_taken_and_answers_are_not() {
+async fn posted_notifications_are_202_and_responses_400() {
     let rialto = Rialto::start().await;
     let cancel = notification("notifications/cancelled", json!({ "requestId": 1 }));
     let received = rialto.post("/mcp", &cancel).header("mcp-protocol-version", PER_REQUEST).go().await;
@@ -216,7 +216,7 @@ async fn notifications_are_taken_and_answers_are_not() {
 }
 
 #[tokio::test]
-async fn missing_things_are_invalid_params() {
+async fn unknown_tools_resources_and_cursors_are_invalid_params() {
     let rialto = Rialto::start().await;
     for (method, params) in [
         ("resources/read", json!({ "uri": "elements://nope" })),
@@ -229,7 +229,7 @@ async fn missing_things_are_invalid_params() {
 }
 
 #[tokio::test]
-async fn a_stream_has_no_ids_and_ends_with_the_answer() {
+async fn per_request_sse_has_no_event_ids_and_ends_with_the_response() {
     let rialto = Rialto::start().await;
     let params =
         json!({ "name": "surveyElements", "arguments": { "count": 3, "delayMs": 1 }, "_meta": { "progressToken": 9 } });
@@ -244,7 +244,7 @@ async fn a_stream_has_no_ids_and_ends_with_the_answer() {
 }
 
 #[tokio::test]
-async fn logs_come_only_when_a_level_is_named() {
+async fn log_messages_need_a_log_level_in_the_request() {
     let rialto = Rialto::start().await;
     let lookup = |meta: Value| {
         rialto.modern("tools/call", json!({ "name": "getElement", "arguments": { "name": "H" }, "_meta": meta }))
@@ -257,7 +257,7 @@ async fn logs_come_only_when_a_level_is_named() {
 }
 
 #[tokio::test]
-async fn closing_the_stream_gives_the_call_up() {
+async fn closing_the_connection_cancels_the_call() {
     for stream_after in [Duration::from_millis(10), Duration::from_secs(60)] {
         let mut rialto = Rialto::with(|settings| settings.inbound.sse_after = stream_after).await;
         let params = json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": 5000 } });
@@ -271,7 +271,7 @@ async fn closing_the_stream_gives_the_call_up() {
 }
 
 #[tokio::test]
-async fn listening_is_acknowledged_first_and_ended_last() {
+async fn subscriptions_listen_is_acknowledged_first_and_completed_at_shutdown() {
     let mut rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(50))).await;
     for (id, header) in [(json!(7), "7"), (json!("7"), "\"7\"")] {
         let wishes = json!({ "notifications": { "toolsListChanged": true, "resourceSubscriptions": ["elements://spotlight"], "unknown": true } });
@@ -310,7 +310,7 @@ async fn listening_is_acknowledged_first_and_ended_last() {
 }
 
 #[tokio::test]
-async fn wishes_that_make_no_sense_are_refused() {
+async fn an_invalid_listen_filter_is_refused() {
     let rialto = Rialto::start().await;
     for params in [
         json!({}),
@@ -323,7 +323,7 @@ async fn wishes_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
-async fn lists_come_in_the_same_order_every_time() {
+async fn lists_have_a_stable_order() {
     let rialto = Rialto::start().await;
     let (_, first) = rialto.modern("tools/list", json!({})).json().await;
     for _ in 0..5 {

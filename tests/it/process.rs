@@ -57,7 +57,7 @@ async fn post(address: &str, body: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_signal_stops_it_in_order() {
+async fn sigterm_and_sigint_shut_down_gracefully() {
     for name in ["-TERM", "-INT"] {
         let (child, _output, address) = serving(&[]).await;
         assert!(post(&address, &initialize("2025-11-25")).await.starts_with("HTTP/1.1 200"));
@@ -67,7 +67,7 @@ async fn a_signal_stops_it_in_order() {
 }
 
 #[tokio::test]
-async fn a_second_signal_stops_it_at_once() {
+async fn a_second_signal_stops_without_drain() {
     let (child, _output, address) = serving(&["--drain", "60"]).await;
     let answer = post(&address, &initialize("2025-11-25")).await;
     let id = answer.lines().find_map(|line| line.strip_prefix("mcp-session-id: ")).unwrap().to_owned();
@@ -94,7 +94,7 @@ async fn a_second_signal_stops_it_at_once() {
 }
 
 #[tokio::test]
-async fn stdio_says_nothing_but_messages() {
+async fn stdio_writes_only_messages_to_stdout() {
     let mut child = rialto().args(["stdio", "--log", "trace"]).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let lines = [
@@ -116,7 +116,7 @@ async fn stdio_says_nothing_but_messages() {
 }
 
 #[tokio::test]
-async fn stdio_stops_at_a_signal() {
+async fn sigterm_stops_stdio() {
     let mut child = rialto().arg("stdio").spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all(format!("{}\n", modern(json!(1), "server/discover", json!({}))).as_bytes()).await.unwrap();
@@ -128,7 +128,7 @@ async fn stdio_stops_at_a_signal() {
 }
 
 #[tokio::test]
-async fn mistakes_on_the_command_line_are_explained() {
+async fn invalid_arguments_exit_with_a_code_and_an_explanation() {
     for (arguments, code, word) in [
         (&["serve", "--listen", "nonsense"][..], 2, "--listen"),
         (&["serve", "--token", "nameless"], 2, "NAME=TOKEN"),

@@ -242,7 +242,7 @@ paths:
 ";
 
 #[tokio::test]
-async fn the_weather_from_a_document() {
+async fn an_openapi_document_becomes_a_tool() {
     let api = Api::json(WEATHER).await;
     let file = File::text(WEATHER_DOCUMENT);
     let mut spec = RestSpec { document: Some(DocumentSource::File(file.0.clone())), ..api.spec() };
@@ -290,7 +290,7 @@ async fn the_weather_from_a_document() {
 }
 
 #[tokio::test]
-async fn the_weather_by_hand() {
+async fn a_manual_tool_maps_arguments_to_a_url_and_validates_them() {
     let api = Api::json(WEATHER).await;
     let url = "/v1/forecast?latitude={latitude}&longitude={longitude}&units={units}&current_weather=true";
     let mut tool = hand("forecast", Verb::GET, url, &["latitude", "longitude", "units"]);
@@ -314,7 +314,7 @@ async fn the_weather_by_hand() {
 }
 
 #[tokio::test]
-async fn bodies_by_hand() {
+async fn manual_tools_send_json_form_and_text_bodies() {
     let api = Api::json("[]").await;
     let mut json_tool = hand("note", Verb::POST, "/notes/{id}?tag={tags}", &["id", "text", "tags", "extra"]);
     json_tool.arguments[2].kind = ValueKind::Array;
@@ -350,7 +350,7 @@ async fn bodies_by_hand() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_by_hand_is_refused() {
+async fn invalid_manual_tools_and_base_urls_are_refused() {
     type Change = fn(&mut ManualTool);
     let spec = spec("https://api.example.com/v1");
     let with = |change: Change| {
@@ -435,7 +435,7 @@ fn clashing() -> Value {
 }
 
 #[tokio::test]
-async fn every_place_has_its_argument() {
+async fn clashing_parameter_names_get_distinct_arguments() {
     let api = Api::json("{}").await;
     let file = File::of(&clashing());
     let mut spec = RestSpec { document: Some(DocumentSource::File(file.0.clone())), ..api.spec() };
@@ -485,7 +485,7 @@ async fn every_place_has_its_argument() {
 }
 
 #[tokio::test]
-async fn operations_are_chosen() {
+async fn allow_and_deny_patterns_select_operations() {
     let operation = |id: &str| json!({ "operationId": id });
     let document = json!({
         "swagger": "2.0",
@@ -522,7 +522,7 @@ async fn operations_are_chosen() {
 }
 
 #[tokio::test]
-async fn nothing_leads_to_another_host() {
+async fn redirects_and_arguments_cannot_reach_another_host() {
     let other = Api::json(r#"{"stolen":true}"#).await;
     let elsewhere = format!("http://{}", other.address);
     let target = elsewhere.clone();
@@ -655,7 +655,7 @@ fn percent(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn failures_are_told() {
+async fn api_failures_become_tool_errors() {
     let api = Api::start(|seen| match seen.target.as_str() {
         "/gone" => json_response(410, r#"{"message":"it is gone"}"#),
         "/empty" => Response::builder().status(204).body(Full::default()).unwrap(),
@@ -717,7 +717,7 @@ async fn silent(words: &'static [u8]) -> (SocketAddr, tokio::sync::mpsc::Receive
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_closes_its_connection() {
+async fn cancelling_a_rest_call_closes_its_connection() {
     for words in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
         let (address, mut told) = silent(words).await;
         let tools = vec![hand("t", Verb::GET, "/", &[])];
@@ -734,7 +734,7 @@ async fn a_call_that_is_dropped_closes_its_connection() {
 }
 
 #[tokio::test]
-async fn a_slow_server_is_not_waited_for() {
+async fn a_rest_call_timeout_closes_the_connection() {
     for words in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
         let (address, mut told) = silent(words).await;
         let tools = vec![hand("t", Verb::GET, "/p", &[])];
@@ -751,7 +751,7 @@ async fn a_slow_server_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_document_is_brought_from_an_address() {
+async fn an_openapi_document_is_fetched_by_url() {
     let api = Api::start(|seen| match seen.target.as_str() {
         "/openapi.yaml" => Response::new(Full::from(WEATHER_DOCUMENT)),
         "/moved.yaml" => moved(302, "/openapi.yaml".to_owned()),
@@ -790,7 +790,7 @@ async fn a_document_is_brought_from_an_address() {
 }
 
 #[tokio::test]
-async fn swagger_takes_forms_and_files() {
+async fn swagger_2_form_file_and_list_parameters_are_sent() {
     let api = Api::json("{}").await;
     let document = json!({
         "swagger": "2.0", "basePath": "/wrong", "host": "elsewhere.example",

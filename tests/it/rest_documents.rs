@@ -82,7 +82,7 @@ async fn sends(rest: &Rest, api: &Api, tool: &str, arguments: Value, expected: &
 }
 
 #[tokio::test]
-async fn the_pet_store_in_three_versions() {
+async fn petstore_in_openapi_2_0_3_0_and_3_1() {
     let api = Api::json("{}").await;
     for name in ["petstore-2.0.json", "petstore-3.0.json", "petstore-3.1.yaml"] {
         let rest = loaded(name, &api).await;
@@ -106,7 +106,7 @@ async fn the_pet_store_in_three_versions() {
 }
 
 #[tokio::test]
-async fn every_style_of_parameters() {
+async fn every_openapi_parameter_style_is_serialized() {
     let api = Api::json("{}").await;
     let rest = loaded("styles.json", &api).await;
     let all = json!({ "primitive": "buster", "array": ["blue", "black"], "object": { "bar": "y z", "foo": "x" } });
@@ -175,7 +175,7 @@ async fn every_style_of_parameters() {
 }
 
 #[tokio::test]
-async fn trains_netlify_and_figma() {
+async fn the_trains_netlify_and_figma_apis_load() {
     let api = Api::json("[]").await;
     let trains = loaded("trains.yaml", &api).await;
     assert!(listed(&trains).len() >= 6);
@@ -192,7 +192,7 @@ async fn trains_netlify_and_figma() {
 }
 
 #[tokio::test]
-async fn the_whole_of_github() {
+async fn the_github_api_loads_in_full() {
     let api = Api::json("{}").await;
     let rest = loaded("github.json", &api).await;
     assert_eq!(listed(&rest).len(), 1223, "every operation is a tool");

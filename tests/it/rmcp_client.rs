@@ -66,7 +66,7 @@ async fn scenario(client: &RunningService<RoleClient, Watcher>) {
 }
 
 #[tokio::test]
-async fn over_streamable_http() {
+async fn rmcp_client_over_streamable_http() {
     let rialto = Rialto::start().await;
     for (name, lifecycle) in lifecycles() {
         let transport = StreamableHttpClientTransport::from_uri(rialto.url("/mcp"));
@@ -82,7 +82,7 @@ async fn over_streamable_http() {
 }
 
 #[tokio::test]
-async fn over_stdio() {
+async fn rmcp_client_over_stdio() {
     for (name, lifecycle) in lifecycles() {
         let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_rialto"));
         command.arg("stdio");
@@ -95,7 +95,7 @@ async fn over_stdio() {
 }
 
 #[tokio::test]
-async fn changes_and_progress_arrive() {
+async fn rmcp_client_receives_progress_and_list_changes() {
     let rialto = Rialto::start().await;
     let transport = StreamableHttpClientTransport::from_uri(rialto.url("/mcp"));
     let watcher = Watcher::default();

@@ -439,7 +439,7 @@ async fn crashes(target: &Target, revision: Revision) {
 }
 
 #[tokio::test]
-async fn crashes_over_stdio() {
+async fn a_server_crash_ends_calls_over_stdio() {
     for (make, revision) in CRASHING {
         let spawned = Spawned::new(make, &["stdio"]).await;
         crashes(&spawned.target, revision).await;
@@ -448,7 +448,7 @@ async fn crashes_over_stdio() {
 }
 
 #[tokio::test]
-async fn crashes_over_http() {
+async fn a_server_crash_ends_calls_over_http() {
     for (make, revision) in CRASHING {
         let served = Served::start(make, &["http", "0"]).await;
         crashes(&served.target("/mcp"), revision).await;

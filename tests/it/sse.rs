@@ -51,7 +51,7 @@ impl<'r> Client<'r> {
 }
 
 #[tokio::test]
-async fn every_handshake_revision_works_over_every_path() {
+async fn every_handshake_revision_works_over_every_http_sse_path() {
     let rialto = Rialto::start().await;
     for revision in HANDSHAKE {
         for (path, endpoint) in [
@@ -68,7 +68,7 @@ async fn every_handshake_revision_works_over_every_path() {
 }
 
 #[tokio::test]
-async fn progress_and_answer_come_on_the_stream_in_order() {
+async fn progress_and_response_arrive_on_the_sse_stream_in_order() {
     let rialto = Rialto::start().await;
     let mut client = Client::introduced(&rialto, "/sse", "2024-11-05").await;
     client.tell(&survey("s", 3, 1)).await;
@@ -81,7 +81,7 @@ async fn progress_and_answer_come_on_the_stream_in_order() {
 }
 
 #[tokio::test]
-async fn messages_need_a_living_session() {
+async fn posted_messages_need_an_open_session() {
     let rialto = Rialto::start().await;
     let client = Client::introduced(&rialto, "/sse", "2024-11-05").await;
     let ping = request(1, "ping", json!({}));
@@ -99,7 +99,7 @@ async fn messages_need_a_living_session() {
 }
 
 #[tokio::test]
-async fn a_client_must_introduce_itself() {
+async fn requests_before_initialize_are_refused() {
     let rialto = Rialto::start().await;
     let mut client = Client::open(&rialto, "/sse").await;
     assert_eq!(client.ask(&request(1, "ping", json!({}))).await["result"], json!({}));
@@ -113,7 +113,7 @@ async fn a_client_must_introduce_itself() {
 }
 
 #[tokio::test]
-async fn the_session_ends_with_its_stream() {
+async fn closing_the_sse_stream_ends_the_session_and_cancels_its_calls() {
     let mut rialto = Rialto::start().await;
     let endpoint = {
         let client = Client::introduced(&rialto, "/sse", "2024-11-05").await;
@@ -128,7 +128,7 @@ async fn the_session_ends_with_its_stream() {
 }
 
 #[tokio::test]
-async fn sessions_of_the_two_transports_never_meet() {
+async fn session_ids_do_not_work_across_transports() {
     let rialto = Rialto::start().await;
     let mut old = Client::introduced(&rialto, "/sse", "2024-11-05").await;
     let new = rialto.open("2025-11-25").await;
@@ -169,7 +169,7 @@ async fn sessions_of_the_two_transports_never_meet() {
 }
 
 #[tokio::test]
-async fn a_session_belongs_to_who_opened_it() {
+async fn an_sse_session_of_another_principal_is_404() {
     let tokens = ["ann=a".to_owned(), "bob=b".to_owned()];
     let rialto =
         Rialto::with(|settings| settings.policy.tokens = rialto::policy::Tokens::parse(&tokens).unwrap()).await;
@@ -183,7 +183,7 @@ async fn a_session_belongs_to_who_opened_it() {
 }
 
 #[tokio::test]
-async fn changes_and_cancellation_work_here_too() {
+async fn resource_updates_and_cancellation_work_over_http_sse() {
     let rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(30))).await;
     let mut client = Client::introduced(&rialto, "/sse", "2025-06-18").await;
     client.ask(&request(1, "resources/subscribe", json!({ "uri": "elements://spotlight" }))).await;
@@ -196,7 +196,7 @@ async fn changes_and_cancellation_work_here_too() {
 }
 
 #[tokio::test]
-async fn batches_are_answered_one_by_one() {
+async fn a_batch_gets_one_sse_event_per_response() {
     let rialto = Rialto::start().await;
     let mut client = Client::introduced(&rialto, "/sse", "2025-03-26").await;
     client.tell(&json!([request(1, "ping", json!({})), request(2, "ping", json!({}))])).await;

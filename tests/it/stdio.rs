@@ -75,7 +75,7 @@ impl Pipe {
 }
 
 #[tokio::test]
-async fn every_handshake_revision_works() {
+async fn every_handshake_revision_works_over_stdio() {
     for revision in HANDSHAKE {
         let mut pipe = Pipe::open().await;
         assert_eq!(pipe.ask(&initialize(revision)).await["result"]["protocolVersion"], revision);
@@ -89,7 +89,7 @@ async fn every_handshake_revision_works() {
 }
 
 #[tokio::test]
-async fn the_per_request_era_works() {
+async fn per_request_calls_listen_and_cancellation_work_over_stdio() {
     let mut pipe = Pipe::open().await;
     let answer =
         pipe.ask(&modern(json!(1), "tools/call", json!({ "name": "getElement", "arguments": { "name": "O" } }))).await;
@@ -117,7 +117,7 @@ async fn the_per_request_era_works() {
 }
 
 #[tokio::test]
-async fn the_first_request_decides_the_era() {
+async fn the_first_request_on_stdio_decides_the_era() {
     // A client may ask what there is, and then go on in the other era.
     let mut pipe = Pipe::open().await;
     let discovered = pipe.ask(&modern(json!("probe"), "server/discover", json!({}))).await;
@@ -144,7 +144,7 @@ async fn the_first_request_decides_the_era() {
 }
 
 #[tokio::test]
-async fn rubbish_is_answered_and_survived() {
+async fn malformed_lines_are_answered_or_skipped() {
     let mut pipe = Pipe::with(|settings| settings.inbound.limits.body_bytes = 1000).await;
     pipe.write(b"\n\r\n   \n\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\r\n").await;
     assert_eq!(pipe.read().await.unwrap()["id"], 1);
@@ -164,7 +164,7 @@ async fn rubbish_is_answered_and_survived() {
 }
 
 #[tokio::test]
-async fn what_runs_at_the_end_of_the_input_is_finished() {
+async fn running_calls_finish_after_end_of_input() {
     let mut pipe = Pipe::open().await;
     pipe.ask(&initialize("2025-11-25")).await;
     pipe.send(&survey(1, 3, 20)).await;
@@ -175,7 +175,7 @@ async fn what_runs_at_the_end_of_the_input_is_finished() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_loses_nothing() {
+async fn backpressure_on_stdout_loses_no_message() {
     let mut pipe = Pipe::open().await;
     pipe.ask(&initialize("2025-11-25")).await;
     // Far more than the pipe and the queue hold, before anything is read.
@@ -194,7 +194,7 @@ async fn a_client_that_does_not_read_loses_nothing() {
 }
 
 #[tokio::test]
-async fn batches_are_lines_of_one_revision() {
+async fn a_batch_line_is_accepted_in_2025_03_26_only() {
     let mut pipe = Pipe::open().await;
     pipe.ask(&initialize("2025-03-26")).await;
     pipe.send(&json!([request(1, "ping", json!({})), request(2, "ping", json!({}))])).await;

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::harness::{Rialto, initialize, request, survey, until};
 
 #[tokio::test]
-async fn running_calls_finish_and_streams_end() {
+async fn drain_finishes_running_calls_and_ends_streams() {
     let mut rialto = Rialto::start().await;
     let (listening, running, old) = {
         let session = rialto.open("2025-11-25").await;
@@ -28,7 +28,7 @@ async fn running_calls_finish_and_streams_end() {
 }
 
 #[tokio::test]
-async fn nothing_new_is_taken() {
+async fn drain_refuses_new_requests_with_503() {
     let mut rialto = Rialto::start().await;
     let address = rialto.address;
     // A connection that is open stays so while a call runs; new requests on it are sent away.
@@ -61,7 +61,7 @@ async fn nothing_new_is_taken() {
 }
 
 #[tokio::test]
-async fn patience_ends() {
+async fn the_shutdown_timeout_cuts_off_running_calls() {
     let mut rialto = Rialto::with(|settings| settings.inbound.shutdown_timeout = Duration::from_millis(50)).await;
     let running = {
         let session = rialto.open("2025-11-25").await;

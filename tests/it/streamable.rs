@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::harness::{HANDSHAKE, Rialto, Session, call, initialize, notification, request};
 
 #[tokio::test]
-async fn a_handshake_is_answered_with_the_revision_it_proposed() {
+async fn initialize_negotiates_the_proposed_revision() {
     let rialto = Rialto::start().await;
     for (proposed, answered) in
         HANDSHAKE.map(|r| (r, r)).into_iter().chain([("2026-07-28", "2025-11-25"), ("1.0", "2025-11-25")])
@@ -23,7 +23,7 @@ async fn a_handshake_is_answered_with_the_revision_it_proposed() {
 }
 
 #[tokio::test]
-async fn a_bad_introduction_is_refused() {
+async fn malformed_initialize_params_are_refused() {
     let rialto = Rialto::start().await;
     for params in
         [json!({}), json!({ "protocolVersion": 5 }), json!({ "protocolVersion": "2025-06-18", "capabilities": [] })]
@@ -35,7 +35,7 @@ async fn a_bad_introduction_is_refused() {
 }
 
 #[tokio::test]
-async fn a_second_handshake_in_a_session_is_refused() {
+async fn a_second_initialize_in_a_session_is_refused() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let again = session.post(&initialize("2025-11-25"));
@@ -45,7 +45,7 @@ async fn a_second_handshake_in_a_session_is_refused() {
 }
 
 #[tokio::test]
-async fn requests_need_their_session() {
+async fn a_missing_session_id_is_400_and_an_unknown_one_404() {
     let rialto = Rialto::start().await;
     let (status, answer) = rialto.post("/mcp", &request(1, "tools/list", json!({}))).json().await;
     assert_eq!(status, 400);
@@ -68,7 +68,7 @@ async fn requests_need_their_session() {
 }
 
 #[tokio::test]
-async fn the_session_id_is_found_wherever_it_is() {
+async fn the_session_id_is_read_from_path_header_and_query() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let ping = request(1, "ping", json!({}));
@@ -89,7 +89,7 @@ async fn the_session_id_is_found_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn deleting_a_session_ends_it() {
+async fn delete_ends_a_session() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let mut events = session.get().go().await.events();
@@ -107,7 +107,7 @@ async fn deleting_a_session_ends_it() {
 }
 
 #[tokio::test]
-async fn what_wants_no_answer_is_accepted() {
+async fn notifications_and_responses_are_202() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-06-18").await;
     for message in [
@@ -125,7 +125,7 @@ async fn what_wants_no_answer_is_accepted() {
 }
 
 #[tokio::test]
-async fn requests_may_overtake_the_initialized_notification() {
+async fn requests_before_the_initialized_notification_are_served() {
     let rialto = Rialto::start().await;
     let received = rialto.post("/mcp", &initialize("2025-11-25")).go().await;
     let id = received.header("mcp-session-id").unwrap().to_owned();
@@ -134,7 +134,7 @@ async fn requests_may_overtake_the_initialized_notification() {
 }
 
 #[tokio::test]
-async fn the_version_header_is_checked_in_sessions() {
+async fn the_protocol_version_header_is_checked_in_sessions() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-06-18").await;
     let ping = request(1, "ping", json!({}));
@@ -149,7 +149,7 @@ async fn the_version_header_is_checked_in_sessions() {
 }
 
 #[tokio::test]
-async fn heads_that_cannot_work_are_refused() {
+async fn accept_content_type_verb_and_path_are_checked() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let ping = request(1, "ping", json!({}));
@@ -179,7 +179,7 @@ async fn heads_that_cannot_work_are_refused() {
 }
 
 #[tokio::test]
-async fn rubbish_is_refused_by_name() {
+async fn malformed_json_and_json_rpc_are_refused_with_their_codes() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let cases: [(&[u8], i64); 9] = [
@@ -202,7 +202,7 @@ async fn rubbish_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn answers_keep_the_type_of_the_id() {
+async fn responses_keep_the_json_type_of_the_id() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     for id in [json!(0), json!(-3), json!("0"), json!(""), json!(9007199254740993_i64), json!("é\n")] {
@@ -214,7 +214,7 @@ async fn answers_keep_the_type_of_the_id() {
 }
 
 #[tokio::test]
-async fn errors_are_told_in_band() {
+async fn json_rpc_errors_are_http_200() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     for (method, params, code) in [
@@ -239,7 +239,7 @@ async fn errors_are_told_in_band() {
 }
 
 #[tokio::test]
-async fn unknown_members_of_a_body_are_tolerated() {
+async fn unknown_top_level_members_are_ignored() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let mut body = call(1, "getElement", json!({ "name": "H" }));
@@ -250,7 +250,7 @@ async fn unknown_members_of_a_body_are_tolerated() {
 }
 
 #[tokio::test]
-async fn every_revision_gets_the_shapes_that_it_knows() {
+async fn results_are_downgraded_to_the_client_revision() {
     let rialto = Rialto::start().await;
     for revision in HANDSHAKE {
         let session = rialto.open(revision).await;
@@ -273,7 +273,7 @@ async fn every_revision_gets_the_shapes_that_it_knows() {
 }
 
 #[tokio::test]
-async fn a_session_belongs_to_who_opened_it() {
+async fn a_session_of_another_principal_is_404() {
     let tokens = ["ann=a".to_owned(), "bob=b".to_owned()];
     let rialto =
         Rialto::with(|settings| settings.policy.tokens = rialto::policy::Tokens::parse(&tokens).unwrap()).await;
@@ -292,7 +292,7 @@ async fn a_session_belongs_to_who_opened_it() {
 }
 
 #[tokio::test]
-async fn batches_exist_in_one_revision() {
+async fn batches_are_accepted_in_2025_03_26_only() {
     let rialto = Rialto::start().await;
     let batch = json!([
         request(1, "ping", json!({})),
@@ -324,7 +324,7 @@ async fn batches_exist_in_one_revision() {
 }
 
 #[tokio::test]
-async fn a_slow_batch_is_a_stream_with_an_answer_for_each() {
+async fn a_slow_batch_is_sse_with_a_response_for_each_request() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-03-26").await;
     let batch =
@@ -336,7 +336,7 @@ async fn a_slow_batch_is_a_stream_with_an_answer_for_each() {
 }
 
 #[tokio::test]
-async fn mirrored_headers_mean_nothing_in_a_session() {
+async fn mcp_method_and_mcp_name_headers_are_ignored_in_a_session() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let body = call(1, "getElement", json!({ "name": "H" }));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{HANDSHAKE, Rialto, call, notification, request, survey, until};
 
 #[tokio::test]
-async fn a_quick_answer_is_json_and_a_chatty_one_is_a_stream() {
+async fn a_quick_response_is_json_and_progress_makes_it_sse() {
     let rialto = Rialto::start().await;
     for revision in HANDSHAKE {
         let session = rialto.open(revision).await;
@@ -36,7 +36,7 @@ async fn a_quick_answer_is_json_and_a_chatty_one_is_a_stream() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_quiet_for_long_becomes_a_stream() {
+async fn a_long_call_without_progress_becomes_sse() {
     let rialto = Rialto::with(|settings| {
         settings.inbound.sse_after = Duration::from_millis(20);
         settings.inbound.sse_heartbeat = Duration::from_millis(30);
@@ -52,7 +52,7 @@ async fn a_call_that_is_quiet_for_long_becomes_a_stream() {
 }
 
 #[tokio::test]
-async fn quiet_streams_are_kept_alive() {
+async fn idle_sse_streams_get_heartbeat_comments() {
     let rialto = Rialto::with(|settings| settings.inbound.sse_heartbeat = Duration::from_millis(20)).await;
     let session = rialto.open("2025-06-18").await;
     let mut listening = session.get().go().await.events();
@@ -68,7 +68,7 @@ async fn quiet_streams_are_kept_alive() {
 }
 
 #[tokio::test]
-async fn event_ids_are_unique_and_name_their_stream() {
+async fn sse_event_ids_are_unique_and_name_their_stream() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-06-18").await;
     let first = session.post(&survey(1, 3, 1)).go().await.events().rest_events().await;
@@ -83,7 +83,7 @@ async fn event_ids_are_unique_and_name_their_stream() {
 }
 
 #[tokio::test]
-async fn a_broken_stream_is_resumed_where_it_broke() {
+async fn last_event_id_resumes_a_broken_stream() {
     let rialto = Rialto::start().await;
     for revision in ["2025-03-26", "2025-06-18", "2025-11-25"] {
         let session = rialto.open(revision).await;
@@ -101,7 +101,7 @@ async fn a_broken_stream_is_resumed_where_it_broke() {
 }
 
 #[tokio::test]
-async fn a_finished_stream_is_resumed_too() {
+async fn last_event_id_resumes_a_finished_stream() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let events = session.post(&survey(1, 3, 1)).go().await.events().rest_events().await;
@@ -113,7 +113,7 @@ async fn a_finished_stream_is_resumed_too() {
 }
 
 #[tokio::test]
-async fn a_resume_yields_nothing_of_other_streams() {
+async fn resumption_replays_only_its_own_stream() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-06-18").await;
     let first = session.post(&survey(1, 2, 1)).go().await.events().rest_events().await;
@@ -125,7 +125,7 @@ async fn a_resume_yields_nothing_of_other_streams() {
 }
 
 #[tokio::test]
-async fn ids_that_resume_nothing_are_refused() {
+async fn an_unknown_last_event_id_is_400() {
     let rialto = Rialto::start().await;
     let one = rialto.open("2025-11-25").await;
     let other = rialto.open("2025-11-25").await;
@@ -138,7 +138,7 @@ async fn ids_that_resume_nothing_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_no_longer_kept_cannot_be_resumed() {
+async fn resumption_past_the_retention_limit_is_400() {
     let rialto = Rialto::with(|settings| settings.sessions.retention.count = 3).await;
     let session = rialto.open("2025-06-18").await;
     let events = session.post(&survey(1, 8, 1)).go().await.events().rest_events().await;
@@ -149,7 +149,7 @@ async fn what_is_no_longer_kept_cannot_be_resumed() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_has_not_cancelled() {
+async fn a_disconnect_does_not_cancel_a_handshake_call() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let mut events = session.post(&survey(1, 4, 20)).go().await.events();
@@ -160,7 +160,7 @@ async fn a_client_that_goes_away_has_not_cancelled() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_ends_without_an_answer() {
+async fn a_cancelled_call_gets_no_response() {
     let rialto = Rialto::start().await;
     for revision in HANDSHAKE {
         let session = rialto.open(revision).await;
@@ -191,7 +191,7 @@ async fn a_cancelled_call_ends_without_an_answer() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_in_use_is_refused() {
+async fn a_request_id_in_use_is_refused() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let mut events = session.post(&survey(1, 118, 50)).go().await.events();
@@ -202,7 +202,7 @@ async fn an_id_that_is_in_use_is_refused() {
 }
 
 #[tokio::test]
-async fn changes_reach_the_newest_listener_once() {
+async fn list_changes_reach_the_newest_get_stream_once() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-06-18").await;
     let mut old = session.get().go().await.events();
@@ -225,7 +225,7 @@ async fn changes_reach_the_newest_listener_once() {
 }
 
 #[tokio::test]
-async fn a_change_waits_for_a_listener() {
+async fn a_list_change_waits_for_a_get_stream() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     rialto.inbound.sessions.publish("default", &ChangeEvent::Resources);
@@ -234,7 +234,7 @@ async fn a_change_waits_for_a_listener() {
 }
 
 #[tokio::test]
-async fn a_change_reaches_everybody_even_when_some_are_stuck() {
+async fn list_changes_reach_all_sessions_despite_slow_readers() {
     let rialto = Rialto::with(|settings| settings.sessions.retention.count = 10_000).await;
     let mut stuck = Vec::new();
     for _ in 0..5 {
@@ -255,7 +255,7 @@ async fn a_change_reaches_everybody_even_when_some_are_stuck() {
 }
 
 #[tokio::test]
-async fn subscriptions_are_heard_by_those_who_asked() {
+async fn resource_updates_reach_subscribers_only() {
     let rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(30))).await;
     let asked = rialto.open("2025-11-25").await;
     let silent = rialto.open("2025-11-25").await;
@@ -272,7 +272,7 @@ async fn subscriptions_are_heard_by_those_who_asked() {
 }
 
 #[tokio::test]
-async fn log_messages_follow_the_chosen_level() {
+async fn log_messages_follow_the_log_level_of_the_session() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let lookup = call(1, "getElement", json!({ "name": "H" }));
@@ -287,7 +287,7 @@ async fn log_messages_follow_the_chosen_level() {
 }
 
 #[tokio::test]
-async fn clients_never_hear_of_each_other() {
+async fn progress_never_crosses_sessions() {
     let rialto = Rialto::start().await;
     let mut running = Vec::new();
     for n in 1..=8u32 {

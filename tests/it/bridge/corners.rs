@@ -83,7 +83,7 @@ async fn meet_at(path: &str, clients: &[Peer], servers: Vec<(&str, Target)>) {
 }
 
 #[tokio::test]
-async fn clients_of_the_handshake_era_and_servers_of_the_newest() {
+async fn handshake_sdk_clients_reach_per_request_servers() {
     let http = Served::start(TYPESCRIPT_2, &["http", "0", "modern"]).await;
     // This one speaks both, and is spoken to in the newest.
     let python = Served::start(PYTHON_2, &["http", "0"]).await;
@@ -97,7 +97,7 @@ async fn clients_of_the_handshake_era_and_servers_of_the_newest() {
 }
 
 #[tokio::test]
-async fn clients_of_the_newest_revision_and_servers_of_the_handshake_era() {
+async fn per_request_sdk_clients_reach_handshake_servers() {
     let python = Served::start(PYTHON_1, &["http", "0"]).await;
     let sse = Served::start(PYTHON_1, &["sse", "0"]).await;
     let typescript = Served::start(TYPESCRIPT_2, &["http", "0", "handshake"]).await;
@@ -113,7 +113,7 @@ async fn clients_of_the_newest_revision_and_servers_of_the_handshake_era() {
 
 /// The first TypeScript SDK knows the handshake era only. It asks on the stream of the call, or aside.
 #[tokio::test]
-async fn servers_of_the_first_typescript_sdk_and_clients_of_both_eras() {
+async fn clients_of_both_eras_reach_typescript_sdk_1_servers() {
     let http = Served::start(TYPESCRIPT_1, &["http", "0"]).await;
     let aside = Served::start(TYPESCRIPT_1, &["http", "0", "aside"]).await;
     let servers = vec![
@@ -136,14 +136,14 @@ async fn one_of_each(modern: &Served, handshake: &Served) -> Vec<(&'static str, 
 }
 
 #[tokio::test]
-async fn clients_that_probe_find_the_newest_whatever_is_behind() {
+async fn probing_clients_negotiate_the_newest_revision() {
     let modern = Served::start(TYPESCRIPT_2, &["http", "0", "modern"]).await;
     let handshake = Served::start(TYPESCRIPT_1, &["http", "0"]).await;
     meet(&PROBING, one_of_each(&modern, &handshake).await).await;
 }
 
 #[tokio::test]
-async fn clients_that_probe_fall_back_where_only_a_handshake_is_to_be_had() {
+async fn probing_clients_fall_back_to_a_handshake_over_sse() {
     let modern = Served::start(TYPESCRIPT_2, &["http", "0", "modern"]).await;
     let handshake = Served::start(TYPESCRIPT_1, &["http", "0"]).await;
     meet_at("sse", &FALLING_BACK, one_of_each(&modern, &handshake).await).await;
@@ -151,7 +151,7 @@ async fn clients_that_probe_fall_back_where_only_a_handshake_is_to_be_had() {
 
 /// On a pipe the probe comes before anything that says which era the client is of.
 #[tokio::test]
-async fn clients_that_probe_on_a_pipe() {
+async fn probing_clients_negotiate_over_stdio() {
     let calls = json!([["echo", { "message": "hi" }], ["confirm", {}], ["think", { "prompt": "bridges" }]]);
     let plan = json!({ "calls": calls, "reads": [], "gets": [] });
     for (name, make, arguments) in [

@@ -107,7 +107,7 @@ async fn eventually(what: &str, holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn several_questions_are_answered_at_once() {
+async fn several_server_requests_are_answered_in_one_round() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut round = Round::begin(client(&scene, server, None).await, "both").await;
@@ -122,7 +122,7 @@ async fn several_questions_are_answered_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_not_answered_is_asked_again() {
+async fn unanswered_input_requests_are_repeated() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut round = Round::begin(client(&scene, server, None).await, "both").await;
@@ -145,7 +145,7 @@ async fn what_is_not_answered_is_asked_again() {
 }
 
 #[tokio::test]
-async fn one_question_after_another_and_progress_under_the_token_of_each_round() {
+async fn input_rounds_use_the_progress_token_of_each_round() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut client = client(&scene, server, None).await;
@@ -172,7 +172,7 @@ async fn one_question_after_another_and_progress_under_the_token_of_each_round()
 }
 
 #[tokio::test]
-async fn calls_at_the_same_time_keep_their_own_states() {
+async fn parallel_parked_calls_keep_separate_request_states() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut first = Round::begin(client(&scene, server, None).await, "confirm").await;
@@ -189,7 +189,7 @@ async fn calls_at_the_same_time_keep_their_own_states() {
 }
 
 #[tokio::test]
-async fn states_that_are_not_for_this_are_refused_and_disturb_nothing() {
+async fn a_tampered_foreign_or_replayed_request_state_is_refused() {
     let tokens = ["ann=a".to_owned(), "bob=b".to_owned()];
     for server in servers() {
         let scene = Scene::with(&[server], |settings| settings.policy.tokens = Tokens::parse(&tokens).unwrap()).await;
@@ -235,7 +235,7 @@ async fn states_that_are_not_for_this_are_refused_and_disturb_nothing() {
 }
 
 #[tokio::test]
-async fn a_call_that_its_client_leaves_ends_properly() {
+async fn an_abandoned_parked_call_is_cancelled_after_its_timeout() {
     for server in servers() {
         let scene = impatient(server).await;
         let mut round = Round::begin(client(&scene, server, None).await, "stubborn").await;
@@ -259,7 +259,7 @@ async fn a_call_that_its_client_leaves_ends_properly() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_during_a_later_round_cancels_the_call() {
+async fn cancellation_in_a_later_input_round_cancels_the_call() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut round = Round::begin(client(&scene, server, None).await, "wander").await;
@@ -277,7 +277,7 @@ async fn a_client_that_leaves_during_a_later_round_cancels_the_call() {
 }
 
 #[tokio::test]
-async fn a_call_that_ends_meanwhile_is_answered_at_once() {
+async fn a_parked_call_that_ended_meanwhile_returns_its_result() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut round = Round::begin(client(&scene, server, None).await, "parting").await;
@@ -293,7 +293,7 @@ async fn a_call_that_ends_meanwhile_is_answered_at_once() {
 }
 
 #[tokio::test]
-async fn a_question_that_is_taken_back_is_not_answered() {
+async fn a_cancelled_server_request_is_dropped_from_the_parked_call() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut round = Round::begin(client(&scene, server, None).await, "withdraw").await;
@@ -318,7 +318,7 @@ async fn a_question_that_is_taken_back_is_not_answered() {
 }
 
 #[tokio::test]
-async fn there_are_limits_in_all_and_for_each() {
+async fn parked_calls_are_limited_in_total_and_per_caller() {
     let tokens = ["ann=a".to_owned(), "bob=b".to_owned(), "eve=e".to_owned()];
     for server in servers() {
         let scene = Scene::with(&[server], |settings| {
@@ -345,7 +345,7 @@ async fn there_are_limits_in_all_and_for_each() {
 }
 
 #[tokio::test]
-async fn a_server_that_needs_a_visit_first_is_called_again() {
+async fn url_elicitation_required_error_becomes_input_required_and_retries() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut round = Round::begin(client(&scene, server, None).await, "gate").await;

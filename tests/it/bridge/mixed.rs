@@ -74,7 +74,7 @@ async fn through(client: &mut Client, puppet: &Puppet) -> Checked<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_of_each_kind_meets_all_at_once() {
+async fn each_client_uses_a_group_of_all_servers() {
     let scene = Scene::open(&FORMS).await;
     let mut faults = Vec::new();
     for form in FORMS {

@@ -15,7 +15,7 @@ fn handshake(form: &Form) -> bool {
 
 /// Many servers ask on the stream that listens, whatever the question belongs to.
 #[tokio::test]
-async fn the_only_call_at_work_is_meant() {
+async fn a_server_request_on_the_get_stream_belongs_to_the_only_running_call() {
     let servers: Vec<Form> = FORMS.into_iter().filter(handshake).collect();
     let scene = Scene::open(&servers).await;
     for stage in &scene.stages {
@@ -34,7 +34,7 @@ async fn the_only_call_at_work_is_meant() {
 
 /// What the gateway asks the server by itself is no call that a client could be asked for.
 #[tokio::test]
-async fn a_server_that_asks_at_once_asks_the_client() {
+async fn roots_list_right_after_initialized_reaches_the_client() {
     let stdio: Vec<Form> =
         FORMS.into_iter().filter(|form| handshake(form) && form.transport == Transport::Stdio).collect();
     let scene = Scene::open(&stdio).await;

@@ -46,21 +46,21 @@ async fn research(rialto: &Rialto, form: Form) {
 }
 
 #[tokio::test]
-async fn a_task_of_the_reference_server_over_http() {
+async fn a_reference_server_task_with_elicitation_over_http() {
     let served = Served::start(EVERYTHING, &["streamableHttp", "0"]).await;
     let rialto = gateway(served.target("/mcp")).await;
     tokio::join!(research(&rialto, HTTP_2026_07), research(&rialto, FORMS[2]), research(&rialto, HTTP_2025_11));
 }
 
 #[tokio::test]
-async fn a_task_of_the_reference_server_over_stdio() {
+async fn a_reference_server_task_with_elicitation_over_stdio() {
     let spawned = Spawned::new(EVERYTHING, &["stdio"]).await;
     let rialto = gateway(spawned.target.clone()).await;
     tokio::join!(research(&rialto, HTTP_2026_07), research(&rialto, FORMS[2]));
 }
 
 #[tokio::test]
-async fn tasks_of_the_rust_sdk() {
+async fn rust_sdk_tasks_with_elicitation() {
     let served = fixtures::Served::start(Fixture::Rmcp.line("http", Shape::PerRequest).await).await;
     let rialto = gateway(Target::url(&served.url).unwrap()).await;
     for form in [FORMS[2], HTTP_2025_11] {

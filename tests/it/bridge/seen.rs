@@ -21,7 +21,7 @@ async fn shown(command: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_status_tells_what_is_translated_between_whom() {
+async fn status_and_metrics_report_translations_by_revision_pair() {
     let scene = Scene::open(&FORMS).await;
     let mut open = Vec::new();
     for form in clients() {
@@ -75,7 +75,7 @@ async fn the_status_tells_what_is_translated_between_whom() {
 }
 
 #[tokio::test]
-async fn a_probe_tells_what_would_be_translated() {
+async fn probe_reports_translations_for_each_client_revision() {
     let scene = Scene::open(&FORMS).await;
     for server in clients() {
         let url = match &scene.stages.iter().find(|stage| stage.puppet.form == server).unwrap().target {
@@ -115,7 +115,7 @@ fn words(feature: Feature, instead: Instead) -> Option<&'static str> {
 }
 
 #[test]
-fn what_is_told_is_what_is_tested() {
+fn described_translations_match_the_tested_limits() {
     for client in FORMS {
         for server in FORMS {
             let told = translation(client.revision, server.revision);

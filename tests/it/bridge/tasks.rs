@@ -59,7 +59,7 @@ fn is_plain(client: &Client, answer: &Answer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_client_gets_a_plain_result_and_is_asked_before() {
+async fn clients_without_tasks_get_a_plain_result_and_server_requests() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         for form in FORMS.into_iter().filter(|form| !(form.is_per_request() && server.is_per_request())) {
@@ -89,7 +89,7 @@ async fn every_client_gets_a_plain_result_and_is_asked_before() {
 }
 
 #[tokio::test]
-async fn failures_are_told_as_what_they_are() {
+async fn task_failures_become_call_errors() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut client = client(&scene, other(server), server).await;
@@ -112,7 +112,7 @@ async fn failures_are_told_as_what_they_are() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_cancels_its_task() {
+async fn cancellation_of_a_call_cancels_its_task() {
     for server in servers() {
         for form in [other(server), HTTP_2025_11] {
             let scene = Scene::open(&[server]).await;
@@ -133,7 +133,7 @@ async fn a_call_that_is_given_up_cancels_its_task() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_before_it_is_a_task_cancels_it_later() {
+async fn cancellation_before_the_task_exists_cancels_it_later() {
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
         let scene = Scene::open(&[server]).await;
         let mut client = client(&scene, HTTP_2026_07, server).await;
@@ -149,7 +149,7 @@ async fn a_call_that_is_given_up_before_it_is_a_task_cancels_it_later() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_cancels_its_task() {
+async fn closing_a_session_cancels_its_task() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut client = client(&scene, HTTP_2025_11, server).await;
@@ -162,7 +162,7 @@ async fn a_client_that_goes_cancels_its_task() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_a_question_open_cancels_its_task() {
+async fn an_input_timeout_ends_the_task() {
     let short = Duration::from_millis(300);
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
         let scene = Scene::with(&[server], |settings| {
@@ -184,7 +184,7 @@ async fn a_client_that_leaves_a_question_open_cancels_its_task() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_come_ends_the_call() {
+async fn a_refused_server_request_ends_the_task() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut client = client(&scene, HTTP_2025_11, server).await;
@@ -203,7 +203,7 @@ async fn an_answer_that_does_not_come_ends_the_call() {
 }
 
 #[tokio::test]
-async fn whatever_pace_is_wished_for_is_kept_within_reason() {
+async fn the_poll_interval_of_a_task_is_clamped() {
     for server in [HTTP_2025_11, HTTP_2026_07] {
         let scene = Scene::with(&[server], |settings| {
             settings.layout.upstreams[0].settings.idle_timeout = Duration::from_millis(500);
@@ -222,7 +222,7 @@ async fn whatever_pace_is_wished_for_is_kept_within_reason() {
 }
 
 #[tokio::test]
-async fn a_task_that_takes_too_long_is_cancelled() {
+async fn the_total_timeout_cancels_a_task() {
     for server in servers() {
         let scene = Scene::with(&[server], |settings| {
             settings.layout.upstreams[0].settings.total_timeout = Duration::from_millis(700);
@@ -238,7 +238,7 @@ async fn a_task_that_takes_too_long_is_cancelled() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_meanwhile_is_told_of() {
+async fn a_server_lost_during_a_task_fails_the_call() {
     for server in servers() {
         let scene = Scene::open(&[server]).await;
         let mut client = client(&scene, other(server), server).await;
@@ -249,7 +249,7 @@ async fn a_server_that_dies_meanwhile_is_told_of() {
 }
 
 #[tokio::test]
-async fn what_is_asked_on_another_stream_belongs_to_the_task_that_it_names() {
+async fn a_server_request_on_the_get_stream_reaches_the_task_it_names() {
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
         let scene = Scene::open(&[server]).await;
         for form in [HTTP_2026_07, FORMS[2]] {
@@ -269,7 +269,7 @@ async fn what_is_asked_on_another_stream_belongs_to_the_task_that_it_names() {
 
 /// That a client of the newest era has what a server of the same era would give it.
 #[tokio::test]
-async fn clients_that_share_tasks_with_the_server_have_them_as_they_are() {
+async fn per_request_tasks_pass_through_to_clients_with_the_extension() {
     for server in servers().into_iter().filter(|server| server.is_per_request()) {
         let scene = Scene::open(&[server]).await;
         let mut client = client(&scene, HTTP_2026_07, server).await;
@@ -299,7 +299,7 @@ async fn clients_that_share_tasks_with_the_server_have_them_as_they_are() {
 }
 
 #[tokio::test]
-async fn clients_that_ask_for_a_task_get_it() {
+async fn handshake_tasks_pass_through_to_clients_that_request_them() {
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
         let scene = Scene::open(&[server]).await;
         let mut client = client(&scene, HTTP_2025_11, server).await;
@@ -323,7 +323,7 @@ async fn clients_that_ask_for_a_task_get_it() {
 }
 
 #[tokio::test]
-async fn what_a_client_calls_a_task_is_nothing_where_nobody_spoke_of_tasks() {
+async fn a_task_param_is_dropped_where_tasks_were_not_negotiated() {
     for form in [HTTP_2026_07, FORMS[2]] {
         let scene = Scene::open(&[HTTP_2025_11]).await;
         let mut client = client(&scene, form, HTTP_2025_11).await;
@@ -337,7 +337,7 @@ async fn what_a_client_calls_a_task_is_nothing_where_nobody_spoke_of_tasks() {
 }
 
 #[tokio::test]
-async fn in_a_group_of_several_tasks_are_driven_under_the_names_of_the_group() {
+async fn tasks_are_driven_under_mapped_names_in_a_group() {
     let scene = Scene::open(&[HTTP_2025_11, HTTP_2026_07]).await;
     for form in [HTTP_2025_11, FORMS[2], HTTP_2026_07] {
         let mut client = Client::over_http(form, scene.rialto.address, ALL, None).await.unwrap();

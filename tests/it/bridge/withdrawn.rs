@@ -11,7 +11,7 @@ fn handshake(form: &Form) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_that_is_taken_back_is_taken_back_from_the_client_at_once() {
+async fn a_cancelled_server_request_is_cancelled_at_the_client() {
     let servers: Vec<Form> = FORMS.into_iter().filter(handshake).collect();
     let scene = Scene::open(&servers).await;
     for stage in &scene.stages {

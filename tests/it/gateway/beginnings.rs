@@ -19,12 +19,12 @@ async fn serves_the_table(rialto: Running) {
 }
 
 #[tokio::test]
-async fn nothing_at_all() {
+async fn serve_without_config_offers_the_built_in_server() {
     serves_the_table(Running::within(Folder::new("gateway-nothing"), &[], &ANYWHERE).await).await;
 }
 
 #[tokio::test]
-async fn a_file_to_begin_with() {
+async fn a_config_from_init_is_served_and_reloaded() {
     let folder = Folder::new("gateway-begin");
     let ran = rialto().current_dir(&folder.0).arg("init").output().await.unwrap();
     assert!(ran.status.success(), "{ran:?}");
@@ -42,7 +42,7 @@ async fn a_file_to_begin_with() {
 }
 
 #[tokio::test]
-async fn files_of_other_clients() {
+async fn mcp_json_files_of_other_clients_are_served() {
     let other = crate::harness::Rialto::start().await;
     let url = other.url("/mcp");
     let desktop = json!({

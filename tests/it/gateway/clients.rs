@@ -219,22 +219,22 @@ async fn through(peer: Peer, both_eras: bool) {
 }
 
 #[tokio::test]
-async fn typescript_1() {
+async fn typescript_sdk_1_over_every_transport() {
     through(TS1, false).await;
 }
 
 #[tokio::test]
-async fn typescript_2() {
+async fn typescript_sdk_2_over_every_transport() {
     through(TS2, true).await;
 }
 
 #[tokio::test]
-async fn python_1() {
+async fn python_sdk_1_over_every_transport() {
     through(PY1, false).await;
 }
 
 #[tokio::test]
-async fn python_2() {
+async fn python_sdk_2_over_every_transport() {
     through(PY2, true).await;
 }
 
@@ -264,8 +264,8 @@ async fn asking(name: &str, more: &str) -> String {
 }
 
 #[tokio::test]
-async fn questions_say_who_asks_and_may_be_forbidden() {
-    let file = asking("ts", "").await + &asking("mute", "questions = false").await;
+async fn elicitation_names_its_server_and_can_be_disallowed() {
+    let file = asking("ts", "").await + &asking("mute", "allow_server_requests = false").await;
     let rialto = Running::start("asking", &file).await;
     rialto.until_ready().await;
     for (server, asks) in [("ts", true), ("mute", false)] {
@@ -283,7 +283,7 @@ async fn questions_say_who_asks_and_may_be_forbidden() {
 }
 
 #[tokio::test]
-async fn rust() {
+async fn rust_sdk_in_both_eras() {
     let world = World::start("rust").await;
     let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
     for lifecycle in [ClientLifecycleMode::Initialize, ClientLifecycleMode::Discover { preferred_versions }] {

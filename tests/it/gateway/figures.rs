@@ -57,7 +57,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn calls_are_counted_by_how_they_end() {
+async fn call_metrics_count_by_outcome() {
     let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let file = format!(
         "[servers.elements]\nbuiltin = \"elements\"\n{}[servers.away]\nurl = \"http://{away}/mcp\"\n[groups.few]\nservers = [\"elements\"]\n",

@@ -16,7 +16,7 @@ async fn status(arguments: &[&str]) -> (i32, String, String) {
 }
 
 #[tokio::test]
-async fn it_is_ready_between_starting_and_stopping() {
+async fn readyz_is_503_while_starting_and_draining() {
     let folder = crate::config::Folder::new("gateway-go");
     let go = folder.0.join("go");
     let file = format!("{ELEMENTS}{}", shell("slow", &[("GO", go.to_str().unwrap())]));
@@ -43,7 +43,7 @@ async fn it_is_ready_between_starting_and_stopping() {
 }
 
 #[tokio::test]
-async fn operators_have_a_listener_of_their_own() {
+async fn the_admin_listener_is_separate_from_clients() {
     let file = format!("{ELEMENTS}[admin]\nlisten = \"127.0.0.1:0\"\n[access.tokens]\nann = \"s3cret\"\n");
     let rialto = Running::start("admin", &file).await;
     let admin = rialto.admin.unwrap();
@@ -71,7 +71,7 @@ async fn operators_have_a_listener_of_their_own() {
 }
 
 #[tokio::test]
-async fn on_one_listener_the_rules_for_callers_hold() {
+async fn admin_paths_on_the_client_listener_need_a_token() {
     let rialto = Running::start("tokens", &format!("{ELEMENTS}[access.tokens]\nann = \"s3cret\"\n")).await;
     for path in ["/metrics", "/admin/status"] {
         assert_eq!(rialto.get(path).status().await, 401, "{path}");
@@ -91,7 +91,7 @@ async fn on_one_listener_the_rules_for_callers_hold() {
 }
 
 #[tokio::test]
-async fn the_status_is_shown() {
+async fn status_command_prints_groups_upstreams_and_sessions() {
     let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let file =
         format!("{ELEMENTS}[servers.away]\nurl = \"http://{away}/mcp\"\n[groups.few]\nservers = [\"elements\"]\n");
@@ -126,7 +126,7 @@ async fn the_status_is_shown() {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_on_a_terminal_has_no_colours() {
+async fn logs_off_a_terminal_have_no_ansi_colours() {
     let rialto = Running::start("plain", ELEMENTS).await;
     assert!(rialto.stop().await.contains("stopping"));
     let rialto = Running::start("plain-again", ELEMENTS).await;

@@ -29,7 +29,7 @@ fn of<'t>(tools: &'t [String], server: &str) -> Vec<&'t str> {
 }
 
 #[tokio::test]
-async fn servers_come_go_and_change() {
+async fn reload_adds_replaces_and_removes_servers() {
     let base = format!("{ELEMENTS}{OTHER}");
     let rialto = Running::start("servers", &base).await;
     let session = rialto.open("/mcp").await;
@@ -68,7 +68,7 @@ async fn servers_come_go_and_change() {
 }
 
 #[tokio::test]
-async fn groups_come_go_and_change() {
+async fn reload_adds_changes_and_removes_groups() {
     let base = format!("{ELEMENTS}{OTHER}");
     let rialto = Running::start("groups", &base).await;
     assert_eq!(rialto.get("/mcp/few").status().await, 404);
@@ -94,7 +94,7 @@ async fn groups_come_go_and_change() {
 }
 
 #[tokio::test]
-async fn a_bad_file_is_refused() {
+async fn an_invalid_config_is_refused_and_the_old_one_stays() {
     let rialto = Running::start("refused", ELEMENTS).await;
     let session = rialto.open("/mcp").await;
     rialto.replace(&format!("{ELEMENTS}[servers.bad]\ncomand = \"x\"\n"));
@@ -123,7 +123,7 @@ async fn a_bad_file_is_refused() {
 }
 
 #[tokio::test]
-async fn what_needs_a_restart_is_named() {
+async fn reload_names_settings_that_need_a_restart() {
     let rialto = Running::start("restart", ELEMENTS).await;
     let more = "listen = \"127.0.0.1:1\"\nadmin = { listen = \"127.0.0.1:0\" }\nlog = { format = \"json\" }\naccess = { allow_session_delete = false }\nlimits = { calls = 5 }\n";
     rialto.replace(&format!("{more}{ELEMENTS}{OTHER}"));
@@ -139,7 +139,7 @@ async fn what_needs_a_restart_is_named() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_slow_to_start_holds_nobody_up() {
+async fn a_slow_server_start_does_not_block_calls_to_others() {
     let base = format!("{ELEMENTS}{OTHER}");
     let rialto = Running::start("slow", &base).await;
     rialto.until_ready().await;
@@ -167,7 +167,7 @@ async fn a_server_that_is_slow_to_start_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_hundred_reloads_disturb_nobody() {
+async fn a_hundred_reloads_fail_no_call() {
     const TIMES: usize = 100;
     let (stays, goes) = (marker("stays"), marker("goes"));
     let base = format!("{ELEMENTS}{}", shell("stays", &[("MARKER", &stays), ("SAYS", "here")]));

@@ -72,7 +72,7 @@ fn post(rialto: &Running, body: &Value) -> Sending {
 }
 
 #[tokio::test]
-async fn a_request_can_be_followed() {
+async fn request_ids_reach_upstreams_and_logs() {
     let (mcp, rest) = (server().await, Api::json(r#"{"now":1}"#).await);
     let rialto = Running::with("traces", &file(&mcp, &rest, ""), &[], &SECRETS).await;
     rialto.until_ready().await;
@@ -110,7 +110,7 @@ async fn a_request_can_be_followed() {
 }
 
 #[tokio::test]
-async fn a_trace_is_passed_on_from_headers_and_messages() {
+async fn traceparent_is_forwarded_from_headers_and_meta() {
     let (mcp, rest) = (server().await, Api::json(r#"{"now":1}"#).await);
     let folder = crate::config::Folder::new("gateway-notes");
     let note = folder.0.join("note");
@@ -151,7 +151,7 @@ async fn a_trace_is_passed_on_from_headers_and_messages() {
 }
 
 #[tokio::test]
-async fn nothing_secret_is_told() {
+async fn secrets_are_redacted_from_logs_status_and_errors() {
     let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let failing = Api::start(|_| json_response(500, r#"{"why":"no"}"#)).await;
     let mcp = server().await;

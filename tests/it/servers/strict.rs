@@ -84,7 +84,7 @@ async fn echo(client: &Client, message: &str) {
 }
 
 #[tokio::test]
-async fn the_session_is_named_on_every_request() {
+async fn every_request_carries_session_id_and_protocol_version() {
     let complaints = Arc::new(Mutex::new(Vec::new()));
     let verbs = Arc::new(Mutex::new(Vec::new()));
     let (complaining, noting) = (Arc::clone(&complaints), Arc::clone(&verbs));
@@ -139,7 +139,7 @@ async fn the_session_is_named_on_every_request() {
 }
 
 #[tokio::test]
-async fn a_session_that_was_lost_is_opened_anew() {
+async fn a_404_session_is_initialized_again_and_the_call_retried() {
     let sessions = Arc::new(AtomicU32::new(0));
     let calls = Arc::new(Mutex::new(Vec::new()));
     let (counting, noting) = (Arc::clone(&sessions), Arc::clone(&calls));
@@ -189,7 +189,7 @@ fn events(frames: &[String], broken: bool) -> Response<Body> {
 }
 
 #[tokio::test]
-async fn a_stream_that_was_cut_is_resumed() {
+async fn a_broken_post_stream_is_resumed_after_retry() {
     for broken in [false, true] {
         let (resumed, told) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None)));
         let (noting, telling) = (Arc::clone(&resumed), Arc::clone(&told));
@@ -238,7 +238,7 @@ async fn a_stream_that_was_cut_is_resumed() {
 }
 
 #[tokio::test]
-async fn a_server_that_starts_slowly_is_not_mistaken_for_an_older_one() {
+async fn a_slow_discovery_response_is_not_taken_for_a_handshake_server() {
     // It reads nothing until the client has given up waiting and tries a handshake, and then
     // answers in order: first the question, then the handshake, which it does not take any more.
     let script = r#"
@@ -263,7 +263,7 @@ async fn a_server_that_starts_slowly_is_not_mistaken_for_an_older_one() {
 
 /// Only 2025-03-26 has batches; there a server may put several messages into one event, or into its answer.
 #[tokio::test]
-async fn a_batch_is_read_as_its_messages() {
+async fn batches_from_a_2025_03_26_server_are_read() {
     for in_event in [true, false] {
         let target = serve(move |seen| match (seen.verb.as_str(), seen.body["method"].as_str()) {
             (_, Some("server/discover")) => refused(400, "Bad Request: Missing session ID"),
