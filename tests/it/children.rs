@@ -1,4 +1,4 @@
-//! Children that misbehave, each a real process; what breaks heals, and nothing is left behind.
+//! Misbehaving stdio children as real processes: exit, restart, kill, and no leaked process or descriptor.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::harness::{PATIENCE, Rialto, until};
 
 const RIALTO: &str = env!("CARGO_BIN_EXE_rialto");
 
-/// A shell that does something before, beside or after being a good server. The marker is found
-/// again in the list of processes, also in those that it starts.
+/// A stdio server started by a shell script. The marker is in the environment of the child and of all its
+/// descendants, so that `marked` finds them.
 fn shell(marker: &str, script: &str) -> Target {
     let mut target = Target::command("sh", ["-c", script]);
     if let Target::Command(command) = &mut target {
@@ -43,12 +43,12 @@ fn element(name: &str) -> Raw {
     Raw::of(&json!({ "name": name }))
 }
 
-async fn works(client: &Client) {
+async fn assert_works(client: &Client) {
     let result = client.call_tool("getElement", element("Fe")).await.unwrap();
     assert!(result.to_string().contains("Iron"));
 }
 
-/// The processes that carry a marker in their environment.
+/// Ids of the processes with this marker in their environment.
 pub fn marked(marker: &str) -> Vec<u32> {
     let wanted = format!("MARKER={marker}\0");
     let ids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -64,7 +64,7 @@ pub fn marker(name: &str) -> String {
 }
 
 pub async fn gone(marker: &str) {
-    until("its processes are gone", || marked(marker).is_empty()).await;
+    until("the marked processes have exited", || marked(marker).is_empty()).await;
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn non_json_lines_on_stdout_are_skipped() {
     let marker = marker("rubbish");
     let target = shell(&marker, r#"echo 'Starting up...'; echo '{"broken'; printf '\377\376\n'; exec "$RIALTO" stdio"#);
     let client = connect(&target).await.unwrap();
-    works(&client).await;
+    assert_works(&client).await;
     client.close().await;
     gone(&marker).await;
 }
@@ -82,7 +82,7 @@ async fn an_oversized_stdout_line_is_skipped() {
     let marker = marker("huge");
     let target = shell(&marker, r#"head -c 100000000 /dev/zero | tr '\0' x; echo; exec "$RIALTO" stdio"#);
     let client = connect(&target).await.unwrap();
-    works(&client).await;
+    assert_works(&client).await;
     client.close().await;
     gone(&marker).await;
 }
@@ -95,15 +95,15 @@ async fn a_child_exit_during_a_call_reports_signal_and_stderr() {
     let survey = Raw::of(&json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": 1000 } }));
     let mut replies = client.begin(Method::ToolsCall, Some(survey));
     let waiting = tokio::spawn(async move { replies.next().await });
-    until("the child runs", || !marked(&marker).is_empty()).await;
+    until("the child is running", || !marked(&marker).is_empty()).await;
     for id in marked(&marker) {
         let _ = std::process::Command::new("kill").args(["-KILL", &id.to_string()]).status();
     }
     let reply = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
-    let rialto::call::Reply::End(answer) = reply.unwrap() else { panic!("an end was expected") };
+    let rialto::call::Reply::End(answer) = reply.unwrap() else { panic!("expected the end of the call") };
     let message = answer.outcome.unwrap_err().message();
     assert!(message.contains("signal: 9") && message.contains("out of cheese"), "{message}");
-    // What comes after it fails at once, and says why.
+    // Later calls fail at once with the same cause.
     let error = client.call_tool("getElement", element("H")).await.unwrap_err();
     assert!(error.to_string().contains("signal: 9"), "{error}");
     client.close().await;
@@ -123,14 +123,14 @@ async fn a_child_that_exits_at_start_reports_status_and_stderr() {
 #[tokio::test]
 async fn a_child_that_exits_on_the_discovery_probe_is_restarted() {
     let marker = marker("probed");
-    // Ends at anything but a handshake, as some servers do.
+    // Exits on any first message but initialize, as some servers do.
     let script = r#"read -r line; case "$line" in *'"initialize"'*) { echo "$line"; cat; } | "$RIALTO" stdio;; *) exit 1;; esac"#;
-    // Its end and the answer that will not come are told at the same time; neither may win.
+    // The exit races with the pending probe; the result must be the same whichever is seen first.
     for _ in 0..20 {
         let client = connect(&shell(&marker, script)).await.unwrap();
         assert_eq!(client.revision().to_string(), "2025-11-25");
         assert_eq!(client.found().oddities.len(), 1, "{:?}", client.found());
-        works(&client).await;
+        assert_works(&client).await;
         client.close().await;
     }
     gone(&marker).await;
@@ -149,7 +149,7 @@ async fn closing_ends_a_child_with_a_call_in_flight() {
     while let Some(rialto::call::Reply::Notice(_)) = last {
         last = replies.next().await;
     }
-    let Some(rialto::call::Reply::End(answer)) = last else { panic!("an end was expected") };
+    let Some(rialto::call::Reply::End(answer)) = last else { panic!("expected the end of the call") };
     assert!(answer.outcome.unwrap_err().message().contains("closed"));
 }
 
@@ -160,12 +160,12 @@ async fn a_listen_stream_ends_with_the_child() {
     for revision in ["2025-11-25", "2026-07-28"] {
         let settings = ConnectionSettings { revision: rialto::dialect::Revision::parse(revision), ..settings() };
         let client = Client::connect(&target, ClientOptions { settings, ..ClientOptions::default() }).await.unwrap();
-        let wishes = rialto::client::ListenRequest { lists: true, resources: Vec::new() };
-        let mut listening = client.listen(wishes).await.unwrap();
+        let request = rialto::client::ListenRequest { lists: true, resources: Vec::new() };
+        let mut listening = client.listen(request).await.unwrap();
         for id in marked(&marker) {
             let _ = std::process::Command::new("kill").args(["-KILL", &id.to_string()]).status();
         }
-        let ended = tokio::time::timeout(PATIENCE, listening.next()).await.expect("an end in time");
+        let ended = tokio::time::timeout(PATIENCE, listening.next()).await.expect("the stream ends in time");
         assert!(ended.is_none(), "{revision}");
         client.close().await;
     }
@@ -175,7 +175,7 @@ async fn a_listen_stream_ends_with_the_child() {
 async fn a_child_that_ignores_sigterm_is_killed() {
     let marker = marker("ignores");
     let client = connect(&shell(&marker, r#"trap '' TERM; "$RIALTO" stdio; sleep 1000; sleep 1000"#)).await.unwrap();
-    works(&client).await;
+    assert_works(&client).await;
     client.close().await;
     gone(&marker).await;
 }
@@ -189,7 +189,7 @@ async fn the_process_group_of_a_child_is_killed() {
     gone(&marker).await;
 
     let client = connect(&shell(&marker, r#"sleep 1000 & exec "$RIALTO" stdio"#)).await.unwrap();
-    drop(client); // without a word
+    drop(client); // without close
     gone(&marker).await;
 }
 
@@ -202,13 +202,13 @@ async fn no_child_outlives_sigkill_of_the_gateway() {
     outer.args([r#"sleep 1000 & trap '' TERM HUP; "$0" stdio; sleep 1000"#, RIALTO]);
     outer.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).kill_on_drop(true);
     let mut outer = outer.spawn().unwrap();
-    // The innermost of them answers only after its parents, and we, know of it.
+    // Progress comes from the innermost process, so all of them are running once it is seen.
     let mut errors = tokio::io::BufReader::new(outer.stderr.take().unwrap());
     let mut line = String::new();
     tokio::io::AsyncBufReadExt::read_line(&mut errors, &mut line).await.unwrap();
     assert!(line.starts_with("progress: 1/"), "{line}");
     assert!(marked(&marker).len() >= 3);
-    outer.start_kill().unwrap(); // as hard as it gets
+    outer.start_kill().unwrap(); // SIGKILL: no chance to clean up
     outer.wait().await.unwrap();
     gone(&marker).await;
 }
@@ -240,33 +240,33 @@ async fn a_thousand_connections_leak_no_sockets_pipes_or_processes() {
     until("no pipe is left", || files() < before + 20).await;
 }
 
-fn managed(target: Target) -> (Supervisor, mpsc::Receiver<rialto::mcp_client::Unsolicited>) {
+fn supervised(target: Target) -> (Supervisor, mpsc::Receiver<rialto::mcp_client::Unsolicited>) {
     let (sender, receiver) = mpsc::channel(64);
-    let speaker =
+    let identity =
         ClientIdentity { capabilities: Raw::empty(), info: Raw::of(&json!({ "name": "test", "version": "1" })) };
-    (Supervisor::start(target, settings(), speaker, sender), receiver)
+    (Supervisor::start(target, settings(), identity, sender), receiver)
 }
 
-async fn phase(managed: &Supervisor, wanted: HealthPhase) {
-    let mut watch = managed.watch();
+async fn wait_for_phase(supervisor: &Supervisor, wanted: HealthPhase) {
+    let mut watch = supervisor.watch();
     let reached = watch.wait_for(|health| health.phase == wanted);
-    tokio::time::timeout(PATIENCE, reached).await.expect("that state in time").unwrap();
+    tokio::time::timeout(PATIENCE, reached).await.expect("the health phase is reached in time").unwrap();
 }
 
 #[tokio::test]
 async fn a_killed_child_is_restarted() {
     let marker = marker("heals");
-    let (managed, _heard) = managed(shell(&marker, r#"exec "$RIALTO" stdio"#));
-    phase(&managed, HealthPhase::Ready).await;
+    let (supervisor, _notifications) = supervised(shell(&marker, r#"exec "$RIALTO" stdio"#));
+    wait_for_phase(&supervisor, HealthPhase::Ready).await;
     for round in 1..=3 {
         for id in marked(&marker) {
             let _ = std::process::Command::new("kill").args(["-KILL", &id.to_string()]).status();
         }
-        let mut watch = managed.watch();
+        let mut watch = supervisor.watch();
         let healed = watch.wait_for(|health| health.connects > round && health.phase == HealthPhase::Ready);
-        tokio::time::timeout(PATIENCE, healed).await.expect("it heals").unwrap();
+        tokio::time::timeout(PATIENCE, healed).await.expect("the child is restarted in time").unwrap();
     }
-    managed.stop().await;
+    supervisor.stop().await;
     gone(&marker).await;
 }
 
@@ -274,18 +274,18 @@ async fn a_killed_child_is_restarted() {
 async fn the_supervisor_reconnects_when_the_upstream_returns() {
     let mut first = Rialto::start().await;
     let address = first.address;
-    let (managed, _heard) = managed(Target::url(&first.url("/mcp")).unwrap());
-    let connection = managed.connection(PATIENCE).await.unwrap();
+    let (supervisor, _notifications) = supervised(Target::url(&first.url("/mcp")).unwrap());
+    let connection = supervisor.connection(PATIENCE).await.unwrap();
     assert_eq!(connection.server().info.get("name").unwrap().to_string(), r#""elements""#);
     drop(connection);
     first.begin_stop();
     assert!(first.stopped().await);
-    phase(&managed, HealthPhase::Down).await;
-    let error = managed.connection(PATIENCE).await.unwrap_err();
+    wait_for_phase(&supervisor, HealthPhase::Down).await;
+    let error = supervisor.connection(PATIENCE).await.unwrap_err();
     assert!(error.to_string().contains("down"), "{error}");
     let _second = Rialto::with(|settings| settings.listen = address).await;
-    phase(&managed, HealthPhase::Ready).await;
-    managed.stop().await;
+    wait_for_phase(&supervisor, HealthPhase::Ready).await;
+    supervisor.stop().await;
 }
 
 #[tokio::test]
@@ -297,7 +297,7 @@ async fn a_lost_upstream_session_is_initialized_again() {
         Client::connect(&target, ClientOptions { settings: pinned, ..ClientOptions::default() }).await.unwrap();
     let before = client.session_id().unwrap();
     rialto.inbound.sessions.close_all();
-    works(&client).await;
+    assert_works(&client).await;
     assert_ne!(client.session_id().unwrap(), before);
     client.close().await;
     until("the new session is ended", || rialto.inbound.sessions.count() == 0).await;

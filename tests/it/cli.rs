@@ -1,4 +1,4 @@
-//! The client's command line as people and programs use it.
+//! The client subcommands: probe, tools, call, resources, read, prompts, prompt, listen.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -9,24 +9,24 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use crate::harness::{PATIENCE, Rialto};
 use crate::process::rialto;
 
-struct Ran {
+struct CommandOutput {
     code: i32,
     output: String,
     errors: String,
 }
 
-async fn run(arguments: &[&str]) -> Ran {
+async fn run(arguments: &[&str]) -> CommandOutput {
     let mut command = rialto();
     let output = tokio::time::timeout(PATIENCE, command.args(arguments).stdin(Stdio::null()).output());
-    let output = output.await.expect("an end in time").unwrap();
-    Ran {
+    let output = output.await.expect("the command exits in time").unwrap();
+    CommandOutput {
         code: output.status.code().unwrap(),
         output: String::from_utf8(output.stdout).unwrap(),
         errors: String::from_utf8(output.stderr).unwrap(),
     }
 }
 
-impl Ran {
+impl CommandOutput {
     fn json(&self) -> Value {
         serde_json::from_str(&self.output).unwrap_or_else(|error| panic!("{error}: {} {}", self.output, self.errors))
     }
@@ -97,9 +97,9 @@ async fn call_exit_codes_name_the_failure() {
         (&["call", "getElement", "name=Fe", "--", "no-such-program"], 3, "is it installed"),
     ] {
         let ran = run(arguments).await;
-        let said = format!("{}{}", ran.output, ran.errors);
-        assert_eq!(ran.code, code, "{arguments:?}: {said}");
-        assert!(said.contains(word), "{arguments:?}: {said}");
+        let printed = format!("{}{}", ran.output, ran.errors);
+        assert_eq!(ran.code, code, "{arguments:?}: {printed}");
+        assert!(printed.contains(word), "{arguments:?}: {printed}");
     }
     let result = run(&["call", "--json", url, "getElement", "name=Fe"]).await.json();
     assert_eq!(result["structuredContent"]["symbol"], "Fe");
@@ -137,7 +137,7 @@ async fn arguments_are_read_from_a_file() {
     let ran = run(&["call", &url, "getElement", "--args", path]).await;
     assert!(ran.output.contains("Helium"), "{}", ran.errors);
     let ran = run(&["call", &url, "getElement", "--args", path, "name=Ne"]).await;
-    assert!(ran.output.contains("Neon"), "words come after the file: {}", ran.output);
+    assert!(ran.output.contains("Neon"), "arguments on the command line override the file: {}", ran.output);
     std::fs::remove_file(file).unwrap();
 }
 
@@ -152,7 +152,7 @@ async fn credentials_are_sent_and_never_logged() {
     assert!(ran.errors.contains("401") && ran.errors.contains("credentials"), "{}", ran.errors);
     let ran = run(&["tools", "--log", "trace", "-H", "Authorization: Bearer s3cret", &url]).await;
     assert_eq!(ran.code, 0, "{}", ran.errors);
-    assert!(!ran.errors.contains("s3cret"), "it stands in the log");
+    assert!(!ran.errors.contains("s3cret"), "the token is in the log");
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn sigint_cancels_the_call() {
     let status = tokio::time::timeout(PATIENCE, child.wait()).await.unwrap().unwrap();
     assert_eq!(status.code(), Some(130));
     rialto_server.begin_stop();
-    assert!(rialto_server.stopped().await, "nothing runs any more");
+    assert!(rialto_server.stopped().await, "no call is running");
 }
 
 #[tokio::test]

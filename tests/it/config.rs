@@ -1,4 +1,4 @@
-//! The configuration as people meet it: `check`, `init`, `schema`, and files that are served.
+//! Configuration from the command line: `check`, `init`, `schema`, and config files that are served.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,10 +9,10 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use crate::harness::PATIENCE;
 use crate::process::rialto;
 
-/// A folder of its own for a test.
+/// A temporary folder, removed on drop.
 pub struct Folder(pub PathBuf);
 
-struct Ran {
+struct CommandOutput {
     code: i32,
     output: String,
     errors: String,
@@ -30,19 +30,19 @@ impl Folder {
     }
 
     /// Runs the binary in this folder.
-    async fn run(&self, arguments: &[&str]) -> Ran {
+    async fn run(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = rialto();
         command.current_dir(&self.0).env_remove("RIALTO_CONFIG").env("RIALTO_TEST_TOKEN", "t0ken");
         let output = tokio::time::timeout(PATIENCE, command.args(arguments).stdin(Stdio::null()).output());
-        let output = output.await.expect("an end in time").unwrap();
-        Ran {
+        let output = output.await.expect("the command exits in time").unwrap();
+        CommandOutput {
             code: output.status.code().unwrap(),
             output: String::from_utf8(output.stdout).unwrap(),
             errors: String::from_utf8(output.stderr).unwrap(),
         }
     }
 
-    /// Serves in this folder, and gives the line that says where.
+    /// Serves in this folder and returns the line with the address.
     async fn serve(&self, arguments: &[&str]) -> String {
         let mut command = rialto();
         command.current_dir(&self.0).env_remove("RIALTO_CONFIG").stderr(Stdio::null());
@@ -115,14 +115,14 @@ async fn check_explains_the_config_with_secrets_redacted() {
         assert!(ran.output.contains(word), "{word}: {}", ran.output);
     }
     assert!(ran.output.contains("old (disabled)"), "{}", ran.output);
-    let told = folder.run(&["check", "--json", "rialto.toml"]).await;
-    let value: Value = serde_json::from_str(&told.output).unwrap();
+    let json_output = folder.run(&["check", "--json", "rialto.toml"]).await;
+    let value: Value = serde_json::from_str(&json_output.output).unwrap();
     assert_eq!((&value["ok"], &value["problems"]), (&json!(true), &json!([])));
     assert_eq!(value["servers"][1]["isolation"], "shared");
     assert_eq!(value["servers"][0]["call"], "2m");
     assert_eq!(value["groups"][0]["servers"], json!(["files", "tracker"]));
     assert_eq!(value["groups"][1]["address"], "/mcp/research");
-    assert!(!ran.output.contains("t0ken") && !told.output.contains("t0ken"), "{}", ran.output);
+    assert!(!ran.output.contains("t0ken") && !json_output.output.contains("t0ken"), "{}", ran.output);
 }
 
 #[tokio::test]
@@ -139,9 +139,9 @@ async fn check_reports_all_config_errors_at_once() {
     ] {
         assert!(ran.errors.contains(line), "{line}: {}", ran.errors);
     }
-    let told: Value = serde_json::from_str(&folder.run(&["check", "--json", "bad.toml"]).await.output).unwrap();
-    assert_eq!((&told["ok"], told["problems"].as_array().unwrap().len()), (&json!(false), 3));
-    assert_eq!(told["problems"][1]["hint"], "did you mean `command`?");
+    let report: Value = serde_json::from_str(&folder.run(&["check", "--json", "bad.toml"]).await.output).unwrap();
+    assert_eq!((&report["ok"], report["problems"].as_array().unwrap().len()), (&json!(false), 3));
+    assert_eq!(report["problems"][1]["hint"], "did you mean `command`?");
     for command in ["serve", "stdio"] {
         let ran = folder.run(&[command, "--config", "bad.toml"]).await;
         assert!(ran.code == 2 && ran.errors.contains("bad.toml:1:1"), "{}", ran.errors);
@@ -178,5 +178,8 @@ async fn the_config_json_schema_is_printed() {
     let ran = folder.run(&["schema"]).await;
     let schema: Value = serde_json::from_str(&ran.output).unwrap();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
-    assert_eq!(schema["properties"]["servers"]["additionalProperties"]["properties"]["max_input_rounds"]["type"], "integer");
+    assert_eq!(
+        schema["properties"]["servers"]["additionalProperties"]["properties"]["max_input_rounds"]["type"],
+        "integer"
+    );
 }

@@ -1,4 +1,4 @@
-//! The built-in server, through the gateway.
+//! The built-in `elements` server, called through the gateway.
 
 use rialto::local::elements::data::ELEMENTS;
 use serde_json::{Value, json};

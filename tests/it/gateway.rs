@@ -1,5 +1,4 @@
-//! A whole gateway as a process, with a file of its own: used by clients of other makes, reloaded, and
-//! watched by those who operate it.
+//! The gateway as a process with its own config file: SDK clients, reload, admin listener, metrics, request ids.
 
 mod beginnings;
 mod clients;
@@ -23,9 +22,9 @@ use crate::config::Folder;
 use crate::harness::{Events, PATIENCE, Received, Sending, initialize, request, until};
 use crate::process::{exit_code, rialto, signal};
 
-/// A server in a shell, of 2025-06-18, that notes every call of a tool in the file `$NOTE`. It is not there
-/// before the file `$GO` is, if that is named.
-const SHELL: &str = r#"
+/// A 2025-06-18 stdio server as a shell script. It appends each tool call to the file `$NOTE`, and waits at start
+/// until the file `$GO` exists, if these variables are set.
+const SHELL_SERVER: &str = r#"
 if [ -n "$GO" ]; then until [ -e "$GO" ]; do sleep 0.02; done; fi
 say() { printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$1"; }
 tool() { printf '{"name":"%s","inputSchema":{"type":"object"}}' "$1"; }
@@ -47,18 +46,18 @@ while read -r line; do
 done
 "#;
 
-/// A gateway as a process.
-struct Running {
+/// A gateway process.
+struct GatewayProcess {
     folder: Folder,
     child: Child,
     address: SocketAddr,
-    /// Where its operators are served, if not there.
+    /// The admin listener, if it is separate.
     admin: Option<SocketAddr>,
     log: Arc<Mutex<String>>,
     reading: JoinHandle<()>,
 }
 
-/// A session of Streamable HTTP with a process.
+/// A Streamable HTTP session with a gateway process.
 struct Session {
     address: SocketAddr,
     path: &'static str,
@@ -67,8 +66,8 @@ struct Session {
 
 // === impl Running ===
 
-impl Running {
-    /// Serves a file.
+impl GatewayProcess {
+    /// Serves the given config.
     async fn start(name: &str, file: &str) -> Self {
         Self::with(name, file, &[], &[]).await
     }
@@ -76,36 +75,36 @@ impl Running {
     async fn with(name: &str, file: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let folder = Folder::new(&format!("gateway-{name}"));
         folder.write("rialto.toml", file);
-        folder.write("server.sh", SHELL);
-        Self::within(folder, &[&["serve", "--listen", "127.0.0.1:0"], arguments].concat(), variables).await
+        folder.write("server.sh", SHELL_SERVER);
+        Self::start_in(folder, &[&["serve", "--listen", "127.0.0.1:0"], arguments].concat(), variables).await
     }
 
-    /// Starts the binary in a folder, and waits until it says where it listens.
-    async fn within(folder: Folder, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+    /// Starts the binary in a folder and waits until it prints its address.
+    async fn start_in(folder: Folder, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = rialto();
         command.current_dir(&folder.0).env_remove("RIALTO_CONFIG").envs(variables.iter().copied());
         let mut child = command.args(arguments).stdin(Stdio::null()).spawn().unwrap();
         let log: Arc<Mutex<String>> = Arc::default();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let kept = Arc::clone(&log);
+        let log_writer = Arc::clone(&log);
         let reading = tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                let mut kept = kept.lock().unwrap();
-                kept.push_str(&line);
-                kept.push('\n');
+                let mut log = log_writer.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
             }
         });
         let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
-        let place = |line: String| {
+        let parse_address = |line: String| {
             let (_, rest) = line.split_once("http://").unwrap();
             rest.split(['/', ' ']).next().unwrap().parse::<SocketAddr>().unwrap()
         };
         let first = tokio::time::timeout(PATIENCE, output.next_line()).await.expect("an address in time").unwrap();
-        let address = place(first.unwrap_or_else(|| panic!("it ended: {}", log.lock().unwrap())));
+        let address = parse_address(first.unwrap_or_else(|| panic!("the process exited: {}", log.lock().unwrap())));
         let has_admin =
             std::fs::read_to_string(folder.0.join("rialto.toml")).is_ok_and(|text| text.contains("[admin]"));
         let admin = match has_admin {
-            true => Some(place(output.next_line().await.unwrap().unwrap())),
+            true => Some(parse_address(output.next_line().await.unwrap().unwrap())),
             false => None,
         };
         Self { folder, child, address, admin, log, reading }
@@ -123,18 +122,18 @@ impl Running {
         self.log.lock().unwrap().clone()
     }
 
-    /// Waits until the log has a word.
-    async fn logged(&self, word: &str) {
+    /// Waits until the log contains a text.
+    async fn wait_for_log(&self, word: &str) {
         until(word, || self.log.lock().unwrap().contains(word)).await;
     }
 
-    /// Puts another file in the place of the one that is there.
-    fn replace(&self, text: &str) {
+    /// Replaces the config file atomically.
+    fn replace_config(&self, text: &str) {
         self.folder.write("rialto.toml.new", text);
         std::fs::rename(self.path("rialto.toml.new"), self.path("rialto.toml")).unwrap();
     }
 
-    fn hang_up(&self) {
+    fn send_sighup(&self) {
         signal(&self.child, "-HUP");
     }
 
@@ -142,21 +141,21 @@ impl Running {
         Sending::to(self.address, "GET", path)
     }
 
-    /// Asks where operators are served.
-    fn operate(&self, path: &str) -> Sending {
+    /// A GET request to the admin listener.
+    fn admin_get(&self, path: &str) -> Sending {
         Sending::to(self.admin.unwrap_or(self.address), "GET", path)
     }
 
     async fn status(&self) -> Value {
-        self.operate("/admin/status").go().await.json().await
+        self.admin_get("/admin/status").go().await.json().await
     }
 
     async fn ready(&self) -> (u16, String) {
-        let received = self.operate("/readyz").go().await;
+        let received = self.admin_get("/readyz").go().await;
         (received.status, received.text().await)
     }
 
-    /// Waits until the status is as it should be.
+    /// Polls the status until a condition holds.
     async fn until_status(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -169,7 +168,7 @@ impl Running {
         }
     }
 
-    /// Waits until all upstreams are connected, and seen in the group of all.
+    /// Waits until all upstreams are connected and their tools are in the default group.
     async fn until_ready(&self) -> Value {
         self.until_status("all upstreams are ready", |status| {
             let upstreams = status["upstreams"].as_array().unwrap();
@@ -186,16 +185,16 @@ impl Running {
         let received = session.post(&initialize("2025-11-25")).go().await;
         assert_eq!(received.status, 200);
         session.id = received.header("mcp-session-id").expect("a session id").into();
-        let told = session.post(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).status().await;
-        assert_eq!(told, 202);
+        let status = session.post(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).status().await;
+        assert_eq!(status, 202);
         session
     }
 
-    /// Stops it in order, and gives its log.
+    /// Stops the process gracefully and returns its log.
     async fn stop(self) -> String {
         signal(&self.child, "-TERM");
         assert_eq!(exit_code(self.child).await, Some(0));
-        tokio::time::timeout(PATIENCE, self.reading).await.expect("an end of the log").unwrap();
+        tokio::time::timeout(PATIENCE, self.reading).await.expect("the log ends").unwrap();
         self.log.lock().unwrap().clone()
     }
 }
@@ -211,18 +210,18 @@ impl Session {
         if self.id.is_empty() { sending } else { sending.header("mcp-session-id", &self.id) }
     }
 
-    /// Sends a request, and gives its answer, whether that comes as JSON or in a stream.
+    /// Sends a request and returns its response, from JSON or from SSE.
     async fn ask(&self, method: &str, params: Value) -> Value {
         static LAST: AtomicUsize = AtomicUsize::new(0);
         let id = LAST.fetch_add(1, Ordering::Relaxed);
-        answer_of(self.post(&request(id, method, params)).go().await).await
+        read_response(self.post(&request(id, method, params)).go().await).await
     }
 
     async fn call(&self, tool: &str, arguments: Value) -> Value {
         self.ask("tools/call", json!({ "name": tool, "arguments": arguments })).await
     }
 
-    /// The names on the list of tools.
+    /// The listed tool names.
     async fn tools(&self) -> Vec<String> {
         names(&self.ask("tools/list", json!({})).await["result"]["tools"], "name")
     }
@@ -238,11 +237,11 @@ impl Session {
     }
 }
 
-async fn answer_of(received: Received) -> Value {
+async fn read_response(received: Received) -> Value {
     if !received.is_events() {
         return received.json().await;
     }
-    received.events().rest().await.pop().expect("an answer")
+    received.events().rest().await.pop().expect("a response")
 }
 
 /// One member of each item of a list.
@@ -251,8 +250,8 @@ fn names(list: &Value, member: &str) -> Vec<String> {
     items.iter().map(|item| item[member].as_str().unwrap().to_owned()).collect()
 }
 
-/// A table of the file for a server in a shell.
-fn shell(name: &str, variables: &[(&str, &str)]) -> String {
+/// The config table of a shell server.
+fn shell_server(name: &str, variables: &[(&str, &str)]) -> String {
     let variables: Vec<String> = variables.iter().map(|(key, value)| format!("{key} = {value:?}")).collect();
     let variables = variables.join(", ");
     format!(
@@ -267,7 +266,7 @@ fn shell(name: &str, variables: &[(&str, &str)]) -> String {
     )
 }
 
-/// The phase of an upstream, in a status.
+/// The health phase of an upstream in a status document.
 fn phase<'s>(status: &'s Value, upstream: &str) -> Option<&'s str> {
     let upstreams = status["upstreams"].as_array().unwrap();
     upstreams.iter().find(|one| one["name"] == upstream).and_then(|one| one["phase"].as_str())

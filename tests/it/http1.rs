@@ -1,4 +1,4 @@
-//! HTTP/1.1 as bytes on a socket: framing, order, and what becomes of a connection.
+//! HTTP/1.1 at the byte level: message framing, pipelining, keep-alive, timeouts and drain.
 
 use std::time::Duration;
 
@@ -8,129 +8,128 @@ use tokio::net::TcpStream;
 
 use crate::harness::{PATIENCE, PER_REQUEST, Rialto, modern, survey, until};
 
-/// A request that is answered at once.
+/// A cheap request that is answered immediately.
 const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
-/// What nobody may get to see as a request of its own.
+/// Trailing bytes that must never be parsed as a second request.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// A client that says bytes.
-struct Wire {
+/// A client that writes raw bytes to a socket.
+struct RawClient {
     stream: TcpStream,
     read: Vec<u8>,
 }
 
-/// An answer, its body out of its pieces.
+/// A parsed response; a chunked body is decoded.
 #[derive(Debug)]
-struct Answer {
+struct RawResponse {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Wire {
-    async fn to(rialto: &Rialto) -> Self {
+impl RawClient {
+    async fn connect(rialto: &Rialto) -> Self {
         let stream = TcpStream::connect(rialto.address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, read: Vec::new() }
     }
 
-    /// A client that has said something.
-    async fn saying(rialto: &Rialto, text: &str) -> Self {
-        let mut wire = Self::to(rialto).await;
-        wire.say(text).await;
+    async fn connect_and_send(rialto: &Rialto, text: &str) -> Self {
+        let mut wire = Self::connect(rialto).await;
+        wire.send_text(text).await;
         wire
     }
 
-    async fn say(&mut self, text: &str) {
+    async fn send_text(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Reads more; false at the end. Whoever was reset hears no more either.
-    async fn more(&mut self) -> bool {
+    /// Reads more bytes; false at end of file or after a connection reset.
+    async fn read_more(&mut self) -> bool {
         let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.read)).await;
         read.expect("something in time").is_ok_and(|read| read > 0)
     }
 
-    /// Takes everything to some text, with it.
-    async fn through(&mut self, end: &str) -> String {
+    /// Reads up to and including a delimiter.
+    async fn read_through(&mut self, end: &str) -> String {
         loop {
             if let Some(at) = self.read.windows(end.len()).position(|window| window == end.as_bytes()) {
                 let rest = self.read.split_off(at + end.len());
                 return String::from_utf8(std::mem::replace(&mut self.read, rest)).unwrap();
             }
-            assert!(self.more().await, "no {end:?} in {:?}", String::from_utf8_lossy(&self.read));
+            assert!(self.read_more().await, "no {end:?} in {:?}", String::from_utf8_lossy(&self.read));
         }
     }
 
-    async fn take(&mut self, length: usize) -> String {
+    async fn read_exactly(&mut self, length: usize) -> String {
         while self.read.len() < length {
-            assert!(self.more().await, "only {:?}", String::from_utf8_lossy(&self.read));
+            assert!(self.read_more().await, "only {:?}", String::from_utf8_lossy(&self.read));
         }
         let rest = self.read.split_off(length);
         String::from_utf8(std::mem::replace(&mut self.read, rest)).unwrap()
     }
 
-    /// Everything to the end of the connection.
-    async fn rest(&mut self) -> String {
-        while self.more().await {}
+    /// Reads until the server closes the connection.
+    async fn read_to_end(&mut self) -> String {
+        while self.read_more().await {}
         String::from_utf8(std::mem::take(&mut self.read)).unwrap()
     }
 
-    /// The next answer, of which only the head comes where only that was asked for.
-    async fn answer_to(&mut self, verb: &str) -> Answer {
-        let head = self.through("\r\n\r\n").await.to_ascii_lowercase();
+    /// Reads the next response; a response to HEAD has no body.
+    async fn response_to(&mut self, verb: &str) -> RawResponse {
+        let head = self.read_through("\r\n\r\n").await.to_ascii_lowercase();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let mut answer = Answer { status, head, body: String::new() };
+        let mut answer = RawResponse { status, head, body: String::new() };
         let length = answer.header("content-length").map(|length| length.parse().unwrap());
         if answer.header("transfer-encoding") == Some("chunked") {
             loop {
-                let size = self.through("\r\n").await;
+                let size = self.read_through("\r\n").await;
                 let size = usize::from_str_radix(size.trim(), 16).unwrap();
-                answer.body.push_str(&self.take(size).await);
-                assert_eq!(self.take(2).await, "\r\n");
+                answer.body.push_str(&self.read_exactly(size).await);
+                assert_eq!(self.read_exactly(2).await, "\r\n");
                 if size == 0 {
                     break;
                 }
             }
         } else if verb != "HEAD" && !matches!(status, 100 | 204) {
             answer.body = match length {
-                Some(length) => self.take(length).await,
-                None => self.rest().await,
+                Some(length) => self.read_exactly(length).await,
+                None => self.read_to_end().await,
             };
         }
         answer
     }
 
-    async fn answer(&mut self) -> Answer {
-        self.answer_to("GET").await
+    async fn response(&mut self) -> RawResponse {
+        self.response_to("GET").await
     }
 
-    /// That nothing more comes.
-    async fn ends(&mut self) {
-        assert_eq!(self.rest().await, "");
+    /// Checks that the server closes the connection without further bytes.
+    async fn assert_closed(&mut self) {
+        assert_eq!(self.read_to_end().await, "");
     }
 
-    /// That the connection can still be used.
-    async fn goes_on(&mut self) {
-        self.say(HEALTH).await;
-        assert_eq!(self.answer().await.body, "alive\n");
+    /// Checks that the connection serves another request.
+    async fn assert_keep_alive(&mut self) {
+        self.send_text(HEALTH).await;
+        assert_eq!(self.response().await.body, "alive\n");
     }
 }
 
-impl Answer {
+impl RawResponse {
     fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.find(|(other, _)| *other == name).map(|(_, value)| value)
     }
 
-    /// The name of the element that a look-up has found.
+    /// The element symbol in the result of a `getElement` call.
     fn symbol(&self) -> String {
         let body: Value = serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"));
         body["result"]["structuredContent"]["symbol"].as_str().unwrap_or_else(|| panic!("{self:?}")).to_owned()
     }
 }
 
-/// The head of a request of the per-request era, but for how its body is framed.
+/// A per-request head without its framing headers.
 fn head(version: &str, tool: &str) -> String {
     format!(
         "POST /mcp HTTP/{version}\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: */*\r\n\
@@ -138,19 +137,19 @@ fn head(version: &str, tool: &str) -> String {
     )
 }
 
-fn look_up(element: &str) -> String {
+fn get_element_body(element: &str) -> String {
     modern(1.into(), "tools/call", json!({ "name": "getElement", "arguments": { "name": element } })).to_string()
 }
 
-/// A whole request for an element, with some more headers.
-fn asking(element: &str, more: &str) -> String {
-    let body = look_up(element);
-    format!("{}{more}content-length: {}\r\n\r\n{body}", head("1.1", "getElement"), body.len())
+/// A `getElement` request with Content-Length and extra headers.
+fn request_with_length(element: &str, extra: &str) -> String {
+    let body = get_element_body(element);
+    format!("{}{extra}content-length: {}\r\n\r\n{body}", head("1.1", "getElement"), body.len())
 }
 
-/// A request for an element in pieces.
-fn asking_in_pieces(element: &str) -> String {
-    let body = look_up(element);
+/// A `getElement` request with a chunked body, a chunk extension and a trailer.
+fn chunked_request(element: &str) -> String {
+    let body = get_element_body(element);
     let (first, second) = body.split_at(7);
     format!(
         "{}transfer-encoding: chunked\r\n\r\n7;some=thing\r\n{first}\r\n{:X}\r\n{second}\r\n0\r\nx: y\r\n\r\n",
@@ -159,16 +158,15 @@ fn asking_in_pieces(element: &str) -> String {
     )
 }
 
-/// A call that says nothing before it is answered.
-fn counting(count: u32, delay: u32) -> String {
+/// A call without a progress token: nothing is sent before its response.
+fn slow_call(count: u32, delay: u32) -> String {
     let params = json!({ "name": "surveyElements", "arguments": { "count": count, "delayMs": delay } });
     let body = modern(1.into(), "tools/call", params).to_string();
     let head = head("1.1", "surveyElements");
     format!("{head}mcp-param-count: {count}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// A POST of some JSON.
-fn posted(body: &Value) -> String {
+fn post_request(body: &Value) -> String {
     let body = body.to_string();
     format!(
         "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: */*\r\n\
@@ -181,10 +179,10 @@ fn posted(body: &Value) -> String {
 async fn responses_carry_status_date_and_content_length() {
     let rialto = Rialto::start().await;
     let preflight = "OPTIONS /mcp HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost\r\n\r\n";
-    let notified = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 1 } });
-    let mut notified = posted(&notified);
-    notified.insert_str(notified.find("\r\n").unwrap() + 2, "mcp-protocol-version: 2026-07-28\r\n");
-    let mut wire = Wire::to(&rialto).await;
+    let notification = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 1 } });
+    let mut notification = post_request(&notification);
+    notification.insert_str(notification.find("\r\n").unwrap() + 2, "mcp-protocol-version: 2026-07-28\r\n");
+    let mut wire = RawClient::connect(&rialto).await;
     for (verb, text, status, length) in [
         ("GET", HEALTH.to_owned(), 200, Some("6")),
         ("HEAD", HEALTH.replace("GET", "HEAD"), 200, Some("6")),
@@ -193,8 +191,8 @@ async fn responses_carry_status_date_and_content_length() {
         ("GET", HEALTH.replace("/healthz", "http://localhost/healthz"), 200, Some("6")),
         ("OPTIONS", preflight.to_owned(), 204, None),
     ] {
-        wire.say(&text).await;
-        let answer = wire.answer_to(verb).await;
+        wire.send_text(&text).await;
+        let answer = wire.response_to(verb).await;
         assert!(answer.head.starts_with(&format!("http/1.1 {status} ")), "{text:?}: {answer:?}");
         assert_eq!((answer.header("content-length"), answer.header("connection")), (length, None), "{text:?}");
         let date = answer.header("date").unwrap();
@@ -203,23 +201,23 @@ async fn responses_carry_status_date_and_content_length() {
             assert!(answer.head.matches(&format!("\r\n{name}:")).count() <= 1, "{answer:?}");
         }
     }
-    wire.say(&notified).await;
-    let told = wire.answer().await;
-    assert_eq!((told.status, told.header("content-length")), (202, Some("0")));
-    wire.goes_on().await;
+    wire.send_text(&notification).await;
+    let accepted = wire.response().await;
+    assert_eq!((accepted.status, accepted.header("content-length")), (202, Some("0")));
+    wire.assert_keep_alive().await;
 }
 
 #[tokio::test]
 async fn a_request_split_at_any_byte_is_parsed() {
     let rialto = Rialto::start().await;
-    let (mut wire, mut other) = (Wire::to(&rialto).await, Wire::to(&rialto).await);
-    for text in [asking("Fe", ""), asking_in_pieces("Fe")] {
+    let (mut wire, mut other) = (RawClient::connect(&rialto).await, RawClient::connect(&rialto).await);
+    for text in [request_with_length("Fe", ""), chunked_request("Fe")] {
         for cut in 1..text.len() {
-            wire.say(&text[..cut]).await;
-            // Most of the time this is long enough for the first part to be read alone.
-            other.goes_on().await;
-            wire.say(&text[cut..]).await;
-            assert_eq!(wire.answer().await.symbol(), "Fe", "cut at {cut} of {text:?}");
+            wire.send_text(&text[..cut]).await;
+            // A round trip on another connection usually gives the server time to read the first part alone.
+            other.assert_keep_alive().await;
+            wire.send_text(&text[cut..]).await;
+            assert_eq!(wire.response().await.symbol(), "Fe", "cut at {cut} of {text:?}");
         }
     }
 }
@@ -228,13 +226,14 @@ async fn a_request_split_at_any_byte_is_parsed() {
 async fn pipelined_requests_are_answered_in_order() {
     let rialto = Rialto::start().await;
     let elements = ["H", "He", "Li", "Be", "B", "C"];
-    let each = |element: &&str| [asking(element, ""), HEALTH.to_owned(), asking_in_pieces(element)].concat();
+    let each =
+        |element: &&str| [request_with_length(element, ""), HEALTH.to_owned(), chunked_request(element)].concat();
     let all: String = elements.iter().map(each).collect();
-    let mut wire = Wire::saying(&rialto, &all.repeat(20)).await;
+    let mut wire = RawClient::connect_and_send(&rialto, &all.repeat(20)).await;
     for symbol in elements.repeat(20) {
-        assert_eq!(wire.answer().await.symbol(), symbol);
-        assert_eq!(wire.answer().await.body, "alive\n");
-        assert_eq!(wire.answer().await.symbol(), symbol);
+        assert_eq!(wire.response().await.symbol(), symbol);
+        assert_eq!(wire.response().await.body, "alive\n");
+        assert_eq!(wire.response().await.symbol(), symbol);
     }
 }
 
@@ -242,21 +241,22 @@ async fn pipelined_requests_are_answered_in_order() {
 async fn a_pipelined_request_waits_for_the_sse_response_before_it() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
-    let streamed = posted(&survey(1, 3, 1));
+    let streamed = post_request(&survey(1, 3, 1));
     let streamed = streamed.replacen("\r\n", &format!("\r\nmcp-session-id: {}\r\n", session.id), 1);
-    let mut wire = Wire::saying(&rialto, &format!("{streamed}{HEALTH}")).await;
-    let stream = wire.answer().await;
+    let mut wire = RawClient::connect_and_send(&rialto, &format!("{streamed}{HEALTH}")).await;
+    let stream = wire.response().await;
     assert_eq!((stream.header("content-type"), stream.header("content-length")), (Some("text/event-stream"), None));
     assert!(stream.body.contains("3 elements: H He Li"), "{stream:?}");
-    assert_eq!(wire.answer().await.body, "alive\n");
-    // Before pieces were known, a stream was all that came until the end.
-    let mut old = Wire::saying(&rialto, &streamed.replace("HTTP/1.1", "HTTP/1.0")).await;
-    let stream = old.answer().await;
+    assert_eq!(wire.response().await.body, "alive\n");
+    // HTTP/1.0 has no chunked encoding: the stream is delimited by the end of the connection.
+    let mut old = RawClient::connect_and_send(&rialto, &streamed.replace("HTTP/1.1", "HTTP/1.0")).await;
+    let stream = old.response().await;
     assert_eq!((stream.header("transfer-encoding"), stream.header("connection")), (None, Some("close")));
     assert!(stream.body.contains("3 elements: H He Li"), "{stream:?}");
 }
 
-/// Nothing that somebody else could read in another way is read in any.
+/// Framing that another HTTP parser could read differently: Content-Length with Transfer-Encoding, duplicate or
+/// malformed lengths, obsolete line folding, malformed chunks.
 #[tokio::test]
 async fn ambiguous_framing_is_refused_against_request_smuggling() {
     let rialto = Rialto::start().await;
@@ -283,11 +283,11 @@ async fn ambiguous_framing_is_refused_against_request_smuggling() {
         ("transfer-encoding: chunked\r\n", "0\r\nx: y\n\r\n"),
     ] {
         for text in [&start, &start.replace("/mcp", "/nowhere")] {
-            let mut wire = Wire::saying(&rialto, &format!("{text}{framing}\r\n{body}{SMUGGLED}")).await;
-            let answer = wire.answer().await;
+            let mut wire = RawClient::connect_and_send(&rialto, &format!("{text}{framing}\r\n{body}{SMUGGLED}")).await;
+            let answer = wire.response().await;
             assert!(matches!(answer.status, 400 | 404), "{framing:?} {body:?}: {answer:?}");
             assert_eq!(answer.header("connection"), Some("close"), "{framing:?} {body:?}");
-            assert_eq!(wire.rest().await, "", "{framing:?} {body:?}");
+            assert_eq!(wire.read_to_end().await, "", "{framing:?} {body:?}");
         }
     }
     let old = head("1.0", "getElement");
@@ -298,65 +298,66 @@ async fn ambiguous_framing_is_refused_against_request_smuggling() {
         "GET /healthz HTTP/3.0\r\n\r\n".to_owned(),
         HEALTH.replace("host", "ho st"),
     ] {
-        let mut wire = Wire::saying(&rialto, &text).await;
-        assert_eq!(wire.answer().await.status, 400, "{text:?}");
-        wire.ends().await;
+        let mut wire = RawClient::connect_and_send(&rialto, &text).await;
+        assert_eq!(wire.response().await.status, 400, "{text:?}");
+        wire.assert_closed().await;
     }
 }
 
-/// A body that nobody wants is left out if it is here, and closes the connection if it is not, wherever it stops.
+/// A refused request whose body is fully buffered keeps the connection alive; a partial body closes it.
 #[tokio::test]
 async fn an_unread_request_body_is_drained_or_closes_the_connection() {
     let rialto = Rialto::start().await;
-    let text = asking_in_pieces("H").replace("/mcp", "/nowhere");
+    let text = chunked_request("H").replace("/mcp", "/nowhere");
     let body = text.find("\r\n\r\n").unwrap() + 4;
     for cut in body..=text.len() {
-        let mut wire = Wire::saying(&rialto, &text[..cut]).await;
-        let answer = wire.answer().await;
+        let mut wire = RawClient::connect_and_send(&rialto, &text[..cut]).await;
+        let answer = wire.response().await;
         assert_eq!(answer.status, 404, "cut at {cut}");
         match cut == text.len() {
-            true => wire.goes_on().await,
+            true => wire.assert_keep_alive().await,
             false => assert_eq!(answer.header("connection"), Some("close"), "cut at {cut}"),
         }
     }
-    for refused in [text, asking("H", "").replace("/mcp", "/nowhere")] {
-        let mut wire = Wire::saying(&rialto, &format!("{refused}{HEALTH}")).await;
-        assert_eq!((wire.answer().await.status, wire.answer().await.status), (404, 200));
+    for refused in [text, request_with_length("H", "").replace("/mcp", "/nowhere")] {
+        let mut wire = RawClient::connect_and_send(&rialto, &format!("{refused}{HEALTH}")).await;
+        assert_eq!((wire.response().await.status, wire.response().await.status), (404, 200));
     }
-    let mut wire = Wire::saying(&rialto, &HEALTH.replace("\r\n\r\n", "\r\ncontent-length: 5\r\n\r\n1234")).await;
-    let answer = wire.answer().await;
+    let mut wire =
+        RawClient::connect_and_send(&rialto, &HEALTH.replace("\r\n\r\n", "\r\ncontent-length: 5\r\n\r\n1234")).await;
+    let answer = wire.response().await;
     assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
-    wire.ends().await;
+    wire.assert_closed().await;
 }
 
 #[tokio::test]
 async fn expect_100_continue_is_sent_before_the_body() {
     let rialto = Rialto::with(|settings| settings.inbound.limits.body_bytes = 500).await;
-    let text = asking("Fe", "expect: 100-continue\r\n");
+    let text = request_with_length("Fe", "expect: 100-continue\r\n");
     let body = text.find("\r\n\r\n").unwrap() + 4;
-    let mut wire = Wire::saying(&rialto, &text[..body]).await;
-    assert_eq!(wire.through("\r\n\r\n").await, "HTTP/1.1 100 Continue\r\n\r\n");
-    wire.say(&text[body..]).await;
-    assert_eq!(wire.answer().await.symbol(), "Fe");
-    // Where the body is here already there is nothing to wait for.
-    wire.say(&text).await;
-    assert_eq!(wire.answer().await.symbol(), "Fe");
-    // Nobody is asked for what is not wanted.
+    let mut wire = RawClient::connect_and_send(&rialto, &text[..body]).await;
+    assert_eq!(wire.read_through("\r\n\r\n").await, "HTTP/1.1 100 Continue\r\n\r\n");
+    wire.send_text(&text[body..]).await;
+    assert_eq!(wire.response().await.symbol(), "Fe");
+    // No 100 Continue when the body has already arrived.
+    wire.send_text(&text).await;
+    assert_eq!(wire.response().await.symbol(), "Fe");
+    // No 100 Continue for a request that is refused.
     for (text, status) in [
         (text[..body].replace("/mcp", "/nowhere"), 404),
         (format!("{}expect: 100-continue\r\ncontent-length: 501\r\n\r\n", head("1.1", "getElement")), 413),
     ] {
-        let mut wire = Wire::saying(&rialto, &text).await;
-        let answer = wire.answer().await;
+        let mut wire = RawClient::connect_and_send(&rialto, &text).await;
+        let answer = wire.response().await;
         assert_eq!((answer.status, answer.header("connection")), (status, Some("close")));
-        wire.ends().await;
+        wire.assert_closed().await;
     }
 }
 
 #[tokio::test]
 async fn connection_close_wins_over_keep_alive() {
     let rialto = Rialto::start().await;
-    for (version, connection, said) in [
+    for (version, connection, expected) in [
         ("1.1", "", None),
         ("1.1", "connection: keep-alive\r\n", None),
         ("1.1", "connection: close\r\n", Some("close")),
@@ -368,17 +369,17 @@ async fn connection_close_wins_over_keep_alive() {
         ("1.0", "connection: x, Keep-Alive\r\n", Some("keep-alive")),
     ] {
         let text = format!("GET /healthz HTTP/{version}\r\nhost: localhost\r\n{connection}\r\n");
-        let mut wire = Wire::saying(&rialto, &text).await;
-        let answer = wire.answer().await;
-        assert_eq!((answer.body.as_str(), answer.header("connection")), ("alive\n", said), "{text:?}");
-        match said {
-            Some("close") => wire.ends().await,
-            _ => wire.goes_on().await,
+        let mut wire = RawClient::connect_and_send(&rialto, &text).await;
+        let answer = wire.response().await;
+        assert_eq!((answer.body.as_str(), answer.header("connection")), ("alive\n", expected), "{text:?}");
+        match expected {
+            Some("close") => wire.assert_closed().await,
+            _ => wire.assert_keep_alive().await,
         }
     }
 }
 
-/// Also while it still sends.
+/// The status arrives even while the client is still sending.
 #[tokio::test]
 async fn oversized_heads_and_bodies_get_431_and_413_while_still_sending() {
     let rialto = Rialto::with(|settings| {
@@ -388,7 +389,7 @@ async fn oversized_heads_and_bodies_get_431_and_413_while_still_sending() {
     .await;
     let start = head("1.1", "getElement");
     let endless = "x".repeat(1 << 20);
-    for (text, more, status) in [
+    for (text, extra, status) in [
         (format!("{start}content-length: 18446744073709551615\r\n\r\n"), endless.clone(), 413),
         (format!("{start}content-length: {}\r\n\r\n", endless.len()), endless.clone(), 413),
         (format!("{start}transfer-encoding: chunked\r\n\r\n"), "7\r\n1234567\r\n".repeat(1 << 16), 413),
@@ -398,9 +399,9 @@ async fn oversized_heads_and_bodies_get_431_and_413_while_still_sending() {
         (start.clone(), format!("{}\r\n", "x: y\r\n".repeat(21)), 431),
         ("\r\n".to_owned(), "\r\n".repeat(1 << 18), 431),
     ] {
-        let (mut reading, mut writing) = Wire::saying(&rialto, &text).await.stream.into_split();
-        // Nobody has to read all of it.
-        let sending = tokio::spawn(async move { drop(writing.write_all(more.as_bytes()).await) });
+        let (mut reading, mut writing) = RawClient::connect_and_send(&rialto, &text).await.stream.into_split();
+        // The write may fail: the server need not read all of it.
+        let sending = tokio::spawn(async move { drop(writing.write_all(extra.as_bytes()).await) });
         let mut answer = [0; 12];
         tokio::time::timeout(PATIENCE, reading.read_exact(&mut answer)).await.expect("an answer in time").unwrap();
         assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{text:?}");
@@ -412,7 +413,7 @@ async fn oversized_heads_and_bodies_get_431_and_413_while_still_sending() {
 #[tokio::test]
 async fn slow_heads_bodies_and_idle_keep_alive_time_out() {
     let rialto = Rialto::with(|settings| settings.inbound.body_timeout = Duration::from_millis(500)).await;
-    let (whole, pieces) = (asking("H", ""), asking_in_pieces("H"));
+    let (whole, pieces) = (request_with_length("H", ""), chunked_request("H"));
     let (body, piece) = (whole.find("\r\n\r\n").unwrap() + 4, pieces.find("\r\n\r\n").unwrap() + 4);
     let cases = [
         ("", None),
@@ -428,59 +429,59 @@ async fn slow_heads_bodies_and_idle_keep_alive_time_out() {
         (&pieces[..pieces.len() - 1], Some(408)),
     ];
     let each = cases.iter().map(async |(text, status)| {
-        let mut wire = Wire::saying(&rialto, text).await;
+        let mut wire = RawClient::connect_and_send(&rialto, text).await;
         if let Some(status) = status {
-            assert_eq!(wire.answer().await.status, *status, "{text:?}");
+            assert_eq!(wire.response().await.status, *status, "{text:?}");
         }
-        wire.ends().await;
+        wire.assert_closed().await;
     });
-    // Nor is one that brings no other request.
+    // An idle keep-alive connection times out as well.
     let idle = async {
-        let mut wire = Wire::to(&rialto).await;
-        wire.goes_on().await;
-        wire.ends().await;
+        let mut wire = RawClient::connect(&rialto).await;
+        wire.assert_keep_alive().await;
+        wire.assert_closed().await;
     };
     tokio::join!(futures_util::future::join_all(each), idle);
 }
 
-/// Whatever was begun, nothing is left of it.
+/// Full close and half close, at every stage of a request.
 #[tokio::test]
 async fn a_disconnect_during_a_request_leaks_no_connection_or_call() {
     let rialto = Rialto::start().await;
-    let whole = asking("H", "");
+    let whole = request_with_length("H", "");
     for cut in [0, 1, 20, whole.len() - 200, whole.len() - 1] {
         for close in [true, false] {
-            let mut wire = Wire::saying(&rialto, &whole[..cut]).await;
+            let mut wire = RawClient::connect_and_send(&rialto, &whole[..cut]).await;
             match close {
                 true => drop(wire),
                 false => {
                     wire.stream.shutdown().await.unwrap();
-                    wire.rest().await;
+                    wire.read_to_end().await;
                 }
             }
         }
     }
-    // The one left is the door.
+    // The remaining one is the listener.
     until("all connections are closed", || rialto.inbound.shutdown.connections().len() == 1).await;
     assert_eq!(rialto.inbound.shutdown.running_calls(), 0);
 }
 
-/// In the per-request era, before and after the answer has begun, also where something was sent behind the call.
+/// Before and after the response head is sent, with and without pipelined bytes behind the call.
 #[tokio::test]
 async fn a_client_disconnect_cancels_a_per_request_call() {
-    for (stream_after, begun) in [(Duration::from_secs(600), false), (Duration::from_millis(1), true)] {
-        let rialto = Rialto::with(|settings| settings.inbound.sse_after = stream_after).await;
-        for (behind, half) in [("", false), ("", true), ("\r\n", false), (HEALTH, false), (HEALTH, true)] {
-            let mut wire = Wire::saying(&rialto, &format!("{}{behind}", counting(118, 5000))).await;
+    for (sse_after, head_sent) in [(Duration::from_secs(600), false), (Duration::from_millis(1), true)] {
+        let rialto = Rialto::with(|settings| settings.inbound.sse_after = sse_after).await;
+        for (pipelined, half_close) in [("", false), ("", true), ("\r\n", false), (HEALTH, false), (HEALTH, true)] {
+            let mut wire = RawClient::connect_and_send(&rialto, &format!("{}{pipelined}", slow_call(118, 5000))).await;
             until("the call runs", || rialto.inbound.shutdown.running_calls() == 1).await;
-            if begun {
-                wire.through("\r\n\r\n").await;
+            if head_sent {
+                wire.read_through("\r\n\r\n").await;
             }
-            match half {
+            match half_close {
                 true => wire.stream.shutdown().await.unwrap(),
                 false => drop(wire),
             }
-            until("the call is given up", || rialto.inbound.shutdown.running_calls() == 0).await;
+            until("the call is cancelled", || rialto.inbound.shutdown.running_calls() == 0).await;
         }
     }
 }
@@ -488,30 +489,30 @@ async fn a_client_disconnect_cancels_a_per_request_call() {
 #[tokio::test]
 async fn shutdown_closes_idle_keep_alive_connections_and_finishes_started_requests() {
     let mut rialto = Rialto::start().await;
-    let mut idle = Wire::to(&rialto).await;
-    idle.goes_on().await;
-    let mut blank = Wire::to(&rialto).await;
-    blank.goes_on().await;
-    blank.say("\r\n").await;
-    let silent = Wire::to(&rialto).await;
-    let (begun, rest) = HEALTH.split_at(20);
-    let mut half = Wire::saying(&rialto, HEALTH).await;
-    half.answer().await;
-    half.say(begun).await;
-    // What was said before is here once this has been answered.
-    Wire::to(&rialto).await.goes_on().await;
-    let mut calling = Wire::saying(&rialto, &counting(1, 500)).await;
+    let mut idle = RawClient::connect(&rialto).await;
+    idle.assert_keep_alive().await;
+    let mut blank = RawClient::connect(&rialto).await;
+    blank.assert_keep_alive().await;
+    blank.send_text("\r\n").await;
+    let silent = RawClient::connect(&rialto).await;
+    let (first_part, rest) = HEALTH.split_at(20);
+    let mut partial = RawClient::connect_and_send(&rialto, HEALTH).await;
+    partial.response().await;
+    partial.send_text(first_part).await;
+    // Once this round trip is done, the server has read the bytes sent before.
+    RawClient::connect(&rialto).await.assert_keep_alive().await;
+    let mut calling = RawClient::connect_and_send(&rialto, &slow_call(1, 500)).await;
     until("the call runs", || rialto.inbound.shutdown.running_calls() == 1).await;
     rialto.begin_stop();
-    assert!(calling.answer().await.body.contains("1 elements: H"), "a running call comes to its end");
-    calling.ends().await;
-    idle.ends().await;
-    blank.ends().await;
+    assert!(calling.response().await.body.contains("1 elements: H"), "a running call finishes");
+    calling.assert_closed().await;
+    idle.assert_closed().await;
+    blank.assert_closed().await;
     until("it stops", || rialto.inbound.shutdown.closing().is_cancelled()).await;
-    half.say(rest).await;
-    let last = half.answer().await;
-    assert_eq!((last.status, last.header("connection")), (200, Some("close")), "who has begun to ask is answered");
-    half.ends().await;
+    partial.send_text(rest).await;
+    let last = partial.response().await;
+    assert_eq!((last.status, last.header("connection")), (200, Some("close")), "a request already started is answered");
+    partial.assert_closed().await;
     drop(silent);
     assert!(rialto.stopped().await);
 }

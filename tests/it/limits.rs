@@ -1,4 +1,4 @@
-//! Every limit, at it and one past it; hosts, origins and what browsers ask.
+//! Request and session limits, each at the limit and one past it; Host, Origin and CORS checks.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn a_body_over_the_size_limit_is_413() {
     assert_eq!(status, 413);
     assert!(answer["error"]["message"].as_str().unwrap().contains("500 bytes"));
 
-    // One that does not say beforehand how large it is.
+    // A chunked body, whose size is not announced.
     let mut stream = tokio::net::TcpStream::connect(rialto.address).await.unwrap();
     let head = format!(
         "POST /mcp HTTP/1.1\r\nhost: localhost\r\nmcp-session-id: {}\r\ncontent-type: application/json\r\naccept: */*\r\ntransfer-encoding: chunked\r\n\r\n",
@@ -81,7 +81,7 @@ async fn json_depth_is_limited() {
     let (status, answer) = session.post(&Value::Null).body(nested(21)).json().await;
     assert_eq!(status, 400);
     assert!(answer["error"]["message"].as_str().unwrap().contains("20 deep"));
-    // Far deeper than any stack.
+    // Deep enough to overflow a recursive parser.
     assert_eq!(session.post(&Value::Null).body("[".repeat(1 << 20)).status().await, 400);
 }
 
@@ -115,10 +115,10 @@ async fn streams_per_session_are_limited_but_resumption_is_not() {
     assert_eq!(one.status, 200);
     let position = two.next().await.unwrap().id.unwrap();
     assert_eq!(session.post(&survey(2, 118, 100)).status().await, 429);
-    // Resuming replaces a connection, so it is never too many.
+    // Resumption replaces a connection, so it is never over the limit.
     let resumed = session.resume(&position).go().await;
     assert_eq!(resumed.status, 200);
-    // Of several that listen the oldest is most likely dead, and has to go.
+    // A new GET stream replaces the oldest one, which is most likely dead.
     let three = session.get().go().await;
     assert_eq!(three.status, 200);
     assert!(one.events().rest().await.is_empty());
@@ -135,7 +135,7 @@ async fn calls_per_session_are_limited() {
     assert_eq!(
         session.post(&request(4, "ping", json!({}))).status().await,
         200,
-        "what is answered at once is no matter"
+        "ping is answered at once and not counted"
     );
 }
 
@@ -166,7 +166,7 @@ async fn idle_sessions_expire() {
     let session = rialto.open("2025-11-25").await;
     let used = rialto.open("2025-11-25").await;
     let _listening = used.get().go().await;
-    until("the unused one is gone", || rialto.inbound.sessions.count() == 1).await;
+    until("the idle session has expired", || rialto.inbound.sessions.count() == 1).await;
     assert_eq!(session.post(&request(1, "ping", json!({}))).status().await, 404);
     assert_eq!(used.post(&request(1, "ping", json!({}))).status().await, 200);
 }
@@ -179,12 +179,12 @@ async fn foreign_hosts_and_origins_are_forbidden() {
     for host in ["localhost", "127.0.0.1:99", "[::1]:3001"] {
         assert_eq!(session.post(&ping).replace("host", host).status().await, 200, "{host}");
     }
-    let sendings = || [session.post(&ping), session.get(), session.delete()];
-    for sending in sendings() {
+    let requests = || [session.post(&ping), session.get(), session.delete()];
+    for sending in requests() {
         assert_eq!(sending.replace("host", "evil.example").status().await, 403);
     }
     for origin in ["http://evil.example", "null"] {
-        for sending in sendings() {
+        for sending in requests() {
             assert_eq!(sending.header("origin", origin).status().await, 403, "{origin}");
         }
     }
@@ -212,7 +212,7 @@ async fn cors_preflight_and_response_headers_are_sent_to_allowed_origins() {
     let opened = rialto.post("/mcp", &initialize("2025-11-25")).header("origin", origin).go().await;
     assert_eq!(opened.header("access-control-allow-origin"), Some(origin));
     assert!(opened.header("access-control-expose-headers").unwrap().contains("mcp-session-id"));
-    // Also an error can be read by the page.
+    // Error responses carry CORS headers, too.
     let refused = rialto.post("/mcp", &request(1, "ping", json!({}))).header("origin", origin).go().await;
     assert_eq!((refused.status, refused.header("access-control-allow-origin")), (400, Some(origin)));
     let evil = rialto.send("OPTIONS", "/mcp").header("origin", "http://evil.example").go().await;
@@ -225,5 +225,5 @@ async fn echoed_client_input_is_truncated() {
     let sending = rialto.post("/mcp", &request(1, "ping", json!({})));
     let received = sending.header("mcp-session-id", &"x".repeat(5000)).go().await;
     assert_eq!(received.status, 404);
-    assert!(received.text().await.len() < 400, "what a client says is told back in part only");
+    assert!(received.text().await.len() < 400, "echoed client input is truncated");
 }

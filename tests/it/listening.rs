@@ -1,5 +1,5 @@
-//! The stream on which a server of the handshake era says what belongs to no call: it is there
-//! before the first call that a server may have a question about.
+//! The GET stream of a handshake-era upstream, which carries messages outside of calls: our client opens it before the
+//! first call, because a server may send requests for that call on it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,33 +23,32 @@ use crate::harness::PATIENCE;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A server whose tool says whether somebody listens. It takes its time to answer a listener,
-/// or all the time in the world.
+/// A server whose tool reports whether a GET stream is open. It answers GET after `delay`, or never without one.
 async fn server(delay: Option<Duration>) -> Target {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-    let heard = Arc::new(AtomicBool::new(false));
+    let get_stream_open = Arc::new(AtomicBool::new(false));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let heard = Arc::clone(&heard);
-            let service = service_fn(move |request| answer(request, delay, Arc::clone(&heard)));
+            let get_stream_open = Arc::clone(&get_stream_open);
+            let service = service_fn(move |request| respond(request, delay, Arc::clone(&get_stream_open)));
             tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         }
     });
     Target::url(&url).unwrap()
 }
 
-async fn answer(
+async fn respond(
     request: Request<Incoming>,
     delay: Option<Duration>,
-    heard: Arc<AtomicBool>,
+    get_stream_open: Arc<AtomicBool>,
 ) -> Result<Response<Body>, Infallible> {
     if request.method() == Verb::GET {
         match delay {
             Some(delay) => tokio::time::sleep(delay).await,
             None => std::future::pending().await,
         }
-        heard.store(true, Ordering::SeqCst);
+        get_stream_open.store(true, Ordering::SeqCst);
         let silence = futures_util::stream::pending::<Result<Frame<Bytes>, Infallible>>();
         let response = Response::builder().header("content-type", "text/event-stream");
         return Ok(response.body(StreamBody::new(silence).boxed_unsync()).unwrap());
@@ -63,24 +62,24 @@ async fn answer(
             "serverInfo": { "name": "listener", "version": "1" },
         }),
         Some("tools/call") => {
-            json!({ "content": [{ "type": "text", "text": heard.load(Ordering::SeqCst).to_string() }] })
+            json!({ "content": [{ "type": "text", "text": get_stream_open.load(Ordering::SeqCst).to_string() }] })
         }
         Some("server/discover") => return Ok(status(StatusCode::BAD_REQUEST)),
         _ => return Ok(status(StatusCode::ACCEPTED)),
     };
-    let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result });
+    let response_body = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result });
     let response = Response::builder().header("content-type", "application/json").header("mcp-session-id", "one");
-    Ok(response.body(Full::from(answer.to_string()).boxed_unsync()).unwrap())
+    Ok(response.body(Full::from(response_body.to_string()).boxed_unsync()).unwrap())
 }
 
 fn status(status: StatusCode) -> Response<Body> {
     Response::builder().status(status).body(Full::default().boxed_unsync()).unwrap()
 }
 
-/// Somebody who can be asked.
-struct Somebody;
+/// A host that accepts elicitation.
+struct ElicitationHost;
 
-impl Host for Somebody {
+impl Host for ElicitationHost {
     fn capabilities(&self) -> Raw {
         Raw::of(&json!({ "elicitation": {} }))
     }
@@ -92,8 +91,8 @@ impl Host for Somebody {
     }
 }
 
-async fn listened(target: &Target) -> bool {
-    let options = ClientOptions { host: Arc::new(Somebody), ..ClientOptions::default() };
+async fn get_stream_was_open(target: &Target) -> bool {
+    let options = ClientOptions { host: Arc::new(ElicitationHost), ..ClientOptions::default() };
     let client = Client::connect(target, options).await.unwrap();
     let result = client.call_tool("listens", Raw::empty()).await.unwrap();
     client.close().await;
@@ -103,11 +102,11 @@ async fn listened(target: &Target) -> bool {
 #[tokio::test]
 async fn the_get_stream_is_open_before_the_first_call() {
     let target = server(Some(Duration::from_millis(100))).await;
-    assert!(tokio::time::timeout(PATIENCE, listened(&target)).await.unwrap());
+    assert!(tokio::time::timeout(PATIENCE, get_stream_was_open(&target)).await.unwrap());
 }
 
 #[tokio::test]
 async fn an_unanswered_get_stream_does_not_block_calls() {
     let target = server(None).await;
-    assert!(!tokio::time::timeout(PATIENCE, listened(&target)).await.unwrap());
+    assert!(!tokio::time::timeout(PATIENCE, get_stream_was_open(&target)).await.unwrap());
 }

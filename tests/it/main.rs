@@ -1,4 +1,4 @@
-//! Everything that can be seen from outside, over real sockets on ports that the system chooses.
+//! Integration tests: the gateway seen from outside, over real sockets on ephemeral ports.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "a test that cannot go on should panic")]
 #![allow(unreachable_pub, reason = "nobody outside uses a test")]

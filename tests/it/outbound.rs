@@ -1,4 +1,4 @@
-//! What leaves the process: redirects, credentials, and how patient we are.
+//! Outbound HTTP: redirects, credentials, timeouts and how refusals are reported.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 
 use crate::harness::Rialto;
 
-/// A server that answers every request with the same bytes, and tells what it was sent.
-async fn answering(answer: String) -> (String, mpsc::UnboundedReceiver<String>) {
+/// A server that answers every request with the same bytes and records the requests.
+async fn fixed_response_server(answer: String) -> (String, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (sender, received) = mpsc::unbounded_channel();
@@ -35,20 +35,20 @@ fn redirect(to: &str) -> String {
 
 #[tokio::test]
 async fn a_cross_origin_redirect_is_refused_and_leaks_no_credentials() {
-    let (other, mut seen_there) = answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".into()).await;
-    let (first, mut seen) = answering(redirect(&format!("http://{other}/mcp"))).await;
+    let (other, mut seen_there) = fixed_response_server("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".into()).await;
+    let (first, mut seen) = fixed_response_server(redirect(&format!("http://{other}/mcp"))).await;
     let target =
         Target::url(&format!("http://{first}/mcp")).unwrap().with_header("Authorization", "Bearer s3cret").unwrap();
     let error = Client::connect(&target, ClientOptions::default()).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Protocol);
     assert!(error.to_string().contains("another origin"), "{error}");
     assert!(seen.recv().await.unwrap().contains("s3cret"));
-    assert!(seen_there.try_recv().is_err(), "the other one was never asked");
+    assert!(seen_there.try_recv().is_err(), "the redirect target received no request");
 }
 
 #[tokio::test]
 async fn a_redirect_loop_is_refused() {
-    let (address, _seen) = answering(redirect("/mcp/")).await;
+    let (address, _seen) = fixed_response_server(redirect("/mcp/")).await;
     let error = Client::connect(&Target::url(&format!("http://{address}/mcp")).unwrap(), ClientOptions::default())
         .await
         .err()
@@ -68,7 +68,7 @@ async fn idle_and_total_timeouts_cancel_the_call() {
         };
         let options = ClientOptions { settings, ..ClientOptions::default() };
         let client = Client::connect(&Target::url(&rialto.url("/mcp")).unwrap(), options).await.unwrap();
-        // One is silent; the other reports progress all the time, and takes too long in all.
+        // Without progress the idle timeout applies; with constant progress the total timeout does.
         let delay = if progress { 50 } else { 5000 };
         let params = json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": delay } });
         let error = client.request(Method::ToolsCall, Some(Raw::of(&params))).await.unwrap_err();
@@ -100,7 +100,7 @@ async fn http_status_errors_are_reported_by_kind() {
             "no answer",
         ),
     ] {
-        let (address, _seen) = answering(answer.into()).await;
+        let (address, _seen) = fixed_response_server(answer.into()).await;
         let target = Target::url(&format!("http://{address}/mcp")).unwrap();
         let error = Client::connect(&target, ClientOptions::default()).await.err().unwrap();
         assert_eq!(error.kind(), kind, "{error}");

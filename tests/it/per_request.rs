@@ -1,4 +1,4 @@
-//! 2026-07-28: every request stands by itself.
+//! The per-request era (2026-07-28): envelopes, mirrored headers, cache hints, subscriptions/listen, cancellation.
 
 use std::time::Duration;
 
@@ -57,13 +57,13 @@ async fn discovery_advertises_what_is_served() {
     assert_eq!(answer["result"]["supportedVersions"], json!([PER_REQUEST]));
     let capabilities = answer["result"]["capabilities"].as_object().unwrap();
     let lists = [("tools", "tools/list"), ("prompts", "prompts/list"), ("resources", "resources/list")];
-    for (family, list) in lists {
-        assert!(capabilities.contains_key(family));
+    for (capability, list) in lists {
+        assert!(capabilities.contains_key(capability));
         assert_eq!(rialto.modern(list, json!({})).status().await, 200);
     }
 }
 
-/// One row a fault; the first check that fails answers, always as JSON, always with the id.
+/// One row per fault. The first failing check decides the error, which is JSON and carries the request id.
 #[tokio::test]
 async fn invalid_envelopes_and_headers_are_refused_in_order() {
     let rialto = Rialto::start().await;
@@ -77,45 +77,50 @@ async fn invalid_envelopes_and_headers_are_refused_in_order() {
     let capabilities = "io.modelcontextprotocol/clientCapabilities";
     let level = "io.modelcontextprotocol/logLevel";
     let remove = |key: &'static str| move |meta: &mut Value| drop(meta.as_object_mut().unwrap().remove(key));
-    let headed = |sending: crate::harness::Sending, version: &str| {
+    let with_headers = |sending: crate::harness::Sending, version: &str| {
         sending.header("mcp-protocol-version", version).header("mcp-method", "tools/list")
     };
     assert_eq!(good().status().await, 200);
     let cases = [
-        ("no version in the body", headed(list(&remove(version)), PER_REQUEST), 400, -32602),
-        ("no capabilities", headed(list(&remove(capabilities)), PER_REQUEST), 400, -32602),
+        ("no version in the body", with_headers(list(&remove(version)), PER_REQUEST), 400, -32602),
+        ("no capabilities", with_headers(list(&remove(capabilities)), PER_REQUEST), 400, -32602),
         (
             "capabilities of the wrong type",
-            headed(list(&|meta| meta[capabilities] = json!([])), PER_REQUEST),
+            with_headers(list(&|meta| meta[capabilities] = json!([])), PER_REQUEST),
             400,
             -32602,
         ),
-        ("a level that does not exist", headed(list(&|meta| meta[level] = json!("loud")), PER_REQUEST), 400, -32602),
+        (
+            "a level that does not exist",
+            with_headers(list(&|meta| meta[level] = json!("loud")), PER_REQUEST),
+            400,
+            -32602,
+        ),
         ("no version header", good().without("mcp-protocol-version"), 400, -32020),
         (
             "another version in the header",
-            headed(list(&|meta| meta[version] = json!("v999")), PER_REQUEST),
+            with_headers(list(&|meta| meta[version] = json!("v999")), PER_REQUEST),
             400,
             -32020,
         ),
-        ("an unknown version in both", headed(list(&|meta| meta[version] = json!("v999")), "v999"), 400, -32022),
+        ("an unknown version in both", with_headers(list(&|meta| meta[version] = json!("v999")), "v999"), 400, -32022),
         ("no method header", good().without("mcp-method"), 400, -32020),
         ("the method in capitals", good().replace("mcp-method", "TOOLS/LIST"), 400, -32020),
         ("the method twice", good().header("mcp-method", "tools/list"), 400, -32020),
         ("the version twice", good().header("mcp-protocol-version", PER_REQUEST), 400, -32020),
     ];
-    for (what, sending, status, code) in cases {
+    for (fault, sending, status, code) in cases {
         let received = sending.go().await;
-        assert_eq!(received.header("content-type"), Some("application/json"), "{what}");
-        assert_eq!(received.status, status, "{what}");
+        assert_eq!(received.header("content-type"), Some("application/json"), "{fault}");
+        assert_eq!(received.status, status, "{fault}");
         let answer = received.json().await;
-        assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(code), &json!("id")), "{what}");
+        assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(code), &json!("id")), "{fault}");
     }
-    let (_, answer) = headed(list(&|meta| meta[version] = json!("v999")), "v999").json().await;
+    let (_, answer) = with_headers(list(&|meta| meta[version] = json!("v999")), "v999").json().await;
     assert_eq!(answer["error"]["data"], json!({ "supported": [PER_REQUEST], "requested": "v999" }));
     assert_eq!(good().without("mcp-method").header("MCP-METHOD", " tools/list ").status().await, 200);
-    let no_info = rialto.modern("tools/list", json!({}));
-    assert_eq!(no_info.status().await, 200, "the client's name is not required");
+    let without_client_info = rialto.modern("tools/list", json!({}));
+    assert_eq!(without_client_info.status().await, 200, "clientInfo is optional");
 }
 
 #[tokio::test]
@@ -147,7 +152,7 @@ async fn the_mcp_name_header_must_match_the_body() {
         assert_eq!(rialto.modern(method, params.clone()).status().await, 200);
         assert_eq!(rialto.modern(method, params).without("mcp-name").refused().await, (400, -32020), "{method}");
     }
-    // A name outside of ASCII travels in the Base64 form.
+    // A name outside ASCII is sent as Base64.
     let (status, answer) = rialto.modern("tools/call", json!({ "name": "氢" })).json().await;
     assert_eq!((status, &answer["error"]["code"]), (200, &json!(-32602)));
 }
@@ -160,10 +165,10 @@ async fn mcp_param_headers_must_match_annotated_arguments() {
     };
     assert_eq!(sending(json!(2)).header("mcp-param-count", "2").status().await, 200);
     assert_eq!(sending(json!(2)).header("Mcp-Param-Count", "2.0").status().await, 200);
-    assert_eq!(sending(json!(2)).refused().await, (400, -32020), "it is missing");
+    assert_eq!(sending(json!(2)).refused().await, (400, -32020), "the header is missing");
     assert_eq!(sending(json!(2)).header("mcp-param-count", "3").refused().await, (400, -32020));
     assert_eq!(sending(Value::Null).header("mcp-param-count", "3").refused().await, (400, -32020));
-    assert_eq!(sending(Value::Null).status().await, 200, "no argument, no header");
+    assert_eq!(sending(Value::Null).status().await, 200, "an absent argument needs no header");
     assert_eq!(sending(json!(2)).header("mcp-param-count", "2").header("mcp-param-other", "x").status().await, 200);
 }
 
@@ -258,15 +263,19 @@ async fn log_messages_need_a_log_level_in_the_request() {
 
 #[tokio::test]
 async fn closing_the_connection_cancels_the_call() {
-    for stream_after in [Duration::from_millis(10), Duration::from_secs(60)] {
-        let mut rialto = Rialto::with(|settings| settings.inbound.sse_after = stream_after).await;
+    for sse_after in [Duration::from_millis(10), Duration::from_secs(60)] {
+        let mut rialto = Rialto::with(|settings| settings.inbound.sse_after = sse_after).await;
         let params = json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": 5000 } });
         let going = rialto.modern("tools/call", params).header("mcp-param-count", "118").go();
         let closed = tokio::time::timeout(Duration::from_millis(200), going).await;
-        assert_eq!(closed.is_ok(), stream_after < Duration::from_secs(1), "one is a stream, one still waits");
+        assert_eq!(
+            closed.is_ok(),
+            sse_after < Duration::from_secs(1),
+            "one response has started as SSE, the other has not"
+        );
         drop(closed);
         rialto.begin_stop();
-        assert!(rialto.stopped().await, "nothing runs any more");
+        assert!(rialto.stopped().await, "no call is running");
     }
 }
 
@@ -274,8 +283,8 @@ async fn closing_the_connection_cancels_the_call() {
 async fn subscriptions_listen_is_acknowledged_first_and_completed_at_shutdown() {
     let mut rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(50))).await;
     for (id, header) in [(json!(7), "7"), (json!("7"), "\"7\"")] {
-        let wishes = json!({ "notifications": { "toolsListChanged": true, "resourceSubscriptions": ["elements://spotlight"], "unknown": true } });
-        let body = modern(id.clone(), "subscriptions/listen", wishes);
+        let filter = json!({ "notifications": { "toolsListChanged": true, "resourceSubscriptions": ["elements://spotlight"], "unknown": true } });
+        let body = modern(id.clone(), "subscriptions/listen", filter);
         let sending = rialto
             .post("/mcp", &body)
             .header("mcp-protocol-version", PER_REQUEST)
@@ -294,7 +303,7 @@ async fn subscriptions_listen_is_acknowledged_first_and_completed_at_shutdown() 
         while seen.len() < 2 {
             let message = events.message().await.unwrap();
             assert_eq!(message["params"]["_meta"][SUBSCRIPTION], id);
-            assert_ne!(message["method"], "notifications/prompts/list_changed", "nobody asked");
+            assert_ne!(message["method"], "notifications/prompts/list_changed", "not in the listen filter");
             seen.insert(message["method"].as_str().unwrap().to_owned());
         }
     }

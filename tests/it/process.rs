@@ -1,4 +1,4 @@
-//! The binary as people start it.
+//! The binary as a process: signals, stdio and command-line errors.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub fn rialto() -> Command {
     command
 }
 
-/// A process that serves, and its address.
+/// Starts `rialto serve` and returns the process, its stdout and its address.
 pub async fn serving(arguments: &[&str]) -> (Child, BufReader<ChildStdout>, String) {
     let mut child =
         rialto().args(["serve", "--listen", "127.0.0.1:0"]).args(arguments).stderr(Stdio::null()).spawn().unwrap();
@@ -39,10 +39,10 @@ pub fn signal(child: &Child, name: &str) {
 }
 
 pub async fn exit_code(mut child: Child) -> Option<i32> {
-    tokio::time::timeout(PATIENCE, child.wait()).await.expect("an end in time").unwrap().code()
+    tokio::time::timeout(PATIENCE, child.wait()).await.expect("the process exits in time").unwrap().code()
 }
 
-/// Sends a request in plain HTTP/1.1 and gives the status.
+/// Posts a body over raw HTTP/1.1 and returns the whole response.
 async fn post(address: &str, body: &Value) -> String {
     let body = body.to_string();
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -82,7 +82,7 @@ async fn a_second_signal_stops_without_drain() {
     stream.read_exact(&mut first).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
     signal(&child, "-TERM");
-    // It takes no work while it waits for the call; then the first signal has been heard.
+    // 503 shows that the first signal was received: the gateway drains and refuses new requests.
     let refused = async {
         while !post(&address, &initialize("2025-11-25")).await.starts_with("HTTP/1.1 503") {
             tokio::time::sleep(Duration::from_millis(10)).await;

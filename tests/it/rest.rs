@@ -1,4 +1,4 @@
-//! HTTP APIs as upstreams, against servers that the tests run themselves.
+//! REST upstreams (OpenAPI documents and manual tools) against local HTTP servers.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -24,25 +24,25 @@ use tokio::net::TcpListener;
 
 use crate::harness::PATIENCE;
 
-/// A request as a server saw it.
+/// A request that a server received.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct RecordedRequest {
     pub verb: String,
-    /// Path and query, as they were sent.
+    /// Path and query as sent.
     pub target: String,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
-/// An API that remembers what it was asked.
+/// An HTTP API that records its requests.
 #[derive(Clone)]
 pub struct Api {
     pub address: SocketAddr,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
 impl Api {
-    pub async fn start(answer: impl Fn(&Seen) -> Response<Full<Bytes>> + Send + Sync + 'static) -> Self {
+    pub async fn start(answer: impl Fn(&RecordedRequest) -> Response<Full<Bytes>> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let api = Self { address: listener.local_addr().unwrap(), seen: Arc::default() };
         let (seen, answer) = (Arc::clone(&api.seen), Arc::new(answer));
@@ -53,7 +53,7 @@ impl Api {
                     let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
                     async move {
                         let (parts, body) = request.into_parts();
-                        let request = Seen {
+                        let request = RecordedRequest {
                             verb: parts.method.to_string(),
                             target: parts.uri.to_string(),
                             headers: parts.headers,
@@ -71,24 +71,24 @@ impl Api {
         api
     }
 
-    /// One that answers every request with the same JSON.
+    /// An API that answers every request with the same JSON.
     pub async fn json(text: &'static str) -> Self {
         Self::start(move |_| json_response(200, text)).await
     }
 
-    /// What it was asked last, and only that.
-    pub fn last(&self) -> Seen {
+    /// Takes the only recorded request; panics if there are others.
+    pub fn take_only_request(&self) -> RecordedRequest {
         let mut seen = self.seen.lock().unwrap();
         assert_eq!(seen.len(), 1, "{seen:?}");
         seen.remove(0)
     }
 
-    /// All that it was asked.
-    pub fn all(&self) -> Vec<Seen> {
+    /// All recorded requests.
+    pub fn requests(&self) -> Vec<RecordedRequest> {
         self.seen.lock().unwrap().clone()
     }
 
-    pub fn count(&self) -> usize {
+    pub fn request_count(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
 
@@ -102,7 +102,7 @@ pub fn json_response(status: u16, text: impl Into<Bytes>) -> Response<Full<Bytes
     builder.body(Full::new(text.into())).unwrap()
 }
 
-fn moved(status: u16, location: String) -> Response<Full<Bytes>> {
+fn redirect(status: u16, location: String) -> Response<Full<Bytes>> {
     Response::builder().status(status).header("location", location).body(Full::default()).unwrap()
 }
 
@@ -146,16 +146,16 @@ async fn outcome(rest: &Rest, call: &Call) -> Outcome {
     answer.outcome
 }
 
-/// Calls a tool and reads its result.
-pub async fn use_tool(rest: &Rest, name: &str, arguments: Value) -> Value {
+/// Calls a tool and parses its result.
+pub async fn call_tool(rest: &Rest, name: &str, arguments: Value) -> Value {
     let call = call(Method::ToolsCall, json!({ "name": name, "arguments": arguments }));
     let result = outcome(rest, &call).await.unwrap();
     result.read().unwrap()
 }
 
-/// What a tool says that went wrong.
-pub async fn refusal(rest: &Rest, name: &str, arguments: Value) -> String {
-    let result = use_tool(rest, name, arguments).await;
+/// The error text of a tool call that must fail.
+pub async fn tool_error(rest: &Rest, name: &str, arguments: Value) -> String {
+    let result = call_tool(rest, name, arguments).await;
     assert_eq!(result["isError"], true, "{result}");
     assert!(result.get("structuredContent").is_none());
     result["content"][0]["text"].as_str().unwrap().to_owned()
@@ -166,10 +166,10 @@ pub fn listed(rest: &Rest) -> Vec<Value> {
     list["tools"].as_array().unwrap().clone()
 }
 
-/// A document in a file, for as long as the test runs.
-struct File(PathBuf);
+/// A temporary file, removed on drop.
+struct TempFile(PathBuf);
 
-impl File {
+impl TempFile {
     fn of(document: &Value) -> Self {
         Self::text(&document.to_string())
     }
@@ -184,14 +184,14 @@ impl File {
     }
 }
 
-impl Drop for File {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A tool that is mapped by hand, with arguments that are all required strings.
-fn hand(name: &str, method: Verb, url: &str, arguments: &[&str]) -> ManualTool {
+/// A manual tool whose arguments are all required strings.
+fn manual_tool(name: &str, method: Verb, url: &str, arguments: &[&str]) -> ManualTool {
     let argument = |name: &&str| ManualArgument {
         name: (*name).to_owned(),
         kind: ValueKind::String,
@@ -216,15 +216,15 @@ fn hand(name: &str, method: Verb, url: &str, arguments: &[&str]) -> ManualTool {
     }
 }
 
-async fn documented(api: &Api, document: &Value) -> Rest {
-    let file = File::of(document);
+async fn load_document(api: &Api, document: &Value) -> Rest {
+    let file = TempFile::of(document);
     let spec = RestSpec { document: Some(DocumentSource::File(file.0.clone())), ..api.spec() };
     Rest::load(&spec, &limits()).await.unwrap()
 }
 
 const WEATHER: &str = r#"{"latitude":52.52,"longitude":13.4,"current_weather":{"temperature":11.30,"windspeed":4}}"#;
 
-/// The weather as a document says it.
+/// An OpenAPI document for the weather API.
 const WEATHER_DOCUMENT: &str = "
 openapi: 3.0.3
 info: { title: Weather, version: '1.0', description: Forecasts for anywhere. }
@@ -244,7 +244,7 @@ paths:
 #[tokio::test]
 async fn an_openapi_document_becomes_a_tool() {
     let api = Api::json(WEATHER).await;
-    let file = File::text(WEATHER_DOCUMENT);
+    let file = TempFile::text(WEATHER_DOCUMENT);
     let mut spec = RestSpec { document: Some(DocumentSource::File(file.0.clone())), ..api.spec() };
     spec.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
     spec.query.push(("appid".to_owned(), "secret key".to_owned()));
@@ -276,12 +276,12 @@ async fn an_openapi_document_becomes_a_tool() {
         })]
     );
     let arguments = json!({ "latitude": 52.52, "longitude": 13.4, "current_weather": true });
-    let result = use_tool(&rest, "getForecast", arguments).await;
+    let result = call_tool(&rest, "getForecast", arguments).await;
     assert_eq!(result["isError"], false);
     assert_eq!(result["resultType"], "complete");
     assert_eq!(result["content"], json!([{ "type": "text", "text": WEATHER }]));
     assert_eq!(result["structuredContent"]["current_weather"]["temperature"], 11.3);
-    let seen = api.last();
+    let seen = api.take_only_request();
     assert_eq!(seen.verb, "GET");
     assert_eq!(seen.target, "/v1/forecast?latitude=52.52&longitude=13.4&current_weather=true&appid=secret%20key");
     assert_eq!(seen.headers["authorization"], "Bearer secret-token");
@@ -293,30 +293,30 @@ async fn an_openapi_document_becomes_a_tool() {
 async fn a_manual_tool_maps_arguments_to_a_url_and_validates_them() {
     let api = Api::json(WEATHER).await;
     let url = "/v1/forecast?latitude={latitude}&longitude={longitude}&units={units}&current_weather=true";
-    let mut tool = hand("forecast", Verb::GET, url, &["latitude", "longitude", "units"]);
+    let mut tool = manual_tool("forecast", Verb::GET, url, &["latitude", "longitude", "units"]);
     tool.arguments[0].kind = ValueKind::Number;
     tool.arguments[1].kind = ValueKind::Number;
     tool.arguments[2].required = false;
     tool.arguments[2].choices = vec![json!("C"), json!("F")];
     tool.result_path = Some("current_weather".to_owned());
     let rest = Rest::load(&RestSpec { tools: vec![tool], ..api.spec() }, &limits()).await.unwrap();
-    let result = use_tool(&rest, "forecast", json!({ "latitude": 52.52, "longitude": 13 })).await;
+    let result = call_tool(&rest, "forecast", json!({ "latitude": 52.52, "longitude": 13 })).await;
     assert_eq!(result["structuredContent"], json!({ "temperature": 11.3, "windspeed": 4 }));
     assert_eq!(result["content"][0]["text"], r#"{"temperature":11.30,"windspeed":4}"#);
-    assert_eq!(api.last().target, "/v1/forecast?latitude=52.52&longitude=13&current_weather=true");
-    let wrong = refusal(&rest, "forecast", json!({ "latitude": "north", "units": "K", "place": "x" })).await;
+    assert_eq!(api.take_only_request().target, "/v1/forecast?latitude=52.52&longitude=13&current_weather=true");
+    let wrong = tool_error(&rest, "forecast", json!({ "latitude": "north", "units": "K", "place": "x" })).await;
     assert_eq!(
         wrong,
         "`latitude` must be of type number; it was \"north\"; `longitude` is missing; `units` must be one of \"C\", \
          \"F\"; it was \"K\"; `place` is not among the arguments; this tool takes `latitude`, `longitude`, `units`"
     );
-    assert_eq!(api.count(), 0);
+    assert_eq!(api.request_count(), 0);
 }
 
 #[tokio::test]
 async fn manual_tools_send_json_form_and_text_bodies() {
     let api = Api::json("[]").await;
-    let mut json_tool = hand("note", Verb::POST, "/notes/{id}?tag={tags}", &["id", "text", "tags", "extra"]);
+    let mut json_tool = manual_tool("note", Verb::POST, "/notes/{id}?tag={tags}", &["id", "text", "tags", "extra"]);
     json_tool.arguments[2].kind = ValueKind::Array;
     json_tool.arguments[3].required = false;
     json_tool.headers =
@@ -324,16 +324,16 @@ async fn manual_tools_send_json_form_and_text_bodies() {
     let template =
         json!({ "t": "{text}", "said": "It says {text}.", "tags": "{tags}", "more": ["{extra}", 1, "{{}}"] });
     json_tool.body = Some(ManualBody::Json(template));
-    let mut form_tool = hand("form", Verb::PUT, "form", &["a"]);
+    let mut form_tool = manual_tool("form", Verb::PUT, "form", &["a"]);
     form_tool.body = Some(ManualBody::Form(vec![("x y".to_owned(), "{a}".to_owned())]));
-    let mut text_tool = hand("text", Verb::POST, "/text", &["a"]);
+    let mut text_tool = manual_tool("text", Verb::POST, "/text", &["a"]);
     text_tool.body = Some(ManualBody::Text("<{a}>".to_owned()));
     let tools = vec![json_tool, form_tool, text_tool];
     let rest = Rest::load(&RestSpec { tools, ..api.spec() }, &limits()).await.unwrap();
 
-    let result = use_tool(&rest, "note", json!({ "id": "a/b", "text": "\"hi\"", "tags": ["p&q", "r"] })).await;
+    let result = call_tool(&rest, "note", json!({ "id": "a/b", "text": "\"hi\"", "tags": ["p&q", "r"] })).await;
     assert_eq!(result["structuredContent"], json!({ "result": [] }));
-    let seen = api.last();
+    let seen = api.take_only_request();
     assert_eq!((seen.verb.as_str(), seen.target.as_str()), ("POST", "/notes/a%2Fb?tag=p%26q&tag=r"));
     assert_eq!(seen.headers["x-note"], "note a/b");
     assert!(!seen.headers.contains_key("x-extra"));
@@ -341,12 +341,12 @@ async fn manual_tools_send_json_form_and_text_bodies() {
     let body: Value = serde_json::from_slice(&seen.body).unwrap();
     assert_eq!(body, json!({ "t": "\"hi\"", "said": "It says \"hi\".", "tags": ["p&q", "r"], "more": [1, "{}"] }));
 
-    use_tool(&rest, "form", json!({ "a": "1&2" })).await;
-    let seen = api.last();
+    call_tool(&rest, "form", json!({ "a": "1&2" })).await;
+    let seen = api.take_only_request();
     assert_eq!((seen.target.as_str(), &seen.body[..]), ("/form", &b"x%20y=1%262"[..]));
     assert_eq!(seen.headers["content-type"], "application/x-www-form-urlencoded");
-    use_tool(&rest, "text", json!({ "a": "b" })).await;
-    assert_eq!(api.last().body, "<b>");
+    call_tool(&rest, "text", json!({ "a": "b" })).await;
+    assert_eq!(api.take_only_request().body, "<b>");
 }
 
 #[tokio::test]
@@ -354,7 +354,7 @@ async fn invalid_manual_tools_and_base_urls_are_refused() {
     type Change = fn(&mut ManualTool);
     let spec = spec("https://api.example.com/v1");
     let with = |change: Change| {
-        let mut tool = hand("t", Verb::GET, "/a/{b}", &["b"]);
+        let mut tool = manual_tool("t", Verb::GET, "/a/{b}", &["b"]);
         change(&mut tool);
         let spec = RestSpec { tools: vec![tool], ..spec.clone() };
         async move { Rest::load(&spec, &limits()).await.map(|_| ()).map_err(|error| error.to_string()) }
@@ -391,8 +391,8 @@ async fn invalid_manual_tools_and_base_urls_are_refused() {
     }
 }
 
-/// Everything that an operation can take, with names that clash.
-fn clashing() -> Value {
+/// An operation with a parameter in every location, and clashing names.
+fn clashing_document() -> Value {
     let text = json!({ "type": "string" });
     json!({
         "openapi": "3.1.0",
@@ -437,7 +437,7 @@ fn clashing() -> Value {
 #[tokio::test]
 async fn clashing_parameter_names_get_distinct_arguments() {
     let api = Api::json("{}").await;
-    let file = File::of(&clashing());
+    let file = TempFile::of(&clashing_document());
     let mut spec = RestSpec { document: Some(DocumentSource::File(file.0.clone())), ..api.spec() };
     spec.base_url = format!("http://{}/base/", api.address).parse().unwrap();
     spec.headers.insert("x-api-version", "7".parse().unwrap());
@@ -466,7 +466,7 @@ async fn clashing_parameter_names_get_distinct_arguments() {
     headers.insert("x-other", "no".parse().unwrap());
     made.caller = Arc::new(Caller { headers, ..(*made.caller).clone() });
     outcome(&rest, &made).await.unwrap();
-    let seen = api.last();
+    let seen = api.take_only_request();
     assert_eq!(seen.target, "/base/things/a?page=2&id=b&filter%5Bname%5D=x%3Dy&KEY=k");
     assert_eq!(seen.headers["id"], "c");
     assert_eq!(seen.headers["cookie"], "session=s%3Bt");
@@ -476,11 +476,11 @@ async fn clashing_parameter_names_get_distinct_arguments() {
     assert!(!seen.headers.contains_key("x-other") && !seen.headers.contains_key("authorization"));
     assert_eq!(seen.body, r#"{"label":"L","parts":[{"label":"M"}]}"#);
 
-    // A body whose members clash stays in one piece, and one that need not be there is not sent.
-    use_tool(&rest, "put_things_id", json!({ "id": "a", "body": { "id": "b" } })).await;
-    assert_eq!(api.last().body, r#"{"id":"b"}"#);
-    use_tool(&rest, "put_things_id", json!({ "id": "a", "page": null })).await;
-    let seen = api.last();
+    // A body with clashing members becomes one `body` argument; an absent optional body is not sent.
+    call_tool(&rest, "put_things_id", json!({ "id": "a", "body": { "id": "b" } })).await;
+    assert_eq!(api.take_only_request().body, r#"{"id":"b"}"#);
+    call_tool(&rest, "put_things_id", json!({ "id": "a", "page": null })).await;
+    let seen = api.take_only_request();
     assert_eq!((seen.target.as_str(), seen.body.len()), ("/base/things/a?KEY=k", 0));
 }
 
@@ -494,7 +494,7 @@ async fn allow_and_deny_patterns_select_operations() {
             "/b": { "get": operation("getB"), "post": operation("makeB") },
         },
     });
-    let file = File::of(&document);
+    let file = TempFile::of(&document);
     for (allow, deny, expected) in [
         (&[][..], &[][..], &["getA", "getRidOfA", "getB", "makeB"][..]),
         (&["get*"], &["DELETE *"], &["getA", "getB"]),
@@ -527,12 +527,12 @@ async fn redirects_and_arguments_cannot_reach_another_host() {
     let elsewhere = format!("http://{}", other.address);
     let target = elsewhere.clone();
     let api = Api::start(move |seen| match seen.target.split('?').next().unwrap() {
-        "/base/away" => moved(302, format!("{target}/x")),
-        "/base/slashes" => moved(307, format!("//{}/x", target.trim_start_matches("http://"))),
-        "/base/up" => moved(302, "/admin".to_owned()),
-        "/base/dots" => moved(302, "/base/../admin".to_owned()),
-        "/base/near" => moved(301, "/base/there?x=1".to_owned()),
-        "/base/loop" => moved(302, "/base/loop".to_owned()),
+        "/base/away" => redirect(302, format!("{target}/x")),
+        "/base/slashes" => redirect(307, format!("//{}/x", target.trim_start_matches("http://"))),
+        "/base/up" => redirect(302, "/admin".to_owned()),
+        "/base/dots" => redirect(302, "/base/../admin".to_owned()),
+        "/base/near" => redirect(301, "/base/there?x=1".to_owned()),
+        "/base/loop" => redirect(302, "/base/loop".to_owned()),
         _ => json_response(200, r#"{"here":true}"#),
     })
     .await;
@@ -570,7 +570,7 @@ async fn redirects_and_arguments_cannot_reach_another_host() {
     let schema = json!({ "$ref": format!("{elsewhere}/schema.json") });
     paths.insert("/schema".to_owned(), json!({ "post": { "operationId": "schema", "requestBody": { "content": { "application/json": { "schema": schema } } } } }));
     let document = json!({ "openapi": "3.0.0", "servers": servers, "paths": paths });
-    let file = File::of(&document);
+    let file = TempFile::of(&document);
     let mut spec = RestSpec { document: Some(DocumentSource::File(file.0.clone())), ..api.spec() };
     spec.base_url = format!("http://{}/base", api.address).parse().unwrap();
     spec.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
@@ -579,11 +579,11 @@ async fn redirects_and_arguments_cannot_reach_another_host() {
     assert_eq!(listed(&rest).len(), 15);
 
     for tool in ["away", "slashes", "up", "dots", "loop", "awayPost", "nearPost"] {
-        let said = refusal(&rest, tool, json!({})).await;
+        let said = tool_error(&rest, tool, json!({})).await;
         assert!(said.contains("redirects") && !said.contains("secret"), "{said}");
     }
     api.seen.lock().unwrap().clear();
-    let result = use_tool(&rest, "near", json!({})).await;
+    let result = call_tool(&rest, "near", json!({})).await;
     assert_eq!(result["structuredContent"], json!({ "here": true }));
     assert_eq!(api.seen.lock().unwrap()[1].target, "/base/there?x=1&key=secret-key");
 
@@ -608,13 +608,13 @@ async fn redirects_and_arguments_cannot_reach_another_host() {
     ];
     for value in hostile {
         api.seen.lock().unwrap().clear();
-        use_tool(&rest, "at", json!({ "p": value, "q": value })).await;
-        // What is another place even after somebody decodes it does not go out at all.
+        call_tool(&rest, "at", json!({ "p": value, "q": value })).await;
+        // A path segment that is a dot segment after decoding is not sent at all.
         if value.is_empty() || value.split('/').any(|part| matches!(part, "." | "..")) {
-            assert_eq!(api.count(), 0, "{value:?}");
+            assert_eq!(api.request_count(), 0, "{value:?}");
             continue;
         }
-        let seen = api.last();
+        let seen = api.take_only_request();
         let (path, query) = seen.target.split_once('?').unwrap();
         assert_eq!(path.matches('/').count(), 3, "{path}");
         assert!(path.starts_with("/base/at/") && !path.contains([';', '\\', '#']), "{path}");
@@ -626,17 +626,17 @@ async fn redirects_and_arguments_cannot_reach_another_host() {
     }
     api.seen.lock().unwrap().clear();
     for name in ["Host", "authorization", "X-Forwarded-Host"] {
-        let said = refusal(&rest, "at", json!({ "p": "a", name: "evil" })).await;
+        let said = tool_error(&rest, "at", json!({ "p": "a", name: "evil" })).await;
         assert!(said.contains("is not among the arguments"), "{said}");
     }
-    let said = refusal(&rest, "at", json!({ "p": "a", "x-h": "a\r\nX-Evil: 1" })).await;
+    let said = tool_error(&rest, "at", json!({ "p": "a", "x-h": "a\r\nX-Evil: 1" })).await;
     assert_eq!(said, "the header `x-h` can only hold visible ASCII characters");
-    assert_eq!(api.count(), 0);
-    use_tool(&rest, "spread", json!({ "o": { "key": "mine", "Key": "mine", "a&b": 1 } })).await;
-    assert_eq!(api.last().target, "/base/spread?a%26b=1&key=secret-key");
-    use_tool(&rest, "schema", json!({ "body": [1] })).await;
-    assert_eq!(api.last().body, "[1]");
-    assert_eq!(other.count(), 0, "the other host was called");
+    assert_eq!(api.request_count(), 0);
+    call_tool(&rest, "spread", json!({ "o": { "key": "mine", "Key": "mine", "a&b": 1 } })).await;
+    assert_eq!(api.take_only_request().target, "/base/spread?a%26b=1&key=secret-key");
+    call_tool(&rest, "schema", json!({ "body": [1] })).await;
+    assert_eq!(api.take_only_request().body, "[1]");
+    assert_eq!(other.request_count(), 0, "the other host received a request");
 }
 
 fn percent(text: &str) -> String {
@@ -666,14 +666,14 @@ async fn api_failures_become_tool_errors() {
     })
     .await;
     let tools = ["gone", "empty", "huge", "huge-failure", "zipped"];
-    let tools = tools.map(|name| hand(name, Verb::GET, &format!("/{name}"), &[])).to_vec();
+    let tools = tools.map(|name| manual_tool(name, Verb::GET, &format!("/{name}"), &[])).to_vec();
     let settings = RestLimits { message_bytes: 64 << 10, ..limits() };
     let rest = Rest::load(&RestSpec { tools: tools.clone(), ..api.spec() }, &settings).await.unwrap();
-    assert_eq!(refusal(&rest, "gone", json!({})).await, "410 Gone\n\n{\"message\":\"it is gone\"}");
-    assert_eq!(refusal(&rest, "huge", json!({})).await, "the server sent a body of more than 65536 bytes");
-    assert_eq!(refusal(&rest, "huge-failure", json!({})).await, "500 Internal Server Error");
-    assert!(refusal(&rest, "zipped", json!({})).await.contains("gzip"));
-    let empty = use_tool(&rest, "empty", json!({})).await;
+    assert_eq!(tool_error(&rest, "gone", json!({})).await, "410 Gone\n\n{\"message\":\"it is gone\"}");
+    assert_eq!(tool_error(&rest, "huge", json!({})).await, "the server sent a body of more than 65536 bytes");
+    assert_eq!(tool_error(&rest, "huge-failure", json!({})).await, "500 Internal Server Error");
+    assert!(tool_error(&rest, "zipped", json!({})).await.contains("gzip"));
+    let empty = call_tool(&rest, "empty", json!({})).await;
     assert_eq!(empty["content"], json!([{ "type": "text", "text": "204 No Content" }]));
 
     let unknown = outcome(&rest, &call(Method::ToolsCall, json!({ "name": "none" }))).await.unwrap_err();
@@ -686,58 +686,58 @@ async fn api_failures_become_tool_errors() {
     assert_eq!(cursor.code(), -32602);
     assert_eq!(&outcome(&rest, &call(Method::ToolsList, json!({}))).await.unwrap(), rest.tools());
 
-    // Nobody listens here.
+    // Nothing listens on this port any more.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut nobody = RestSpec { tools, ..spec(&format!("http://{}", listener.local_addr().unwrap())) };
-    nobody.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
-    nobody.query.push(("key".to_owned(), "secret-key".to_owned()));
+    let mut unreachable = RestSpec { tools, ..spec(&format!("http://{}", listener.local_addr().unwrap())) };
+    unreachable.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
+    unreachable.query.push(("key".to_owned(), "secret-key".to_owned()));
     drop(listener);
-    let rest = Rest::load(&nobody, &settings).await.unwrap();
+    let rest = Rest::load(&unreachable, &settings).await.unwrap();
     let error = outcome(&rest, &call(Method::ToolsCall, json!({ "name": "gone" }))).await.unwrap_err();
     assert!(error.is_unavailable() && error.message().contains("cannot be reached"), "{}", error.message());
     assert!(!error.message().contains("secret"), "{}", error.message());
 }
 
-/// A server that reads a request and then says `words`, and tells how its connection ended.
-async fn silent(words: &'static [u8]) -> (SocketAddr, tokio::sync::mpsc::Receiver<&'static str>) {
+/// A server that reads one request, sends `partial_response` and reports when the connection closes.
+async fn stalled_server(partial_response: &'static [u8]) -> (SocketAddr, tokio::sync::mpsc::Receiver<&'static str>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (tell, told) = tokio::sync::mpsc::channel(8);
+    let (report, events) = tokio::sync::mpsc::channel(8);
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut buffer = [0; 4096];
         assert!(stream.read(&mut buffer).await.unwrap() > 0);
-        stream.write_all(words).await.unwrap();
-        tell.send("asked").await.unwrap();
+        stream.write_all(partial_response).await.unwrap();
+        report.send("request").await.unwrap();
         if let Ok(0) | Err(_) = stream.read(&mut buffer).await {
-            tell.send("closed").await.unwrap();
+            report.send("closed").await.unwrap();
         }
     });
-    (address, told)
+    (address, events)
 }
 
 #[tokio::test]
 async fn cancelling_a_rest_call_closes_its_connection() {
-    for words in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
-        let (address, mut told) = silent(words).await;
-        let tools = vec![hand("t", Verb::GET, "/", &[])];
+    for partial_response in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
+        let (address, mut events) = stalled_server(partial_response).await;
+        let tools = vec![manual_tool("t", Verb::GET, "/", &[])];
         let rest = Rest::load(&RestSpec { tools, ..spec(&format!("http://{address}")) }, &limits()).await.unwrap();
         let mut replies = rest.call(&call(Method::ToolsCall, json!({ "name": "t" })));
         tokio::select! {
             reply = replies.next() => panic!("{reply:?}"),
-            told = told.recv() => assert_eq!(told, Some("asked")),
+            event = events.recv() => assert_eq!(event, Some("request")),
         }
         drop(replies);
-        let closed = tokio::time::timeout(PATIENCE, told.recv()).await.unwrap();
+        let closed = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap();
         assert_eq!(closed, Some("closed"));
     }
 }
 
 #[tokio::test]
 async fn a_rest_call_timeout_closes_the_connection() {
-    for words in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
-        let (address, mut told) = silent(words).await;
-        let tools = vec![hand("t", Verb::GET, "/p", &[])];
+    for partial_response in [&b""[..], b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nthe first half"] {
+        let (address, mut events) = stalled_server(partial_response).await;
+        let tools = vec![manual_tool("t", Verb::GET, "/p", &[])];
         let settings = RestLimits { call_timeout: Duration::from_millis(300), ..limits() };
         let rest = Rest::load(&RestSpec { tools, ..spec(&format!("http://{address}")) }, &settings).await.unwrap();
         let begun = Instant::now();
@@ -745,8 +745,8 @@ async fn a_rest_call_timeout_closes_the_connection() {
         assert!(begun.elapsed() < Duration::from_secs(5));
         assert!(error.is_unavailable(), "{}", error.message());
         assert!(error.message().contains("within 300ms"), "{}", error.message());
-        assert_eq!(told.recv().await, Some("asked"));
-        assert_eq!(tokio::time::timeout(PATIENCE, told.recv()).await.unwrap(), Some("closed"));
+        assert_eq!(events.recv().await, Some("request"));
+        assert_eq!(tokio::time::timeout(PATIENCE, events.recv()).await.unwrap(), Some("closed"));
     }
 }
 
@@ -754,7 +754,7 @@ async fn a_rest_call_timeout_closes_the_connection() {
 async fn an_openapi_document_is_fetched_by_url() {
     let api = Api::start(|seen| match seen.target.as_str() {
         "/openapi.yaml" => Response::new(Full::from(WEATHER_DOCUMENT)),
-        "/moved.yaml" => moved(302, "/openapi.yaml".to_owned()),
+        "/moved.yaml" => redirect(302, "/openapi.yaml".to_owned()),
         "/v1/forecast?latitude=1&longitude=2" => json_response(200, "{}"),
         _ => json_response(404, "{}"),
     })
@@ -764,13 +764,13 @@ async fn an_openapi_document_is_fetched_by_url() {
     own.headers.insert("authorization", "Bearer secret-token".parse().unwrap());
     let rest = Rest::load(&own, &limits()).await.unwrap();
     assert_eq!(listed(&rest).len(), 1);
-    // Where the API is, its credentials may go.
+    // Same origin as the API: its credentials are sent with the document request.
     assert_eq!(api.seen.lock().unwrap()[1].headers["authorization"], "Bearer secret-token");
     api.seen.lock().unwrap().clear();
     let other =
         RestSpec { base_url: "http://127.0.0.1:1".parse().unwrap(), document: at("/openapi.yaml"), ..own.clone() };
     Rest::load(&other, &limits()).await.unwrap();
-    assert!(!api.last().headers.contains_key("authorization"));
+    assert!(!api.take_only_request().headers.contains_key("authorization"));
 
     let missing = RestSpec { document: at("/none"), ..own.clone() };
     let said = Rest::load(&missing, &limits()).await.unwrap_err().to_string();
@@ -778,14 +778,14 @@ async fn an_openapi_document_is_fetched_by_url() {
     let file = RestSpec { document: Some(DocumentSource::File("no/such/file.yaml".into())), ..own.clone() };
     let said = Rest::load(&file, &limits()).await.unwrap_err().to_string();
     assert!(said.starts_with("the document no/such/file.yaml cannot be read"), "{said}");
-    let (address, _told) = silent(b"").await;
+    let (address, _events) = stalled_server(b"").await;
     let slow = Some(DocumentSource::Url(format!("http://{address}/").parse().unwrap()));
-    let hasty = RestLimits {
+    let short_timeouts = RestLimits {
         discovery_timeout: Duration::from_millis(200),
         connect_timeout: Duration::from_millis(300),
         ..limits()
     };
-    let said = Rest::load(&RestSpec { document: slow, ..own }, &hasty).await.unwrap_err().to_string();
+    let said = Rest::load(&RestSpec { document: slow, ..own }, &short_timeouts).await.unwrap_err().to_string();
     assert!(said.contains("did not answer within"), "{said}");
 }
 
@@ -812,21 +812,21 @@ async fn swagger_2_form_file_and_list_parameters_are_sent() {
             ] } },
         },
     });
-    let rest = documented(&api, &document).await;
+    let rest = load_document(&api, &document).await;
     let file = &listed(&rest)[1]["inputSchema"]["properties"]["f"];
     let said = "Text, or bytes as a `data:` URI in Base64.";
     assert_eq!(*file, json!({ "type": "string", "format": "binary", "description": said }));
-    use_tool(&rest, "form", json!({ "a": "1", "l": ["x", "y|z"] })).await;
-    let seen = api.last();
+    call_tool(&rest, "form", json!({ "a": "1", "l": ["x", "y|z"] })).await;
+    let seen = api.take_only_request();
     assert_eq!((seen.target.as_str(), &seen.body[..]), ("/form", &b"a=1&l=x%7Cy%7Cz"[..]));
-    use_tool(&rest, "file", json!({ "f": "data:text/csv;base64,YSxi" })).await;
-    let seen = api.last();
+    call_tool(&rest, "file", json!({ "f": "data:text/csv;base64,YSxi" })).await;
+    let seen = api.take_only_request();
     assert!(seen.headers["content-type"].to_str().unwrap().starts_with("multipart/form-data; boundary="));
     let body = String::from_utf8(seen.body.to_vec()).unwrap();
     assert!(body.contains("name=\"f\"; filename=\"f\"\r\nContent-Type: text/csv\r\n\r\na,b\r\n"), "{body}");
-    use_tool(&rest, "body", json!({ "body": "plain words" })).await;
-    let seen = api.last();
+    call_tool(&rest, "body", json!({ "body": "plain words" })).await;
+    let seen = api.take_only_request();
     assert_eq!((&seen.headers["content-type"], &seen.body[..]), (&"text/plain".parse().unwrap(), &b"plain words"[..]));
-    use_tool(&rest, "list", json!({ "c": [1, 2], "m": [3, 4], "t": [5, 6] })).await;
-    assert_eq!(api.last().target, "/list?c=1,2&m=3&m=4&t=5%096");
+    call_tool(&rest, "list", json!({ "c": [1, 2], "m": [3, 4], "t": [5, 6] })).await;
+    assert_eq!(api.take_only_request().target, "/list?c=1,2&m=3&m=4&t=5%096");
 }

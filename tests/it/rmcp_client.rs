@@ -11,14 +11,14 @@ use serde_json::json;
 
 use crate::harness::Rialto;
 
-/// Counts what it is told.
+/// Counts notifications.
 #[derive(Clone, Default)]
-struct Watcher {
+struct NotificationCounter {
     progress: Arc<AtomicU32>,
     tools_changed: Arc<AtomicU32>,
 }
 
-impl ClientHandler for Watcher {
+impl ClientHandler for NotificationCounter {
     async fn on_progress(&self, _: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
         self.progress.fetch_add(1, Ordering::Relaxed);
     }
@@ -42,8 +42,8 @@ fn tool(name: &'static str, arguments: serde_json::Value) -> CallToolRequestPara
     CallToolRequestParams::new(name).with_arguments(arguments)
 }
 
-/// Goes through what the periodic table has.
-async fn scenario(client: &RunningService<RoleClient, Watcher>) {
+/// Uses every tool, resource and prompt of the built-in server.
+async fn scenario(client: &RunningService<RoleClient, NotificationCounter>) {
     let tools = client.list_all_tools().await.unwrap();
     assert_eq!(
         tools.iter().map(|tool| tool.name.as_ref()).collect::<Vec<_>>(),
@@ -71,7 +71,7 @@ async fn rmcp_client_over_streamable_http() {
     for (name, lifecycle) in lifecycles() {
         let transport = StreamableHttpClientTransport::from_uri(rialto.url("/mcp"));
         let handshake = lifecycle == ClientLifecycleMode::Initialize;
-        let client = Watcher::default().serve_with_lifecycle(transport, lifecycle).await;
+        let client = NotificationCounter::default().serve_with_lifecycle(transport, lifecycle).await;
         let client = client.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(rialto.inbound.sessions.count(), usize::from(handshake), "{name}");
         scenario(&client).await;
@@ -87,7 +87,7 @@ async fn rmcp_client_over_stdio() {
         let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_rialto"));
         command.arg("stdio");
         let transport = TokioChildProcess::new(command).unwrap();
-        let client = Watcher::default().serve_with_lifecycle(transport, lifecycle).await;
+        let client = NotificationCounter::default().serve_with_lifecycle(transport, lifecycle).await;
         let client = client.unwrap_or_else(|error| panic!("{name}: {error}"));
         scenario(&client).await;
         client.cancel().await.unwrap();
@@ -98,11 +98,11 @@ async fn rmcp_client_over_stdio() {
 async fn rmcp_client_receives_progress_and_list_changes() {
     let rialto = Rialto::start().await;
     let transport = StreamableHttpClientTransport::from_uri(rialto.url("/mcp"));
-    let watcher = Watcher::default();
-    let client = watcher.clone().serve_with_lifecycle(transport, ClientLifecycleMode::Initialize).await.unwrap();
+    let counter = NotificationCounter::default();
+    let client = counter.clone().serve_with_lifecycle(transport, ClientLifecycleMode::Initialize).await.unwrap();
     client.call_tool(tool("surveyElements", json!({ "count": 4, "delayMs": 5 }))).await.unwrap();
-    crate::harness::until("all progress is seen", || watcher.progress.load(Ordering::Relaxed) == 4).await;
+    crate::harness::until("all progress is seen", || counter.progress.load(Ordering::Relaxed) == 4).await;
     rialto.group().publish(rialto::call::ChangeEvent::Tools);
-    crate::harness::until("the change is seen", || watcher.tools_changed.load(Ordering::Relaxed) == 1).await;
+    crate::harness::until("the change is seen", || counter.tools_changed.load(Ordering::Relaxed) == 1).await;
     client.cancel().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! HTTP+SSE: one stream for everything, and ids that never meet those of the other transport.
+//! HTTP+SSE transport: one stream per session, and session ids that are separate from those of Streamable HTTP.
 
 use std::time::Duration;
 
@@ -22,21 +22,21 @@ impl<'r> Client<'r> {
         Self { rialto, endpoint: first.data, events }
     }
 
-    async fn introduced(rialto: &'r Rialto, path: &str, revision: &str) -> Self {
+    async fn initialized(rialto: &'r Rialto, path: &str, revision: &str) -> Self {
         let mut client = Self::open(rialto, path).await;
-        let answer = client.ask(&initialize(revision)).await;
+        let answer = client.request(&initialize(revision)).await;
         assert_eq!(answer["result"]["protocolVersion"], revision);
-        client.tell(&notification("notifications/initialized", json!({}))).await;
+        client.post(&notification("notifications/initialized", json!({}))).await;
         client
     }
 
-    async fn tell(&self, body: &Value) {
+    async fn post(&self, body: &Value) {
         let received = self.rialto.post(&self.endpoint, body).go().await;
         assert_eq!(received.status, 202);
     }
 
-    async fn ask(&mut self, body: &Value) -> Value {
-        self.tell(body).await;
+    async fn request(&mut self, body: &Value) -> Value {
+        self.post(body).await;
         loop {
             let message = self.events.message().await.unwrap();
             if message.get("id") == body.get("id") {
@@ -59,9 +59,9 @@ async fn every_handshake_revision_works_over_every_http_sse_path() {
             ("/sse/default", "/message/default?sessionId=sse:"),
             ("/default/mcp/sse", "/default/mcp/sse?sessionId=sse:"),
         ] {
-            let mut client = Client::introduced(&rialto, path, revision).await;
+            let mut client = Client::initialized(&rialto, path, revision).await;
             assert!(client.endpoint.starts_with(endpoint), "{}", client.endpoint);
-            let answer = client.ask(&call(5, "getElementByPosition", json!({ "position": 26 }))).await;
+            let answer = client.request(&call(5, "getElementByPosition", json!({ "position": 26 }))).await;
             assert!(answer["result"]["content"][0]["text"].as_str().unwrap().contains("Iron"));
         }
     }
@@ -70,12 +70,12 @@ async fn every_handshake_revision_works_over_every_http_sse_path() {
 #[tokio::test]
 async fn progress_and_response_arrive_on_the_sse_stream_in_order() {
     let rialto = Rialto::start().await;
-    let mut client = Client::introduced(&rialto, "/sse", "2024-11-05").await;
-    client.tell(&survey("s", 3, 1)).await;
+    let mut client = Client::initialized(&rialto, "/sse", "2024-11-05").await;
+    client.post(&survey("s", 3, 1)).await;
     for n in 1..=3 {
         let message = client.events.message().await.unwrap();
         assert_eq!(message["params"]["progress"], n);
-        assert!(message["params"].get("message").is_none(), "2024-11-05 has none");
+        assert!(message["params"].get("message").is_none(), "2024-11-05 progress has no message");
     }
     assert_eq!(client.events.message().await.unwrap()["id"], "s");
 }
@@ -83,7 +83,7 @@ async fn progress_and_response_arrive_on_the_sse_stream_in_order() {
 #[tokio::test]
 async fn posted_messages_need_an_open_session() {
     let rialto = Rialto::start().await;
-    let client = Client::introduced(&rialto, "/sse", "2024-11-05").await;
+    let client = Client::initialized(&rialto, "/sse", "2024-11-05").await;
     let ping = request(1, "ping", json!({}));
     assert_eq!(rialto.post("/message", &ping).status().await, 400);
     assert_eq!(rialto.post("/message?sessionId=nonsense", &ping).status().await, 404);
@@ -102,12 +102,12 @@ async fn posted_messages_need_an_open_session() {
 async fn requests_before_initialize_are_refused() {
     let rialto = Rialto::start().await;
     let mut client = Client::open(&rialto, "/sse").await;
-    assert_eq!(client.ask(&request(1, "ping", json!({}))).await["result"], json!({}));
-    assert_eq!(client.ask(&request(2, "tools/list", json!({}))).await["error"]["code"], -32600);
-    assert_eq!(client.ask(&request(3, "initialize", json!({}))).await["error"]["code"], -32602);
-    assert_eq!(client.ask(&initialize("2024-11-05")).await["result"]["protocolVersion"], "2024-11-05");
+    assert_eq!(client.request(&request(1, "ping", json!({}))).await["result"], json!({}));
+    assert_eq!(client.request(&request(2, "tools/list", json!({}))).await["error"]["code"], -32600);
+    assert_eq!(client.request(&request(3, "initialize", json!({}))).await["error"]["code"], -32602);
+    assert_eq!(client.request(&initialize("2024-11-05")).await["result"]["protocolVersion"], "2024-11-05");
     assert_eq!(
-        client.ask(&request(4, "initialize", json!({ "protocolVersion": "2024-11-05" }))).await["error"]["code"],
+        client.request(&request(4, "initialize", json!({ "protocolVersion": "2024-11-05" }))).await["error"]["code"],
         -32600
     );
 }
@@ -116,21 +116,21 @@ async fn requests_before_initialize_are_refused() {
 async fn closing_the_sse_stream_ends_the_session_and_cancels_its_calls() {
     let mut rialto = Rialto::start().await;
     let endpoint = {
-        let client = Client::introduced(&rialto, "/sse", "2024-11-05").await;
-        client.tell(&survey(1, 118, 5000)).await;
+        let client = Client::initialized(&rialto, "/sse", "2024-11-05").await;
+        client.post(&survey(1, 118, 5000)).await;
         client.endpoint.clone()
     };
     let sessions = &rialto.inbound.sessions;
     until("the session is gone", || sessions.count() == 0).await;
     assert_eq!(rialto.post(&endpoint, &request(1, "ping", json!({}))).status().await, 404);
     rialto.begin_stop();
-    assert!(rialto.stopped().await, "its call is gone, too");
+    assert!(rialto.stopped().await, "its call was cancelled");
 }
 
 #[tokio::test]
 async fn session_ids_do_not_work_across_transports() {
     let rialto = Rialto::start().await;
-    let mut old = Client::introduced(&rialto, "/sse", "2024-11-05").await;
+    let mut old = Client::initialized(&rialto, "/sse", "2024-11-05").await;
     let new = rialto.open("2025-11-25").await;
     let ping = request(1, "ping", json!({}));
     let sse = old.id().to_owned();
@@ -163,7 +163,7 @@ async fn session_ids_do_not_work_across_transports() {
             assert_eq!(rialto.post(&format!("{path}?sessionId={id}"), &ping).status().await, 404, "{id}");
         }
     }
-    assert_eq!(old.ask(&ping).await["result"], json!({}));
+    assert_eq!(old.request(&ping).await["result"], json!({}));
     assert_eq!(new.post(&ping).status().await, 200);
     assert_eq!(rialto.inbound.sessions.count(), 2);
 }
@@ -185,25 +185,25 @@ async fn an_sse_session_of_another_principal_is_404() {
 #[tokio::test]
 async fn resource_updates_and_cancellation_work_over_http_sse() {
     let rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(30))).await;
-    let mut client = Client::introduced(&rialto, "/sse", "2025-06-18").await;
-    client.ask(&request(1, "resources/subscribe", json!({ "uri": "elements://spotlight" }))).await;
+    let mut client = Client::initialized(&rialto, "/sse", "2025-06-18").await;
+    client.request(&request(1, "resources/subscribe", json!({ "uri": "elements://spotlight" }))).await;
     while client.events.message().await.unwrap()["method"] != "notifications/resources/updated" {}
-    client.tell(&survey("long", 118, 20)).await;
+    client.post(&survey("long", 118, 20)).await;
     while client.events.message().await.unwrap()["method"] != "notifications/progress" {}
-    client.tell(&notification("notifications/cancelled", json!({ "requestId": "long" }))).await;
-    let answer = client.ask(&request("long", "ping", json!({}))).await;
-    assert_eq!(answer["result"], json!({}), "the id is free again, and no other answer came for it");
+    client.post(&notification("notifications/cancelled", json!({ "requestId": "long" }))).await;
+    let answer = client.request(&request("long", "ping", json!({}))).await;
+    assert_eq!(answer["result"], json!({}), "the id can be reused and the cancelled call got no response");
 }
 
 #[tokio::test]
 async fn a_batch_gets_one_sse_event_per_response() {
     let rialto = Rialto::start().await;
-    let mut client = Client::introduced(&rialto, "/sse", "2025-03-26").await;
-    client.tell(&json!([request(1, "ping", json!({})), request(2, "ping", json!({}))])).await;
+    let mut client = Client::initialized(&rialto, "/sse", "2025-03-26").await;
+    client.post(&json!([request(1, "ping", json!({})), request(2, "ping", json!({}))])).await;
     let mut ids =
         [client.events.message().await.unwrap()["id"].as_i64(), client.events.message().await.unwrap()["id"].as_i64()];
     ids.sort();
     assert_eq!(ids, [Some(1), Some(2)]);
-    let other = Client::introduced(&rialto, "/sse", "2024-11-05").await;
+    let other = Client::initialized(&rialto, "/sse", "2024-11-05").await;
     assert_eq!(rialto.post(&other.endpoint, &json!([request(1, "ping", json!({}))])).status().await, 400);
 }

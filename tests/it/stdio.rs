@@ -1,4 +1,4 @@
-//! Standard input and output, both eras, on an in-memory pipe.
+//! The stdio transport in both eras, over an in-memory pipe.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Pipe {
         }
     }
 
-    /// Ends the input, and takes what still comes.
+    /// Closes the input and collects the remaining messages.
     async fn close(mut self) -> Vec<Value> {
         let mut input = self.input.take().unwrap();
         input.shutdown().await.unwrap();
@@ -94,8 +94,8 @@ async fn per_request_calls_listen_and_cancellation_work_over_stdio() {
     let answer =
         pipe.ask(&modern(json!(1), "tools/call", json!({ "name": "getElement", "arguments": { "name": "O" } }))).await;
     assert_eq!(answer["result"]["resultType"], "complete");
-    let wishes = json!({ "notifications": { "toolsListChanged": true } });
-    pipe.send(&modern(json!("l"), "subscriptions/listen", wishes)).await;
+    let filter = json!({ "notifications": { "toolsListChanged": true } });
+    pipe.send(&modern(json!("l"), "subscriptions/listen", filter)).await;
     assert_eq!(pipe.read().await.unwrap()["method"], "notifications/subscriptions/acknowledged");
     pipe.group.publish(ChangeEvent::Tools);
     let change = pipe.read().await.unwrap();
@@ -109,7 +109,7 @@ async fn per_request_calls_listen_and_cancellation_work_over_stdio() {
     assert_eq!(pipe.read().await.unwrap()["method"], "notifications/progress");
     pipe.send(&notification("notifications/cancelled", json!({ "requestId": 2 }))).await;
     let unknown = pipe.ask(&modern(json!(2), "ping", json!({}))).await;
-    assert_eq!(unknown["error"]["code"], -32601, "the id is free again, and nothing came for the old call");
+    assert_eq!(unknown["error"]["code"], -32601, "the id can be reused and the cancelled call got no response");
     let rest = pipe.close().await;
     assert_eq!(rest[0]["result"]["_meta"]["io.modelcontextprotocol/subscriptionId"], "l", "{rest:?}");
     assert_eq!(rest[1]["method"], "notifications/cancelled");
@@ -118,7 +118,7 @@ async fn per_request_calls_listen_and_cancellation_work_over_stdio() {
 
 #[tokio::test]
 async fn the_first_request_on_stdio_decides_the_era() {
-    // A client may ask what there is, and then go on in the other era.
+    // server/discover does not fix the era: a client may probe and then use a handshake.
     let mut pipe = Pipe::open().await;
     let discovered = pipe.ask(&modern(json!("probe"), "server/discover", json!({}))).await;
     assert_eq!(discovered["result"]["supportedVersions"], json!(["2026-07-28"]));
@@ -133,7 +133,7 @@ async fn the_first_request_on_stdio_decides_the_era() {
     assert_eq!(refused["error"]["data"]["supported"], json!(["2026-07-28"]));
     assert_eq!(pipe.ask(&request(2, "tools/list", json!({}))).await["error"]["code"], -32602);
 
-    // What cannot be understood decides nothing.
+    // An invalid request does not fix the era.
     let mut pipe = Pipe::open().await;
     let mut broken = modern(json!(1), "tools/list", json!({}));
     broken["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("v999");
@@ -148,7 +148,7 @@ async fn malformed_lines_are_answered_or_skipped() {
     let mut pipe = Pipe::with(|settings| settings.inbound.limits.body_bytes = 1000).await;
     pipe.write(b"\n\r\n   \n\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\r\n").await;
     assert_eq!(pipe.read().await.unwrap()["id"], 1);
-    // Text that is no JSON is skipped: no client waits for an answer to it.
+    // Lines that are not JSON are skipped: no client waits for a response to them.
     pipe.write(b"{\nhello\n[[[[\n").await;
     for line in ["[]", "{}", "7"] {
         pipe.write(format!("{line}\n").as_bytes()).await;
@@ -178,7 +178,7 @@ async fn running_calls_finish_after_end_of_input() {
 async fn backpressure_on_stdout_loses_no_message() {
     let mut pipe = Pipe::open().await;
     pipe.ask(&initialize("2025-11-25")).await;
-    // Far more than the pipe and the queue hold, before anything is read.
+    // Far more than the pipe and the outbound queue hold, before the client reads anything.
     for id in 0..40 {
         pipe.send(&survey(id, 118, 0)).await;
     }

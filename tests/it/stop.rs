@@ -1,4 +1,4 @@
-//! Stopping: what runs may finish, what listens is told goodbye, what comes is sent away.
+//! Graceful shutdown: running calls drain, listening streams end, new requests get 503.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ async fn drain_finishes_running_calls_and_ends_streams() {
     };
     rialto.begin_stop();
     let messages = running.rest().await;
-    assert_eq!(messages.last().unwrap()["id"], 1, "the call was let finish");
+    assert_eq!(messages.last().unwrap()["id"], 1, "the running call finished");
     assert!(listening.rest().await.is_empty());
     assert!(old.rest().await.is_empty());
     assert!(rialto.stopped().await);
@@ -31,8 +31,8 @@ async fn drain_finishes_running_calls_and_ends_streams() {
 async fn drain_refuses_new_requests_with_503() {
     let mut rialto = Rialto::start().await;
     let address = rialto.address;
-    // A connection that is open stays so while a call runs; new requests on it are sent away.
-    let mut kept = KeptAlive::open(address).await;
+    // An open keep-alive connection stays open while a call drains; new requests on it get 503.
+    let mut connection_client = KeepAliveClient::open(address).await;
     let session = {
         let session = rialto.open("2025-11-25").await;
         let mut running = session.post(&survey(1, 20, 30)).go().await.events();
@@ -41,18 +41,18 @@ async fn drain_refuses_new_requests_with_503() {
         (running, id)
     };
     rialto.begin_stop();
-    until("it stops", || rialto.inbound.shutdown.is_draining()).await;
+    until("it is draining", || rialto.inbound.shutdown.is_draining()).await;
     for (name, value, body) in [
         ("x-none", "", initialize("2025-11-25")),
         ("mcp-session-id", session.1.as_str(), request(1, "ping", json!({}))),
     ] {
-        let (status, retry) = kept.post(name, value, &body.to_string()).await;
+        let (status, retry) = connection_client.post(name, value, &body.to_string()).await;
         assert_eq!((status, retry.as_deref()), (503, Some("1")));
     }
-    // What running calls need still comes in, also over new connections.
-    let told = crate::harness::notification("notifications/cancelled", json!({ "requestId": 77 }));
-    let told = rialto.post("/mcp", &told).header("mcp-session-id", &session.1).status().await;
-    assert_eq!(told, 202);
+    // Notifications that running calls need are accepted, also over new connections.
+    let cancelled = crate::harness::notification("notifications/cancelled", json!({ "requestId": 77 }));
+    let status = rialto.post("/mcp", &cancelled).header("mcp-session-id", &session.1).status().await;
+    assert_eq!(status, 202);
     assert_eq!(rialto.send("GET", "/readyz").status().await, 503);
     assert_eq!(rialto.send("GET", "/healthz").status().await, 200);
     assert_eq!(session.0.rest().await.last().unwrap()["id"], 1);
@@ -71,15 +71,15 @@ async fn the_shutdown_timeout_cuts_off_running_calls() {
     };
     rialto.begin_stop();
     let _ = rialto.stopped().await;
-    assert!(running.rest().await.is_empty(), "it was cut off");
+    assert!(running.rest().await.is_empty(), "the call was cut off");
 }
 
-/// One connection that several requests go over.
-struct KeptAlive {
+/// A keep-alive connection for several requests.
+struct KeepAliveClient {
     sender: hyper::client::conn::http1::SendRequest<http_body_util::Full<bytes::Bytes>>,
 }
 
-impl KeptAlive {
+impl KeepAliveClient {
     async fn open(address: std::net::SocketAddr) -> Self {
         let stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let io = hyper_util::rt::TokioIo::new(stream);
@@ -87,9 +87,9 @@ impl KeptAlive {
         tokio::spawn(async move {
             let _ = connection.await;
         });
-        let mut kept = Self { sender };
-        kept.post("x-none", "", "{").await;
-        kept
+        let mut connection_client = Self { sender };
+        connection_client.post("x-none", "", "{").await;
+        connection_client
     }
 
     async fn post(&mut self, name: &str, value: &str, body: &str) -> (u16, Option<String>) {

@@ -1,4 +1,4 @@
-//! Streamable HTTP, handshake era: what each message and verb gets.
+//! Streamable HTTP in the handshake era: initialize, sessions, headers, verbs and JSON-RPC errors.
 
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ async fn the_session_id_is_read_from_path_header_and_query() {
     let ping = request(1, "ping", json!({}));
     let id = session.id.as_str();
     let bare = id.strip_prefix("http:").unwrap();
-    let ways = [
+    let requests = [
         rialto.post(&format!("/mcp/default/{id}"), &ping),
         rialto.post("/mcp", &ping).header("mcp-session-id", id),
         rialto.post("/mcp", &ping).header("mcp-session-id", bare),
@@ -82,8 +82,8 @@ async fn the_session_id_is_read_from_path_header_and_query() {
         rialto.post(&format!("/mcp/streamable?sessionId={id}"), &ping),
         rialto.post(&format!("/mcp?sessionId={}", id.replace(':', "%3A")), &ping),
     ];
-    for way in ways {
-        assert_eq!(way.json().await, (200, json!({ "jsonrpc": "2.0", "id": 1, "result": {} })));
+    for request in requests {
+        assert_eq!(request.json().await, (200, json!({ "jsonrpc": "2.0", "id": 1, "result": {} })));
     }
     assert_eq!(rialto.inbound.sessions.count(), 1);
 }
@@ -95,7 +95,7 @@ async fn delete_ends_a_session() {
     let mut events = session.get().go().await.events();
     assert!(events.next().await.is_some());
     assert_eq!(session.delete().status().await, 200);
-    assert!(events.next().await.is_none(), "its stream ends");
+    assert!(events.next().await.is_none(), "its GET stream ends");
     assert_eq!(session.delete().status().await, 404);
     assert_eq!(session.post(&request(1, "ping", json!({}))).status().await, 404);
     assert_eq!(session.get().status().await, 404);
@@ -143,7 +143,7 @@ async fn the_protocol_version_header_is_checked_in_sessions() {
         assert_eq!(sending.status().await, status, "{version}");
     }
     assert_eq!(session.post(&ping).without("mcp-protocol-version").status().await, 200);
-    // The newest revision has no sessions: such a request is told what it lacks.
+    // 2026-07-28 has no sessions: the error names the missing `_meta` members.
     let modern = session.post(&ping).replace("mcp-protocol-version", "2026-07-28");
     assert_eq!(modern.refused().await, (400, -32602));
 }
@@ -283,7 +283,7 @@ async fn a_session_of_another_principal_is_404() {
     for sending in [session.post(&ping), session.get(), session.delete(), session.resume("0.0")] {
         assert_eq!(sending.replace("authorization", "Bearer b").status().await, 404);
     }
-    // Knowing the id is not being somebody.
+    // A session id is not a credential.
     for sending in [session.post(&ping), session.get(), session.delete()] {
         let received = sending.without("authorization").go().await;
         assert_eq!((received.status, received.header("www-authenticate")), (401, Some("Bearer")));

@@ -1,4 +1,4 @@
-//! Streams of the handshake era: what goes where, and what a client that lost its connection gets.
+//! Handshake-era SSE: which stream carries which message, resumption by Last-Event-ID, cancellation, slow readers.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn a_quick_response_is_json_and_progress_makes_it_sse() {
             assert_eq!(chatty.header(name), Some(value));
         }
         let events = chatty.events().rest_events().await;
-        // Only the newest of these revisions knows events without data.
+        // Only 2025-11-25 allows a priming event, which has no data.
         assert_eq!(events[0].data.is_empty(), revision == "2025-11-25", "{revision}");
         assert_eq!(events[0].retry.is_some(), revision == "2025-11-25", "{revision}");
         let messages: Vec<Value> =
@@ -92,7 +92,7 @@ async fn last_event_id_resumes_a_broken_stream() {
         while !last.ends_with(".2") {
             last = events.next().await.unwrap().id.unwrap();
         }
-        drop(events); // the connection breaks, the call goes on
+        drop(events); // disconnect; the call keeps running
         let rest = session.resume(&last).go().await.events().rest().await;
         let progress: Vec<u64> = rest.iter().filter_map(|message| message["params"]["progress"].as_u64()).collect();
         assert_eq!(progress, [3, 4, 5, 6], "{revision}");
@@ -134,7 +134,7 @@ async fn an_unknown_last_event_id_is_400() {
     for id in [foreign, "nonsense", "0.99", "7.1", "1.1.1", ""] {
         assert_eq!(other.resume(id).status().await, 400, "{id:?}");
     }
-    assert_eq!(other.post(&request(1, "ping", json!({}))).status().await, 200, "the session itself is well");
+    assert_eq!(other.post(&request(1, "ping", json!({}))).status().await, 200, "the session itself still works");
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn a_cancelled_call_gets_no_response() {
         assert_eq!(session.post(&cancel).status().await, 202);
         let rest = events.rest().await;
         assert!(rest.iter().all(|message| message.get("id").is_none()), "{revision}: {rest:?}");
-        // The id is free again, and nothing runs any more.
+        // The id can be used again and no call is running.
         assert_eq!(session.post(&request("long", "ping", json!({}))).status().await, 200);
     }
     let mut quiet = Rialto::with(|settings| settings.inbound.sse_after = Duration::from_secs(60)).await;
@@ -179,7 +179,7 @@ async fn a_cancelled_call_gets_no_response() {
         let mut body = survey(5, 118, 5000);
         body["params"].as_object_mut().unwrap().remove("_meta");
         let waiting = tokio::spawn(session.post(&body).go());
-        // The cancellation may arrive before the call does, so it is repeated until it counts.
+        // The cancellation may overtake the call, so it is repeated until the call ends.
         let cancel = notification("notifications/cancelled", json!({ "requestId": 5 }));
         while !waiting.is_finished() {
             assert_eq!(session.post(&cancel).status().await, 202);
@@ -187,7 +187,7 @@ async fn a_cancelled_call_gets_no_response() {
         assert_eq!(waiting.await.unwrap().status, 202);
     }
     quiet.begin_stop();
-    assert!(quiet.stopped().await, "no call is left");
+    assert!(quiet.stopped().await, "no call is running");
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn a_request_id_in_use_is_refused() {
     let mut events = session.post(&survey(1, 118, 50)).go().await.events();
     assert!(events.message().await.is_some());
     assert_eq!(session.post(&survey(1, 2, 1)).refused().await, (400, -32600));
-    assert_eq!(session.post(&survey("1", 2, 1)).status().await, 200, "the string is another id");
+    assert_eq!(session.post(&survey("1", 2, 1)).status().await, 200, "a string is a different id");
     assert_eq!(session.delete().status().await, 200);
 }
 
@@ -210,13 +210,13 @@ async fn list_changes_reach_the_newest_get_stream_once() {
     rialto.group().publish(ChangeEvent::Tools);
     assert_eq!(new.message().await.unwrap()["method"], "notifications/tools/list_changed");
     drop(new);
-    // The gateway notices the loss when it next sends; then the older connection takes over.
+    // The gateway notices the disconnect on its next write; then the older stream takes over.
     until("the older stream is served again", || rialto.inbound.sessions.count() == 1).await;
     rialto.group().publish(ChangeEvent::Prompts);
     let next = tokio::time::timeout(Duration::from_millis(300), old.message()).await;
     match next {
         Ok(message) => assert_eq!(message.unwrap()["method"], "notifications/prompts/list_changed"),
-        // It was written to the connection that was going away: resuming gets it.
+        // It was written to the closing connection: resumption replays it.
         Err(_) => {
             let mut again = session.resume("0.1").go().await.events();
             assert_eq!(again.message().await.unwrap()["method"], "notifications/prompts/list_changed");
@@ -236,10 +236,10 @@ async fn a_list_change_waits_for_a_get_stream() {
 #[tokio::test]
 async fn list_changes_reach_all_sessions_despite_slow_readers() {
     let rialto = Rialto::with(|settings| settings.sessions.retention.count = 10_000).await;
-    let mut stuck = Vec::new();
+    let mut unread_streams = Vec::new();
     for _ in 0..5 {
         let session = rialto.open("2025-11-25").await;
-        stuck.push(session.get().go().await.events()); // never read
+        unread_streams.push(session.get().go().await.events()); // never read
     }
     let mut listening = Vec::new();
     for _ in 0..20 {
@@ -257,16 +257,16 @@ async fn list_changes_reach_all_sessions_despite_slow_readers() {
 #[tokio::test]
 async fn resource_updates_reach_subscribers_only() {
     let rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(30))).await;
-    let asked = rialto.open("2025-11-25").await;
-    let silent = rialto.open("2025-11-25").await;
-    asked.ask("resources/subscribe", json!({ "uri": "elements://spotlight" })).await;
-    let mut listening = asked.get().go().await.events();
+    let subscribed = rialto.open("2025-11-25").await;
+    let unsubscribed = rialto.open("2025-11-25").await;
+    subscribed.ask("resources/subscribe", json!({ "uri": "elements://spotlight" })).await;
+    let mut listening = subscribed.get().go().await.events();
     let message = listening.message().await.unwrap();
     assert_eq!(message["method"], "notifications/resources/updated");
     assert_eq!(message["params"]["uri"], "elements://spotlight");
-    asked.ask("resources/unsubscribe", json!({ "uri": "elements://spotlight" })).await;
+    subscribed.ask("resources/unsubscribe", json!({ "uri": "elements://spotlight" })).await;
     rialto.inbound.sessions.publish("default", &ChangeEvent::Tools);
-    let mut other = silent.get().go().await.events();
+    let mut other = unsubscribed.get().go().await.events();
     assert_eq!(other.message().await.unwrap()["method"], "notifications/tools/list_changed");
     while listening.message().await.unwrap()["method"] != "notifications/tools/list_changed" {}
 }
@@ -276,7 +276,7 @@ async fn log_messages_follow_the_log_level_of_the_session() {
     let rialto = Rialto::start().await;
     let session = rialto.open("2025-11-25").await;
     let lookup = call(1, "getElement", json!({ "name": "H" }));
-    assert!(!session.post(&lookup).go().await.is_events(), "nothing is logged before a level is chosen");
+    assert!(!session.post(&lookup).go().await.is_events(), "no log messages before logging/setLevel");
     session.ask("logging/setLevel", json!({ "level": "debug" })).await;
     let messages = session.post(&lookup).go().await.events().rest().await;
     assert_eq!(messages[0]["method"], "notifications/message");
@@ -292,7 +292,7 @@ async fn progress_never_crosses_sessions() {
     let mut running = Vec::new();
     for n in 1..=8u32 {
         let session = rialto.open("2025-11-25").await;
-        // The same id and the same token in every session, on purpose.
+        // Every session uses the same request id and progress token on purpose.
         running.push((n, session.post(&survey(1, n * 3, 3)).go().await.events()));
     }
     for (n, events) in running {

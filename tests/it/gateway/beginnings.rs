@@ -1,15 +1,15 @@
-//! The first minutes: nothing at all, `rialto init`, and the files of other clients as they are.
+//! First start: no config at all, a config from `rialto init`, and the `mcp.json` files of other clients.
 
 use serde_json::json;
 
-use super::{Running, SHELL};
+use super::{GatewayProcess, SHELL_SERVER};
 use crate::config::Folder;
 use crate::process::rialto;
 
-/// A port that the system chooses, without a word on the command line.
-const ANYWHERE: [(&str, &str); 1] = [("RIALTO_LISTEN", "127.0.0.1:0")];
+/// An ephemeral port from the environment instead of the command line.
+const EPHEMERAL_PORT: [(&str, &str); 1] = [("RIALTO_LISTEN", "127.0.0.1:0")];
 
-async fn serves_the_table(rialto: Running) {
+async fn assert_serves_elements(rialto: GatewayProcess) {
     let session = rialto.open("/mcp").await;
     assert_eq!(session.tools().await, ["getElement", "getElementByPosition", "surveyElements"]);
     let found = session.call("getElement", json!({ "name": "Fe" })).await;
@@ -20,7 +20,7 @@ async fn serves_the_table(rialto: Running) {
 
 #[tokio::test]
 async fn serve_without_config_offers_the_built_in_server() {
-    serves_the_table(Running::within(Folder::new("gateway-nothing"), &[], &ANYWHERE).await).await;
+    assert_serves_elements(GatewayProcess::start_in(Folder::new("gateway-nothing"), &[], &EPHEMERAL_PORT).await).await;
 }
 
 #[tokio::test]
@@ -28,13 +28,13 @@ async fn a_config_from_init_is_served_and_reloaded() {
     let folder = Folder::new("gateway-begin");
     let ran = rialto().current_dir(&folder.0).arg("init").output().await.unwrap();
     assert!(ran.status.success(), "{ran:?}");
-    let rialto = Running::within(folder, &[], &ANYWHERE).await;
+    let rialto = GatewayProcess::start_in(folder, &[], &EPHEMERAL_PORT).await;
     assert_eq!(rialto.status().await["configuration"]["file"], "rialto.toml");
-    // A server is added by saving the file.
+    // Saving the file adds a server.
     let text = std::fs::read_to_string(rialto.path("rialto.toml")).unwrap();
-    rialto.folder.write("server.sh", SHELL);
-    rialto.folder.write("rialto.toml", &format!("{text}{}", super::shell("mine", &[("SAYS", "hello")])));
-    rialto.until_status("it is there", |status| super::phase(status, "mine").is_some()).await;
+    rialto.folder.write("server.sh", SHELL_SERVER);
+    rialto.folder.write("rialto.toml", &format!("{text}{}", super::shell_server("mine", &[("SAYS", "hello")])));
+    rialto.until_status("the server is configured", |status| super::phase(status, "mine").is_some()).await;
     rialto.until_ready().await;
     let session = rialto.open("/mcp").await;
     assert_eq!(session.call("mine__answer", json!({})).await["result"]["content"][0]["text"], "hello");
@@ -75,11 +75,11 @@ async fn mcp_json_files_of_other_clients_are_served() {
     ] {
         let folder = Folder::new(&format!("gateway-{}", name.replace(['/', '.'], "-")));
         std::fs::create_dir_all(folder.0.join(name).parent().unwrap()).unwrap();
-        folder.write("server.sh", SHELL);
+        folder.write("server.sh", SHELL_SERVER);
         folder.write("none.toml", "");
         folder.write(name, &text);
         let arguments = ["serve", "--config", name, "--listen", "127.0.0.1:0"];
-        let rialto = Running::within(folder, &arguments, &[("SAYS", "hello")]).await;
+        let rialto = GatewayProcess::start_in(folder, &arguments, &[("SAYS", "hello")]).await;
         let status = rialto.until_ready().await;
         let mut servers = super::names(&status["upstreams"], "name");
         servers.sort();

@@ -1,4 +1,4 @@
-//! Clients of every make, each on a gateway of five upstreams: one of each kind.
+//! SDK clients on a gateway with five upstreams: built-in, stdio, HTTP+SSE, Streamable HTTP and REST.
 
 use rmcp::model::{
     CallToolRequestParams, ClientCapabilities, ClientConfig, ElicitRequestParams, ElicitResult, ElicitationAction,
@@ -9,17 +9,17 @@ use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::{ClientHandler, ClientLifecycleMode, ClientServiceExt, ErrorData, RoleClient};
 use serde_json::{Value, json};
 
-use super::Running;
+use super::GatewayProcess;
 use crate::children::{gone, marker};
 use crate::harness::{Sending, modern};
 use crate::peers::{PY1, PY2, Peer, TS1, TS2, carry_out};
 use crate::rest::{Api, json_response};
 use crate::servers::{EVERYTHING, PYTHON_1, Served, TYPESCRIPT_2};
 
-/// A gateway, and what is behind it.
-struct World {
-    rialto: Running,
-    /// Every process of the gateway's carries it.
+/// A gateway with its upstreams.
+struct Deployment {
+    rialto: GatewayProcess,
+    /// In the environment of every child process of the gateway.
     marker: String,
     _served: [Served; 2],
     _api: Api,
@@ -40,7 +40,7 @@ paths:
       responses: { '204': { description: Gone. } }
 ";
 
-impl World {
+impl Deployment {
     async fn start(name: &str) -> Self {
         let marker = marker(name);
         let (python, typescript) =
@@ -55,7 +55,7 @@ impl World {
         })
         .await;
         let (program, arguments) = EVERYTHING.command(&["stdio"]).await;
-        // The example of the documentation, but for the host.
+        // The example of docs/rest.md with another host.
         let docs = include_str!("../../../docs/rest.md");
         let (_, rest) = docs.split_once("```toml\n").unwrap();
         let (weather, _) = rest.split_once("```").unwrap();
@@ -78,7 +78,7 @@ impl World {
         let folder = crate::config::Folder::new(&format!("gateway-{name}"));
         folder.write("rialto.toml", &file);
         folder.write("weather.yaml", WEATHER);
-        let rialto = Running::within(folder, &["serve", "--listen", "127.0.0.1:0"], &VARIABLES).await;
+        let rialto = GatewayProcess::start_in(folder, &["serve", "--listen", "127.0.0.1:0"], &VARIABLES).await;
         let status = rialto.until_ready().await;
         assert_eq!(
             super::names(&status["upstreams"], "transport"),
@@ -87,15 +87,16 @@ impl World {
         Self { rialto, marker, _served: [python, typescript], _api: api }
     }
 
-    /// Ends it; nothing is left.
-    async fn end(self) {
-        self.rialto.until_status("every session is ended", |status| status["sessions"] == json!([])).await;
+    /// Stops the gateway and checks that no session or process is left.
+    async fn stop(self) {
+        self.rialto.until_status("every session has ended", |status| status["sessions"] == json!([])).await;
         self.rialto.stop().await;
         gone(&self.marker).await;
     }
 }
 
-/// What is done through every client. One of the newest revision cannot be asked by a server of an older one.
+/// The calls, reads and gets that every client makes. A handshake-era server cannot send requests to these per-request
+/// clients.
 fn plan(per_request: bool) -> Value {
     let mut calls = vec![
         json!(["elements__getElement", { "name": "Fe" }]),
@@ -160,7 +161,7 @@ fn check(peer: Peer, report: &Value, per_request: bool, tools: &[String]) {
     }
     assert_eq!(report["calls"]["py__fail"]["isError"], true, "{context}");
     for tool in ["py__count", "ts__count"] {
-        // The TypeScript SDKs drop notices that arrive in one piece with the answer.
+        // The TypeScript SDKs drop progress that arrives in one chunk with the response.
         let seen = report["calls"][tool]["progress"].as_array().unwrap();
         assert!(
             !seen.is_empty() && seen.iter().zip(1..).all(|(seen, n)| *seen == json!(n) || *seen == json!(f64::from(n))),
@@ -187,22 +188,22 @@ fn check(peer: Peer, report: &Value, per_request: bool, tools: &[String]) {
     assert_eq!(report["closed"], true, "{context}");
 }
 
-/// Goes through it over every transport, in each of the eras that the SDK speaks.
-async fn through(peer: Peer, both_eras: bool) {
-    let world = World::start(peer.name).await;
-    let session = world.rialto.open("/mcp").await;
+/// Runs the plan over every transport, in each era that the SDK speaks.
+async fn run_over_every_transport(peer: Peer, both_eras: bool) {
+    let deployment = Deployment::start(peer.name).await;
+    let session = deployment.rialto.open("/mcp").await;
     let tools = session.tools().await;
     session.close().await;
     assert!(!tools.iter().any(|tool| tool.contains("dropPlace")), "{tools:?}");
-    let file = world.rialto.path("rialto.toml").display().to_string();
+    let file = deployment.rialto.path("rialto.toml").display().to_string();
     let command = [env!("CARGO_BIN_EXE_rialto"), "stdio", "--config", &file, "--group", "default"].map(str::to_owned);
     for revision in if both_eras { &["2025-11-25", "auto"][..] } else { &["2025-11-25"] } {
         for transport in ["http", "sse", "stdio"] {
             let target = match transport {
-                "http" => vec![world.rialto.url("/mcp")],
-                "sse" => vec![world.rialto.url("/sse")],
+                "http" => vec![deployment.rialto.url("/mcp")],
+                "sse" => vec![deployment.rialto.url("/sse")],
                 _ => {
-                    // A process that is started by an SDK gets what the test has in its environment.
+                    // The SDK passes its own environment to the process, so the variables are set with env.
                     let variables = VARIABLES.map(|(name, value)| format!("{name}={value}"));
                     ["env".to_owned()].into_iter().chain(variables).chain(command.clone()).collect()
                 }
@@ -215,34 +216,34 @@ async fn through(peer: Peer, both_eras: bool) {
             check(peer, &report, per_request, &tools);
         }
     }
-    world.end().await;
+    deployment.stop().await;
 }
 
 #[tokio::test]
 async fn typescript_sdk_1_over_every_transport() {
-    through(TS1, false).await;
+    run_over_every_transport(TS1, false).await;
 }
 
 #[tokio::test]
 async fn typescript_sdk_2_over_every_transport() {
-    through(TS2, true).await;
+    run_over_every_transport(TS2, true).await;
 }
 
 #[tokio::test]
 async fn python_sdk_1_over_every_transport() {
-    through(PY1, false).await;
+    run_over_every_transport(PY1, false).await;
 }
 
 #[tokio::test]
 async fn python_sdk_2_over_every_transport() {
-    through(PY2, true).await;
+    run_over_every_transport(PY2, true).await;
 }
 
-/// Fills in every form.
+/// A client that accepts every elicitation.
 #[derive(Clone)]
-struct Person;
+struct AcceptingClient;
 
-impl ClientHandler for Person {
+impl ClientHandler for AcceptingClient {
     fn get_info(&self) -> ClientConfig {
         let capabilities = ClientCapabilities::builder().enable_elicitation().build();
         ClientConfig::new(capabilities, rmcp::model::Implementation::from_build_env())
@@ -257,39 +258,39 @@ impl ClientHandler for Person {
     }
 }
 
-/// The server on the TypeScript SDK as a command, and what is said of it.
-async fn asking(name: &str, more: &str) -> String {
+/// The config table of a per-request TypeScript server over stdio, with extra settings.
+async fn typescript_server(name: &str, more: &str) -> String {
     let (program, arguments) = TYPESCRIPT_2.command(&["stdio", "modern"]).await;
     format!("[servers.{name}]\ncommand = {program:?}\nargs = {arguments:?}\n{more}\n")
 }
 
 #[tokio::test]
 async fn elicitation_names_its_server_and_can_be_disallowed() {
-    let file = asking("ts", "").await + &asking("mute", "allow_server_requests = false").await;
-    let rialto = Running::start("asking", &file).await;
+    let file = typescript_server("ts", "").await + &typescript_server("mute", "allow_server_requests = false").await;
+    let rialto = GatewayProcess::start("asking", &file).await;
     rialto.until_ready().await;
-    for (server, asks) in [("ts", true), ("mute", false)] {
+    for (server, allowed) in [("ts", true), ("mute", false)] {
         let params = json!({ "name": format!("{server}__confirm"), "arguments": {} });
         let mut body = modern(json!(1), "tools/call", params.clone());
         body["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] =
             json!({ "elicitation": { "form": {} } });
         let sending = Sending::to(rialto.address, "POST", "/mcp").modern_headers("tools/call", &params);
         let sending = sending.header("content-type", "application/json").header("accept", "*/*").body(body.to_string());
-        let answer = super::answer_of(sending.go().await).await;
+        let answer = super::read_response(sending.go().await).await;
         let question = &answer["result"]["inputRequests"]["question"]["params"]["message"];
-        assert_eq!(question.as_str(), asks.then_some("[ts] Who are you?"), "{answer}");
+        assert_eq!(question.as_str(), allowed.then_some("[ts] Who are you?"), "{answer}");
     }
     rialto.stop().await;
 }
 
 #[tokio::test]
 async fn rust_sdk_in_both_eras() {
-    let world = World::start("rust").await;
+    let deployment = Deployment::start("rust").await;
     let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
     for lifecycle in [ClientLifecycleMode::Initialize, ClientLifecycleMode::Discover { preferred_versions }] {
         let handshake = lifecycle == ClientLifecycleMode::Initialize;
-        let transport = StreamableHttpClientTransport::from_uri(world.rialto.url("/mcp"));
-        let client = Person.serve_with_lifecycle(transport, lifecycle).await.unwrap();
+        let transport = StreamableHttpClientTransport::from_uri(deployment.rialto.url("/mcp"));
+        let client = AcceptingClient.serve_with_lifecycle(transport, lifecycle).await.unwrap();
         let tools = client.list_all_tools().await.unwrap();
         assert!(tools.iter().any(|tool| tool.name == "weather__forecast"));
         for (tool, arguments, word) in [
@@ -317,5 +318,5 @@ async fn rust_sdk_in_both_eras() {
         assert_eq!(got.messages.len(), 1);
         client.cancel().await.unwrap();
     }
-    world.end().await;
+    deployment.stop().await;
 }

@@ -1,18 +1,18 @@
-//! A request can be followed from the client to the upstream, and nothing secret is told on the way.
+//! Request ids and trace context from client to upstream, and redaction of secrets.
 
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
 
-use super::{Running, shell};
+use super::{GatewayProcess, shell_server};
 use crate::harness::{Sending, modern, request};
-use crate::rest::{Api, Seen, json_response};
+use crate::rest::{Api, RecordedRequest, json_response};
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const OTHER_PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// A server of 2025-06-18 over Streamable HTTP with one tool, that remembers what it was asked.
-async fn server() -> Api {
-    Api::start(|seen: &Seen| {
+/// A 2025-06-18 Streamable HTTP server with one tool that records its requests.
+async fn recording_server() -> Api {
+    Api::start(|seen: &RecordedRequest| {
         let empty = |status: u16| Response::builder().status(status).body(http_body_util::Full::default()).unwrap();
         let Ok(message) = serde_json::from_slice::<Value>(&seen.body) else { return empty(405) };
         let result = match message["method"].as_str().unwrap() {
@@ -29,10 +29,10 @@ async fn server() -> Api {
     .await
 }
 
-/// The headers of the last call of a tool that came to a server.
-fn called(api: &Api) -> HeaderMap {
-    let calls = |seen: &&Seen| String::from_utf8_lossy(&seen.body).contains("tools/call");
-    api.all().iter().rfind(calls).expect("it was called").headers.clone()
+/// The headers of the last tools/call that a server received.
+fn last_call_headers(api: &Api) -> HeaderMap {
+    let calls = |seen: &&RecordedRequest| String::from_utf8_lossy(&seen.body).contains("tools/call");
+    api.requests().iter().rfind(calls).expect("the server received a call").headers.clone()
 }
 
 fn file(mcp: &Api, rest: &Api, more: &str) -> String {
@@ -64,7 +64,7 @@ const SECRETS: [(&str, &str); 4] = [
     ("IN_TOKEN", "s3cret-of-token"),
 ];
 
-fn post(rialto: &Running, body: &Value) -> Sending {
+fn post(rialto: &GatewayProcess, body: &Value) -> Sending {
     Sending::to(rialto.address, "POST", "/mcp")
         .header("content-type", "application/json")
         .header("accept", "application/json, text/event-stream")
@@ -73,8 +73,8 @@ fn post(rialto: &Running, body: &Value) -> Sending {
 
 #[tokio::test]
 async fn request_ids_reach_upstreams_and_logs() {
-    let (mcp, rest) = (server().await, Api::json(r#"{"now":1}"#).await);
-    let rialto = Running::with("traces", &file(&mcp, &rest, ""), &[], &SECRETS).await;
+    let (mcp, rest) = (recording_server().await, Api::json(r#"{"now":1}"#).await);
+    let rialto = GatewayProcess::with("traces", &file(&mcp, &rest, ""), &[], &SECRETS).await;
     rialto.until_ready().await;
     let session = rialto.open("/mcp").await;
     for (tool, api) in [("mcp__answer", &mcp), ("api__now", &rest)] {
@@ -83,21 +83,21 @@ async fn request_ids_reach_upstreams_and_logs() {
         let received = session.post(&body).header("x-request-id", &id).header("traceparent", PARENT).go().await;
         assert_eq!(received.header("x-request-id"), Some(id.as_str()));
         assert!(received.json().await["result"].is_object());
-        let headers = if tool == "mcp__answer" { called(api) } else { api.last().headers };
+        let headers = if tool == "mcp__answer" { last_call_headers(api) } else { api.take_only_request().headers };
         assert_eq!(headers["x-request-id"], id.as_str());
         assert_eq!(headers["traceparent"], PARENT);
         assert_eq!(headers["x-key"], "s3cret-of-header");
-        rialto.logged(&id).await;
-        // One that is not named gets a name.
+        rialto.wait_for_log(&id).await;
+        // A request without an id gets one.
         let received = session.post(&body).go().await;
         let name = received.header("x-request-id").unwrap().to_owned();
         assert!(received.json().await["result"].is_object());
-        rialto.logged(&name).await;
+        rialto.wait_for_log(&name).await;
     }
-    // What is turned away has one, too.
+    // A refused request has an id, too.
     let received = rialto.get("/nowhere").header("x-request-id", "lost-one").go().await;
     assert_eq!((received.status, received.header("x-request-id")), (404, Some("lost-one")));
-    rialto.logged("lost-one").await;
+    rialto.wait_for_log("lost-one").await;
 
     let log = rialto.stop().await;
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
@@ -111,13 +111,13 @@ async fn request_ids_reach_upstreams_and_logs() {
 
 #[tokio::test]
 async fn traceparent_is_forwarded_from_headers_and_meta() {
-    let (mcp, rest) = (server().await, Api::json(r#"{"now":1}"#).await);
+    let (mcp, rest) = (recording_server().await, Api::json(r#"{"now":1}"#).await);
     let folder = crate::config::Folder::new("gateway-notes");
     let note = folder.0.join("note");
-    let shell = shell("sh", &[("SAYS", "hi"), ("NOTE", note.to_str().unwrap())]);
-    let rialto = Running::with("parents", &file(&mcp, &rest, &shell), &[], &SECRETS).await;
+    let shell_server = shell_server("sh", &[("SAYS", "hi"), ("NOTE", note.to_str().unwrap())]);
+    let rialto = GatewayProcess::with("parents", &file(&mcp, &rest, &shell_server), &[], &SECRETS).await;
     rialto.until_ready().await;
-    // The message is what the client means; headers may come from those between.
+    // `_meta` wins over the header: an intermediary may have set the header.
     for (header, meta, wanted) in [
         (Some(PARENT), None, PARENT),
         (None, Some(OTHER_PARENT), OTHER_PARENT),
@@ -141,12 +141,14 @@ async fn traceparent_is_forwarded_from_headers_and_meta() {
                     let noted: Value = serde_json::from_str(noted.lines().last().unwrap()).unwrap();
                     assert_eq!(noted["params"]["_meta"]["traceparent"], wanted, "{noted}");
                 }
-                "mcp__answer" => assert_eq!(called(&mcp).get_all("traceparent").iter().collect::<Vec<_>>(), [wanted]),
-                _ => assert_eq!(rest.last().headers["traceparent"], wanted),
+                "mcp__answer" => {
+                    assert_eq!(last_call_headers(&mcp).get_all("traceparent").iter().collect::<Vec<_>>(), [wanted])
+                }
+                _ => assert_eq!(rest.take_only_request().headers["traceparent"], wanted),
             }
         }
     }
-    assert_eq!(called(&mcp)["tracestate"], "a=b");
+    assert_eq!(last_call_headers(&mcp)["tracestate"], "a=b");
     rialto.stop().await;
 }
 
@@ -154,7 +156,7 @@ async fn traceparent_is_forwarded_from_headers_and_meta() {
 async fn secrets_are_redacted_from_logs_status_and_errors() {
     let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let failing = Api::start(|_| json_response(500, r#"{"why":"no"}"#)).await;
-    let mcp = server().await;
+    let mcp = recording_server().await;
     let more = format!(
         r#"
         [access.tokens]
@@ -171,14 +173,14 @@ async fn secrets_are_redacted_from_logs_status_and_errors() {
         query = {{ key = "${{IN_QUERY}}" }}
         openapi = "http://{away}/openapi.json?key=${{IN_QUERY}}"
         {}"#,
-        shell("sh", &[("KEY", "${IN_ENV}"), ("SAYS", "hi")])
+        shell_server("sh", &[("KEY", "${IN_ENV}"), ("SAYS", "hi")])
     );
-    let rialto = Running::with("secrets", &file(&mcp, &failing, &more), &[], &SECRETS).await;
+    let rialto = GatewayProcess::with("secrets", &file(&mcp, &failing, &more), &[], &SECRETS).await;
     let authorized = |sending: Sending| sending.header("authorization", "Bearer s3cret-of-token");
-    let mut said = String::new();
-    // Until everything that fails has failed.
+    let mut output = String::new();
+    // Wait until every failing upstream has failed.
     for word in ["exit status: 3", "its document cannot be loaded", "the upstream cannot be reached"] {
-        rialto.logged(word).await;
+        rialto.wait_for_log(word).await;
     }
     for sending in [
         rialto.get("/metrics"),
@@ -188,21 +190,24 @@ async fn secrets_are_redacted_from_logs_status_and_errors() {
     ] {
         let received = sending.go().await;
         assert_eq!(received.status, 401);
-        said += &received.text().await;
+        output += &received.text().await;
     }
     for tool in ["mcp__answer", "api__now", "sh__answer", "sh__crash"] {
         let params = json!({ "name": tool, "arguments": {} });
         let sending =
             post(&rialto, &modern(json!(1), "tools/call", params.clone())).modern_headers("tools/call", &params);
-        said += &authorized(sending).go().await.text().await;
+        output += &authorized(sending).go().await.text().await;
     }
     for path in ["/metrics", "/admin/status"] {
         let received = authorized(rialto.get(path)).go().await;
         assert_eq!(received.status, 200);
-        said += &received.text().await;
+        output += &received.text().await;
     }
-    assert!(said.contains("500") && said.contains("tool_error") && said.contains("Upstream unavailable"), "{said}");
-    said += &rialto.stop().await;
-    let (_, found) = said.split_once("s3cret").unwrap_or_default();
-    assert!(found.is_empty(), "{}", &said[said.find("s3cret").unwrap().saturating_sub(300)..]);
+    assert!(
+        output.contains("500") && output.contains("tool_error") && output.contains("Upstream unavailable"),
+        "{output}"
+    );
+    output += &rialto.stop().await;
+    let (_, found) = output.split_once("s3cret").unwrap_or_default();
+    assert!(found.is_empty(), "{}", &output[output.find("s3cret").unwrap().saturating_sub(300)..]);
 }
