@@ -202,6 +202,28 @@ pub fn matrix(mark: impl Fn(Feature, Form, Form) -> &'static str) -> String {
     text
 }
 
+/// The matrix by era: how many cells have which mark.
+pub fn summary() -> String {
+    let eras = [("up to 2025-11-25", false), ("2026-07-28", true)];
+    let mut text = String::from(
+        "| client | server | works `✓` | approximated `≈` | client's revision lacks it `✗` | server's revision lacks it `–` |\n\
+        |---|---|:-:|:-:|:-:|:-:|\n",
+    );
+    for (client_era, client_is_new) in eras {
+        for (server_era, server_is_new) in eras {
+            let of = |is_new: bool| FORMS.into_iter().filter(move |form| form.is_per_request() == is_new);
+            let marks: Vec<&str> = of(client_is_new)
+                .flat_map(|client| of(server_is_new).map(move |server| (client, server)))
+                .flat_map(|(client, server)| Feature::ALL.map(|feature| mark(feature, client, server)))
+                .collect();
+            let count = |wanted: &str| marks.iter().filter(|mark| **mark == wanted).count();
+            let counts = ["✓", "≈", "✗", "–"].map(|wanted| count(wanted).to_string());
+            text += &format!("| {client_era} | {server_era} | {} |\n", counts.join(" | "));
+        }
+    }
+    text
+}
+
 /// The rows as a table.
 pub fn table() -> String {
     let mut text =
