@@ -3,22 +3,22 @@
 //! What is known not to pass stands in a table with what happens instead, and that is checked, too.
 //! docs/bridging.md shows the matrix, the README its summary.
 
-mod acts;
+mod all_in_one_group;
+mod cancelled_server_requests;
 mod client;
-mod corners;
-mod features;
-mod forms;
-mod held;
-mod jobs;
-mod limits;
-mod mixed;
-mod outside;
-mod puppet;
-mod real;
-mod seen;
-mod stage;
+mod feature_checks;
+mod handlers;
+mod known_limits;
+mod observability;
+mod parked_calls;
+mod reference_servers;
+mod scripted_server;
+mod scripted_tasks;
+mod sdk_pairs;
+mod server_endpoint;
 mod tasks;
-mod withdrawn;
+mod unassociated_requests;
+mod variants;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -28,50 +28,53 @@ use rialto::gateway::{GatewayConfig, GroupConfig};
 use rialto::upstream::{SpecKind, UpstreamSpec};
 
 use self::client::{Checked, Client};
-use self::features::Cell;
-use self::forms::{FORMS, Feature, Form, Transport};
-use self::limits::{mark, matrix, summary, table};
-use self::stage::Stage;
+use self::feature_checks::Cell;
+use self::known_limits::{mark, matrix, summary, table};
+use self::server_endpoint::ServerEndpoint;
+use self::variants::{Feature, Transport, VARIANTS, Variant};
 use crate::harness::Rialto;
 
 /// A gateway with a group for each of the servers, and one for all of them.
-pub struct Scene {
+pub struct Testbed {
     pub rialto: Rialto,
-    pub stages: Vec<Stage>,
+    pub endpoints: Vec<ServerEndpoint>,
 }
 
-impl Scene {
-    pub async fn open(forms: &[Form]) -> Self {
+impl Testbed {
+    pub async fn open(forms: &[Variant]) -> Self {
         Self::with(forms, |_| {}).await
     }
 
-    pub async fn with(forms: &[Form], change: impl FnOnce(&mut rialto::app::AppSettings)) -> Self {
-        let stages = futures_util::future::join_all(forms.iter().map(|form| Stage::open(*form))).await;
+    pub async fn with(forms: &[Variant], change: impl FnOnce(&mut rialto::app::AppSettings)) -> Self {
+        let endpoints =
+            futures_util::future::join_all(forms.iter().map(|variant| ServerEndpoint::open(*variant))).await;
         let rialto = Rialto::with(|settings| {
-            settings.layout =
-                GatewayConfig { upstreams: stages.iter().map(Stage::spec).collect(), groups: groups(forms) };
+            settings.layout = GatewayConfig {
+                upstreams: endpoints.iter().map(ServerEndpoint::spec).collect(),
+                groups: groups(forms),
+            };
             change(settings);
         })
         .await;
-        Self { rialto, stages }
+        Self { rialto, endpoints }
     }
 
     /// A client of a group.
-    pub async fn client(&self, form: Form, group: &str) -> Checked<Client> {
-        if form.transport != Transport::Stdio {
-            return Client::over_http(form, self.rialto.address, group, None).await;
+    pub async fn client(&self, variant: Variant, group: &str) -> Checked<Client> {
+        if variant.transport != Transport::Stdio {
+            return Client::over_http(variant, self.rialto.address, group, None).await;
         }
-        let all = self.stages.iter().filter(|stage| group == ALL || stage.puppet.form.name == group);
-        Client::over_stdio(form, all.map(Stage::spec).collect(), group).await
+        let all = self.endpoints.iter().filter(|endpoint| group == ALL || endpoint.scripted.variant.name == group);
+        Client::over_stdio(variant, all.map(ServerEndpoint::spec).collect(), group).await
     }
 
     /// Stops the gateway; nothing may be left.
     pub async fn close(mut self) {
         self.rialto.begin_stop();
         assert!(self.rialto.stopped().await, "something had to be cut off");
-        for stage in &self.stages {
-            features::until("nothing runs", || stage.puppet.running() == 0).await.unwrap();
-            assert_eq!(stage.puppet.complaints(), Vec::<String>::new());
+        for endpoint in &self.endpoints {
+            feature_checks::until("nothing runs", || endpoint.scripted.running_calls() == 0).await.unwrap();
+            assert_eq!(endpoint.scripted.take_violations(), Vec::<String>::new());
         }
     }
 }
@@ -79,28 +82,29 @@ impl Scene {
 /// The group of all servers.
 const ALL: &str = "all";
 
-fn groups(forms: &[Form]) -> Vec<GroupConfig> {
-    let name = |form: &Form| -> Arc<str> { form.name.into() };
-    let mut groups: Vec<GroupConfig> = forms.iter().map(|form| GroupConfig::new(form.name, [name(form)])).collect();
+fn groups(forms: &[Variant]) -> Vec<GroupConfig> {
+    let name = |variant: &Variant| -> Arc<str> { variant.name.into() };
+    let mut groups: Vec<GroupConfig> =
+        forms.iter().map(|variant| GroupConfig::new(variant.name, [name(variant)])).collect();
     groups.push(GroupConfig::new(ALL, forms.iter().map(name)));
     groups
 }
 
-impl Stage {
+impl ServerEndpoint {
     fn spec(&self) -> UpstreamSpec {
-        UpstreamSpec::new(self.puppet.form.name, SpecKind::Target(self.target.clone()))
+        UpstreamSpec::new(self.scripted.variant.name, SpecKind::Target(self.target.clone()))
     }
 }
 
 /// Every feature of one client in front of one server; gives back what is wrong.
-async fn pair(scene: &Scene, form: Form, stage: &Stage) -> Vec<(Feature, String)> {
+async fn pair(testbed: &Testbed, variant: Variant, endpoint: &ServerEndpoint) -> Vec<(Feature, String)> {
     let mut faults = Vec::new();
-    let server = stage.puppet.form;
+    let server = endpoint.scripted.variant;
     let mut client = None;
     for feature in Feature::ALL {
         let mut own = match client.take() {
             Some(client) => client,
-            None => match scene.client(form, server.name).await {
+            None => match testbed.client(variant, server.name).await {
                 Ok(client) => client,
                 Err(why) => {
                     faults.push((feature, why));
@@ -108,11 +112,11 @@ async fn pair(scene: &Scene, form: Form, stage: &Stage) -> Vec<(Feature, String)
                 }
             },
         };
-        let checked = Cell { client: &mut own, server: &stage.puppet, feature }.check().await;
+        let checked = Cell { client: &mut own, server: &endpoint.scripted, feature }.check().await;
         // One that is confused is not asked again.
         client = checked.is_ok().then_some(own);
         faults.extend(checked.err().map(|why| (feature, why)));
-        faults.extend(stage.puppet.complaints().into_iter().map(|why| (feature, why)));
+        faults.extend(endpoint.scripted.take_violations().into_iter().map(|why| (feature, why)));
     }
     if let Some(client) = client {
         faults.extend(client.close().await.err().map(|why| (Feature::Tools, why)));
@@ -122,19 +126,19 @@ async fn pair(scene: &Scene, form: Form, stage: &Stage) -> Vec<(Feature, String)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_client_reaches_every_server_with_every_feature() {
-    let scene = Scene::open(&FORMS).await;
-    let columns = scene.stages.iter().map(|stage| async {
+    let testbed = Testbed::open(&VARIANTS).await;
+    let columns = testbed.endpoints.iter().map(|endpoint| async {
         let mut faults = Vec::new();
-        for form in FORMS {
-            let wrong = pair(&scene, form, stage).await;
-            faults.extend(wrong.into_iter().map(|(feature, why)| (form, stage.puppet.form, feature, why)));
+        for variant in VARIANTS {
+            let wrong = pair(&testbed, variant, endpoint).await;
+            faults.extend(wrong.into_iter().map(|(feature, why)| (variant, endpoint.scripted.variant, feature, why)));
         }
         faults
     });
     let faults = futures_util::future::join_all(columns).await.concat();
     let failed: HashSet<(&str, &str, &str)> =
-        faults.iter().map(|(client, server, feature, _)| (client.name, server.name, feature.words())).collect();
-    let shown = matrix(|feature, client, server| match failed.contains(&(client.name, server.name, feature.words())) {
+        faults.iter().map(|(client, server, feature, _)| (client.name, server.name, feature.label())).collect();
+    let shown = matrix(|feature, client, server| match failed.contains(&(client.name, server.name, feature.label())) {
         true => "FAILED",
         false => mark(feature, client, server),
     });
@@ -143,11 +147,11 @@ async fn every_client_reaches_every_server_with_every_feature() {
     let faults: Vec<String> = faults
         .iter()
         .map(|(client, server, feature, why)| {
-            format!("{} → {}, {}: {why}", client.words(), server.words(), feature.words())
+            format!("{} → {}, {}: {why}", client.label(), server.label(), feature.label())
         })
         .collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    scene.close().await;
+    testbed.close().await;
 }
 
 /// The part of a page between two marks.

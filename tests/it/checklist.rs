@@ -225,7 +225,7 @@ const CHECKLIST: &[(u16, &str, Coverage)] = &[
     (
         78,
         "-32042 never reaches a per-request client",
-        Test("bridge::held::url_elicitation_required_error_becomes_input_required_and_retries"),
+        Test("bridge::parked_calls::url_elicitation_required_error_becomes_input_required_and_retries"),
     ),
     (79, "no log messages without a log level", Test("per_request::log_messages_need_a_log_level_in_the_request")),
     (80, "log messages respect the level", Test("per_request::log_messages_need_a_log_level_in_the_request")),
@@ -286,11 +286,15 @@ const CHECKLIST: &[(u16, &str, Coverage)] = &[
     (
         99,
         "an invalid requestState is -32602",
-        Test("bridge::held::a_tampered_foreign_or_replayed_request_state_is_refused"),
+        Test("bridge::parked_calls::a_tampered_foreign_or_replayed_request_state_is_refused"),
     ),
     (100, "input_required from three methods only", NotYet(NEEDS_SERVER_REQUESTS)),
     (101, "no server request beyond the declared capabilities", Test("groups::messages::who_cannot_be_asked_is_not")),
-    (102, "an unanswered input request is repeated", Test("bridge::held::unanswered_input_requests_are_repeated")),
+    (
+        102,
+        "an unanswered input request is repeated",
+        Test("bridge::parked_calls::unanswered_input_requests_are_repeated"),
+    ),
     (103, "extra input responses are ignored", NotYet(NEEDS_SERVER_REQUESTS)),
     (104, "requestState is echoed exactly", Test("conformance::client_conformance_passes_except_expected_failures")),
     (
@@ -343,18 +347,18 @@ const CHECKLIST: &[(u16, &str, Coverage)] = &[
     (
         116,
         "a parked call resumes with its input",
-        Test("bridge::held::input_rounds_use_the_progress_token_of_each_round"),
+        Test("bridge::parked_calls::input_rounds_use_the_progress_token_of_each_round"),
     ),
     (
         117,
         "an abandoned parked call is cancelled",
-        Test("bridge::held::an_abandoned_parked_call_is_cancelled_after_its_timeout"),
+        Test("bridge::parked_calls::an_abandoned_parked_call_is_cancelled_after_its_timeout"),
     ),
     (118, "an unsolicited roots/list is answered", NotYet(NEEDS_SERVER_REQUESTS)),
     (
         119,
         "-32042 becomes input_required",
-        Test("bridge::held::url_elicitation_required_error_becomes_input_required_and_retries"),
+        Test("bridge::parked_calls::url_elicitation_required_error_becomes_input_required_and_retries"),
     ),
     (120, "structured content is wrapped or dropped", Test("dialect::structured_content")),
     (121, "links and audio are converted", Test("dialect::content_kinds")),

@@ -15,9 +15,9 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, WriteHa
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 
-use super::acts::member;
-use super::forms::{Form, Transport};
-use super::puppet::META;
+use super::handlers::raw_member;
+use super::scripted_server::META;
+use super::variants::{Transport, Variant};
 use crate::harness::{PER_REQUEST, Received, Sending};
 
 /// What came of something, or a sentence about what is wrong.
@@ -27,63 +27,63 @@ pub type Checked<T> = Result<T, String>;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a client answers what it is asked.
-pub type Answering = Box<dyn FnMut(&str, &Value) -> Result<Value, i64> + Send>;
+pub type ServerRequestHandler = Box<dyn FnMut(&str, &Value) -> Result<Value, i64> + Send>;
 
 /// One client.
 pub struct Client {
-    pub form: Form,
-    wire: Wire,
-    inbox: mpsc::UnboundedReceiver<Arrived>,
-    arrivals: mpsc::UnboundedSender<Arrived>,
+    pub variant: Variant,
+    transport: ClientTransport,
+    inbox: mpsc::UnboundedReceiver<InboundMessage>,
+    inbox_sender: mpsc::UnboundedSender<InboundMessage>,
     last_id: u32,
     /// What it can do, as it says.
     pub capabilities: Value,
-    pub answering: Answering,
+    pub on_server_request: ServerRequestHandler,
     /// What it heard outside of its calls.
-    heard: Vec<Value>,
+    notifications: Vec<Value>,
     /// Which arguments of which tools are mirrored in headers.
     mirrors: HashMap<String, Vec<(String, String)>>,
     /// What reads the streams, by the request that each belongs to.
     tasks: Vec<(Value, AbortHandle)>,
 }
 
-enum Wire {
+enum ClientTransport {
     Sse { address: SocketAddr, endpoint: String },
     Http { address: SocketAddr, path: String, session: Option<String>, token: Option<String> },
     Stdio { input: WriteHalf<DuplexStream>, inbound: Arc<Inbound>, served: JoinHandle<std::io::Result<()>> },
 }
 
 /// Something that came.
-struct Arrived {
+struct InboundMessage {
     raw: String,
     value: Value,
-    place: Place,
+    source: MessageSource,
 }
 
 /// Where something came.
 #[derive(Debug, Clone, PartialEq)]
-enum Place {
+enum MessageSource {
     /// On the one stream that there is.
-    Pipe,
+    SharedStream,
     /// On the stream that listens.
-    Listening,
+    GetStream,
     /// In answer to a request.
     Request(Value),
     /// Nothing more comes in answer to a request.
-    End(Value),
+    RequestEnd(Value),
 }
 
 /// What came back for a request.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct Response {
     /// The message, as it was written.
     pub raw: String,
     pub message: Value,
     /// The notices before it.
-    pub notices: Vec<Value>,
-    pub raw_notices: Vec<String>,
+    pub notifications: Vec<Value>,
+    pub raw_notifications: Vec<String>,
     /// What was asked meanwhile.
-    pub asked: Vec<(String, Value)>,
+    pub server_requests: Vec<(String, Value)>,
 }
 
 /// The parameters of a request, as they are to be written, without their braces.
@@ -108,7 +108,7 @@ impl Params {
 }
 
 /// Answers everything in a friendly way.
-pub fn friendly(method: &str, params: &Value) -> Result<Value, i64> {
+pub fn accept_server_request(method: &str, params: &Value) -> Result<Value, i64> {
     Ok(match method {
         "sampling/createMessage" => {
             let text =
@@ -139,66 +139,67 @@ fn capabilities(revision: Revision) -> Value {
 // === impl Client ===
 
 impl Client {
-    fn new(form: Form, wire: Wire) -> Self {
-        let (arrivals, inbox) = mpsc::unbounded_channel();
+    fn new(variant: Variant, transport: ClientTransport) -> Self {
+        let (inbox_sender, inbox) = mpsc::unbounded_channel();
         Self {
-            form,
-            wire,
+            variant,
+            transport,
             inbox,
-            arrivals,
+            inbox_sender,
             last_id: 0,
-            capabilities: capabilities(form.revision),
-            answering: Box::new(friendly),
-            heard: Vec::new(),
+            capabilities: capabilities(variant.revision),
+            on_server_request: Box::new(accept_server_request),
+            notifications: Vec::new(),
             mirrors: HashMap::new(),
             tasks: Vec::new(),
         }
     }
 
     /// A client of a group of a gateway, over HTTP.
-    pub async fn over_http(form: Form, address: SocketAddr, group: &str, token: Option<&str>) -> Checked<Self> {
-        Self::able(form, address, group, token, capabilities(form.revision)).await
+    pub async fn over_http(variant: Variant, address: SocketAddr, group: &str, token: Option<&str>) -> Checked<Self> {
+        Self::with_capabilities(variant, address, group, token, capabilities(variant.revision)).await
     }
 
     /// The same, and what it can do.
-    pub async fn able(
-        form: Form,
+    pub async fn with_capabilities(
+        variant: Variant,
         address: SocketAddr,
         group: &str,
         token: Option<&str>,
         capabilities: Value,
     ) -> Checked<Self> {
-        if form.transport == Transport::Sse {
+        if variant.transport == Transport::Sse {
             let stream = Sending::to(address, "GET", &format!("/sse/{group}")).header("accept", "text/event-stream");
             let mut events = stream.go().await.events();
             let first = events.next().await.ok_or("no first event")?;
             if first.name.as_deref() != Some("endpoint") {
                 return Err(format!("the first event is {first:?}"));
             }
-            let mut client = Self::new(form, Wire::Sse { address, endpoint: first.data });
+            let mut client = Self::new(variant, ClientTransport::Sse { address, endpoint: first.data });
             client.capabilities = capabilities;
-            let arrivals = client.arrivals.clone();
+            let inbox_sender = client.inbox_sender.clone();
             let reading = tokio::spawn(async move {
                 while let Some(event) = events.next().await {
-                    arrive(&arrivals, event.data, Place::Pipe);
+                    deliver(&inbox_sender, event.data, MessageSource::SharedStream);
                 }
             });
             client.tasks.push((Value::Null, reading.abort_handle()));
-            client.shake_hands().await?;
+            client.initialize().await?;
             return Ok(client);
         }
         let token = token.map(ToOwned::to_owned);
-        let mut client = Self::new(form, Wire::Http { address, path: format!("/mcp/{group}"), session: None, token });
+        let mut client =
+            Self::new(variant, ClientTransport::Http { address, path: format!("/mcp/{group}"), session: None, token });
         client.capabilities = capabilities;
-        if !form.is_per_request() {
-            client.shake_hands().await?;
-            client.listen_by_get().await?;
+        if !variant.is_per_request() {
+            client.initialize().await?;
+            client.open_get_stream().await?;
         }
         Ok(client)
     }
 
     /// A client of a gateway of its own, on a pipe.
-    pub async fn over_stdio(form: Form, upstreams: Vec<UpstreamSpec>, group: &str) -> Checked<Self> {
+    pub async fn over_stdio(variant: Variant, upstreams: Vec<UpstreamSpec>, group: &str) -> Checked<Self> {
         let plan = GroupConfig::new(group, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
         let layout = GatewayConfig { upstreams, groups: vec![plan] };
         let app = App::new(AppSettings { layout, ..AppSettings::default() });
@@ -209,41 +210,41 @@ impl Client {
         tokio::spawn(Arc::clone(&inbound).look_after_sessions());
         let served = tokio::spawn(Arc::clone(&inbound).serve_stdio(group, BufReader::new(read), write));
         let (output, input) = tokio::io::split(ours);
-        let mut client = Self::new(form, Wire::Stdio { input, inbound, served });
-        let arrivals = client.arrivals.clone();
+        let mut client = Self::new(variant, ClientTransport::Stdio { input, inbound, served });
+        let inbox_sender = client.inbox_sender.clone();
         let reading = tokio::spawn(async move {
             let mut lines = BufReader::new(output).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                arrive(&arrivals, line, Place::Pipe);
+                deliver(&inbox_sender, line, MessageSource::SharedStream);
             }
         });
         client.tasks.push((Value::Null, reading.abort_handle()));
-        if !form.is_per_request() {
-            client.shake_hands().await?;
+        if !variant.is_per_request() {
+            client.initialize().await?;
         }
         Ok(client)
     }
 
-    async fn shake_hands(&mut self) -> Checked<()> {
-        let revision = self.form.revision.to_string();
+    async fn initialize(&mut self) -> Checked<()> {
+        let revision = self.variant.revision.to_string();
         let info = json!({ "name": "client", "version": "1" });
         let params = json!({ "protocolVersion": revision, "capabilities": self.capabilities, "clientInfo": info });
-        let answer = self.ask("initialize", params).await?;
+        let answer = self.request("initialize", params).await?;
         ensure(answer.message["result"]["protocolVersion"] == revision, "another revision", &answer.message)?;
         ensure(answer.message["result"].get("resultType").is_none(), "of another era", &answer.message)?;
-        self.tell("notifications/initialized", json!({})).await
+        self.notify("notifications/initialized", json!({})).await
     }
 
-    async fn listen_by_get(&mut self) -> Checked<()> {
-        let Wire::Http { address, path, .. } = &self.wire else { return Ok(()) };
+    async fn open_get_stream(&mut self) -> Checked<()> {
+        let ClientTransport::Http { address, path, .. } = &self.transport else { return Ok(()) };
         let sending = Sending::to(*address, "GET", path).header("accept", "text/event-stream");
-        let received = self.headed(sending).go().await;
+        let received = self.with_session_headers(sending).go().await;
         ensure(received.status == 200, "no stream to listen on", &json!(received.status))?;
         let mut events = received.events();
-        let arrivals = self.arrivals.clone();
+        let inbox_sender = self.inbox_sender.clone();
         let reading = tokio::spawn(async move {
             while let Some(event) = events.next().await {
-                arrive(&arrivals, event.data, Place::Listening);
+                deliver(&inbox_sender, event.data, MessageSource::GetStream);
             }
         });
         self.tasks.push((Value::Null, reading.abort_handle()));
@@ -251,12 +252,12 @@ impl Client {
     }
 
     /// A request of this client over Streamable HTTP.
-    fn headed(&self, sending: Sending) -> Sending {
-        let Wire::Http { session, token, .. } = &self.wire else { return sending };
+    fn with_session_headers(&self, sending: Sending) -> Sending {
+        let ClientTransport::Http { session, token, .. } = &self.transport else { return sending };
         let sending = match session {
             Some(session) => sending
                 .header("mcp-session-id", session)
-                .header("mcp-protocol-version", &self.form.revision.to_string()),
+                .header("mcp-protocol-version", &self.variant.revision.to_string()),
             None => sending,
         };
         match token {
@@ -272,7 +273,7 @@ impl Client {
             if self.last_id.is_multiple_of(2) { json!(self.last_id) } else { json!(format!("id-{}", self.last_id)) };
         let Params { members, meta } = params.into();
         let mut all = vec![meta.clone()];
-        if self.form.is_per_request() {
+        if self.variant.is_per_request() {
             all.push(format!(r#""{META}protocolVersion":"{PER_REQUEST}""#));
             all.push(format!(r#""{META}clientCapabilities":{}"#, self.capabilities));
             all.push(format!(r#""{META}clientInfo":{{"name":"client","version":"1"}}"#));
@@ -290,18 +291,18 @@ impl Client {
 
     /// Sends a message; where it is a request, its answers come by themselves.
     async fn write(&mut self, body: &str, request: Option<(&Value, &str)>) -> Checked<()> {
-        match &mut self.wire {
-            Wire::Stdio { input, .. } => {
+        match &mut self.transport {
+            ClientTransport::Stdio { input, .. } => {
                 input.write_all(format!("{body}\n").as_bytes()).await.map_err(|error| error.to_string())
             }
-            Wire::Sse { address, endpoint } => {
+            ClientTransport::Sse { address, endpoint } => {
                 let sent = json_body(Sending::to(*address, "POST", endpoint), body).status().await;
                 ensure(sent == 202, "a message was not taken", &json!(sent))
             }
-            Wire::Http { address, path, .. } => {
+            ClientTransport::Http { address, path, .. } => {
                 let mut sending = json_body(Sending::to(*address, "POST", path), body)
                     .header("accept", "application/json, text/event-stream");
-                if self.form.is_per_request() {
+                if self.variant.is_per_request() {
                     let message: Value = serde_json::from_str(body).map_err(|error| error.to_string())?;
                     let method = message["method"].as_str().unwrap_or_default();
                     sending = sending.modern_headers(method, &message["params"]);
@@ -312,7 +313,7 @@ impl Client {
                         }
                     }
                 }
-                let sending = self.headed(sending);
+                let sending = self.with_session_headers(sending);
                 let Some((id, method)) = request else {
                     let sent = sending.status().await;
                     return ensure(sent == 202, "a message was not taken", &json!(sent));
@@ -320,26 +321,26 @@ impl Client {
                 if method == "initialize" {
                     let received = sending.go().await;
                     let session = received.header("mcp-session-id").map(ToOwned::to_owned);
-                    if let Wire::Http { session: known, .. } = &mut self.wire {
+                    if let ClientTransport::Http { session: known, .. } = &mut self.transport {
                         *known = session;
                     }
-                    arrive(&self.arrivals, received.text().await, Place::Request(id.clone()));
+                    deliver(&self.inbox_sender, received.text().await, MessageSource::Request(id.clone()));
                     return Ok(());
                 }
-                let arrivals = self.arrivals.clone();
-                let reading = tokio::spawn(read(sending, arrivals, id.clone()));
+                let inbox_sender = self.inbox_sender.clone();
+                let reading = tokio::spawn(read(sending, inbox_sender, id.clone()));
                 self.tasks.push((id.clone(), reading.abort_handle()));
                 Ok(())
             }
         }
     }
 
-    pub async fn tell(&mut self, method: &str, params: Value) -> Checked<()> {
+    pub async fn notify(&mut self, method: &str, params: Value) -> Checked<()> {
         let body = json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string();
         self.write(&body, None).await
     }
 
-    async fn next(&mut self) -> Checked<Arrived> {
+    async fn next(&mut self) -> Checked<InboundMessage> {
         match tokio::time::timeout(PATIENCE, self.inbox.recv()).await {
             Ok(Some(arrived)) => Ok(arrived),
             Ok(None) => Err("the connection ended".into()),
@@ -348,35 +349,36 @@ impl Client {
     }
 
     /// Waits for the answer to a request, and answers what is asked meanwhile.
-    pub async fn response(&mut self, id: &Value) -> Checked<Answer> {
-        let mut answer = Answer::default();
+    pub async fn response(&mut self, id: &Value) -> Checked<Response> {
+        let mut answer = Response::default();
         loop {
-            let Arrived { raw, value, place } = self.next().await?;
-            if let Place::End(ended) = &place {
+            let InboundMessage { raw, value, source } = self.next().await?;
+            if let MessageSource::RequestEnd(ended) = &source {
                 if ended == id {
-                    return Err(format!("nothing came for {id} but {:?}", answer.raw_notices));
+                    return Err(format!("nothing came for {id} but {:?}", answer.raw_notifications));
                 }
                 continue;
             }
-            let at_home = matches!(&place, Place::Pipe) || place == Place::Request(id.clone());
+            let on_own_stream =
+                matches!(&source, MessageSource::SharedStream) || source == MessageSource::Request(id.clone());
             match (value["method"].as_str(), value.get("id")) {
                 (Some(method), Some(question)) => {
-                    ensure(!self.form.is_per_request(), "a question of another era", &value)?;
-                    ensure(at_home, "a question on another stream", &value)?;
+                    ensure(!self.variant.is_per_request(), "a question of another era", &value)?;
+                    ensure(on_own_stream, "a question on another stream", &value)?;
                     let params = value["params"].clone();
-                    check_question(self.form.revision, method, &params)?;
-                    let answered = match (self.answering)(method, &params) {
+                    check_server_request(self.variant.revision, method, &params)?;
+                    let answered = match (self.on_server_request)(method, &params) {
                         Ok(result) => json!({ "jsonrpc": "2.0", "id": question, "result": result }),
                         Err(code) => {
                             let error = json!({ "code": code, "message": "no" });
                             json!({ "jsonrpc": "2.0", "id": question, "error": error })
                         }
                     };
-                    answer.asked.push((method.to_owned(), params));
+                    answer.server_requests.push((method.to_owned(), params));
                     self.write(&answered.to_string(), None).await?;
                 }
                 (None, Some(answered)) if answered == id => {
-                    ensure(at_home, "an answer on another stream", &value)?;
+                    ensure(on_own_stream, "an answer on another stream", &value)?;
                     self.check_result(&value)?;
                     answer.raw = raw;
                     answer.message = value;
@@ -384,45 +386,45 @@ impl Client {
                 }
                 (None, Some(_)) => return Err(format!("an answer to nothing: {raw}")),
                 (Some("notifications/progress" | "notifications/message"), None) => {
-                    ensure(at_home, "a notice on another stream", &value)?;
-                    answer.notices.push(value);
-                    answer.raw_notices.push(raw);
+                    ensure(on_own_stream, "a notice on another stream", &value)?;
+                    answer.notifications.push(value);
+                    answer.raw_notifications.push(raw);
                 }
-                _ => self.heard.push(value),
+                _ => self.notifications.push(value),
             }
         }
     }
 
     /// Waits until something is asked during a request, and gives the id of that. It is not answered.
-    pub async fn question(&mut self, id: &Value) -> Checked<Value> {
+    pub async fn wait_for_server_request(&mut self, id: &Value) -> Checked<Value> {
         loop {
-            let Arrived { raw, value, place } = self.next().await?;
-            let at_home = place == Place::Pipe || place == Place::Request(id.clone());
+            let InboundMessage { raw, value, source } = self.next().await?;
+            let on_own_stream = source == MessageSource::SharedStream || source == MessageSource::Request(id.clone());
             match (value["method"].as_str(), value.get("id")) {
-                (Some(_), Some(question)) if at_home => return Ok(question.clone()),
-                (Some(_), None) => self.heard.push(value),
-                _ if matches!(&place, Place::End(other) if other != id) => {}
-                _ => return Err(format!("something else came: {raw} {place:?}")),
+                (Some(_), Some(question)) if on_own_stream => return Ok(question.clone()),
+                (Some(_), None) => self.notifications.push(value),
+                _ if matches!(&source, MessageSource::RequestEnd(other) if other != id) => {}
+                _ => return Err(format!("something else came: {raw} {source:?}")),
             }
         }
     }
 
     /// Waits for a sign that a request is at work.
-    pub async fn begun(&mut self, id: &Value) -> Checked<Value> {
-        self.first(id).await?.map_err(|end| format!("it ended before: {end}"))
+    pub async fn wait_for_progress(&mut self, id: &Value) -> Checked<Value> {
+        self.first_message(id).await?.map_err(|end| format!("it ended before: {end}"))
     }
 
     /// The first thing that comes for a request: progress, or its end.
-    pub async fn first(&mut self, id: &Value) -> Checked<Result<Value, String>> {
+    pub async fn first_message(&mut self, id: &Value) -> Checked<Result<Value, String>> {
         loop {
-            let Arrived { raw, value, place } = self.next().await?;
-            let at_home = place == Place::Pipe || place == Place::Request(id.clone());
+            let InboundMessage { raw, value, source } = self.next().await?;
+            let on_own_stream = source == MessageSource::SharedStream || source == MessageSource::Request(id.clone());
             match value["method"].as_str() {
-                Some("notifications/progress") if at_home => return Ok(Ok(value)),
-                Some(_) if value.get("id").is_none() => self.heard.push(value),
+                Some("notifications/progress") if on_own_stream => return Ok(Ok(value)),
+                Some(_) if value.get("id").is_none() => self.notifications.push(value),
                 None if value.get("id") == Some(id) => return Ok(Err(raw)),
-                _ if matches!(&place, Place::End(other) if other != id) => {}
-                _ => return Err(format!("something else came: {raw} {place:?}")),
+                _ if matches!(&source, MessageSource::RequestEnd(other) if other != id) => {}
+                _ => return Err(format!("something else came: {raw} {source:?}")),
             }
         }
     }
@@ -431,7 +433,7 @@ impl Client {
     fn check_result(&self, message: &Value) -> Checked<()> {
         let Some(result) = message.get("result") else { return Ok(()) };
         let meta = result["_meta"].as_object().cloned().unwrap_or_default();
-        if !self.form.is_per_request() {
+        if !self.variant.is_per_request() {
             let strange = ["resultType", "ttlMs", "cacheScope", "inputRequests", "requestState"];
             let odd = strange.iter().any(|key| result.get(key).is_some());
             let related = format!("{META}related-task");
@@ -447,18 +449,18 @@ impl Client {
     }
 
     /// Makes a request, over as many rounds as it takes.
-    pub async fn ask(&mut self, method: &str, params: impl Into<Params>) -> Checked<Answer> {
+    pub async fn request(&mut self, method: &str, params: impl Into<Params>) -> Checked<Response> {
         let params = params.into();
         let mut sent = params.clone();
-        let mut all = Answer::default();
+        let mut all = Response::default();
         for _ in 0..5 {
             let id = self.send(method, sent.clone()).await?;
             let answer = self.response(&id).await?;
             let result = answer.message["result"].clone();
-            all = Answer {
-                notices: [all.notices, answer.notices].concat(),
-                raw_notices: [all.raw_notices, answer.raw_notices].concat(),
-                asked: [all.asked, answer.asked].concat(),
+            all = Response {
+                notifications: [all.notifications, answer.notifications].concat(),
+                raw_notifications: [all.raw_notifications, answer.raw_notifications].concat(),
+                server_requests: [all.server_requests, answer.server_requests].concat(),
                 ..answer
             };
             if result["resultType"] != "input_required" {
@@ -468,24 +470,24 @@ impl Client {
             for (key, request) in result["inputRequests"].as_object().into_iter().flatten() {
                 let method = request["method"].as_str().unwrap_or_default();
                 ensure(request.get("id").is_none(), "a question with an id", request)?;
-                check_question(self.form.revision, method, &request["params"])?;
-                if let Ok(response) = (self.answering)(method, &request["params"]) {
+                check_server_request(self.variant.revision, method, &request["params"])?;
+                if let Ok(response) = (self.on_server_request)(method, &request["params"]) {
                     responses.insert(key.clone(), response);
                 }
-                all.asked.push((method.to_owned(), request["params"].clone()));
+                all.server_requests.push((method.to_owned(), request["params"].clone()));
             }
-            let state = member(&all.raw, "result").and_then(|result| member(result, "requestState"));
+            let state = raw_member(&all.raw, "result").and_then(|result| raw_member(result, "requestState"));
             sent = retry(&params, &Value::Object(responses), state);
         }
         Err(format!("it asks without end: {}", all.raw))
     }
 
-    pub async fn call(&mut self, tool: &str, arguments: Value) -> Checked<Answer> {
-        self.ask("tools/call", json!({ "name": tool, "arguments": arguments })).await
+    pub async fn call(&mut self, tool: &str, arguments: Value) -> Checked<Response> {
+        self.request("tools/call", json!({ "name": tool, "arguments": arguments })).await
     }
 
     /// Remembers which arguments of the listed tools are mirrored.
-    pub fn note_tools(&mut self, tools: &Value) {
+    pub fn record_header_mirrors(&mut self, tools: &Value) {
         for tool in tools.as_array().into_iter().flatten() {
             let properties = tool["inputSchema"]["properties"].as_object().into_iter().flatten();
             let named =
@@ -496,44 +498,44 @@ impl Client {
 
     /// Gives a request up, as the revision and the transport have it.
     pub async fn cancel(&mut self, id: &Value) -> Checked<()> {
-        if self.form.is_per_request() && self.form.transport == Transport::Http {
+        if self.variant.is_per_request() && self.variant.transport == Transport::Http {
             // Ending what reads the answer closes the connection.
             self.tasks.iter().filter(|(of, _)| of == id).for_each(|(_, task)| task.abort());
             return Ok(());
         }
-        self.tell("notifications/cancelled", json!({ "requestId": id, "reason": "no longer" })).await
+        self.notify("notifications/cancelled", json!({ "requestId": id, "reason": "no longer" })).await
     }
 
     /// That nothing has come for a request that was given up: something else is asked and answered,
     /// and nothing of the old one was before it.
-    pub async fn is_quiet_about(&mut self, id: &Value) -> Checked<()> {
+    pub async fn check_silent(&mut self, id: &Value) -> Checked<()> {
         let asked = self.send("tools/list", json!({})).await?;
         loop {
-            let Arrived { raw, value, place } = self.next().await?;
-            if matches!(place, Place::End(_)) {
+            let InboundMessage { raw, value, source } = self.next().await?;
+            if matches!(source, MessageSource::RequestEnd(_)) {
                 continue;
             }
-            ensure(value.get("id") != Some(id) && place != Place::Request(id.clone()), "it goes on", &value)?;
+            ensure(value.get("id") != Some(id) && source != MessageSource::Request(id.clone()), "it goes on", &value)?;
             if value.get("id") == Some(&asked) {
                 return Ok(());
             }
             if value.get("id").is_none() {
                 ensure(value["method"] != "notifications/progress", "progress goes on", &json!(raw))?;
-                self.heard.push(value);
+                self.notifications.push(value);
             }
         }
     }
 
     /// The next notice outside of calls that fits.
-    pub async fn hear(&mut self, method: &str) -> Checked<Value> {
+    pub async fn wait_for_notification(&mut self, method: &str) -> Checked<Value> {
         loop {
-            if let Some(at) = self.heard.iter().position(|heard| heard["method"] == method) {
-                return Ok(self.heard.remove(at));
+            if let Some(at) = self.notifications.iter().position(|received| received["method"] == method) {
+                return Ok(self.notifications.remove(at));
             }
-            let Arrived { value, place, raw } = self.next().await.map_err(|why| format!("{why}: {method}"))?;
-            match place {
-                Place::End(_) => {}
-                _ if value.get("method").is_some() && value.get("id").is_none() => self.heard.push(value),
+            let InboundMessage { value, source, raw } = self.next().await.map_err(|why| format!("{why}: {method}"))?;
+            match source {
+                MessageSource::RequestEnd(_) => {}
+                _ if value.get("method").is_some() && value.get("id").is_none() => self.notifications.push(value),
                 _ => return Err(format!("something else came: {raw}")),
             }
         }
@@ -545,22 +547,22 @@ impl Client {
     }
 
     /// Whether it heard something outside of its calls.
-    pub fn has_heard(&self, method: &str) -> bool {
-        self.heard.iter().any(|heard| heard["method"] == method)
+    pub fn has_notification(&self, method: &str) -> bool {
+        self.notifications.iter().any(|received| received["method"] == method)
     }
 
-    pub fn forget(&mut self) {
-        self.heard.clear();
+    pub fn clear_notifications(&mut self) {
+        self.notifications.clear();
     }
 
     /// Ends everything, as the transport has it.
     pub async fn close(mut self) -> Checked<()> {
-        if let Wire::Http { address, path, session: Some(_), .. } = &self.wire {
+        if let ClientTransport::Http { address, path, session: Some(_), .. } = &self.transport {
             let sending = Sending::to(*address, "DELETE", path);
-            let ended = self.headed(sending).status().await;
+            let ended = self.with_session_headers(sending).status().await;
             ensure(ended == 200, "the session was not ended", &json!(ended))?;
         }
-        if let Wire::Stdio { input, inbound, served } = &mut self.wire {
+        if let ClientTransport::Stdio { input, inbound, served } = &mut self.transport {
             input.shutdown().await.map_err(|error| error.to_string())?;
             let served = tokio::time::timeout(PATIENCE, served).await.map_err(|_| "it does not end")?;
             served.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
@@ -587,28 +589,32 @@ fn json_body(sending: Sending, body: &str) -> Sending {
     sending.header("content-type", "application/json").body(body.to_owned())
 }
 
-fn arrive(arrivals: &mpsc::UnboundedSender<Arrived>, raw: String, place: Place) {
+fn deliver(inbox_sender: &mpsc::UnboundedSender<InboundMessage>, raw: String, source: MessageSource) {
     if !raw.is_empty() {
         let value = serde_json::from_str(&raw).unwrap_or_else(|error| panic!("{error}: {raw}"));
-        let _ = arrivals.send(Arrived { raw, value, place });
+        let _ = inbox_sender.send(InboundMessage { raw, value, source });
     }
 }
 
-async fn read(sending: Sending, arrivals: mpsc::UnboundedSender<Arrived>, id: Value) {
+async fn read(sending: Sending, inbox_sender: mpsc::UnboundedSender<InboundMessage>, id: Value) {
     let received: Received = sending.go().await;
     if received.is_events() {
         let mut events = received.events();
         while let Some(event) = events.next().await {
-            arrive(&arrivals, event.data, Place::Request(id.clone()));
+            deliver(&inbox_sender, event.data, MessageSource::Request(id.clone()));
         }
     } else {
-        arrive(&arrivals, received.text().await, Place::Request(id.clone()));
+        deliver(&inbox_sender, received.text().await, MessageSource::Request(id.clone()));
     }
-    let _ = arrivals.send(Arrived { raw: String::new(), value: Value::Null, place: Place::End(id) });
+    let _ = inbox_sender.send(InboundMessage {
+        raw: String::new(),
+        value: Value::Null,
+        source: MessageSource::RequestEnd(id),
+    });
 }
 
 /// That a question has the shape that a client of the revision knows.
-fn check_question(revision: Revision, method: &str, params: &Value) -> Checked<()> {
+fn check_server_request(revision: Revision, method: &str, params: &Value) -> Checked<()> {
     let fits = match method {
         "sampling/createMessage" => params["messages"].is_array() && params["maxTokens"].is_u64(),
         "roots/list" => true,

@@ -5,55 +5,55 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::acts::{NUMBERS, member};
-use super::client::{Answer, Client};
-use super::features::{says, until};
-use super::forms::{FORMS, Form, HTTP_2025_11, HTTP_2026_07, Transport};
-use super::jobs::{JOB, Jobs};
-use super::puppet::{META, Puppet};
-use super::{ALL, Scene};
+use super::client::{Client, Response};
+use super::feature_checks::{expect_text, until};
+use super::handlers::{NUMBERS, raw_member};
+use super::scripted_server::{META, ScriptedServer};
+use super::scripted_tasks::{ScriptedTasks, TASK_TOOL};
+use super::variants::{HTTP_2025_11, HTTP_2026_07, Transport, VARIANTS, Variant};
+use super::{ALL, Testbed};
 use rialto::gateway::ParkingLimits;
 
 /// The servers that have tasks, over each transport.
-fn servers() -> [Form; 4] {
-    let stdio = |other: Form| {
-        let same = |form: &Form| form.revision == other.revision && form.transport == Transport::Stdio;
-        FORMS.into_iter().find(same).unwrap()
+fn servers() -> [Variant; 4] {
+    let stdio = |other: Variant| {
+        let same = |variant: &Variant| variant.revision == other.revision && variant.transport == Transport::Stdio;
+        VARIANTS.into_iter().find(same).unwrap()
     };
     [HTTP_2025_11, stdio(HTTP_2025_11), HTTP_2026_07, stdio(HTTP_2026_07)]
 }
 
 /// A client of the other era than the server's, over HTTP.
-fn other(server: Form) -> Form {
+fn other(server: Variant) -> Variant {
     if server.is_per_request() { HTTP_2025_11 } else { HTTP_2026_07 }
 }
 
-fn puppet(scene: &Scene) -> &Puppet {
-    &scene.stages[0].puppet
+fn scripted(testbed: &Testbed) -> &ScriptedServer {
+    &testbed.endpoints[0].scripted
 }
 
-fn jobs(scene: &Scene) -> &Jobs {
-    &puppet(scene).jobs
+fn scripted_tasks(testbed: &Testbed) -> &ScriptedTasks {
+    &scripted(testbed).tasks
 }
 
-async fn client(scene: &Scene, form: Form, server: Form) -> Client {
-    Client::over_http(form, scene.rialto.address, server.name, None).await.unwrap()
+async fn client(testbed: &Testbed, variant: Variant, server: Variant) -> Client {
+    Client::over_http(variant, testbed.rialto.address, server.name, None).await.unwrap()
 }
 
 async fn eventually(what: &str, holds: impl FnMut() -> bool) {
     until(what, holds).await.unwrap();
 }
 
-async fn run(client: &mut Client, kind: &str) -> Answer {
-    client.call(JOB, json!({ "kind": kind })).await.unwrap()
+async fn run(client: &mut Client, kind: &str) -> Response {
+    client.call(TASK_TOOL, json!({ "kind": kind })).await.unwrap()
 }
 
 /// That nothing of the task is to be seen.
-fn is_plain(client: &Client, answer: &Answer) {
-    let told = client.has_heard("notifications/tasks/status");
+fn is_plain(client: &Client, answer: &Response) {
+    let told = client.has_notification("notifications/tasks/status");
     let seen = ["related-task", "taskId", "pollInterval"].iter().any(|word| answer.raw.contains(word));
     assert!(!told && !seen, "{}", answer.raw);
-    for (method, params) in &answer.asked {
+    for (method, params) in &answer.server_requests {
         assert!(params["_meta"].get(format!("{META}related-task")).is_none(), "{method} {params}");
     }
 }
@@ -61,42 +61,42 @@ fn is_plain(client: &Client, answer: &Answer) {
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_without_tasks_get_a_plain_result_and_server_requests() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        for form in FORMS.into_iter().filter(|form| !(form.is_per_request() && server.is_per_request())) {
-            let mut client = scene.client(form, server.name).await.unwrap();
-            let context = format!("{} → {}", form.words(), server.words());
-            let made = jobs(&scene).made();
+        let testbed = Testbed::open(&[server]).await;
+        for variant in VARIANTS.into_iter().filter(|variant| !(variant.is_per_request() && server.is_per_request())) {
+            let mut client = testbed.client(variant, server.name).await.unwrap();
+            let context = format!("{} → {}", variant.label(), server.label());
+            let made = scripted_tasks(&testbed).created();
             let answer = run(&mut client, "done").await;
-            says(&answer, "done").unwrap_or_else(|why| panic!("{context}: {why}"));
+            expect_text(&answer, "done").unwrap_or_else(|why| panic!("{context}: {why}"));
             is_plain(&client, &answer);
-            let structured = form.revision >= FORMS[2].revision;
+            let structured = variant.revision >= VARIANTS[2].revision;
             assert_eq!(answer.raw.contains(NUMBERS), structured, "{context}: to the letter");
             let answer = run(&mut client, "ask").await;
-            says(&answer, "thoughts on bridges").unwrap_or_else(|why| panic!("{context}: {why}"));
-            assert_eq!(answer.asked.len(), 1, "{context}: {:?}", answer.asked);
+            expect_text(&answer, "thoughts on bridges").unwrap_or_else(|why| panic!("{context}: {why}"));
+            assert_eq!(answer.server_requests.len(), 1, "{context}: {:?}", answer.server_requests);
             is_plain(&client, &answer);
             if client.capabilities["elicitation"].is_object() {
                 let answer = run(&mut client, "both").await;
-                says(&answer, "accept Ada true").unwrap_or_else(|why| panic!("{context}: {why}"));
-                assert_eq!(answer.asked.len(), 2, "{context}: {:?}", answer.asked);
+                expect_text(&answer, "accept Ada true").unwrap_or_else(|why| panic!("{context}: {why}"));
+                assert_eq!(answer.server_requests.len(), 2, "{context}: {:?}", answer.server_requests);
             }
-            assert_eq!(jobs(&scene).cancels(), 0, "{context}");
-            assert!(jobs(&scene).made() >= made + 2, "{context}");
+            assert_eq!(scripted_tasks(&testbed).cancel_count(), 0, "{context}");
+            assert!(scripted_tasks(&testbed).created() >= made + 2, "{context}");
             client.close().await.unwrap();
         }
-        scene.close().await;
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn task_failures_become_call_errors() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut client = client(&scene, other(server), server).await;
+        let testbed = Testbed::open(&[server]).await;
+        let mut client = client(&testbed, other(server), server).await;
         let failed = run(&mut client, "fail").await;
         assert_eq!(failed.message["error"]["code"], 1234, "{}", failed.raw);
         assert_eq!(failed.message["error"]["message"], "on purpose");
-        assert_eq!(member(member(&failed.raw, "error").unwrap(), "data"), Some(NUMBERS), "to the letter");
+        assert_eq!(raw_member(raw_member(&failed.raw, "error").unwrap(), "data"), Some(NUMBERS), "to the letter");
         let wrong = run(&mut client, "wrong").await;
         assert_eq!(wrong.message["result"]["isError"], true, "{}", wrong.raw);
         is_plain(&client, &wrong);
@@ -106,28 +106,29 @@ async fn task_failures_become_call_errors() {
         let forgotten = run(&mut client, "forget").await;
         assert_eq!(forgotten.message["error"]["code"], -32603, "{}", forgotten.raw);
         assert!(forgotten.raw.contains("has lost the task: Task not found"), "{}", forgotten.raw);
-        assert_eq!(jobs(&scene).cancels(), 0, "all of them were over");
-        scene.close().await;
+        assert_eq!(scripted_tasks(&testbed).cancel_count(), 0, "all of them were over");
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn cancellation_of_a_call_cancels_its_task() {
     for server in servers() {
-        for form in [other(server), HTTP_2025_11] {
-            let scene = Scene::open(&[server]).await;
-            let mut client = client(&scene, form, server).await;
-            let id = client.send("tools/call", json!({ "name": JOB, "arguments": { "kind": "hang" } })).await.unwrap();
-            eventually("it is asked for", || jobs(&scene).polls() > 1).await;
+        for variant in [other(server), HTTP_2025_11] {
+            let testbed = Testbed::open(&[server]).await;
+            let mut client = client(&testbed, variant, server).await;
+            let id =
+                client.send("tools/call", json!({ "name": TASK_TOOL, "arguments": { "kind": "hang" } })).await.unwrap();
+            eventually("it is asked for", || scripted_tasks(&testbed).poll_count() > 1).await;
             client.cancel(&id).await.unwrap();
-            eventually("it is cancelled", || jobs(&scene).cancels() == 1).await;
-            let polls = jobs(&scene).polls();
-            client.is_quiet_about(&id).await.unwrap();
-            says(&client.call("count", json!({})).await.unwrap(), "counted").unwrap();
-            assert!(jobs(&scene).polls() <= polls + 1, "nobody asks any more");
-            assert_eq!(jobs(&scene).cancels(), 1);
+            eventually("it is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
+            let polls = scripted_tasks(&testbed).poll_count();
+            client.check_silent(&id).await.unwrap();
+            expect_text(&client.call("count", json!({})).await.unwrap(), "counted").unwrap();
+            assert!(scripted_tasks(&testbed).poll_count() <= polls + 1, "nobody asks any more");
+            assert_eq!(scripted_tasks(&testbed).cancel_count(), 1);
             drop(client);
-            scene.close().await;
+            testbed.close().await;
         }
     }
 }
@@ -135,29 +136,30 @@ async fn cancellation_of_a_call_cancels_its_task() {
 #[tokio::test]
 async fn cancellation_before_the_task_exists_cancels_it_later() {
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
-        let scene = Scene::open(&[server]).await;
-        let mut client = client(&scene, HTTP_2026_07, server).await;
-        let id = client.send("tools/call", json!({ "name": JOB, "arguments": { "kind": "slow" } })).await.unwrap();
-        eventually("it is made", || jobs(&scene).made() == 1).await;
+        let testbed = Testbed::open(&[server]).await;
+        let mut client = client(&testbed, HTTP_2026_07, server).await;
+        let id =
+            client.send("tools/call", json!({ "name": TASK_TOOL, "arguments": { "kind": "slow" } })).await.unwrap();
+        eventually("it is made", || scripted_tasks(&testbed).created() == 1).await;
         client.cancel(&id).await.unwrap();
-        eventually("nobody works on it", || scene.rialto.inbound.gateway.upstreams()[0].calls_in_flight() == 0).await;
-        assert_eq!(jobs(&scene).cancels(), 0, "nobody knows its name yet");
-        puppet(&scene).release.notify_one();
-        eventually("it is cancelled", || jobs(&scene).cancels() == 1).await;
-        scene.close().await;
+        eventually("nobody works on it", || testbed.rialto.inbound.gateway.upstreams()[0].calls_in_flight() == 0).await;
+        assert_eq!(scripted_tasks(&testbed).cancel_count(), 0, "nobody knows its name yet");
+        scripted(&testbed).release.notify_one();
+        eventually("it is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn closing_a_session_cancels_its_task() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut client = client(&scene, HTTP_2025_11, server).await;
-        client.send("tools/call", json!({ "name": JOB, "arguments": { "kind": "hang" } })).await.unwrap();
-        eventually("it is asked for", || jobs(&scene).polls() > 0).await;
+        let testbed = Testbed::open(&[server]).await;
+        let mut client = client(&testbed, HTTP_2025_11, server).await;
+        client.send("tools/call", json!({ "name": TASK_TOOL, "arguments": { "kind": "hang" } })).await.unwrap();
+        eventually("it is asked for", || scripted_tasks(&testbed).poll_count() > 0).await;
         client.close().await.unwrap();
-        eventually("it is cancelled", || jobs(&scene).cancels() == 1).await;
-        scene.close().await;
+        eventually("it is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
+        testbed.close().await;
     }
 }
 
@@ -165,83 +167,84 @@ async fn closing_a_session_cancels_its_task() {
 async fn an_input_timeout_ends_the_task() {
     let short = Duration::from_millis(300);
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
-        let scene = Scene::with(&[server], |settings| {
+        let testbed = Testbed::with(&[server], |settings| {
             settings.holding =
                 ParkingLimits { elicitation_timeout: short, sampling_timeout: short, ..ParkingLimits::default() };
         })
         .await;
-        let mut client = client(&scene, HTTP_2026_07, server).await;
-        let id = client.send("tools/call", json!({ "name": JOB, "arguments": { "kind": "both" } })).await.unwrap();
+        let mut client = client(&testbed, HTTP_2026_07, server).await;
+        let id =
+            client.send("tools/call", json!({ "name": TASK_TOOL, "arguments": { "kind": "both" } })).await.unwrap();
         let asked = client.response(&id).await.unwrap();
         assert_eq!(asked.message["result"]["inputRequests"].as_object().map(|all| all.len()), Some(2), "{}", asked.raw);
-        assert_eq!((scene.rialto.inbound.gateway.parked_calls(), jobs(&scene).open()), (1, 1));
+        assert_eq!((testbed.rialto.inbound.gateway.parked_calls(), scripted_tasks(&testbed).open_count()), (1, 1));
         // One is cancelled and the other refused, so that the task ends by itself or is ended.
-        eventually("nothing is held", || scene.rialto.inbound.gateway.parked_calls() == 0).await;
-        eventually("nobody works on it", || scene.rialto.inbound.gateway.upstreams()[0].calls_in_flight() == 0).await;
-        eventually("it is over", || jobs(&scene).open() == 0).await;
-        scene.close().await;
+        eventually("nothing is held", || testbed.rialto.inbound.gateway.parked_calls() == 0).await;
+        eventually("nobody works on it", || testbed.rialto.inbound.gateway.upstreams()[0].calls_in_flight() == 0).await;
+        eventually("it is over", || scripted_tasks(&testbed).open_count() == 0).await;
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn a_refused_server_request_ends_the_task() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut client = client(&scene, HTTP_2025_11, server).await;
-        client.answering = Box::new(|_, _| Err(-1));
+        let testbed = Testbed::open(&[server]).await;
+        let mut client = client(&testbed, HTTP_2025_11, server).await;
+        client.on_server_request = Box::new(|_, _| Err(-1));
         let refused = run(&mut client, "ask").await;
         assert_eq!(refused.message["result"]["isError"], true, "{}", refused.raw);
         let text = refused.message["result"]["content"][0]["text"].as_str().unwrap();
         if server.is_per_request() {
             assert!(text.starts_with("the client did not answer"), "{text}");
-            eventually("its task is cancelled", || jobs(&scene).cancels() == 1).await;
+            eventually("its task is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
         } else {
             assert_eq!(text, "the client refused: -1");
         }
-        scene.close().await;
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn the_poll_interval_of_a_task_is_clamped() {
     for server in [HTTP_2025_11, HTTP_2026_07] {
-        let scene = Scene::with(&[server], |settings| {
+        let testbed = Testbed::with(&[server], |settings| {
             settings.layout.upstreams[0].settings.idle_timeout = Duration::from_millis(500);
         })
         .await;
-        let mut client = client(&scene, other(server), server).await;
+        let mut client = client(&testbed, other(server), server).await;
         for pace in [json!(0), json!(-5), json!(1e300), json!("soon"), json!(null), json!(0.5), json!(3_600_000)] {
-            let (begun, polls) = (Instant::now(), jobs(&scene).polls());
-            let answer = client.call(JOB, json!({ "kind": "done", "pace": pace })).await.unwrap();
-            says(&answer, "done").unwrap_or_else(|why| panic!("{pace}: {why}"));
-            assert_eq!(jobs(&scene).polls() - polls, 2, "{pace}");
+            let (begun, polls) = (Instant::now(), scripted_tasks(&testbed).poll_count());
+            let answer = client.call(TASK_TOOL, json!({ "kind": "done", "pace": pace })).await.unwrap();
+            expect_text(&answer, "done").unwrap_or_else(|why| panic!("{pace}: {why}"));
+            assert_eq!(scripted_tasks(&testbed).poll_count() - polls, 2, "{pace}");
             assert!(begun.elapsed() >= Duration::from_millis(200), "{pace}: that was too fast");
         }
-        scene.close().await;
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn the_total_timeout_cancels_a_task() {
     for server in servers() {
-        let scene = Scene::with(&[server], |settings| {
+        let testbed = Testbed::with(&[server], |settings| {
             settings.layout.upstreams[0].settings.total_timeout = Duration::from_millis(700);
         })
         .await;
-        let mut client = client(&scene, other(server), server).await;
+        let mut client = client(&testbed, other(server), server).await;
         let late = run(&mut client, "hang").await;
         assert!(late.raw.contains("did not answer in time"), "{}", late.raw);
-        eventually("it is cancelled", || jobs(&scene).cancels() == 1).await;
-        assert!(jobs(&scene).polls() > 2);
-        scene.close().await;
+        eventually("it is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
+        assert!(scripted_tasks(&testbed).poll_count() > 2);
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn a_server_lost_during_a_task_fails_the_call() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut client = client(&scene, other(server), server).await;
+        let testbed = Testbed::open(&[server]).await;
+        let mut client = client(&testbed, other(server), server).await;
         let lost = run(&mut client, "die").await;
         assert_eq!(lost.message["error"]["code"], -32603, "{}", lost.raw);
         assert!(lost.raw.contains("may or may not have been carried out"), "{}", lost.raw);
@@ -251,19 +254,19 @@ async fn a_server_lost_during_a_task_fails_the_call() {
 #[tokio::test]
 async fn a_server_request_on_the_get_stream_reaches_the_task_it_names() {
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
-        let scene = Scene::open(&[server]).await;
-        for form in [HTTP_2026_07, FORMS[2]] {
-            let mut client = client(&scene, form, server).await;
+        let testbed = Testbed::open(&[server]).await;
+        for variant in [HTTP_2026_07, VARIANTS[2]] {
+            let mut client = client(&testbed, variant, server).await;
             // Another call at the same time, so that it has to be told which one is meant.
-            let begun = puppet(&scene).begun("hang");
+            let begun = scripted(&testbed).call_count("hang");
             client.send("tools/call", json!({ "name": "hang" })).await.unwrap();
-            eventually("it has begun", || puppet(&scene).begun("hang") > begun).await;
+            eventually("it has begun", || scripted(&testbed).call_count("hang") > begun).await;
             let answer = run(&mut client, "aside").await;
-            says(&answer, "thoughts on bridges").unwrap_or_else(|why| panic!("{form:?} {server:?} {why}"));
+            expect_text(&answer, "thoughts on bridges").unwrap_or_else(|why| panic!("{variant:?} {server:?} {why}"));
             is_plain(&client, &answer);
             drop(client);
         }
-        assert_eq!(puppet(&scene).complaints(), Vec::<String>::new());
+        assert_eq!(scripted(&testbed).take_violations(), Vec::<String>::new());
     }
 }
 
@@ -271,84 +274,84 @@ async fn a_server_request_on_the_get_stream_reaches_the_task_it_names() {
 #[tokio::test]
 async fn per_request_tasks_pass_through_to_clients_with_the_extension() {
     for server in servers().into_iter().filter(|server| server.is_per_request()) {
-        let scene = Scene::open(&[server]).await;
-        let mut client = client(&scene, HTTP_2026_07, server).await;
+        let testbed = Testbed::open(&[server]).await;
+        let mut client = client(&testbed, HTTP_2026_07, server).await;
         let refused = run(&mut client, "done").await;
         assert_eq!(refused.message["error"]["code"], -32021, "{}", refused.raw);
         let needed = &refused.message["error"]["data"]["requiredCapabilities"]["extensions"];
         assert!(needed[format!("{META}tasks")].is_object(), "{}", refused.raw);
         // One that the server should not have made is driven to its end all the same.
-        says(&run(&mut client, "unasked").await, "done").unwrap();
+        expect_text(&run(&mut client, "unasked").await, "done").unwrap();
         client.capabilities["extensions"] = json!({ format!("{META}tasks"): {} });
         let task = run(&mut client, "ask").await;
         assert_eq!(task.message["result"]["resultType"], "task", "{}", task.raw);
         let params = json!({ "taskId": task.message["result"]["taskId"] });
-        let polls = jobs(&scene).polls();
-        client.ask("tasks/get", params.clone()).await.unwrap();
-        let asked = client.ask("tasks/get", params.clone()).await.unwrap();
+        let polls = scripted_tasks(&testbed).poll_count();
+        client.request("tasks/get", params.clone()).await.unwrap();
+        let asked = client.request("tasks/get", params.clone()).await.unwrap();
         assert_eq!(asked.message["result"]["status"], "input_required", "{}", asked.raw);
         let answers =
             json!({ "think": { "role": "assistant", "model": "none", "content": { "type": "text", "text": "hm" } } });
         let update = json!({ "taskId": task.message["result"]["taskId"], "inputResponses": answers });
-        client.ask("tasks/update", update).await.unwrap();
-        let done = client.ask("tasks/get", params).await.unwrap();
+        client.request("tasks/update", update).await.unwrap();
+        let done = client.request("tasks/get", params).await.unwrap();
         assert_eq!(done.message["result"]["result"]["content"][0]["text"], "hm", "{}", done.raw);
-        assert_eq!(jobs(&scene).polls(), polls + 3, "nobody else asks");
-        scene.close().await;
+        assert_eq!(scripted_tasks(&testbed).poll_count(), polls + 3, "nobody else asks");
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn handshake_tasks_pass_through_to_clients_that_request_them() {
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
-        let scene = Scene::open(&[server]).await;
-        let mut client = client(&scene, HTTP_2025_11, server).await;
-        let params = json!({ "name": JOB, "arguments": { "kind": "done" }, "task": { "ttl": 1000 } });
-        let task = client.ask("tools/call", params).await.unwrap();
+        let testbed = Testbed::open(&[server]).await;
+        let mut client = client(&testbed, HTTP_2025_11, server).await;
+        let params = json!({ "name": TASK_TOOL, "arguments": { "kind": "done" }, "task": { "ttl": 1000 } });
+        let task = client.request("tools/call", params).await.unwrap();
         let id = task.message["result"]["task"]["taskId"].clone();
         assert!(id.is_string(), "{}", task.raw);
         let states: Vec<Value> = vec![
-            client.ask("tasks/get", json!({ "taskId": id })).await.unwrap().message["result"]["status"].clone(),
-            client.ask("tasks/get", json!({ "taskId": id })).await.unwrap().message["result"]["status"].clone(),
+            client.request("tasks/get", json!({ "taskId": id })).await.unwrap().message["result"]["status"].clone(),
+            client.request("tasks/get", json!({ "taskId": id })).await.unwrap().message["result"]["status"].clone(),
         ];
         assert_eq!(states, ["working", "completed"]);
-        client.hear("notifications/tasks/status").await.unwrap();
+        client.wait_for_notification("notifications/tasks/status").await.unwrap();
         client.capabilities["extensions"] = json!({ format!("{META}tasks"): {} }); // it expects what follows
-        let result = client.ask("tasks/result", json!({ "taskId": id })).await.unwrap();
-        says(&result, "done").unwrap();
+        let result = client.request("tasks/result", json!({ "taskId": id })).await.unwrap();
+        expect_text(&result, "done").unwrap();
         assert_eq!(result.message["result"]["_meta"][format!("{META}related-task")]["taskId"], id);
-        assert_eq!(jobs(&scene).polls(), 2, "nobody else asks");
-        scene.close().await;
+        assert_eq!(scripted_tasks(&testbed).poll_count(), 2, "nobody else asks");
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn a_task_param_is_dropped_where_tasks_were_not_negotiated() {
-    for form in [HTTP_2026_07, FORMS[2]] {
-        let scene = Scene::open(&[HTTP_2025_11]).await;
-        let mut client = client(&scene, form, HTTP_2025_11).await;
+    for variant in [HTTP_2026_07, VARIANTS[2]] {
+        let testbed = Testbed::open(&[HTTP_2025_11]).await;
+        let mut client = client(&testbed, variant, HTTP_2025_11).await;
         // The server would complain of a task that is asked for where it has none.
         let params = json!({ "name": "count", "arguments": {}, "task": { "ttl": 7 } });
-        says(&client.ask("tools/call", params).await.unwrap(), "counted").unwrap();
-        let params = json!({ "name": JOB, "arguments": { "kind": "done" }, "task": "mine" });
-        says(&client.ask("tools/call", params).await.unwrap(), "done").unwrap();
-        scene.close().await;
+        expect_text(&client.request("tools/call", params).await.unwrap(), "counted").unwrap();
+        let params = json!({ "name": TASK_TOOL, "arguments": { "kind": "done" }, "task": "mine" });
+        expect_text(&client.request("tools/call", params).await.unwrap(), "done").unwrap();
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn tasks_are_driven_under_mapped_names_in_a_group() {
-    let scene = Scene::open(&[HTTP_2025_11, HTTP_2026_07]).await;
-    for form in [HTTP_2025_11, FORMS[2], HTTP_2026_07] {
-        let mut client = Client::over_http(form, scene.rialto.address, ALL, None).await.unwrap();
+    let testbed = Testbed::open(&[HTTP_2025_11, HTTP_2026_07]).await;
+    for variant in [HTTP_2025_11, VARIANTS[2], HTTP_2026_07] {
+        let mut client = Client::over_http(variant, testbed.rialto.address, ALL, None).await.unwrap();
         for server in [HTTP_2025_11, HTTP_2026_07] {
-            if form.is_per_request() && server.is_per_request() {
+            if variant.is_per_request() && server.is_per_request() {
                 continue;
             }
-            let answer = client.call(&format!("{}__{JOB}", server.name), json!({ "kind": "ask" })).await.unwrap();
-            says(&answer, "thoughts on bridges").unwrap_or_else(|why| panic!("{form:?} {server:?} {why}"));
+            let answer = client.call(&format!("{}__{TASK_TOOL}", server.name), json!({ "kind": "ask" })).await.unwrap();
+            expect_text(&answer, "thoughts on bridges").unwrap_or_else(|why| panic!("{variant:?} {server:?} {why}"));
             is_plain(&client, &answer);
         }
     }
-    scene.close().await;
+    testbed.close().await;
 }

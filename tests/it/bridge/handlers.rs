@@ -7,12 +7,12 @@ use rialto::dialect::Revision;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::jobs::JOB;
-use super::puppet::{CLOCK, LEVELS, Listener, META, Puppet, STATIC, Session, Sink, notice};
+use super::scripted_server::{CLOCK, LEVELS, Listener, META, STATIC, ScriptedServer, Session, Sink, notification_json};
+use super::scripted_tasks::TASK_TOOL;
 
 /// One request at work.
-pub struct Cx<'p> {
-    pub puppet: &'p Arc<Puppet>,
+pub struct RequestCx<'p> {
+    pub scripted: &'p Arc<ScriptedServer>,
     pub session: &'p Arc<Session>,
     pub sink: &'p Sink,
     pub method: &'p str,
@@ -23,7 +23,7 @@ pub struct Cx<'p> {
 
 /// An error to answer with.
 #[derive(Debug)]
-pub struct Failed {
+pub struct RpcError {
     pub code: i64,
     pub message: String,
     /// As it is to be written.
@@ -31,130 +31,133 @@ pub struct Failed {
 }
 
 /// Why a tool does not go on.
-enum Stop {
+enum ToolStop {
     /// The client has to be asked first; the members of the result that says so.
     Input(String),
     /// The client cannot be asked that.
     Unable(&'static str),
     /// The client answered with an error.
     Refused(i64),
-    Failed(Failed),
+    Failed(RpcError),
 }
 
 /// A question under its key.
-pub type Asked = (&'static str, &'static str, Value);
+pub type InputRequest = (&'static str, &'static str, Value);
 
 /// Numbers that a careless reader would spoil.
 pub const NUMBERS: &str = r#"{"price":1.50,"big":12345678901234567890123,"tiny":1e-400,"text":"\u00e9\/"}"#;
 
-impl Failed {
+impl RpcError {
     pub fn new(code: i64, message: &str) -> Self {
         Self { code, message: message.into(), data: None }
     }
 }
 
-impl From<Failed> for Stop {
-    fn from(failed: Failed) -> Self {
-        Self::Failed(failed)
+impl From<RpcError> for ToolStop {
+    fn from(error: RpcError) -> Self {
+        Self::Failed(error)
     }
 }
 
 /// A member of an object, as it is written.
-pub fn member<'r>(raw: &'r str, key: &str) -> Option<&'r str> {
+pub fn raw_member<'r>(raw: &'r str, key: &str) -> Option<&'r str> {
     let members: HashMap<String, &'r RawValue> = serde_json::from_str(raw).ok()?;
     members.get(key).map(|value| value.get())
 }
 
-pub fn members(value: &Value) -> String {
+pub fn object_members(value: &Value) -> String {
     let text = value.to_string();
     text[1..text.len() - 1].to_owned()
 }
 
-pub fn said(text: &str) -> String {
-    members(&json!({ "content": [{ "type": "text", "text": text }] }))
+pub fn text_result(text: &str) -> String {
+    object_members(&json!({ "content": [{ "type": "text", "text": text }] }))
 }
 
-pub fn failed(text: &str) -> String {
-    members(&json!({ "content": [{ "type": "text", "text": text }], "isError": true }))
+pub fn error_result(text: &str) -> String {
+    object_members(&json!({ "content": [{ "type": "text", "text": text }], "isError": true }))
 }
 
-impl Cx<'_> {
+impl RequestCx<'_> {
     pub fn is_per_request(&self) -> bool {
-        self.puppet.form.is_per_request()
+        self.scripted.variant.is_per_request()
     }
 
-    pub async fn act(&self) -> Result<String, Failed> {
+    pub async fn handle(&self) -> Result<String, RpcError> {
         let handshake = !self.is_per_request();
         let params = &self.params;
         let done = match self.method {
             "initialize" if handshake => {
-                self.puppet.initialize(self.session, params);
-                members(&json!({
-                    "protocolVersion": self.puppet.form.revision.to_string(),
+                self.scripted.initialize(self.session, params);
+                object_members(&json!({
+                    "protocolVersion": self.scripted.variant.revision.to_string(),
                     "capabilities": self.capabilities(),
-                    "serverInfo": { "name": self.puppet.form.name, "version": "1" },
+                    "serverInfo": { "name": self.scripted.variant.name, "version": "1" },
                     "instructions": "pull the strings",
                 }))
             }
             "server/discover" => {
-                let versions = [self.puppet.form.revision.to_string()];
+                let versions = [self.scripted.variant.revision.to_string()];
                 let more = json!({ "supportedVersions": versions, "capabilities": self.capabilities() });
-                format!("{},{}", members(&more), r#""instructions":"pull the strings""#)
+                format!("{},{}", object_members(&more), r#""instructions":"pull the strings""#)
             }
             "ping" if handshake => String::new(),
             "logging/setLevel" if handshake => {
-                self.puppet.set_level(self.session, &params["level"]);
+                self.scripted.set_level(self.session, &params["level"]);
                 String::new()
             }
             "resources/subscribe" | "resources/unsubscribe" if handshake => {
-                self.puppet.subscribe(self.session, &params["uri"], self.method == "resources/subscribe");
+                self.scripted.subscribe(self.session, &params["uri"], self.method == "resources/subscribe");
                 String::new()
             }
             "subscriptions/listen" if !handshake => return self.listen().await,
-            "tools/list" => members(&json!({ "tools": self.tools() })),
+            "tools/list" => object_members(&json!({ "tools": self.tools() })),
             "tools/call" => return self.call().await,
-            "tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" if self.puppet.has_tasks() => {
-                return self.job().await;
+            "tasks/get" | "tasks/update" | "tasks/result" | "tasks/cancel" if self.scripted.has_tasks() => {
+                return self.task_method().await;
             }
             "prompts/list" => {
                 let arguments = json!([{ "name": "name", "required": true }]);
-                members(&json!({ "prompts": [{ "name": "greet", "arguments": arguments }] }))
+                object_members(&json!({ "prompts": [{ "name": "greet", "arguments": arguments }] }))
             }
             "prompts/get" => {
                 let text = format!("Hello, {}", params["arguments"]["name"].as_str().unwrap_or("nobody"));
-                members(&json!({ "messages": [{ "role": "user", "content": { "type": "text", "text": text } }] }))
+                object_members(
+                    &json!({ "messages": [{ "role": "user", "content": { "type": "text", "text": text } }] }),
+                )
             }
-            "resources/list" => members(&json!({ "resources": [
+            "resources/list" => object_members(&json!({ "resources": [
                 { "uri": STATIC, "name": "static", "vendorField": 2 }, { "uri": CLOCK, "name": "clock" },
             ] })),
-            "resources/templates/list" => {
-                members(&json!({ "resourceTemplates": [{ "uriTemplate": "puppet://item/{id}", "name": "item" }] }))
-            }
+            "resources/templates/list" => object_members(
+                &json!({ "resourceTemplates": [{ "uriTemplate": "puppet://item/{id}", "name": "item" }] }),
+            ),
             "resources/read" => self.read()?,
             "completion/complete" => {
                 if params["ref"] != json!({ "type": "ref/prompt", "name": "greet" }) {
-                    self.puppet.complain(format!("nothing to complete: {params}"));
+                    self.scripted.report_violation(format!("nothing to complete: {params}"));
                 }
-                members(&json!({ "completion": { "values": ["Ada", "Alan"], "hasMore": false } }))
+                object_members(&json!({ "completion": { "values": ["Ada", "Alan"], "hasMore": false } }))
             }
             "vendor/echo" => {
-                let given = member(self.raw, "params").and_then(|params| member(params, "given")).unwrap_or("null");
+                let given =
+                    raw_member(self.raw, "params").and_then(|params| raw_member(params, "given")).unwrap_or("null");
                 format!(r#""given":{given}"#)
             }
             other => {
-                self.puppet.complain(format!("a method that is not there: {other}"));
-                return Err(Failed::new(-32601, "Method not found"));
+                self.scripted.report_violation(format!("a method that is not there: {other}"));
+                return Err(RpcError::new(-32601, "Method not found"));
             }
         };
-        Ok(self.done(&done, ""))
+        Ok(self.complete_result(&done, ""))
     }
 
     /// A whole result.
-    pub fn done(&self, members: &str, meta: &str) -> String {
+    pub fn complete_result(&self, members: &str, meta: &str) -> String {
         let joined =
             |parts: &[&str]| parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(",");
         let mut parts = vec![members];
-        let own = format!(r#""{META}serverInfo":{{"name":"{}","version":"1"}}"#, self.puppet.form.name);
+        let own = format!(r#""{META}serverInfo":{{"name":"{}","version":"1"}}"#, self.scripted.variant.name);
         let all = if self.is_per_request() { joined(&[meta, &own]) } else { meta.to_owned() };
         let meta = format!(r#""_meta":{{{all}}}"#);
         if !all.is_empty() {
@@ -178,12 +181,12 @@ impl Cx<'_> {
             "resources": { "listChanged": true, "subscribe": true },
             "logging": {},
         });
-        if self.puppet.is_at_least(Revision::V2025_03_26) {
+        if self.scripted.is_at_least(Revision::V2025_03_26) {
             able["completions"] = json!({});
         }
         if self.is_per_request() {
             able["extensions"] = json!({ format!("{META}tasks"): {} });
-        } else if self.puppet.has_tasks() {
+        } else if self.scripted.has_tasks() {
             able["tasks"] = json!({ "cancel": {}, "requests": { "tools": { "call": {} } } });
         }
         able
@@ -193,16 +196,16 @@ impl Cx<'_> {
     fn tools(&self) -> Vec<Value> {
         let mut names = vec!["add", "count", "hang", "log", "tick", "grow", "echo", "fail", "think", "where", "insist"];
         names.extend(["parting", "wander", "stubborn", "withdraw", "aside"]);
-        if self.puppet.is_at_least(Revision::V2025_06_18) {
+        if self.scripted.is_at_least(Revision::V2025_06_18) {
             names.extend(["measure", "confirm", "both", "chain"]);
         }
-        if self.puppet.is_at_least(Revision::V2025_11_25) {
-            names.extend(["visit", JOB]);
+        if self.scripted.is_at_least(Revision::V2025_11_25) {
+            names.extend(["visit", TASK_TOOL]);
         }
-        if self.puppet.form.revision == Revision::V2025_11_25 {
+        if self.scripted.variant.revision == Revision::V2025_11_25 {
             names.push("gate");
         }
-        if self.puppet.has_extra() {
+        if self.scripted.has_extra_tool() {
             names.push("extra");
         }
         let tool = |name: &str| {
@@ -210,23 +213,23 @@ impl Cx<'_> {
             if name == "add" {
                 tool["vendorField"] = json!({ "kept": true });
                 tool["inputSchema"]["properties"] = json!({ "a": { "type": "integer" }, "b": { "type": "integer" } });
-                if self.puppet.is_at_least(Revision::V2025_03_26) {
+                if self.scripted.is_at_least(Revision::V2025_03_26) {
                     tool["annotations"] = json!({ "readOnlyHint": true });
                 }
-                if self.puppet.is_at_least(Revision::V2025_06_18) {
+                if self.scripted.is_at_least(Revision::V2025_06_18) {
                     tool["title"] = json!("Add");
                 }
-                if self.puppet.is_at_least(Revision::V2025_11_25) {
+                if self.scripted.is_at_least(Revision::V2025_11_25) {
                     tool["icons"] = json!([{ "src": "https://example.org/add.png" }]);
                 }
-                if self.puppet.form.revision == Revision::V2025_11_25 {
+                if self.scripted.variant.revision == Revision::V2025_11_25 {
                     tool["execution"] = json!({ "taskSupport": "forbidden" });
                 }
                 if self.is_per_request() {
                     tool["inputSchema"]["properties"]["a"]["x-mcp-header"] = json!("First");
                 }
             }
-            if name == JOB && !self.is_per_request() {
+            if name == TASK_TOOL && !self.is_per_request() {
                 tool["execution"] = json!({ "taskSupport": "required" });
             }
             if name == "measure" {
@@ -237,7 +240,7 @@ impl Cx<'_> {
         names.into_iter().map(tool).collect()
     }
 
-    fn read(&self) -> Result<String, Failed> {
+    fn read(&self) -> Result<String, RpcError> {
         let uri = self.params["uri"].as_str().unwrap_or_default();
         let text = match uri.strip_prefix("puppet://item/") {
             Some(id) => format!("item {id}"),
@@ -246,80 +249,88 @@ impl Cx<'_> {
             None => {
                 let code = if self.is_per_request() { -32602 } else { -32002 };
                 let data = Some(json!({ "uri": uri }).to_string());
-                return Err(Failed { data, ..Failed::new(code, "Resource not found") });
+                return Err(RpcError { data, ..RpcError::new(code, "Resource not found") });
             }
         };
-        Ok(members(&json!({ "contents": [{ "uri": uri, "text": text, "mimeType": "text/plain" }] })))
+        Ok(object_members(&json!({ "contents": [{ "uri": uri, "text": text, "mimeType": "text/plain" }] })))
     }
 
-    async fn listen(&self) -> Result<String, Failed> {
-        let wishes = self.params["notifications"].clone();
-        if !wishes.is_object() {
-            self.puppet.complain("nothing to listen to");
+    async fn listen(&self) -> Result<String, RpcError> {
+        let filter = self.params["notifications"].clone();
+        if !filter.is_object() {
+            self.scripted.report_violation("nothing to listen to");
         }
         let id = json!({ format!("{META}subscriptionId"): self.id });
-        let acknowledged = json!({ "_meta": id, "notifications": wishes });
-        let acknowledgement = notice("notifications/subscriptions/acknowledged", &acknowledged);
-        let listener = Listener { id: self.id.clone(), wishes, sink: self.sink.clone() };
-        self.puppet.listen(self.session, acknowledgement, listener);
+        let acknowledged = json!({ "_meta": id, "notifications": filter });
+        let acknowledgement = notification_json("notifications/subscriptions/acknowledged", &acknowledged);
+        let listener = Listener { id: self.id.clone(), filter, sink: self.sink.clone() };
+        self.scripted.listen(self.session, acknowledgement, listener);
         std::future::pending().await
     }
 
-    async fn call(&self) -> Result<String, Failed> {
+    async fn call(&self) -> Result<String, RpcError> {
         let name = self.params["name"].as_str().unwrap_or_default().to_owned();
         if !self.tools().iter().any(|tool| tool["name"] == *name) {
-            return Err(Failed::new(-32602, &format!("Unknown tool: {name}")));
+            return Err(RpcError::new(-32602, &format!("Unknown tool: {name}")));
         }
-        self.puppet.note_begun(&name);
-        let answers = if self.is_per_request() { self.puppet.retried(self.method, &self.params)? } else { Map::new() };
+        self.scripted.count_call(&name);
+        let answers = if self.is_per_request() {
+            self.scripted.take_input_responses(self.method, &self.params)?
+        } else {
+            Map::new()
+        };
         if name == "echo" {
             return Ok(self.echo());
         }
-        if name == JOB {
-            return self.begin_job().await;
+        if name == TASK_TOOL {
+            return self.start_task().await;
         }
         if self.params.get("task").is_some() {
-            self.puppet.complain(format!("a task is asked for: {}", self.raw));
+            self.scripted.report_violation(format!("a task is asked for: {}", self.raw));
         }
         match self.tool(&name, &answers).await {
-            Ok(members) => Ok(self.done(&members, "")),
-            Err(Stop::Input(members)) => Ok(self.done(&members, "")),
-            Err(Stop::Unable(what)) if self.is_per_request() => {
+            Ok(members) => Ok(self.complete_result(&members, "")),
+            Err(ToolStop::Input(members)) => Ok(self.complete_result(&members, "")),
+            Err(ToolStop::Unable(what)) if self.is_per_request() => {
                 let needed = match what {
                     "url" => json!({ "elicitation": { "url": {} } }),
                     "form" => json!({ "elicitation": { "form": {} } }),
                     other => json!({ other: {} }),
                 };
                 let data = Some(json!({ "requiredCapabilities": needed }).to_string());
-                Err(Failed { data, ..Failed::new(-32021, &format!("the client lacks {what}")) })
+                Err(RpcError { data, ..RpcError::new(-32021, &format!("the client lacks {what}")) })
             }
-            Err(Stop::Unable(what)) => Ok(self.done(&failed(&format!("the client cannot be asked: {what}")), "")),
-            Err(Stop::Refused(code)) => Ok(self.done(&failed(&format!("the client refused: {code}")), "")),
-            Err(Stop::Failed(error)) => Err(error),
+            Err(ToolStop::Unable(what)) => {
+                Ok(self.complete_result(&error_result(&format!("the client cannot be asked: {what}")), ""))
+            }
+            Err(ToolStop::Refused(code)) => {
+                Ok(self.complete_result(&error_result(&format!("the client refused: {code}")), ""))
+            }
+            Err(ToolStop::Failed(error)) => Err(error),
         }
     }
 
     fn echo(&self) -> String {
-        let params = member(self.raw, "params").unwrap_or("{}");
-        let part = |key: &str| member(params, key).unwrap_or("null");
-        let vendor = member(part("_meta"), "vendor/key").unwrap_or("null");
+        let params = raw_member(self.raw, "params").unwrap_or("{}");
+        let part = |key: &str| raw_member(params, key).unwrap_or("null");
+        let vendor = raw_member(part("_meta"), "vendor/key").unwrap_or("null");
         let content = r#""content":[{"type":"text","text":"echoed","vendorBlock":2.50}]"#;
         let (arguments, param) = (part("arguments"), part("vendorParam"));
         let echoed = format!(r#"{content},"vendorArguments":{arguments},"vendorParam":{param}"#);
-        self.done(&echoed, &format!(r#""vendor/key":{vendor}"#))
+        self.complete_result(&echoed, &format!(r#""vendor/key":{vendor}"#))
     }
 
-    async fn tool(&self, name: &str, answers: &Map<String, Value>) -> Result<String, Stop> {
+    async fn tool(&self, name: &str, answers: &Map<String, Value>) -> Result<String, ToolStop> {
         let arguments = &self.params["arguments"];
         match name {
             "add" => {
                 let sum = arguments["a"].as_i64().unwrap_or_default() + arguments["b"].as_i64().unwrap_or_default();
-                Ok(said(&sum.to_string()))
+                Ok(text_result(&sum.to_string()))
             }
-            "measure" => Ok(format!("{},\"structuredContent\":{NUMBERS}", said("mild"))),
+            "measure" => Ok(format!("{},\"structuredContent\":{NUMBERS}", text_result("mild"))),
             "count" => {
                 (1..=3).for_each(|n| self.progress(&format!("{n}.50")));
-                Ok(said("counted"))
+                Ok(text_result("counted"))
             }
             "hang" => {
                 self.progress("1");
@@ -329,102 +340,112 @@ impl Cx<'_> {
                 for level in ["debug", "warning", "error"] {
                     self.log(level);
                 }
-                Ok(said("logged"))
+                Ok(text_result("logged"))
             }
             "tick" => {
-                self.puppet.tick();
-                Ok(said("ticked"))
+                self.scripted.update_clock();
+                Ok(text_result("ticked"))
             }
             "grow" => {
-                self.puppet.grow();
-                Ok(said("grown"))
+                self.scripted.toggle_extra_tool();
+                Ok(text_result("grown"))
             }
             "fail" => {
                 let code = arguments["code"].as_i64().unwrap_or_default();
-                Err(Failed { data: Some(NUMBERS.into()), ..Failed::new(code, "on purpose") }.into())
+                Err(RpcError { data: Some(NUMBERS.into()), ..RpcError::new(code, "on purpose") }.into())
             }
-            "think" => Ok(self.thought(&self.ask(answers, vec![self.sampling()]).await?)),
+            "think" => Ok(self.thought(&self.request_input(answers, vec![self.sampling()]).await?)),
             "where" => {
-                let answer = self.ask(answers, vec![("roots", "roots/list", json!({}))]).await?;
-                Ok(said(answer[0]["roots"][0]["uri"].as_str().unwrap_or("nowhere")))
+                let answer = self.request_input(answers, vec![("roots", "roots/list", json!({}))]).await?;
+                Ok(text_result(answer[0]["roots"][0]["uri"].as_str().unwrap_or("nowhere")))
             }
-            "confirm" => Ok(said(&confirmed(&self.ask(answers, vec![self.form()]).await?[0]))),
+            "confirm" => {
+                Ok(text_result(&confirmed(&self.request_input(answers, vec![self.form_elicitation()]).await?[0])))
+            }
             "visit" => {
-                let answer = self.ask(answers, vec![self.url()]).await?;
-                Ok(said(answer[0]["action"].as_str().unwrap_or("nothing")))
+                let answer = self.request_input(answers, vec![self.url_elicitation()]).await?;
+                Ok(text_result(answer[0]["action"].as_str().unwrap_or("nothing")))
             }
             "insist" => {
                 let asked = match arguments["kind"].as_str() {
-                    Some("url") => self.url(),
-                    _ => self.form(),
+                    Some("url") => self.url_elicitation(),
+                    _ => self.form_elicitation(),
                 };
-                Ok(said(&confirmed(&self.put(answers, vec![asked]).await?[0])))
+                Ok(text_result(&confirmed(&self.request_input_unchecked(answers, vec![asked]).await?[0])))
             }
             "both" => {
-                let answer = self.ask(answers, vec![self.form(), self.sampling()]).await?;
-                Ok(said(&format!("{} {}", confirmed(&answer[0]), self.thought(&answer[1..]).contains("thoughts"))))
+                let answer = self.request_input(answers, vec![self.form_elicitation(), self.sampling()]).await?;
+                Ok(text_result(&format!(
+                    "{} {}",
+                    confirmed(&answer[0]),
+                    self.thought(&answer[1..]).contains("thoughts")
+                )))
             }
             "chain" => {
                 self.progress("1");
-                self.ask(answers, vec![self.sampling()]).await?;
+                self.request_input(answers, vec![self.sampling()]).await?;
                 self.progress("2");
-                let answer = self.ask(answers, vec![self.form()]).await?;
+                let answer = self.request_input(answers, vec![self.form_elicitation()]).await?;
                 self.progress("3");
-                Ok(said(&confirmed(&answer[0])))
+                Ok(text_result(&confirmed(&answer[0])))
             }
             // Asks, and goes on without an answer when it is told to.
             "parting" => tokio::select! {
-                asked = self.ask(answers, vec![self.sampling()]) => asked.map(|_| said("answered")),
-                () = self.puppet.release.notified() => Ok(said("gone on")),
+                asked = self.request_input(answers, vec![self.sampling()]) => asked.map(|_| text_result("answered")),
+                () = self.scripted.release.notified() => Ok(text_result("gone on")),
             },
             // Asks where everything is said that belongs to no call.
             "aside" => {
                 let (_, method, params) = self.sampling();
-                let answer = self.session.ask(&self.session.out, method, &params).await;
+                let answer = self.session.send_request(&self.session.out, method, &params).await;
                 match answer {
                     Ok(Ok(answer)) => Ok(self.thought(&[answer])),
-                    _ => Err(Stop::Refused(0)),
+                    _ => Err(ToolStop::Refused(0)),
                 }
             }
             // Takes no refusal for an end.
             "stubborn" => {
-                let asked = if self.puppet.is_at_least(Revision::V2025_06_18) { self.form() } else { self.sampling() };
-                let _ = self.ask(answers, vec![self.sampling(), asked]).await;
+                let asked = if self.scripted.is_at_least(Revision::V2025_06_18) {
+                    self.form_elicitation()
+                } else {
+                    self.sampling()
+                };
+                let _ = self.request_input(answers, vec![self.sampling(), asked]).await;
                 std::future::pending().await
             }
             // Takes its question back, and takes until it is told to end.
             "withdraw" => {
                 {
-                    let asked = self.ask(answers, vec![self.sampling()]);
+                    let asked = self.request_input(answers, vec![self.sampling()]);
                     tokio::select! {
-                        asked = asked => return asked.map(|_| said("answered")),
-                        () = self.puppet.release.notified() => self.session.withdraw(self.sink),
+                        asked = asked => return asked.map(|_| text_result("answered")),
+                        () = self.scripted.release.notified() => self.session.cancel_last_request(self.sink),
                     }
                 }
                 self.progress("1");
-                self.puppet.release.notified().await;
-                Ok(said("never mind"))
+                self.scripted.release.notified().await;
+                Ok(text_result("never mind"))
             }
             // Asks, and then takes until it is told to end.
             "wander" => {
-                self.ask(answers, vec![self.sampling()]).await?;
+                self.request_input(answers, vec![self.sampling()]).await?;
                 self.progress("1");
-                self.puppet.release.notified().await;
-                Ok(said("back"))
+                self.scripted.release.notified().await;
+                Ok(text_result("back"))
             }
-            "gate" if self.puppet.begun("gate") % 2 == 1 => {
+            "gate" if self.scripted.call_count("gate") % 2 == 1 => {
                 let gate = json!({ "mode": "url", "message": "pay", "url": "https://example.org/pay", "elicitationId": "e-7" });
                 let data = Some(json!({ "elicitations": [gate] }).to_string());
-                Err(Failed { data, ..Failed::new(-32042, "somebody has to go there first") }.into())
+                Err(RpcError { data, ..RpcError::new(-32042, "somebody has to go there first") }.into())
             }
-            _ => Ok(said(name)),
+            _ => Ok(text_result(name)),
         }
     }
 
     fn progress(&self, value: &str) {
-        let token = member(self.raw, "params").and_then(|params| member(params, "_meta"));
-        let Some(token) = token.and_then(|meta| member(meta, "progressToken")) else { return };
-        let words = if self.puppet.is_at_least(Revision::V2025_03_26) { r#","message":"on the way""# } else { "" };
+        let token = raw_member(self.raw, "params").and_then(|params| raw_member(params, "_meta"));
+        let Some(token) = token.and_then(|meta| raw_member(meta, "progressToken")) else { return };
+        let words = if self.scripted.is_at_least(Revision::V2025_03_26) { r#","message":"on the way""# } else { "" };
         let params = format!(r#"{{"progressToken":{token},"progress":{value},"total":4{words}}}"#);
         let method = "notifications/progress";
         let _ = self.sink.send(format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#));
@@ -441,26 +462,26 @@ impl Cx<'_> {
         };
         if wanted.is_none_or(|wanted| place(level) >= Some(wanted)) {
             let params = json!({ "level": level, "logger": "puppet", "data": { "said": level } });
-            let _ = self.sink.send(notice("notifications/message", &params));
+            let _ = self.sink.send(notification_json("notifications/message", &params));
         }
     }
 
-    pub fn sampling(&self) -> Asked {
+    pub fn sampling(&self) -> InputRequest {
         let message = json!({ "role": "user", "content": { "type": "text", "text": "bridges" } });
         ("think", "sampling/createMessage", json!({ "messages": [message], "maxTokens": 100 }))
     }
 
-    pub fn form(&self) -> Asked {
+    pub fn form_elicitation(&self) -> InputRequest {
         let name = json!({ "type": "string", "title": "Name" });
         let schema = json!({ "type": "object", "properties": { "name": name }, "required": ["name"] });
         let mut params = json!({ "message": "who?", "requestedSchema": schema });
-        if self.puppet.is_at_least(Revision::V2025_11_25) {
+        if self.scripted.is_at_least(Revision::V2025_11_25) {
             params["mode"] = json!("form");
         }
         ("form", "elicitation/create", params)
     }
 
-    fn url(&self) -> Asked {
+    fn url_elicitation(&self) -> InputRequest {
         let mut params = json!({ "mode": "url", "message": "go there", "url": "https://example.org/go" });
         if !self.is_per_request() {
             params["elicitationId"] = json!("e-1");
@@ -469,11 +490,15 @@ impl Cx<'_> {
     }
 
     fn thought(&self, answers: &[Value]) -> String {
-        said(answers[0]["content"]["text"].as_str().unwrap_or("nothing"))
+        text_result(answers[0]["content"]["text"].as_str().unwrap_or("nothing"))
     }
 
     /// Asks what the client has said that it can answer.
-    async fn ask(&self, answers: &Map<String, Value>, asked: Vec<Asked>) -> Result<Vec<Value>, Stop> {
+    async fn request_input(
+        &self,
+        answers: &Map<String, Value>,
+        asked: Vec<InputRequest>,
+    ) -> Result<Vec<Value>, ToolStop> {
         let declared = match self.is_per_request() {
             true => self.params["_meta"][format!("{META}clientCapabilities")].clone(),
             false => self.session.capabilities(),
@@ -490,20 +515,24 @@ impl Cx<'_> {
                 _ => (declared["sampling"].is_object(), "sampling"),
             };
             if !able {
-                return Err(Stop::Unable(what));
+                return Err(ToolStop::Unable(what));
             }
         }
-        self.put(answers, asked).await
+        self.request_input_unchecked(answers, asked).await
     }
 
     /// Asks, whatever the client has said.
-    async fn put(&self, answers: &Map<String, Value>, asked: Vec<Asked>) -> Result<Vec<Value>, Stop> {
+    async fn request_input_unchecked(
+        &self,
+        answers: &Map<String, Value>,
+        asked: Vec<InputRequest>,
+    ) -> Result<Vec<Value>, ToolStop> {
         if self.is_per_request() {
-            let open: Vec<&Asked> = asked.iter().filter(|(key, ..)| !answers.contains_key(*key)).collect();
+            let open: Vec<&InputRequest> = asked.iter().filter(|(key, ..)| !answers.contains_key(*key)).collect();
             if open.is_empty() {
                 return Ok(asked.iter().map(|(key, ..)| answers[*key].clone()).collect());
             }
-            let one = |(key, method, params): &&Asked| {
+            let one = |(key, method, params): &&InputRequest| {
                 let request = match method {
                     &"roots/list" => json!({ "method": method }),
                     _ => json!({ "method": method, "params": params }),
@@ -512,17 +541,17 @@ impl Cx<'_> {
             };
             let requests: Map<String, Value> = open.iter().map(one).collect();
             let keys = requests.keys().cloned().collect();
-            let state = self.puppet.issue(self.method, &self.params, keys, answers.clone());
-            return Err(Stop::Input(members(&json!({ "inputRequests": requests, "requestState": state }))));
+            let state = self.scripted.issue_request_state(self.method, &self.params, keys, answers.clone());
+            return Err(ToolStop::Input(object_members(&json!({ "inputRequests": requests, "requestState": state }))));
         }
         let waiting: Vec<_> =
-            asked.iter().map(|(_, method, params)| self.session.ask(self.sink, method, params)).collect();
+            asked.iter().map(|(_, method, params)| self.session.send_request(self.sink, method, params)).collect();
         let mut all = Vec::new();
         for answered in waiting {
             match answered.await {
                 Ok(Ok(answer)) => all.push(answer),
-                Ok(Err(error)) => return Err(Stop::Refused(error["code"].as_i64().unwrap_or_default())),
-                Err(_) => return Err(Stop::Refused(0)),
+                Ok(Err(error)) => return Err(ToolStop::Refused(error["code"].as_i64().unwrap_or_default())),
+                Err(_) => return Err(ToolStop::Refused(0)),
             }
         }
         Ok(all)

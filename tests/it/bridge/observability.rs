@@ -3,15 +3,15 @@
 use rialto::dialect::{Revision, translation};
 use serde_json::{Value, json};
 
-use super::features::says;
-use super::forms::{FORMS, Feature, Form, Transport};
-use super::limits::{Instead, limit};
-use super::{ALL, Scene};
+use super::feature_checks::expect_text;
+use super::known_limits::{Fallback, limit};
+use super::variants::{Feature, Transport, VARIANTS, Variant};
+use super::{ALL, Testbed};
 use crate::process::rialto;
 
 /// Clients that have the gateway of the scene in common.
-fn clients() -> impl Iterator<Item = Form> {
-    FORMS.into_iter().filter(|form| form.transport != Transport::Stdio)
+fn clients() -> impl Iterator<Item = Variant> {
+    VARIANTS.into_iter().filter(|variant| variant.transport != Transport::Stdio)
 }
 
 async fn shown(command: &[&str]) -> String {
@@ -22,63 +22,63 @@ async fn shown(command: &[&str]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn status_and_metrics_report_translations_by_revision_pair() {
-    let scene = Scene::open(&FORMS).await;
+    let testbed = Testbed::open(&VARIANTS).await;
     let mut open = Vec::new();
-    for form in clients() {
-        let mut client = scene.client(form, ALL).await.unwrap();
-        let listed = client.ask("tools/list", json!({})).await.unwrap();
-        client.note_tools(&listed.message["result"]["tools"]);
-        for server in FORMS {
+    for variant in clients() {
+        let mut client = testbed.client(variant, ALL).await.unwrap();
+        let listed = client.request("tools/list", json!({})).await.unwrap();
+        client.record_header_mirrors(&listed.message["result"]["tools"]);
+        for server in VARIANTS {
             let answer = client.call(&format!("{}__add", server.name), json!({ "a": 2, "b": 3 })).await.unwrap();
-            says(&answer, "5").unwrap();
+            expect_text(&answer, "5").unwrap();
         }
         open.push(client);
     }
     let status: Value =
-        serde_json::from_str(&scene.rialto.send("GET", "/admin/status").go().await.text().await).unwrap();
+        serde_json::from_str(&testbed.rialto.send("GET", "/admin/status").go().await.text().await).unwrap();
     // Each kind of session, with every server of its group.
     let sessions = status["sessions"].as_array().unwrap();
-    let with_session: Vec<Form> = clients().filter(|form| !form.is_per_request()).collect();
+    let with_session: Vec<Variant> = clients().filter(|variant| !variant.is_per_request()).collect();
     assert_eq!(sessions.len(), with_session.len(), "{sessions:?}");
-    for form in with_session {
-        let revision = form.revision.to_string();
+    for variant in with_session {
+        let revision = variant.revision.to_string();
         let own = sessions.iter().find(|alike| alike["revision"] == *revision).unwrap();
-        let facing = |server: Form| {
-            let words = translation(form.revision, server.revision);
+        let facing = |server: Variant| {
+            let words = translation(variant.revision, server.revision);
             json!({ "upstream": server.name, "revision": server.revision.to_string(), "translated": words })
         };
-        assert_eq!(own["upstreams"], json!(FORMS.map(facing)), "{revision}");
+        assert_eq!(own["upstreams"], json!(VARIANTS.map(facing)), "{revision}");
     }
     // Each server, with those who called it, whether they have a session or not.
-    for server in FORMS {
+    for server in VARIANTS {
         let upstreams = status["upstreams"].as_array().unwrap();
         let own = upstreams.iter().find(|upstream| upstream["name"] == server.name).unwrap();
         assert_eq!(own["revision"], server.revision.to_string());
-        let met = |client: Form| {
+        let met = |client: Variant| {
             let words = translation(client.revision, server.revision);
             let (client, server) = (client.revision.to_string(), server.revision.to_string());
             json!({ "client": client, "server": server, "calls": 1, "translated": words })
         };
         assert_eq!(own["clients"], json!(clients().map(met).collect::<Vec<_>>()), "{}", server.name);
     }
-    let figures = scene.rialto.send("GET", "/metrics").go().await.text().await;
+    let figures = testbed.rialto.send("GET", "/metrics").go().await.text().await;
     let figure = r#"rialto_upstream_revisions{upstream="http-2025-11",client="2026-07-28",server="2025-11-25"} 1"#;
     assert!(figures.contains(figure), "{figures}");
-    let people = shown(&["status", &scene.rialto.url("")]).await;
+    let people = shown(&["status", &testbed.rialto.url("")]).await;
     for words in ["handshake ← discovery", "discovery ← handshake", "nothing", "structured content as text"] {
         assert!(people.contains(words), "{words} is not in\n{people}");
     }
     for client in open {
         client.close().await.unwrap();
     }
-    scene.close().await;
+    testbed.close().await;
 }
 
 #[tokio::test]
 async fn probe_reports_translations_for_each_client_revision() {
-    let scene = Scene::open(&FORMS).await;
+    let testbed = Testbed::open(&VARIANTS).await;
     for server in clients() {
-        let url = match &scene.stages.iter().find(|stage| stage.puppet.form == server).unwrap().target {
+        let url = match &testbed.endpoints.iter().find(|endpoint| endpoint.scripted.variant == server).unwrap().target {
             rialto::mcp_client::Target::Url(address) => address.url.to_string(),
             other => panic!("{other} is no address"),
         };
@@ -100,29 +100,29 @@ async fn probe_reports_translations_for_each_client_revision() {
 }
 
 /// The words for what does not pass as it is.
-fn words(feature: Feature, instead: Instead) -> Option<&'static str> {
-    Some(match (instead, feature) {
-        (Instead::NotThere, _) => return None,
-        (Instead::NotAsked, Feature::Url) => "url elicitation not available",
-        (Instead::NotAsked, _) => "elicitation not available",
-        (Instead::TextOnly, _) => "structured content as text",
-        (Instead::NoWords, _) => "progress messages dropped",
-        (Instead::SilentAtFirst, _) => "log level per request",
-        (Instead::Renamed, _) => "elicitation ids replaced",
-        (Instead::RootsStay, _) => "changes of roots not passed on",
-        (Instead::Wrapped, _) => "reserved error codes wrapped",
+fn words(feature: Feature, fallback: Fallback) -> Option<&'static str> {
+    Some(match (fallback, feature) {
+        (Fallback::NotThere, _) => return None,
+        (Fallback::NotAsked, Feature::UrlElicitation) => "url elicitation not available",
+        (Fallback::NotAsked, _) => "elicitation not available",
+        (Fallback::TextOnly, _) => "structured content as text",
+        (Fallback::NoWords, _) => "progress messages dropped",
+        (Fallback::SilentAtFirst, _) => "log level per request",
+        (Fallback::Renamed, _) => "elicitation ids replaced",
+        (Fallback::RootsStay, _) => "changes of roots not passed on",
+        (Fallback::Wrapped, _) => "reserved error codes wrapped",
     })
 }
 
 #[test]
 fn described_translations_match_the_tested_limits() {
-    for client in FORMS {
-        for server in FORMS {
+    for client in VARIANTS {
+        for server in VARIANTS {
             let told = translation(client.revision, server.revision);
             for feature in Feature::ALL {
                 let Some(limit) = limit(feature, client, server) else { continue };
-                let Some(words) = words(feature, limit.instead) else { continue };
-                assert!(told.contains(&words), "{} → {}: {words}", client.words(), server.words());
+                let Some(words) = words(feature, limit.fallback) else { continue };
+                assert!(told.contains(&words), "{} → {}: {words}", client.label(), server.label());
             }
         }
     }

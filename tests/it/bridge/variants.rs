@@ -4,7 +4,7 @@ use rialto::dialect::Revision;
 
 /// A revision over a transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Form {
+pub struct Variant {
     pub revision: Revision,
     pub transport: Transport,
     /// Names the server of this form, and the group that has it alone.
@@ -20,22 +20,22 @@ pub enum Transport {
     Stdio,
 }
 
-const fn form(revision: Revision, transport: Transport, name: &'static str) -> Form {
-    Form { revision, transport, name }
+const fn variant(revision: Revision, transport: Transport, name: &'static str) -> Variant {
+    Variant { revision, transport, name }
 }
 
 /// Every form of a client, and of a server.
-pub const FORMS: [Form; 7] = [
-    form(Revision::V2024_11_05, Transport::Sse, "sse-2024-11"),
-    form(Revision::V2025_03_26, Transport::Http, "http-2025-03"),
-    form(Revision::V2025_06_18, Transport::Http, "http-2025-06"),
+pub const VARIANTS: [Variant; 7] = [
+    variant(Revision::V2024_11_05, Transport::Sse, "sse-2024-11"),
+    variant(Revision::V2025_03_26, Transport::Http, "http-2025-03"),
+    variant(Revision::V2025_06_18, Transport::Http, "http-2025-06"),
     HTTP_2025_11,
-    form(Revision::V2025_11_25, Transport::Stdio, "stdio-2025-11"),
+    variant(Revision::V2025_11_25, Transport::Stdio, "stdio-2025-11"),
     HTTP_2026_07,
-    form(Revision::V2026_07_28, Transport::Stdio, "stdio-2026-07"),
+    variant(Revision::V2026_07_28, Transport::Stdio, "stdio-2026-07"),
 ];
-pub const HTTP_2025_11: Form = form(Revision::V2025_11_25, Transport::Http, "http-2025-11");
-pub const HTTP_2026_07: Form = form(Revision::V2026_07_28, Transport::Http, "http-2026-07");
+pub const HTTP_2025_11: Variant = variant(Revision::V2025_11_25, Transport::Http, "http-2025-11");
+pub const HTTP_2026_07: Variant = variant(Revision::V2026_07_28, Transport::Http, "http-2026-07");
 
 /// What passes between a client and a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,21 +52,21 @@ pub enum Feature {
     Prompts,
     Completion,
     Sampling,
-    Form,
-    Url,
+    FormElicitation,
+    UrlElicitation,
     Roots,
     Extension,
     UnknownFields,
     ErrorCodes,
 }
 
-impl Form {
+impl Variant {
     pub fn is_per_request(self) -> bool {
         self.revision == Revision::V2026_07_28
     }
 
     /// The form in words.
-    pub fn words(self) -> String {
+    pub fn label(self) -> String {
         let transport = match self.transport {
             Transport::Sse => "HTTP+SSE",
             Transport::Http => "HTTP",
@@ -90,8 +90,8 @@ impl Feature {
         Self::Prompts,
         Self::Completion,
         Self::Sampling,
-        Self::Form,
-        Self::Url,
+        Self::FormElicitation,
+        Self::UrlElicitation,
         Self::Roots,
         Self::Extension,
         Self::UnknownFields,
@@ -99,7 +99,7 @@ impl Feature {
     ];
 
     /// The feature in words.
-    pub fn words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Tools => "tools",
             Self::Structured => "structured content",
@@ -113,8 +113,8 @@ impl Feature {
             Self::Prompts => "prompts",
             Self::Completion => "completion",
             Self::Sampling => "sampling",
-            Self::Form => "form elicitation",
-            Self::Url => "url elicitation",
+            Self::FormElicitation => "form elicitation",
+            Self::UrlElicitation => "url elicitation",
             Self::Roots => "roots",
             Self::Extension => "extension methods",
             Self::UnknownFields => "unknown fields",

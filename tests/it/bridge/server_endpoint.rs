@@ -19,36 +19,36 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use super::forms::{Form, Transport};
-use super::puppet::{META, Puppet, Session, Sink};
+use super::scripted_server::{META, ScriptedServer, Session, Sink};
+use super::variants::{Transport, Variant};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// A puppet that can be reached.
-pub struct Stage {
-    pub puppet: Arc<Puppet>,
+pub struct ServerEndpoint {
+    pub scripted: Arc<ScriptedServer>,
     pub target: Target,
 }
 
 /// A puppet at an address.
-struct House {
-    puppet: Arc<Puppet>,
-    sessions: Mutex<HashMap<String, Seat>>,
+struct ServerHost {
+    scripted: Arc<ScriptedServer>,
+    sessions: Mutex<HashMap<String, HostedSession>>,
     opened: AtomicU32,
 }
 
 /// A session, and what waits for its listening stream.
-struct Seat {
+struct HostedSession {
     session: Arc<Session>,
     waiting: Option<UnboundedReceiver<String>>,
 }
 
-impl Stage {
-    pub async fn open(form: Form) -> Self {
-        let puppet = Puppet::new(form);
+impl ServerEndpoint {
+    pub async fn open(variant: Variant) -> Self {
+        let scripted = ScriptedServer::new(variant);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let target = match form.transport {
+        let target = match variant.transport {
             Transport::Stdio => {
                 // A child whose input and output are a connection to us, and that ends with either.
                 let script = format!(
@@ -59,31 +59,34 @@ impl Stage {
             Transport::Http => Target::url(&format!("http://127.0.0.1:{port}/mcp")).unwrap(),
             Transport::Sse => Target::url(&format!("http://127.0.0.1:{port}/sse")).unwrap(),
         };
-        let house =
-            Arc::new(House { puppet: Arc::clone(&puppet), sessions: Mutex::default(), opened: AtomicU32::new(0) });
+        let host = Arc::new(ServerHost {
+            scripted: Arc::clone(&scripted),
+            sessions: Mutex::default(),
+            opened: AtomicU32::new(0),
+        });
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let house = Arc::clone(&house);
+                let host = Arc::clone(&host);
                 tokio::spawn(async move {
-                    match form.transport {
-                        Transport::Stdio => house.lines(stream).await,
-                        Transport::Http | Transport::Sse => house.http(stream).await,
+                    match variant.transport {
+                        Transport::Stdio => host.serve_stdio(stream).await,
+                        Transport::Http | Transport::Sse => host.serve_http(stream).await,
                     }
                 });
             }
         });
-        Self { puppet, target }
+        Self { scripted, target }
     }
 }
 
-impl House {
+impl ServerHost {
     /// One child's input and output.
-    async fn lines(&self, stream: TcpStream) {
+    async fn serve_stdio(&self, stream: TcpStream) {
         let (read, mut write) = stream.into_split();
         let (out, mut messages) = mpsc::unbounded_channel::<String>();
         let session = Session::new("pipe", out.clone());
-        self.puppet.open(&session);
+        self.scripted.open(&session);
         let writer = tokio::spawn(async move {
             while let Some(mut text) = messages.recv().await {
                 // What is said in one breath arrives together.
@@ -99,35 +102,35 @@ impl House {
         loop {
             let line = tokio::select! {
                 line = lines.next_line() => line,
-                () = self.puppet.dead.cancelled() => break,
+                () = self.scripted.crashed.cancelled() => break,
             };
             let Ok(Some(line)) = line else { break };
-            self.puppet.take(&session, &line, &out);
+            self.scripted.receive(&session, &line, &out);
         }
         session.end();
-        self.puppet.note_end();
+        self.scripted.count_ended_session();
         writer.abort();
     }
 
-    async fn http(self: Arc<Self>, stream: TcpStream) {
+    async fn serve_http(self: Arc<Self>, stream: TcpStream) {
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let house = Arc::clone(&self);
+            let host = Arc::clone(&self);
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
                 let body = String::from_utf8_lossy(&body).into_owned();
                 let respond = async {
-                    match house.puppet.form.transport {
-                        Transport::Sse => house.two_ends(&parts.method, &parts.uri, &parts.headers, &body),
-                        _ if house.puppet.form.is_per_request() => {
-                            house.alone(&parts.method, &parts.headers, &body).await
+                    match host.scripted.variant.transport {
+                        Transport::Sse => host.handle_http_sse(&parts.method, &parts.uri, &parts.headers, &body),
+                        _ if host.scripted.variant.is_per_request() => {
+                            host.handle_per_request(&parts.method, &parts.headers, &body).await
                         }
-                        _ => house.in_session(&parts.method, &parts.headers, &body).await,
+                        _ => host.handle_streamable(&parts.method, &parts.headers, &body).await,
                     }
                 };
                 let response = tokio::select! {
                     biased;
-                    () = house.puppet.dead.cancelled() => plain(503, "gone"),
+                    () = host.scripted.crashed.cancelled() => text_response(503, "gone"),
                     response = respond => response,
                 };
                 Ok::<_, Infallible>(response)
@@ -136,132 +139,144 @@ impl House {
         let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
     }
 
-    fn complain_unless(&self, fine: bool, what: &str, about: &str) {
+    fn require(&self, fine: bool, what: &str, about: &str) {
         if !fine {
-            self.puppet.complain(format!("{what}: {about}"));
+            self.scripted.report_violation(format!("{what}: {about}"));
         }
     }
 
     /// HTTP+SSE.
-    fn two_ends(self: &Arc<Self>, verb: &Verb, uri: &http::Uri, headers: &HeaderMap, body: &str) -> Response<Body> {
+    fn handle_http_sse(
+        self: &Arc<Self>,
+        verb: &Verb,
+        uri: &http::Uri,
+        headers: &HeaderMap,
+        body: &str,
+    ) -> Response<Body> {
         match (verb, uri.path()) {
             (&Verb::GET, "/sse") => {
-                self.complain_unless(says(headers, "accept", "text/event-stream"), "wants no events", body);
-                let (session, messages) = self.seat();
+                self.require(header_contains(headers, "accept", "text/event-stream"), "wants no events", body);
+                let (session, messages) = self.open_session();
                 let first = format!("event: endpoint\ndata: /message?s={}\n\n", session.id);
                 self.sessions
                     .lock()
                     .unwrap()
-                    .insert(session.id.clone(), Seat { session: Arc::clone(&session), waiting: None });
-                let house = Arc::clone(self);
+                    .insert(session.id.clone(), HostedSession { session: Arc::clone(&session), waiting: None });
+                let host = Arc::clone(self);
                 let gone = session.out.clone();
                 tokio::spawn(async move {
                     gone.closed().await;
-                    house.sessions.lock().unwrap().remove(&session.id);
+                    host.sessions.lock().unwrap().remove(&session.id);
                     session.end();
-                    house.puppet.note_end();
+                    host.scripted.count_ended_session();
                 });
-                events(Some(first), messages)
+                sse_response(Some(first), messages)
             }
             (&Verb::POST, "/message") => {
                 let id = uri.query().and_then(|query| query.strip_prefix("s=")).unwrap_or_default();
-                let session = self.sessions.lock().unwrap().get(id).map(|seat| Arc::clone(&seat.session));
+                let session = self.sessions.lock().unwrap().get(id).map(|hosted| Arc::clone(&hosted.session));
                 let Some(session) = session else {
-                    return plain(404, "no such session");
+                    return text_response(404, "no such session");
                 };
-                self.complain_unless(says(headers, "content-type", "application/json"), "no JSON", body);
-                self.puppet.take(&session, body, &session.out.clone());
-                plain(202, "Accepted")
+                self.require(header_contains(headers, "content-type", "application/json"), "no JSON", body);
+                self.scripted.receive(&session, body, &session.out.clone());
+                text_response(202, "Accepted")
             }
-            _ => plain(405, "Method Not Allowed"),
+            _ => text_response(405, "Method Not Allowed"),
         }
     }
 
-    fn seat(&self) -> (Arc<Session>, UnboundedReceiver<String>) {
+    fn open_session(&self) -> (Arc<Session>, UnboundedReceiver<String>) {
         let (out, messages) = mpsc::unbounded_channel();
         let number = self.opened.fetch_add(1, Ordering::Relaxed);
         let session = Session::new(&format!("session-{number}"), out);
-        self.puppet.open(&session);
+        self.scripted.open(&session);
         (session, messages)
     }
 
     /// Streamable HTTP with sessions.
-    async fn in_session(&self, verb: &Verb, headers: &HeaderMap, body: &str) -> Response<Body> {
+    async fn handle_streamable(&self, verb: &Verb, headers: &HeaderMap, body: &str) -> Response<Body> {
         let message: Value = serde_json::from_str(body).unwrap_or_default();
         let method = message["method"].as_str().unwrap_or_default();
         let named = headers.get("mcp-session-id").map(|id| id.to_str().unwrap().to_owned());
         if method == "server/discover" && named.is_none() {
-            return plain(400, "Bad Request: no session");
+            return text_response(400, "Bad Request: no session");
         }
         for name in ["mcp-method", "mcp-name"] {
-            self.complain_unless(!headers.contains_key(name), "a header of another era", body);
+            self.require(!headers.contains_key(name), "a header of another era", body);
         }
         if method == "initialize" {
-            self.complain_unless(named.is_none(), "a session before the handshake", body);
-            let (session, waiting) = self.seat();
-            let response = self.answer(&session, body).await;
+            self.require(named.is_none(), "a session before the handshake", body);
+            let (session, waiting) = self.open_session();
+            let response = self.respond(&session, body).await;
             let id = session.id.clone();
-            self.sessions.lock().unwrap().insert(id.clone(), Seat { session, waiting: Some(waiting) });
+            self.sessions.lock().unwrap().insert(id.clone(), HostedSession { session, waiting: Some(waiting) });
             let (mut parts, body) = response.into_parts();
             parts.headers.insert("mcp-session-id", id.parse().unwrap());
             return Response::from_parts(parts, body);
         }
         let version = headers.get("mcp-protocol-version").map(|name| name.to_str().unwrap().to_owned());
-        let ours = self.puppet.form.revision.to_string();
-        let optional = self.puppet.form.revision < Revision::V2025_06_18;
-        self.complain_unless(version.as_deref().map_or(optional, |named| named == ours), "another version", body);
-        let seat = named.as_ref().and_then(|id| {
+        let ours = self.scripted.variant.revision.to_string();
+        let optional = self.scripted.variant.revision < Revision::V2025_06_18;
+        self.require(version.as_deref().map_or(optional, |named| named == ours), "another version", body);
+        let hosted = named.as_ref().and_then(|id| {
             let sessions = self.sessions.lock().unwrap();
-            sessions.get(id).map(|seat| Arc::clone(&seat.session))
+            sessions.get(id).map(|hosted| Arc::clone(&hosted.session))
         });
-        let Some(session) = seat else {
-            self.puppet.complain(format!("no session: {verb} {named:?} {body}"));
-            return plain(if named.is_some() { 404 } else { 400 }, "no session");
+        let Some(session) = hosted else {
+            self.scripted.report_violation(format!("no session: {verb} {named:?} {body}"));
+            return text_response(if named.is_some() { 404 } else { 400 }, "no session");
         };
         match *verb {
             Verb::POST => {
-                let wants = says(headers, "accept", "application/json") && says(headers, "accept", "text/event-stream");
-                self.complain_unless(wants && says(headers, "content-type", "application/json"), "bad headers", body);
+                let wants = header_contains(headers, "accept", "application/json")
+                    && header_contains(headers, "accept", "text/event-stream");
+                self.require(
+                    wants && header_contains(headers, "content-type", "application/json"),
+                    "bad headers",
+                    body,
+                );
                 if message.get("id").is_some() && message.get("method").is_some() {
-                    return self.answer(&session, body).await;
+                    return self.respond(&session, body).await;
                 }
-                self.puppet.take(&session, body, &session.out.clone());
-                plain(202, "")
+                self.scripted.receive(&session, body, &session.out.clone());
+                text_response(202, "")
             }
             Verb::GET => {
-                self.complain_unless(says(headers, "accept", "text/event-stream"), "wants no events", "GET");
-                let waiting = self.sessions.lock().unwrap().get_mut(&session.id).and_then(|seat| seat.waiting.take());
+                self.require(header_contains(headers, "accept", "text/event-stream"), "wants no events", "GET");
+                let waiting =
+                    self.sessions.lock().unwrap().get_mut(&session.id).and_then(|hosted| hosted.waiting.take());
                 match waiting {
-                    Some(messages) => events(self.primed(), messages),
+                    Some(messages) => sse_response(self.priming_event(), messages),
                     None => {
-                        self.puppet.complain("a second stream that listens");
-                        plain(409, "one is there")
+                        self.scripted.report_violation("a second stream that listens");
+                        text_response(409, "one is there")
                     }
                 }
             }
             Verb::DELETE => {
                 self.sessions.lock().unwrap().remove(&session.id);
                 session.end();
-                self.puppet.note_end();
-                plain(200, "")
+                self.scripted.count_ended_session();
+                text_response(200, "")
             }
-            _ => plain(405, ""),
+            _ => text_response(405, ""),
         }
     }
 
     /// The newest revision over HTTP.
-    async fn alone(&self, verb: &Verb, headers: &HeaderMap, body: &str) -> Response<Body> {
+    async fn handle_per_request(&self, verb: &Verb, headers: &HeaderMap, body: &str) -> Response<Body> {
         if *verb != Verb::POST {
-            self.puppet.complain(format!("{verb}"));
-            return plain(405, "");
+            self.scripted.report_violation(format!("{verb}"));
+            return text_response(405, "");
         }
         let message: Value = serde_json::from_str(body).unwrap_or_default();
         let params = &message["params"];
         let version = params["_meta"][format!("{META}protocolVersion")].as_str().unwrap_or_default();
         let method = message["method"].as_str().unwrap_or_default();
         let header = |name: &str| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        self.complain_unless(header("mcp-protocol-version").as_deref() == Some(version), "another version", body);
-        self.complain_unless(header("mcp-method").as_deref() == Some(method), "another method", body);
+        self.require(header("mcp-protocol-version").as_deref() == Some(version), "another version", body);
+        self.require(header("mcp-method").as_deref() == Some(method), "another method", body);
         let name = match method {
             "tools/call" | "prompts/get" => params["name"].as_str(),
             "resources/read" => params["uri"].as_str(),
@@ -269,38 +284,39 @@ impl House {
             _ => None,
         };
         let named = header("mcp-name").map(|name| decoded(&name));
-        self.complain_unless(named.as_deref() == name, "another name", body);
+        self.require(named.as_deref() == name, "another name", body);
         let mirrored = params["arguments"].get("a").filter(|_| name == Some("add")).map(Value::to_string);
-        self.complain_unless(header("mcp-param-first") == mirrored, "an argument is not mirrored", body);
-        self.complain_unless(!headers.contains_key("mcp-session-id"), "a session", body);
-        let wants = says(headers, "accept", "application/json") && says(headers, "accept", "text/event-stream");
-        self.complain_unless(wants && says(headers, "content-type", "application/json"), "bad headers", body);
+        self.require(header("mcp-param-first") == mirrored, "an argument is not mirrored", body);
+        self.require(!headers.contains_key("mcp-session-id"), "a session", body);
+        let wants = header_contains(headers, "accept", "application/json")
+            && header_contains(headers, "accept", "text/event-stream");
+        self.require(wants && header_contains(headers, "content-type", "application/json"), "bad headers", body);
         if message.get("id").is_none() || message.get("method").is_none() {
-            self.puppet.complain(format!("no request: {body}"));
-            return plain(202, "");
+            self.scripted.report_violation(format!("no request: {body}"));
+            return text_response(202, "");
         }
         let (out, _) = mpsc::unbounded_channel();
         let session = Session::new("alone", out);
         // Whoever listens has to be found again.
-        self.puppet.open(&session);
-        self.answer(&session, body).await
+        self.scripted.open(&session);
+        self.respond(&session, body).await
     }
 
     /// JSON when the answer comes first, a stream otherwise.
-    async fn answer(&self, session: &Arc<Session>, body: &str) -> Response<Body> {
+    async fn respond(&self, session: &Arc<Session>, body: &str) -> Response<Body> {
         let (sink, mut messages): (Sink, _) = mpsc::unbounded_channel();
-        self.puppet.take(session, body, &sink);
+        self.scripted.receive(session, body, &sink);
         drop(sink);
         let Some(first) = messages.recv().await else {
-            return events(None, messages); // it was cancelled
+            return sse_response(None, messages); // it was cancelled
         };
         let message: Value = serde_json::from_str(&first).unwrap();
         if message.get("method").is_some() {
-            let first = format!("{}event: message\ndata: {first}\n\n", self.primed().unwrap_or_default());
-            return events(Some(first), messages);
+            let first = format!("{}event: message\ndata: {first}\n\n", self.priming_event().unwrap_or_default());
+            return sse_response(Some(first), messages);
         }
         let status = match message["error"]["code"].as_i64() {
-            Some(-32601) if self.puppet.form.is_per_request() => 404,
+            Some(-32601) if self.scripted.variant.is_per_request() => 404,
             Some(-32021) => 400,
             _ => 200,
         };
@@ -309,8 +325,8 @@ impl House {
     }
 
     /// What a stream of the revision begins with.
-    fn primed(&self) -> Option<String> {
-        (self.puppet.form.revision == Revision::V2025_11_25).then(|| "id: 0\ndata:\n\n".to_owned())
+    fn priming_event(&self) -> Option<String> {
+        (self.scripted.variant.revision == Revision::V2025_11_25).then(|| "id: 0\ndata:\n\n".to_owned())
     }
 }
 
@@ -321,16 +337,16 @@ fn decoded(value: &str) -> String {
     bytes.map_or(value.to_owned(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn says(headers: &HeaderMap, name: &str, word: &str) -> bool {
+fn header_contains(headers: &HeaderMap, name: &str, word: &str) -> bool {
     headers.get(name).is_some_and(|value| value.to_str().unwrap_or_default().contains(word))
 }
 
-fn plain(status: u16, text: &'static str) -> Response<Body> {
+fn text_response(status: u16, text: &'static str) -> Response<Body> {
     let body = Full::new(Bytes::from_static(text.as_bytes())).boxed_unsync();
     Response::builder().status(status).header("content-type", "text/plain").body(body).unwrap()
 }
 
-fn events(first: Option<String>, messages: UnboundedReceiver<String>) -> Response<Body> {
+fn sse_response(first: Option<String>, messages: UnboundedReceiver<String>) -> Response<Body> {
     let all = futures_util::stream::unfold((first, messages), |(mut first, mut messages)| async move {
         let event = |message: String| format!("event: message\ndata: {message}\n\n");
         let mut text = match first.take() {

@@ -3,21 +3,21 @@
 
 use rialto::dialect::Revision;
 
-use super::forms::{FORMS, Feature, Form};
+use super::variants::{Feature, VARIANTS, Variant};
 
 /// Something that does not pass as it is.
 pub struct Limit {
     pub feature: Feature,
-    clients: Which,
-    servers: Which,
-    pub instead: Instead,
+    clients: RevisionRange,
+    servers: RevisionRange,
+    pub fallback: Fallback,
     why: &'static str,
     answer: &'static str,
 }
 
 /// What happens instead. Each has a check of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Instead {
+pub enum Fallback {
     /// The server does not have it, and says so itself.
     NotThere,
     /// The server learns that the client cannot be asked.
@@ -38,18 +38,18 @@ pub enum Instead {
 
 /// Some revisions, from the first to the last.
 #[derive(Clone, Copy)]
-struct Which(Revision, Revision);
+struct RevisionRange(Revision, Revision);
 
-const ANY: Which = Which(Revision::V2024_11_05, Revision::V2026_07_28);
-const HANDSHAKE: Which = Which(Revision::V2024_11_05, Revision::V2025_11_25);
-const PER_REQUEST: Which = Which(Revision::V2026_07_28, Revision::V2026_07_28);
-const OLDEST: Which = Which(Revision::V2024_11_05, Revision::V2024_11_05);
-const TO_2025_03: Which = Which(Revision::V2024_11_05, Revision::V2025_03_26);
-const TO_2025_06: Which = Which(Revision::V2024_11_05, Revision::V2025_06_18);
-const FROM_2025_03: Which = Which(Revision::V2025_03_26, Revision::V2026_07_28);
-const FROM_2025_06: Which = Which(Revision::V2025_06_18, Revision::V2026_07_28);
-const FROM_2025_11: Which = Which(Revision::V2025_11_25, Revision::V2026_07_28);
-const ONLY_2025_11: Which = Which(Revision::V2025_11_25, Revision::V2025_11_25);
+const ANY: RevisionRange = RevisionRange(Revision::V2024_11_05, Revision::V2026_07_28);
+const HANDSHAKE: RevisionRange = RevisionRange(Revision::V2024_11_05, Revision::V2025_11_25);
+const PER_REQUEST: RevisionRange = RevisionRange(Revision::V2026_07_28, Revision::V2026_07_28);
+const OLDEST: RevisionRange = RevisionRange(Revision::V2024_11_05, Revision::V2024_11_05);
+const TO_2025_03: RevisionRange = RevisionRange(Revision::V2024_11_05, Revision::V2025_03_26);
+const TO_2025_06: RevisionRange = RevisionRange(Revision::V2024_11_05, Revision::V2025_06_18);
+const FROM_2025_03: RevisionRange = RevisionRange(Revision::V2025_03_26, Revision::V2026_07_28);
+const FROM_2025_06: RevisionRange = RevisionRange(Revision::V2025_06_18, Revision::V2026_07_28);
+const FROM_2025_11: RevisionRange = RevisionRange(Revision::V2025_11_25, Revision::V2026_07_28);
+const ONLY_2025_11: RevisionRange = RevisionRange(Revision::V2025_11_25, Revision::V2025_11_25);
 
 /// The first row that fits counts.
 pub const LIMITS: [Limit; 12] = [
@@ -57,7 +57,7 @@ pub const LIMITS: [Limit; 12] = [
         feature: Feature::Structured,
         clients: ANY,
         servers: TO_2025_03,
-        instead: Instead::NotThere,
+        fallback: Fallback::NotThere,
         why: "the server's revision has no structured content",
         answer: "whatever the server says, as it says it",
     },
@@ -65,7 +65,7 @@ pub const LIMITS: [Limit; 12] = [
         feature: Feature::Structured,
         clients: TO_2025_03,
         servers: FROM_2025_06,
-        instead: Instead::TextOnly,
+        fallback: Fallback::TextOnly,
         why: "the client's revision has no structured content",
         answer: "`structuredContent` and `outputSchema` are taken out; where no text says the same, the content is added as text",
     },
@@ -73,7 +73,7 @@ pub const LIMITS: [Limit; 12] = [
         feature: Feature::Progress,
         clients: OLDEST,
         servers: FROM_2025_03,
-        instead: Instead::NoWords,
+        fallback: Fallback::NoWords,
         why: "progress has no `message` in the client's revision",
         answer: "progress without `message`",
     },
@@ -81,55 +81,55 @@ pub const LIMITS: [Limit; 12] = [
         feature: Feature::Logging,
         clients: HANDSHAKE,
         servers: PER_REQUEST,
-        instead: Instead::SilentAtFirst,
+        fallback: Fallback::SilentAtFirst,
         why: "the server may log only to requests that name a level",
         answer: "no log messages before the client's first `logging/setLevel`; from then on all that it chose, each on its call's stream",
     },
     Limit {
-        feature: Feature::Form,
+        feature: Feature::FormElicitation,
         clients: ANY,
         servers: TO_2025_03,
-        instead: Instead::NotThere,
+        fallback: Fallback::NotThere,
         why: "the server's revision has no elicitation",
         answer: "whatever the server says, as it says it",
     },
     Limit {
-        feature: Feature::Form,
+        feature: Feature::FormElicitation,
         clients: TO_2025_03,
         servers: FROM_2025_06,
-        instead: Instead::NotAsked,
+        fallback: Fallback::NotAsked,
         why: "the client's revision has no elicitation",
         answer: "the server is not told of any; if it asks all the same, it gets `-32601`. A server of 2026-07-28 that answers `-32021`, or asks all the same, becomes a result with `isError` that says what is missing",
     },
     Limit {
-        feature: Feature::Url,
+        feature: Feature::UrlElicitation,
         clients: ANY,
         servers: TO_2025_06,
-        instead: Instead::NotThere,
+        fallback: Fallback::NotThere,
         why: "the server's revision cannot send people to an address",
         answer: "whatever the server says, as it says it",
     },
     Limit {
-        feature: Feature::Url,
+        feature: Feature::UrlElicitation,
         clients: TO_2025_06,
         servers: FROM_2025_11,
-        instead: Instead::NotAsked,
+        fallback: Fallback::NotAsked,
         why: "the client's revision cannot send people to an address",
         answer: "as for forms; the server sees `elicitation` without `url`",
     },
     Limit {
-        feature: Feature::Url,
+        feature: Feature::UrlElicitation,
         clients: ONLY_2025_11,
         servers: PER_REQUEST,
-        instead: Instead::Renamed,
+        fallback: Fallback::Renamed,
         why: "the server's revision has no `elicitationId` and no `notifications/elicitation/complete`",
         answer: "the address stands in for `elicitationId`; whether the visit is over is found out by asking the server again",
     },
     Limit {
-        feature: Feature::Url,
+        feature: Feature::UrlElicitation,
         clients: PER_REQUEST,
         servers: ONLY_2025_11,
-        instead: Instead::Renamed,
+        fallback: Fallback::Renamed,
         why: "the client's revision has no `elicitationId`",
         answer: "`elicitationId` is taken out",
     },
@@ -137,7 +137,7 @@ pub const LIMITS: [Limit; 12] = [
         feature: Feature::Roots,
         clients: HANDSHAKE,
         servers: PER_REQUEST,
-        instead: Instead::RootsStay,
+        fallback: Fallback::RootsStay,
         why: "the server's revision has no `notifications/roots/list_changed`",
         answer: "the notification ends at the gateway; the server gets the roots of the moment whenever it asks",
     },
@@ -145,18 +145,18 @@ pub const LIMITS: [Limit; 12] = [
         feature: Feature::ErrorCodes,
         clients: PER_REQUEST,
         servers: HANDSHAKE,
-        instead: Instead::Wrapped,
+        fallback: Fallback::Wrapped,
         why: "codes from -32020 to -32099 mean something else in the client's revision, or nothing",
         answer: "`-32603` with the code and its data in `data`; `-32042` becomes a result that asks for input",
     },
 ];
 
-impl Which {
+impl RevisionRange {
     fn has(self, revision: Revision) -> bool {
         self.0 <= revision && revision <= self.1
     }
 
-    fn words(self) -> String {
+    fn label(self) -> String {
         match self {
             Self(Revision::V2024_11_05, Revision::V2026_07_28) => "any".into(),
             Self(first, last) if first == last => first.to_string(),
@@ -166,7 +166,7 @@ impl Which {
     }
 }
 
-impl Instead {
+impl Fallback {
     /// The mark in the matrix.
     fn mark(self) -> &'static str {
         match self {
@@ -178,25 +178,25 @@ impl Instead {
 }
 
 /// What is to be expected where a client meets a server.
-pub fn limit(feature: Feature, client: Form, server: Form) -> Option<&'static Limit> {
+pub fn limit(feature: Feature, client: Variant, server: Variant) -> Option<&'static Limit> {
     LIMITS.iter().find(|limit| {
         limit.feature == feature && limit.clients.has(client.revision) && limit.servers.has(server.revision)
     })
 }
 
 /// The mark of a cell.
-pub fn mark(feature: Feature, client: Form, server: Form) -> &'static str {
-    limit(feature, client, server).map_or("✓", |limit| limit.instead.mark())
+pub fn mark(feature: Feature, client: Variant, server: Variant) -> &'static str {
+    limit(feature, client, server).map_or("✓", |limit| limit.fallback.mark())
 }
 
 /// The whole matrix, a line for each client and server.
-pub fn matrix(mark: impl Fn(Feature, Form, Form) -> &'static str) -> String {
-    let heads: Vec<&str> = Feature::ALL.iter().map(|feature| feature.words()).collect();
+pub fn matrix(mark: impl Fn(Feature, Variant, Variant) -> &'static str) -> String {
+    let heads: Vec<&str> = Feature::ALL.iter().map(|feature| feature.label()).collect();
     let mut text = format!("| client | server | {} |\n|---|---|{}\n", heads.join(" | "), ":-:|".repeat(heads.len()));
-    for client in FORMS {
-        for server in FORMS {
+    for client in VARIANTS {
+        for server in VARIANTS {
             let marks: Vec<&str> = Feature::ALL.iter().map(|feature| mark(*feature, client, server)).collect();
-            text += &format!("| {} | {} | {} |\n", client.words(), server.words(), marks.join(" | "));
+            text += &format!("| {} | {} | {} |\n", client.label(), server.label(), marks.join(" | "));
         }
     }
     text
@@ -211,7 +211,7 @@ pub fn summary() -> String {
     );
     for (client_era, client_is_new) in eras {
         for (server_era, server_is_new) in eras {
-            let of = |is_new: bool| FORMS.into_iter().filter(move |form| form.is_per_request() == is_new);
+            let of = |is_new: bool| VARIANTS.into_iter().filter(move |variant| variant.is_per_request() == is_new);
             let marks: Vec<&str> = of(client_is_new)
                 .flat_map(|client| of(server_is_new).map(move |server| (client, server)))
                 .flat_map(|(client, server)| Feature::ALL.map(|feature| mark(feature, client, server)))
@@ -229,9 +229,9 @@ pub fn table() -> String {
     let mut text =
         String::from("| feature | client | server | | why | what happens instead |\n|---|---|---|:-:|---|---|\n");
     for limit in &LIMITS {
-        let Limit { feature, clients, servers, instead, why, answer } = limit;
-        let (clients, servers) = (clients.words(), servers.words());
-        text += &format!("| {} | {clients} | {servers} | {} | {why} | {answer} |\n", feature.words(), instead.mark());
+        let Limit { feature, clients, servers, fallback, why, answer } = limit;
+        let (clients, servers) = (clients.label(), servers.label());
+        text += &format!("| {} | {clients} | {servers} | {} | {why} | {answer} |\n", feature.label(), fallback.mark());
     }
     text
 }

@@ -7,8 +7,8 @@ use rialto::mcp_client::Target;
 use rialto::upstream::{SpecKind, UpstreamSpec};
 use serde_json::{Value, json};
 
-use super::client::{Answer, Client};
-use super::forms::{FORMS, Form, HTTP_2025_11, HTTP_2026_07};
+use super::client::{Client, Response};
+use super::variants::{HTTP_2025_11, HTTP_2026_07, VARIANTS, Variant};
 use crate::conformance_server::fixtures::{self, Fixture, Shape};
 use crate::harness::Rialto;
 use crate::servers::{EVERYTHING, Served, Spawned};
@@ -21,51 +21,55 @@ async fn gateway(target: Target) -> Rialto {
     Rialto::with(|settings| settings.layout = GatewayConfig { upstreams: vec![spec], groups: vec![plan] }).await
 }
 
-async fn client(rialto: &Rialto, form: Form) -> Client {
+async fn client(rialto: &Rialto, variant: Variant) -> Client {
     // One that has roots is asked for them at once, in some session.
     let able = json!({ "elicitation": {} });
-    Client::able(form, rialto.address, NAME, None, able).await.unwrap()
+    Client::with_capabilities(variant, rialto.address, NAME, None, able).await.unwrap()
 }
 
-fn text(answer: &Answer) -> &str {
+fn text(answer: &Response) -> &str {
     answer.message["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{}", answer.raw))
 }
 
 /// The reference server makes a task of this tool only, and asks in the middle.
-async fn research(rialto: &Rialto, form: Form) {
-    let mut client = client(rialto, form).await;
-    client.answering = Box::new(|_, _| Ok(json!({ "action": "accept", "content": { "interpretation": "snake" } })));
+async fn research(rialto: &Rialto, variant: Variant) {
+    let mut client = client(rialto, variant).await;
+    client.on_server_request =
+        Box::new(|_, _| Ok(json!({ "action": "accept", "content": { "interpretation": "snake" } })));
     let arguments = json!({ "topic": "python", "ambiguous": true });
     let answer = client.call("simulate-research-query", arguments).await.unwrap();
-    assert_eq!(answer.asked.len(), 1, "{form:?}: {:?}", answer.asked);
-    let (method, params) = &answer.asked[0];
-    assert_eq!(method, "elicitation/create", "{form:?}");
-    assert!(params["message"].as_str().unwrap().contains("multiple interpretations"), "{form:?}: {params}");
-    assert!(text(&answer).starts_with("# Research Report: python (snake)"), "{form:?}: {}", answer.raw);
-    assert!(!answer.raw.contains("related-task") && !client.has_heard("notifications/tasks/status"), "{form:?}");
+    assert_eq!(answer.server_requests.len(), 1, "{variant:?}: {:?}", answer.server_requests);
+    let (method, params) = &answer.server_requests[0];
+    assert_eq!(method, "elicitation/create", "{variant:?}");
+    assert!(params["message"].as_str().unwrap().contains("multiple interpretations"), "{variant:?}: {params}");
+    assert!(text(&answer).starts_with("# Research Report: python (snake)"), "{variant:?}: {}", answer.raw);
+    assert!(
+        !answer.raw.contains("related-task") && !client.has_notification("notifications/tasks/status"),
+        "{variant:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_reference_server_task_with_elicitation_over_http() {
     let served = Served::start(EVERYTHING, &["streamableHttp", "0"]).await;
     let rialto = gateway(served.target("/mcp")).await;
-    tokio::join!(research(&rialto, HTTP_2026_07), research(&rialto, FORMS[2]), research(&rialto, HTTP_2025_11));
+    tokio::join!(research(&rialto, HTTP_2026_07), research(&rialto, VARIANTS[2]), research(&rialto, HTTP_2025_11));
 }
 
 #[tokio::test]
 async fn a_reference_server_task_with_elicitation_over_stdio() {
     let spawned = Spawned::new(EVERYTHING, &["stdio"]).await;
     let rialto = gateway(spawned.target.clone()).await;
-    tokio::join!(research(&rialto, HTTP_2026_07), research(&rialto, FORMS[2]));
+    tokio::join!(research(&rialto, HTTP_2026_07), research(&rialto, VARIANTS[2]));
 }
 
 #[tokio::test]
 async fn rust_sdk_tasks_with_elicitation() {
     let served = fixtures::Served::start(Fixture::Rmcp.line("http", Shape::PerRequest).await).await;
     let rialto = gateway(Target::url(&served.url).unwrap()).await;
-    for form in [FORMS[2], HTTP_2025_11] {
-        let mut client = client(&rialto, form).await;
-        client.answering = Box::new(|_, params| {
+    for variant in [VARIANTS[2], HTTP_2025_11] {
+        let mut client = client(&rialto, variant).await;
+        client.on_server_request = Box::new(|_, params| {
             let asked = &params["requestedSchema"]["properties"];
             let one = |key: &String| (key.clone(), if key == "confirm" { json!(true) } else { json!("Ada") });
             let content: serde_json::Map<String, Value> = asked.as_object().unwrap().keys().map(one).collect();
@@ -78,12 +82,12 @@ async fn rust_sdk_tasks_with_elicitation() {
         assert_eq!((text(&failed), &failed.message["result"]["isError"]), ("on purpose", &json!(true)));
         for (tool, questions) in [("confirm_delete", 1), ("multi_input", 2)] {
             let asked = client.call(tool, json!({})).await.unwrap();
-            assert_eq!(asked.asked.len(), questions, "{tool}: {:?}", asked.asked);
+            assert_eq!(asked.server_requests.len(), questions, "{tool}: {:?}", asked.server_requests);
             assert_eq!(text(&asked).matches(r#""confirm":true"#).count(), questions, "{tool}: {}", asked.raw);
         }
         // It asks first, and becomes a task then.
         let later = client.call("test_tool_with_task", json!({})).await.unwrap();
-        assert_eq!(later.asked.len(), 1, "{:?}", later.asked);
+        assert_eq!(later.server_requests.len(), 1, "{:?}", later.server_requests);
         assert!(text(&later).starts_with("done {") && text(&later).contains("Ada"), "{}", later.raw);
     }
 }

@@ -8,17 +8,18 @@ use rialto::policy::Tokens;
 use rialto::upstream::Upstream;
 use serde_json::{Map, Value, json};
 
-use super::Scene;
-use super::acts::member;
-use super::client::{Answer, Client, Params, friendly, retry};
-use super::features::{says, until};
-use super::forms::{FORMS, Form, HTTP_2025_11, HTTP_2026_07, Transport};
-use super::puppet::Puppet;
+use super::Testbed;
+use super::client::{Client, Params, Response, accept_server_request, retry};
+use super::feature_checks::{expect_text, until};
+use super::handlers::raw_member;
+use super::scripted_server::ScriptedServer;
+use super::variants::{HTTP_2025_11, HTTP_2026_07, Transport, VARIANTS, Variant};
 
 /// The servers that can be asked everything, over each transport that asks in another way.
-fn servers() -> [Form; 2] {
-    let stdio =
-        FORMS.into_iter().find(|form| form.revision == HTTP_2025_11.revision && form.transport == Transport::Stdio);
+fn servers() -> [Variant; 2] {
+    let stdio = VARIANTS
+        .into_iter()
+        .find(|variant| variant.revision == HTTP_2025_11.revision && variant.transport == Transport::Stdio);
     [HTTP_2025_11, stdio.unwrap()]
 }
 
@@ -26,7 +27,7 @@ fn servers() -> [Form; 2] {
 struct Round {
     client: Client,
     params: Params,
-    answer: Answer,
+    answer: Response,
 }
 
 impl Round {
@@ -45,13 +46,13 @@ impl Round {
     }
 
     fn state(&self) -> String {
-        let result = member(&self.answer.raw, "result").unwrap_or_default();
-        member(result, "requestState").unwrap_or_else(|| panic!("no state: {}", self.answer.raw)).to_owned()
+        let result = raw_member(&self.answer.raw, "result").unwrap_or_default();
+        raw_member(result, "requestState").unwrap_or_else(|| panic!("no state: {}", self.answer.raw)).to_owned()
     }
 
     fn answers(&self) -> Value {
         let one = |(key, asked): (String, Value)| {
-            (key, friendly(asked["method"].as_str().unwrap(), &asked["params"]).unwrap())
+            (key, accept_server_request(asked["method"].as_str().unwrap(), &asked["params"]).unwrap())
         };
         Value::Object(self.asked().into_iter().map(one).collect())
     }
@@ -69,32 +70,32 @@ impl Round {
         self.answer = self.client.response(&id).await.unwrap();
     }
 
-    fn says(&self, expected: &str) {
-        says(&self.answer, expected).unwrap();
+    fn expect_text(&self, expected: &str) {
+        expect_text(&self.answer, expected).unwrap();
     }
 }
 
-fn upstream(scene: &Scene, form: Form) -> std::sync::Arc<Upstream> {
-    let all = scene.rialto.inbound.gateway.upstreams();
-    all.into_iter().find(|upstream| **upstream.name() == *form.name).unwrap()
+fn upstream(testbed: &Testbed, variant: Variant) -> std::sync::Arc<Upstream> {
+    let all = testbed.rialto.inbound.gateway.upstreams();
+    all.into_iter().find(|upstream| **upstream.name() == *variant.name).unwrap()
 }
 
-fn held(scene: &Scene) -> usize {
-    scene.rialto.inbound.gateway.parked_calls()
+fn held(testbed: &Testbed) -> usize {
+    testbed.rialto.inbound.gateway.parked_calls()
 }
 
-fn puppet(scene: &Scene, form: Form) -> &Puppet {
-    &scene.stages.iter().find(|stage| stage.puppet.form == form).unwrap().puppet
+fn scripted(testbed: &Testbed, variant: Variant) -> &ScriptedServer {
+    &testbed.endpoints.iter().find(|endpoint| endpoint.scripted.variant == variant).unwrap().scripted
 }
 
-async fn client(scene: &Scene, server: Form, token: Option<&str>) -> Client {
-    Client::over_http(HTTP_2026_07, scene.rialto.address, server.name, token).await.unwrap()
+async fn client(testbed: &Testbed, server: Variant, token: Option<&str>) -> Client {
+    Client::over_http(HTTP_2026_07, testbed.rialto.address, server.name, token).await.unwrap()
 }
 
 /// Short waits, and connections that are given back soon.
-async fn impatient(server: Form) -> Scene {
+async fn impatient(server: Variant) -> Testbed {
     let short = Duration::from_millis(300);
-    Scene::with(&[server], |settings| {
+    Testbed::with(&[server], |settings| {
         settings.holding =
             ParkingLimits { elicitation_timeout: short, sampling_timeout: short, ..ParkingLimits::default() };
         settings.layout.upstreams[0].lease_idle_timeout = Duration::from_millis(100);
@@ -109,23 +110,23 @@ async fn eventually(what: &str, holds: impl FnMut() -> bool) {
 #[tokio::test]
 async fn several_server_requests_are_answered_in_one_round() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut round = Round::begin(client(&scene, server, None).await, "both").await;
+        let testbed = Testbed::open(&[server]).await;
+        let mut round = Round::begin(client(&testbed, server, None).await, "both").await;
         assert_eq!(round.asked().len(), 2);
-        assert_eq!((held(&scene), puppet(&scene, server).running()), (1, 1));
+        assert_eq!((held(&testbed), scripted(&testbed, server).running_calls()), (1, 1));
         assert!(round.answer.message["result"].get("ttlMs").is_none());
         round.go_on().await;
-        round.says("accept Ada true");
-        assert_eq!((held(&scene), puppet(&scene, server).begun("both")), (0, 1));
-        scene.close().await;
+        round.expect_text("accept Ada true");
+        assert_eq!((held(&testbed), scripted(&testbed, server).call_count("both")), (0, 1));
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn unanswered_input_requests_are_repeated() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut round = Round::begin(client(&scene, server, None).await, "both").await;
+        let testbed = Testbed::open(&[server]).await;
+        let mut round = Round::begin(client(&testbed, server, None).await, "both").await;
         let (all, first) = (round.answers(), round.state());
         let keys: Vec<String> = round.asked().keys().cloned().collect();
         // Nothing, something that is no answer, and an answer to something else.
@@ -136,27 +137,27 @@ async fn unanswered_input_requests_are_repeated() {
         }
         round.go_on_with(&json!({ &keys[0]: all[&keys[0]] }), "").await;
         assert_eq!(round.asked().keys().cloned().collect::<Vec<_>>(), keys[1..]);
-        assert_eq!(held(&scene), 1);
+        assert_eq!(held(&testbed), 1);
         round.go_on_with(&json!({ &keys[1]: all[&keys[1]] }), "").await;
-        round.says("accept Ada true");
-        assert_eq!(puppet(&scene, server).begun("both"), 1);
-        scene.close().await;
+        round.expect_text("accept Ada true");
+        assert_eq!(scripted(&testbed, server).call_count("both"), 1);
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn input_rounds_use_the_progress_token_of_each_round() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut client = client(&scene, server, None).await;
+        let testbed = Testbed::open(&[server]).await;
+        let mut client = client(&testbed, server, None).await;
         let params = Params::from(json!({ "name": "chain", "arguments": {} }));
         let id = client.send("tools/call", params.clone().with_meta(r#""progressToken":"a""#)).await.unwrap();
         let answer = client.response(&id).await.unwrap();
         let mut round = Round { client, params, answer };
-        let told = |answer: &Answer| -> Vec<(Value, Value)> {
+        let told = |answer: &Response| -> Vec<(Value, Value)> {
             let one =
                 |notice: &Value| (notice["params"]["progressToken"].clone(), notice["params"]["progress"].clone());
-            answer.notices.iter().map(one).collect()
+            answer.notifications.iter().map(one).collect()
         };
         assert_eq!(told(&round.answer), [(json!("a"), json!(1))]);
         let answers = round.answers();
@@ -165,26 +166,26 @@ async fn input_rounds_use_the_progress_token_of_each_round() {
         let answers = round.answers();
         round.go_on_with(&answers, "").await;
         assert_eq!(told(&round.answer), [], "nobody asked for it");
-        round.says("accept Ada");
-        assert_eq!(puppet(&scene, server).log(), ["answered", "accept"]);
-        scene.close().await;
+        round.expect_text("accept Ada");
+        assert_eq!(scripted(&testbed, server).take_log(), ["answered", "accept"]);
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn parallel_parked_calls_keep_separate_request_states() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut first = Round::begin(client(&scene, server, None).await, "confirm").await;
-        let mut second = Round::begin(client(&scene, server, None).await, "confirm").await;
-        assert_eq!(held(&scene), 2);
+        let testbed = Testbed::open(&[server]).await;
+        let mut first = Round::begin(client(&testbed, server, None).await, "confirm").await;
+        let mut second = Round::begin(client(&testbed, server, None).await, "confirm").await;
+        assert_eq!(held(&testbed), 2);
         for (round, name) in [(&mut second, "Grace"), (&mut first, "Ada")] {
             let key = round.asked().keys().next().cloned().unwrap();
             let answer = json!({ key: { "action": "accept", "content": { "name": name } } });
             round.go_on_with(&answer, "").await;
-            round.says(&format!("accept {name}"));
+            round.expect_text(&format!("accept {name}"));
         }
-        scene.close().await;
+        testbed.close().await;
     }
 }
 
@@ -192,9 +193,10 @@ async fn parallel_parked_calls_keep_separate_request_states() {
 async fn a_tampered_foreign_or_replayed_request_state_is_refused() {
     let tokens = ["ann=a".to_owned(), "bob=b".to_owned()];
     for server in servers() {
-        let scene = Scene::with(&[server], |settings| settings.policy.tokens = Tokens::parse(&tokens).unwrap()).await;
-        let mut ann = client(&scene, server, Some("a")).await;
-        let mut bob = client(&scene, server, Some("b")).await;
+        let testbed =
+            Testbed::with(&[server], |settings| settings.policy.tokens = Tokens::parse(&tokens).unwrap()).await;
+        let mut ann = client(&testbed, server, Some("a")).await;
+        let mut bob = client(&testbed, server, Some("b")).await;
         let params = Params::from(json!({ "name": "confirm" }));
         let called = |arguments: &str| Params {
             members: format!(r#"{},"arguments":{arguments}"#, params.members),
@@ -223,27 +225,27 @@ async fn a_tampered_foreign_or_replayed_request_state_is_refused() {
         }
         let id = bob.send("tools/call", retry(&right, &answers, Some(&state))).await.unwrap();
         assert_eq!(bob.response(&id).await.unwrap().message["error"]["code"], -32602, "it is Ann's");
-        assert_eq!((held(&scene), puppet(&scene, server).running()), (1, 1), "the call still waits");
+        assert_eq!((held(&testbed), scripted(&testbed, server).running_calls()), (1, 1), "the call still waits");
         round.go_on().await;
-        round.says("accept Ada");
+        round.expect_text("accept Ada");
         let id = round.client.send("tools/call", retry(&right, &answers, Some(&state))).await.unwrap();
         let replayed = round.client.response(&id).await.unwrap();
         assert_eq!(replayed.message["error"]["code"], -32602, "once is all: {}", replayed.message);
-        assert_eq!(puppet(&scene, server).begun("confirm"), 1);
-        scene.close().await;
+        assert_eq!(scripted(&testbed, server).call_count("confirm"), 1);
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn an_abandoned_parked_call_is_cancelled_after_its_timeout() {
     for server in servers() {
-        let scene = impatient(server).await;
-        let mut round = Round::begin(client(&scene, server, None).await, "stubborn").await;
-        assert_eq!((round.asked().len(), held(&scene), upstream(&scene, server).lease_count()), (2, 1, 1));
-        let there = puppet(&scene, server);
-        eventually("the call is cancelled", || there.cancelled() == 1).await;
-        eventually("nothing is held", || held(&scene) == 0).await;
-        let mut log = there.log();
+        let testbed = impatient(server).await;
+        let mut round = Round::begin(client(&testbed, server, None).await, "stubborn").await;
+        assert_eq!((round.asked().len(), held(&testbed), upstream(&testbed, server).lease_count()), (2, 1, 1));
+        let there = scripted(&testbed, server);
+        eventually("the call is cancelled", || there.cancelled_calls() == 1).await;
+        eventually("nothing is held", || held(&testbed) == 0).await;
+        let mut log = there.take_log();
         assert_eq!(log.pop().as_deref(), Some("cancelled"), "that comes last");
         log.sort();
         assert_eq!(log, ["-1", "cancel"]);
@@ -251,69 +253,72 @@ async fn an_abandoned_parked_call_is_cancelled_after_its_timeout() {
         let late = retry(&round.params, &answers, Some(&round.state()));
         let id = round.client.send("tools/call", late).await.unwrap();
         assert_eq!(round.client.response(&id).await.unwrap().message["error"]["code"], -32602);
-        eventually("the connection is given back", || upstream(&scene, server).lease_count() == 0).await;
-        eventually("the server knows", || there.ended() == 1).await;
-        assert_eq!(upstream(&scene, server).calls_in_flight(), 0);
-        scene.close().await;
+        eventually("the connection is given back", || upstream(&testbed, server).lease_count() == 0).await;
+        eventually("the server knows", || there.ended_sessions() == 1).await;
+        assert_eq!(upstream(&testbed, server).calls_in_flight(), 0);
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn cancellation_in_a_later_input_round_cancels_the_call() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut round = Round::begin(client(&scene, server, None).await, "wander").await;
+        let testbed = Testbed::open(&[server]).await;
+        let mut round = Round::begin(client(&testbed, server, None).await, "wander").await;
         let answers = round.answers();
         let params = retry(&round.params, &answers, Some(&round.state())).with_meta(r#""progressToken":1"#);
         let id = round.client.send("tools/call", params).await.unwrap();
-        round.client.begun(&id).await.unwrap();
-        assert_eq!((held(&scene), puppet(&scene, server).running()), (0, 1));
+        round.client.wait_for_progress(&id).await.unwrap();
+        assert_eq!((held(&testbed), scripted(&testbed, server).running_calls()), (0, 1));
         round.client.cancel(&id).await.unwrap();
-        eventually("the call is cancelled", || puppet(&scene, server).cancelled() == 1).await;
-        eventually("nobody works on it", || upstream(&scene, server).calls_in_flight() == 0).await;
-        assert_eq!(held(&scene), 0);
-        scene.close().await;
+        eventually("the call is cancelled", || scripted(&testbed, server).cancelled_calls() == 1).await;
+        eventually("nobody works on it", || upstream(&testbed, server).calls_in_flight() == 0).await;
+        assert_eq!(held(&testbed), 0);
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn a_parked_call_that_ended_meanwhile_returns_its_result() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut round = Round::begin(client(&scene, server, None).await, "parting").await;
-        let there = puppet(&scene, server);
+        let testbed = Testbed::open(&[server]).await;
+        let mut round = Round::begin(client(&testbed, server, None).await, "parting").await;
+        let there = scripted(&testbed, server);
         there.release.notify_one();
-        eventually("it has gone on", || there.running() == 0).await;
-        assert_eq!(held(&scene), 1, "its end is kept");
+        eventually("it has gone on", || there.running_calls() == 0).await;
+        assert_eq!(held(&testbed), 1, "its end is kept");
         round.go_on().await;
-        round.says("gone on");
-        assert_eq!(held(&scene), 0);
-        scene.close().await;
+        round.expect_text("gone on");
+        assert_eq!(held(&testbed), 0);
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn a_cancelled_server_request_is_dropped_from_the_parked_call() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut round = Round::begin(client(&scene, server, None).await, "withdraw").await;
-        let (there, answers) = (puppet(&scene, server), round.answers());
+        let testbed = Testbed::open(&[server]).await;
+        let mut round = Round::begin(client(&testbed, server, None).await, "withdraw").await;
+        let (there, answers) = (scripted(&testbed, server), round.answers());
         there.release.notify_one();
         let mut state = round.state();
         // Until the gateway has heard of it, it asks for the answer again and again.
         let id = loop {
             let params = retry(&round.params, &json!({}), Some(&state)).with_meta(r#""progressToken":1"#);
             let id = round.client.send("tools/call", params).await.unwrap();
-            match round.client.first(&id).await.unwrap() {
+            match round.client.first_message(&id).await.unwrap() {
                 Ok(progress) => break (progress["params"]["progress"] == 1).then_some(id).unwrap(),
-                Err(raw) => state = member(member(&raw, "result").unwrap(), "requestState").unwrap().to_owned(),
+                Err(raw) => state = raw_member(raw_member(&raw, "result").unwrap(), "requestState").unwrap().to_owned(),
             }
         };
         there.release.notify_one();
         round.answer = round.client.response(&id).await.unwrap();
-        round.says("never mind");
-        assert!(!answers.as_object().unwrap().is_empty() && there.log().is_empty(), "nobody wants an answer any more");
-        scene.close().await;
+        round.expect_text("never mind");
+        assert!(
+            !answers.as_object().unwrap().is_empty() && there.take_log().is_empty(),
+            "nobody wants an answer any more"
+        );
+        testbed.close().await;
     }
 }
 
@@ -321,48 +326,48 @@ async fn a_cancelled_server_request_is_dropped_from_the_parked_call() {
 async fn parked_calls_are_limited_in_total_and_per_caller() {
     let tokens = ["ann=a".to_owned(), "bob=b".to_owned(), "eve=e".to_owned()];
     for server in servers() {
-        let scene = Scene::with(&[server], |settings| {
+        let testbed = Testbed::with(&[server], |settings| {
             settings.policy.tokens = Tokens::parse(&tokens).unwrap();
             settings.holding = ParkingLimits { total: 2, per_caller: 1, ..ParkingLimits::default() };
         })
         .await;
-        let mut ann = Round::begin(client(&scene, server, Some("a")).await, "confirm").await;
+        let mut ann = Round::begin(client(&testbed, server, Some("a")).await, "confirm").await;
         // A second one of the same caller, and one too many in all: the question is refused, and the call goes on.
         let refused = "the client refused: -32601";
-        let again = Round::begin(client(&scene, server, Some("a")).await, "think").await;
+        let again = Round::begin(client(&testbed, server, Some("a")).await, "think").await;
         assert_eq!(again.answer.message["result"]["content"][0]["text"], refused, "{}", again.answer.message);
-        let mut bob = Round::begin(client(&scene, server, Some("b")).await, "think").await;
-        let eve = Round::begin(client(&scene, server, Some("e")).await, "think").await;
+        let mut bob = Round::begin(client(&testbed, server, Some("b")).await, "think").await;
+        let eve = Round::begin(client(&testbed, server, Some("e")).await, "think").await;
         assert_eq!(eve.answer.message["result"]["content"][0]["text"], refused, "{}", eve.answer.message);
-        assert_eq!(held(&scene), 2);
+        assert_eq!(held(&testbed), 2);
         ann.go_on().await;
-        ann.says("accept Ada");
+        ann.expect_text("accept Ada");
         bob.go_on().await;
-        bob.says("thoughts on bridges");
-        assert_eq!(held(&scene), 0);
-        scene.close().await;
+        bob.expect_text("thoughts on bridges");
+        assert_eq!(held(&testbed), 0);
+        testbed.close().await;
     }
 }
 
 #[tokio::test]
 async fn url_elicitation_required_error_becomes_input_required_and_retries() {
     for server in servers() {
-        let scene = Scene::open(&[server]).await;
-        let mut round = Round::begin(client(&scene, server, None).await, "gate").await;
+        let testbed = Testbed::open(&[server]).await;
+        let mut round = Round::begin(client(&testbed, server, None).await, "gate").await;
         let asked: Vec<Value> = round.asked().into_values().collect();
         let params = json!({ "mode": "url", "message": "pay", "url": "https://example.org/pay" });
         assert_eq!(asked, [json!({ "method": "elicitation/create", "params": params })]);
-        assert_eq!(held(&scene), 0, "nothing waits at the server");
+        assert_eq!(held(&testbed), 0, "nothing waits at the server");
         round.go_on().await;
-        round.says("gate");
-        assert_eq!(puppet(&scene, server).begun("gate"), 2);
+        round.expect_text("gate");
+        assert_eq!(scripted(&testbed, server).call_count("gate"), 2);
         // Somebody who cannot be sent there is told what is missing.
-        let mut unable = client(&scene, server, None).await;
+        let mut unable = client(&testbed, server, None).await;
         unable.capabilities = json!({ "elicitation": { "form": {} } });
         let round = Round::begin(unable, "gate").await;
         let error = &round.answer.message["error"];
         assert_eq!(error["code"], -32021, "{}", round.answer.message);
         assert_eq!(error["data"], json!({ "requiredCapabilities": { "elicitation": { "url": {} } } }));
-        scene.close().await;
+        testbed.close().await;
     }
 }
