@@ -1,7 +1,7 @@
-//! Every client in front of every server: seven forms of each, and every feature in between.
+//! The bridge matrix: seven client variants against seven server variants, and every feature between them.
 //!
-//! What is known not to pass stands in a table with what happens instead, and that is checked, too.
-//! docs/bridging.md shows the matrix, the README its summary.
+//! `known_limits` lists what cannot be carried across revisions and the fallback, which is checked, too.
+//! docs/bridging.md shows the matrix and the limits, the README a summary.
 
 mod all_in_one_group;
 mod cancelled_server_requests;
@@ -34,7 +34,7 @@ use self::server_endpoint::ServerEndpoint;
 use self::variants::{Feature, Transport, VARIANTS, Variant};
 use crate::harness::Rialto;
 
-/// A gateway with a group for each of the servers, and one for all of them.
+/// A gateway with one group per server and one group of all servers.
 pub struct Testbed {
     pub rialto: Rialto,
     pub endpoints: Vec<ServerEndpoint>,
@@ -59,7 +59,7 @@ impl Testbed {
         Self { rialto, endpoints }
     }
 
-    /// A client of a group.
+    /// Connects a client to a group; a stdio client gets its own gateway.
     pub async fn client(&self, variant: Variant, group: &str) -> Checked<Client> {
         if variant.transport != Transport::Stdio {
             return Client::over_http(variant, self.rialto.address, group, None).await;
@@ -68,18 +68,18 @@ impl Testbed {
         Client::over_stdio(variant, all.map(ServerEndpoint::spec).collect(), group).await
     }
 
-    /// Stops the gateway; nothing may be left.
+    /// Stops the gateway and checks that no call is left and no server saw a protocol violation.
     pub async fn close(mut self) {
         self.rialto.begin_stop();
-        assert!(self.rialto.stopped().await, "something had to be cut off");
+        assert!(self.rialto.stopped().await, "a call had to be cut off");
         for endpoint in &self.endpoints {
-            feature_checks::until("nothing runs", || endpoint.scripted.running_calls() == 0).await.unwrap();
+            feature_checks::until("no call is running", || endpoint.scripted.running_calls() == 0).await.unwrap();
             assert_eq!(endpoint.scripted.take_violations(), Vec::<String>::new());
         }
     }
 }
 
-/// The group of all servers.
+/// Name of the group of all servers.
 const ALL: &str = "all";
 
 fn groups(forms: &[Variant]) -> Vec<GroupConfig> {
@@ -96,13 +96,13 @@ impl ServerEndpoint {
     }
 }
 
-/// Every feature of one client in front of one server; gives back what is wrong.
-async fn pair(testbed: &Testbed, variant: Variant, endpoint: &ServerEndpoint) -> Vec<(Feature, String)> {
+/// Checks every feature for one client and one server; returns the faults.
+async fn check_pair(testbed: &Testbed, variant: Variant, endpoint: &ServerEndpoint) -> Vec<(Feature, String)> {
     let mut faults = Vec::new();
     let server = endpoint.scripted.variant;
     let mut client = None;
     for feature in Feature::ALL {
-        let mut own = match client.take() {
+        let mut own_client = match client.take() {
             Some(client) => client,
             None => match testbed.client(variant, server.name).await {
                 Ok(client) => client,
@@ -112,9 +112,9 @@ async fn pair(testbed: &Testbed, variant: Variant, endpoint: &ServerEndpoint) ->
                 }
             },
         };
-        let checked = Cell { client: &mut own, server: &endpoint.scripted, feature }.check().await;
-        // One that is confused is not asked again.
-        client = checked.is_ok().then_some(own);
+        let checked = Cell { client: &mut own_client, server: &endpoint.scripted, feature }.check().await;
+        // After a fault the client may be out of step: the next feature gets a new one.
+        client = checked.is_ok().then_some(own_client);
         faults.extend(checked.err().map(|why| (feature, why)));
         faults.extend(endpoint.scripted.take_violations().into_iter().map(|why| (feature, why)));
     }
@@ -130,7 +130,7 @@ async fn every_client_reaches_every_server_with_every_feature() {
     let columns = testbed.endpoints.iter().map(|endpoint| async {
         let mut faults = Vec::new();
         for variant in VARIANTS {
-            let wrong = pair(&testbed, variant, endpoint).await;
+            let wrong = check_pair(&testbed, variant, endpoint).await;
             faults.extend(wrong.into_iter().map(|(feature, why)| (variant, endpoint.scripted.variant, feature, why)));
         }
         faults
@@ -154,8 +154,8 @@ async fn every_client_reaches_every_server_with_every_feature() {
     testbed.close().await;
 }
 
-/// The part of a page between two marks.
-fn part<'p>(page: &'p str, name: &str) -> &'p str {
+/// The section of a page between two HTML comments.
+fn section<'p>(page: &'p str, name: &str) -> &'p str {
     let (from, to) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
     let rest = page.split_once(&from).unwrap_or_else(|| panic!("no {from:?}")).1;
     rest.split_once(&to).unwrap_or_else(|| panic!("no {to:?}")).0
@@ -166,13 +166,13 @@ fn docs_show_the_tested_matrix_and_limits() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     let (readme, page) = (read("README.md"), read("docs/bridging.md"));
-    // What has to stand there can be taken from here.
+    // Written for copying into the pages.
     for (name, text) in
         [("bridge-expected.md", matrix(mark)), ("bridge-limits.md", table()), ("bridge-summary.md", summary())]
     {
         std::fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name), text).unwrap();
     }
-    assert_eq!(part(&readme, "summary"), summary(), "README.md");
-    assert_eq!(part(&page, "matrix"), matrix(mark), "docs/bridging.md");
-    assert_eq!(part(&page, "limits"), table(), "docs/bridging.md");
+    assert_eq!(section(&readme, "summary"), summary(), "README.md");
+    assert_eq!(section(&page, "matrix"), matrix(mark), "docs/bridging.md");
+    assert_eq!(section(&page, "limits"), table(), "docs/bridging.md");
 }

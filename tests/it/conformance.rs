@@ -1,9 +1,7 @@
 //! The official conformance suite, with our client under test.
 //!
-//! The suite plays a server for each of its scenarios and runs `examples/conformance_client.rs`
-//! against it. What is known to fail stands in `tests/conformance/client-expected-failures.yml`,
-//! with the reason; the suite itself is strict about that file: a failure that is not listed is
-//! one, and so is an entry that passes.
+//! The suite runs a server per scenario and `examples/conformance_client.rs` against it. Known failures are listed with
+//! their reason in `tests/conformance/client-expected-failures.yml`; an unlisted failure and a listed pass both fail.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,14 +14,13 @@ use tokio::sync::Mutex;
 
 use crate::peers::installed;
 
-/// A suite is done in a few seconds; each scenario has half a minute by the suite's own clock.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of one suite run; each scenario has 30 s inside the suite.
+const SUITE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The suite of what belongs to no revision.
+/// The suite of extensions, which belong to no revision.
 const EXTENSIONS: &str = "extensions";
 
-/// What passes of the suite of each revision. Everything else that belongs to it is listed as an
-/// expected failure.
+/// Passing scenarios by revision. Every other scenario of a revision is an expected failure.
 const PASSING: [(&str, &[&str]); 5] = [
     ("2025-03-26", &[]),
     ("2025-06-18", &["initialize", "tools_call"]),
@@ -53,8 +50,8 @@ const PASSING: [(&str, &[&str]); 5] = [
     (EXTENSIONS, &[]),
 ];
 
-/// What the suite does not ask of older revisions, but what must hold there just as well.
-const BEYOND: [(&str, &[&str]); 2] = [
+/// Scenarios of newer revisions that must pass at older ones, too.
+const NEWER_SCENARIOS: [(&str, &[&str]); 2] = [
     ("2025-03-26", &["json-schema-2020-12-preservation", "sse-retry", "tools_call"]),
     ("2025-06-18", &["elicitation-sep1034-client-defaults", "json-schema-2020-12-preservation", "sse-retry"]),
 ];
@@ -63,11 +60,11 @@ fn expected_failures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/client-expected-failures.yml")
 }
 
-/// The folder of the examples, which lies beside the one of the tests; the named one is up to date.
+/// The folder of built examples; panics if the named example is missing or out of date.
 pub fn examples(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let folder = test.parent().and_then(Path::parent).unwrap().join("examples");
-    // Cargo builds examples for the whole of the tests, but not for a selection of them.
+    // `cargo test` builds the examples, but `cargo test --test it` does not.
     let advice = format!("is {name} built? `cargo test` does that, otherwise `cargo build --examples`");
     let built = fs::metadata(folder.join(name)).and_then(|program| program.modified()).expect(&advice);
     let sources = fs::read_to_string(folder.join(format!("{name}.d"))).expect(&advice);
@@ -86,19 +83,19 @@ fn results(name: &str) -> PathBuf {
     folder
 }
 
-/// What a run of the suite came to.
-struct Run {
+/// A finished run of the suite.
+struct SuiteRun {
     success: bool,
-    /// What it printed.
+    /// Combined stdout and stderr.
     text: String,
-    /// Where it left what it saw.
+    /// Folder of the recorded results.
     results: PathBuf,
 }
 
-impl Run {
-    /// Runs the suite, with the client's `options` and with `arguments` of its own.
+impl SuiteRun {
+    /// Runs the suite with `options` for the client and `arguments` for the suite.
     async fn new(name: &str, options: &str, arguments: &[&str]) -> Self {
-        // A suite starts all of its clients together, which is enough at a time.
+        // One suite at a time: each starts all of its clients at once.
         static ONE: Mutex<()> = Mutex::const_new(());
         let place = tokio::task::spawn_blocking(installed).await.unwrap();
         let _one = ONE.lock().await;
@@ -106,20 +103,21 @@ impl Run {
         let results = results(name);
         let mut command = Command::new(modules.join("node"));
         command.arg(modules.join("conformance")).arg("client");
-        // The suite splits the command at spaces, of which the path to it may have some.
+        // The suite splits the command at spaces, so the path is passed as working directory.
         command
             .arg("--command")
             .arg(format!("./conformance_client{options}"))
             .current_dir(examples("conformance_client"));
         command.args(arguments).arg("--output-dir").arg(&results);
-        // Clients that outlive the suite soon end as well: their server is gone.
+        // Clients that outlive the suite end when their server is gone.
         command.stdin(Stdio::null()).kill_on_drop(true);
-        let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("an end in time").unwrap();
+        let output =
+            tokio::time::timeout(SUITE_TIMEOUT, command.output()).await.expect("the suite ends in time").unwrap();
         let text = [output.stdout, output.stderr].map(|part| String::from_utf8_lossy(&part).into_owned()).join("\n");
         Self { success: output.status.success(), text, results }
     }
 
-    /// The scenarios that were run, and whether each passed: some check did, and none failed.
+    /// The scenarios that ran, and whether each passed: at least one check passed and none failed.
     fn verdicts(&self) -> Vec<(&str, bool)> {
         let verdict = |line| {
             let (_, line) = str::split_once(line, ' ')?;
@@ -132,7 +130,7 @@ impl Run {
         summary.skip(1).take_while(|line| !line.starts_with("Total:")).filter_map(verdict).collect()
     }
 
-    /// Whether the client came to its own end in a scenario. A suite looks only at what arrives.
+    /// Whether the client finished its scenario; the suite only checks received messages.
     fn client_was_done(&self, scenario: &str) -> bool {
         let folders = fs::read_dir(&self.results).unwrap().map(|entry| entry.unwrap().path());
         let of_scenario = |folder: &PathBuf| {
@@ -144,7 +142,7 @@ impl Run {
     }
 }
 
-/// Runs every suite; gives back what failed.
+/// Runs every suite and returns the failed scenarios.
 async fn suites(options: &str) -> BTreeSet<String> {
     let expected = expected_failures();
     let mut failed = BTreeSet::new();
@@ -155,7 +153,7 @@ async fn suites(options: &str) -> BTreeSet<String> {
             revision => arguments.extend(["all", "--spec-version", revision]),
         }
         let name = format!("{suite}{options}");
-        let run = Run::new(&name, options, &arguments).await;
+        let run = SuiteRun::new(&name, options, &arguments).await;
         assert!(run.success, "{name}:\n{}", run.text);
         let verdicts = run.verdicts();
         let mut passed: Vec<&str> = verdicts.iter().filter(|(_, passed)| *passed).map(|(name, _)| *name).collect();
@@ -172,7 +170,7 @@ async fn suites(options: &str) -> BTreeSet<String> {
 #[tokio::test]
 async fn client_conformance_passes_except_expected_failures() {
     let failed = suites("").await;
-    // The suite does not mind an entry that it never runs.
+    // The suite ignores listed scenarios that it never runs, so compare here.
     let list = fs::read_to_string(expected_failures()).unwrap();
     let listed = list.lines().filter_map(|line| line.trim().strip_prefix("- "));
     let listed: BTreeSet<String> = listed.map(|entry| entry.split(" #").next().unwrap().trim().to_owned()).collect();
@@ -186,11 +184,11 @@ async fn client_conformance_passes_with_probing() {
 
 #[tokio::test]
 async fn client_conformance_passes_newer_scenarios_at_older_revisions() {
-    for (revision, scenarios) in BEYOND {
+    for (revision, scenarios) in NEWER_SCENARIOS {
         for scenario in scenarios {
             let name = format!("{revision}-{scenario}");
             let arguments = ["--scenario", scenario, "--spec-version", revision, "--force"];
-            let run = Run::new(&name, "", &arguments).await;
+            let run = SuiteRun::new(&name, "", &arguments).await;
             assert!(run.success, "{name}:\n{}", run.text);
         }
     }

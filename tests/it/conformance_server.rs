@@ -1,10 +1,9 @@
 //! The official conformance suite, with a server behind the gateway under test.
 //!
-//! There are two servers with everything that the suite calls by name, `examples/conformance_server`
-//! and `tests/peers/node/conformance.mjs`. The suite is run against each alone, and then through the
-//! gateway: what it says has to be the same, check by check, down to what it recorded of passing
-//! ones, for many of its checks pass whatever is answered. What may differ stands in
-//! `tests/conformance/server-differences.yml`, with the reason.
+//! Two fixtures implement everything that the suite calls: `examples/conformance_server` and
+//! `tests/peers/node/conformance.mjs`. The suite runs against each alone and through the gateway, and its verdict must be
+//! the same check by check, including the recorded details, because many checks pass whatever the response is. Allowed
+//! differences are listed with their reason in `tests/conformance/server-differences.yml`.
 
 mod allowed;
 pub mod fixtures;
@@ -25,13 +24,13 @@ use rialto::protocol::Raw;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use self::allowed::{Allowed, faults, listed, parse};
-use self::fixtures::{Fixture, Line, Served, Shape, script};
-use self::verdict::{HANDSHAKE, OLDER, OLDEST, PER_REQUEST, Suite, Verdict, What, differences, normalized};
+use self::allowed::{AllowedDifference, faults, listed, parse};
+use self::fixtures::{CommandLine, Fixture, Served, Shape, script};
+use self::verdict::{DifferenceKind, HANDSHAKE, OLDER, OLDEST, PER_REQUEST, Suite, Verdict, differences, normalized};
 use crate::harness::{PATIENCE, Rialto};
 use crate::process::{exit_code, serving, signal};
 
-/// One run through the gateway.
+/// One suite run through the gateway.
 pub struct Row {
     fixture: Fixture,
     shape: Shape,
@@ -40,19 +39,19 @@ pub struct Row {
     suite: Suite,
 }
 
-/// How the gateway reaches the fixture. The suite itself always comes over HTTP.
+/// Transport between gateway and fixture; the suite always uses HTTP.
 #[derive(Clone, Copy, PartialEq)]
 enum Transport {
     Http,
     Stdio,
 }
 
-/// Where the fixture stands.
+/// The group that serves the fixture.
 #[derive(Clone, Copy, PartialEq)]
 enum Placement {
-    /// It has a group of its own.
+    /// A group of the fixture alone.
     Alone,
-    /// It shares one with two other servers, and all keep their names.
+    /// A group with two other servers and plain naming.
     Three,
 }
 
@@ -65,7 +64,7 @@ const fn row(fixture: Fixture, shape: Shape, transport: Transport, placement: Pl
     Row { fixture, shape, transport, placement, suite }
 }
 
-/// Clients of an era in front of a server that speaks it.
+/// Suite and fixture share an era.
 const ROWS: [Row; 17] = [
     row(Rmcp, Both, Http, Alone, HANDSHAKE),
     row(Rmcp, Both, Http, Alone, PER_REQUEST),
@@ -86,25 +85,25 @@ const ROWS: [Row; 17] = [
     row(TypeScript, Both, Http, Three, HANDSHAKE),
 ];
 
-/// Where the suite is of the handshake era, and the fixture is not.
-const TO_NEWER: [Row; 3] = [
+/// A handshake suite against a per-request fixture.
+const HANDSHAKE_TO_PER_REQUEST: [Row; 3] = [
     row(Rmcp, PerRequest, Http, Alone, HANDSHAKE),
     row(Rmcp, PerRequest, Stdio, Alone, HANDSHAKE),
     row(TypeScript, PerRequest, Http, Alone, HANDSHAKE),
 ];
-/// Where the fixture is of the handshake era, and the suite is not. Only verdicts are compared.
-const TO_OLDER: [Row; 3] = [
+/// A per-request suite against a handshake fixture; only verdicts are compared.
+const PER_REQUEST_TO_HANDSHAKE: [Row; 3] = [
     row(Rmcp, Shape::Handshake, Http, Alone, PER_REQUEST),
     row(Rmcp, Shape::Handshake, Stdio, Alone, PER_REQUEST),
     row(TypeScript, Shape::Handshake, Http, Alone, PER_REQUEST),
 ];
-/// What may differ where both are of one era, and where the suite is the older.
-const LISTED: &str = "server-differences.yml";
-/// What may differ where the suite is the newer.
-const BRIDGED: &str = "bridged-differences.yml";
+/// Allowed differences within one era and for a handshake suite.
+const ALLOWED_DIFFERENCES: &str = "server-differences.yml";
+/// Allowed differences for a per-request suite against a handshake fixture.
+const ALLOWED_BRIDGED_DIFFERENCES: &str = "bridged-differences.yml";
 
-/// Checks whose details tell of all that a group offers.
-const OVERVIEWS: [&str; 13] = [
+/// Checks whose details list everything a group offers.
+const GROUP_LIST_CHECKS: [&str; 13] = [
     "json-schema-2020-12-tool-found",
     "prompts-list",
     "resources-list",
@@ -120,13 +119,13 @@ const OVERVIEWS: [&str; 13] = [
     "tools-name-format",
 ];
 
-/// How many rows are under way at once: each has a gateway, one to three servers and a suite.
-const AT_ONCE: usize = 2;
+/// Concurrent rows; each runs a gateway, one to three servers and a suite.
+const MAX_CONCURRENT_ROWS: usize = 2;
 
 // === impl Row ===
 
 impl Row {
-    /// Whether the fixture speaks what the suite does.
+    /// Whether suite and fixture are of different eras.
     fn is_bridged(&self) -> bool {
         match self.shape {
             Both => false,
@@ -135,31 +134,31 @@ impl Row {
         }
     }
 
-    /// Runs the suite with nothing in between and through the gateway; gives back what is wrong.
-    async fn faults(&self, list: &[Allowed]) -> Vec<String> {
+    /// Runs the suite against the fixture directly and through the gateway; returns the faults.
+    async fn faults(&self, list: &[AllowedDifference]) -> Vec<String> {
         let shape = if self.is_bridged() { Both } else { self.shape };
-        let alone = self.fixture.alone(shape, self.suite).await;
-        let overviews: &[&str] = if self.placement == Three { &OVERVIEWS } else { &[] };
+        let alone = self.fixture.verdict_alone(shape, self.suite).await;
+        let list_checks: &[&str] = if self.placement == Three { &GROUP_LIST_CHECKS } else { &[] };
         let verdicts_only = self.is_bridged() && self.suite.revision == PER_REQUEST.revision;
         let run = async || {
-            let mut found = differences(&alone, &self.through().await, overviews);
-            found.retain(|difference| !(verdicts_only && matches!(difference.what, What::Details(_))));
+            let mut found = differences(&alone, &self.run_through_gateway().await, list_checks);
+            found.retain(|difference| !(verdicts_only && matches!(difference.kind, DifferenceKind::Details(_))));
             faults(self, &found, list)
         };
         let mut faults = run().await;
         if !faults.is_empty() {
-            // The suite waits for some things by the clock. What is wrong is wrong a second time.
+            // Some scenarios depend on timing: only faults that occur twice count.
             let again = run().await;
-            println!("{self} was run twice; the first time {} things differed", faults.len());
+            println!("{self} was run twice; {} faults in the first run", faults.len());
             faults.retain(|fault| again.contains(fault));
         }
         faults
     }
 
-    async fn through(&self) -> Verdict {
+    async fn run_through_gateway(&self) -> Verdict {
         let mut served = Vec::new();
         let mut config = String::new();
-        let line = self.fixture.line(self.transport.name(), self.shape).await;
+        let line = self.fixture.command_line(self.transport.name(), self.shape).await;
         match self.transport {
             Http => {
                 let fixture = Served::start(line).await;
@@ -176,11 +175,11 @@ impl Row {
             config += "[groups.three]\nservers = [\"fixture\", \"elements\", \"other\"]\nnaming = \"plain\"\n";
             served.push(other);
         }
-        let file = Written::new(&config);
+        let file = TempConfig::new(&config);
         let (child, _output, address) = serving(&["--config", file.0.to_str().unwrap()]).await;
         let path = if self.placement == Three { "/mcp/three" } else { "/mcp" };
         let verdict = self.suite.run(&format!("http://{address}{path}")).await;
-        // Told to stop, it stops the children that it has started.
+        // SIGTERM lets the gateway stop its children.
         signal(&child, "-TERM");
         assert_eq!(exit_code(child).await, Some(0), "{self}");
         verdict
@@ -216,15 +215,15 @@ fn at_url(name: &str, url: &str) -> String {
     format!("[servers.{name}]\nurl = {}\n", json!(url))
 }
 
-/// What JSON writes is TOML, too, as far as strings and lists of them go.
-fn as_child(name: &str, (program, arguments): &Line) -> String {
+/// JSON strings and lists of strings are valid TOML.
+fn as_child(name: &str, (program, arguments): &CommandLine) -> String {
     format!("[servers.{name}]\ncommand = {}\nargs = {}\n", json!(program), json!(arguments))
 }
 
-/// A configuration file, for as long as it is needed.
-struct Written(PathBuf);
+/// A temporary config file.
+struct TempConfig(PathBuf);
 
-impl Written {
+impl TempConfig {
     fn new(text: &str) -> Self {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let number = LAST.fetch_add(1, Ordering::Relaxed);
@@ -235,16 +234,16 @@ impl Written {
     }
 }
 
-impl Drop for Written {
+impl Drop for TempConfig {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Goes through rows, a few at a time, and says all that is wrong with any of them.
+/// Runs the rows, a few at a time, and asserts that none has faults.
 async fn check(rows: &[Row], list: &str) {
     let list = listed(list);
-    let turns = Semaphore::new(AT_ONCE);
+    let turns = Semaphore::new(MAX_CONCURRENT_ROWS);
     let faults = rows.iter().map(async |row| {
         let _turn = turns.acquire().await.unwrap();
         row.faults(&list).await
@@ -255,56 +254,58 @@ async fn check(rows: &[Row], list: &str) {
 
 #[tokio::test]
 async fn conformance_through_the_gateway_matches_the_fixture_alone() {
-    check(&ROWS, LISTED).await;
+    check(&ROWS, ALLOWED_DIFFERENCES).await;
 }
 
 #[tokio::test]
 async fn handshake_conformance_matches_in_front_of_a_per_request_server() {
-    check(&TO_NEWER, LISTED).await;
+    check(&HANDSHAKE_TO_PER_REQUEST, ALLOWED_DIFFERENCES).await;
 }
 
 #[tokio::test]
 async fn per_request_conformance_matches_in_front_of_a_handshake_server() {
-    check(&TO_OLDER, BRIDGED).await;
+    check(&PER_REQUEST_TO_HANDSHAKE, ALLOWED_BRIDGED_DIFFERENCES).await;
 }
 
 #[test]
 fn bridged_runs_are_in_the_bridged_tables() {
-    for (rows, bridged) in [(&ROWS[..], false), (&TO_NEWER[..], true), (&TO_OLDER[..], true)] {
+    for (rows, bridged) in
+        [(&ROWS[..], false), (&HANDSHAKE_TO_PER_REQUEST[..], true), (&PER_REQUEST_TO_HANDSHAKE[..], true)]
+    {
         for row in rows {
             assert_eq!(row.is_bridged(), bridged, "{row}");
         }
     }
-    // One that speaks of no row would never be found to be stale.
-    for entry in listed(LISTED) {
-        assert!(ROWS.iter().chain(&TO_NEWER).any(|row| entry.speaks_of(row)), "{entry:?}");
+    // An entry that applies to no row would never be reported as stale.
+    for entry in listed(ALLOWED_DIFFERENCES) {
+        assert!(ROWS.iter().chain(&HANDSHAKE_TO_PER_REQUEST).any(|row| entry.applies_to(row)), "{entry:?}");
     }
-    for entry in listed(BRIDGED) {
-        assert!(TO_OLDER.iter().any(|row| entry.speaks_of(row)), "{entry:?}");
+    for entry in listed(ALLOWED_BRIDGED_DIFFERENCES) {
+        assert!(PER_REQUEST_TO_HANDSHAKE.iter().any(|row| entry.applies_to(row)), "{entry:?}");
     }
 }
 
-/// Everything passes, scored or not; but one SDK has no tasks.
-async fn passes(fixture: Fixture, shape: Shape, suite: Suite, scenarios: usize) -> Arc<Verdict> {
+/// Every check passes, scored or not; the TypeScript SDK has no tasks.
+async fn assert_passes(fixture: Fixture, shape: Shape, suite: Suite, scenarios: usize) -> Arc<Verdict> {
     let name = format!("{} {} {}", fixture.name(), shape.name(), suite.revision);
-    let verdict = fixture.alone(shape, suite).await;
+    let verdict = fixture.verdict_alone(shape, suite).await;
     assert!(verdict.passed, "{name}:\n{}", verdict.text);
     assert_eq!(verdict.scenarios.len(), scenarios, "{name}");
     for (scenario, checks) in &verdict.scenarios {
         let wanted = fixture != TypeScript || !scenario.starts_with("tasks-");
         for (check, seen) in checks.iter().filter(|_| wanted) {
             let passed = !matches!(seen.status.as_str(), "FAILURE" | "WARNING");
-            assert!(passed, "{name}: {scenario} / {check}: {} {}", seen.status, seen.seen);
+            assert!(passed, "{name}: {scenario} / {check}: {} {}", seen.status, seen.recorded);
         }
     }
     verdict
 }
 
-/// A second run says the same: what is compared does not change by itself.
-async fn is_steady(fixture: Fixture, suite: Suite, first: &Verdict) {
+/// A second run has the same verdict: the comparison is deterministic.
+async fn assert_deterministic(fixture: Fixture, suite: Suite, first: &Verdict) {
     let mut changed: Vec<String> = Vec::new();
     for _ in 0..2 {
-        let served = Served::start(fixture.line("http", Both).await).await;
+        let served = Served::start(fixture.command_line("http", Both).await).await;
         let second = suite.run(&served.url).await;
         changed = differences(first, &second, &[]).iter().map(ToString::to_string).collect();
         if changed.is_empty() {
@@ -314,7 +315,7 @@ async fn is_steady(fixture: Fixture, suite: Suite, first: &Verdict) {
     assert!(changed.is_empty(), "{} {} changes:\n{}", fixture.name(), suite.revision, changed.join("\n"));
 }
 
-/// Uses a fixture, if it speaks a revision.
+/// Whether a fixture speaks a revision; calls a tool if it does.
 async fn speaks(target: &Target, revision: Revision) -> bool {
     let settings = ConnectionSettings {
         revision: Some(revision),
@@ -325,7 +326,7 @@ async fn speaks(target: &Target, revision: Revision) -> bool {
     let client = match Client::connect(target, ClientOptions { settings, ..ClientOptions::default() }).await {
         Ok(client) => client,
         Err(error) => {
-            // The SDKs refuse in different words, but both refuse.
+            // The SDKs refuse a revision with different errors.
             let refused =
                 matches!(error.kind(), ErrorKind::Revision | ErrorKind::Answer(-32022) | ErrorKind::Status(400));
             assert!(refused, "{error}");
@@ -339,13 +340,13 @@ async fn speaks(target: &Target, revision: Revision) -> bool {
     true
 }
 
-/// That it speaks what its shape says, and nothing else, over both transports.
-async fn keeps_to_its_shape(fixture: Fixture) {
+/// Over both transports a fixture speaks exactly the eras of its shape.
+async fn check_eras(fixture: Fixture) {
     for (shape, handshake, per_request) in
         [(Both, true, true), (Shape::Handshake, true, false), (PerRequest, false, true)]
     {
-        let served = Served::start(fixture.line("http", shape).await).await;
-        let (program, arguments) = fixture.line("stdio", shape).await;
+        let served = Served::start(fixture.command_line("http", shape).await).await;
+        let (program, arguments) = fixture.command_line("stdio", shape).await;
         for target in [Target::url(&served.url).unwrap(), Target::command(&program, arguments)] {
             let spoken = [Revision::NEWEST_HANDSHAKE, Revision::NEWEST].map(|revision| speaks(&target, revision));
             let spoken = join_all(spoken).await;
@@ -360,28 +361,28 @@ macro_rules! alone {
             use super::*;
 
             #[tokio::test]
-            async fn passes_in_both_eras() {
+            async fn fixture_passes_conformance_in_both_eras() {
                 for (suite, scenarios) in [(HANDSHAKE, 33), (PER_REQUEST, 50)] {
-                    let verdict = passes($fixture, Both, suite, scenarios).await;
-                    is_steady($fixture, suite, &verdict).await;
+                    let verdict = assert_passes($fixture, Both, suite, scenarios).await;
+                    assert_deterministic($fixture, suite, &verdict).await;
                 }
             }
 
             #[tokio::test]
-            async fn passes_in_one_era() {
-                passes($fixture, Shape::Handshake, HANDSHAKE, 33).await;
-                passes($fixture, PerRequest, PER_REQUEST, 50).await;
+            async fn fixture_passes_conformance_in_one_era() {
+                assert_passes($fixture, Shape::Handshake, HANDSHAKE, 33).await;
+                assert_passes($fixture, PerRequest, PER_REQUEST, 50).await;
             }
 
             #[tokio::test]
-            async fn passes_on_older_wires() {
-                passes($fixture, Shape::Handshake, OLDER, 27).await;
-                passes($fixture, Shape::Handshake, OLDEST, 27).await;
+            async fn fixture_passes_conformance_at_older_revisions() {
+                assert_passes($fixture, Shape::Handshake, OLDER, 27).await;
+                assert_passes($fixture, Shape::Handshake, OLDEST, 27).await;
             }
 
             #[tokio::test]
-            async fn keeps_to_its_shape() {
-                super::keeps_to_its_shape($fixture).await;
+            async fn fixture_speaks_only_the_eras_of_its_shape() {
+                super::check_eras($fixture).await;
             }
         })+
     };
@@ -396,32 +397,34 @@ alone! {
 async fn another_server_differs_from_the_fixture() {
     let rialto = Rialto::start().await;
     for suite in [HANDSHAKE, PER_REQUEST] {
-        let alone = Rmcp.alone(Both, suite).await;
+        let alone = Rmcp.verdict_alone(Both, suite).await;
         let table = suite.run(&rialto.url("/mcp")).await;
         let found = differences(&alone, &table, &[]);
         let has = |check: &str| found.iter().find(|difference| difference.check == check);
-        // It passes this check just as well, with other tools.
+        // This check passes for any server, but its details differ.
         let tools = has("tools-list").expect("it has other tools");
-        assert!(matches!(tools.what, What::Details(_)), "{tools}");
-        // A tool that it does not have.
+        assert!(matches!(tools.kind, DifferenceKind::Details(_)), "{tools}");
+        // The tool is missing.
         let image = has("tools-call-image").expect("it has no images");
-        assert!(matches!(image.what, What::Status(_)), "{image}");
-        // With the lists allowed to be longer, they are still not those of the fixture.
-        assert!(differences(&alone, &table, &OVERVIEWS).iter().any(|difference| difference.check == "tools-list"));
-        // None of it is listed.
+        assert!(matches!(image.kind, DifferenceKind::Status(_)), "{image}");
+        // Allowing longer lists does not hide the difference.
+        assert!(
+            differences(&alone, &table, &GROUP_LIST_CHECKS).iter().any(|difference| difference.check == "tools-list")
+        );
+        // Nothing is listed, so every difference is a fault.
         let row = row(Rmcp, Both, Http, Alone, suite);
         assert!(faults(&row, &found, &[]).len() == found.len() && !found.is_empty());
     }
 }
 
-/// The verdict of a suite with one scenario.
-fn said(checks: Value) -> Verdict {
+/// A verdict with one scenario.
+fn verdict_of(checks: Value) -> Verdict {
     let checks = verdict::checks(checks.as_array().unwrap(), "http://127.0.0.1:4000/mcp");
     Verdict { passed: true, text: String::new(), scenarios: [("scenario".to_owned(), checks)].into() }
 }
 
-fn shown(one: Value, other: Value, overviews: &[&str]) -> Vec<String> {
-    differences(&said(one), &said(other), overviews).iter().map(ToString::to_string).collect()
+fn difference_texts(one: Value, other: Value, list_checks: &[&str]) -> Vec<String> {
+    differences(&verdict_of(one), &verdict_of(other), list_checks).iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -429,7 +432,7 @@ fn volatile_values_are_normalized() {
     let url = "http://127.0.0.1:4000/mcp";
     for (value, expected) in [
         (json!({ "sessionId": "abc" }), json!({ "sessionId": "<sessionId>" })),
-        // That there is none, though, counts.
+        // A missing session id is significant.
         (json!({ "sessionId": null }), json!({ "sessionId": null })),
         (json!({ "url": url }), json!({ "url": "<url>" })),
         (json!(["localhost:4000", "40001"]), json!(["localhost:<port>", "40001"])),
@@ -437,7 +440,7 @@ fn volatile_values_are_normalized() {
         (json!("2026-07-28"), json!("2026-07-28")),
         (json!("session 0b2f7d2e-9c1c-4e0e-8f6a-0123456789ab!"), json!("session <uuid>!")),
         (json!({ "id": "0/1", "data": "" }), json!({ "id": "<id>", "data": "" })),
-        // The id of a message is that of the request.
+        // A JSON-RPC id is significant.
         (json!({ "id": 7, "result": {} }), json!({ "id": 7, "result": {} })),
         (
             json!({ "eventId": "3", "data": "{\"id\":1,\"result\":{\"nextCursor\":\"x\"}}" }),
@@ -476,15 +479,15 @@ fn an_sse_body_with_one_message_is_normalized_to_the_message() {
         let body = json!({ "responseBody": text });
         assert_eq!(normalized(&body, url), body);
     }
-    // It is the body that is looked into, and nothing else.
+    // Only `responseBody` is parsed as SSE.
     let other = json!({ "text": format!("data: {message}\n\n") });
     assert_eq!(normalized(&other, url), other);
 }
 
-/// What differs between the details of two checks.
+/// The differences between the details of two checks.
 fn differing(check: &str, one: Value, other: Value) -> Vec<String> {
-    let said = |details: Value| json!([{ "id": check, "status": "SUCCESS", "details": details }]);
-    shown(said(one), said(other), &[])
+    let check_with = |details: Value| json!([{ "id": check, "status": "SUCCESS", "details": details }]);
+    difference_texts(check_with(one), check_with(other), &[])
 }
 
 #[test]
@@ -492,13 +495,13 @@ fn messages_of_gateway_errors_are_not_compared() {
     let error = |code: i64, message: &str| json!({ "error": { "code": code, "message": message } });
     let own = error(-32601, "Method not found: ping");
     assert_eq!(differing("a", error(-32601, "ping"), own.clone()), Vec::<String>::new());
-    // The code counts, and so do the words of a server.
+    // Codes are compared, and so are messages that come from a server.
     assert_eq!(differing("a", error(-32600, "ping"), own), ["scenario / a: details.error.code: -32600 became -32601"]);
     for other in [error(-32602, "Method not found: ping"), error(-32601, "no ping")] {
         assert_eq!(differing("a", error(-32601, "ping"), other.clone()).len(), 1, "{other}");
     }
     assert_eq!(differing("a", error(-32602, "no such tool"), error(-32602, "no tool")).len(), 1);
-    // Of the data, what the protocol defines.
+    // Only the data members that the protocol defines are compared.
     let error = |message: &str, data: Value| json!({ "error": { "code": -32022, "message": message, "data": data } });
     let own = "Unsupported protocol version \"x\"";
     let one = error("no", json!({ "supported": ["2026-07-28"], "requested": "x", "hint": 1 }));
@@ -507,7 +510,7 @@ fn messages_of_gateway_errors_are_not_compared() {
     for data in [json!({ "supported": [], "requested": "x" }), json!({ "supported": ["2026-07-28"] }), json!(null)] {
         assert!(!differing("a", one.clone(), error(own, data.clone())).is_empty(), "{data}");
     }
-    // In the words of a server, all of it.
+    // All data of a server's own error is compared.
     let [one, other] = [json!({ "hint": 1 }), json!({})].map(|data| error("no", data));
     assert_eq!(differing("a", one, other).len(), 1);
 }
@@ -522,13 +525,13 @@ fn a_cached_list_may_have_a_shorter_ttl() {
         ("tools-list-caching-hints", hint(1000), hint(0), false),
         ("tools-list-caching-hints", hint(1000), hint(1001), false),
         ("tools-list-caching-hints", hint(0), hint(1), false),
-        // What was read is passed on, and so is how long it may be kept.
+        // resources/read is forwarded with its TTL unchanged.
         ("resources-read-caching-hints", hint(1000), hint(999), false),
         ("a", list(1000), list(10), true),
         ("a", list(1000), list(0), false),
         ("a", endpoint("tools/list", 1000), endpoint("tools/list", 10), true),
         ("a", endpoint("resources/read", 1000), endpoint("resources/read", 10), false),
-        // A task lives as long as it is said to.
+        // The TTL of a task is not a cache hint.
         ("a", json!({ "taskId": "t", "ttlMs": 1000 }), json!({ "taskId": "t", "ttlMs": 999 }), false),
         (
             "a",
@@ -548,11 +551,11 @@ fn a_body_the_suite_did_not_read_is_not_compared() {
     let null = Value::Null;
     for (one, other, same) in [
         (answered(200, null.clone()), answered(200, result.clone()), true),
-        // Nothing is to be read there.
+        // 202 has no body.
         (answered(202, null.clone()), answered(202, result.clone()), false),
         (answered(200, null.clone()), answered(403, result.clone()), false),
         (answered(200, null.clone()), answered(200, json!("text")), false),
-        // It was there, and is lost.
+        // A body that was present must stay.
         (answered(200, result.clone()), answered(200, null), false),
         (json!({ "body": null }), json!({ "body": result }), false),
     ] {
@@ -579,7 +582,7 @@ fn task_poll_counts_are_not_compared() {
 fn every_other_difference_is_reported() {
     let check = |id: &str, status: &str, details: Value| json!({ "id": id, "status": status, "details": details });
     let one = json!([check("a", "SUCCESS", json!({ "n": 1 })), check("a", "SUCCESS", json!({ "n": 2 }))]);
-    assert_eq!(shown(one.clone(), one.clone(), &[]), Vec::<String>::new());
+    assert_eq!(difference_texts(one.clone(), one.clone(), &[]), Vec::<String>::new());
     for (other, expected) in [
         (json!([check("a", "SUCCESS", json!({ "n": 1 }))]), "scenario / a#2: is missing"),
         (
@@ -595,11 +598,14 @@ fn every_other_difference_is_reported() {
             "scenario / a: details.n is missing; it was 1",
         ),
     ] {
-        assert_eq!(shown(one.clone(), other, &[]), [expected]);
+        assert_eq!(difference_texts(one.clone(), other, &[]), [expected]);
     }
-    assert_eq!(shown(json!([]), one.clone(), &[]), ["scenario / a: was not there", "scenario / a#2: was not there"]);
+    assert_eq!(
+        difference_texts(json!([]), one.clone(), &[]),
+        ["scenario / a: was not there", "scenario / a#2: was not there"]
+    );
     let empty = Verdict { passed: true, text: String::new(), scenarios: Default::default() };
-    let found = differences(&said(one), &empty, &[]);
+    let found = differences(&verdict_of(one), &empty, &[]);
     assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), ["scenario / all: is missing"]);
 }
 
@@ -608,10 +614,10 @@ fn a_list_of_a_larger_group_may_have_extra_entries_only() {
     let listing = |names: Value| json!([{ "id": "list", "status": "SUCCESS", "details": { "toolCount": names.as_array().unwrap().len(), "tools": names } }]);
     let ours = listing(json!(["a", "b"]));
     let more = listing(json!(["x", "a", "y", "b"]));
-    assert_eq!(shown(ours.clone(), more.clone(), &[]).len(), 1);
-    assert_eq!(shown(ours.clone(), more, &["list"]), Vec::<String>::new());
+    assert_eq!(difference_texts(ours.clone(), more.clone(), &[]).len(), 1);
+    assert_eq!(difference_texts(ours.clone(), more, &["list"]), Vec::<String>::new());
     for less in [json!(["a"]), json!(["b", "a"]), json!(["a", "c", "d"])] {
-        assert_eq!(shown(ours.clone(), listing(less.clone()), &["list"]).len(), 1, "{less}");
+        assert_eq!(difference_texts(ours.clone(), listing(less.clone()), &["list"]).len(), 1, "{less}");
     }
 }
 
@@ -621,8 +627,8 @@ fn unlisted_and_stale_differences_are_faults() {
         "# why\n\n- fixture: rmcp\n  revision: \"2025-11-25\"\n  scenario: scenario\n  check: a\n  reason: so\n";
     let list = parse(entry).unwrap();
     let different = differences(
-        &said(json!([{ "id": "a", "status": "SUCCESS" }])),
-        &said(json!([{ "id": "a", "status": "WARNING" }])),
+        &verdict_of(json!([{ "id": "a", "status": "SUCCESS" }])),
+        &verdict_of(json!([{ "id": "a", "status": "WARNING" }])),
         &[],
     );
     let here = row(Rmcp, Both, Http, Alone, HANDSHAKE);
@@ -661,7 +667,7 @@ fn listed_paths_limit_an_allowed_difference() {
         let text = "- fixture: any\n  revision: any\n  scenario: scenario\n  check: a\n  reason: so\n  places:\n";
         parse(&format!("{text}{places}")).unwrap().remove(0)
     };
-    let check = |status: &str, details: Value| said(json!([{ "id": "a", "status": status, "details": details }]));
+    let check = |status: &str, details: Value| verdict_of(json!([{ "id": "a", "status": status, "details": details }]));
     let one = check("SUCCESS", json!({ "n": 1, "m": 1 }));
     let found = |other: Verdict| differences(&one, &other, &[]);
     let here = row(Rmcp, Both, Http, Alone, HANDSHAKE);
@@ -670,13 +676,13 @@ fn listed_paths_limit_an_allowed_difference() {
     let both = found(both);
     assert_eq!(faults(&here, &both, &[entry(&format!("{n}{m}"))]), Vec::<String>::new());
     assert_eq!(faults(&here, &both, &[entry(n), entry(m)]), Vec::<String>::new());
-    // There is one more.
+    // One path more than listed.
     assert_eq!(faults(&here, &both, &[entry(n)]).len(), 1);
-    // There is one less.
+    // One path less than listed.
     let less = found(check("SUCCESS", json!({ "n": 2, "m": 1 })));
     let stale = ["rmcp both http alone 2025-11-25: scenario / a: details.m is listed, but the same"];
     assert_eq!(faults(&here, &less, &[entry(n), entry(m)]), stale);
-    // It is something else altogether.
+    // A status change is not covered by listed paths.
     let worse = found(check("FAILURE", json!({ "n": 2, "m": 1 })));
     assert_eq!(faults(&here, &worse, &[entry(n)]).len(), 2);
 }

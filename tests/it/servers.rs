@@ -1,8 +1,7 @@
-//! Servers of other makes, called by `rialto::client`: every transport and revision that they speak.
+//! Servers on other SDKs, called by `rialto::client` over every transport and revision that they speak.
 //!
-//! The scripts under `tests/peers` offer the same tools, resources and prompts on different SDKs, so
-//! one scenario serves them all; the reference server has its own. What they need is installed on
-//! first use.
+//! The scripts under `tests/peers` offer the same tools, resources and prompts on different SDKs, so one scenario fits
+//! all; the reference server has its own. The SDKs are installed on first use.
 
 mod everything;
 mod rmcp_server;
@@ -27,37 +26,46 @@ use tokio::process::{Child, Command};
 use crate::harness::{PATIENCE, Sending, request};
 use crate::peers::{installed, source};
 
-/// A server of another make, and what it cannot do.
+/// A server on another SDK, and what it supports.
 #[derive(Clone, Copy)]
-pub struct Make {
+pub struct SdkServer {
     interpreter: &'static str,
     script: &'static str,
-    /// It speaks the newest era, too.
+    /// It also speaks the per-request era.
     both_eras: bool,
-    /// It tells of changes to resources.
+    /// It sends resource updates.
     subscriptions: bool,
-    /// What it answers to a session that has ended.
-    forgotten: u16,
+    /// HTTP status for a session that has ended.
+    ended_session_status: u16,
 }
 
 const NODE: &str = "node/node_modules/.bin/node";
-pub const PYTHON_1: Make = Make {
+pub const PYTHON_1: SdkServer = SdkServer {
     interpreter: "py1/bin/python",
     script: "python/server1.py",
     both_eras: false,
     subscriptions: true,
-    forgotten: 404,
+    ended_session_status: 404,
 };
-pub const PYTHON_2: Make =
-    Make { interpreter: "py2/bin/python", script: "python/server2.py", both_eras: true, ..PYTHON_1 };
-const FASTMCP: Make =
-    Make { interpreter: "fastmcp/bin/python", script: "python/fastmcp_server.py", subscriptions: false, ..PYTHON_2 };
-pub const TYPESCRIPT_2: Make = Make { interpreter: NODE, script: "node/server2.mjs", ..PYTHON_2 };
-pub const TYPESCRIPT_1: Make = Make { interpreter: NODE, script: "node/server1.mjs", ..PYTHON_1 };
-pub const EVERYTHING: Make =
-    Make { interpreter: NODE, script: "node/everything.mjs", both_eras: false, subscriptions: true, forgotten: 400 };
+pub const PYTHON_2: SdkServer =
+    SdkServer { interpreter: "py2/bin/python", script: "python/server2.py", both_eras: true, ..PYTHON_1 };
+const FASTMCP: SdkServer = SdkServer {
+    interpreter: "fastmcp/bin/python",
+    script: "python/fastmcp_server.py",
+    subscriptions: false,
+    ..PYTHON_2
+};
+pub const TYPESCRIPT_2: SdkServer = SdkServer { interpreter: NODE, script: "node/server2.mjs", ..PYTHON_2 };
+pub const TYPESCRIPT_1: SdkServer = SdkServer { interpreter: NODE, script: "node/server1.mjs", ..PYTHON_1 };
+pub const EVERYTHING: SdkServer = SdkServer {
+    interpreter: NODE,
+    script: "node/everything.mjs",
+    both_eras: false,
+    subscriptions: true,
+    ended_session_status: 400,
+};
 
-/// Found out, and every revision by name.
+/// Probing (`None`), and every revision pinned.
 const REVISIONS: [Option<Revision>; 6] = [
     None,
     Some(Revision::V2024_11_05),
@@ -66,11 +74,11 @@ const REVISIONS: [Option<Revision>; 6] = [
     Some(Revision::V2025_11_25),
     Some(Revision::V2026_07_28),
 ];
-/// Found out, and the revisions at the ends of each era: where every one costs the start of a process, the ones between
-/// are left to the other transports.
-const ENDS: [Option<Revision>; 4] =
+/// Probing, and the first and last revision of each era: over stdio each costs a process start, so the other transports
+/// cover the rest.
+const STDIO_REVISIONS: [Option<Revision>; 4] =
     [None, Some(Revision::V2024_11_05), Some(Revision::V2025_11_25), Some(Revision::V2026_07_28)];
-const CRASHING: [(Make, Revision); 5] = [
+const CRASHING: [(SdkServer, Revision); 5] = [
     (PYTHON_1, Revision::NEWEST_HANDSHAKE),
     (PYTHON_2, Revision::NEWEST_HANDSHAKE),
     (PYTHON_2, Revision::NEWEST),
@@ -80,7 +88,7 @@ const CRASHING: [(Make, Revision); 5] = [
 pub const CLOCK: &str = "test://clock";
 const ROOT: &str = "file:///somewhere";
 
-impl Make {
+impl SdkServer {
     pub async fn command(self, arguments: &[&str]) -> (String, Vec<String>) {
         let place = tokio::task::spawn_blocking(installed).await.unwrap();
         let script =
@@ -90,26 +98,26 @@ impl Make {
         (place.join(self.interpreter).to_str().unwrap().to_owned(), arguments.collect())
     }
 
-    /// The revision that is spoken when `pinned` is asked for.
-    fn spoken(self, pinned: Option<Revision>, transport: &str) -> Revision {
+    /// The revision negotiated when `pinned` is requested.
+    fn negotiated(self, pinned: Option<Revision>, transport: &str) -> Revision {
         let newest = if self.both_eras && transport != "sse" { Revision::NEWEST } else { Revision::NEWEST_HANDSHAKE };
         pinned.unwrap_or(newest)
     }
 
     fn speaks(self, pinned: Option<Revision>, transport: &str) -> bool {
-        pinned != Some(Revision::NEWEST) || self.spoken(None, transport) == Revision::NEWEST
+        pinned != Some(Revision::NEWEST) || self.negotiated(None, transport) == Revision::NEWEST
     }
 }
 
-/// A server in a process of its own, at an address.
+/// A server process that listens on a port.
 pub struct Served {
     pub address: SocketAddr,
     _child: Child,
 }
 
 impl Served {
-    pub async fn start(make: Make, arguments: &[&str]) -> Self {
-        let (program, arguments) = make.command(arguments).await;
+    pub async fn start(server: SdkServer, arguments: &[&str]) -> Self {
+        let (program, arguments) = server.command(arguments).await;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
         let mut child = command.spawn().unwrap();
@@ -120,10 +128,10 @@ impl Served {
                     return port.parse::<u16>().unwrap();
                 }
             }
-            panic!("{} ended before it listened", make.script);
+            panic!("{} ended before it listened", server.script);
         };
-        let port = tokio::time::timeout(PATIENCE, port).await.expect("a server that listens in time");
-        // Whatever else it says must not fill the pipe.
+        let port = tokio::time::timeout(PATIENCE, port).await.expect("the server listens in time");
+        // Drain stdout so that the pipe never fills.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Self { address: ([127, 0, 0, 1], port).into(), _child: child }
     }
@@ -133,26 +141,27 @@ impl Served {
     }
 }
 
-/// A command line whose process writes its id into a file before it becomes the server.
+/// A stdio server whose process writes its pid to a file before it execs the server.
 pub struct Spawned {
     pub target: Target,
-    note: PathBuf,
+    pid_file: PathBuf,
 }
 
 impl Spawned {
-    pub async fn new(make: Make, arguments: &[&str]) -> Self {
+    pub async fn new(server: SdkServer, arguments: &[&str]) -> Self {
         static LAST: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = LAST.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let note = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("child-{}-{number}", std::process::id()));
-        let (program, rest) = make.command(arguments).await;
+        let pid_file =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("child-{}-{number}", std::process::id()));
+        let (program, rest) = server.command(arguments).await;
         let script = r#"echo $$ >"$0"; exec "$@""#;
-        let shell = ["-c", script, note.to_str().unwrap(), &program].map(str::to_owned);
-        Self { target: Target::command("sh", shell.into_iter().chain(rest)), note }
+        let shell = ["-c", script, pid_file.to_str().unwrap(), &program].map(str::to_owned);
+        Self { target: Target::command("sh", shell.into_iter().chain(rest)), pid_file }
     }
 
-    /// Whether the process is still there.
-    pub fn runs(&self) -> bool {
-        let id = std::fs::read_to_string(&self.note).expect("the child was started");
+    /// Whether the process is running.
+    pub fn is_running(&self) -> bool {
+        let id = std::fs::read_to_string(&self.pid_file).expect("the child was started");
         let mut command = std::process::Command::new("kill");
         command.args(["-0", id.trim()]).stderr(Stdio::null()).status().unwrap().success()
     }
@@ -160,28 +169,28 @@ impl Spawned {
 
 impl Drop for Spawned {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.note);
+        let _ = std::fs::remove_file(&self.pid_file);
     }
 }
 
-/// Answers every question the same way, and remembers what it hears.
+/// Accepts every server request and records requests and notifications.
 #[derive(Default)]
-struct Witness {
-    notices: Mutex<Vec<Notification>>,
-    asked: Mutex<Vec<String>>,
+struct RecordingHost {
+    notifications: Mutex<Vec<Notification>>,
+    server_requests: Mutex<Vec<String>>,
 }
 
-impl Host for Witness {
+impl Host for RecordingHost {
     fn capabilities(&self) -> Raw {
         Raw::of(&json!({ "sampling": {}, "elicitation": { "form": {} }, "roots": { "listChanged": true } }))
     }
 
     fn notice(&self, notification: &Notification) {
-        self.notices.lock().unwrap().push(notification.clone());
+        self.notifications.lock().unwrap().push(notification.clone());
     }
 
     fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
-        self.asked.lock().unwrap().push(method.as_str().to_owned());
+        self.server_requests.lock().unwrap().push(method.as_str().to_owned());
         let params = params.map(value).unwrap_or_default();
         let answer = match method.as_str() {
             "elicitation/create" => {
@@ -203,10 +212,10 @@ impl Host for Witness {
     }
 }
 
-impl Witness {
-    /// What was reported as progress so far, and forgets it.
-    fn progress(&self) -> Vec<u64> {
-        let mut notices = self.notices.lock().unwrap();
+impl RecordingHost {
+    /// Takes the progress values received so far.
+    fn take_progress(&self) -> Vec<u64> {
+        let mut notices = self.notifications.lock().unwrap();
         let of = |notice: &Notification| {
             let params = value(notice.params.as_ref().unwrap());
             params["progress"].as_f64().unwrap().round() as u64
@@ -217,7 +226,7 @@ impl Witness {
     }
 
     fn has_logged(&self, text: &str) -> bool {
-        self.notices.lock().unwrap().iter().any(|notice| {
+        self.notifications.lock().unwrap().iter().any(|notice| {
             let params = notice.params.as_ref().map(value).unwrap_or_default();
             notice.notice == Notice::Message && params["level"] == "info" && params["data"].to_string().contains(text)
         })
@@ -228,7 +237,7 @@ fn value(raw: &Raw) -> Value {
     raw.read().unwrap()
 }
 
-/// One member of each item of a list, in order of the alphabet.
+/// One member of each list item, sorted.
 fn names(list: &[Raw], member: &str) -> Vec<String> {
     let mut names: Vec<String> =
         list.iter().map(|item| value(item)[member].as_str().unwrap_or_default().to_owned()).collect();
@@ -248,21 +257,25 @@ async fn in_time<T>(what: &str, waited: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, waited).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
-async fn connect(target: &Target, revision: Option<Revision>) -> rialto::error::Result<(Client, Arc<Witness>)> {
-    let witness = Arc::new(Witness::default());
-    let host: Arc<dyn Host> = Arc::clone(&witness) as _;
-    // Some of them take long to start when all tests run at once.
+async fn connect(target: &Target, revision: Option<Revision>) -> rialto::error::Result<(Client, Arc<RecordingHost>)> {
+    let host = Arc::new(RecordingHost::default());
+    // SDK servers start slowly while all tests run at once.
     let settings = ConnectionSettings {
         revision,
         idle_timeout: PATIENCE,
         discovery_timeout: PATIENCE,
         ..ConnectionSettings::default()
     };
-    let options = ClientOptions { settings, host, level: Some(Level::Info), ..ClientOptions::default() };
-    Ok((Client::connect(target, options).await?, witness))
+    let options = ClientOptions {
+        settings,
+        host: Arc::clone(&host) as Arc<dyn Host>,
+        level: Some(Level::Info),
+        ..ClientOptions::default()
+    };
+    Ok((Client::connect(target, options).await?, host))
 }
 
-/// Calls a tool that has to work.
+/// Calls a tool and requires success.
 async fn call(client: &Client, name: &str, arguments: Value) -> Raw {
     let result = in_time(name, client.call_tool(name, Raw::of(&arguments))).await;
     let result = result.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -270,8 +283,8 @@ async fn call(client: &Client, name: &str, arguments: Value) -> Raw {
     result
 }
 
-/// Begins a call, waits until it is at work, and gives it up.
-async fn give_up(client: &Client, name: &str, arguments: Value) {
+/// Starts a call, waits for progress and cancels it.
+async fn start_and_cancel(client: &Client, name: &str, arguments: Value) {
     let params = Raw::of(&json!({ "name": name, "arguments": arguments }));
     let mut replies = client.begin(Method::ToolsCall, Some(params));
     loop {
@@ -283,25 +296,25 @@ async fn give_up(client: &Client, name: &str, arguments: Value) {
     }
 }
 
-/// Waits for the first news of a resource.
-async fn hear_of(client: &Client, uri: &str) {
-    let wishes = ListenRequest { resources: vec![uri.into()], ..ListenRequest::default() };
-    let mut listening = in_time("listening", client.listen(wishes)).await.unwrap();
-    let news = in_time("an update", listening.next()).await.expect("the server goes on telling");
-    assert_eq!(news.notice, Notice::ResourceUpdated);
-    assert_eq!(value(news.params.as_ref().unwrap())["uri"], uri);
+/// Subscribes to a resource and waits for an update.
+async fn wait_for_update(client: &Client, uri: &str) {
+    let filter = ListenRequest { resources: vec![uri.into()], ..ListenRequest::default() };
+    let mut listening = in_time("listening", client.listen(filter)).await.unwrap();
+    let update = in_time("an update", listening.next()).await.expect("the stream stays open");
+    assert_eq!(update.notice, Notice::ResourceUpdated);
+    assert_eq!(value(update.params.as_ref().unwrap())["uri"], uri);
 }
 
-/// Goes through all that the servers under `tests/peers` offer.
-async fn scenario(make: Make, client: &Client, witness: &Witness) {
+/// Uses everything that the servers under `tests/peers` offer.
+async fn scenario(server: SdkServer, client: &Client, host: &RecordingHost) {
     let revision = client.revision();
-    lists(client).await;
+    check_lists(client).await;
     assert_eq!(text(&call(client, "echo", json!({ "message": "héllo" })).await), "héllo");
-    crate::harness::until("the log message is seen", || witness.has_logged("echo: h")).await;
+    crate::harness::until("the log message is seen", || host.has_logged("echo: h")).await;
     let counted = call(client, "count", json!({ "to": 5, "delayMs": 10 })).await;
     assert_eq!(text(&counted), "counted to 5");
-    assert_eq!(witness.progress(), [1, 2, 3, 4, 5]);
-    questions(revision, client, witness).await;
+    assert_eq!(host.take_progress(), [1, 2, 3, 4, 5]);
+    check_server_requests(revision, client, host).await;
     let failed = in_time("fail", client.call_tool("fail", Raw::empty())).await.unwrap();
     assert_eq!(value(&failed)["isError"], true, "{failed}");
     assert!(text(&failed).contains("on purpose"), "{failed}");
@@ -320,17 +333,17 @@ async fn scenario(make: Make, client: &Client, witness: &Witness) {
         json!({ "ref": { "type": "ref/prompt", "name": "greet" }, "argument": { "name": "name", "value": "A" } });
     let completed = in_time("completion", client.request(Method::Complete, Some(Raw::of(&argument)))).await.unwrap();
     assert_eq!(value(&completed)["completion"]["values"], json!(["Ada", "Alan"]), "{completed}");
-    if make.subscriptions {
-        hear_of(client, CLOCK).await;
+    if server.subscriptions {
+        wait_for_update(client, CLOCK).await;
     }
-    give_up(client, "count", json!({ "to": 100_000, "delayMs": 10 })).await;
-    idle(client).await;
+    start_and_cancel(client, "count", json!({ "to": 100_000, "delayMs": 10 })).await;
+    wait_idle(client).await;
 }
 
-/// Waits until no count is running at the server.
-async fn idle(client: &Client) {
+/// Waits until no `count` call is running at the server.
+async fn wait_idle(client: &Client) {
     let idle = async {
-        // Revisions without structured content have it as text.
+        // Revisions without structured content carry it as text.
         while json_text(&call(client, "structured", json!({})).await) != json!({ "running": 0 }) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -338,7 +351,7 @@ async fn idle(client: &Client) {
     in_time("the server stopped counting", idle).await;
 }
 
-async fn lists(client: &Client) {
+async fn check_lists(client: &Client) {
     let tools = in_time("tools", client.tools()).await.unwrap();
     let all = ["confirm", "count", "crash", "echo", "fail", "structured", "think", "where"];
     assert_eq!(names(&tools, "name"), all);
@@ -350,89 +363,89 @@ async fn lists(client: &Client) {
     assert_eq!(names(&prompts, "name"), ["greet"]);
 }
 
-async fn questions(revision: Revision, client: &Client, witness: &Witness) {
+async fn check_server_requests(revision: Revision, client: &Client, host: &RecordingHost) {
     // Elicitation came with 2025-06-18.
     if revision >= Revision::V2025_06_18 {
         let confirmed = json_text(&call(client, "confirm", json!({})).await);
         assert_eq!(confirmed, json!({ "action": "accept", "content": { "name": "Ada", "sure": true } }));
-        assert_eq!(witness.asked.lock().unwrap().pop().unwrap(), "elicitation/create");
+        assert_eq!(host.server_requests.lock().unwrap().pop().unwrap(), "elicitation/create");
     }
     let thought = text(&call(client, "think", json!({ "prompt": "bridges" })).await);
     assert_eq!(thought, "thoughts on bridges");
     let roots = json_text(&call(client, "where", json!({})).await);
     assert_eq!(roots, json!([ROOT]));
-    assert_eq!(*witness.asked.lock().unwrap(), ["sampling/createMessage", "roots/list"]);
+    assert_eq!(*host.server_requests.lock().unwrap(), ["sampling/createMessage", "roots/list"]);
 }
 
-/// That a session which was ended is not known any more.
-async fn is_forgotten(make: Make, address: SocketAddr, revision: Revision, session: &str) {
+/// Checks that an ended session is unknown to the server.
+async fn assert_session_ended(server: SdkServer, address: SocketAddr, revision: Revision, session: &str) {
     let ping = Sending::to(address, "POST", "/mcp")
         .header("content-type", "application/json")
         .header("accept", "application/json, text/event-stream")
         .header("mcp-protocol-version", revision.facts().name)
         .header("mcp-session-id", session)
         .body(request(1, "ping", json!({})).to_string());
-    assert_eq!(ping.status().await, make.forgotten);
+    assert_eq!(ping.status().await, server.ended_session_status);
 }
 
-async fn over_http(make: Make, arguments: &[&str], revisions: &[Option<Revision>]) {
-    let served = Served::start(make, arguments).await;
+async fn over_http(server: SdkServer, arguments: &[&str], revisions: &[Option<Revision>]) {
+    let served = Served::start(server, arguments).await;
     let transport = if arguments[0] == "sse" { "sse" } else { "streamable-http" };
     let target = served.target(if transport == "sse" { "/sse" } else { "/mcp" });
     for &pinned in revisions {
-        if !make.speaks(pinned, transport) {
-            refuses(&target, pinned).await;
+        if !server.speaks(pinned, transport) {
+            assert_refused(&target, pinned).await;
             continue;
         }
-        let (client, witness) = connect(&target, pinned).await.unwrap_or_else(|error| panic!("{pinned:?}: {error}"));
-        assert_eq!((client.found().transport, client.revision()), (transport, make.spoken(pinned, transport)));
-        if make.script == EVERYTHING.script {
-            everything::scenario(&client, &witness).await;
+        let (client, host) = connect(&target, pinned).await.unwrap_or_else(|error| panic!("{pinned:?}: {error}"));
+        assert_eq!((client.found().transport, client.revision()), (transport, server.negotiated(pinned, transport)));
+        if server.script == EVERYTHING.script {
+            everything::scenario(&client, &host).await;
         } else {
-            scenario(make, &client, &witness).await;
+            scenario(server, &client, &host).await;
         }
         let (session, revision) = (client.session_id(), client.revision());
         assert_eq!(session.is_some(), transport != "sse" && revision.facts().sessions, "{session:?}");
         in_time("closed", client.close()).await;
         if let Some(session) = session {
-            is_forgotten(make, served.address, revision, &session).await;
+            assert_session_ended(server, served.address, revision, &session).await;
         }
     }
 }
 
-async fn over_stdio(make: Make, arguments: &[&str], revisions: &[Option<Revision>]) {
+async fn over_stdio(server: SdkServer, arguments: &[&str], revisions: &[Option<Revision>]) {
     for &pinned in revisions {
-        let spawned = Spawned::new(make, arguments).await;
-        if !make.speaks(pinned, "stdio") {
-            refuses(&spawned.target, pinned).await;
-            crate::harness::until("the child is gone", || !spawned.runs()).await;
+        let spawned = Spawned::new(server, arguments).await;
+        if !server.speaks(pinned, "stdio") {
+            assert_refused(&spawned.target, pinned).await;
+            crate::harness::until("the child has exited", || !spawned.is_running()).await;
             continue;
         }
         let connected = connect(&spawned.target, pinned).await;
-        let (client, witness) = connected.unwrap_or_else(|error| panic!("{pinned:?}: {error}"));
-        assert_eq!((client.found().transport, client.revision()), ("stdio", make.spoken(pinned, "stdio")));
-        assert!(spawned.runs());
-        if make.script == EVERYTHING.script {
-            everything::scenario(&client, &witness).await;
+        let (client, host) = connected.unwrap_or_else(|error| panic!("{pinned:?}: {error}"));
+        assert_eq!((client.found().transport, client.revision()), ("stdio", server.negotiated(pinned, "stdio")));
+        assert!(spawned.is_running());
+        if server.script == EVERYTHING.script {
+            everything::scenario(&client, &host).await;
         } else {
-            scenario(make, &client, &witness).await;
+            scenario(server, &client, &host).await;
         }
         in_time("closed", client.close()).await;
-        assert!(!spawned.runs(), "{pinned:?}: the child outlives its connection");
+        assert!(!spawned.is_running(), "{pinned:?}: the child outlives its connection");
     }
 }
 
-/// That a revision is not to be had.
-async fn refuses(target: &Target, pinned: Option<Revision>) {
+/// Checks that a pinned revision is refused.
+async fn assert_refused(target: &Target, pinned: Option<Revision>) {
     let error = connect(target, pinned).await.err().unwrap_or_else(|| panic!("{pinned:?} is spoken"));
     assert_eq!(error.kind(), ErrorKind::Revision, "{error}");
 }
 
-/// A server that ends in the middle of a call: the call ends, too, and so does what comes after.
-async fn crashes(target: &Target, revision: Revision) {
+/// A server that exits during a call fails this call and later ones.
+async fn check_crash(target: &Target, revision: Revision) {
     let (client, _) = connect(target, Some(revision)).await.unwrap_or_else(|error| panic!("{revision}: {error}"));
     for (name, arguments) in [("crash", json!({})), ("echo", json!({ "message": "anybody there?" }))] {
-        let ended = in_time("an end of the call", client.call_tool(name, Raw::of(&arguments))).await;
+        let ended = in_time("the call ends", client.call_tool(name, Raw::of(&arguments))).await;
         assert!(ended.is_err(), "{name}: {ended:?}");
     }
     in_time("closed", client.close()).await;
@@ -440,48 +453,48 @@ async fn crashes(target: &Target, revision: Revision) {
 
 #[tokio::test]
 async fn a_server_crash_ends_calls_over_stdio() {
-    for (make, revision) in CRASHING {
-        let spawned = Spawned::new(make, &["stdio"]).await;
-        crashes(&spawned.target, revision).await;
-        assert!(!spawned.runs());
+    for (server, revision) in CRASHING {
+        let spawned = Spawned::new(server, &["stdio"]).await;
+        check_crash(&spawned.target, revision).await;
+        assert!(!spawned.is_running());
     }
 }
 
 #[tokio::test]
 async fn a_server_crash_ends_calls_over_http() {
-    for (make, revision) in CRASHING {
-        let served = Served::start(make, &["http", "0"]).await;
-        crashes(&served.target("/mcp"), revision).await;
+    for (server, revision) in CRASHING {
+        let served = Served::start(server, &["http", "0"]).await;
+        check_crash(&served.target("/mcp"), revision).await;
     }
     let served = Served::start(PYTHON_1, &["sse", "0"]).await;
-    crashes(&served.target("/sse"), Revision::NEWEST_HANDSHAKE).await;
+    check_crash(&served.target("/sse"), Revision::NEWEST_HANDSHAKE).await;
 }
 
 macro_rules! servers {
-    ($($name:ident: $make:ident, $($transport:ident),+;)+) => {
+    ($($name:ident: $server:ident, $($transport:ident),+;)+) => {
         $(mod $name {
             use super::*;
 
-            $(servers!(@ $transport $make);)+
+            $(servers!(@ $transport $server);)+
         })+
     };
-    (@ stdio $make:ident) => {
+    (@ stdio $server:ident) => {
         #[tokio::test]
         async fn stdio() {
-            over_stdio($make, &["stdio"], &ENDS).await;
+            over_stdio($server, &["stdio"], &STDIO_REVISIONS).await;
         }
     };
-    (@ http $make:ident) => {
+    (@ http $server:ident) => {
         #[tokio::test]
         async fn streamable_http() {
-            over_http($make, &["http", "0"], &REVISIONS).await;
+            over_http($server, &["http", "0"], &REVISIONS).await;
         }
     };
-    (@ sse $make:ident) => {
+    (@ sse $server:ident) => {
         #[tokio::test]
         async fn http_and_sse() {
-            // Nothing is pinned to the era that this transport does not have.
-            over_http($make, &["sse", "0"], &REVISIONS[..5]).await;
+            // HTTP+SSE has no per-request era, so 2026-07-28 is not pinned.
+            over_http($server, &["sse", "0"], &REVISIONS[..5]).await;
         }
     };
 }
@@ -494,11 +507,11 @@ servers! {
     typescript_2: TYPESCRIPT_2, stdio, http;
 }
 
-/// Servers that serve one era only, though their SDK knows both.
+/// Servers restricted to one era on an SDK of both.
 mod one_era {
     use super::*;
 
-    const HANDSHAKE: Make = Make { both_eras: false, ..TYPESCRIPT_2 };
+    const HANDSHAKE: SdkServer = SdkServer { both_eras: false, ..TYPESCRIPT_2 };
     const REVISIONS: [Option<Revision>; 2] = [None, Some(Revision::NEWEST)];
 
     #[tokio::test]

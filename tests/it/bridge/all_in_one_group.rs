@@ -1,4 +1,4 @@
-//! All seven servers in one group, in front of a client of each era.
+//! All seven servers in one group, used by every client variant.
 
 use serde_json::{Value, json};
 
@@ -20,15 +20,19 @@ async fn tools(client: &mut Client) -> Checked<()> {
     Ok(())
 }
 
-async fn asked(client: &mut Client, server: Variant, tool: &str, expected: &str) -> Checked<()> {
+async fn check_server_request(client: &mut Client, server: Variant, tool: &str, expected: &str) -> Checked<()> {
     let answer = client.call(&format!("{}__{tool}", server.name), json!({})).await?;
     expect_text(&answer, expected)?;
     ensure(answer.server_requests.len() == 1, "other questions", &json!(answer.server_requests))?;
     let (method, params) = &answer.server_requests[0];
-    // In the newest revision a server's own words reach the client as they are.
-    let named = params["message"].as_str().is_some_and(|words| words.starts_with(&format!("[{}] ", server.name)));
-    let carried = server.is_per_request() && client.variant.is_per_request();
-    ensure(method != "elicitation/create" || named || carried, "nobody knows who asks", params)
+    // Between two per-request peers the elicitation message is not prefixed with the server name.
+    let is_prefixed = params["message"].as_str().is_some_and(|words| words.starts_with(&format!("[{}] ", server.name)));
+    let passes_through = server.is_per_request() && client.variant.is_per_request();
+    ensure(
+        method != "elicitation/create" || is_prefixed || passes_through,
+        "the message does not name its server",
+        params,
+    )
 }
 
 async fn subscription(client: &mut Client, scripted: &ScriptedServer) -> Checked<()> {
@@ -42,33 +46,33 @@ async fn subscription(client: &mut Client, scripted: &ScriptedServer) -> Checked
         client.request("resources/subscribe", json!({ "uri": uri })).await?;
         Value::Null
     };
-    until("the server knows of it", || scripted.subscriber_count() > 0).await?;
+    until("the server has the subscription", || scripted.subscriber_count() > 0).await?;
     client.clear_notifications();
     client.call(&format!("{}__tick", scripted.variant.name), json!({})).await?;
-    let told = client.wait_for_notification("notifications/resources/updated").await?;
-    ensure(told["params"]["uri"] == uri, "another resource", &told)?;
+    let updated = client.wait_for_notification("notifications/resources/updated").await?;
+    ensure(updated["params"]["uri"] == uri, "another resource", &updated)?;
     if client.variant.is_per_request() {
-        ensure(told["params"]["_meta"][format!("{META}subscriptionId")] == id, "of another request", &told)?;
+        ensure(updated["params"]["_meta"][format!("{META}subscriptionId")] == id, "of another request", &updated)?;
         client.cancel(&id).await?;
     } else {
         client.request("resources/unsubscribe", json!({ "uri": uri })).await?;
     }
-    until("the server knows of the end", || scripted.subscriber_count() == 0).await
+    until("the subscription has ended", || scripted.subscriber_count() == 0).await
 }
 
 async fn extension(client: &mut Client) -> Checked<()> {
     let answer = client.request("vendor/echo", json!({ "given": 1 })).await?;
-    ensure(answer.message["error"]["code"] == -32601, "whose is it?", &answer.message)
+    ensure(answer.message["error"]["code"] == -32601, "an extension method is ambiguous in a group", &answer.message)
 }
 
-async fn through(client: &mut Client, scripted: &ScriptedServer) -> Checked<()> {
+async fn check_server(client: &mut Client, scripted: &ScriptedServer) -> Checked<()> {
     let server = scripted.variant;
     let answer = client.call(&format!("{}__add", server.name), json!({ "a": 2, "b": 3 })).await?;
     expect_text(&answer, "5")?;
-    asked(client, server, "think", "thoughts on bridges").await?;
-    let can_ask = server.revision >= VARIANTS[2].revision;
-    if can_ask && client.capabilities["elicitation"].is_object() {
-        asked(client, server, "confirm", "accept Ada").await?;
+    check_server_request(client, server, "think", "thoughts on bridges").await?;
+    let has_elicitation = server.revision >= VARIANTS[2].revision;
+    if has_elicitation && client.capabilities["elicitation"].is_object() {
+        check_server_request(client, server, "confirm", "accept Ada").await?;
     }
     subscription(client, scripted).await
 }
@@ -82,9 +86,9 @@ async fn each_client_uses_a_group_of_all_servers() {
         faults.extend(tools(&mut client).await.err());
         faults.extend(extension(&mut client).await.err());
         for endpoint in &testbed.endpoints {
-            let through = through(&mut client, &endpoint.scripted).await;
+            let checked = check_server(&mut client, &endpoint.scripted).await;
             faults.extend(
-                through.err().map(|why| format!("{} → {}: {why}", variant.label(), endpoint.scripted.variant.label())),
+                checked.err().map(|why| format!("{} → {}: {why}", variant.label(), endpoint.scripted.variant.label())),
             );
             faults.extend(endpoint.scripted.take_violations());
         }

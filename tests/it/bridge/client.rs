@@ -1,4 +1,4 @@
-//! Clients that say exactly what their revision says, and complain of everything that it does not allow.
+//! Clients of every variant: they send exactly what their revision has and report everything it does not allow.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,30 +20,30 @@ use super::scripted_server::META;
 use super::variants::{Transport, Variant};
 use crate::harness::{PER_REQUEST, Received, Sending};
 
-/// What came of something, or a sentence about what is wrong.
+/// A value, or a description of the fault.
 pub type Checked<T> = Result<T, String>;
 
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum wait for one message.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a client answers what it is asked.
+/// Answers a server request with a result or an error code.
 pub type ServerRequestHandler = Box<dyn FnMut(&str, &Value) -> Result<Value, i64> + Send>;
 
-/// One client.
+/// A client connected to one group.
 pub struct Client {
     pub variant: Variant,
     transport: ClientTransport,
     inbox: mpsc::UnboundedReceiver<InboundMessage>,
     inbox_sender: mpsc::UnboundedSender<InboundMessage>,
     last_id: u32,
-    /// What it can do, as it says.
+    /// The declared capabilities.
     pub capabilities: Value,
     pub on_server_request: ServerRequestHandler,
-    /// What it heard outside of its calls.
+    /// Notifications received outside of calls.
     notifications: Vec<Value>,
-    /// Which arguments of which tools are mirrored in headers.
+    /// Arguments mirrored in Mcp-Param headers, by tool.
     mirrors: HashMap<String, Vec<(String, String)>>,
-    /// What reads the streams, by the request that each belongs to.
+    /// Stream readers by the request they belong to.
     tasks: Vec<(Value, AbortHandle)>,
 }
 
@@ -53,40 +53,40 @@ enum ClientTransport {
     Stdio { input: WriteHalf<DuplexStream>, inbound: Arc<Inbound>, served: JoinHandle<std::io::Result<()>> },
 }
 
-/// Something that came.
+/// A received message.
 struct InboundMessage {
     raw: String,
     value: Value,
     source: MessageSource,
 }
 
-/// Where something came.
+/// The stream that carried a message.
 #[derive(Debug, Clone, PartialEq)]
 enum MessageSource {
-    /// On the one stream that there is.
+    /// The only stream of HTTP+SSE or stdio.
     SharedStream,
-    /// On the stream that listens.
+    /// The GET stream.
     GetStream,
-    /// In answer to a request.
+    /// The response stream of a request.
     Request(Value),
-    /// Nothing more comes in answer to a request.
+    /// The response stream of a request has ended.
     RequestEnd(Value),
 }
 
-/// What came back for a request.
+/// The response to a request, with what preceded it.
 #[derive(Debug, Default)]
 pub struct Response {
-    /// The message, as it was written.
+    /// The raw message text.
     pub raw: String,
     pub message: Value,
-    /// The notices before it.
+    /// Progress and log notifications before the response.
     pub notifications: Vec<Value>,
     pub raw_notifications: Vec<String>,
-    /// What was asked meanwhile.
+    /// Server requests during the call: method and params.
     pub server_requests: Vec<(String, Value)>,
 }
 
-/// The parameters of a request, as they are to be written, without their braces.
+/// Request params as raw JSON members, without braces, and the members of `_meta`.
 #[derive(Debug, Clone, Default)]
 pub struct Params {
     pub members: String,
@@ -107,7 +107,7 @@ impl Params {
     }
 }
 
-/// Answers everything in a friendly way.
+/// Accepts every server request.
 pub fn accept_server_request(method: &str, params: &Value) -> Result<Value, i64> {
     Ok(match method {
         "sampling/createMessage" => {
@@ -121,19 +121,19 @@ pub fn accept_server_request(method: &str, params: &Value) -> Result<Value, i64>
     })
 }
 
-/// What a client of a revision can do.
+/// The capabilities of a client of this revision.
 fn capabilities(revision: Revision) -> Value {
-    let mut able = json!({ "sampling": {}, "roots": { "listChanged": true } });
+    let mut capabilities = json!({ "sampling": {}, "roots": { "listChanged": true } });
     match revision {
-        Revision::V2025_06_18 => able["elicitation"] = json!({}),
-        Revision::V2025_11_25 => able["elicitation"] = json!({ "form": {}, "url": {} }),
+        Revision::V2025_06_18 => capabilities["elicitation"] = json!({}),
+        Revision::V2025_11_25 => capabilities["elicitation"] = json!({ "form": {}, "url": {} }),
         Revision::V2026_07_28 => {
-            able["roots"] = json!({});
-            able["elicitation"] = json!({ "form": {}, "url": {} });
+            capabilities["roots"] = json!({});
+            capabilities["elicitation"] = json!({ "form": {}, "url": {} });
         }
         _ => {}
     }
-    able
+    capabilities
 }
 
 // === impl Client ===
@@ -155,12 +155,12 @@ impl Client {
         }
     }
 
-    /// A client of a group of a gateway, over HTTP.
+    /// Connects to a group over HTTP with default capabilities.
     pub async fn over_http(variant: Variant, address: SocketAddr, group: &str, token: Option<&str>) -> Checked<Self> {
         Self::with_capabilities(variant, address, group, token, capabilities(variant.revision)).await
     }
 
-    /// The same, and what it can do.
+    /// Connects to a group over HTTP.
     pub async fn with_capabilities(
         variant: Variant,
         address: SocketAddr,
@@ -198,10 +198,10 @@ impl Client {
         Ok(client)
     }
 
-    /// A client of a gateway of its own, on a pipe.
+    /// Connects over stdio to a gateway of its own.
     pub async fn over_stdio(variant: Variant, upstreams: Vec<UpstreamSpec>, group: &str) -> Checked<Self> {
-        let plan = GroupConfig::new(group, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
-        let layout = GatewayConfig { upstreams, groups: vec![plan] };
+        let group_config = GroupConfig::new(group, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
+        let layout = GatewayConfig { upstreams, groups: vec![group_config] };
         let app = App::new(AppSettings { layout, ..AppSettings::default() });
         let group = app.gateway().group(Some(group)).ok_or("no such group")?;
         let (ours, theirs) = tokio::io::duplex(1 << 16);
@@ -231,7 +231,7 @@ impl Client {
         let params = json!({ "protocolVersion": revision, "capabilities": self.capabilities, "clientInfo": info });
         let answer = self.request("initialize", params).await?;
         ensure(answer.message["result"]["protocolVersion"] == revision, "another revision", &answer.message)?;
-        ensure(answer.message["result"].get("resultType").is_none(), "of another era", &answer.message)?;
+        ensure(answer.message["result"].get("resultType").is_none(), "members of another era", &answer.message)?;
         self.notify("notifications/initialized", json!({})).await
     }
 
@@ -251,7 +251,7 @@ impl Client {
         Ok(())
     }
 
-    /// A request of this client over Streamable HTTP.
+    /// Adds session, version and authorization headers.
     fn with_session_headers(&self, sending: Sending) -> Sending {
         let ClientTransport::Http { session, token, .. } = &self.transport else { return sending };
         let sending = match session {
@@ -266,7 +266,7 @@ impl Client {
         }
     }
 
-    /// Begins a request; gives back its id. Ids are numbers and strings by turns.
+    /// Sends a request and returns its id; ids alternate between numbers and strings.
     pub async fn send(&mut self, method: &str, params: impl Into<Params>) -> Checked<Value> {
         self.last_id += 1;
         let id =
@@ -289,7 +289,7 @@ impl Client {
         Ok(id)
     }
 
-    /// Sends a message; where it is a request, its answers come by themselves.
+    /// Writes a message. The response of a request is read by a task and delivered to the inbox.
     async fn write(&mut self, body: &str, request: Option<(&Value, &str)>) -> Checked<()> {
         match &mut self.transport {
             ClientTransport::Stdio { input, .. } => {
@@ -297,7 +297,7 @@ impl Client {
             }
             ClientTransport::Sse { address, endpoint } => {
                 let sent = json_body(Sending::to(*address, "POST", endpoint), body).status().await;
-                ensure(sent == 202, "a message was not taken", &json!(sent))
+                ensure(sent == 202, "a message was not accepted", &json!(sent))
             }
             ClientTransport::Http { address, path, .. } => {
                 let mut sending = json_body(Sending::to(*address, "POST", path), body)
@@ -316,7 +316,7 @@ impl Client {
                 let sending = self.with_session_headers(sending);
                 let Some((id, method)) = request else {
                     let sent = sending.status().await;
-                    return ensure(sent == 202, "a message was not taken", &json!(sent));
+                    return ensure(sent == 202, "a message was not accepted", &json!(sent));
                 };
                 if method == "initialize" {
                     let received = sending.go().await;
@@ -341,14 +341,14 @@ impl Client {
     }
 
     async fn next(&mut self) -> Checked<InboundMessage> {
-        match tokio::time::timeout(PATIENCE, self.inbox.recv()).await {
+        match tokio::time::timeout(MESSAGE_TIMEOUT, self.inbox.recv()).await {
             Ok(Some(arrived)) => Ok(arrived),
             Ok(None) => Err("the connection ended".into()),
-            Err(_) => Err("nothing comes".into()),
+            Err(_) => Err("no message in time".into()),
         }
     }
 
-    /// Waits for the answer to a request, and answers what is asked meanwhile.
+    /// Waits for the response to a request and answers server requests meanwhile.
     pub async fn response(&mut self, id: &Value) -> Checked<Response> {
         let mut answer = Response::default();
         loop {
@@ -362,31 +362,31 @@ impl Client {
             let on_own_stream =
                 matches!(&source, MessageSource::SharedStream) || source == MessageSource::Request(id.clone());
             match (value["method"].as_str(), value.get("id")) {
-                (Some(method), Some(question)) => {
-                    ensure(!self.variant.is_per_request(), "a question of another era", &value)?;
-                    ensure(on_own_stream, "a question on another stream", &value)?;
+                (Some(method), Some(request_id)) => {
+                    ensure(!self.variant.is_per_request(), "a server request in the per-request era", &value)?;
+                    ensure(on_own_stream, "a server request on another stream", &value)?;
                     let params = value["params"].clone();
                     check_server_request(self.variant.revision, method, &params)?;
                     let answered = match (self.on_server_request)(method, &params) {
-                        Ok(result) => json!({ "jsonrpc": "2.0", "id": question, "result": result }),
+                        Ok(result) => json!({ "jsonrpc": "2.0", "id": request_id, "result": result }),
                         Err(code) => {
                             let error = json!({ "code": code, "message": "no" });
-                            json!({ "jsonrpc": "2.0", "id": question, "error": error })
+                            json!({ "jsonrpc": "2.0", "id": request_id, "error": error })
                         }
                     };
                     answer.server_requests.push((method.to_owned(), params));
                     self.write(&answered.to_string(), None).await?;
                 }
                 (None, Some(answered)) if answered == id => {
-                    ensure(on_own_stream, "an answer on another stream", &value)?;
+                    ensure(on_own_stream, "a response on another stream", &value)?;
                     self.check_result(&value)?;
                     answer.raw = raw;
                     answer.message = value;
                     return Ok(answer);
                 }
-                (None, Some(_)) => return Err(format!("an answer to nothing: {raw}")),
+                (None, Some(_)) => return Err(format!("a response to no request: {raw}")),
                 (Some("notifications/progress" | "notifications/message"), None) => {
-                    ensure(on_own_stream, "a notice on another stream", &value)?;
+                    ensure(on_own_stream, "a notification on another stream", &value)?;
                     answer.notifications.push(value);
                     answer.raw_notifications.push(raw);
                 }
@@ -395,26 +395,26 @@ impl Client {
         }
     }
 
-    /// Waits until something is asked during a request, and gives the id of that. It is not answered.
+    /// Waits for a server request during a call and returns its id without answering it.
     pub async fn wait_for_server_request(&mut self, id: &Value) -> Checked<Value> {
         loop {
             let InboundMessage { raw, value, source } = self.next().await?;
             let on_own_stream = source == MessageSource::SharedStream || source == MessageSource::Request(id.clone());
             match (value["method"].as_str(), value.get("id")) {
-                (Some(_), Some(question)) if on_own_stream => return Ok(question.clone()),
+                (Some(_), Some(request_id)) if on_own_stream => return Ok(request_id.clone()),
                 (Some(_), None) => self.notifications.push(value),
                 _ if matches!(&source, MessageSource::RequestEnd(other) if other != id) => {}
-                _ => return Err(format!("something else came: {raw} {source:?}")),
+                _ => return Err(format!("unexpected message: {raw} {source:?}")),
             }
         }
     }
 
-    /// Waits for a sign that a request is at work.
+    /// Waits for the first progress notification of a request.
     pub async fn wait_for_progress(&mut self, id: &Value) -> Checked<Value> {
-        self.first_message(id).await?.map_err(|end| format!("it ended before: {end}"))
+        self.first_message(id).await?.map_err(|end| format!("the call ended before progress: {end}"))
     }
 
-    /// The first thing that comes for a request: progress, or its end.
+    /// The first message for a request: progress (`Ok`) or the raw response (`Err`).
     pub async fn first_message(&mut self, id: &Value) -> Checked<Result<Value, String>> {
         loop {
             let InboundMessage { raw, value, source } = self.next().await?;
@@ -424,12 +424,12 @@ impl Client {
                 Some(_) if value.get("id").is_none() => self.notifications.push(value),
                 None if value.get("id") == Some(id) => return Ok(Err(raw)),
                 _ if matches!(&source, MessageSource::RequestEnd(other) if other != id) => {}
-                _ => return Err(format!("something else came: {raw} {source:?}")),
+                _ => return Err(format!("unexpected message: {raw} {source:?}")),
             }
         }
     }
 
-    /// That a result has what the revision wants, and nothing else of an era.
+    /// A result has the required members of its era and none of the other era.
     fn check_result(&self, message: &Value) -> Checked<()> {
         let Some(result) = message.get("result") else { return Ok(()) };
         let meta = result["_meta"].as_object().cloned().unwrap_or_default();
@@ -438,17 +438,17 @@ impl Client {
             let odd = strange.iter().any(|key| result.get(key).is_some());
             let related = format!("{META}related-task");
             let foreign = |key: &String| key.starts_with(META) && !(self.knows_tasks() && *key == related);
-            return ensure(!odd && !meta.keys().any(foreign), "of another era", message);
+            return ensure(!odd && !meta.keys().any(foreign), "members of another era", message);
         }
         let kind = result["resultType"].as_str();
         let known = matches!(kind, Some("complete" | "input_required")) || self.knows_tasks() && kind == Some("task");
-        ensure(known, "no kind of result", message)?;
+        ensure(known, "no valid resultType", message)?;
         let named = meta.get(&format!("{META}serverInfo")).is_some_and(|info| info["name"].is_string());
-        ensure(named || meta.contains_key(&format!("{META}subscriptionId")), "no name of the server", message)?;
-        ensure(!meta.contains_key("progressToken"), "of another hop", message)
+        ensure(named || meta.contains_key(&format!("{META}subscriptionId")), "no serverInfo", message)?;
+        ensure(!meta.contains_key("progressToken"), "_meta of another hop", message)
     }
 
-    /// Makes a request, over as many rounds as it takes.
+    /// Sends a request and follows input rounds until it completes.
     pub async fn request(&mut self, method: &str, params: impl Into<Params>) -> Checked<Response> {
         let params = params.into();
         let mut sent = params.clone();
@@ -469,7 +469,7 @@ impl Client {
             let mut responses = Map::new();
             for (key, request) in result["inputRequests"].as_object().into_iter().flatten() {
                 let method = request["method"].as_str().unwrap_or_default();
-                ensure(request.get("id").is_none(), "a question with an id", request)?;
+                ensure(request.get("id").is_none(), "an input request with an id", request)?;
                 check_server_request(self.variant.revision, method, &request["params"])?;
                 if let Ok(response) = (self.on_server_request)(method, &request["params"]) {
                     responses.insert(key.clone(), response);
@@ -479,14 +479,14 @@ impl Client {
             let state = raw_member(&all.raw, "result").and_then(|result| raw_member(result, "requestState"));
             sent = retry(&params, &Value::Object(responses), state);
         }
-        Err(format!("it asks without end: {}", all.raw))
+        Err(format!("input rounds do not end: {}", all.raw))
     }
 
     pub async fn call(&mut self, tool: &str, arguments: Value) -> Checked<Response> {
         self.request("tools/call", json!({ "name": tool, "arguments": arguments })).await
     }
 
-    /// Remembers which arguments of the listed tools are mirrored.
+    /// Records the Mcp-Param annotations of the listed tools.
     pub fn record_header_mirrors(&mut self, tools: &Value) {
         for tool in tools.as_array().into_iter().flatten() {
             let properties = tool["inputSchema"]["properties"].as_object().into_iter().flatten();
@@ -496,18 +496,17 @@ impl Client {
         }
     }
 
-    /// Gives a request up, as the revision and the transport have it.
+    /// Cancels a request: by disconnect in the per-request era over HTTP, else by notification.
     pub async fn cancel(&mut self, id: &Value) -> Checked<()> {
         if self.variant.is_per_request() && self.variant.transport == Transport::Http {
-            // Ending what reads the answer closes the connection.
+            // Aborting the reader closes the connection.
             self.tasks.iter().filter(|(of, _)| of == id).for_each(|(_, task)| task.abort());
             return Ok(());
         }
         self.notify("notifications/cancelled", json!({ "requestId": id, "reason": "no longer" })).await
     }
 
-    /// That nothing has come for a request that was given up: something else is asked and answered,
-    /// and nothing of the old one was before it.
+    /// Checks that nothing more arrives for a cancelled request, by completing another request.
     pub async fn check_silent(&mut self, id: &Value) -> Checked<()> {
         let asked = self.send("tools/list", json!({})).await?;
         loop {
@@ -515,18 +514,22 @@ impl Client {
             if matches!(source, MessageSource::RequestEnd(_)) {
                 continue;
             }
-            ensure(value.get("id") != Some(id) && source != MessageSource::Request(id.clone()), "it goes on", &value)?;
+            ensure(
+                value.get("id") != Some(id) && source != MessageSource::Request(id.clone()),
+                "messages after cancellation",
+                &value,
+            )?;
             if value.get("id") == Some(&asked) {
                 return Ok(());
             }
             if value.get("id").is_none() {
-                ensure(value["method"] != "notifications/progress", "progress goes on", &json!(raw))?;
+                ensure(value["method"] != "notifications/progress", "progress after cancellation", &json!(raw))?;
                 self.notifications.push(value);
             }
         }
     }
 
-    /// The next notice outside of calls that fits.
+    /// Waits for the next notification of a method outside of calls.
     pub async fn wait_for_notification(&mut self, method: &str) -> Checked<Value> {
         loop {
             if let Some(at) = self.notifications.iter().position(|received| received["method"] == method) {
@@ -536,17 +539,17 @@ impl Client {
             match source {
                 MessageSource::RequestEnd(_) => {}
                 _ if value.get("method").is_some() && value.get("id").is_none() => self.notifications.push(value),
-                _ => return Err(format!("something else came: {raw}")),
+                _ => return Err(format!("unexpected message: {raw}")),
             }
         }
     }
 
-    /// Whether it has said that it knows tasks; the word means nothing before the newest era.
+    /// Whether the tasks extension is declared (per-request era).
     fn knows_tasks(&self) -> bool {
         self.capabilities["extensions"][format!("{META}tasks")].is_object()
     }
 
-    /// Whether it heard something outside of its calls.
+    /// Whether a notification arrived outside of calls.
     pub fn has_notification(&self, method: &str) -> bool {
         self.notifications.iter().any(|received| received["method"] == method)
     }
@@ -555,7 +558,7 @@ impl Client {
         self.notifications.clear();
     }
 
-    /// Ends everything, as the transport has it.
+    /// Closes the session or the stdio gateway.
     pub async fn close(mut self) -> Checked<()> {
         if let ClientTransport::Http { address, path, session: Some(_), .. } = &self.transport {
             let sending = Sending::to(*address, "DELETE", path);
@@ -564,7 +567,8 @@ impl Client {
         }
         if let ClientTransport::Stdio { input, inbound, served } = &mut self.transport {
             input.shutdown().await.map_err(|error| error.to_string())?;
-            let served = tokio::time::timeout(PATIENCE, served).await.map_err(|_| "it does not end")?;
+            let served =
+                tokio::time::timeout(MESSAGE_TIMEOUT, served).await.map_err(|_| "the stdio gateway does not stop")?;
             served.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
             inbound.gateway.stop().await;
         }
@@ -578,7 +582,7 @@ impl Drop for Client {
     }
 }
 
-/// A request once more, with answers and the state that belongs to them.
+/// The params of a retry with input responses and the request state.
 pub fn retry(params: &Params, responses: &Value, state: Option<&str>) -> Params {
     let state = state.map(|state| format!(r#","requestState":{state}"#)).unwrap_or_default();
     let members = format!(r#"{},"inputResponses":{responses}{state}"#, params.members);
@@ -613,9 +617,9 @@ async fn read(sending: Sending, inbox_sender: mpsc::UnboundedSender<InboundMessa
     });
 }
 
-/// That a question has the shape that a client of the revision knows.
+/// A server request has the shape of the client revision.
 fn check_server_request(revision: Revision, method: &str, params: &Value) -> Checked<()> {
-    let fits = match method {
+    let is_valid = match method {
         "sampling/createMessage" => params["messages"].is_array() && params["maxTokens"].is_u64(),
         "roots/list" => true,
         "elicitation/create" if params["mode"] == "url" => match revision {
@@ -630,7 +634,7 @@ fn check_server_request(revision: Revision, method: &str, params: &Value) -> Che
         },
         _ => false,
     };
-    ensure(fits, "a question that the revision does not have", &json!({ "method": method, "params": params }))
+    ensure(is_valid, "a server request that the revision does not have", &json!({ "method": method, "params": params }))
 }
 
 pub fn ensure(fine: bool, what: &str, about: &Value) -> Checked<()> {

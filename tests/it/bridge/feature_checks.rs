@@ -1,4 +1,4 @@
-//! One check for each feature: what a client sees when it meets a server.
+//! One check per feature for a client and a server.
 
 use rialto::dialect::Revision;
 use serde_json::{Value, json};
@@ -9,14 +9,14 @@ use super::known_limits::{Fallback, limit};
 use super::scripted_server::{CLOCK, META, STATIC, ScriptedServer};
 use super::variants::{Feature, Variant};
 
-/// A client in front of a server.
+/// One cell of the matrix: a client, a server and a feature.
 pub struct Cell<'c> {
     pub client: &'c mut Client,
     pub server: &'c ScriptedServer,
     pub feature: Feature,
 }
 
-/// Waits until something holds.
+/// Polls a condition for up to 5 seconds.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) -> Checked<()> {
     for _ in 0..1000 {
         if holds() {
@@ -45,7 +45,7 @@ fn expect_error_code(answer: &Response, code: i64) -> Checked<()> {
     ensure(answer.message["error"]["code"] == code, &format!("not {code}"), &answer.message)
 }
 
-/// A part of a result, as it is written.
+/// The raw JSON text at a path of a response.
 fn raw_path<'a>(answer: &'a Response, path: &[&str]) -> &'a str {
     let mut raw = answer.raw.as_str();
     for key in path {
@@ -70,10 +70,10 @@ impl Cell<'_> {
     pub async fn check(&mut self) -> Checked<()> {
         let (client, server): (Variant, Variant) = (self.client.variant, self.server.variant);
         let fallback = limit(self.feature, client, server).map(|limit| limit.fallback);
-        if fallback == Some(Fallback::NotThere) {
+        if fallback == Some(Fallback::ServerLacksIt) {
             return self.check_unknown_tool().await;
         }
-        if fallback == Some(Fallback::NotAsked) {
+        if fallback == Some(Fallback::ClientLacksIt) {
             return self.check_client_not_asked().await;
         }
         match self.feature {
@@ -108,7 +108,7 @@ impl Cell<'_> {
         }
     }
 
-    /// The server does not have it, and what it says of that arrives.
+    /// The server lacks the feature; its own error reaches the client.
     async fn check_unknown_tool(&mut self) -> Checked<()> {
         let tool = self.tool();
         let answer = self.client.call(tool, json!({})).await?;
@@ -116,14 +116,18 @@ impl Cell<'_> {
         expect_raw(raw_path(&answer, &["error", "message"]), &format!("\"Unknown tool: {tool}\""))
     }
 
-    /// The client cannot be asked, and the server is told so.
+    /// The client lacks the capability; the server request is refused.
     async fn check_client_not_asked(&mut self) -> Checked<()> {
         let (tool, kind) = (self.tool(), if self.feature == Feature::UrlElicitation { "url" } else { "form" });
         self.server.take_refusals();
         let polite = self.client.call(tool, json!({})).await?;
         let insisting = self.client.call("insist", json!({ "kind": kind })).await?;
         for answer in [&polite, &insisting] {
-            ensure(answer.server_requests.is_empty(), "it was asked", &json!(answer.server_requests))?;
+            ensure(
+                answer.server_requests.is_empty(),
+                "the client got a server request",
+                &json!(answer.server_requests),
+            )?;
         }
         if self.handshake_server() {
             expect_tool_error(&polite, &format!("the client cannot be asked: {kind}"))?;
@@ -158,11 +162,11 @@ impl Cell<'_> {
         expect_text(&self.client.call("add", json!({ "a": 2, "b": 3 })).await?, "5")
     }
 
-    /// That a list or a resource says how long it may be kept, where the revision has that.
+    /// Cache hints are present exactly where the client revision has them.
     fn check_cache_hint(&self, answer: &Response) -> Checked<()> {
         let result = &answer.message["result"];
-        let hinted = result["ttlMs"].is_u64() && matches!(result["cacheScope"].as_str(), Some("public" | "private"));
-        ensure(hinted != self.handshake_client(), "a hint that is missing, or one too many", result)
+        let has_hint = result["ttlMs"].is_u64() && matches!(result["cacheScope"].as_str(), Some("public" | "private"));
+        ensure(has_hint != self.handshake_client(), "a cache hint is missing or unexpected", result)
     }
 
     async fn structured(&mut self, fallback: Option<Fallback>) -> Checked<()> {
@@ -192,7 +196,7 @@ impl Cell<'_> {
             }
         }
         let silent = self.client.call("count", json!({})).await?;
-        ensure(silent.notifications.is_empty(), "nobody asked for progress", &json!(silent.notifications))
+        ensure(silent.notifications.is_empty(), "progress without a progress token", &json!(silent.notifications))
     }
 
     async fn cancellation(&mut self) -> Checked<()> {
@@ -214,7 +218,7 @@ impl Cell<'_> {
                 .collect()
         };
         let first = levels(&self.client.call("log", json!({})).await?);
-        let unasked = self.handshake_client() && fallback != Some(Fallback::SilentAtFirst);
+        let unasked = self.handshake_client() && fallback != Some(Fallback::NoLogsBeforeSetLevel);
         let expected: &[&str] = if unasked { &["debug", "warning", "error"] } else { &[] };
         ensure(first == expected, "other levels before one was chosen", &json!(first))?;
         let mut params = Params::from(json!({ "name": "log", "arguments": {} }));
@@ -253,7 +257,7 @@ impl Cell<'_> {
         ensure(read.message["result"]["contents"][0]["text"] == "item 7", "other contents", &read.message)
     }
 
-    /// Begins to listen, as the newest revision has it.
+    /// Opens subscriptions/listen and checks its acknowledgement.
     async fn listen(&mut self, filter: Value) -> Checked<Value> {
         let id = self.client.send("subscriptions/listen", json!({ "notifications": filter })).await?;
         let first = self.client.wait_for_notification("notifications/subscriptions/acknowledged").await?;
@@ -271,7 +275,7 @@ impl Cell<'_> {
         } else {
             self.listen(json!({ "resourceSubscriptions": [CLOCK] })).await?
         };
-        until("the server knows of it", || self.server.subscriber_count() > 0).await?;
+        until("the server has the subscription", || self.server.subscriber_count() > 0).await?;
         self.client.clear_notifications();
         expect_text(&self.client.call("tick", json!({})).await?, "ticked")?;
         let told = self.client.wait_for_notification("notifications/resources/updated").await?;
@@ -283,10 +287,10 @@ impl Cell<'_> {
         } else {
             self.client.cancel(&id).await?;
         }
-        until("the server knows of the end", || self.server.subscriber_count() == 0).await
+        until("the subscription has ended", || self.server.subscriber_count() == 0).await
     }
 
-    /// That a notice names the request that asked for it, where the revision has that.
+    /// The notification carries the id of its listen request in the per-request era.
     fn check_subscription_id(&self, told: &Value, id: &Value) -> Checked<()> {
         let named = told["params"]["_meta"].get(format!("{META}subscriptionId"));
         ensure(named == Some(id).filter(|id| !id.is_null()), "of another request", told)
@@ -300,7 +304,7 @@ impl Cell<'_> {
         self.client.clear_notifications();
         expect_text(&self.client.call("grow", json!({})).await?, "grown")?;
         loop {
-            // A gateway that has only just begun may tell of its beginning, too.
+            // A gateway that has just started may send an earlier list change, too.
             let told = self.client.wait_for_notification("notifications/tools/list_changed").await?;
             self.check_subscription_id(&told, &id)?;
             let listed = self.client.request("tools/list", json!({})).await?;
@@ -333,7 +337,7 @@ impl Cell<'_> {
         ensure(*values == json!(["Ada", "Alan"]), "other values", &answer.message)
     }
 
-    /// A tool asks in the middle of a call.
+    /// A tool sends one server request during a call.
     async fn check_server_request(&mut self, tool: &str, expected: &str, method: &str) -> Checked<()> {
         let before = self.server.call_count(tool);
         let answer = self.client.call(tool, json!({ "n": 1 })).await?;
@@ -350,12 +354,12 @@ impl Cell<'_> {
             let changed = "notifications/roots/list_changed";
             let before = self.server.notification_count(changed);
             self.client.notify(changed, json!({})).await?;
-            if fallback == Some(Fallback::RootsStay) {
-                // Whatever comes after it would have come after it at the server, too.
+            if fallback == Some(Fallback::NoRootChanges) {
+                // Messages stay in order: once this round trip is done, the notification would have arrived.
                 self.check_server_request("where", "file:///somewhere", "roots/list").await?;
                 return ensure(self.server.notification_count(changed) == before, "it was passed on", &Value::Null);
             }
-            until("the server hears of other roots", || self.server.notification_count(changed) == before + 1).await?;
+            until("the server gets the roots change", || self.server.notification_count(changed) == before + 1).await?;
         }
         Ok(())
     }
@@ -393,7 +397,7 @@ impl Cell<'_> {
             return Ok(());
         }
         let answer = self.client.call("fail", json!({ "code": -32050 })).await?;
-        if fallback == Some(Fallback::Wrapped) {
+        if fallback == Some(Fallback::WrappedErrorCode) {
             expect_error_code(&answer, -32603)?;
             expect_raw(raw_path(&answer, &["error", "data", "code"]), "-32050")?;
             return expect_raw(raw_path(&answer, &["error", "data", "data"]), NUMBERS);

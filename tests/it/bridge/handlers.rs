@@ -1,4 +1,4 @@
-//! What the puppet does when it is asked: one tool, resource or prompt for each feature.
+//! Request handlers of the scripted server: one tool, resource or prompt per feature.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::scripted_server::{CLOCK, LEVELS, Listener, META, STATIC, ScriptedServer, Session, Sink, notification_json};
 use super::scripted_tasks::TASK_TOOL;
 
-/// One request at work.
+/// A request being handled.
 pub struct RequestCx<'p> {
     pub scripted: &'p Arc<ScriptedServer>,
     pub session: &'p Arc<Session>,
@@ -21,30 +21,30 @@ pub struct RequestCx<'p> {
     pub raw: &'p str,
 }
 
-/// An error to answer with.
+/// A JSON-RPC error to respond with.
 #[derive(Debug)]
 pub struct RpcError {
     pub code: i64,
     pub message: String,
-    /// As it is to be written.
+    /// Raw JSON.
     pub data: Option<String>,
 }
 
-/// Why a tool does not go on.
+/// Why a tool stops before its result.
 enum ToolStop {
-    /// The client has to be asked first; the members of the result that says so.
+    /// Input is required: the members of the `input_required` result.
     Input(String),
-    /// The client cannot be asked that.
+    /// The client lacks this capability.
     Unable(&'static str),
-    /// The client answered with an error.
+    /// The client answered the server request with this error code.
     Refused(i64),
     Failed(RpcError),
 }
 
-/// A question under its key.
+/// An input request: key, method and params.
 pub type InputRequest = (&'static str, &'static str, Value);
 
-/// Numbers that a careless reader would spoil.
+/// JSON that changes if it is parsed and written again.
 pub const NUMBERS: &str = r#"{"price":1.50,"big":12345678901234567890123,"tiny":1e-400,"text":"\u00e9\/"}"#;
 
 impl RpcError {
@@ -59,7 +59,7 @@ impl From<RpcError> for ToolStop {
     }
 }
 
-/// A member of an object, as it is written.
+/// The raw JSON text of an object member.
 pub fn raw_member<'r>(raw: &'r str, key: &str) -> Option<&'r str> {
     let members: HashMap<String, &'r RawValue> = serde_json::from_str(raw).ok()?;
     members.get(key).map(|value| value.get())
@@ -135,7 +135,7 @@ impl RequestCx<'_> {
             "resources/read" => self.read()?,
             "completion/complete" => {
                 if params["ref"] != json!({ "type": "ref/prompt", "name": "greet" }) {
-                    self.scripted.report_violation(format!("nothing to complete: {params}"));
+                    self.scripted.report_violation(format!("unknown completion reference: {params}"));
                 }
                 object_members(&json!({ "completion": { "values": ["Ada", "Alan"], "hasMore": false } }))
             }
@@ -145,14 +145,14 @@ impl RequestCx<'_> {
                 format!(r#""given":{given}"#)
             }
             other => {
-                self.scripted.report_violation(format!("a method that is not there: {other}"));
+                self.scripted.report_violation(format!("unknown method: {other}"));
                 return Err(RpcError::new(-32601, "Method not found"));
             }
         };
         Ok(self.complete_result(&done, ""))
     }
 
-    /// A whole result.
+    /// A complete result object with `_meta`, `resultType` and cache hints as the revision has them.
     pub fn complete_result(&self, members: &str, meta: &str) -> String {
         let joined =
             |parts: &[&str]| parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(",");
@@ -175,24 +175,24 @@ impl RequestCx<'_> {
     }
 
     fn capabilities(&self) -> Value {
-        let mut able = json!({
+        let mut capabilities = json!({
             "tools": { "listChanged": true },
             "prompts": { "listChanged": true },
             "resources": { "listChanged": true, "subscribe": true },
             "logging": {},
         });
         if self.scripted.is_at_least(Revision::V2025_03_26) {
-            able["completions"] = json!({});
+            capabilities["completions"] = json!({});
         }
         if self.is_per_request() {
-            able["extensions"] = json!({ format!("{META}tasks"): {} });
+            capabilities["extensions"] = json!({ format!("{META}tasks"): {} });
         } else if self.scripted.has_tasks() {
-            able["tasks"] = json!({ "cancel": {}, "requests": { "tools": { "call": {} } } });
+            capabilities["tasks"] = json!({ "cancel": {}, "requests": { "tools": { "call": {} } } });
         }
-        able
+        capabilities
     }
 
-    /// The tools, with everything that a tool of the revision may have.
+    /// The listed tools, with every member that the revision has.
     fn tools(&self) -> Vec<Value> {
         let mut names = vec!["add", "count", "hang", "log", "tick", "grow", "echo", "fail", "think", "where", "insist"];
         names.extend(["parting", "wander", "stubborn", "withdraw", "aside"]);
@@ -258,7 +258,7 @@ impl RequestCx<'_> {
     async fn listen(&self) -> Result<String, RpcError> {
         let filter = self.params["notifications"].clone();
         if !filter.is_object() {
-            self.scripted.report_violation("nothing to listen to");
+            self.scripted.report_violation("no listen filter");
         }
         let id = json!({ format!("{META}subscriptionId"): self.id });
         let acknowledged = json!({ "_meta": id, "notifications": filter });
@@ -286,7 +286,7 @@ impl RequestCx<'_> {
             return self.start_task().await;
         }
         if self.params.get("task").is_some() {
-            self.scripted.report_violation(format!("a task is asked for: {}", self.raw));
+            self.scripted.report_violation(format!("`task` for a tool without tasks: {}", self.raw));
         }
         match self.tool(&name, &answers).await {
             Ok(members) => Ok(self.complete_result(&members, "")),
@@ -389,12 +389,12 @@ impl RequestCx<'_> {
                 self.progress("3");
                 Ok(text_result(&confirmed(&answer[0])))
             }
-            // Asks, and goes on without an answer when it is told to.
+            // Sends a request and finishes without its response once released.
             "parting" => tokio::select! {
                 asked = self.request_input(answers, vec![self.sampling()]) => asked.map(|_| text_result("answered")),
                 () = self.scripted.release.notified() => Ok(text_result("gone on")),
             },
-            // Asks where everything is said that belongs to no call.
+            // Sends a request on the GET stream.
             "aside" => {
                 let (_, method, params) = self.sampling();
                 let answer = self.session.send_request(&self.session.out, method, &params).await;
@@ -403,7 +403,7 @@ impl RequestCx<'_> {
                     _ => Err(ToolStop::Refused(0)),
                 }
             }
-            // Takes no refusal for an end.
+            // Keeps running after its requests are refused.
             "stubborn" => {
                 let asked = if self.scripted.is_at_least(Revision::V2025_06_18) {
                     self.form_elicitation()
@@ -413,7 +413,7 @@ impl RequestCx<'_> {
                 let _ = self.request_input(answers, vec![self.sampling(), asked]).await;
                 std::future::pending().await
             }
-            // Takes its question back, and takes until it is told to end.
+            // Cancels its request once released, and runs until released again.
             "withdraw" => {
                 {
                     let asked = self.request_input(answers, vec![self.sampling()]);
@@ -426,7 +426,7 @@ impl RequestCx<'_> {
                 self.scripted.release.notified().await;
                 Ok(text_result("never mind"))
             }
-            // Asks, and then takes until it is told to end.
+            // Sends a request, then runs until released.
             "wander" => {
                 self.request_input(answers, vec![self.sampling()]).await?;
                 self.progress("1");
@@ -493,7 +493,7 @@ impl RequestCx<'_> {
         text_result(answers[0]["content"]["text"].as_str().unwrap_or("nothing"))
     }
 
-    /// Asks what the client has said that it can answer.
+    /// Sends server requests that the client capabilities allow.
     async fn request_input(
         &self,
         answers: &Map<String, Value>,
@@ -505,7 +505,7 @@ impl RequestCx<'_> {
         };
         for (key, ..) in &asked {
             let elicitation = &declared["elicitation"];
-            let (able, what) = match *key {
+            let (is_declared, capability) = match *key {
                 "url" => (elicitation["url"].is_object(), "url"),
                 "form" => (
                     elicitation.is_object() && (elicitation["form"].is_object() || !elicitation["url"].is_object()),
@@ -514,14 +514,14 @@ impl RequestCx<'_> {
                 "roots" => (declared["roots"].is_object(), "roots"),
                 _ => (declared["sampling"].is_object(), "sampling"),
             };
-            if !able {
-                return Err(ToolStop::Unable(what));
+            if !is_declared {
+                return Err(ToolStop::Unable(capability));
             }
         }
         self.request_input_unchecked(answers, asked).await
     }
 
-    /// Asks, whatever the client has said.
+    /// Sends server requests regardless of the client capabilities.
     async fn request_input_unchecked(
         &self,
         answers: &Map<String, Value>,

@@ -1,11 +1,11 @@
-//! What does not pass as it is, why, and what is answered instead. The page about bridging and the
-//! tests are made from the same rows.
+//! Features that cannot be carried unchanged between two revisions: the reason and the fallback. The tests and
+//! docs/bridging.md are generated from the same rows.
 
 use rialto::dialect::Revision;
 
 use super::variants::{Feature, VARIANTS, Variant};
 
-/// Something that does not pass as it is.
+/// A feature that cannot be carried unchanged.
 pub struct Limit {
     pub feature: Feature,
     clients: RevisionRange,
@@ -15,28 +15,28 @@ pub struct Limit {
     answer: &'static str,
 }
 
-/// What happens instead. Each has a check of its own.
+/// The behaviour at a limit; `feature_checks` checks each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fallback {
-    /// The server does not have it, and says so itself.
-    NotThere,
-    /// The server learns that the client cannot be asked.
-    NotAsked,
-    /// The text of a result without its structured part.
+    /// The server lacks the feature and its own error is forwarded.
+    ServerLacksIt,
+    /// The server request is refused: the client lacks the capability.
+    ClientLacksIt,
+    /// The text content of a result without `structuredContent`.
     TextOnly,
-    /// Progress without its words.
-    NoWords,
-    /// Nothing is logged before the client chooses a level.
-    SilentAtFirst,
-    /// A visit has another name, or none.
-    Renamed,
-    /// Changes of roots are not passed on.
-    RootsStay,
-    /// Reserved codes are wrapped.
-    Wrapped,
+    /// Progress without `message`.
+    NoProgressMessage,
+    /// No log messages before logging/setLevel.
+    NoLogsBeforeSetLevel,
+    /// The `elicitationId` is replaced or removed.
+    ElicitationIdReplaced,
+    /// notifications/roots/list_changed is not forwarded.
+    NoRootChanges,
+    /// Reserved error codes are wrapped in -32603.
+    WrappedErrorCode,
 }
 
-/// Some revisions, from the first to the last.
+/// An inclusive range of revisions.
 #[derive(Clone, Copy)]
 struct RevisionRange(Revision, Revision);
 
@@ -51,15 +51,15 @@ const FROM_2025_06: RevisionRange = RevisionRange(Revision::V2025_06_18, Revisio
 const FROM_2025_11: RevisionRange = RevisionRange(Revision::V2025_11_25, Revision::V2026_07_28);
 const ONLY_2025_11: RevisionRange = RevisionRange(Revision::V2025_11_25, Revision::V2025_11_25);
 
-/// The first row that fits counts.
+/// The first matching row applies.
 pub const LIMITS: [Limit; 12] = [
     Limit {
         feature: Feature::Structured,
         clients: ANY,
         servers: TO_2025_03,
-        fallback: Fallback::NotThere,
+        fallback: Fallback::ServerLacksIt,
         why: "the server's revision has no structured content",
-        answer: "whatever the server says, as it says it",
+        answer: "the server's own error is forwarded",
     },
     Limit {
         feature: Feature::Structured,
@@ -67,92 +67,92 @@ pub const LIMITS: [Limit; 12] = [
         servers: FROM_2025_06,
         fallback: Fallback::TextOnly,
         why: "the client's revision has no structured content",
-        answer: "`structuredContent` and `outputSchema` are taken out; where no text says the same, the content is added as text",
+        answer: "`structuredContent` and `outputSchema` are removed; if no text block has the same content, it is added as text",
     },
     Limit {
         feature: Feature::Progress,
         clients: OLDEST,
         servers: FROM_2025_03,
-        fallback: Fallback::NoWords,
+        fallback: Fallback::NoProgressMessage,
         why: "progress has no `message` in the client's revision",
-        answer: "progress without `message`",
+        answer: "`message` is removed",
     },
     Limit {
         feature: Feature::Logging,
         clients: HANDSHAKE,
         servers: PER_REQUEST,
-        fallback: Fallback::SilentAtFirst,
+        fallback: Fallback::NoLogsBeforeSetLevel,
         why: "the server may log only to requests that name a level",
-        answer: "no log messages before the client's first `logging/setLevel`; from then on all that it chose, each on its call's stream",
+        answer: "no log messages before the client's first `logging/setLevel`; then messages from that level on, on the stream of their call",
     },
     Limit {
         feature: Feature::FormElicitation,
         clients: ANY,
         servers: TO_2025_03,
-        fallback: Fallback::NotThere,
+        fallback: Fallback::ServerLacksIt,
         why: "the server's revision has no elicitation",
-        answer: "whatever the server says, as it says it",
+        answer: "the server's own error is forwarded",
     },
     Limit {
         feature: Feature::FormElicitation,
         clients: TO_2025_03,
         servers: FROM_2025_06,
-        fallback: Fallback::NotAsked,
+        fallback: Fallback::ClientLacksIt,
         why: "the client's revision has no elicitation",
-        answer: "the server is not told of any; if it asks all the same, it gets `-32601`. A server of 2026-07-28 that answers `-32021`, or asks all the same, becomes a result with `isError` that says what is missing",
+        answer: "the capability is not declared; a server that asks anyway gets `-32601`. For a 2026-07-28 server, `-32021` or an input request becomes a result with `isError` that names what is missing",
     },
     Limit {
         feature: Feature::UrlElicitation,
         clients: ANY,
         servers: TO_2025_06,
-        fallback: Fallback::NotThere,
-        why: "the server's revision cannot send people to an address",
-        answer: "whatever the server says, as it says it",
+        fallback: Fallback::ServerLacksIt,
+        why: "the server's revision has no url elicitation",
+        answer: "the server's own error is forwarded",
     },
     Limit {
         feature: Feature::UrlElicitation,
         clients: TO_2025_06,
         servers: FROM_2025_11,
-        fallback: Fallback::NotAsked,
-        why: "the client's revision cannot send people to an address",
-        answer: "as for forms; the server sees `elicitation` without `url`",
+        fallback: Fallback::ClientLacksIt,
+        why: "the client's revision has no url elicitation",
+        answer: "as for form elicitation; `elicitation` is declared without `url`",
     },
     Limit {
         feature: Feature::UrlElicitation,
         clients: ONLY_2025_11,
         servers: PER_REQUEST,
-        fallback: Fallback::Renamed,
+        fallback: Fallback::ElicitationIdReplaced,
         why: "the server's revision has no `elicitationId` and no `notifications/elicitation/complete`",
-        answer: "the address stands in for `elicitationId`; whether the visit is over is found out by asking the server again",
+        answer: "the URL is used as `elicitationId`; completion is found by calling the server again",
     },
     Limit {
         feature: Feature::UrlElicitation,
         clients: PER_REQUEST,
         servers: ONLY_2025_11,
-        fallback: Fallback::Renamed,
+        fallback: Fallback::ElicitationIdReplaced,
         why: "the client's revision has no `elicitationId`",
-        answer: "`elicitationId` is taken out",
+        answer: "`elicitationId` is removed",
     },
     Limit {
         feature: Feature::Roots,
         clients: HANDSHAKE,
         servers: PER_REQUEST,
-        fallback: Fallback::RootsStay,
+        fallback: Fallback::NoRootChanges,
         why: "the server's revision has no `notifications/roots/list_changed`",
-        answer: "the notification ends at the gateway; the server gets the roots of the moment whenever it asks",
+        answer: "the notification is not forwarded; the server gets the current roots whenever it asks",
     },
     Limit {
         feature: Feature::ErrorCodes,
         clients: PER_REQUEST,
         servers: HANDSHAKE,
-        fallback: Fallback::Wrapped,
-        why: "codes from -32020 to -32099 mean something else in the client's revision, or nothing",
-        answer: "`-32603` with the code and its data in `data`; `-32042` becomes a result that asks for input",
+        fallback: Fallback::WrappedErrorCode,
+        why: "codes from -32020 to -32099 are reserved in the client's revision",
+        answer: "`-32603` with the original code and data in `data`; `-32042` becomes `input_required`",
     },
 ];
 
 impl RevisionRange {
-    fn has(self, revision: Revision) -> bool {
+    fn contains(self, revision: Revision) -> bool {
         self.0 <= revision && revision <= self.1
     }
 
@@ -167,29 +167,29 @@ impl RevisionRange {
 }
 
 impl Fallback {
-    /// The mark in the matrix.
+    /// The symbol in the matrix.
     fn mark(self) -> &'static str {
         match self {
-            Self::NotThere => "–",
-            Self::NotAsked => "✗",
+            Self::ServerLacksIt => "–",
+            Self::ClientLacksIt => "✗",
             _ => "≈",
         }
     }
 }
 
-/// What is to be expected where a client meets a server.
+/// The limit that applies to a feature between a client and a server.
 pub fn limit(feature: Feature, client: Variant, server: Variant) -> Option<&'static Limit> {
     LIMITS.iter().find(|limit| {
-        limit.feature == feature && limit.clients.has(client.revision) && limit.servers.has(server.revision)
+        limit.feature == feature && limit.clients.contains(client.revision) && limit.servers.contains(server.revision)
     })
 }
 
-/// The mark of a cell.
+/// The symbol of a cell in the matrix.
 pub fn mark(feature: Feature, client: Variant, server: Variant) -> &'static str {
     limit(feature, client, server).map_or("✓", |limit| limit.fallback.mark())
 }
 
-/// The whole matrix, a line for each client and server.
+/// The matrix as Markdown, one line per client and server.
 pub fn matrix(mark: impl Fn(Feature, Variant, Variant) -> &'static str) -> String {
     let heads: Vec<&str> = Feature::ALL.iter().map(|feature| feature.label()).collect();
     let mut text = format!("| client | server | {} |\n|---|---|{}\n", heads.join(" | "), ":-:|".repeat(heads.len()));
@@ -202,7 +202,7 @@ pub fn matrix(mark: impl Fn(Feature, Variant, Variant) -> &'static str) -> Strin
     text
 }
 
-/// The matrix by era: how many cells have which mark.
+/// Number of matrix cells per symbol, by era of client and server.
 pub fn summary() -> String {
     let eras = [("up to 2025-11-25", false), ("2026-07-28", true)];
     let mut text = String::from(
@@ -224,7 +224,7 @@ pub fn summary() -> String {
     text
 }
 
-/// The rows as a table.
+/// The limits as a Markdown table.
 pub fn table() -> String {
     let mut text =
         String::from("| feature | client | server | | why | what happens instead |\n|---|---|---|:-:|---|---|\n");

@@ -1,4 +1,4 @@
-//! What operators see of bridging: the revisions of both sides, and what is translated between them.
+//! Bridging in status, metrics and probe output: revisions of both sides and translations between them.
 
 use rialto::dialect::{Revision, translation};
 use serde_json::{Value, json};
@@ -9,12 +9,12 @@ use super::variants::{Feature, Transport, VARIANTS, Variant};
 use super::{ALL, Testbed};
 use crate::process::rialto;
 
-/// Clients that have the gateway of the scene in common.
-fn clients() -> impl Iterator<Item = Variant> {
+/// Variants that share the gateway of the testbed; stdio clients have their own.
+fn shared_gateway_clients() -> impl Iterator<Item = Variant> {
     VARIANTS.into_iter().filter(|variant| variant.transport != Transport::Stdio)
 }
 
-async fn shown(command: &[&str]) -> String {
+async fn command_output(command: &[&str]) -> String {
     let output = rialto().args(command).output().await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -24,7 +24,7 @@ async fn shown(command: &[&str]) -> String {
 async fn status_and_metrics_report_translations_by_revision_pair() {
     let testbed = Testbed::open(&VARIANTS).await;
     let mut open = Vec::new();
-    for variant in clients() {
+    for variant in shared_gateway_clients() {
         let mut client = testbed.client(variant, ALL).await.unwrap();
         let listed = client.request("tools/list", json!({})).await.unwrap();
         client.record_header_mirrors(&listed.message["result"]["tools"]);
@@ -36,37 +36,42 @@ async fn status_and_metrics_report_translations_by_revision_pair() {
     }
     let status: Value =
         serde_json::from_str(&testbed.rialto.send("GET", "/admin/status").go().await.text().await).unwrap();
-    // Each kind of session, with every server of its group.
+    // Sessions by revision, with every server of their group.
     let sessions = status["sessions"].as_array().unwrap();
-    let with_session: Vec<Variant> = clients().filter(|variant| !variant.is_per_request()).collect();
+    let with_session: Vec<Variant> = shared_gateway_clients().filter(|variant| !variant.is_per_request()).collect();
     assert_eq!(sessions.len(), with_session.len(), "{sessions:?}");
     for variant in with_session {
         let revision = variant.revision.to_string();
-        let own = sessions.iter().find(|alike| alike["revision"] == *revision).unwrap();
-        let facing = |server: Variant| {
+        let session = sessions.iter().find(|session| session["revision"] == *revision).unwrap();
+        let expected = |server: Variant| {
             let words = translation(variant.revision, server.revision);
             json!({ "upstream": server.name, "revision": server.revision.to_string(), "translated": words })
         };
-        assert_eq!(own["upstreams"], json!(VARIANTS.map(facing)), "{revision}");
+        assert_eq!(session["upstreams"], json!(VARIANTS.map(expected)), "{revision}");
     }
-    // Each server, with those who called it, whether they have a session or not.
+    // Upstreams with the client revisions that called them, with or without a session.
     for server in VARIANTS {
         let upstreams = status["upstreams"].as_array().unwrap();
-        let own = upstreams.iter().find(|upstream| upstream["name"] == server.name).unwrap();
-        assert_eq!(own["revision"], server.revision.to_string());
-        let met = |client: Variant| {
+        let upstream = upstreams.iter().find(|upstream| upstream["name"] == server.name).unwrap();
+        assert_eq!(upstream["revision"], server.revision.to_string());
+        let expected = |client: Variant| {
             let words = translation(client.revision, server.revision);
             let (client, server) = (client.revision.to_string(), server.revision.to_string());
             json!({ "client": client, "server": server, "calls": 1, "translated": words })
         };
-        assert_eq!(own["clients"], json!(clients().map(met).collect::<Vec<_>>()), "{}", server.name);
+        assert_eq!(
+            upstream["clients"],
+            json!(shared_gateway_clients().map(expected).collect::<Vec<_>>()),
+            "{}",
+            server.name
+        );
     }
-    let figures = testbed.rialto.send("GET", "/metrics").go().await.text().await;
-    let figure = r#"rialto_upstream_revisions{upstream="http-2025-11",client="2026-07-28",server="2025-11-25"} 1"#;
-    assert!(figures.contains(figure), "{figures}");
-    let people = shown(&["status", &testbed.rialto.url("")]).await;
+    let metrics = testbed.rialto.send("GET", "/metrics").go().await.text().await;
+    let sample = r#"rialto_upstream_revisions{upstream="http-2025-11",client="2026-07-28",server="2025-11-25"} 1"#;
+    assert!(metrics.contains(sample), "{metrics}");
+    let printed = command_output(&["status", &testbed.rialto.url("")]).await;
     for words in ["handshake ← discovery", "discovery ← handshake", "nothing", "structured content as text"] {
-        assert!(people.contains(words), "{words} is not in\n{people}");
+        assert!(printed.contains(words), "{words} is not in\n{printed}");
     }
     for client in open {
         client.close().await.unwrap();
@@ -77,12 +82,12 @@ async fn status_and_metrics_report_translations_by_revision_pair() {
 #[tokio::test]
 async fn probe_reports_translations_for_each_client_revision() {
     let testbed = Testbed::open(&VARIANTS).await;
-    for server in clients() {
+    for server in shared_gateway_clients() {
         let url = match &testbed.endpoints.iter().find(|endpoint| endpoint.scripted.variant == server).unwrap().target {
             rialto::mcp_client::Target::Url(address) => address.url.to_string(),
-            other => panic!("{other} is no address"),
+            other => panic!("{other} is not a URL"),
         };
-        let found: Value = serde_json::from_str(&shown(&["probe", "--json", &url]).await).unwrap();
+        let found: Value = serde_json::from_str(&command_output(&["probe", "--json", &url]).await).unwrap();
         assert_eq!(found["revision"], server.revision.to_string());
         let expected = [
             Revision::V2024_11_05,
@@ -93,24 +98,24 @@ async fn probe_reports_translations_for_each_client_revision() {
         ]
         .map(|client| json!({ "client": client.to_string(), "translated": translation(client, server.revision) }));
         assert_eq!(found["clients"], json!(expected), "{url}");
-        let people = shown(&["probe", &url]).await;
-        let own = people.lines().find(|line| line.trim_start().starts_with(&server.revision.to_string()));
-        assert!(own.is_some_and(|line| line.ends_with("nothing")), "{people}");
+        let printed = command_output(&["probe", &url]).await;
+        let own_line = printed.lines().find(|line| line.trim_start().starts_with(&server.revision.to_string()));
+        assert!(own_line.is_some_and(|line| line.ends_with("nothing")), "{printed}");
     }
 }
 
-/// The words for what does not pass as it is.
+/// The translation text for a fallback, as status and probe print it.
 fn words(feature: Feature, fallback: Fallback) -> Option<&'static str> {
     Some(match (fallback, feature) {
-        (Fallback::NotThere, _) => return None,
-        (Fallback::NotAsked, Feature::UrlElicitation) => "url elicitation not available",
-        (Fallback::NotAsked, _) => "elicitation not available",
+        (Fallback::ServerLacksIt, _) => return None,
+        (Fallback::ClientLacksIt, Feature::UrlElicitation) => "url elicitation not available",
+        (Fallback::ClientLacksIt, _) => "elicitation not available",
         (Fallback::TextOnly, _) => "structured content as text",
-        (Fallback::NoWords, _) => "progress messages dropped",
-        (Fallback::SilentAtFirst, _) => "log level per request",
-        (Fallback::Renamed, _) => "elicitation ids replaced",
-        (Fallback::RootsStay, _) => "changes of roots not passed on",
-        (Fallback::Wrapped, _) => "reserved error codes wrapped",
+        (Fallback::NoProgressMessage, _) => "progress messages dropped",
+        (Fallback::NoLogsBeforeSetLevel, _) => "log level per request",
+        (Fallback::ElicitationIdReplaced, _) => "elicitation ids replaced",
+        (Fallback::NoRootChanges, _) => "changes of roots not passed on",
+        (Fallback::WrappedErrorCode, _) => "reserved error codes wrapped",
     })
 }
 
@@ -118,11 +123,11 @@ fn words(feature: Feature, fallback: Fallback) -> Option<&'static str> {
 fn described_translations_match_the_tested_limits() {
     for client in VARIANTS {
         for server in VARIANTS {
-            let told = translation(client.revision, server.revision);
+            let described = translation(client.revision, server.revision);
             for feature in Feature::ALL {
                 let Some(limit) = limit(feature, client, server) else { continue };
                 let Some(words) = words(feature, limit.fallback) else { continue };
-                assert!(told.contains(&words), "{} → {}: {words}", client.label(), server.label());
+                assert!(described.contains(&words), "{} → {}: {words}", client.label(), server.label());
             }
         }
     }

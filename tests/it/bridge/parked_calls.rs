@@ -1,5 +1,4 @@
-//! Calls that wait for answers: a client of 2026-07-28 in front of servers that ask in the middle of
-//! a call.
+//! Parked calls: a per-request client and handshake servers that send requests during a call.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::handlers::raw_member;
 use super::scripted_server::ScriptedServer;
 use super::variants::{HTTP_2025_11, HTTP_2026_07, Transport, VARIANTS, Variant};
 
-/// The servers that can be asked everything, over each transport that asks in another way.
+/// 2025-11-25 servers, which have every kind of server request, over HTTP and stdio.
 fn servers() -> [Variant; 2] {
     let stdio = VARIANTS
         .into_iter()
@@ -23,14 +22,14 @@ fn servers() -> [Variant; 2] {
     [HTTP_2025_11, stdio.unwrap()]
 }
 
-/// A client, and the call that it makes in rounds.
-struct Round {
+/// A client and its call over several input rounds.
+struct InputRounds {
     client: Client,
     params: Params,
     answer: Response,
 }
 
-impl Round {
+impl InputRounds {
     async fn begin(mut client: Client, tool: &str) -> Self {
         let params = Params::from(json!({ "name": tool, "arguments": { "n": 1 } }));
         let id = client.send("tools/call", params.clone().with_meta(r#""progressToken":"first""#)).await.unwrap();
@@ -38,33 +37,33 @@ impl Round {
         Self { client, params, answer }
     }
 
-    /// What is asked, by key.
-    fn asked(&self) -> Map<String, Value> {
+    /// The input requests by key.
+    fn input_requests(&self) -> Map<String, Value> {
         let result = &self.answer.message["result"];
         assert_eq!(result["resultType"], "input_required", "{}", self.answer.message);
         result["inputRequests"].as_object().cloned().unwrap_or_default()
     }
 
-    fn state(&self) -> String {
+    fn request_state(&self) -> String {
         let result = raw_member(&self.answer.raw, "result").unwrap_or_default();
         raw_member(result, "requestState").unwrap_or_else(|| panic!("no state: {}", self.answer.raw)).to_owned()
     }
 
-    fn answers(&self) -> Value {
+    fn input_responses(&self) -> Value {
         let one = |(key, asked): (String, Value)| {
             (key, accept_server_request(asked["method"].as_str().unwrap(), &asked["params"]).unwrap())
         };
-        Value::Object(self.asked().into_iter().map(one).collect())
+        Value::Object(self.input_requests().into_iter().map(one).collect())
     }
 
-    /// Goes on with all answers.
-    async fn go_on(&mut self) {
-        let answers = self.answers();
-        self.go_on_with(&answers, "").await;
+    /// Retries with a response to every input request.
+    async fn respond(&mut self) {
+        let answers = self.input_responses();
+        self.respond_with(&answers, "").await;
     }
 
-    async fn go_on_with(&mut self, answers: &Value, meta: &str) {
-        let state = self.state();
+    async fn respond_with(&mut self, answers: &Value, meta: &str) {
+        let state = self.request_state();
         let params = retry(&self.params, answers, Some(&state)).with_meta(meta);
         let id = self.client.send("tools/call", params).await.unwrap();
         self.answer = self.client.response(&id).await.unwrap();
@@ -80,7 +79,7 @@ fn upstream(testbed: &Testbed, variant: Variant) -> std::sync::Arc<Upstream> {
     all.into_iter().find(|upstream| **upstream.name() == *variant.name).unwrap()
 }
 
-fn held(testbed: &Testbed) -> usize {
+fn parked_calls(testbed: &Testbed) -> usize {
     testbed.rialto.inbound.gateway.parked_calls()
 }
 
@@ -92,8 +91,8 @@ async fn client(testbed: &Testbed, server: Variant, token: Option<&str>) -> Clie
     Client::over_http(HTTP_2026_07, testbed.rialto.address, server.name, token).await.unwrap()
 }
 
-/// Short waits, and connections that are given back soon.
-async fn impatient(server: Variant) -> Testbed {
+/// A testbed with short input timeouts and a short lease idle timeout.
+async fn short_timeouts(server: Variant) -> Testbed {
     let short = Duration::from_millis(300);
     Testbed::with(&[server], |settings| {
         settings.holding =
@@ -111,13 +110,13 @@ async fn eventually(what: &str, holds: impl FnMut() -> bool) {
 async fn several_server_requests_are_answered_in_one_round() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
-        let mut round = Round::begin(client(&testbed, server, None).await, "both").await;
-        assert_eq!(round.asked().len(), 2);
-        assert_eq!((held(&testbed), scripted(&testbed, server).running_calls()), (1, 1));
-        assert!(round.answer.message["result"].get("ttlMs").is_none());
-        round.go_on().await;
-        round.expect_text("accept Ada true");
-        assert_eq!((held(&testbed), scripted(&testbed, server).call_count("both")), (0, 1));
+        let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "both").await;
+        assert_eq!(rounds.input_requests().len(), 2);
+        assert_eq!((parked_calls(&testbed), scripted(&testbed, server).running_calls()), (1, 1));
+        assert!(rounds.answer.message["result"].get("ttlMs").is_none());
+        rounds.respond().await;
+        rounds.expect_text("accept Ada true");
+        assert_eq!((parked_calls(&testbed), scripted(&testbed, server).call_count("both")), (0, 1));
         testbed.close().await;
     }
 }
@@ -126,20 +125,20 @@ async fn several_server_requests_are_answered_in_one_round() {
 async fn unanswered_input_requests_are_repeated() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
-        let mut round = Round::begin(client(&testbed, server, None).await, "both").await;
-        let (all, first) = (round.answers(), round.state());
-        let keys: Vec<String> = round.asked().keys().cloned().collect();
-        // Nothing, something that is no answer, and an answer to something else.
+        let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "both").await;
+        let (all, first) = (rounds.input_responses(), rounds.request_state());
+        let keys: Vec<String> = rounds.input_requests().keys().cloned().collect();
+        // No responses, invalid responses, and a response to an unknown key.
         for poor in [json!({}), json!({ &keys[0]: null, &keys[1]: 7 }), json!({ "other": { "action": "accept" } })] {
-            round.go_on_with(&poor, "").await;
-            assert_eq!(round.asked().keys().cloned().collect::<Vec<_>>(), keys, "{poor}");
-            assert_ne!(round.state(), first, "a state is good for one use");
+            rounds.respond_with(&poor, "").await;
+            assert_eq!(rounds.input_requests().keys().cloned().collect::<Vec<_>>(), keys, "{poor}");
+            assert_ne!(rounds.request_state(), first, "a request state is valid once");
         }
-        round.go_on_with(&json!({ &keys[0]: all[&keys[0]] }), "").await;
-        assert_eq!(round.asked().keys().cloned().collect::<Vec<_>>(), keys[1..]);
-        assert_eq!(held(&testbed), 1);
-        round.go_on_with(&json!({ &keys[1]: all[&keys[1]] }), "").await;
-        round.expect_text("accept Ada true");
+        rounds.respond_with(&json!({ &keys[0]: all[&keys[0]] }), "").await;
+        assert_eq!(rounds.input_requests().keys().cloned().collect::<Vec<_>>(), keys[1..]);
+        assert_eq!(parked_calls(&testbed), 1);
+        rounds.respond_with(&json!({ &keys[1]: all[&keys[1]] }), "").await;
+        rounds.expect_text("accept Ada true");
         assert_eq!(scripted(&testbed, server).call_count("both"), 1);
         testbed.close().await;
     }
@@ -153,20 +152,20 @@ async fn input_rounds_use_the_progress_token_of_each_round() {
         let params = Params::from(json!({ "name": "chain", "arguments": {} }));
         let id = client.send("tools/call", params.clone().with_meta(r#""progressToken":"a""#)).await.unwrap();
         let answer = client.response(&id).await.unwrap();
-        let mut round = Round { client, params, answer };
+        let mut rounds = InputRounds { client, params, answer };
         let told = |answer: &Response| -> Vec<(Value, Value)> {
             let one =
                 |notice: &Value| (notice["params"]["progressToken"].clone(), notice["params"]["progress"].clone());
             answer.notifications.iter().map(one).collect()
         };
-        assert_eq!(told(&round.answer), [(json!("a"), json!(1))]);
-        let answers = round.answers();
-        round.go_on_with(&answers, r#""progressToken":9"#).await;
-        assert_eq!(told(&round.answer), [(json!(9), json!(2))]);
-        let answers = round.answers();
-        round.go_on_with(&answers, "").await;
-        assert_eq!(told(&round.answer), [], "nobody asked for it");
-        round.expect_text("accept Ada");
+        assert_eq!(told(&rounds.answer), [(json!("a"), json!(1))]);
+        let answers = rounds.input_responses();
+        rounds.respond_with(&answers, r#""progressToken":9"#).await;
+        assert_eq!(told(&rounds.answer), [(json!(9), json!(2))]);
+        let answers = rounds.input_responses();
+        rounds.respond_with(&answers, "").await;
+        assert_eq!(told(&rounds.answer), [], "no progress token in this round");
+        rounds.expect_text("accept Ada");
         assert_eq!(scripted(&testbed, server).take_log(), ["answered", "accept"]);
         testbed.close().await;
     }
@@ -176,14 +175,14 @@ async fn input_rounds_use_the_progress_token_of_each_round() {
 async fn parallel_parked_calls_keep_separate_request_states() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
-        let mut first = Round::begin(client(&testbed, server, None).await, "confirm").await;
-        let mut second = Round::begin(client(&testbed, server, None).await, "confirm").await;
-        assert_eq!(held(&testbed), 2);
-        for (round, name) in [(&mut second, "Grace"), (&mut first, "Ada")] {
-            let key = round.asked().keys().next().cloned().unwrap();
+        let mut first = InputRounds::begin(client(&testbed, server, None).await, "confirm").await;
+        let mut second = InputRounds::begin(client(&testbed, server, None).await, "confirm").await;
+        assert_eq!(parked_calls(&testbed), 2);
+        for (rounds, name) in [(&mut second, "Grace"), (&mut first, "Ada")] {
+            let key = rounds.input_requests().keys().next().cloned().unwrap();
             let answer = json!({ key: { "action": "accept", "content": { "name": name } } });
-            round.go_on_with(&answer, "").await;
-            round.expect_text(&format!("accept {name}"));
+            rounds.respond_with(&answer, "").await;
+            rounds.expect_text(&format!("accept {name}"));
         }
         testbed.close().await;
     }
@@ -205,8 +204,8 @@ async fn a_tampered_foreign_or_replayed_request_state_is_refused() {
         let right = called(r#"{"n":12345678901234567890123}"#);
         let id = ann.send("tools/call", right.clone()).await.unwrap();
         let answer = ann.response(&id).await.unwrap();
-        let mut round = Round { client: ann, params: right.clone(), answer };
-        let (answers, state) = (round.answers(), round.state());
+        let mut rounds = InputRounds { client: ann, params: right.clone(), answer };
+        let (answers, state) = (rounds.input_responses(), rounds.request_state());
         let spoilt = |at: usize| {
             let mut letters: Vec<char> = state.chars().collect();
             letters[at] = if letters[at] == 'A' { 'B' } else { 'A' };
@@ -214,23 +213,27 @@ async fn a_tampered_foreign_or_replayed_request_state_is_refused() {
         };
         let tampered: Vec<String> = [1, 4, state.len() / 2, state.len() - 3].map(spoilt).into();
         for bad in tampered.iter().map(String::as_str).chain([r#""""#, r#""h.""#, r#""nonsense""#, "7", "null"]) {
-            let id = round.client.send("tools/call", retry(&right, &answers, Some(bad))).await.unwrap();
-            let answer = round.client.response(&id).await.unwrap();
+            let id = rounds.client.send("tools/call", retry(&right, &answers, Some(bad))).await.unwrap();
+            let answer = rounds.client.response(&id).await.unwrap();
             assert_eq!(answer.message["error"]["code"], -32602, "{bad}: {}", answer.message);
         }
         for other in [r#"{"n":12345678901234567890124}"#, r#"{"n":1.2345678901234568e22}"#, "{}"] {
-            let id = round.client.send("tools/call", retry(&called(other), &answers, Some(&state))).await.unwrap();
-            let answer = round.client.response(&id).await.unwrap();
+            let id = rounds.client.send("tools/call", retry(&called(other), &answers, Some(&state))).await.unwrap();
+            let answer = rounds.client.response(&id).await.unwrap();
             assert_eq!(answer.message["error"]["code"], -32602, "{other}: {}", answer.message);
         }
         let id = bob.send("tools/call", retry(&right, &answers, Some(&state))).await.unwrap();
-        assert_eq!(bob.response(&id).await.unwrap().message["error"]["code"], -32602, "it is Ann's");
-        assert_eq!((held(&testbed), scripted(&testbed, server).running_calls()), (1, 1), "the call still waits");
-        round.go_on().await;
-        round.expect_text("accept Ada");
-        let id = round.client.send("tools/call", retry(&right, &answers, Some(&state))).await.unwrap();
-        let replayed = round.client.response(&id).await.unwrap();
-        assert_eq!(replayed.message["error"]["code"], -32602, "once is all: {}", replayed.message);
+        assert_eq!(bob.response(&id).await.unwrap().message["error"]["code"], -32602, "the state belongs to Ann");
+        assert_eq!(
+            (parked_calls(&testbed), scripted(&testbed, server).running_calls()),
+            (1, 1),
+            "the call is still parked"
+        );
+        rounds.respond().await;
+        rounds.expect_text("accept Ada");
+        let id = rounds.client.send("tools/call", retry(&right, &answers, Some(&state))).await.unwrap();
+        let replayed = rounds.client.response(&id).await.unwrap();
+        assert_eq!(replayed.message["error"]["code"], -32602, "a replayed state is refused: {}", replayed.message);
         assert_eq!(scripted(&testbed, server).call_count("confirm"), 1);
         testbed.close().await;
     }
@@ -239,22 +242,25 @@ async fn a_tampered_foreign_or_replayed_request_state_is_refused() {
 #[tokio::test]
 async fn an_abandoned_parked_call_is_cancelled_after_its_timeout() {
     for server in servers() {
-        let testbed = impatient(server).await;
-        let mut round = Round::begin(client(&testbed, server, None).await, "stubborn").await;
-        assert_eq!((round.asked().len(), held(&testbed), upstream(&testbed, server).lease_count()), (2, 1, 1));
+        let testbed = short_timeouts(server).await;
+        let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "stubborn").await;
+        assert_eq!(
+            (rounds.input_requests().len(), parked_calls(&testbed), upstream(&testbed, server).lease_count()),
+            (2, 1, 1)
+        );
         let there = scripted(&testbed, server);
         eventually("the call is cancelled", || there.cancelled_calls() == 1).await;
-        eventually("nothing is held", || held(&testbed) == 0).await;
+        eventually("no call is parked", || parked_calls(&testbed) == 0).await;
         let mut log = there.take_log();
-        assert_eq!(log.pop().as_deref(), Some("cancelled"), "that comes last");
+        assert_eq!(log.pop().as_deref(), Some("cancelled"), "the cancellation comes last");
         log.sort();
         assert_eq!(log, ["-1", "cancel"]);
-        let answers = round.answers();
-        let late = retry(&round.params, &answers, Some(&round.state()));
-        let id = round.client.send("tools/call", late).await.unwrap();
-        assert_eq!(round.client.response(&id).await.unwrap().message["error"]["code"], -32602);
-        eventually("the connection is given back", || upstream(&testbed, server).lease_count() == 0).await;
-        eventually("the server knows", || there.ended_sessions() == 1).await;
+        let answers = rounds.input_responses();
+        let late = retry(&rounds.params, &answers, Some(&rounds.request_state()));
+        let id = rounds.client.send("tools/call", late).await.unwrap();
+        assert_eq!(rounds.client.response(&id).await.unwrap().message["error"]["code"], -32602);
+        eventually("the lease is released", || upstream(&testbed, server).lease_count() == 0).await;
+        eventually("the server session has ended", || there.ended_sessions() == 1).await;
         assert_eq!(upstream(&testbed, server).calls_in_flight(), 0);
         testbed.close().await;
     }
@@ -264,16 +270,16 @@ async fn an_abandoned_parked_call_is_cancelled_after_its_timeout() {
 async fn cancellation_in_a_later_input_round_cancels_the_call() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
-        let mut round = Round::begin(client(&testbed, server, None).await, "wander").await;
-        let answers = round.answers();
-        let params = retry(&round.params, &answers, Some(&round.state())).with_meta(r#""progressToken":1"#);
-        let id = round.client.send("tools/call", params).await.unwrap();
-        round.client.wait_for_progress(&id).await.unwrap();
-        assert_eq!((held(&testbed), scripted(&testbed, server).running_calls()), (0, 1));
-        round.client.cancel(&id).await.unwrap();
+        let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "wander").await;
+        let answers = rounds.input_responses();
+        let params = retry(&rounds.params, &answers, Some(&rounds.request_state())).with_meta(r#""progressToken":1"#);
+        let id = rounds.client.send("tools/call", params).await.unwrap();
+        rounds.client.wait_for_progress(&id).await.unwrap();
+        assert_eq!((parked_calls(&testbed), scripted(&testbed, server).running_calls()), (0, 1));
+        rounds.client.cancel(&id).await.unwrap();
         eventually("the call is cancelled", || scripted(&testbed, server).cancelled_calls() == 1).await;
-        eventually("nobody works on it", || upstream(&testbed, server).calls_in_flight() == 0).await;
-        assert_eq!(held(&testbed), 0);
+        eventually("no call is in flight", || upstream(&testbed, server).calls_in_flight() == 0).await;
+        assert_eq!(parked_calls(&testbed), 0);
         testbed.close().await;
     }
 }
@@ -282,14 +288,14 @@ async fn cancellation_in_a_later_input_round_cancels_the_call() {
 async fn a_parked_call_that_ended_meanwhile_returns_its_result() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
-        let mut round = Round::begin(client(&testbed, server, None).await, "parting").await;
+        let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "parting").await;
         let there = scripted(&testbed, server);
         there.release.notify_one();
-        eventually("it has gone on", || there.running_calls() == 0).await;
-        assert_eq!(held(&testbed), 1, "its end is kept");
-        round.go_on().await;
-        round.expect_text("gone on");
-        assert_eq!(held(&testbed), 0);
+        eventually("the call has ended at the server", || there.running_calls() == 0).await;
+        assert_eq!(parked_calls(&testbed), 1, "its result is kept");
+        rounds.respond().await;
+        rounds.expect_text("gone on");
+        assert_eq!(parked_calls(&testbed), 0);
         testbed.close().await;
     }
 }
@@ -298,25 +304,25 @@ async fn a_parked_call_that_ended_meanwhile_returns_its_result() {
 async fn a_cancelled_server_request_is_dropped_from_the_parked_call() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
-        let mut round = Round::begin(client(&testbed, server, None).await, "withdraw").await;
-        let (there, answers) = (scripted(&testbed, server), round.answers());
+        let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "withdraw").await;
+        let (there, answers) = (scripted(&testbed, server), rounds.input_responses());
         there.release.notify_one();
-        let mut state = round.state();
-        // Until the gateway has heard of it, it asks for the answer again and again.
+        let mut state = rounds.request_state();
+        // Until the gateway has received the cancellation, it repeats the input request.
         let id = loop {
-            let params = retry(&round.params, &json!({}), Some(&state)).with_meta(r#""progressToken":1"#);
-            let id = round.client.send("tools/call", params).await.unwrap();
-            match round.client.first_message(&id).await.unwrap() {
+            let params = retry(&rounds.params, &json!({}), Some(&state)).with_meta(r#""progressToken":1"#);
+            let id = rounds.client.send("tools/call", params).await.unwrap();
+            match rounds.client.first_message(&id).await.unwrap() {
                 Ok(progress) => break (progress["params"]["progress"] == 1).then_some(id).unwrap(),
                 Err(raw) => state = raw_member(raw_member(&raw, "result").unwrap(), "requestState").unwrap().to_owned(),
             }
         };
         there.release.notify_one();
-        round.answer = round.client.response(&id).await.unwrap();
-        round.expect_text("never mind");
+        rounds.answer = rounds.client.response(&id).await.unwrap();
+        rounds.expect_text("never mind");
         assert!(
             !answers.as_object().unwrap().is_empty() && there.take_log().is_empty(),
-            "nobody wants an answer any more"
+            "the server expects no response"
         );
         testbed.close().await;
     }
@@ -331,20 +337,20 @@ async fn parked_calls_are_limited_in_total_and_per_caller() {
             settings.holding = ParkingLimits { total: 2, per_caller: 1, ..ParkingLimits::default() };
         })
         .await;
-        let mut ann = Round::begin(client(&testbed, server, Some("a")).await, "confirm").await;
-        // A second one of the same caller, and one too many in all: the question is refused, and the call goes on.
+        let mut ann = InputRounds::begin(client(&testbed, server, Some("a")).await, "confirm").await;
+        // Over the limit per caller or in total: the server request is refused and the call continues.
         let refused = "the client refused: -32601";
-        let again = Round::begin(client(&testbed, server, Some("a")).await, "think").await;
+        let again = InputRounds::begin(client(&testbed, server, Some("a")).await, "think").await;
         assert_eq!(again.answer.message["result"]["content"][0]["text"], refused, "{}", again.answer.message);
-        let mut bob = Round::begin(client(&testbed, server, Some("b")).await, "think").await;
-        let eve = Round::begin(client(&testbed, server, Some("e")).await, "think").await;
+        let mut bob = InputRounds::begin(client(&testbed, server, Some("b")).await, "think").await;
+        let eve = InputRounds::begin(client(&testbed, server, Some("e")).await, "think").await;
         assert_eq!(eve.answer.message["result"]["content"][0]["text"], refused, "{}", eve.answer.message);
-        assert_eq!(held(&testbed), 2);
-        ann.go_on().await;
+        assert_eq!(parked_calls(&testbed), 2);
+        ann.respond().await;
         ann.expect_text("accept Ada");
-        bob.go_on().await;
+        bob.respond().await;
         bob.expect_text("thoughts on bridges");
-        assert_eq!(held(&testbed), 0);
+        assert_eq!(parked_calls(&testbed), 0);
         testbed.close().await;
     }
 }
@@ -353,20 +359,20 @@ async fn parked_calls_are_limited_in_total_and_per_caller() {
 async fn url_elicitation_required_error_becomes_input_required_and_retries() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
-        let mut round = Round::begin(client(&testbed, server, None).await, "gate").await;
-        let asked: Vec<Value> = round.asked().into_values().collect();
+        let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "gate").await;
+        let asked: Vec<Value> = rounds.input_requests().into_values().collect();
         let params = json!({ "mode": "url", "message": "pay", "url": "https://example.org/pay" });
         assert_eq!(asked, [json!({ "method": "elicitation/create", "params": params })]);
-        assert_eq!(held(&testbed), 0, "nothing waits at the server");
-        round.go_on().await;
-        round.expect_text("gate");
+        assert_eq!(parked_calls(&testbed), 0, "no call is waiting at the server");
+        rounds.respond().await;
+        rounds.expect_text("gate");
         assert_eq!(scripted(&testbed, server).call_count("gate"), 2);
-        // Somebody who cannot be sent there is told what is missing.
+        // A client without url elicitation gets the missing capability.
         let mut unable = client(&testbed, server, None).await;
         unable.capabilities = json!({ "elicitation": { "form": {} } });
-        let round = Round::begin(unable, "gate").await;
-        let error = &round.answer.message["error"];
-        assert_eq!(error["code"], -32021, "{}", round.answer.message);
+        let rounds = InputRounds::begin(unable, "gate").await;
+        let error = &rounds.answer.message["error"];
+        assert_eq!(error["code"], -32021, "{}", rounds.answer.message);
         assert_eq!(error["data"], json!({ "requiredCapabilities": { "elicitation": { "url": {} } } }));
         testbed.close().await;
     }

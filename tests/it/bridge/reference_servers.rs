@@ -1,4 +1,4 @@
-//! Tasks of servers of other makes, for clients that know nothing of tasks.
+//! Tasks of the reference server and of the Rust SDK, for clients without task support.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ const NAME: &str = "real";
 
 async fn gateway(target: Target) -> Rialto {
     let spec = UpstreamSpec::new(NAME, SpecKind::Target(target));
-    let plan = GroupConfig::new(NAME, [Arc::from(NAME)]);
-    Rialto::with(|settings| settings.layout = GatewayConfig { upstreams: vec![spec], groups: vec![plan] }).await
+    let group = GroupConfig::new(NAME, [Arc::from(NAME)]);
+    Rialto::with(|settings| settings.layout = GatewayConfig { upstreams: vec![spec], groups: vec![group] }).await
 }
 
 async fn client(rialto: &Rialto, variant: Variant) -> Client {
-    // One that has roots is asked for them at once, in some session.
-    let able = json!({ "elicitation": {} });
-    Client::with_capabilities(variant, rialto.address, NAME, None, able).await.unwrap()
+    // No roots capability: the reference server would request the roots right away.
+    let capabilities = json!({ "elicitation": {} });
+    Client::with_capabilities(variant, rialto.address, NAME, None, capabilities).await.unwrap()
 }
 
 fn text(answer: &Response) -> &str {
     answer.message["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{}", answer.raw))
 }
 
-/// The reference server makes a task of this tool only, and asks in the middle.
-async fn research(rialto: &Rialto, variant: Variant) {
+/// This tool of the reference server always runs as a task and elicits input.
+async fn check_research_task(rialto: &Rialto, variant: Variant) {
     let mut client = client(rialto, variant).await;
     client.on_server_request =
         Box::new(|_, _| Ok(json!({ "action": "accept", "content": { "interpretation": "snake" } })));
@@ -53,19 +53,23 @@ async fn research(rialto: &Rialto, variant: Variant) {
 async fn a_reference_server_task_with_elicitation_over_http() {
     let served = Served::start(EVERYTHING, &["streamableHttp", "0"]).await;
     let rialto = gateway(served.target("/mcp")).await;
-    tokio::join!(research(&rialto, HTTP_2026_07), research(&rialto, VARIANTS[2]), research(&rialto, HTTP_2025_11));
+    tokio::join!(
+        check_research_task(&rialto, HTTP_2026_07),
+        check_research_task(&rialto, VARIANTS[2]),
+        check_research_task(&rialto, HTTP_2025_11)
+    );
 }
 
 #[tokio::test]
 async fn a_reference_server_task_with_elicitation_over_stdio() {
     let spawned = Spawned::new(EVERYTHING, &["stdio"]).await;
     let rialto = gateway(spawned.target.clone()).await;
-    tokio::join!(research(&rialto, HTTP_2026_07), research(&rialto, VARIANTS[2]));
+    tokio::join!(check_research_task(&rialto, HTTP_2026_07), check_research_task(&rialto, VARIANTS[2]));
 }
 
 #[tokio::test]
 async fn rust_sdk_tasks_with_elicitation() {
-    let served = fixtures::Served::start(Fixture::Rmcp.line("http", Shape::PerRequest).await).await;
+    let served = fixtures::Served::start(Fixture::Rmcp.command_line("http", Shape::PerRequest).await).await;
     let rialto = gateway(Target::url(&served.url).unwrap()).await;
     for variant in [VARIANTS[2], HTTP_2025_11] {
         let mut client = client(&rialto, variant).await;
@@ -75,7 +79,7 @@ async fn rust_sdk_tasks_with_elicitation() {
             let content: serde_json::Map<String, Value> = asked.as_object().unwrap().keys().map(one).collect();
             Ok(json!({ "action": "accept", "content": content }))
         });
-        // What can be answered without a task is.
+        // The server answers without a task where it can.
         let plain = client.call("slow_compute", json!({ "seconds": 0.01 })).await.unwrap();
         assert_eq!(text(&plain), "done null");
         let failed = client.call("failing_job", json!({})).await.unwrap();
@@ -85,7 +89,7 @@ async fn rust_sdk_tasks_with_elicitation() {
             assert_eq!(asked.server_requests.len(), questions, "{tool}: {:?}", asked.server_requests);
             assert_eq!(text(&asked).matches(r#""confirm":true"#).count(), questions, "{tool}: {}", asked.raw);
         }
-        // It asks first, and becomes a task then.
+        // The call elicits input first and becomes a task afterwards.
         let later = client.call("test_tool_with_task", json!({})).await.unwrap();
         assert_eq!(later.server_requests.len(), 1, "{:?}", later.server_requests);
         assert!(text(&later).starts_with("done {") && text(&later).contains("Ada"), "{}", later.raw);

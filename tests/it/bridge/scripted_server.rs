@@ -1,5 +1,5 @@
-//! A server of any revision that does one thing for each feature, and complains of everything that
-//! its revision does not allow. It is moved by calls of its tools only.
+//! A scripted server of any variant. It has one tool, resource or prompt per feature and records every message that its
+//! revision does not allow. Its state changes only through calls of its tools.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,61 +14,61 @@ use super::handlers::{RequestCx, RpcError};
 use super::scripted_tasks::ScriptedTasks;
 use super::variants::{Transport, Variant};
 
-/// Where messages go out.
+/// Sends messages to the client.
 pub type Sink = mpsc::UnboundedSender<String>;
 
 pub const CLOCK: &str = "puppet://clock";
 pub const STATIC: &str = "puppet://static";
-/// What the methods, headers and members of the newest revision begin with.
+/// Prefix of the reserved `_meta` keys.
 pub const META: &str = "io.modelcontextprotocol/";
 
-/// A server, and what it remembers.
+/// A server and its recorded state.
 pub struct ScriptedServer {
     pub variant: Variant,
     violations: Mutex<Vec<String>>,
     server_state: Mutex<ServerState>,
-    /// Told to let those go who wait for it.
+    /// Lets tools that wait for it continue.
     pub release: Notify,
-    /// Whether it asks for the roots as soon as it can.
+    /// Sends roots/list right after notifications/initialized.
     pub requests_roots_at_start: AtomicBool,
     pub tasks: ScriptedTasks,
-    /// It answers nobody any more.
+    /// Cancelled once the server has crashed.
     pub crashed: CancellationToken,
 }
 
 #[derive(Default)]
 struct ServerState {
     sessions: Vec<Weak<Session>>,
-    /// Whether the tool that comes and goes is there.
+    /// Whether the `extra` tool is listed.
     extra: bool,
-    /// How many calls are at work.
+    /// Running calls.
     running: usize,
-    /// How many were cancelled.
+    /// Cancelled calls.
     cancelled: usize,
-    /// How many sessions were ended by their client.
+    /// Sessions ended by their client.
     ended: usize,
-    /// What each state that was given away stands for.
+    /// Issued request states.
     issued: HashMap<String, IssuedRequestState>,
     rounds: u64,
-    /// How often each tool was begun.
+    /// Calls by tool.
     begun: HashMap<String, usize>,
-    /// The notifications that came.
+    /// Methods of received notifications.
     notifications: Vec<String>,
-    /// The errors that questions were answered with.
+    /// Error codes received for server requests.
     refusals: Vec<i64>,
-    /// The answers to questions and the ends of calls, in order.
+    /// Responses to server requests and cancellations, in order.
     log: Vec<String>,
 }
 
-/// What a state stands for.
+/// The request and input behind a request state.
 pub struct IssuedRequestState {
-    /// The request that it belongs to.
+    /// Method and stable params of the request.
     request: (String, Value),
     pub keys: Vec<String>,
     pub answers: serde_json::Map<String, Value>,
 }
 
-/// A session, a pipe, or one request that stands alone.
+/// A session, a stdio connection or a single per-request call.
 pub struct Session {
     pub id: String,
     pub out: Sink,
@@ -82,7 +82,7 @@ struct SessionState {
     level: Option<usize>,
     subscriptions: BTreeSet<String>,
     ids: HashSet<String>,
-    /// What was cancelled before it came: over HTTP, one message can overtake another.
+    /// Cancelled before the request arrived: over HTTP one message can overtake another.
     early_cancellations: HashSet<String>,
     running: HashMap<String, CancellationToken>,
     pending_requests: HashMap<String, (String, oneshot::Sender<Result<Value, Value>>)>,
@@ -90,7 +90,7 @@ struct SessionState {
     listeners: Vec<Listener>,
 }
 
-/// A call that stays open to hear of changes.
+/// An open subscriptions/listen request.
 pub struct Listener {
     pub id: Value,
     pub filter: Value,
@@ -100,7 +100,7 @@ pub struct Listener {
 pub const LEVELS: [&str; 8] = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
 
 impl SessionState {
-    /// The id of the last question; they are numbers and strings by turns.
+    /// Id of the last server request; ids alternate between numbers and strings.
     fn last_request_id(&self) -> Value {
         if self.requests_sent.is_multiple_of(2) {
             json!(self.requests_sent)
@@ -129,7 +129,7 @@ impl Session {
         self.session_state().level
     }
 
-    /// Asks the client something.
+    /// Sends a request to the client.
     pub fn send_request(&self, sink: &Sink, method: &str, params: &Value) -> oneshot::Receiver<Result<Value, Value>> {
         let mut session_state = self.session_state();
         session_state.requests_sent += 1;
@@ -140,7 +140,7 @@ impl Session {
         answered
     }
 
-    /// Takes the last question back.
+    /// Cancels the last server request.
     pub fn cancel_last_request(&self, sink: &Sink) {
         let mut session_state = self.session_state();
         let id = session_state.last_request_id();
@@ -148,7 +148,7 @@ impl Session {
         let _ = sink.send(notification_json("notifications/cancelled", &json!({ "requestId": id })));
     }
 
-    /// Nobody is there any more.
+    /// Ends the session: cancels its calls and drops its subscriptions.
     pub fn end(&self) {
         let mut session_state = self.session_state();
         session_state.running.drain().for_each(|(_, cancel)| cancel.cancel());
@@ -182,7 +182,7 @@ impl ScriptedServer {
         self.violations.lock().unwrap().push(format!("{}: {}", self.variant.name, what.into()));
     }
 
-    /// What it had to complain of since it was last asked.
+    /// Takes the recorded protocol violations.
     pub fn take_violations(&self) -> Vec<String> {
         std::mem::take(&mut self.violations.lock().unwrap())
     }
@@ -215,17 +215,17 @@ impl ScriptedServer {
         self.server_state().ended += 1;
     }
 
-    /// How often it was told something.
+    /// How often a notification was received.
     pub fn notification_count(&self, method: &str) -> usize {
         self.server_state().notifications.iter().filter(|received| *received == method).count()
     }
 
-    /// The errors that questions were answered with since it was last asked.
+    /// Takes the error codes received for server requests.
     pub fn take_refusals(&self) -> Vec<i64> {
         std::mem::take(&mut self.server_state().refusals)
     }
 
-    /// The answers to questions and the ends of calls, in order, since it was last asked.
+    /// Takes the log of responses to server requests and cancellations.
     pub fn take_log(&self) -> Vec<String> {
         std::mem::take(&mut self.server_state().log)
     }
@@ -234,7 +234,7 @@ impl ScriptedServer {
         self.server_state().extra
     }
 
-    /// How many want to hear of the clock.
+    /// Sessions and listeners subscribed to the clock.
     pub fn subscriber_count(&self) -> usize {
         let wants = |session: &Arc<Session>| {
             let session_state = session.session_state();
@@ -255,7 +255,7 @@ impl ScriptedServer {
         self.server_state().sessions.push(Arc::downgrade(session));
     }
 
-    /// Remembers what is asked, under a state that has to come back.
+    /// Issues a request state that the retry must echo.
     pub fn issue_request_state(
         &self,
         method: &str,
@@ -265,7 +265,7 @@ impl ScriptedServer {
     ) -> String {
         let mut server_state = self.server_state();
         server_state.rounds += 1;
-        // Letters that a careless hand would spoil.
+        // Characters that need escaping, to detect re-encoding.
         let state = format!("{}.é \"\\/\u{7f}.{}", server_state.rounds, self.variant.name);
         server_state.issued.insert(
             state.clone(),
@@ -274,7 +274,7 @@ impl ScriptedServer {
         state
     }
 
-    /// Tells everybody who wants to know.
+    /// Sends a notification to subscribed sessions and listeners.
     fn publish(
         &self,
         method: &str,
@@ -295,7 +295,7 @@ impl ScriptedServer {
         }
     }
 
-    /// The resource that changes has changed.
+    /// Sends notifications/resources/updated for the clock.
     pub fn update_clock(&self) {
         let uri = json!({ "uri": CLOCK });
         let wish = |filter: &Value| {
@@ -309,7 +309,7 @@ impl ScriptedServer {
         );
     }
 
-    /// A tool comes or goes.
+    /// Adds or removes the `extra` tool and sends a list change.
     pub fn toggle_extra_tool(&self) {
         {
             let mut server_state = self.server_state();
@@ -319,14 +319,14 @@ impl ScriptedServer {
         self.publish("notifications/tools/list_changed", &json!({}), |_| true, wish);
     }
 
-    /// Takes a message. What comes back for a request goes to `sink`.
+    /// Handles a received message; the response to a request goes to `sink`.
     pub fn receive(self: &Arc<Self>, session: &Arc<Session>, raw: &str, sink: &Sink) {
         let message: Value = match serde_json::from_str(raw) {
             Ok(message) => message,
             Err(error) => return self.report_violation(format!("{error}: {raw}")),
         };
         if message["jsonrpc"] != "2.0" || message.get("params").is_some_and(|params| !params.is_object()) {
-            self.report_violation(format!("no message of the protocol: {raw}"));
+            self.report_violation(format!("not a JSON-RPC message: {raw}"));
         }
         match (message["method"].as_str(), message.get("id")) {
             (Some(_), Some(_)) => self.handle_request(session, raw, &message, sink),
@@ -345,13 +345,13 @@ impl ScriptedServer {
             }
         };
         if !(id.is_string() || id.is_i64()) {
-            self.report_violation(format!("a strange id: {raw}"));
+            self.report_violation(format!("an invalid id: {raw}"));
         }
         let params = message["params"].clone();
         if method == "server/discover" && !self.variant.is_per_request() {
-            // They want to know what is here; that is no fault before a handshake.
+            // A discovery probe is allowed before initialize.
             if session.session_state().capabilities.is_some() {
-                self.report_violation("asked what it is after the handshake");
+                self.report_violation("server/discover after initialize");
             }
             return respond(Err(RpcError::new(-32601, "Method not found")));
         }
@@ -373,7 +373,7 @@ impl ScriptedServer {
                 !fresh
             };
             if taken {
-                self.report_violation(format!("an id was used before: {raw}"));
+                self.report_violation(format!("a reused id: {raw}"));
             }
             if session_state.early_cancellations.remove(&id.to_string()) {
                 cancel.cancel();
@@ -416,19 +416,22 @@ impl ScriptedServer {
         });
     }
 
-    /// What is wrong with a request of the newest revision.
+    /// Faults of a per-request envelope.
     fn per_request_faults(&self, params: &Value) -> Vec<String> {
         let meta = &params["_meta"];
         let mut faults = Vec::new();
         if meta[format!("{META}protocolVersion")] != self.variant.revision.to_string() {
-            faults.push("no version".to_owned());
+            faults.push("no protocolVersion".to_owned());
         }
-        let able = &meta[format!("{META}clientCapabilities")];
-        if !able.is_object() || able.get("tasks").is_some() || able["roots"].get("listChanged").is_some() {
+        let capabilities = &meta[format!("{META}clientCapabilities")];
+        if !capabilities.is_object()
+            || capabilities.get("tasks").is_some()
+            || capabilities["roots"].get("listChanged").is_some()
+        {
             faults.push("capabilities that this revision does not have".to_owned());
         }
         if !meta[format!("{META}clientInfo")]["name"].is_string() {
-            faults.push("no name of the client".to_owned());
+            faults.push("no clientInfo".to_owned());
         }
         for key in ["serverInfo", "subscriptionId"] {
             if meta.get(format!("{META}{key}")).is_some() {
@@ -438,15 +441,15 @@ impl ScriptedServer {
         faults
     }
 
-    /// What is wrong with a request in a session.
+    /// Faults of a request in a session.
     fn session_faults(&self, session: &Session, method: &str, params: &Value) -> Vec<String> {
         let mut faults = Vec::new();
         let session_state = session.session_state();
         match method {
-            "initialize" if session_state.capabilities.is_some() => faults.push("a second handshake".to_owned()),
+            "initialize" if session_state.capabilities.is_some() => faults.push("a second initialize".to_owned()),
             "initialize" | "ping" => {}
-            _ if session_state.capabilities.is_none() => faults.push("before the handshake".to_owned()),
-            _ if !session_state.initialized => faults.push("before the handshake was over".to_owned()),
+            _ if session_state.capabilities.is_none() => faults.push("a request before initialize".to_owned()),
+            _ if !session_state.initialized => faults.push("a request before notifications/initialized".to_owned()),
             _ => {}
         }
         let meta = params["_meta"].as_object();
@@ -461,7 +464,7 @@ impl ScriptedServer {
         faults
     }
 
-    /// The answers that a retry brings.
+    /// The input responses of a retry, checked against its request state.
     pub fn take_input_responses(
         &self,
         method: &str,
@@ -470,21 +473,21 @@ impl ScriptedServer {
         let responses = params.get("inputResponses");
         let Some(state) = params.get("requestState") else {
             if responses.is_some() {
-                self.report_violation("answers without the state that was given");
+                self.report_violation("inputResponses without requestState");
             }
             return Ok(serde_json::Map::new());
         };
         let issued = state.as_str().and_then(|state| self.server_state().issued.remove(state));
         let Some(IssuedRequestState { request, keys, mut answers }) = issued else {
-            self.report_violation(format!("a state that was not given, or used before: {state}"));
+            self.report_violation(format!("an unknown or replayed requestState: {state}"));
             return Err(RpcError::new(-32602, "no such state"));
         };
         if request != (method.to_owned(), stable_params(params)) {
-            self.report_violation(format!("a state of another request: {params}"));
+            self.report_violation(format!("a requestState of another request: {params}"));
         }
         for (key, answer) in responses.and_then(Value::as_object).into_iter().flatten() {
             if !keys.contains(key) || !answer.is_object() || answer.get("_meta").is_some() {
-                self.report_violation(format!("an answer to nothing, or of another hop: {key} {answer}"));
+                self.report_violation(format!("an invalid input response: {key} {answer}"));
             }
             answers.insert(key.clone(), answer.clone());
         }
@@ -505,37 +508,37 @@ impl ScriptedServer {
                 let mut session_state = session.session_state();
                 let id = params["requestId"].to_string();
                 if handshake && self.tasks.has(session, &params["requestId"]) {
-                    self.report_violation(format!("a task is not cancelled this way: {raw}"));
+                    self.report_violation(format!("notifications/cancelled for a task: {raw}"));
                 }
                 match session_state.running.get(&id) {
                     Some(cancel) => cancel.cancel(),
                     None if session_state.ids.contains(&id) => {}
                     None if self.variant.transport != Transport::Stdio => {
-                        drop(session_state.early_cancellations.insert(id))
+                        session_state.early_cancellations.insert(id);
                     }
-                    None => self.report_violation(format!("what is cancelled never began: {raw}")),
+                    None => self.report_violation(format!("cancellation of an unknown request: {raw}")),
                 }
             }
             "notifications/roots/list_changed" | "notifications/progress" if handshake => {}
-            _ => self.report_violation(format!("nothing of this revision: {raw}")),
+            _ => self.report_violation(format!("unknown notification in this revision: {raw}")),
         }
     }
 
     fn handle_response(&self, session: &Session, id: &Value, message: &Value, raw: &str) {
         let asked = session.session_state().pending_requests.remove(&id.to_string());
         let Some((method, answer)) = asked else {
-            return self.report_violation(format!("an answer to nothing: {raw}"));
+            return self.report_violation(format!("a response to no request: {raw}"));
         };
         let (result, error) = (message.get("result"), message.get("error"));
         let outcome = match (result, error) {
             (Some(result), None) => {
-                let fits = match method.as_str() {
+                let is_valid = match method.as_str() {
                     "elicitation/create" => result["action"].is_string(),
                     "sampling/createMessage" => result["role"].is_string() && result["content"].is_object(),
                     _ => result["roots"].is_array(),
                 };
-                if !fits || result.get("resultType").is_some() {
-                    self.report_violation(format!("no answer to {method}: {raw}"));
+                if !is_valid || result.get("resultType").is_some() {
+                    self.report_violation(format!("invalid result of {method}: {raw}"));
                 }
                 self.server_state().log.push(result["action"].as_str().unwrap_or("answered").to_owned());
                 Ok(result.clone())
@@ -546,7 +549,7 @@ impl ScriptedServer {
                 server_state.log.push(error["code"].to_string());
                 Err(error.clone())
             }
-            _ => return self.report_violation(format!("no answer: {raw}")),
+            _ => return self.report_violation(format!("neither result nor error: {raw}")),
         };
         let _ = answer.send(outcome);
     }
@@ -556,7 +559,7 @@ impl ScriptedServer {
             && params["capabilities"].is_object()
             && params["clientInfo"]["name"].is_string();
         if !known {
-            self.report_violation(format!("an incomplete handshake: {params}"));
+            self.report_violation(format!("incomplete initialize params: {params}"));
         }
         session.session_state().capabilities = Some(params["capabilities"].clone());
     }
@@ -564,7 +567,7 @@ impl ScriptedServer {
     pub fn set_level(&self, session: &Session, level: &Value) {
         let level = LEVELS.iter().position(|name| level == name);
         if level.is_none() {
-            self.report_violation("a level that does not exist");
+            self.report_violation("an invalid log level");
         }
         session.session_state().level = level;
     }
@@ -575,11 +578,11 @@ impl ScriptedServer {
         let changed =
             if wanted { session_state.subscriptions.insert(uri) } else { session_state.subscriptions.remove(&uri) };
         if !changed {
-            self.report_violation("a subscription that is there, or an end of one that is not");
+            self.report_violation("a duplicate subscribe, or unsubscribe without a subscription");
         }
     }
 
-    /// Who has been told that it is heard is among the listeners: nothing comes between.
+    /// Acknowledges and registers a listener under one lock, so that no notification is missed in between.
     pub fn listen(&self, session: &Session, acknowledgement: String, listener: Listener) {
         let mut session_state = session.session_state();
         let _ = listener.sink.send(acknowledgement);
@@ -591,7 +594,7 @@ impl ScriptedServer {
     }
 }
 
-/// What of a request stays the same from round to round.
+/// The params that stay the same across input rounds.
 fn stable_params(params: &Value) -> Value {
     let keep = |key: &str| !matches!(key, "_meta" | "inputResponses" | "requestState");
     let members = params.as_object().into_iter().flatten().filter(|(key, _)| keep(key));

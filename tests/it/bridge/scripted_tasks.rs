@@ -1,5 +1,5 @@
-//! The puppet's tasks, as each revision has them. One tool is nothing without them; how far a task is
-//! moves on whenever somebody input_requested, and by nothing else.
+//! Tasks of the scripted server, in the form of its revision. One tool requires them; a task advances only when it is
+//! polled.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,30 +13,30 @@ use super::handlers::{
 };
 use super::scripted_server::{META, ScriptedServer, Session, notification_json};
 
-/// The tool.
+/// The tool that runs as a task.
 pub const TASK_TOOL: &str = "job";
 
-/// All tasks, by name.
+/// All tasks by id.
 #[derive(Default)]
 pub struct ScriptedTasks {
     all: Mutex<HashMap<String, ScriptedTask>>,
-    /// Told whenever one moves on.
+    /// Notified whenever a task advances.
     advanced: Notify,
 }
 
 #[derive(Default)]
 struct ScriptedTask {
     kind: String,
-    /// How often it wants to be asked for, as it is written.
+    /// The poll interval as raw JSON.
     poll_interval: String,
-    /// The session and the id of the call.
+    /// Address of the session and id of the call.
     call: (usize, Value),
     status: &'static str,
     polls: usize,
     input_requested: bool,
     answers: Vec<(String, Value)>,
     refused: Option<i64>,
-    /// How often it was cancelled.
+    /// Cancel requests received.
     cancels: usize,
 }
 
@@ -45,28 +45,28 @@ impl ScriptedTasks {
         self.all.lock().unwrap()
     }
 
-    /// How often somebody asked how far a task is.
+    /// Polls of all tasks.
     pub fn poll_count(&self) -> usize {
         self.lock().values().map(|task| task.polls).sum()
     }
 
-    /// How many were made.
+    /// Created tasks.
     pub fn created(&self) -> usize {
         self.lock().len()
     }
 
-    /// How many are not over.
+    /// Tasks that have not ended.
     pub fn open_count(&self) -> usize {
         let over = |task: &&ScriptedTask| !matches!(task.status, "completed" | "failed" | "cancelled");
         self.lock().values().filter(over).count()
     }
 
-    /// How often one was cancelled.
+    /// Cancel requests of all tasks.
     pub fn cancel_count(&self) -> usize {
         self.lock().values().map(|task| task.cancels).sum()
     }
 
-    /// Whether a call has become a task, or will.
+    /// Whether a task belongs to this call.
     pub fn has(&self, session: &Session, call: &Value) -> bool {
         let call = (std::ptr::from_ref(session) as usize, call.clone());
         self.lock().values().any(|task| task.call == call)
@@ -104,7 +104,7 @@ impl ScriptedTask {
         self.answers.iter().find(|(known, _)| known == key).map_or(&Value::Null, |(_, answer)| answer)
     }
 
-    /// What the call would have been answered with.
+    /// The result or error of the underlying call.
     fn result(&self) -> Result<String, RpcError> {
         let thought = || self.answer("think")["content"]["text"].as_str().unwrap_or("nothing").to_owned();
         match (self.kind.as_str(), self.refused) {
@@ -129,7 +129,7 @@ impl ScriptedTask {
 }
 
 impl ScriptedServer {
-    /// Whether it has tasks of any kind.
+    /// Whether the revision has tasks.
     pub fn has_tasks(&self) -> bool {
         self.is_at_least(Revision::V2025_11_25)
     }
@@ -137,11 +137,11 @@ impl ScriptedServer {
 
 impl RequestCx<'_> {
     fn knows_tasks(&self) -> bool {
-        let able = &self.params["_meta"][format!("{META}clientCapabilities")];
-        able["extensions"][format!("{META}tasks")].is_object()
+        let capabilities = &self.params["_meta"][format!("{META}clientCapabilities")];
+        capabilities["extensions"][format!("{META}tasks")].is_object()
     }
 
-    /// Makes a task of the call.
+    /// Creates a task for the call.
     pub async fn start_task(&self) -> Result<String, RpcError> {
         let (per_request, params) = (self.is_per_request(), &self.params);
         let kind = params["arguments"]["kind"].as_str().unwrap_or_default().to_owned();
@@ -151,7 +151,7 @@ impl RequestCx<'_> {
             return Err(RpcError { data, ..RpcError::new(-32021, "nothing without tasks") });
         }
         if per_request && params.get("task").is_some() {
-            self.scripted.report_violation("a task is asked for");
+            self.scripted.report_violation("`task` in a per-request call");
         }
         if !per_request && params["task"]["ttl"].as_u64().is_none_or(|ttl| ttl == 0) {
             return Err(RpcError::new(-32601, "Tool job requires task augmentation"));
@@ -179,11 +179,11 @@ impl RequestCx<'_> {
         }
     }
 
-    /// What is said of a task.
+    /// Handles tasks/get, tasks/update, tasks/result and tasks/cancel.
     pub async fn task_method(&self) -> Result<String, RpcError> {
         let per_request = self.is_per_request();
         if per_request && !self.knows_tasks() {
-            self.scripted.report_violation(format!("they do not know what a task is: {}", self.raw));
+            self.scripted.report_violation(format!("a task method without the tasks extension: {}", self.raw));
         }
         let id = self.params["taskId"].as_str().unwrap_or_default();
         let unknown = || RpcError::new(-32602, "Task not found");
@@ -213,7 +213,7 @@ impl RequestCx<'_> {
                     let mut all = tasks.lock();
                     let task = all.get_mut(id).ok_or_else(unknown)?;
                     if matches!(task.status, "completed" | "failed" | "cancelled") {
-                        self.scripted.report_violation(format!("what is over is cancelled: {}", self.raw));
+                        self.scripted.report_violation(format!("tasks/cancel of an ended task: {}", self.raw));
                     }
                     task.cancels += 1;
                     task.status = "cancelled";
@@ -230,8 +230,7 @@ impl RequestCx<'_> {
                         || task.answers.iter().any(|(known, _)| *known == key)
                         || answer.get("_meta").is_some()
                     {
-                        self.scripted
-                            .report_violation(format!("an answer to nothing, or of another hop: {}", self.raw));
+                        self.scripted.report_violation(format!("an invalid input response: {}", self.raw));
                     }
                     task.answers.push((key, answer));
                 }
@@ -239,20 +238,20 @@ impl RequestCx<'_> {
             }
             "tasks/result" if !per_request => self.task_result(id).await,
             _ => {
-                self.scripted.report_violation(format!("nothing of this revision: {}", self.raw));
+                self.scripted.report_violation(format!("unknown task method in this revision: {}", self.raw));
                 Err(RpcError::new(-32601, "Method not found"))
             }
         }
     }
 
-    /// How far a task is.
+    /// The tasks/get result, which may carry input requests or the outcome.
     fn describe(&self, id: &str) -> String {
         let per_request = self.is_per_request();
         let mut all = self.scripted.tasks.lock();
         let Some(task) = all.get_mut(id) else { return self.complete_result("", "") };
         let mut shown = task.describe(id, per_request);
         if !per_request && task.polls == 2 {
-            // That may be told, too, on whatever stream.
+            // A status notification may be sent on any stream.
             let told: Value = serde_json::from_str(&format!("{{{shown}}}")).unwrap();
             let _ = self.session.out.send(notification_json("notifications/tasks/status", &told));
         }
@@ -296,7 +295,7 @@ impl RequestCx<'_> {
         params
     }
 
-    /// Asks on the stream that belongs to nothing.
+    /// Sends the input request on the GET stream.
     fn send_request_on_get_stream(&self, id: &str) {
         let (key, method, params) = self.sampling();
         let answered = self.session.send_request(&self.session.out, method, &self.with_related_task(id, &params));
@@ -306,7 +305,7 @@ impl RequestCx<'_> {
         );
     }
 
-    /// Waits for the result, and input_requested before.
+    /// Sends the input requests and waits for the outcome (handshake era).
     async fn task_result(&self, id: &str) -> Result<String, RpcError> {
         let tasks = &self.scripted.tasks;
         let input_requested = {
@@ -336,14 +335,14 @@ impl RequestCx<'_> {
     }
 }
 
-/// Notes what was answered for a task, which has to be named.
+/// Records an input response, which must name its task.
 fn record_input(scripted: &ScriptedServer, id: &str, key: &str, answered: Result<Value, Value>) {
     let mut all = scripted.tasks.lock();
     let Some(task) = all.get_mut(id) else { return };
     match answered {
         Ok(answer) => {
             if answer["_meta"][format!("{META}related-task")]["taskId"] != id {
-                scripted.report_violation(format!("an answer that does not name its task: {answer}"));
+                scripted.report_violation(format!("a response without related-task: {answer}"));
             }
             task.answers.push((key.to_owned(), answer));
         }

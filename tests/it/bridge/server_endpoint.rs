@@ -1,4 +1,4 @@
-//! Where puppets stand: at an address, or behind a child process that passes lines on.
+//! Runs a scripted server behind a transport: over HTTP, or over stdio through a relaying child process.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -24,20 +24,20 @@ use super::variants::{Transport, Variant};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A puppet that can be reached.
+/// A scripted server and the target that reaches it.
 pub struct ServerEndpoint {
     pub scripted: Arc<ScriptedServer>,
     pub target: Target,
 }
 
-/// A puppet at an address.
+/// Serves a scripted server on a TCP listener.
 struct ServerHost {
     scripted: Arc<ScriptedServer>,
     sessions: Mutex<HashMap<String, HostedSession>>,
     opened: AtomicU32,
 }
 
-/// A session, and what waits for its listening stream.
+/// A session and the messages queued for its GET stream.
 struct HostedSession {
     session: Arc<Session>,
     waiting: Option<UnboundedReceiver<String>>,
@@ -50,7 +50,7 @@ impl ServerEndpoint {
         let port = listener.local_addr().unwrap().port();
         let target = match variant.transport {
             Transport::Stdio => {
-                // A child whose input and output are a connection to us, and that ends with either.
+                // A child that relays stdin and stdout to this listener and exits when either side closes.
                 let script = format!(
                     "exec 3<>/dev/tcp/127.0.0.1/{port} 4<&0; cat <&3 & r=$!; cat <&4 >&3 & w=$!; wait -n; kill $r $w"
                 );
@@ -81,7 +81,7 @@ impl ServerEndpoint {
 }
 
 impl ServerHost {
-    /// One child's input and output.
+    /// Serves the stdio of one child.
     async fn serve_stdio(&self, stream: TcpStream) {
         let (read, mut write) = stream.into_split();
         let (out, mut messages) = mpsc::unbounded_channel::<String>();
@@ -89,7 +89,7 @@ impl ServerHost {
         self.scripted.open(&session);
         let writer = tokio::spawn(async move {
             while let Some(mut text) = messages.recv().await {
-                // What is said in one breath arrives together.
+                // Messages queued together are written together.
                 while let Ok(message) = messages.try_recv() {
                     text = format!("{text}\n{message}");
                 }
@@ -139,13 +139,13 @@ impl ServerHost {
         let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
     }
 
-    fn require(&self, fine: bool, what: &str, about: &str) {
-        if !fine {
-            self.scripted.report_violation(format!("{what}: {about}"));
+    fn require(&self, holds: bool, violation: &str, message: &str) {
+        if !holds {
+            self.scripted.report_violation(format!("{violation}: {message}"));
         }
     }
 
-    /// HTTP+SSE.
+    /// Handles a request of the HTTP+SSE transport.
     fn handle_http_sse(
         self: &Arc<Self>,
         verb: &Verb,
@@ -155,7 +155,11 @@ impl ServerHost {
     ) -> Response<Body> {
         match (verb, uri.path()) {
             (&Verb::GET, "/sse") => {
-                self.require(header_contains(headers, "accept", "text/event-stream"), "wants no events", body);
+                self.require(
+                    header_contains(headers, "accept", "text/event-stream"),
+                    "Accept lacks text/event-stream",
+                    body,
+                );
                 let (session, messages) = self.open_session();
                 let first = format!("event: endpoint\ndata: /message?s={}\n\n", session.id);
                 self.sessions
@@ -178,7 +182,11 @@ impl ServerHost {
                 let Some(session) = session else {
                     return text_response(404, "no such session");
                 };
-                self.require(header_contains(headers, "content-type", "application/json"), "no JSON", body);
+                self.require(
+                    header_contains(headers, "content-type", "application/json"),
+                    "Content-Type is not JSON",
+                    body,
+                );
                 self.scripted.receive(&session, body, &session.out.clone());
                 text_response(202, "Accepted")
             }
@@ -194,7 +202,7 @@ impl ServerHost {
         (session, messages)
     }
 
-    /// Streamable HTTP with sessions.
+    /// Handles a handshake-era Streamable HTTP request.
     async fn handle_streamable(&self, verb: &Verb, headers: &HeaderMap, body: &str) -> Response<Body> {
         let message: Value = serde_json::from_str(body).unwrap_or_default();
         let method = message["method"].as_str().unwrap_or_default();
@@ -203,10 +211,10 @@ impl ServerHost {
             return text_response(400, "Bad Request: no session");
         }
         for name in ["mcp-method", "mcp-name"] {
-            self.require(!headers.contains_key(name), "a header of another era", body);
+            self.require(!headers.contains_key(name), "a per-request header", body);
         }
         if method == "initialize" {
-            self.require(named.is_none(), "a session before the handshake", body);
+            self.require(named.is_none(), "a session id on initialize", body);
             let (session, waiting) = self.open_session();
             let response = self.respond(&session, body).await;
             let id = session.id.clone();
@@ -218,7 +226,7 @@ impl ServerHost {
         let version = headers.get("mcp-protocol-version").map(|name| name.to_str().unwrap().to_owned());
         let ours = self.scripted.variant.revision.to_string();
         let optional = self.scripted.variant.revision < Revision::V2025_06_18;
-        self.require(version.as_deref().map_or(optional, |named| named == ours), "another version", body);
+        self.require(version.as_deref().map_or(optional, |named| named == ours), "wrong MCP-Protocol-Version", body);
         let hosted = named.as_ref().and_then(|id| {
             let sessions = self.sessions.lock().unwrap();
             sessions.get(id).map(|hosted| Arc::clone(&hosted.session))
@@ -243,13 +251,17 @@ impl ServerHost {
                 text_response(202, "")
             }
             Verb::GET => {
-                self.require(header_contains(headers, "accept", "text/event-stream"), "wants no events", "GET");
+                self.require(
+                    header_contains(headers, "accept", "text/event-stream"),
+                    "Accept lacks text/event-stream",
+                    "GET",
+                );
                 let waiting =
                     self.sessions.lock().unwrap().get_mut(&session.id).and_then(|hosted| hosted.waiting.take());
                 match waiting {
                     Some(messages) => sse_response(self.priming_event(), messages),
                     None => {
-                        self.scripted.report_violation("a second stream that listens");
+                        self.scripted.report_violation("a second GET stream");
                         text_response(409, "one is there")
                     }
                 }
@@ -264,7 +276,7 @@ impl ServerHost {
         }
     }
 
-    /// The newest revision over HTTP.
+    /// Handles a per-request HTTP request.
     async fn handle_per_request(&self, verb: &Verb, headers: &HeaderMap, body: &str) -> Response<Body> {
         if *verb != Verb::POST {
             self.scripted.report_violation(format!("{verb}"));
@@ -275,19 +287,19 @@ impl ServerHost {
         let version = params["_meta"][format!("{META}protocolVersion")].as_str().unwrap_or_default();
         let method = message["method"].as_str().unwrap_or_default();
         let header = |name: &str| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        self.require(header("mcp-protocol-version").as_deref() == Some(version), "another version", body);
-        self.require(header("mcp-method").as_deref() == Some(method), "another method", body);
+        self.require(header("mcp-protocol-version").as_deref() == Some(version), "wrong MCP-Protocol-Version", body);
+        self.require(header("mcp-method").as_deref() == Some(method), "wrong Mcp-Method", body);
         let name = match method {
             "tools/call" | "prompts/get" => params["name"].as_str(),
             "resources/read" => params["uri"].as_str(),
             method if method.starts_with("tasks/") => params["taskId"].as_str(),
             _ => None,
         };
-        let named = header("mcp-name").map(|name| decoded(&name));
-        self.require(named.as_deref() == name, "another name", body);
+        let named = header("mcp-name").map(|name| decode_header(&name));
+        self.require(named.as_deref() == name, "wrong Mcp-Name", body);
         let mirrored = params["arguments"].get("a").filter(|_| name == Some("add")).map(Value::to_string);
-        self.require(header("mcp-param-first") == mirrored, "an argument is not mirrored", body);
-        self.require(!headers.contains_key("mcp-session-id"), "a session", body);
+        self.require(header("mcp-param-first") == mirrored, "wrong Mcp-Param", body);
+        self.require(!headers.contains_key("mcp-session-id"), "a session id", body);
         let wants = header_contains(headers, "accept", "application/json")
             && header_contains(headers, "accept", "text/event-stream");
         self.require(wants && header_contains(headers, "content-type", "application/json"), "bad headers", body);
@@ -297,18 +309,18 @@ impl ServerHost {
         }
         let (out, _) = mpsc::unbounded_channel();
         let session = Session::new("alone", out);
-        // Whoever listens has to be found again.
+        // Registered so that listeners are found by `publish`.
         self.scripted.open(&session);
         self.respond(&session, body).await
     }
 
-    /// JSON when the answer comes first, a stream otherwise.
+    /// JSON if the response is the first message, SSE otherwise.
     async fn respond(&self, session: &Arc<Session>, body: &str) -> Response<Body> {
         let (sink, mut messages): (Sink, _) = mpsc::unbounded_channel();
         self.scripted.receive(session, body, &sink);
         drop(sink);
         let Some(first) = messages.recv().await else {
-            return sse_response(None, messages); // it was cancelled
+            return sse_response(None, messages); // cancelled
         };
         let message: Value = serde_json::from_str(&first).unwrap();
         if message.get("method").is_some() {
@@ -324,14 +336,14 @@ impl ServerHost {
         Response::builder().status(status).header("content-type", "application/json").body(body).unwrap()
     }
 
-    /// What a stream of the revision begins with.
+    /// The priming event with which 2025-11-25 streams begin.
     fn priming_event(&self) -> Option<String> {
         (self.scripted.variant.revision == Revision::V2025_11_25).then(|| "id: 0\ndata:\n\n".to_owned())
     }
 }
 
-/// A header as it is meant: what is not plain text is in Base64.
-fn decoded(value: &str) -> String {
+/// Decodes a header value with the Base64 sentinel.
+fn decode_header(value: &str) -> String {
     let encoded = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
     let bytes = encoded.and_then(|encoded| base64::engine::general_purpose::STANDARD.decode(encoded).ok());
     bytes.map_or(value.to_owned(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
@@ -353,7 +365,7 @@ fn sse_response(first: Option<String>, messages: UnboundedReceiver<String>) -> R
             Some(first) => first,
             None => event(messages.recv().await?),
         };
-        // What is said in one breath arrives together.
+        // Messages queued together are written together.
         while let Ok(message) = messages.try_recv() {
             text += &event(message);
         }

@@ -1,5 +1,4 @@
-//! Calls that become tasks: clients that know nothing of tasks get plain results, and those that
-//! share them with the server have them as they are.
+//! Calls that become tasks at the server: clients without task support get plain results, clients with it get the task.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use super::variants::{HTTP_2025_11, HTTP_2026_07, Transport, VARIANTS, Variant};
 use super::{ALL, Testbed};
 use rialto::gateway::ParkingLimits;
 
-/// The servers that have tasks, over each transport.
+/// The server variants with tasks, over HTTP and stdio.
 fn servers() -> [Variant; 4] {
     let stdio = |other: Variant| {
         let same = |variant: &Variant| variant.revision == other.revision && variant.transport == Transport::Stdio;
@@ -23,8 +22,8 @@ fn servers() -> [Variant; 4] {
     [HTTP_2025_11, stdio(HTTP_2025_11), HTTP_2026_07, stdio(HTTP_2026_07)]
 }
 
-/// A client of the other era than the server's, over HTTP.
-fn other(server: Variant) -> Variant {
+/// The HTTP client variant of the other era.
+fn other_era(server: Variant) -> Variant {
     if server.is_per_request() { HTTP_2025_11 } else { HTTP_2026_07 }
 }
 
@@ -48,8 +47,8 @@ async fn run(client: &mut Client, kind: &str) -> Response {
     client.call(TASK_TOOL, json!({ "kind": kind })).await.unwrap()
 }
 
-/// That nothing of the task is to be seen.
-fn is_plain(client: &Client, answer: &Response) {
+/// Checks that neither response nor notifications mention a task.
+fn assert_no_task_visible(client: &Client, answer: &Response) {
     let told = client.has_notification("notifications/tasks/status");
     let seen = ["related-task", "taskId", "pollInterval"].iter().any(|word| answer.raw.contains(word));
     assert!(!told && !seen, "{}", answer.raw);
@@ -68,13 +67,13 @@ async fn clients_without_tasks_get_a_plain_result_and_server_requests() {
             let made = scripted_tasks(&testbed).created();
             let answer = run(&mut client, "done").await;
             expect_text(&answer, "done").unwrap_or_else(|why| panic!("{context}: {why}"));
-            is_plain(&client, &answer);
+            assert_no_task_visible(&client, &answer);
             let structured = variant.revision >= VARIANTS[2].revision;
-            assert_eq!(answer.raw.contains(NUMBERS), structured, "{context}: to the letter");
+            assert_eq!(answer.raw.contains(NUMBERS), structured, "{context}: byte for byte");
             let answer = run(&mut client, "ask").await;
             expect_text(&answer, "thoughts on bridges").unwrap_or_else(|why| panic!("{context}: {why}"));
             assert_eq!(answer.server_requests.len(), 1, "{context}: {:?}", answer.server_requests);
-            is_plain(&client, &answer);
+            assert_no_task_visible(&client, &answer);
             if client.capabilities["elicitation"].is_object() {
                 let answer = run(&mut client, "both").await;
                 expect_text(&answer, "accept Ada true").unwrap_or_else(|why| panic!("{context}: {why}"));
@@ -92,21 +91,21 @@ async fn clients_without_tasks_get_a_plain_result_and_server_requests() {
 async fn task_failures_become_call_errors() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
-        let mut client = client(&testbed, other(server), server).await;
+        let mut client = client(&testbed, other_era(server), server).await;
         let failed = run(&mut client, "fail").await;
         assert_eq!(failed.message["error"]["code"], 1234, "{}", failed.raw);
         assert_eq!(failed.message["error"]["message"], "on purpose");
-        assert_eq!(raw_member(raw_member(&failed.raw, "error").unwrap(), "data"), Some(NUMBERS), "to the letter");
+        assert_eq!(raw_member(raw_member(&failed.raw, "error").unwrap(), "data"), Some(NUMBERS), "byte for byte");
         let wrong = run(&mut client, "wrong").await;
         assert_eq!(wrong.message["result"]["isError"], true, "{}", wrong.raw);
-        is_plain(&client, &wrong);
+        assert_no_task_visible(&client, &wrong);
         let stopped = run(&mut client, "stopped").await;
         assert_eq!(stopped.message["error"]["code"], -32603, "{}", stopped.raw);
         assert!(stopped.raw.contains("cancelled the task: no time"), "{}", stopped.raw);
         let forgotten = run(&mut client, "forget").await;
         assert_eq!(forgotten.message["error"]["code"], -32603, "{}", forgotten.raw);
         assert!(forgotten.raw.contains("has lost the task: Task not found"), "{}", forgotten.raw);
-        assert_eq!(scripted_tasks(&testbed).cancel_count(), 0, "all of them were over");
+        assert_eq!(scripted_tasks(&testbed).cancel_count(), 0, "all tasks had ended");
         testbed.close().await;
     }
 }
@@ -114,18 +113,18 @@ async fn task_failures_become_call_errors() {
 #[tokio::test]
 async fn cancellation_of_a_call_cancels_its_task() {
     for server in servers() {
-        for variant in [other(server), HTTP_2025_11] {
+        for variant in [other_era(server), HTTP_2025_11] {
             let testbed = Testbed::open(&[server]).await;
             let mut client = client(&testbed, variant, server).await;
             let id =
                 client.send("tools/call", json!({ "name": TASK_TOOL, "arguments": { "kind": "hang" } })).await.unwrap();
-            eventually("it is asked for", || scripted_tasks(&testbed).poll_count() > 1).await;
+            eventually("the task is polled", || scripted_tasks(&testbed).poll_count() > 1).await;
             client.cancel(&id).await.unwrap();
-            eventually("it is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
+            eventually("the task is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
             let polls = scripted_tasks(&testbed).poll_count();
             client.check_silent(&id).await.unwrap();
             expect_text(&client.call("count", json!({})).await.unwrap(), "counted").unwrap();
-            assert!(scripted_tasks(&testbed).poll_count() <= polls + 1, "nobody asks any more");
+            assert!(scripted_tasks(&testbed).poll_count() <= polls + 1, "polling has stopped");
             assert_eq!(scripted_tasks(&testbed).cancel_count(), 1);
             drop(client);
             testbed.close().await;
@@ -140,12 +139,13 @@ async fn cancellation_before_the_task_exists_cancels_it_later() {
         let mut client = client(&testbed, HTTP_2026_07, server).await;
         let id =
             client.send("tools/call", json!({ "name": TASK_TOOL, "arguments": { "kind": "slow" } })).await.unwrap();
-        eventually("it is made", || scripted_tasks(&testbed).created() == 1).await;
+        eventually("the task is created", || scripted_tasks(&testbed).created() == 1).await;
         client.cancel(&id).await.unwrap();
-        eventually("nobody works on it", || testbed.rialto.inbound.gateway.upstreams()[0].calls_in_flight() == 0).await;
-        assert_eq!(scripted_tasks(&testbed).cancel_count(), 0, "nobody knows its name yet");
+        eventually("no call is in flight", || testbed.rialto.inbound.gateway.upstreams()[0].calls_in_flight() == 0)
+            .await;
+        assert_eq!(scripted_tasks(&testbed).cancel_count(), 0, "its task id is not known yet");
         scripted(&testbed).release.notify_one();
-        eventually("it is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
+        eventually("the task is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
         testbed.close().await;
     }
 }
@@ -156,9 +156,9 @@ async fn closing_a_session_cancels_its_task() {
         let testbed = Testbed::open(&[server]).await;
         let mut client = client(&testbed, HTTP_2025_11, server).await;
         client.send("tools/call", json!({ "name": TASK_TOOL, "arguments": { "kind": "hang" } })).await.unwrap();
-        eventually("it is asked for", || scripted_tasks(&testbed).poll_count() > 0).await;
+        eventually("the task is polled", || scripted_tasks(&testbed).poll_count() > 0).await;
         client.close().await.unwrap();
-        eventually("it is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
+        eventually("the task is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
         testbed.close().await;
     }
 }
@@ -178,10 +178,11 @@ async fn an_input_timeout_ends_the_task() {
         let asked = client.response(&id).await.unwrap();
         assert_eq!(asked.message["result"]["inputRequests"].as_object().map(|all| all.len()), Some(2), "{}", asked.raw);
         assert_eq!((testbed.rialto.inbound.gateway.parked_calls(), scripted_tasks(&testbed).open_count()), (1, 1));
-        // One is cancelled and the other refused, so that the task ends by itself or is ended.
-        eventually("nothing is held", || testbed.rialto.inbound.gateway.parked_calls() == 0).await;
-        eventually("nobody works on it", || testbed.rialto.inbound.gateway.upstreams()[0].calls_in_flight() == 0).await;
-        eventually("it is over", || scripted_tasks(&testbed).open_count() == 0).await;
+        // One input request is cancelled and one refused, so the task ends by itself or is cancelled.
+        eventually("no call is parked", || testbed.rialto.inbound.gateway.parked_calls() == 0).await;
+        eventually("no call is in flight", || testbed.rialto.inbound.gateway.upstreams()[0].calls_in_flight() == 0)
+            .await;
+        eventually("the task has ended", || scripted_tasks(&testbed).open_count() == 0).await;
         testbed.close().await;
     }
 }
@@ -197,7 +198,7 @@ async fn a_refused_server_request_ends_the_task() {
         let text = refused.message["result"]["content"][0]["text"].as_str().unwrap();
         if server.is_per_request() {
             assert!(text.starts_with("the client did not answer"), "{text}");
-            eventually("its task is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
+            eventually("the task is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
         } else {
             assert_eq!(text, "the client refused: -1");
         }
@@ -212,13 +213,15 @@ async fn the_poll_interval_of_a_task_is_clamped() {
             settings.layout.upstreams[0].settings.idle_timeout = Duration::from_millis(500);
         })
         .await;
-        let mut client = client(&testbed, other(server), server).await;
-        for pace in [json!(0), json!(-5), json!(1e300), json!("soon"), json!(null), json!(0.5), json!(3_600_000)] {
+        let mut client = client(&testbed, other_era(server), server).await;
+        for poll_interval in
+            [json!(0), json!(-5), json!(1e300), json!("soon"), json!(null), json!(0.5), json!(3_600_000)]
+        {
             let (begun, polls) = (Instant::now(), scripted_tasks(&testbed).poll_count());
-            let answer = client.call(TASK_TOOL, json!({ "kind": "done", "pace": pace })).await.unwrap();
-            expect_text(&answer, "done").unwrap_or_else(|why| panic!("{pace}: {why}"));
-            assert_eq!(scripted_tasks(&testbed).poll_count() - polls, 2, "{pace}");
-            assert!(begun.elapsed() >= Duration::from_millis(200), "{pace}: that was too fast");
+            let answer = client.call(TASK_TOOL, json!({ "kind": "done", "pace": poll_interval })).await.unwrap();
+            expect_text(&answer, "done").unwrap_or_else(|why| panic!("{poll_interval}: {why}"));
+            assert_eq!(scripted_tasks(&testbed).poll_count() - polls, 2, "{poll_interval}");
+            assert!(begun.elapsed() >= Duration::from_millis(200), "{poll_interval}: polled too fast");
         }
         testbed.close().await;
     }
@@ -231,10 +234,10 @@ async fn the_total_timeout_cancels_a_task() {
             settings.layout.upstreams[0].settings.total_timeout = Duration::from_millis(700);
         })
         .await;
-        let mut client = client(&testbed, other(server), server).await;
+        let mut client = client(&testbed, other_era(server), server).await;
         let late = run(&mut client, "hang").await;
         assert!(late.raw.contains("did not answer in time"), "{}", late.raw);
-        eventually("it is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
+        eventually("the task is cancelled", || scripted_tasks(&testbed).cancel_count() == 1).await;
         assert!(scripted_tasks(&testbed).poll_count() > 2);
         testbed.close().await;
     }
@@ -244,7 +247,7 @@ async fn the_total_timeout_cancels_a_task() {
 async fn a_server_lost_during_a_task_fails_the_call() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
-        let mut client = client(&testbed, other(server), server).await;
+        let mut client = client(&testbed, other_era(server), server).await;
         let lost = run(&mut client, "die").await;
         assert_eq!(lost.message["error"]["code"], -32603, "{}", lost.raw);
         assert!(lost.raw.contains("may or may not have been carried out"), "{}", lost.raw);
@@ -257,20 +260,20 @@ async fn a_server_request_on_the_get_stream_reaches_the_task_it_names() {
         let testbed = Testbed::open(&[server]).await;
         for variant in [HTTP_2026_07, VARIANTS[2]] {
             let mut client = client(&testbed, variant, server).await;
-            // Another call at the same time, so that it has to be told which one is meant.
+            // A second running call, so that only the related-task id identifies the call.
             let begun = scripted(&testbed).call_count("hang");
             client.send("tools/call", json!({ "name": "hang" })).await.unwrap();
-            eventually("it has begun", || scripted(&testbed).call_count("hang") > begun).await;
+            eventually("the second call is running", || scripted(&testbed).call_count("hang") > begun).await;
             let answer = run(&mut client, "aside").await;
             expect_text(&answer, "thoughts on bridges").unwrap_or_else(|why| panic!("{variant:?} {server:?} {why}"));
-            is_plain(&client, &answer);
+            assert_no_task_visible(&client, &answer);
             drop(client);
         }
         assert_eq!(scripted(&testbed).take_violations(), Vec::<String>::new());
     }
 }
 
-/// That a client of the newest era has what a server of the same era would give it.
+/// Both sides speak the per-request era.
 #[tokio::test]
 async fn per_request_tasks_pass_through_to_clients_with_the_extension() {
     for server in servers().into_iter().filter(|server| server.is_per_request()) {
@@ -280,7 +283,7 @@ async fn per_request_tasks_pass_through_to_clients_with_the_extension() {
         assert_eq!(refused.message["error"]["code"], -32021, "{}", refused.raw);
         let needed = &refused.message["error"]["data"]["requiredCapabilities"]["extensions"];
         assert!(needed[format!("{META}tasks")].is_object(), "{}", refused.raw);
-        // One that the server should not have made is driven to its end all the same.
+        // A task that the server creates without the extension is driven to its end.
         expect_text(&run(&mut client, "unasked").await, "done").unwrap();
         client.capabilities["extensions"] = json!({ format!("{META}tasks"): {} });
         let task = run(&mut client, "ask").await;
@@ -296,7 +299,7 @@ async fn per_request_tasks_pass_through_to_clients_with_the_extension() {
         client.request("tasks/update", update).await.unwrap();
         let done = client.request("tasks/get", params).await.unwrap();
         assert_eq!(done.message["result"]["result"]["content"][0]["text"], "hm", "{}", done.raw);
-        assert_eq!(scripted_tasks(&testbed).poll_count(), polls + 3, "nobody else asks");
+        assert_eq!(scripted_tasks(&testbed).poll_count(), polls + 3, "the gateway does not poll");
         testbed.close().await;
     }
 }
@@ -316,11 +319,11 @@ async fn handshake_tasks_pass_through_to_clients_that_request_them() {
         ];
         assert_eq!(states, ["working", "completed"]);
         client.wait_for_notification("notifications/tasks/status").await.unwrap();
-        client.capabilities["extensions"] = json!({ format!("{META}tasks"): {} }); // it expects what follows
+        client.capabilities["extensions"] = json!({ format!("{META}tasks"): {} }); // accepts related-task in results
         let result = client.request("tasks/result", json!({ "taskId": id })).await.unwrap();
         expect_text(&result, "done").unwrap();
         assert_eq!(result.message["result"]["_meta"][format!("{META}related-task")]["taskId"], id);
-        assert_eq!(scripted_tasks(&testbed).poll_count(), 2, "nobody else asks");
+        assert_eq!(scripted_tasks(&testbed).poll_count(), 2, "the gateway does not poll");
         testbed.close().await;
     }
 }
@@ -330,7 +333,7 @@ async fn a_task_param_is_dropped_where_tasks_were_not_negotiated() {
     for variant in [HTTP_2026_07, VARIANTS[2]] {
         let testbed = Testbed::open(&[HTTP_2025_11]).await;
         let mut client = client(&testbed, variant, HTTP_2025_11).await;
-        // The server would complain of a task that is asked for where it has none.
+        // The scripted server reports a violation if it gets `task` for a tool without tasks.
         let params = json!({ "name": "count", "arguments": {}, "task": { "ttl": 7 } });
         expect_text(&client.request("tools/call", params).await.unwrap(), "counted").unwrap();
         let params = json!({ "name": TASK_TOOL, "arguments": { "kind": "done" }, "task": "mine" });
@@ -350,7 +353,7 @@ async fn tasks_are_driven_under_mapped_names_in_a_group() {
             }
             let answer = client.call(&format!("{}__{TASK_TOOL}", server.name), json!({ "kind": "ask" })).await.unwrap();
             expect_text(&answer, "thoughts on bridges").unwrap_or_else(|why| panic!("{variant:?} {server:?} {why}"));
-            is_plain(&client, &answer);
+            assert_no_task_visible(&client, &answer);
         }
     }
     testbed.close().await;

@@ -1,13 +1,13 @@
-//! The ways in which clients and servers speak, and the features that pass between them.
+//! Client and server variants (a revision over a transport) and the features checked between them.
 
 use rialto::dialect::Revision;
 
-/// A revision over a transport.
+/// A revision over a transport, for a client or a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
     pub revision: Revision,
     pub transport: Transport,
-    /// Names the server of this form, and the group that has it alone.
+    /// Name of the server of this variant and of its group.
     pub name: &'static str,
 }
 
@@ -24,7 +24,7 @@ const fn variant(revision: Revision, transport: Transport, name: &'static str) -
     Variant { revision, transport, name }
 }
 
-/// Every form of a client, and of a server.
+/// All client and server variants.
 pub const VARIANTS: [Variant; 7] = [
     variant(Revision::V2024_11_05, Transport::Sse, "sse-2024-11"),
     variant(Revision::V2025_03_26, Transport::Http, "http-2025-03"),
@@ -37,7 +37,7 @@ pub const VARIANTS: [Variant; 7] = [
 pub const HTTP_2025_11: Variant = variant(Revision::V2025_11_25, Transport::Http, "http-2025-11");
 pub const HTTP_2026_07: Variant = variant(Revision::V2026_07_28, Transport::Http, "http-2026-07");
 
-/// What passes between a client and a server.
+/// A protocol feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
     Tools,
@@ -65,7 +65,7 @@ impl Variant {
         self.revision == Revision::V2026_07_28
     }
 
-    /// The form in words.
+    /// The label in tables and messages.
     pub fn label(self) -> String {
         let transport = match self.transport {
             Transport::Sse => "HTTP+SSE",
@@ -98,7 +98,7 @@ impl Feature {
         Self::ErrorCodes,
     ];
 
-    /// The feature in words.
+    /// The column heading in tables.
     pub fn label(self) -> &'static str {
         match self {
             Self::Tools => "tools",

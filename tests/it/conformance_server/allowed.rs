@@ -1,42 +1,41 @@
-//! The differences that are known and have a reason: `tests/conformance/server-differences.yml`.
+//! Allowed differences with their reason, read from `tests/conformance/*-differences.yml`.
 
 use std::fs;
 use std::path::Path;
 
 use super::Row;
-use super::verdict::{Difference, What};
+use super::verdict::{Difference, DifferenceKind};
 
-/// Stands for all fixtures, or all revisions.
+/// Matches every fixture or every revision.
 const ANY: &str = "any";
 
-/// A difference that has a reason. It has to occur in every row that it speaks of.
+/// An allowed difference. It must occur in every row that it applies to.
 #[derive(Debug, Default, PartialEq)]
-pub struct Allowed {
+pub struct AllowedDifference {
     fixture: String,
     revision: String,
     scenario: String,
     checks: Vec<String>,
     reason: String,
-    /// Where in the details of the checks; anywhere if none is named.
+    /// Paths in the check details; anywhere if empty.
     places: Vec<String>,
-    /// The rows of one shape of the fixture only.
+    /// Limits the entry to rows of one fixture shape.
     shape: Option<String>,
-    /// The rows of one transport to the fixture only.
+    /// Limits the entry to rows of one transport.
     transport: Option<String>,
-    /// The rows of one placement only.
+    /// Limits the entry to rows of one placement.
     placement: Option<String>,
 }
 
-/// A list as it is in the repository.
-pub fn listed(name: &str) -> Vec<Allowed> {
+/// Reads a list of the repository.
+pub fn listed(name: &str) -> Vec<AllowedDifference> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance").join(name);
     parse(&fs::read_to_string(file).unwrap()).unwrap_or_else(|fault| panic!("{name}: {fault}"))
 }
 
-/// Reads the list. It has entries of `key: value` lines, two keys that have a list below them, and
-/// comments, and nothing else of YAML.
-pub fn parse(text: &str) -> Result<Vec<Allowed>, String> {
-    let mut entries: Vec<Allowed> = Vec::new();
+/// Parses the YAML subset of the lists: entries of `key: value` lines, two keys with a list, comments.
+pub fn parse(text: &str) -> Result<Vec<AllowedDifference>, String> {
+    let mut entries: Vec<AllowedDifference> = Vec::new();
     let mut inside = None;
     for (number, line) in text.lines().enumerate() {
         let fault = |what: &str| format!("line {}: {what}: {line}", number + 1);
@@ -59,7 +58,7 @@ pub fn parse(text: &str) -> Result<Vec<Allowed>, String> {
         }
         let pair = match line.strip_prefix("- ") {
             Some(pair) => {
-                entries.push(Allowed::default());
+                entries.push(AllowedDifference::default());
                 pair
             }
             None => line.strip_prefix("  ").ok_or_else(|| fault("neither an entry nor a part of one"))?,
@@ -86,7 +85,7 @@ pub fn parse(text: &str) -> Result<Vec<Allowed>, String> {
         }
         *taken = value;
     }
-    let incomplete = |entry: &&Allowed| {
+    let incomplete = |entry: &&AllowedDifference| {
         let said = [&entry.fixture, &entry.revision, &entry.scenario, &entry.reason];
         entry.checks.is_empty() || said.iter().any(|value| value.is_empty())
     };
@@ -96,29 +95,29 @@ pub fn parse(text: &str) -> Result<Vec<Allowed>, String> {
     }
 }
 
-/// What is wrong with a row: differences that are not listed, and listed ones that are not there.
-pub fn faults(row: &Row, found: &[Difference], list: &[Allowed]) -> Vec<String> {
-    let list: Vec<&Allowed> = list.iter().filter(|entry| entry.speaks_of(row)).collect();
+/// Faults of a row: unlisted differences and stale entries.
+pub fn faults(row: &Row, found: &[Difference], list: &[AllowedDifference]) -> Vec<String> {
+    let list: Vec<&AllowedDifference> = list.iter().filter(|entry| entry.applies_to(row)).collect();
     let unlisted = found.iter().filter(|difference| !is_listed(difference, &list));
     let unlisted = unlisted.map(|difference| format!("{row}: {difference}"));
     let stale = list.iter().flat_map(|entry| entry.stale(found));
     unlisted.chain(stale.map(|stale| format!("{row}: {stale} is listed, but the same"))).collect()
 }
 
-/// Whether there is an entry for a difference, or one for each place of it.
-fn is_listed(difference: &Difference, list: &[&Allowed]) -> bool {
-    let entries: Vec<_> = list.iter().filter(|entry| entry.names(difference)).collect();
+/// Whether an entry covers the difference, or entries cover each of its paths.
+fn is_listed(difference: &Difference, list: &[&AllowedDifference]) -> bool {
+    let entries: Vec<_> = list.iter().filter(|entry| entry.matches(difference)).collect();
     let in_place = |place: &String| entries.iter().any(|entry| entry.places.contains(place));
-    let in_places = match &difference.what {
-        What::Details(faults) => faults.iter().all(|fault| in_place(&fault.place)),
+    let in_places = match &difference.kind {
+        DifferenceKind::Details(faults) => faults.iter().all(|fault| in_place(&fault.place)),
         _ => false,
     };
     in_places || entries.iter().any(|entry| entry.places.is_empty())
 }
 
-impl Allowed {
-    /// Whether a row is meant.
-    pub fn speaks_of(&self, row: &Row) -> bool {
+impl AllowedDifference {
+    /// Whether the entry applies to a row.
+    pub fn applies_to(&self, row: &Row) -> bool {
         let is = |wanted: &str, is: &str| wanted == ANY || wanted == is;
         is(&self.fixture, row.fixture.name())
             && is(&self.revision, row.suite.revision)
@@ -127,22 +126,22 @@ impl Allowed {
             && self.placement.as_deref().is_none_or(|placement| placement == row.placement.name())
     }
 
-    fn names(&self, difference: &Difference) -> bool {
+    fn matches(&self, difference: &Difference) -> bool {
         self.scenario == difference.scenario && self.checks.contains(&difference.check)
     }
 
-    /// What it names that is not there.
+    /// Listed checks and paths that do not differ.
     fn stale(&self, found: &[Difference]) -> Vec<String> {
         let mut stale = Vec::new();
         for check in &self.checks {
             let name = format!("{} / {check}", self.scenario);
-            let what = found.iter().find(|found| self.names(found) && found.check == *check).map(|found| &found.what);
+            let what = found.iter().find(|found| self.matches(found) && found.check == *check).map(|found| &found.kind);
             let faults = match what {
                 None => {
                     stale.push(name);
                     continue;
                 }
-                Some(What::Details(faults)) => faults.as_slice(),
+                Some(DifferenceKind::Details(faults)) => faults.as_slice(),
                 Some(_) => &[],
             };
             let same = self.places.iter().filter(|place| !faults.iter().any(|fault| fault.place == **place));

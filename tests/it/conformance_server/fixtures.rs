@@ -1,4 +1,4 @@
-//! The servers that the suite knows by heart, and what it says of each alone.
+//! The fixture servers of the conformance suite, and the suite's verdict on each without the gateway.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -13,14 +13,14 @@ use crate::conformance::examples;
 use crate::harness::PATIENCE;
 use crate::peers::installed;
 
-/// The SDK that a fixture is made with.
+/// The SDK of a fixture.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fixture {
     Rmcp,
     TypeScript,
 }
 
-/// Which eras it serves.
+/// The eras that a fixture serves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Shape {
     Both,
@@ -29,9 +29,9 @@ pub enum Shape {
 }
 
 /// A program and its arguments.
-pub type Line = (String, Vec<String>);
+pub type CommandLine = (String, Vec<String>);
 
-/// A server in a process of its own, which ends with this.
+/// A server process, killed on drop.
 pub struct Served {
     pub url: String,
     _child: Child,
@@ -45,8 +45,8 @@ impl Fixture {
         }
     }
 
-    /// How it is started.
-    pub async fn line(self, transport: &str, shape: Shape) -> Line {
+    /// The command that starts the fixture.
+    pub async fn command_line(self, transport: &str, shape: Shape) -> CommandLine {
         let arguments = vec![transport.to_owned(), shape.name().to_owned()];
         match self {
             Self::Rmcp => (text(examples("conformance_server").join("conformance_server")), arguments),
@@ -54,8 +54,8 @@ impl Fixture {
         }
     }
 
-    /// What the suite says of it over HTTP, with nothing in between. Found out once.
-    pub async fn alone(self, shape: Shape, suite: Suite) -> Arc<Verdict> {
+    /// The suite's verdict over HTTP without the gateway; cached.
+    pub async fn verdict_alone(self, shape: Shape, suite: Suite) -> Arc<Verdict> {
         type Known = HashMap<(Fixture, Shape, &'static str), Arc<OnceCell<Arc<Verdict>>>>;
         static KNOWN: Mutex<Option<Known>> = Mutex::const_new(None);
         let cell = {
@@ -63,10 +63,10 @@ impl Fixture {
             Arc::clone(known.get_or_insert_default().entry((self, shape, suite.revision)).or_default())
         };
         let run = async {
-            // The suite waits for some things by the clock, so on a busy machine one run may fail.
-            let mut verdict = suite.run(&Served::start(self.line("http", shape).await).await.url).await;
+            // Some scenarios depend on timing, so one run may fail on a busy machine.
+            let mut verdict = suite.run(&Served::start(self.command_line("http", shape).await).await.url).await;
             if !verdict.passed {
-                verdict = suite.run(&Served::start(self.line("http", shape).await).await.url).await;
+                verdict = suite.run(&Served::start(self.command_line("http", shape).await).await.url).await;
             }
             Arc::new(verdict)
         };
@@ -75,7 +75,7 @@ impl Fixture {
 }
 
 impl Shape {
-    /// What the fixtures call it.
+    /// The command-line argument of the fixtures.
     pub fn name(self) -> &'static str {
         match self {
             Self::Both => "both",
@@ -89,21 +89,22 @@ fn text(path: std::path::PathBuf) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// One of the scripts for Node.
-pub async fn script(name: &str, arguments: Vec<String>) -> Line {
+/// The command that runs a Node script.
+pub async fn script(name: &str, arguments: Vec<String>) -> CommandLine {
     let place = tokio::task::spawn_blocking(installed).await.unwrap();
     let script = text(place.join("node").join(name));
     (text(place.join("node/node_modules/.bin/node")), [vec![script], arguments].concat())
 }
 
 impl Served {
-    /// Starts a server, and waits until it says where it listens: a URL, or a port.
-    pub async fn start((program, arguments): Line) -> Self {
+    /// Starts a server and waits for its `listening on` line with a URL or a port.
+    pub async fn start((program, arguments): CommandLine) -> Self {
         let mut command = Command::new(&program);
         command.args(&arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("it listens in time").unwrap();
+        let line =
+            tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("the server listens in time").unwrap();
         let line = line.unwrap_or_else(|| panic!("{program} {arguments:?} ended before it listened"));
         let place = line.strip_prefix("listening on ").unwrap();
         let url = match place.parse::<u16>() {

@@ -1,4 +1,4 @@
-//! What the suite says of a server, and what it says differently of another.
+//! The suite's verdict on a server, and the differences between two verdicts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,13 +14,13 @@ use tokio::sync::Semaphore;
 
 use crate::peers::installed;
 
-/// A suite is done in a few seconds, unless the machine has a lot else to do.
-const PATIENCE: Duration = Duration::from_secs(180);
-/// How many suites run at once. Some scenarios have short clocks of their own.
-static AT_ONCE: Semaphore = Semaphore::const_new(2);
+/// Timeout of one suite run; usually a few seconds.
+const SUITE_TIMEOUT: Duration = Duration::from_secs(180);
+/// Limits concurrent suite runs: some scenarios have short timeouts.
+static SUITE_PERMITS: Semaphore = Semaphore::const_new(2);
 
-/// What changes from run to run, whoever answers. That it is there counts, what it says does not.
-const VOLATILE: [&str; 16] = [
+/// Members whose value changes from run to run: their presence is compared, not their value.
+const VOLATILE_MEMBERS: [&str; 16] = [
     "cursor",
     "date",
     "durationMs",
@@ -38,8 +38,8 @@ const VOLATILE: [&str; 16] = [
     "subscriptionId",
     "taskId",
 ];
-/// Headers that belong to the hop and say nothing of what is answered.
-const OF_THE_HOP: [&str; 10] = [
+/// Hop-by-hop and server headers, not compared.
+const IGNORED_HEADERS: [&str; 10] = [
     "cache-control",
     "connection",
     "content-length",
@@ -49,90 +49,92 @@ const OF_THE_HOP: [&str; 10] = [
     "transfer-encoding",
     "vary",
     "x-accel-buffering",
-    // The gateway's own name for a request, to be found again in its log.
+    // Added by the gateway for its log.
     "x-request-id",
 ];
-/// Things that are recognized by their form: `d` is a digit, `h` a hexadecimal one.
-const FORMS: [(&str, &str); 3] = [
+/// Patterns of volatile text: `d` is a digit, `h` a hexadecimal digit.
+const VOLATILE_PATTERNS: [(&str, &str); 3] = [
     ("hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh", "<uuid>"),
     ("dddd-dd-ddTdd:dd:dd.dddZ", "<time>"),
     ("dddd-dd-ddTdd:dd:ddZ", "<time>"),
 ];
-/// How errors begin that the gateway answers without asking anybody, with their codes. What it goes on
-/// to say is for a person to read, and nobody's but its own. The words of all others have passed
-/// through it, and are compared.
-const OWN_WORDS: [(i64, &str); 5] = [
+/// Codes and message prefixes of errors that the gateway creates itself; their messages are not compared. All other
+/// messages come from the server and are compared.
+const GATEWAY_ERRORS: [(i64, &str); 5] = [
     (-32020, "Header mismatch: "),
     (-32022, "Unsupported protocol version "),
     (-32600, "Forbidden: the host "),
     (-32601, "Method not found: "),
     (-32602, "Invalid params: `params._meta` needs "),
 ];
-/// What the protocol defines of the `data` of an error. The rest is as free as the words.
-const DEFINED: [&str; 3] = ["requested", "requiredCapabilities", "supported"];
-/// The members of results that are lists, which the gateway keeps for as long as it is told to.
-const LISTS: [&str; 4] = ["prompts", "resourceTemplates", "resources", "tools"];
+/// Members of error `data` that the protocol defines; others of gateway errors are not compared.
+const DEFINED_ERROR_DATA: [&str; 3] = ["requested", "requiredCapabilities", "supported"];
+/// List members of results, which the gateway caches by their TTL.
+const LIST_MEMBERS: [&str; 4] = ["prompts", "resourceTemplates", "resources", "tools"];
 /// Stands for all checks of a scenario.
-pub const WHOLE: &str = "all";
-/// How many differences inside one check are shown.
-const SHOWN: usize = 4;
+pub const ALL_CHECKS: &str = "all";
+/// Maximum differences printed per check.
+const MAX_PRINTED_FAULTS: usize = 4;
 
-/// A selection of scenarios, and the revision that is spoken in them.
+/// A selection of scenarios and their revision.
 #[derive(Clone, Copy)]
 pub struct Suite {
     pub revision: &'static str,
     arguments: &'static [&'static str],
-    /// The sessions are opened at the revision, not at the suite's own.
-    older_wire: bool,
+    /// Opens sessions at `revision` instead of the suite's default.
+    pins_revision: bool,
 }
 
-/// The suite's own words on 2026-07-28.
+/// The requirements of 2026-07-28.
 pub const PER_REQUEST: Suite =
-    Suite { revision: "2026-07-28", arguments: &["--requirements", "2026-07-28"], older_wire: false };
-/// The same for 2025-11-25.
+    Suite { revision: "2026-07-28", arguments: &["--requirements", "2026-07-28"], pins_revision: false };
+/// The requirements of 2025-11-25.
 pub const HANDSHAKE: Suite =
-    Suite { revision: "2025-11-25", arguments: &["--requirements", "2025-11-25"], older_wire: false };
-/// All that the suite has for 2025-06-18.
-pub const OLDER: Suite =
-    Suite { revision: "2025-06-18", arguments: &["--suite", "all", "--spec-version", "2025-06-18"], older_wire: true };
-/// The suite has one scenario for this revision. Those of the next work on its wire just as well.
+    Suite { revision: "2025-11-25", arguments: &["--requirements", "2025-11-25"], pins_revision: false };
+/// All scenarios of 2025-06-18.
+pub const OLDER: Suite = Suite {
+    revision: "2025-06-18",
+    arguments: &["--suite", "all", "--spec-version", "2025-06-18"],
+    pins_revision: true,
+};
+/// The suite has one scenario for 2025-03-26; those of 2025-06-18 are run at this revision.
 pub const OLDEST: Suite = Suite { revision: "2025-03-26", ..OLDER };
 
-/// What was recorded, by scenario and check.
+/// The recorded checks by scenario.
 pub struct Verdict {
-    /// Whether everything that is scored passed.
+    /// Whether every scored check passed.
     pub passed: bool,
-    /// What was printed.
+    /// Combined stdout and stderr.
     pub text: String,
     pub scenarios: BTreeMap<String, BTreeMap<String, Check>>,
 }
 
-/// What was recorded of one check.
+/// A recorded check.
 #[derive(Clone, PartialEq)]
 pub struct Check {
     pub status: String,
-    /// Its details, with the error message, if any; without what changes from run to run.
-    pub seen: Value,
+    /// Normalized details and error message.
+    pub recorded: Value,
 }
 
-/// A check that is not the same.
+/// A check that differs.
 #[derive(Debug)]
 pub struct Difference {
     pub scenario: String,
     pub check: String,
-    pub what: What,
+    pub kind: DifferenceKind,
 }
 
-/// In what way it is not.
+/// How a check differs.
 #[derive(Debug)]
-pub enum What {
+pub enum DifferenceKind {
     Missing,
     Added,
     Status(String),
     Details(Vec<Fault>),
 }
 
-/// A place in the details of a check, and what is not the same there.
+/// A path in the details of a check and the difference there.
 #[derive(Debug)]
 pub struct Fault {
     pub place: String,
@@ -145,24 +147,25 @@ impl Suite {
     /// Runs the suite against a server.
     pub async fn run(self, url: &str) -> Verdict {
         let place = tokio::task::spawn_blocking(installed).await.unwrap();
-        let _turn = AT_ONCE.acquire().await.unwrap();
+        let _turn = SUITE_PERMITS.acquire().await.unwrap();
         let modules = place.join("node/node_modules/.bin");
         let results = Results::new();
         let mut command = Command::new(modules.join("node"));
-        if self.older_wire {
+        if self.pins_revision {
             command.arg("--import").arg(place.join("node/older-wire.mjs")).env("OLDER_WIRE", self.revision);
         }
         command.arg(modules.join("conformance")).args(["server", "--url", url]).args(self.arguments);
         command.arg("--output-dir").arg(&results.0).stdin(Stdio::null()).kill_on_drop(true);
-        let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("an end in time").unwrap();
+        let output =
+            tokio::time::timeout(SUITE_TIMEOUT, command.output()).await.expect("the suite ends in time").unwrap();
         let text = [output.stdout, output.stderr].map(|part| String::from_utf8_lossy(&part).into_owned()).join("\n");
         let scenarios = results.read(url);
-        assert!(!scenarios.is_empty(), "nothing was run:\n{text}");
+        assert!(!scenarios.is_empty(), "no scenario ran:\n{text}");
         Verdict { passed: output.status.success(), text, scenarios }
     }
 }
 
-/// The folder of one run, for as long as it is needed.
+/// The results folder of one run, removed on drop.
 struct Results(PathBuf);
 
 impl Results {
@@ -194,32 +197,32 @@ impl Drop for Results {
     }
 }
 
-/// The checks of one scenario. Where several have one name, all but the first have a number, too.
+/// The checks of one scenario by id; duplicates get a number: `id#2`.
 pub fn checks(recorded: &[Value], url: &str) -> BTreeMap<String, Check> {
     let mut checks = BTreeMap::new();
     for check in recorded {
         let name = check["id"].as_str().unwrap();
         let numbered = (2..).map(|number| format!("{name}#{number}"));
         let free = std::iter::once(name.to_owned()).chain(numbered).find(|name| !checks.contains_key(name));
-        let mut seen = Map::new();
+        let mut members = Map::new();
         for member in ["errorMessage", "details"] {
             if let Some(value) = check.get(member) {
-                seen.insert(member.into(), normalized(value, url));
+                members.insert(member.into(), normalized(value, url));
             }
         }
         let status = check["status"].as_str().unwrap().to_owned();
-        checks.insert(free.unwrap(), Check { status, seen: seen.into() });
+        checks.insert(free.unwrap(), Check { status, recorded: members.into() });
     }
     checks
 }
 
 // === normalizing ===
 
-/// A value without what changes from run to run.
+/// A value without volatile parts.
 pub fn normalized(value: &Value, url: &str) -> Value {
     match value {
         Value::Object(members) => {
-            // An event as a stream has it.
+            // A recorded SSE event.
             let is_event = members.contains_key("id") && members.contains_key("data") && members.len() <= 3;
             members.iter().filter_map(|(key, value)| Some((key.clone(), member(key, value, is_event, url)?))).collect()
         }
@@ -229,24 +232,23 @@ pub fn normalized(value: &Value, url: &str) -> Value {
     }
 }
 
-/// One member of an object; nothing if it says nothing.
+/// A normalized member, or `None` if it is not compared.
 fn member(key: &str, value: &Value, is_event: bool, url: &str) -> Option<Value> {
-    let varies = VOLATILE.contains(&key) || (is_event && key == "id");
+    let varies = VOLATILE_MEMBERS.contains(&key) || (is_event && key == "id");
     match value {
         Value::String(_) | Value::Number(_) if varies => Some(format!("<{key}>").into()),
         Value::Object(headers) if key == "headers" => {
-            let counts = |(name, _): &(&String, &Value)| !OF_THE_HOP.contains(&name.to_ascii_lowercase().as_str());
+            let counts = |(name, _): &(&String, &Value)| !IGNORED_HEADERS.contains(&name.to_ascii_lowercase().as_str());
             let headers: Map<String, Value> =
                 headers.iter().filter(counts).map(|(n, v)| (n.clone(), v.clone())).collect();
             Some(normalized(&headers.into(), url))
         }
-        // The message of an event is recorded as it was written.
+        // The data of an SSE event is recorded as text.
         Value::String(text) if key == "data" => match serde_json::from_str(text) {
             Ok(message @ Value::Object(_)) => Some(normalized(&message, url)),
             _ => Some(plain(text, url).into()),
         },
-        // What is not JSON as a whole is recorded as text: a stream, for one. With one message in it,
-        // it says what that message would say by itself.
+        // An SSE body is recorded as text; with a single message it is equivalent to that message as JSON.
         Value::String(text) if key == "responseBody" => match only_message(text) {
             Some(message) => Some(normalized(&message, url)),
             None => Some(plain(text, url).into()),
@@ -255,8 +257,7 @@ fn member(key: &str, value: &Value, is_event: bool, url: &str) -> Option<Value> 
     }
 }
 
-/// The message in a stream of events, if it has one and no other. An event without data is none: it is
-/// there to give an id.
+/// The only message in an SSE body. Priming events, which have no data, are skipped.
 fn only_message(text: &str) -> Option<Value> {
     let mut messages = Vec::new();
     for event in text.split("\n\n").filter(|event| !event.trim().is_empty()) {
@@ -280,15 +281,15 @@ fn only_message(text: &str) -> Option<Value> {
     }
 }
 
-/// Text without addresses, and without what is recognized by its form.
+/// Text with addresses and volatile patterns replaced.
 fn plain(text: &str, url: &str) -> String {
     let authority = url.strip_prefix("http://").and_then(|rest| rest.split('/').next()).unwrap();
     let (_, port) = authority.rsplit_once(':').unwrap();
     let text = text.replace(url, "<url>").replace(&format!(":{port}"), ":<port>");
-    FORMS.iter().fold(text, |text, (form, name)| without(&text, form, name))
+    VOLATILE_PATTERNS.iter().fold(text, |text, (form, name)| without(&text, form, name))
 }
 
-/// Text with a name for everything of some form.
+/// Replaces everything that matches a pattern by a name.
 fn without(text: &str, form: &str, name: &str) -> String {
     let fits = |candidate: &str| {
         let pair = |(letter, place): (u8, u8)| match place {
@@ -317,52 +318,53 @@ fn without(text: &str, form: &str, name: &str) -> String {
 
 // === comparing ===
 
-/// What is said differently of `through` than of `alone`. The details of the `overviews` show what a
-/// whole group offers, which may be more.
-pub fn differences(alone: &Verdict, through: &Verdict, overviews: &[&str]) -> Vec<Difference> {
+/// The differences of `through` from `alone`. The details of `list_checks` may have extra entries.
+pub fn differences(alone: &Verdict, through: &Verdict, list_checks: &[&str]) -> Vec<Difference> {
     let mut found = Vec::new();
     for (scenario, what) in unmatched(&alone.scenarios, &through.scenarios) {
-        found.push(Difference { scenario, check: WHOLE.into(), what });
+        found.push(Difference { scenario, check: ALL_CHECKS.into(), kind: what });
     }
     for (scenario, checks) in &alone.scenarios {
         let Some(others) = through.scenarios.get(scenario) else { continue };
         for (check, what) in unmatched(checks, others) {
-            found.push(Difference { scenario: scenario.clone(), check, what });
+            found.push(Difference { scenario: scenario.clone(), check, kind: what });
         }
         for (name, check) in checks {
             let Some(other) = others.get(name) else { continue };
-            let overview = overviews.contains(&name.as_str());
-            if let Some(what) = difference(scenario, name, check, other, overview) {
-                found.push(Difference { scenario: scenario.clone(), check: name.clone(), what });
+            let allow_extra = list_checks.contains(&name.as_str());
+            if let Some(what) = difference(scenario, name, check, other, allow_extra) {
+                found.push(Difference { scenario: scenario.clone(), check: name.clone(), kind: what });
             }
         }
     }
     found
 }
 
-/// What only one of two maps has.
-fn unmatched<V>(ones: &BTreeMap<String, V>, others: &BTreeMap<String, V>) -> Vec<(String, What)> {
-    let missing = ones.keys().filter(|name| !others.contains_key(*name)).map(|name| (name.clone(), What::Missing));
-    let added = others.keys().filter(|name| !ones.contains_key(*name)).map(|name| (name.clone(), What::Added));
+/// Keys that only one of two maps has.
+fn unmatched<V>(ones: &BTreeMap<String, V>, others: &BTreeMap<String, V>) -> Vec<(String, DifferenceKind)> {
+    let missing =
+        ones.keys().filter(|name| !others.contains_key(*name)).map(|name| (name.clone(), DifferenceKind::Missing));
+    let added =
+        others.keys().filter(|name| !ones.contains_key(*name)).map(|name| (name.clone(), DifferenceKind::Added));
     missing.chain(added).collect()
 }
 
-fn difference(scenario: &str, name: &str, one: &Check, other: &Check, overview: bool) -> Option<What> {
+fn difference(scenario: &str, name: &str, one: &Check, other: &Check, allow_extra: bool) -> Option<DifferenceKind> {
     if one.status != other.status {
-        let why = other.seen["errorMessage"].as_str().or(one.seen["errorMessage"].as_str()).unwrap_or_default();
-        return Some(What::Status(format!("{} became {}: {why}", one.status, other.status)));
+        let why = other.recorded["errorMessage"].as_str().or(one.recorded["errorMessage"].as_str()).unwrap_or_default();
+        return Some(DifferenceKind::Status(format!("{} became {}: {why}", one.status, other.status)));
     }
-    let mut comparison = Comparison { scenario, check: name, overview, faults: Vec::new() };
-    comparison.values("", &one.seen, &other.seen);
-    (!comparison.faults.is_empty()).then_some(What::Details(comparison.faults))
+    let mut comparison = Comparison { scenario, check: name, allow_extra, faults: Vec::new() };
+    comparison.values("", &one.recorded, &other.recorded);
+    (!comparison.faults.is_empty()).then_some(DifferenceKind::Details(comparison.faults))
 }
 
-/// What is not the same inside a check.
+/// Compares the details of one check.
 struct Comparison<'a> {
     scenario: &'a str,
     check: &'a str,
-    /// More is as good.
-    overview: bool,
+    /// Extra entries are allowed.
+    allow_extra: bool,
     faults: Vec<Fault>,
 }
 
@@ -370,12 +372,12 @@ impl Comparison<'_> {
     fn values(&mut self, path: &str, one: &Value, other: &Value) {
         match (one, other) {
             (Value::Object(ones), Value::Object(others)) => self.objects(path, ones, others),
-            (Value::Array(ones), Value::Array(others)) if self.overview => {
-                // All of them are there, in their order; others may be in between.
+            (Value::Array(ones), Value::Array(others)) if self.allow_extra => {
+                // Every entry is present in order; extra entries may be in between.
                 let mut others = others.iter();
                 for one in ones {
                     if !others.any(|other| self.is_within(one, other)) {
-                        self.fault(path, format!(" misses {}, or has it elsewhere", short(one)));
+                        self.fault(path, format!(" misses {}, or has it elsewhere", truncated(one)));
                     }
                 }
             }
@@ -385,8 +387,10 @@ impl Comparison<'_> {
                 }
             }
             (Value::Number(one), Value::Number(other))
-                if self.overview && path.ends_with("Count") && one.as_f64() <= other.as_f64() => {}
-            (one, other) if one != other => self.fault(path, format!(": {} became {}", short(one), short(other))),
+                if self.allow_extra && path.ends_with("Count") && one.as_f64() <= other.as_f64() => {}
+            (one, other) if one != other => {
+                self.fault(path, format!(": {} became {}", truncated(one), truncated(other)))
+            }
             _ => {}
         }
     }
@@ -395,29 +399,29 @@ impl Comparison<'_> {
         for (key, value) in ones {
             let path = format!("{path}.{key}");
             match others.get(key) {
-                Some(other) if key == "error" && is_own(other) => self.own_errors(&path, value, other),
-                Some(other) if key == "ttlMs" && self.is_hint_of_list(ones) && is_left_of(other, value) => {}
+                Some(other) if key == "error" && is_gateway_error(other) => self.gateway_errors(&path, value, other),
+                Some(other) if key == "ttlMs" && self.is_hint_of_list(ones) && is_remaining_ttl(other, value) => {}
                 Some(other) if key == "messagesValidated" && self.is_polling() && *value != 0 && *other != 0 => {}
-                Some(other) if key == "body" && is_unread(ones) && is_answer(other) => {}
+                Some(other) if key == "body" && is_unread(ones) && is_response(other) => {}
                 Some(other) => self.values(&path, value, other),
-                None => self.fault(&path, format!(" is missing; it was {}", short(value))),
+                None => self.fault(&path, format!(" is missing; it was {}", truncated(value))),
             }
         }
-        let overview = self.overview;
-        for (key, value) in others.iter().filter(|(key, _)| !overview && !ones.contains_key(*key)) {
-            self.fault(&format!("{path}.{key}"), format!(" was not there: {}", short(value)));
+        let allow_extra = self.allow_extra;
+        for (key, value) in others.iter().filter(|(key, _)| !allow_extra && !ones.contains_key(*key)) {
+            self.fault(&format!("{path}.{key}"), format!(" was not there: {}", truncated(value)));
         }
     }
 
-    /// Errors, of which the other is the gateway's own. The code counts, and what is defined of the data.
-    fn own_errors(&mut self, path: &str, one: &Value, other: &Value) {
+    /// Compares an error with a gateway error: the code and the defined data members.
+    fn gateway_errors(&mut self, path: &str, one: &Value, other: &Value) {
         let [one, other] = [one, other].map(|error| {
             let mut error = error.clone();
             if let Some(members) = error.as_object_mut() {
                 members.remove("message");
                 let data = members.remove("data");
                 let data = data.as_ref().and_then(Value::as_object).into_iter().flatten();
-                let defined = data.filter(|(key, _)| DEFINED.contains(&key.as_str()));
+                let defined = data.filter(|(key, _)| DEFINED_ERROR_DATA.contains(&key.as_str()));
                 let defined: Map<_, _> = defined.map(|(key, value)| (key.clone(), value.clone())).collect();
                 members.insert("data".into(), defined.into());
             }
@@ -426,23 +430,22 @@ impl Comparison<'_> {
         self.values(path, &one, &other);
     }
 
-    /// Whether an object has the hint on how long a list may be kept: the list itself, or what a check
-    /// says of it.
+    /// Whether an object carries the cache hint of a list: the list itself, or a check about it.
     fn is_hint_of_list(&self, object: &Map<String, Value>) -> bool {
-        let is_list = || LISTS.iter().any(|list| object.get(*list).is_some_and(Value::is_array));
+        let is_list = || LIST_MEMBERS.iter().any(|list| object.get(*list).is_some_and(Value::is_array));
         match object.get("endpoint").and_then(Value::as_str) {
             Some(endpoint) => endpoint.ends_with("/list"),
             None => is_list() || (object.contains_key("hasTtlMs") && self.check.ends_with("-list-caching-hints")),
         }
     }
 
-    /// Whether the suite asks until something is done. How often it does is a matter of time.
+    /// Whether the scenario polls a task; the poll count depends on timing.
     fn is_polling(&self) -> bool {
         self.scenario.starts_with("tasks-")
     }
 
     fn is_within(&self, one: &Value, other: &Value) -> bool {
-        let mut comparison = Comparison { overview: true, faults: Vec::new(), ..*self };
+        let mut comparison = Comparison { allow_extra: true, faults: Vec::new(), ..*self };
         comparison.values("", one, other);
         comparison.faults.is_empty()
     }
@@ -452,15 +455,15 @@ impl Comparison<'_> {
     }
 }
 
-/// Whether an error is in the words of the gateway.
-fn is_own(error: &Value) -> bool {
+/// Whether the gateway created this error.
+fn is_gateway_error(error: &Value) -> bool {
     let message = error["message"].as_str().unwrap_or_default();
-    OWN_WORDS.iter().any(|(code, words)| error["code"] == *code && message.starts_with(words))
+    GATEWAY_ERRORS.iter().any(|(code, words)| error["code"] == *code && message.starts_with(words))
 }
 
-/// Whether a time is what can be left of another: none of nothing, and some of anything else. A list
-/// that has been kept for a while may be kept that much shorter, and never longer.
-fn is_left_of(left: &Value, whole: &Value) -> bool {
+/// Whether a TTL is a valid remainder of the original: a cached list may have a shorter TTL, never a longer one, and
+/// zero only for zero.
+fn is_remaining_ttl(left: &Value, whole: &Value) -> bool {
     match (left.as_u64(), whole.as_u64()) {
         (Some(0), Some(0)) => true,
         (Some(left), Some(whole)) => 0 < left && left <= whole,
@@ -468,19 +471,18 @@ fn is_left_of(left: &Value, whole: &Value) -> bool {
     }
 }
 
-/// Whether what was answered was not looked at. Some checks read JSON only, and have null for a stream
-/// or plain text; but with this status there is nothing to read.
+/// Whether the suite did not parse the body: some checks record null for SSE or text. A 202 has no body.
 fn is_unread(answered: &Map<String, Value>) -> bool {
     answered["body"].is_null() && answered.get("statusCode").is_some_and(|status| *status != 202)
 }
 
-/// Whether a body is one answer.
-fn is_answer(body: &Value) -> bool {
+/// Whether a body is one JSON-RPC response.
+fn is_response(body: &Value) -> bool {
     body["jsonrpc"] == "2.0" && (body.get("result").is_some() || body.get("error").is_some())
 }
 
-/// A value, cut off where it gets long.
-fn short(value: &Value) -> String {
+/// A value as text, truncated.
+fn truncated(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(200) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -493,14 +495,15 @@ fn short(value: &Value) -> String {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} / {}: ", self.scenario, self.check)?;
-        match &self.what {
-            What::Missing => write!(f, "is missing"),
-            What::Added => write!(f, "was not there"),
-            What::Status(change) => write!(f, "{change}"),
-            What::Details(faults) => {
-                let shown = faults.iter().take(SHOWN).map(|fault| format!("{}{}", fault.place, fault.what));
+        match &self.kind {
+            DifferenceKind::Missing => write!(f, "is missing"),
+            DifferenceKind::Added => write!(f, "was not there"),
+            DifferenceKind::Status(change) => write!(f, "{change}"),
+            DifferenceKind::Details(faults) => {
+                let shown =
+                    faults.iter().take(MAX_PRINTED_FAULTS).map(|fault| format!("{}{}", fault.place, fault.what));
                 write!(f, "{}", shown.collect::<Vec<_>>().join("; "))?;
-                match faults.len().saturating_sub(SHOWN) {
+                match faults.len().saturating_sub(MAX_PRINTED_FAULTS) {
                     0 => Ok(()),
                     more => write!(f, "; and {more} more"),
                 }

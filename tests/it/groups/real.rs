@@ -95,7 +95,7 @@ async fn servers_of_every_make_serve_two_clients_at_once() {
     until("nothing is lent", || upstreams(&rialto).values().all(|upstream| upstream.lease_count() == 0)).await;
     rialto.begin_stop();
     assert!(rialto.stopped().await);
-    assert!(!ts.runs() && !tsold.runs());
+    assert!(!ts.is_running() && !tsold.is_running());
 }
 
 #[tokio::test]

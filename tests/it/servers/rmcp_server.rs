@@ -1,9 +1,6 @@
 //! The official Rust SDK as a server, over Streamable HTTP in this process.
 
-#![allow(
-    deprecated,
-    reason = "logging, sampling and roots are deprecated in the newest revision, and are what is tested"
-)]
+#![allow(deprecated, reason = "logging, sampling and roots are deprecated in 2026-07-28 and still tested")]
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,52 +22,52 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// How often the clock moves.
-const MOVES: Duration = Duration::from_millis(300);
+/// Interval between clock updates.
+const CLOCK_INTERVAL: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Default)]
 struct Handler {
     running: Arc<AtomicU32>,
 }
 
-/// One call of `count`, for as long as it runs.
-struct Counting(Arc<AtomicU32>);
+/// Counts a running `count` call until dropped.
+struct RunningCount(Arc<AtomicU32>);
 
-impl Drop for Counting {
+impl Drop for RunningCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-fn said(text: impl Into<String>) -> CallToolResponse {
+fn text_response(text: impl Into<String>) -> CallToolResponse {
     CallToolResult::success(vec![ContentBlock::text(text)]).into()
 }
 
-fn failed(error: impl std::fmt::Display) -> ErrorData {
+fn internal_error(error: impl std::fmt::Display) -> ErrorData {
     ErrorData::internal_error(error.to_string(), None)
 }
 
 impl Handler {
     async fn count(&self, to: u64, delay: u64, context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
         self.running.fetch_add(1, Ordering::SeqCst);
-        let _counting = Counting(Arc::clone(&self.running));
+        let _counting = RunningCount(Arc::clone(&self.running));
         for step in 1..=to {
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(delay)) => {}
-                () = context.ct.cancelled() => return Err(failed("cancelled")),
+                () = context.ct.cancelled() => return Err(internal_error("cancelled")),
             }
             if let Some(token) = context.meta.get_progress_token() {
                 let progress = ProgressNotificationParam::new(token, step as f64);
-                context.peer.notify_progress(progress).await.map_err(failed)?;
+                context.peer.notify_progress(progress).await.map_err(internal_error)?;
             }
         }
         Ok(())
     }
 
-    /// Asks for something, in the way of the request's era.
+    /// Requests input in the form of the request's era.
     async fn ask(
         &self,
-        question: InputRequest,
+        input_request: InputRequest,
         request: &CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<Result<Value, CallToolResponse>, ErrorData> {
@@ -79,17 +76,17 @@ impl Handler {
             return Ok(match answer {
                 Some(answer) => Ok(answer.clone()),
                 None => Err(CallToolResponse::InputRequired(InputRequiredResult::from_input_requests(
-                    [("question".to_owned(), question)].into(),
+                    [("question".to_owned(), input_request)].into(),
                 ))),
             });
         }
-        let answer = match question {
+        let answer = match input_request {
             InputRequest::CreateMessage(asked) => {
-                serde_json::to_value(context.peer.create_message(asked.params).await.map_err(failed)?)
+                serde_json::to_value(context.peer.create_message(asked.params).await.map_err(internal_error)?)
             }
-            _ => serde_json::to_value(context.peer.list_roots().await.map_err(failed)?),
+            _ => serde_json::to_value(context.peer.list_roots().await.map_err(internal_error)?),
         };
-        answer.map(Ok).map_err(failed)
+        answer.map(Ok).map_err(internal_error)
     }
 }
 
@@ -124,30 +121,31 @@ impl ServerHandler for Handler {
             "echo" => {
                 let message = arguments["message"].as_str().unwrap();
                 let log = LoggingMessageNotificationParam::new(LoggingLevel::Info, json!(format!("echo: {message}")));
-                context.peer.notify_logging_message(log).await.map_err(failed)?;
-                Ok(said(message))
+                context.peer.notify_logging_message(log).await.map_err(internal_error)?;
+                Ok(text_response(message))
             }
             "count" => {
                 let (to, delay) = (arguments["to"].as_u64().unwrap(), arguments["delayMs"].as_u64().unwrap());
                 self.count(to, delay, &context).await?;
-                Ok(said(format!("counted to {to}")))
+                Ok(text_response(format!("counted to {to}")))
             }
             "think" => {
                 let message = SamplingMessage::user_text(arguments["prompt"].as_str().unwrap());
                 let params = CreateMessageRequestParams::new(vec![message], 100);
-                let question = InputRequest::CreateMessage(CreateMessageRequest::new(params));
-                let answer = self.ask(question, &request, &context).await?;
+                let input_request = InputRequest::CreateMessage(CreateMessageRequest::new(params));
+                let answer = self.ask(input_request, &request, &context).await?;
                 Ok(answer.map_or_else(
                     |asks| asks,
                     |answer| {
                         let content = &answer["content"];
-                        said(content["text"].as_str().or(content[0]["text"].as_str()).unwrap())
+                        text_response(content["text"].as_str().or(content[0]["text"].as_str()).unwrap())
                     },
                 ))
             }
             "where" => {
                 let answer = self.ask(InputRequest::ListRoots(ListRootsRequest::default()), &request, &context).await?;
-                Ok(answer.map_or_else(|asks| asks, |answer| said(json!([answer["roots"][0]["uri"]]).to_string())))
+                Ok(answer
+                    .map_or_else(|asks| asks, |answer| text_response(json!([answer["roots"][0]["uri"]]).to_string())))
             }
             "fail" => Ok(CallToolResult::error(vec![ContentBlock::text("on purpose")]).into()),
             "structured" => {
@@ -178,7 +176,7 @@ impl ServerHandler for Handler {
         tokio::spawn(async move {
             let update = ResourceUpdatedNotificationParam::new(request.uri);
             while context.peer.notify_resource_updated(update.clone()).await.is_ok() {
-                tokio::time::sleep(MOVES).await;
+                tokio::time::sleep(CLOCK_INTERVAL).await;
             }
         });
         Ok(())
@@ -191,7 +189,7 @@ impl ServerHandler for Handler {
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         while context.sink().notify_resource_updated(CLOCK).await.is_ok() {
             tokio::select! {
-                () = tokio::time::sleep(MOVES) => {}
+                () = tokio::time::sleep(CLOCK_INTERVAL) => {}
                 () = context.cancelled() => break,
             }
         }
@@ -222,33 +220,33 @@ async fn serve() -> SocketAddr {
 
 #[tokio::test]
 async fn streamable_http() {
-    const RMCP: Make = Make { both_eras: true, ..PYTHON_1 };
+    const RMCP: SdkServer = SdkServer { both_eras: true, ..PYTHON_1 };
     let address = serve().await;
     let target = Target::url(&format!("http://{address}/mcp")).unwrap();
     for pinned in REVISIONS {
-        let (client, witness) = connect(&target, pinned).await.unwrap_or_else(|error| panic!("{pinned:?}: {error}"));
-        let revision = RMCP.spoken(pinned, "streamable-http");
+        let (client, host) = connect(&target, pinned).await.unwrap_or_else(|error| panic!("{pinned:?}: {error}"));
+        let revision = RMCP.negotiated(pinned, "streamable-http");
         assert_eq!((client.found().transport, client.revision()), ("streamable-http", revision));
         let tools = in_time("tools", client.tools()).await.unwrap();
         assert_eq!(names(&tools, "name"), ["count", "echo", "fail", "structured", "think", "where"]);
         assert_eq!(text(&call(&client, "echo", json!({ "message": "hello" })).await), "hello");
-        crate::harness::until("the log message is seen", || witness.has_logged("echo: hello")).await;
+        crate::harness::until("the log message is seen", || host.has_logged("echo: hello")).await;
         call(&client, "count", json!({ "to": 5, "delayMs": 10 })).await;
-        assert_eq!(witness.progress(), [1, 2, 3, 4, 5]);
+        assert_eq!(host.take_progress(), [1, 2, 3, 4, 5]);
         assert_eq!(text(&call(&client, "think", json!({ "prompt": "bridges" })).await), "thoughts on bridges");
         assert_eq!(json_text(&call(&client, "where", json!({})).await), json!([ROOT]));
         let failed = in_time("fail", client.call_tool("fail", Raw::empty())).await.unwrap();
         assert_eq!(value(&failed)["isError"], true, "{failed}");
         let read = in_time("read", client.read("test://static")).await.unwrap();
         assert_eq!(value(&read)["contents"][0]["text"], "always the same", "{read}");
-        hear_of(&client, CLOCK).await;
-        give_up(&client, "count", json!({ "to": 100_000, "delayMs": 10 })).await;
-        idle(&client).await;
+        wait_for_update(&client, CLOCK).await;
+        start_and_cancel(&client, "count", json!({ "to": 100_000, "delayMs": 10 })).await;
+        wait_idle(&client).await;
         let session = client.session_id();
         assert_eq!(session.is_some(), revision.facts().sessions);
         in_time("closed", client.close()).await;
         if let Some(session) = session {
-            is_forgotten(RMCP, address, revision, &session).await;
+            assert_session_ended(RMCP, address, revision, &session).await;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Servers that insist: small ones made here, that hold a client to the letter.
+//! Minimal strict servers that check each request of our client against the specification.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,15 +16,15 @@ use super::*;
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
-/// What a server has seen of a request.
-struct Seen {
+/// A received request.
+struct ReceivedRequest {
     verb: Verb,
     headers: HeaderMap,
     body: Value,
 }
 
-/// Serves with a function, until the test ends.
-async fn serve(answer: impl Fn(Seen) -> Response<Body> + Send + Sync + 'static) -> Target {
+/// Serves with a response function until the test ends.
+async fn serve(answer: impl Fn(ReceivedRequest) -> Response<Body> + Send + Sync + 'static) -> Target {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let answer = Arc::new(answer);
@@ -38,7 +38,7 @@ async fn serve(answer: impl Fn(Seen) -> Response<Body> + Send + Sync + 'static) 
                     let (parts, body) = request.into_parts();
                     let body = body.collect().await.unwrap().to_bytes();
                     let body = serde_json::from_slice(&body).unwrap_or_default();
-                    Ok::<_, Infallible>(answer(Seen { verb: parts.method, headers: parts.headers, body }))
+                    Ok::<_, Infallible>(answer(ReceivedRequest { verb: parts.method, headers: parts.headers, body }))
                 }
             });
             tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
@@ -52,18 +52,18 @@ fn respond(status: u16, kind: &str, body: impl Into<Bytes>) -> Response<Body> {
     Response::builder().status(status).header("content-type", kind).body(body).unwrap()
 }
 
-fn result(seen: &Seen, result: Value) -> Response<Body> {
+fn result(seen: &ReceivedRequest, result: Value) -> Response<Body> {
     let answer = json!({ "jsonrpc": "2.0", "id": seen.body["id"], "result": result });
     respond(200, "application/json", answer.to_string())
 }
 
-fn refused(status: u16, message: &str) -> Response<Body> {
+fn error_response(status: u16, message: &str) -> Response<Body> {
     let error = json!({ "code": -32000, "message": message });
     respond(status, "application/json", json!({ "jsonrpc": "2.0", "id": null, "error": error }).to_string())
 }
 
-/// The answer to `initialize`, in a session of that name.
-fn opened(seen: &Seen, session: &str) -> Response<Body> {
+/// The response to `initialize` with a session id.
+fn initialize_response(seen: &ReceivedRequest, session: &str) -> Response<Body> {
     let info = json!({ "name": "strict", "version": "1" });
     let result = json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {} }, "serverInfo": info });
     let mut response = self::result(seen, result);
@@ -71,11 +71,11 @@ fn opened(seen: &Seen, session: &str) -> Response<Body> {
     response
 }
 
-fn echoed(seen: &Seen) -> Response<Body> {
+fn echo_response(seen: &ReceivedRequest) -> Response<Body> {
     result(seen, json!({ "content": [{ "type": "text", "text": seen.body["params"]["arguments"]["message"] }] }))
 }
 
-fn is_in(seen: &Seen, session: &str) -> bool {
+fn has_session(seen: &ReceivedRequest, session: &str) -> bool {
     seen.headers.get("mcp-session-id").is_some_and(|id| id == session)
 }
 
@@ -85,42 +85,44 @@ async fn echo(client: &Client, message: &str) {
 
 #[tokio::test]
 async fn every_request_carries_session_id_and_protocol_version() {
-    let complaints = Arc::new(Mutex::new(Vec::new()));
+    let violations = Arc::new(Mutex::new(Vec::new()));
     let verbs = Arc::new(Mutex::new(Vec::new()));
-    let (complaining, noting) = (Arc::clone(&complaints), Arc::clone(&verbs));
+    let (complaining, noting) = (Arc::clone(&violations), Arc::clone(&verbs));
     let target = serve(move |seen| {
         let method = seen.body["method"].as_str().unwrap_or_default();
         let complain = |what: String| complaining.lock().unwrap().push(what);
         if method == "initialize" {
             if seen.headers.contains_key("mcp-session-id") {
-                complain("a session before it was opened".into());
+                complain("a session id on initialize".into());
             }
-            return opened(&seen, "s-1");
+            return initialize_response(&seen, "s-1");
         }
         if !seen.headers.contains_key("mcp-session-id") {
             if method != "server/discover" {
                 complain(format!("{} {method} without a session", seen.verb));
             }
-            return refused(400, "Bad Request: Missing session ID");
+            return error_response(400, "Bad Request: Missing session ID");
         }
         noting.lock().unwrap().push(format!("{} {method}", seen.verb));
-        if !is_in(&seen, "s-1") || seen.headers.get("mcp-protocol-version").is_none_or(|name| name != "2025-11-25") {
+        if !has_session(&seen, "s-1")
+            || seen.headers.get("mcp-protocol-version").is_none_or(|name| name != "2025-11-25")
+        {
             complain(format!("{} {method} with {:?}", seen.verb, seen.headers));
         }
         match (seen.verb.as_str(), method) {
             ("GET", _) => respond(405, "text/plain", ""),
             ("DELETE", _) => respond(200, "text/plain", ""),
             (_, "notifications/initialized") => {
-                // Some servers refuse a member that is null or empty.
+                // Some servers refuse params that are null or empty.
                 if seen.body.get("params").is_some() {
                     complain(format!("initialized has params: {}", seen.body));
                 }
                 respond(202, "text/plain", "")
             }
-            (_, "tools/call") => echoed(&seen),
+            (_, "tools/call") => echo_response(&seen),
             (_, other) => {
-                complain(format!("what is {other}?"));
-                refused(400, "no")
+                complain(format!("unknown method {other}"));
+                error_response(400, "no")
             }
         }
     })
@@ -131,7 +133,7 @@ async fn every_request_carries_session_id_and_protocol_version() {
     echo(&client, "one").await;
     echo(&client, "two").await;
     in_time("closed", client.close()).await;
-    assert_eq!(*complaints.lock().unwrap(), Vec::<String>::new());
+    assert_eq!(*violations.lock().unwrap(), Vec::<String>::new());
     let verbs = verbs.lock().unwrap();
     let count = |what: &str| verbs.iter().filter(|verb| *verb == what).count();
     assert_eq!((count("POST notifications/initialized"), count("POST tools/call")), (1, 2), "{verbs:?}");
@@ -148,19 +150,19 @@ async fn a_404_session_is_initialized_again_and_the_call_retried() {
         match seen.body["method"].as_str() {
             Some("initialize") => {
                 let number = counting.fetch_add(1, Ordering::SeqCst) + 1;
-                opened(&seen, &format!("s-{number}"))
+                initialize_response(&seen, &format!("s-{number}"))
             }
-            Some("server/discover") => refused(400, "Bad Request: Missing session ID"),
-            _ if !is_in(&seen, &session) => refused(404, "Session not found"),
+            Some("server/discover") => error_response(400, "Bad Request: Missing session ID"),
+            _ if !has_session(&seen, &session) => error_response(404, "Session not found"),
             _ if seen.verb == Verb::GET => respond(405, "text/plain", ""),
             Some("tools/call") => {
                 let message = seen.body["params"]["arguments"]["message"].as_str().unwrap().to_owned();
                 if message == "forget" && session == "s-1" {
-                    // As after a restart: the session is gone, and the call was not taken.
-                    return refused(404, "Session not found");
+                    // As after a server restart: the session is lost and the call was not executed.
+                    return error_response(404, "Session not found");
                 }
                 noting.lock().unwrap().push(format!("{session} {message}"));
-                echoed(&seen)
+                echo_response(&seen)
             }
             _ => respond(202, "text/plain", ""),
         }
@@ -176,11 +178,11 @@ async fn a_404_session_is_initialized_again_and_the_call_retried() {
     assert_eq!(*calls.lock().unwrap(), ["s-1 before", "s-2 forget", "s-2 after"]);
 }
 
-/// Events, then an end of the stream, in order or not.
+/// SSE events followed by a clean end or a broken connection.
 fn events(frames: &[String], broken: bool) -> Response<Body> {
     let frames: Vec<_> = frames.iter().map(|frame| Ok(Frame::data(Bytes::from(frame.clone())))).collect();
     let cut = stream::iter(broken.then_some(())).then(|()| async {
-        // What came before is written out when the body has nothing more for the moment.
+        // hyper flushes the events before this only when the body is pending.
         tokio::task::yield_now().await;
         Err(std::io::Error::other("cut"))
     });
@@ -201,8 +203,8 @@ async fn a_broken_post_stream_is_resumed_after_retry() {
                 format!("id: e-{id}\n{retry}data: {notice}\n\n")
             };
             match (seen.verb.as_str(), seen.body["method"].as_str()) {
-                (_, Some("initialize")) => opened(&seen, "s-1"),
-                (_, Some("server/discover")) => refused(400, "Bad Request: Missing session ID"),
+                (_, Some("initialize")) => initialize_response(&seen, "s-1"),
+                (_, Some("server/discover")) => error_response(400, "Bad Request: Missing session ID"),
                 (_, Some("tools/call")) => {
                     *pending.lock().unwrap() = seen.body.clone();
                     *telling.lock().unwrap() = Some(std::time::Instant::now());
@@ -216,7 +218,7 @@ async fn a_broken_post_stream_is_resumed_after_retry() {
                     let asked = pending.lock().unwrap();
                     let token = &asked["params"]["_meta"]["progressToken"];
                     if last == "e-1" {
-                        // Cut once more before the answer.
+                        // Broken once more before the response.
                         return events(&[progress(2, token, "")], broken);
                     }
                     let content = json!([{ "type": "text", "text": "at last" }]);
@@ -227,20 +229,19 @@ async fn a_broken_post_stream_is_resumed_after_retry() {
             }
         })
         .await;
-        let (client, witness) = connect(&target, None).await.unwrap();
+        let (client, host) = connect(&target, None).await.unwrap();
         assert_eq!(text(&call(&client, "slow", json!({})).await), "at last");
-        assert_eq!(witness.progress(), [1, 2]);
+        assert_eq!(host.take_progress(), [1, 2]);
         in_time("closed", client.close()).await;
         let resumed = resumed.lock().unwrap();
         assert_eq!(resumed.iter().map(|(last, _)| last.as_str()).collect::<Vec<_>>(), ["e-1", "e-2"]);
-        assert!(resumed[0].1 >= Duration::from_millis(150), "it did not wait as long as it was told: {resumed:?}");
+        assert!(resumed[0].1 >= Duration::from_millis(150), "it did not wait for the retry interval: {resumed:?}");
     }
 }
 
 #[tokio::test]
 async fn a_slow_discovery_response_is_not_taken_for_a_handshake_server() {
-    // It reads nothing until the client has given up waiting and tries a handshake, and then
-    // answers in order: first the question, then the handshake, which it does not take any more.
+    // It answers server/discover only after the client has timed out and sent initialize, then refuses initialize.
     let script = r#"
         discovery='"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{},"ttlMs":0,"cacheScope":"private"}'
         asked=0
@@ -261,12 +262,12 @@ async fn a_slow_discovery_response_is_not_taken_for_a_handshake_server() {
     in_time("closed", client.close()).await;
 }
 
-/// Only 2025-03-26 has batches; there a server may put several messages into one event, or into its answer.
+/// In 2025-03-26 a server may send a batch in one SSE event or in a JSON response.
 #[tokio::test]
 async fn batches_from_a_2025_03_26_server_are_read() {
     for in_event in [true, false] {
         let target = serve(move |seen| match (seen.verb.as_str(), seen.body["method"].as_str()) {
-            (_, Some("server/discover")) => refused(400, "Bad Request: Missing session ID"),
+            (_, Some("server/discover")) => error_response(400, "Bad Request: Missing session ID"),
             (_, Some("initialize")) => {
                 let info = json!({ "name": "strict", "version": "1" });
                 let able = json!({ "tools": {}, "logging": {} });
@@ -292,10 +293,10 @@ async fn batches_from_a_2025_03_26_server_are_read() {
             _ => respond(202, "text/plain", ""),
         })
         .await;
-        let (client, heard) = connect(&target, None).await.unwrap();
+        let (client, host) = connect(&target, None).await.unwrap();
         assert_eq!(client.revision(), Revision::V2025_03_26);
         assert_eq!(text(&call(&client, "echo", json!({})).await), "at last");
-        assert_eq!((heard.progress(), heard.has_logged("in a batch")), (vec![1], true), "{in_event}");
+        assert_eq!((host.take_progress(), host.has_logged("in a batch")), (vec![1], true), "{in_event}");
         in_time("closed", client.close()).await;
     }
 }
