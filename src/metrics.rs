@@ -71,6 +71,15 @@ struct MethodMetrics {
 /// The names of a group and of an upstream.
 pub type Ends<'e> = (&'e Arc<str>, &'e Arc<str>);
 
+/// Type of a metric that is sampled at scrape time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// A value that rises and falls.
+    Gauge,
+    /// A value that only rises while the process runs; its name is rendered with `_total`.
+    Counter,
+}
+
 /// A figure that is read when somebody asks: its name, what it is, and its values by label.
 #[derive(Debug)]
 pub struct MetricsReading {
@@ -78,6 +87,8 @@ pub struct MetricsReading {
     pub name: &'static str,
     /// What it is.
     pub help: &'static str,
+    /// Whether it is rendered as a gauge or as a counter.
+    pub kind: MetricKind,
     /// Its values.
     pub values: Vec<(Vec<(&'static str, String)>, i64)>,
 }
@@ -155,12 +166,26 @@ impl Metrics {
     pub fn render(&self, readings: Vec<MetricsReading>) -> Result<String, std::fmt::Error> {
         let mut now = Registry::with_prefix(PREFIX);
         for reading in readings {
-            let family = Family::<Vec<(String, String)>, Gauge>::default();
-            for (labels, value) in reading.values {
-                let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-                family.get_or_create(&labels).set(value);
+            let samples = reading.values.into_iter().map(|(labels, value)| {
+                let labels: Vec<_> = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+                (labels, value)
+            });
+            match reading.kind {
+                MetricKind::Gauge => {
+                    let family = Family::<Vec<(String, String)>, Gauge>::default();
+                    for (labels, value) in samples {
+                        family.get_or_create(&labels).set(value);
+                    }
+                    now.register(reading.name, reading.help, family);
+                }
+                MetricKind::Counter => {
+                    let family = Family::<Vec<(String, String)>, Counter>::default();
+                    for (labels, value) in samples {
+                        family.get_or_create(&labels).inc_by(u64::try_from(value).unwrap_or_default());
+                    }
+                    now.register(reading.name, reading.help, family);
+                }
             }
-            now.register(reading.name, reading.help, family);
         }
         let mut out = String::new();
         text::encode_registry(&mut out, &self.registry)?;
@@ -203,9 +228,16 @@ mod tests {
         let sessions = MetricsReading {
             name: "sessions",
             help: "Open sessions",
+            kind: MetricKind::Gauge,
             values: vec![(vec![("transport", "http".to_owned())], 2)],
         };
-        let text = metrics.render(vec![sessions]).unwrap();
+        let connects = MetricsReading {
+            name: "upstream_connects",
+            help: "Successful connects to an upstream",
+            kind: MetricKind::Counter,
+            values: vec![(vec![("upstream", "files".to_owned())], 3)],
+        };
+        let text = metrics.render(vec![sessions, connects]).unwrap();
         for line in [
             r#"rialto_calls_total{group="default",upstream="files",method="tools/call",outcome="tool_error"} 1"#,
             r#"rialto_call_duration_seconds_bucket{le="0.005",group="default",upstream="files",method="tools/call"} 1"#,
@@ -213,6 +245,8 @@ mod tests {
             r#"rialto_calls_total{group="default",upstream="files",method="i",outcome="ok"} 2"#,
             r#"rialto_call_duration_seconds_count{group="default",upstream="files",method="i"} 2"#,
             r#"rialto_sessions{transport="http"} 2"#,
+            "# TYPE rialto_upstream_connects counter",
+            r#"rialto_upstream_connects_total{upstream="files"} 3"#,
             "# EOF",
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");

@@ -1,4 +1,4 @@
-//! How a process stops: no new work, then the running calls finish, then the streams end.
+//! Graceful shutdown in stages: refuse new work, wait for running calls, then close the streams.
 
 use std::time::Duration;
 
@@ -6,76 +6,78 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// The stages of a stop, shared by everything that has to know of them.
+/// The shutdown stages, as tokens and trackers that every listener, connection and call shares.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     draining: CancellationToken,
     leaving: CancellationToken,
     closing: CancellationToken,
     calls: TaskTracker,
-    lingering: TaskTracker,
+    listen_calls: TaskTracker,
     connections: TaskTracker,
 }
 
-/// Streams may still say goodbye when the calls took all the time there was.
-const GOODBYE_TIME: Duration = Duration::from_millis(500);
+/// Time that streams get to send their last event, even when the calls have used up the whole shutdown timeout.
+const CLOSE_GRACE_TIME: Duration = Duration::from_millis(500);
 
 impl Shutdown {
-    /// Whether new work is refused.
+    /// Whether new calls are refused.
     pub fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
     }
 
-    /// Cancelled when new work is refused.
+    /// Cancelled when the shutdown begins and new calls are refused.
     pub fn draining(&self) -> &CancellationToken {
         &self.draining
     }
 
-    /// Cancelled when other nodes take what clients send: nothing more comes in here.
+    /// Cancelled when the other nodes of the cluster serve this node's clients: listeners stop accepting.
     pub fn leaving(&self) -> &CancellationToken {
         &self.leaving
     }
 
-    /// Cancelled when streams that would stay open have to end.
+    /// Cancelled when all calls have ended or timed out and long-lived streams must end.
     pub fn closing(&self) -> &CancellationToken {
         &self.closing
     }
 
-    /// Held by a running call; a stop waits for it.
-    pub fn call(&self) -> TaskTrackerToken {
+    /// Counts a call as in flight while the token lives; the shutdown waits for it.
+    pub fn track_call(&self) -> TaskTrackerToken {
         self.calls.token()
     }
 
-    /// How many calls run.
-    pub fn running_calls(&self) -> usize {
+    /// Number of calls in flight.
+    pub fn calls_in_flight(&self) -> usize {
         self.calls.len()
     }
 
-    /// Held by a call that stays open until it is told to end; a stop waits for its last word.
-    pub fn lingering(&self) -> TaskTrackerToken {
-        self.lingering.token()
+    /// Counts a `subscriptions/listen` call while the token lives. Such a call ends only after `closing`, so the
+    /// shutdown waits for it separately, for its final result.
+    pub fn track_listen(&self) -> TaskTrackerToken {
+        self.listen_calls.token()
     }
 
-    /// The connections that are open.
+    /// Tracks the open client connections.
     pub fn connections(&self) -> &TaskTracker {
         &self.connections
     }
 
-    /// Stops: refuses new work, lets running calls finish, tells those that linger to end, ends
-    /// the streams of sessions by `end_streams`, and waits for the connections. Patience is
-    /// `deadline` in all, and a moment for goodbyes; true when it was enough.
-    pub async fn stop(&self, deadline: Duration, end_streams: impl FnOnce()) -> bool {
+    /// Runs the shutdown: refuses new calls, waits for calls in flight, cancels `closing`, waits for listen calls,
+    /// ends the session streams with `end_streams` and waits for the connections.
+    ///
+    /// Takes at most `timeout` plus a short grace period; returns whether calls and connections ended in time.
+    pub async fn stop(&self, timeout: Duration, end_streams: impl FnOnce()) -> bool {
         self.draining.cancel();
-        let end = tokio::time::Instant::now() + deadline;
+        let end = tokio::time::Instant::now() + timeout;
         self.calls.close();
         let calls = tokio::time::timeout_at(end, self.calls.wait()).await;
         self.closing.cancel();
-        let goodbye = end.max(tokio::time::Instant::now() + GOODBYE_TIME);
-        self.lingering.close();
-        let _ = tokio::time::timeout(GOODBYE_TIME, self.lingering.wait()).await;
+        let close_deadline = end.max(tokio::time::Instant::now() + CLOSE_GRACE_TIME);
+        self.listen_calls.close();
+        let _ = tokio::time::timeout(CLOSE_GRACE_TIME, self.listen_calls.wait()).await;
         end_streams();
         self.connections.close();
-        let connections = tokio::time::timeout_at(goodbye, self.connections.wait()).await;
+        let connections = tokio::time::timeout_at(close_deadline, self.connections.wait()).await;
         calls.is_ok() && connections.is_ok()
     }
 }

@@ -1,31 +1,30 @@
-//! Logs, on standard error.
+//! Logging to standard error.
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// How a log line looks.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Whether a filter can be read.
-pub fn is_filter(filter: &str) -> bool {
+/// Whether `filter` is a valid `tracing` filter.
+pub fn is_valid_filter(filter: &str) -> bool {
     EnvFilter::try_new(filter).is_ok()
 }
 
-/// Starts logging. `filter` is a level, or targets with levels as in `rialto=debug,hyper=warn`.
+/// Installs the global log subscriber. `filter` is a level, or targets with levels as in `rialto=debug,hyper=warn`.
 ///
 /// # Errors
-/// When the filter cannot be read, or logging was started before.
-pub fn start(filter: &str, format: LogFormat) -> Result<(), String> {
-    let filter =
-        EnvFilter::try_new(filter).map_err(|error| format!("the log filter {filter:?} cannot be read: {error}"))?;
+/// When the filter is invalid or a subscriber is already installed.
+pub fn init(filter: &str, format: LogFormat) -> Result<(), String> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| format!("invalid log filter {filter:?}: {error}"))?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -35,5 +34,5 @@ pub fn start(filter: &str, format: LogFormat) -> Result<(), String> {
         LogFormat::Text => lines.try_init(),
         LogFormat::Json => lines.json().try_init(),
     }
-    .map_err(|error| format!("logging cannot start: {error}"))
+    .map_err(|error| format!("installing the log subscriber failed: {error}"))
 }

@@ -44,7 +44,7 @@ fn calls_stay_within_their_budgets() {
     let loaded = config::load(&stage.config(), &|_| None).unwrap();
     let defaults = AppSettings::default();
     let layout = loaded.config.layout(rialto::local::elements::SPOTLIGHT);
-    let settings = AppSettings { listen: loaded.config.listen.unwrap(), layout, ..defaults };
+    let settings = AppSettings { listen: loaded.config.listen.unwrap(), gateway: layout, ..defaults };
     let bound = runtime.block_on(App::bind(settings)).unwrap();
     let address = bound.address();
     runtime.spawn(bound.run(future::pending()));

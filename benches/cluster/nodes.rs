@@ -77,7 +77,7 @@ impl Node {
         let cluster = format!("[cluster]\nnode = \"{name}\"\nlease = \"{}ms\"\n", lease.as_millis());
         let node = Self::start(Server::rialto(), name, Some(&store.url()), &format!("{cluster}{servers}")).await?;
         let begin = Instant::now();
-        while node.status().await?["cluster"]["sure"] != true {
+        while node.status().await?["cluster"]["store_connected"] != true {
             if begin.elapsed() > JOIN {
                 return Err(format!("the node {name} does not become part of its cluster").into());
             }
@@ -107,7 +107,7 @@ impl Node {
 
     /// How often it has asked the store something; never, when it is alone.
     pub(crate) async fn round_trips(&self) -> Result<u64, Failure> {
-        Ok(self.status().await?["cluster"]["round_trips"].as_u64().unwrap_or(0))
+        Ok(self.status().await?["cluster"]["store_commands"].as_u64().unwrap_or(0))
     }
 }
 

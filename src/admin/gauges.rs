@@ -1,90 +1,107 @@
-//! Figures that are read when somebody asks for them.
+//! Metrics that are sampled at scrape time: gauges, and counters that other modules keep.
 
 use super::Admin;
-use crate::metrics::MetricsReading;
-use crate::upstream::{self, HealthPhase};
+use crate::metrics::{MetricKind, MetricsReading};
+use crate::upstream::{HealthPhase, Upstream};
 
 impl Admin {
-    /// All figures, as Prometheus reads them.
+    /// Renders all metrics in the OpenMetrics text format.
     pub fn metrics(&self) -> String {
-        let survey = self.sessions.stats();
+        let stats = self.sessions.stats();
         let upstreams = self.gateway.upstreams();
         let mut sessions: Vec<(Vec<(&'static str, String)>, i64)> = Vec::new();
-        for ((group, transport, revision), count) in &survey.alike {
+        for ((group, transport, revision), count) in &stats.alike {
             let labels = vec![
                 ("group", group.to_string()),
                 ("transport", (*transport).to_owned()),
                 ("revision", revision.map_or_else(|| "unknown".to_owned(), |revision| revision.to_string())),
             ];
-            sessions.push((labels, whole(*count)));
+            sessions.push((labels, saturating_i64(*count)));
         }
         let mut states = Vec::new();
         for upstream in &upstreams {
-            let now = upstream.state().health.phase;
+            let current = upstream.state().health.phase;
             for phase in [HealthPhase::Starting, HealthPhase::Ready, HealthPhase::Degraded, HealthPhase::Down] {
                 let labels = vec![("upstream", upstream.name().to_string()), ("state", phase.to_string())];
-                states.push((labels, i64::from(phase == now)));
+                states.push((labels, i64::from(phase == current)));
             }
         }
-        let each = |count: &dyn Fn(&upstream::Upstream) -> usize| {
-            let one = |upstream: &std::sync::Arc<upstream::Upstream>| {
-                (vec![("upstream", upstream.name().to_string())], whole(count(upstream)))
+        let per_upstream = |value: &dyn Fn(&Upstream) -> usize| {
+            let sample = |upstream: &std::sync::Arc<Upstream>| {
+                (vec![("upstream", upstream.name().to_string())], saturating_i64(value(upstream)))
             };
-            upstreams.iter().map(one).collect::<Vec<_>>()
+            upstreams.iter().map(sample).collect::<Vec<_>>()
         };
-        let mut met = Vec::new();
+        let mut calls_by_revision = Vec::new();
         for upstream in &upstreams {
-            for meeting in upstream.revision_pairs() {
+            for pair in upstream.revision_pairs() {
                 let labels = vec![
                     ("upstream", upstream.name().to_string()),
-                    ("client", meeting.client.to_string()),
-                    ("server", meeting.server.to_string()),
+                    ("client_revision", pair.client.to_string()),
+                    ("server_revision", pair.server.to_string()),
                 ];
-                met.push((labels, i64::try_from(meeting.calls).unwrap_or(i64::MAX)));
+                calls_by_revision.push((labels, i64::try_from(pair.calls).unwrap_or(i64::MAX)));
             }
         }
-        let reading = |name, help, values| MetricsReading { name, help, values };
-        let plain = |count: usize| vec![(Vec::new(), whole(count))];
+        let gauge = |name, help, values| MetricsReading { name, help, kind: MetricKind::Gauge, values };
+        let counter = |name, help, values| MetricsReading { name, help, kind: MetricKind::Counter, values };
+        let unlabelled = |count: usize| vec![(Vec::new(), saturating_i64(count))];
         let mut readings = vec![
-            reading("sessions", "Open sessions", sessions),
-            reading("streams", "Open streams of sessions", plain(survey.streams)),
-            reading("events", "Events that are kept for clients that resume", plain(survey.events)),
-            reading("event_bytes", "Bytes of events that are kept", plain(survey.event_bytes)),
-            reading("running_calls", "Calls at work", plain(self.shutdown.running_calls())),
-            reading("held_calls", "Calls that wait for answers from their clients", plain(self.gateway.parked_calls())),
-            reading("children", "Child processes that run", plain(crate::mcp_client::children())),
-            reading("upstream_state", "1 for the state that an upstream is in", states),
-            reading("upstream_connections", "Connections lent to clients", each(&|upstream| upstream.lease_count())),
-            reading("upstream_calls", "Calls that use an upstream", each(&|upstream| upstream.calls_in_flight())),
-            reading(
-                "upstream_connects",
-                "How often an upstream was connected",
-                each(&|upstream| usize::try_from(upstream.state().health.connects).unwrap_or(usize::MAX)),
+            gauge("sessions", "Open sessions", sessions),
+            gauge("streams", "Open session streams", unlabelled(stats.streams)),
+            gauge("events", "Events retained for clients that resume", unlabelled(stats.events)),
+            gauge("event_bytes", "Bytes of retained events", unlabelled(stats.event_bytes)),
+            gauge("calls_in_flight", "Calls in flight", unlabelled(self.shutdown.calls_in_flight())),
+            gauge(
+                "parked_calls",
+                "Calls waiting for input from their clients",
+                unlabelled(self.gateway.parked_calls()),
             ),
-            reading("upstream_revisions", "Calls passed on, by the revisions of both sides", met),
+            gauge("children", "Running child processes", unlabelled(crate::mcp_client::children())),
+            gauge("upstream_state", "1 for the current state of an upstream, 0 for the others", states),
+            gauge(
+                "upstream_leases",
+                "Upstream connections leased to one client",
+                per_upstream(&|upstream| upstream.lease_count()),
+            ),
+            gauge(
+                "upstream_calls_in_flight",
+                "Calls in flight to an upstream",
+                per_upstream(&|upstream| upstream.calls_in_flight()),
+            ),
+            counter(
+                "upstream_connects",
+                "Successful connects to an upstream",
+                per_upstream(&|upstream| usize::try_from(upstream.state().health.connects).unwrap_or(usize::MAX)),
+            ),
+            counter(
+                "upstream_calls_by_revision",
+                "Calls forwarded to an upstream, by client and server revision",
+                calls_by_revision,
+            ),
         ];
         if let Some(cluster) = &self.cluster {
-            let count = |count: u64| plain(usize::try_from(count).unwrap_or(usize::MAX));
+            let value = |count: u64| unlabelled(usize::try_from(count).unwrap_or(usize::MAX));
             readings.extend([
-                reading(
-                    "store_up",
-                    "1 while this node can say in time that it is there",
-                    count(cluster.holds_lease().into()),
+                gauge(
+                    "lease_held",
+                    "1 while this node holds its lease in the store",
+                    value(cluster.holds_lease().into()),
                 ),
-                reading(
+                gauge(
                     "store_full",
-                    "1 while the store refuses what is new for want of room",
-                    count(cluster.store().is_full().into()),
+                    "1 while the store refuses writes because it is out of memory",
+                    value(cluster.store().is_full().into()),
                 ),
-                reading("store_round_trips", "How often the store was asked", count(cluster.store().round_trips())),
-                reading("carried_requests", "Requests carried to other nodes", count(cluster.relayed())),
-                reading("taken_over_sessions", "Sessions taken over from others", count(cluster.takeovers())),
+                counter("store_commands", "Commands sent to the store", value(cluster.store().round_trips())),
+                counter("relayed_requests", "Requests relayed to other nodes", value(cluster.relayed())),
+                counter("session_takeovers", "Sessions adopted from other nodes", value(cluster.takeovers())),
             ]);
         }
         self.gateway.metrics().render(readings).unwrap_or_default()
     }
 }
 
-fn whole(count: usize) -> i64 {
+fn saturating_i64(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What a gateway tells of itself to those who operate it.
+//! Health, metrics and status for operators.
 
 mod gauges;
 mod status;
@@ -13,25 +13,25 @@ use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 
 pub use status::{
-    ClusterStatus, Configuration, FacingStatus, GroupStatus, ListCounts, MeetingStatus, SessionStatus, StatusReport,
-    UpstreamStatus, seconds,
+    CallsByRevision, ClusterStatus, ConfigStatus, GroupStatus, ListCounts, SessionStatus, SessionUpstreamStatus,
+    StatusReport, UpstreamStatus, unix_seconds,
 };
 
-/// What a gateway tells of itself.
+/// Reads readiness, metrics and status from the running gateway.
 #[derive(Debug)]
 pub struct Admin {
     gateway: Arc<Gateway>,
     sessions: Arc<Sessions>,
     shutdown: Shutdown,
     cluster: Option<Arc<Cluster>>,
-    started: SystemTime,
-    configuration: Mutex<Configuration>,
-    /// Whether it was ready once. What a reload adds after that is not waited for.
-    was_ready: AtomicBool,
+    started_at: SystemTime,
+    configuration: Mutex<ConfigStatus>,
+    /// Whether the gateway has been ready once. Upstreams that a reload adds later do not make it unready.
+    has_been_ready: AtomicBool,
 }
 
 impl Admin {
-    /// Tells of this gateway, from now on.
+    /// Starts reporting for this gateway; its uptime counts from now.
     pub fn new(
         gateway: Arc<Gateway>,
         sessions: Arc<Sessions>,
@@ -43,21 +43,21 @@ impl Admin {
             sessions,
             shutdown,
             cluster,
-            started: SystemTime::now(),
+            started_at: SystemTime::now(),
             configuration: Mutex::default(),
-            was_ready: AtomicBool::new(false),
+            has_been_ready: AtomicBool::new(false),
         }
     }
 
-    /// A configuration was read, and taken or not.
-    pub fn configured(&self, change: impl FnOnce(&mut Configuration)) {
-        change(&mut self.configuration.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Updates the configuration part of the status, after a reload was applied or refused.
+    pub fn update_config_status(&self, update: impl FnOnce(&mut ConfigStatus)) {
+        update(&mut self.configuration.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Whether requests can be served as they are meant to be, or why not.
+    /// Readiness of this node, as `/readyz` reports it.
     ///
     /// # Errors
-    /// A line that says why not.
+    /// The response body that says why requests cannot be served.
     pub fn ready(&self) -> Result<(), &'static str> {
         if self.shutdown.is_draining() {
             return Err("shutting down\n");
@@ -68,11 +68,11 @@ impl Admin {
         if self.cluster.as_ref().is_some_and(|cluster| cluster.store().is_full()) {
             return Err("the store has no room\n");
         }
-        if !self.was_ready.load(Ordering::Relaxed) {
+        if !self.has_been_ready.load(Ordering::Relaxed) {
             if self.gateway.groups().iter().any(|group| group.is_settling()) {
                 return Err("starting\n");
             }
-            self.was_ready.store(true, Ordering::Relaxed);
+            self.has_been_ready.store(true, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Everything that a gateway holds, at one moment.
+//! The status report: a snapshot of everything the gateway holds.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,89 +10,89 @@ use crate::dialect::{Revision, translation};
 use crate::gateway::GroupMember;
 use crate::upstream::{List, RevisionPair, Upstream};
 
-/// Everything that a gateway holds, at one moment. Times are seconds since 1970.
+/// Snapshot of the gateway, served as JSON at `/admin/status`. Times are Unix seconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StatusReport {
-    /// The version of the program.
+    /// Version of the program.
     pub version: String,
-    /// When it was started.
+    /// Start time of the process.
     pub started: u64,
-    /// Whether it takes work.
+    /// Whether `/readyz` answers 200.
     pub ready: bool,
-    /// Where its configuration comes from.
-    pub configuration: Configuration,
-    /// Its groups, by name.
+    /// The configuration file and the outcome of its last reload.
+    pub configuration: ConfigStatus,
+    /// The groups, by name.
     pub groups: Vec<GroupStatus>,
-    /// Its upstreams, in order.
+    /// The upstreams, in configured order.
     pub upstreams: Vec<UpstreamStatus>,
-    /// Its sessions, counted by what they are.
+    /// Open sessions, counted by group, transport and revision.
     pub sessions: Vec<SessionStatus>,
-    /// Streams that are open.
+    /// Open session streams.
     pub streams: usize,
-    /// Events that are kept for clients that resume.
+    /// Events retained for clients that resume.
     pub events: usize,
-    /// Bytes of these.
+    /// Total size of the retained events.
     pub event_bytes: usize,
-    /// Calls at work.
-    pub calls: usize,
-    /// Calls that wait for answers from their clients.
-    pub held: usize,
-    /// Child processes that run.
+    /// Calls in flight, without `subscriptions/listen`.
+    pub calls_in_flight: usize,
+    /// Calls that wait for input from a per-request client.
+    pub parked_calls: usize,
+    /// Running child processes.
     pub children: usize,
-    /// What it shares with other nodes; nothing when it is alone.
+    /// This node's place in the cluster; absent without a shared store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,
 }
 
-/// One node among others.
+/// One node of a cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// The name of this node, and which of its lives this is.
+    /// Name and incarnation of this node.
     pub node: String,
-    /// Where the store is.
+    /// Address of the store, without credentials.
     pub store: String,
-    /// Whether this node could say in time that it is there.
-    pub sure: bool,
-    /// Whether the store has no room for more.
+    /// Whether this node holds its lease: the store acknowledged its heartbeat in time.
+    pub store_connected: bool,
+    /// Whether the store refuses writes because it is out of memory.
     #[serde(default)]
-    pub full: bool,
-    /// Requests that were carried to other nodes.
-    pub carried: u64,
-    /// Requests of other nodes that are being answered here.
-    pub serving: usize,
-    /// Sessions that were taken over from other nodes.
-    pub taken_over: u64,
-    /// How often the store was asked something.
-    pub round_trips: u64,
+    pub store_full: bool,
+    /// Requests relayed to other nodes since the start.
+    pub relayed_requests: u64,
+    /// Requests relayed from other nodes that are being served now.
+    pub active_relays: usize,
+    /// Sessions adopted from other nodes since the start.
+    pub adopted_sessions: u64,
+    /// Commands sent to the store since the start.
+    pub store_commands: u64,
 }
 
-/// Where a configuration comes from, and what became of it.
+/// The configuration file and the outcome of its last reload.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Configuration {
-    /// The file; nothing where there is none.
+pub struct ConfigStatus {
+    /// Path of the file; absent when the gateway runs without one.
     pub file: Option<String>,
-    /// When it was taken last.
-    pub taken: Option<u64>,
-    /// When a later one was refused; nothing when the one that is there is the one that is served.
+    /// When a configuration was last applied.
+    pub applied: Option<u64>,
+    /// When a newer version of the file was refused; absent while the file on disk is the one in use.
     pub refused: Option<u64>,
-    /// What is wrong with that, or worth knowing.
+    /// Errors of the refused file, or warnings about the applied one.
     pub problems: Vec<String>,
 }
 
-/// A group.
+/// One group.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GroupStatus {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// The names of its upstreams, in order.
+    /// Names of its upstreams, in configured order.
     pub servers: Vec<String>,
-    /// What is on its lists.
+    /// Sizes of its merged lists.
     pub lists: ListCounts,
-    /// Names that two of its upstreams have.
+    /// Tool or prompt names that two of its upstreams share.
     pub collisions: Vec<String>,
 }
 
-/// How many things are on lists.
+/// Number of entries per list.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ListCounts {
     /// Tools.
@@ -105,186 +105,186 @@ pub struct ListCounts {
     pub templates: usize,
 }
 
-/// An upstream.
+/// One upstream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UpstreamStatus {
-    /// Its name.
+    /// Name of the upstream.
     pub name: String,
-    /// How it is: starting, ready, degraded or down.
+    /// Health phase: starting, ready, degraded or down.
     pub phase: String,
-    /// Why, where that needs saying.
+    /// Reason for the phase, unless it is ready.
     pub reason: Option<String>,
-    /// Since when.
+    /// When the phase began.
     pub since: u64,
-    /// How often it was connected.
+    /// Successful connects since the start.
     pub connects: u64,
-    /// The transport that reaches it.
+    /// Transport of its catalog connection.
     pub transport: String,
-    /// The revision that it speaks, once that is known.
+    /// Negotiated revision, once connected.
     pub revision: Option<String>,
-    /// What it calls itself.
+    /// The server's own name, from its server info.
     pub server: Option<String>,
-    /// What is on its lists.
+    /// Sizes of its lists.
     pub lists: ListCounts,
-    /// Lists that it could not give, and why.
-    pub troubles: Vec<String>,
-    /// Connections that are lent to clients.
-    pub lent: usize,
-    /// Calls that use it.
-    pub calls: usize,
-    /// Calls that were passed on to it, by the revisions of both sides.
+    /// Lists that the server failed to return, each with the error.
+    pub list_errors: Vec<String>,
+    /// Open leases: connections that one client has for itself.
+    pub leases: usize,
+    /// Calls in flight to this upstream.
+    pub calls_in_flight: usize,
+    /// Calls forwarded since the start, by client and server revision.
     #[serde(default)]
-    pub clients: Vec<MeetingStatus>,
+    pub calls_by_revision: Vec<CallsByRevision>,
 }
 
-/// Calls of clients of one revision to an upstream.
+/// Calls from clients of one revision to one upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MeetingStatus {
-    /// The clients' revision.
-    pub client: String,
-    /// The one that the upstream spoke.
-    pub server: String,
-    /// How many calls were passed on since the start.
+pub struct CallsByRevision {
+    /// Revision of the clients.
+    pub client_revision: String,
+    /// Revision of the upstream connection that served them.
+    pub server_revision: String,
+    /// Calls forwarded since the start.
     pub calls: u64,
-    /// What was translated between them; see the page about bridging.
-    pub translated: Vec<String>,
+    /// What the gateway bridges between the two revisions, in the words of `docs/bridging.md`.
+    pub bridged: Vec<String>,
 }
 
-/// Sessions that are alike.
+/// Sessions with the same group, transport and revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// Their group.
+    /// Group of the sessions.
     pub group: String,
-    /// Their transport.
+    /// Client transport of the sessions.
     pub transport: String,
-    /// Their client's revision; nothing before it has introduced itself.
+    /// Revision of their clients; absent before `initialize`.
     pub revision: Option<String>,
-    /// How many there are.
+    /// Number of sessions.
     pub count: usize,
-    /// The upstreams of their group, and what is translated for each.
+    /// The upstreams of the group, and what is bridged for each.
     #[serde(default)]
-    pub upstreams: Vec<FacingStatus>,
+    pub upstreams: Vec<SessionUpstreamStatus>,
 }
 
-/// An upstream as sessions of one revision have to do with it.
+/// What the gateway bridges between sessions of one revision and one upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FacingStatus {
-    /// The upstream's name.
+pub struct SessionUpstreamStatus {
+    /// Name of the upstream.
     pub upstream: String,
-    /// The revision that it speaks, once that is known.
+    /// Negotiated revision of the upstream, once connected.
     pub revision: Option<String>,
-    /// What is translated, once the revisions of both sides are known; see the page about bridging.
-    pub translated: Vec<String>,
+    /// What is bridged, in the words of `docs/bridging.md`; empty until both revisions are known.
+    pub bridged: Vec<String>,
 }
 
 impl Admin {
-    /// Everything that the gateway holds now.
+    /// Takes a snapshot of the gateway.
     pub fn status(&self) -> StatusReport {
-        let survey = self.sessions.stats();
+        let stats = self.sessions.stats();
         StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            started: seconds(self.started),
+            started: unix_seconds(self.started_at),
             ready: self.ready().is_ok(),
             configuration: self.configuration.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
-            groups: self.groups(),
-            upstreams: self.gateway.upstreams().iter().map(|upstream| of_upstream(upstream)).collect(),
-            sessions: survey
+            groups: self.group_statuses(),
+            upstreams: self.gateway.upstreams().iter().map(|upstream| upstream_status(upstream)).collect(),
+            sessions: stats
                 .alike
                 .into_iter()
                 .map(|((group, transport, revision), count)| SessionStatus {
-                    upstreams: self.facing(&group, revision),
+                    upstreams: self.session_upstreams(&group, revision),
                     group: group.to_string(),
                     transport: transport.to_owned(),
                     revision: revision.map(|revision| revision.to_string()),
                     count,
                 })
                 .collect(),
-            streams: survey.streams,
-            events: survey.events,
-            event_bytes: survey.event_bytes,
-            calls: self.shutdown.running_calls(),
-            held: self.gateway.parked_calls(),
+            streams: stats.streams,
+            events: stats.events,
+            event_bytes: stats.event_bytes,
+            calls_in_flight: self.shutdown.calls_in_flight(),
+            parked_calls: self.gateway.parked_calls(),
             children: crate::mcp_client::children(),
-            cluster: self.cluster.as_deref().map(of_cluster),
+            cluster: self.cluster.as_deref().map(cluster_status),
         }
     }
 
-    /// The upstreams of a group, as a client of that revision has to do with them.
-    fn facing(&self, group: &str, client: Option<Revision>) -> Vec<FacingStatus> {
+    /// The upstreams of a group, with what is bridged for clients of `client` revision.
+    fn session_upstreams(&self, group: &str, client: Option<Revision>) -> Vec<SessionUpstreamStatus> {
         let Some(group) = self.gateway.group(Some(group)) else { return Vec::new() };
-        let one = |member: &GroupMember| {
+        let bridge = |member: &GroupMember| {
             let server = member.upstream.state().revision;
-            FacingStatus {
+            SessionUpstreamStatus {
                 upstream: member.upstream.name().to_string(),
                 revision: server.map(|server| server.to_string()),
-                translated: client.zip(server).map(translated).unwrap_or_default(),
+                bridged: client.zip(server).map(bridged_features).unwrap_or_default(),
             }
         };
-        group.view().members.iter().map(one).collect()
+        group.view().members.iter().map(bridge).collect()
     }
 
-    fn groups(&self) -> Vec<GroupStatus> {
-        let one = |group: &std::sync::Arc<crate::gateway::Group>| {
+    fn group_statuses(&self) -> Vec<GroupStatus> {
+        let status = |group: &std::sync::Arc<crate::gateway::Group>| {
             let view = group.view();
             GroupStatus {
                 name: group.name().to_string(),
                 servers: view.plan.servers.iter().map(ToString::to_string).collect(),
-                lists: counts(|list| view.count(list)),
+                lists: list_counts(|list| view.count(list)),
                 collisions: view.collisions.clone(),
             }
         };
-        self.gateway.groups().iter().map(one).collect()
+        self.gateway.groups().iter().map(status).collect()
     }
 }
 
-fn of_cluster(cluster: &Cluster) -> ClusterStatus {
+fn cluster_status(cluster: &Cluster) -> ClusterStatus {
     ClusterStatus {
         node: cluster.node().to_string(),
         store: cluster.store().place_name(),
-        sure: cluster.holds_lease(),
-        full: cluster.store().is_full(),
-        carried: cluster.relayed(),
-        serving: cluster.serving_now(),
-        taken_over: cluster.takeovers(),
-        round_trips: cluster.store().round_trips(),
+        store_connected: cluster.holds_lease(),
+        store_full: cluster.store().is_full(),
+        relayed_requests: cluster.relayed(),
+        active_relays: cluster.serving_now(),
+        adopted_sessions: cluster.takeovers(),
+        store_commands: cluster.store().round_trips(),
     }
 }
 
-fn of_upstream(upstream: &Upstream) -> UpstreamStatus {
+fn upstream_status(upstream: &Upstream) -> UpstreamStatus {
     let state = upstream.state();
     let name = state.server.as_ref().and_then(|server| server.info.get("name"));
     UpstreamStatus {
         name: upstream.name().to_string(),
         phase: state.health.phase.to_string(),
         reason: state.health.reason.clone(),
-        since: seconds(state.health.since),
+        since: unix_seconds(state.health.since),
         connects: state.health.connects,
         transport: state.transport.to_owned(),
         revision: state.revision.map(|revision| revision.to_string()),
         server: name.as_ref().and_then(|name| name.text()).map(std::borrow::Cow::into_owned),
-        lists: counts(|list| state.list(list).map_or(0, |listed| listed.items.len())),
-        troubles: state.troubles.iter().map(|(list, why)| format!("{list}: {why}")).collect(),
-        lent: upstream.lease_count(),
-        calls: upstream.calls_in_flight(),
-        clients: upstream.revision_pairs().into_iter().map(of_meeting).collect(),
+        lists: list_counts(|list| state.list(list).map_or(0, |listed| listed.items.len())),
+        list_errors: state.troubles.iter().map(|(list, why)| format!("{list}: {why}")).collect(),
+        leases: upstream.lease_count(),
+        calls_in_flight: upstream.calls_in_flight(),
+        calls_by_revision: upstream.revision_pairs().into_iter().map(calls_by_revision).collect(),
     }
 }
 
-fn of_meeting(meeting: RevisionPair) -> MeetingStatus {
-    let RevisionPair { client, server, calls } = meeting;
-    MeetingStatus {
-        client: client.to_string(),
-        server: server.to_string(),
+fn calls_by_revision(pair: RevisionPair) -> CallsByRevision {
+    let RevisionPair { client, server, calls } = pair;
+    CallsByRevision {
+        client_revision: client.to_string(),
+        server_revision: server.to_string(),
         calls,
-        translated: translated((client, server)),
+        bridged: bridged_features((client, server)),
     }
 }
 
-fn translated((client, server): (Revision, Revision)) -> Vec<String> {
+fn bridged_features((client, server): (Revision, Revision)) -> Vec<String> {
     translation(client, server).into_iter().map(str::to_owned).collect()
 }
 
-fn counts(count: impl Fn(List) -> usize) -> ListCounts {
+fn list_counts(count: impl Fn(List) -> usize) -> ListCounts {
     ListCounts {
         tools: count(List::Tools),
         prompts: count(List::Prompts),
@@ -293,7 +293,7 @@ fn counts(count: impl Fn(List) -> usize) -> ListCounts {
     }
 }
 
-/// A time as seconds since 1970.
-pub fn seconds(time: SystemTime) -> u64 {
+/// Converts a time to Unix seconds; times before 1970 become 0.
+pub fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -1,4 +1,4 @@
-//! One node among several: what it shares with them, and how it comes and goes.
+//! Cluster wiring of one node: store, membership tasks, and leaving at shutdown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,37 +16,37 @@ use crate::session::{self, Persister, Sessions};
 use crate::store::redis::{Redis, RedisOptions};
 use crate::store::{ClusterStore, NodeId, StoreSettings};
 
-/// What a node shares with others.
+/// What a node needs to join a cluster.
 #[derive(Debug, Clone)]
-pub(super) struct Clustered {
-    /// The store that all share.
+pub(super) struct ClusterSetup {
+    /// The store that all nodes share.
     pub(super) store: Arc<dyn ClusterStore>,
-    /// The name of this node. No other may have it.
+    /// Name of this node, unique in the cluster.
     pub(super) node: String,
-    /// How long a node may be silent before others take over.
+    /// How long a node may miss its heartbeat before others adopt its sessions.
     pub(super) lease: Duration,
-    /// What seals the things that clients carry; one that the nodes agree upon when nothing is said.
-    pub(super) secret: Option<String>,
+    /// Key for sealing request states and cursors. Without one, the nodes agree on a random key through the store.
+    pub(super) sealing_key: Option<String>,
 }
 
-/// How often something that has to wait is looked at.
-const PAUSE: Duration = Duration::from_millis(20);
-/// How often the shared secret is looked at.
-const SECRET: Duration = Duration::from_secs(30);
-/// How long clients wait at the door of a node that is not part of the cluster yet.
-const INTRODUCTION: Duration = Duration::from_secs(1);
-/// How often a store that is away is asked again.
-const AGAIN: Duration = Duration::from_millis(500);
+/// How often shutdown checks whether calls have ended.
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How often the sealing key is compared with the one in the store.
+const SEALING_KEY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// How long the listener waits for the node to join the cluster before it accepts clients anyway.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often the sealing key is requested from an unreachable store.
+const STORE_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-impl Clustered {
-    /// What a node that listens there shares with others; nothing when it is alone.
+impl ClusterSetup {
+    /// Reads the cluster settings of a node that listens on `listen`; `None` without a store.
     ///
     /// # Errors
-    /// When the store cannot be what the settings say.
-    pub(super) fn of(settings: &AppSettings, listen: SocketAddr) -> io::Result<Option<Self>> {
-        let StoreSettings { url, prefix, timeout, lease, sealing_key: secret, .. } = &settings.store;
-        let store: Arc<dyn ClusterStore> = match (&settings.shared, url) {
-            (Some(shared), _) => Arc::clone(shared),
+    /// When the store URL or its options are invalid.
+    pub(super) fn from_settings(settings: &AppSettings, listen: SocketAddr) -> io::Result<Option<Self>> {
+        let StoreSettings { url, prefix, timeout, lease, sealing_key, .. } = &settings.store;
+        let store: Arc<dyn ClusterStore> = match (&settings.cluster_store, url) {
+            (Some(store), _) => Arc::clone(store),
             (None, None) => return Ok(None),
             (None, Some(url)) => {
                 let options = RedisOptions { timeout: *timeout, ..RedisOptions::default() };
@@ -54,86 +54,86 @@ impl Clustered {
             }
         };
         let node = settings.store.node_name(listen);
-        Ok(Some(Self { store, node, lease: *lease, secret: secret.clone() }))
+        Ok(Some(Self { store, node, lease: *lease, sealing_key: sealing_key.clone() }))
     }
 
     pub(super) fn build(self, settings: session::SessionSettings) -> (Arc<Cluster>, Sessions) {
         let node = Arc::new(ArcSwap::from_pointee(NodeId::begin(self.node)));
-        // The node ends sessions that nobody uses. What the store does by itself is for nodes that died.
-        let life = settings.idle.max(settings.retention.age) + self.lease * 10;
-        let keeper = Persister::new(Arc::clone(&self.store), Arc::clone(&node), life);
-        (Cluster::new(self.store, node, self.lease, self.secret), Sessions::with_persister(settings, keeper))
+        // Expiry of stored sessions. Live nodes delete idle sessions themselves; this is only for nodes that died.
+        let expiry = settings.idle.max(settings.retention.age) + self.lease * 10;
+        let persister = Persister::new(Arc::clone(&self.store), Arc::clone(&node), expiry);
+        (Cluster::new(self.store, node, self.lease, self.sealing_key), Sessions::with_persister(settings, persister))
     }
 }
 
-/// Begins to be a node.
-pub(super) fn start(inbound: &Arc<Inbound>) {
-    let (Some(cluster), Some(keeper)) = (&inbound.cluster, inbound.sessions.persister()) else { return };
-    inbound.answer_others();
-    let home = Arc::new(LocalSessions { sessions: Arc::clone(&inbound.sessions) });
-    tokio::spawn(Arc::clone(cluster).run_heartbeat(home));
+/// Starts heartbeat, relay and persistence tasks of this node. Does nothing without a store.
+pub(super) fn start_tasks(inbound: &Arc<Inbound>) {
+    let (Some(cluster), Some(persister)) = (&inbound.cluster, inbound.sessions.persister()) else { return };
+    inbound.serve_relays();
+    let local_sessions = Arc::new(LocalSessions { sessions: Arc::clone(&inbound.sessions) });
+    tokio::spawn(Arc::clone(cluster).run_heartbeat(local_sessions));
     tokio::spawn(Arc::clone(cluster).watch());
     tokio::spawn(Arc::clone(cluster).receive());
-    tokio::spawn(Arc::clone(keeper).run(Arc::clone(&inbound.sessions)));
-    tokio::spawn(agree_on_secret(Arc::clone(inbound), Arc::clone(cluster)));
-    tokio::spawn(touch(Arc::clone(inbound), Arc::clone(keeper), Arc::clone(cluster)));
+    tokio::spawn(Arc::clone(persister).run(Arc::clone(&inbound.sessions)));
+    tokio::spawn(share_sealing_key(Arc::clone(inbound), Arc::clone(cluster)));
+    tokio::spawn(refresh_stored_sessions(Arc::clone(inbound), Arc::clone(persister), Arc::clone(cluster)));
 }
 
-/// Nodes seal what clients carry in the same way, so that any of them can open it.
-async fn agree_on_secret(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
-    if let Some(secret) = cluster.sealing_key() {
-        inbound.gateway.seal().set_key(secret.as_bytes());
+/// Sets the sealing key that all nodes use, so that any node can open what another has sealed.
+async fn share_sealing_key(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
+    if let Some(key) = cluster.sealing_key() {
+        inbound.gateway.seal().set_key(key.as_bytes());
         return cluster.has_agreed();
     }
-    let mut offered = [0; 32];
-    if getrandom::fill(&mut offered).is_err() {
+    let mut random = [0; 32];
+    if getrandom::fill(&mut random).is_err() {
         return cluster.has_agreed();
     }
-    let mut known = Bytes::copy_from_slice(&offered);
+    let mut known = Bytes::copy_from_slice(&random);
     let mut shared = false;
     loop {
-        // What is known is offered again and again: a store that has lost it is told.
+        // Offer the current key every time: a store that lost its data gets it back.
         match cluster.store().shared_key(known.clone()).await {
-            Ok(secret) if shared && secret == known => {}
-            Ok(secret) => {
-                inbound.gateway.seal().set_key(&secret);
-                (known, shared) = (secret, true);
+            Ok(key) if shared && key == known => {}
+            Ok(key) => {
+                inbound.gateway.seal().set_key(&key);
+                (known, shared) = (key, true);
             }
-            Err(error) => tracing::debug!(%error, "the shared secret is not known"),
+            Err(error) => tracing::debug!(%error, "sealing key exchange with the store failed"),
         }
         cluster.has_agreed();
-        tokio::time::sleep(if shared { SECRET } else { AGAIN }).await;
+        tokio::time::sleep(if shared { SEALING_KEY_CHECK_INTERVAL } else { STORE_RETRY_INTERVAL }).await;
     }
 }
 
-/// Keeps what lives here from being forgotten by the store. One that had to be connected anew may have
-/// forgotten something already: it is told again, or tells that a session is another's.
-async fn touch(inbound: Arc<Inbound>, keeper: Arc<Persister>, cluster: Arc<Cluster>) {
-    let (mut openings, mut touched) = (cluster.store().connects(), Instant::now());
+/// Extends the expiry of this node's sessions in the store. After a store reconnect it does so at once: the store may
+/// have lost sessions, which are written again, or a session may have a new owner.
+async fn refresh_stored_sessions(inbound: Arc<Inbound>, persister: Arc<Persister>, cluster: Arc<Cluster>) {
+    let (mut seen_connects, mut refreshed) = (cluster.store().connects(), Instant::now());
     loop {
         tokio::time::sleep(cluster.lease() / 3).await;
-        let opened = cluster.store().connects();
-        if !cluster.holds_lease() || (opened == openings && touched.elapsed() < keeper.life() / 4) {
+        let connects = cluster.store().connects();
+        if !cluster.holds_lease() || (connects == seen_connects && refreshed.elapsed() < persister.life() / 4) {
             continue;
         }
         let all = inbound.sessions.all();
-        match keeper.touch(&inbound.sessions, &all).await {
-            Ok(()) => (openings, touched) = (opened, Instant::now()),
-            Err(error) => tracing::debug!(%error, "sessions cannot be touched"),
+        match persister.touch(&inbound.sessions, &all).await {
+            Ok(()) => (seen_connects, refreshed) = (connects, Instant::now()),
+            Err(error) => tracing::debug!(%error, "refreshing stored sessions failed"),
         }
     }
 }
 
-/// Waits until other nodes know of this one, but not for a store that does not answer.
-pub(super) async fn introduced(inbound: &Inbound) {
+/// Waits until this node is visible to the others, at most [`JOIN_TIMEOUT`].
+pub(super) async fn wait_joined(inbound: &Inbound) {
     if let Some(cluster) = &inbound.cluster {
-        let _ = tokio::time::timeout(INTRODUCTION, cluster.introduced()).await;
+        let _ = tokio::time::timeout(JOIN_TIMEOUT, cluster.introduced()).await;
     }
 }
 
-/// Begins to go: other nodes take what clients send, and the sessions that nothing runs in. What is left
-/// of the time when nothing is left to hand over.
-pub(super) async fn leave(inbound: &Arc<Inbound>, end: Instant) -> Duration {
+/// First part of leaving: other nodes take the clients and the idle sessions. Returns the time left until `end` once
+/// nothing is left to hand over.
+pub(super) async fn hand_over_sessions(inbound: &Arc<Inbound>, end: Instant) -> Duration {
     let Some(cluster) = &inbound.cluster else { return end.saturating_duration_since(Instant::now()) };
     inbound.shutdown.draining().cancel();
     if matches!(cluster.another().await, Ok(Some(_))) {
@@ -141,29 +141,30 @@ pub(super) async fn leave(inbound: &Arc<Inbound>, end: Instant) -> Duration {
     }
     loop {
         let handed_over = inbound.hand_over(false).await;
-        // What is held runs here, too: its client's answers are brought by other nodes.
-        let at_rest = inbound.shutdown.running_calls() == 0 && inbound.gateway.parked_calls() == 0;
-        if (handed_over && at_rest) || Instant::now() >= end {
+        // A parked call runs here too: other nodes relay the client's input to it.
+        let is_idle = inbound.shutdown.calls_in_flight() == 0 && inbound.gateway.parked_calls() == 0;
+        if (handed_over && is_idle) || Instant::now() >= end {
             break;
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
     }
-    // Others find what is left as soon as this node has gone.
+    // Release the busy sessions too, so that other nodes adopt them as soon as this node has left.
     let _ = tokio::time::timeout(cluster.lease(), inbound.hand_over(true)).await;
     end.saturating_duration_since(Instant::now())
 }
 
-/// Is gone, once nothing runs here or is held here any more, or the time is over. What came in by the last
-/// connections may have to be answered still, by way of other nodes.
-pub(super) async fn left(inbound: &Inbound, end: Instant) {
-    if let (Some(cluster), Some(keeper)) = (&inbound.cluster, inbound.sessions.persister()) {
-        let busy =
-            || inbound.shutdown.running_calls() > 0 || inbound.gateway.parked_calls() > 0 || cluster.serving_now() > 0;
+/// Second part of leaving: waits until no call, parked call or relay is left, at most until `end`, then removes the
+/// node from the cluster. Requests from the last connections may still be answered through other nodes.
+pub(super) async fn leave_cluster(inbound: &Inbound, end: Instant) {
+    if let (Some(cluster), Some(persister)) = (&inbound.cluster, inbound.sessions.persister()) {
+        let busy = || {
+            inbound.shutdown.calls_in_flight() > 0 || inbound.gateway.parked_calls() > 0 || cluster.serving_now() > 0
+        };
         while busy() && Instant::now() < end {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
         }
-        if let Err(error) = keeper.write(&inbound.sessions).await {
-            tracing::debug!(%error, "sessions that ended stay in the store until their time is over");
+        if let Err(error) = persister.write(&inbound.sessions).await {
+            tracing::debug!(%error, "deleting closed sessions from the store failed; they expire there");
         }
         cluster.leave().await;
     }

@@ -1,4 +1,4 @@
-//! Wiring: settings become a gateway with listeners. The only file that knows every module.
+//! Wiring: builds the gateway and its listeners from the settings. The only module that knows every other.
 
 mod cluster;
 mod reload;
@@ -21,43 +21,44 @@ use crate::store::{ClusterStore, StoreSettings};
 use crate::upstream::{SpecKind, UpstreamSpec};
 use crate::workers::Workers;
 
-use cluster::Clustered;
+use cluster::ClusterSetup;
 pub use reload::Reloader;
 
-/// Everything that can be set.
+/// Settings of a whole gateway process.
 #[derive(Debug)]
 pub struct AppSettings {
-    /// Where to listen; port 0 lets the system choose.
+    /// Client listener address; port 0 lets the system choose.
     pub listen: SocketAddr,
-    /// How many threads serve clients, each those that it has been given; with none, the runtime that is there does.
+    /// Number of worker threads, each with its own runtime and connections. With 0, connections run on the calling
+    /// runtime.
     pub workers: usize,
-    /// Where those who operate the gateway are served; where everybody is when nothing is said.
-    pub admin: Option<SocketAddr>,
-    /// What governs the transports.
+    /// Operators' listener address. Without one, operators use the client listener.
+    pub admin_listen: Option<SocketAddr>,
+    /// Transport settings.
     pub inbound: inbound::InboundSettings,
-    /// What governs sessions.
+    /// Session limits and retention.
     pub sessions: session::SessionSettings,
-    /// Who may do what.
+    /// Host, origin and token rules.
     pub policy: Policy,
-    /// What governs calls that wait for answers from their clients.
-    pub holding: ParkingLimits,
-    /// The upstreams and groups.
-    pub layout: GatewayConfig,
-    /// Where sessions are kept, and how nodes share them.
+    /// Limits for parked calls.
+    pub parking: ParkingLimits,
+    /// Upstreams and groups.
+    pub gateway: GatewayConfig,
+    /// Session store and cluster settings.
     pub store: StoreSettings,
-    /// A store that is there already, instead of one that those settings name.
-    pub shared: Option<Arc<dyn ClusterStore>>,
+    /// A store to use instead of the one in `store`; tests share one between nodes.
+    pub cluster_store: Option<Arc<dyn ClusterStore>>,
 }
 
-/// A gateway, built and not yet running.
+/// A built gateway without listeners.
 #[derive(Debug)]
 pub struct App {
     inbound: Arc<Inbound>,
 }
 
-/// A gateway with its port.
+/// A gateway with bound listeners, not accepting yet.
 #[derive(Debug)]
-pub struct Bound {
+pub struct BoundApp {
     app: App,
     listener: TcpListener,
     address: SocketAddr,
@@ -67,26 +68,26 @@ pub struct Bound {
 }
 
 impl App {
-    /// Builds a gateway that is alone, whatever is said of a store.
+    /// Builds a gateway with sessions in memory; the store settings are ignored.
     pub fn new(settings: AppSettings) -> Self {
         Self::build(settings, None)
     }
 
-    fn build(settings: AppSettings, clustered: Option<Clustered>) -> Self {
+    fn build(settings: AppSettings, setup: Option<ClusterSetup>) -> Self {
         let shutdown = Shutdown::default();
-        let (cluster, sessions, node) = match clustered {
+        let (cluster, sessions, node) = match setup {
             None => (None, Sessions::new(settings.sessions), "".into()),
-            Some(clustered) => {
-                let node = clustered.node.as_str().into();
-                let (cluster, sessions) = clustered.build(settings.sessions);
+            Some(setup) => {
+                let node = setup.node.as_str().into();
+                let (cluster, sessions) = setup.build(settings.sessions);
                 (Some(cluster), sessions, node)
             }
         };
         let sessions = Arc::new(sessions);
         let gateway = {
-            let governed =
-                gateway::GatewaySettings { drain: settings.inbound.shutdown_timeout, holding: settings.holding, node };
-            Arc::new(Gateway::new(&settings.layout, governed, shutdown.closing().clone()))
+            let gateway_settings =
+                gateway::GatewaySettings { drain: settings.inbound.shutdown_timeout, holding: settings.parking, node };
+            Arc::new(Gateway::new(&settings.gateway, gateway_settings, shutdown.closing().clone()))
         };
         let inbound = Arc::new(Inbound {
             admin: Admin::new(Arc::clone(&gateway), Arc::clone(&sessions), shutdown.clone(), cluster.clone()),
@@ -96,31 +97,31 @@ impl App {
             settings: settings.inbound,
             shutdown,
             cluster,
-            adopting: StripedLocks::default(),
+            takeover_locks: StripedLocks::default(),
         });
         Self { inbound }
     }
 
-    /// Takes the ports.
+    /// Binds the listeners and starts the worker threads.
     ///
     /// # Errors
-    /// When they are not to be had, or threads are not.
-    pub async fn bind(settings: AppSettings) -> io::Result<Bound> {
+    /// When an address cannot be bound, a thread cannot be started or the store settings are invalid.
+    pub async fn bind(settings: AppSettings) -> io::Result<BoundApp> {
         let listener = TcpListener::bind(settings.listen).await?;
         let address = listener.local_addr()?;
-        let admin = match settings.admin {
+        let admin = match settings.admin_listen {
             None => None,
-            Some(wanted) => {
-                let listener = TcpListener::bind(wanted).await?;
+            Some(admin_listen) => {
+                let listener = TcpListener::bind(admin_listen).await?;
                 let address = listener.local_addr()?;
                 Some((listener, address))
             }
         };
-        let clustered = Clustered::of(&settings, address)?;
+        let setup = ClusterSetup::from_settings(&settings, address)?;
         let workers = Workers::start(settings.workers);
-        let workers = workers.map_err(|error| io::Error::other(format!("a thread cannot be started: {error}")))?;
-        Ok(Bound {
-            app: Self::build(settings, clustered),
+        let workers = workers.map_err(|error| io::Error::other(format!("starting a worker thread failed: {error}")))?;
+        Ok(BoundApp {
+            app: Self::build(settings, setup),
             listener,
             address,
             admin,
@@ -129,25 +130,25 @@ impl App {
         })
     }
 
-    /// The groups, for those who embed the gateway.
+    /// The gateway with its groups, for programs that embed it.
     pub fn gateway(&self) -> &Arc<Gateway> {
         &self.inbound.gateway
     }
 
-    /// Everything that a request may need.
+    /// The inbound side: sessions, policy and shutdown.
     pub fn inbound(&self) -> &Arc<Inbound> {
         &self.inbound
     }
 
-    fn start(&self) {
-        tokio::spawn(Arc::clone(&self.inbound).look_after_sessions());
-        cluster::start(&self.inbound);
+    fn spawn_background_tasks(&self) {
+        tokio::spawn(Arc::clone(&self.inbound).maintain_sessions());
+        cluster::start_tasks(&self.inbound);
     }
 
-    /// Serves one client on standard input and output until that ends or `stop` does.
+    /// Serves one client on standard input and output until its input ends or `stop` completes.
     ///
     /// # Errors
-    /// When reading or writing fails, or there is no such group.
+    /// When reading or writing fails, or the group does not exist.
     pub async fn serve_stdio(
         self,
         group: Option<&str>,
@@ -155,78 +156,79 @@ impl App {
     ) -> io::Result<()> {
         let group: Arc<Group> = match self.inbound.gateway.group(group) {
             Some(group) => group,
-            None => return Err(io::Error::other("there is no such group")),
+            None => return Err(io::Error::other("no such group")),
         };
-        self.start();
+        self.spawn_background_tasks();
         let draining = self.inbound.shutdown.draining().clone();
         tokio::spawn(async move {
             stop.await;
             draining.cancel();
         });
         let input = tokio::io::BufReader::new(tokio::io::stdin());
-        let served = Arc::clone(&self.inbound).serve_stdio(group, input, tokio::io::stdout()).await;
+        let result = Arc::clone(&self.inbound).serve_stdio(group, input, tokio::io::stdout()).await;
         self.inbound.gateway.stop().await;
-        served
+        result
     }
 }
 
-impl Bound {
-    /// Where it listens.
+impl BoundApp {
+    /// Address of the client listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where those who operate it are served, if not there.
+    /// Address of the operators' listener, if there is one.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|(_, address)| *address)
     }
 
-    /// The same, with a configuration that is read again when it changes.
+    /// Reloads the configuration file when it changes.
     #[must_use]
-    pub fn reloading(mut self, reloader: Option<Reloader>) -> Self {
+    pub fn with_reloader(mut self, reloader: Option<Reloader>) -> Self {
         if let Some(reloader) = &reloader {
-            reloader.introduce(&self.app.inbound.admin);
+            reloader.report_file(&self.app.inbound.admin);
         }
         self.reloader = reloader;
         self
     }
 
-    /// The gateway.
+    /// The gateway behind the listeners.
     pub fn app(&self) -> &App {
         &self.app
     }
 
-    /// Serves until `stop` ends, then stops in order; true when nothing had to be cut off.
+    /// Serves until `stop` completes, then shuts down in stages; returns whether all calls and connections ended
+    /// within the shutdown timeout.
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
         let inbound = Arc::clone(&self.app.inbound);
-        self.app.start();
-        cluster::introduced(&inbound).await;
+        self.app.spawn_background_tasks();
+        cluster::wait_joined(&inbound).await;
         let mut tasks = tokio::task::JoinSet::new();
-        let side = if self.admin.is_some() { ListenerRole::Clients } else { ListenerRole::Everybody };
-        tasks.spawn(Arc::clone(&inbound).listen(side, self.listener, Arc::clone(&self.workers)));
+        let role = if self.admin.is_some() { ListenerRole::Clients } else { ListenerRole::Combined };
+        tasks.spawn(Arc::clone(&inbound).listen(role, self.listener, Arc::clone(&self.workers)));
         if let Some((listener, _)) = self.admin {
             tasks.spawn(Arc::clone(&inbound).listen(ListenerRole::Operators, listener, Arc::clone(&self.workers)));
         }
-        let reloading = self.reloader.map(|reloader| tasks.spawn(reloader.run(Arc::clone(&inbound))));
+        let reload_task = self.reloader.map(|reloader| tasks.spawn(reloader.run(Arc::clone(&inbound))));
         stop.await;
-        tracing::info!("stopping: running calls may finish");
-        if let Some(reloading) = reloading {
-            reloading.abort();
+        tracing::info!("stopping: waiting for running calls");
+        if let Some(reload_task) = reload_task {
+            reload_task.abort();
         }
         let sessions = Arc::clone(&inbound.sessions);
         let end = tokio::time::Instant::now() + inbound.settings.shutdown_timeout;
-        let patience = cluster::leave(&inbound, end).await;
-        let clean = inbound.shutdown.stop(patience, || sessions.close_all()).await;
+        let time_left = cluster::hand_over_sessions(&inbound, end).await;
+        let ended_in_time = inbound.shutdown.stop(time_left, || sessions.close_all()).await;
         tasks.shutdown().await;
-        // Others bring calls until this node has left.
-        cluster::left(&inbound, end).await;
+        // Last: other nodes relay requests to this one until it has left.
+        cluster::leave_cluster(&inbound, end).await;
         inbound.gateway.stop().await;
-        clean
+        ended_in_time
     }
 }
 
-/// The built-in server alone, whose resource that changes does so this often.
-pub fn built_in(spotlight: Duration) -> GatewayConfig {
+/// A gateway with only the built-in `elements` server. `spotlight` is the update interval of its changing resource.
+pub fn builtin_config(spotlight: Duration) -> GatewayConfig {
     let elements = UpstreamSpec::new("elements", SpecKind::Elements(spotlight));
     let group = GroupConfig::new(DEFAULT_GROUP, [Arc::clone(&elements.name)]);
     GatewayConfig { upstreams: vec![elements], groups: vec![group] }
@@ -240,11 +242,11 @@ impl Default for AppSettings {
             sessions: session::SessionSettings::default(),
             policy: Policy::default(),
             workers: 0,
-            admin: None,
-            holding: ParkingLimits::default(),
-            layout: built_in(SPOTLIGHT),
+            admin_listen: None,
+            parking: ParkingLimits::default(),
+            gateway: builtin_config(SPOTLIGHT),
             store: StoreSettings::default(),
-            shared: None,
+            cluster_store: None,
         }
     }
 }

@@ -1,51 +1,50 @@
-//! A configuration that is read again while it is served: the difference takes effect, and a file
-//! that is not right is refused.
+//! Configuration reload: applies the difference to the running gateway, refuses a file with errors.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::admin::{Admin, seconds};
+use crate::admin::{Admin, unix_seconds};
 use crate::config::{self, Config, Diagnostic, Loaded, Watcher};
 use crate::inbound::Inbound;
 
-/// Reads a configuration again when it changes.
+/// Reloads the configuration file when it changes on disk or on SIGHUP.
 #[derive(Debug)]
 pub struct Reloader {
     file: PathBuf,
     watcher: Watcher,
-    /// What is served.
+    /// The configuration in use.
     config: Config,
     spotlight: Duration,
 }
 
 impl Reloader {
-    /// Watches a file that was read already, and what came of it. Must be called within a runtime.
+    /// Watches a file that was loaded as `config`. Must be called within a runtime.
     pub fn new(file: PathBuf, config: Config, spotlight: Duration) -> Self {
         let mut watcher = Watcher::new(&file);
         watcher.follow(config.files());
         Self { file, watcher, config, spotlight }
     }
 
-    /// Says which file is served.
-    pub(super) fn introduce(&self, admin: &Admin) {
-        admin.configured(|now| {
-            now.file = Some(self.file.display().to_string());
-            now.taken = Some(seconds(SystemTime::now()));
+    /// Reports the file and its load time in the status.
+    pub(super) fn report_file(&self, admin: &Admin) {
+        admin.update_config_status(|status| {
+            status.file = Some(self.file.display().to_string());
+            status.applied = Some(unix_seconds(SystemTime::now()));
         });
     }
 
-    /// Applies what changes, for as long as it is polled.
+    /// Reloads on every change; never returns.
     pub(super) async fn run(mut self, inbound: Arc<Inbound>) {
-        // It may have changed between the first reading and the watch.
+        // The file may have changed between the first load and the start of the watch.
         if self.has_changed() {
             self.watcher.catch_up().await;
-            self.look_again(&inbound).await;
+            self.reload(&inbound).await;
         }
         loop {
             let trigger = self.watcher.changed().await;
-            tracing::info!(file = %self.file.display(), ?trigger, "the configuration is read again");
-            self.look_again(&inbound).await;
+            tracing::info!(file = %self.file.display(), ?trigger, "reloading configuration");
+            self.reload(&inbound).await;
         }
     }
 
@@ -54,27 +53,27 @@ impl Reloader {
         now.map_or(true, |loaded| loaded.config != self.config)
     }
 
-    async fn look_again(&mut self, inbound: &Inbound) {
+    async fn reload(&mut self, inbound: &Inbound) {
         let file = self.file.clone();
-        // Reading a file may take a while, and nobody is to wait for it.
+        // File I/O blocks, so it runs off the runtime threads.
         let loaded = tokio::task::spawn_blocking(move || config::load(&file, &config::environment)).await;
         let loaded = match loaded {
             Ok(loaded) => loaded,
-            Err(error) => return tracing::error!(%error, "the configuration could not be read"),
+            Err(error) => return tracing::error!(%error, "configuration reload failed"),
         };
         match loaded {
-            Ok(Loaded { config, warnings }) => self.take(inbound, config, &warnings),
-            Err(problems) => refuse(inbound, &problems),
+            Ok(Loaded { config, warnings }) => self.apply(inbound, config, &warnings),
+            Err(diagnostics) => reject(inbound, &diagnostics),
         }
     }
 
-    fn take(&mut self, inbound: &Inbound, config: Config, warnings: &[Diagnostic]) {
+    fn apply(&mut self, inbound: &Inbound, config: Config, warnings: &[Diagnostic]) {
         for warning in warnings {
             tracing::warn!("{warning}");
         }
-        let later = self.needs_restart(&config);
-        if !later.is_empty() {
-            tracing::warn!("these take effect after a restart: {}", later.join(", "));
+        let needs_restart = self.needs_restart(&config);
+        if !needs_restart.is_empty() {
+            tracing::warn!("these take effect after a restart: {}", needs_restart.join(", "));
         }
         let applied = inbound.gateway.apply(&config.layout(self.spotlight));
         tracing::info!(
@@ -86,19 +85,19 @@ impl Reloader {
         );
         self.watcher.follow(config.files());
         inbound.gateway.metrics().reloaded(true);
-        inbound.admin.configured(|now| {
-            now.taken = Some(seconds(SystemTime::now()));
-            now.refused = None;
-            now.problems = warnings.iter().map(ToString::to_string).collect();
-            if !later.is_empty() {
-                now.problems.push(format!("these take effect after a restart: {}", later.join(", ")));
+        inbound.admin.update_config_status(|status| {
+            status.applied = Some(unix_seconds(SystemTime::now()));
+            status.refused = None;
+            status.problems = warnings.iter().map(ToString::to_string).collect();
+            if !needs_restart.is_empty() {
+                status.problems.push(format!("these take effect after a restart: {}", needs_restart.join(", ")));
             }
         });
-        // What needs a restart is still what it was at the start.
+        // Settings that need a restart keep their old value, so the next reload reports them again.
         self.config = Config { servers: config.servers, groups: config.groups, ..self.config.clone() };
     }
 
-    /// What of a configuration cannot be changed while it is served.
+    /// Names of the changed sections that take effect only after a restart.
     fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
         let old = &self.config;
         let changed = [
@@ -115,14 +114,14 @@ impl Reloader {
     }
 }
 
-fn refuse(inbound: &Inbound, problems: &[Diagnostic]) {
-    for problem in problems {
-        tracing::error!("{problem}");
+fn reject(inbound: &Inbound, diagnostics: &[Diagnostic]) {
+    for diagnostic in diagnostics {
+        tracing::error!("{diagnostic}");
     }
     tracing::error!("the configuration is refused; what was served before still is");
     inbound.gateway.metrics().reloaded(false);
-    inbound.admin.configured(|now| {
-        now.refused = Some(seconds(SystemTime::now()));
-        now.problems = problems.iter().map(ToString::to_string).collect();
+    inbound.admin.update_config_status(|status| {
+        status.refused = Some(unix_seconds(SystemTime::now()));
+        status.problems = diagnostics.iter().map(ToString::to_string).collect();
     });
 }

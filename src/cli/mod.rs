@@ -87,7 +87,7 @@ pub fn main() -> ExitCode {
     let filter = arguments.log.as_deref().or(config.log.filter.as_deref());
     let filter = filter.unwrap_or(if serving { "info" } else { "error" });
     let format = arguments.log_format.or(config.log.format).unwrap_or(LogFormat::Text);
-    if let Err(why) = telemetry::start(filter, format) {
+    if let Err(why) = telemetry::init(filter, format) {
         eprintln!("rialto: {why}");
         return ExitCode::from(USAGE);
     }

@@ -190,10 +190,10 @@ impl ServeArgs {
         };
         let retry = millis(self.retry_ms).or(limits.sse_retry).map(|retry| u64::try_from(retry.as_millis()));
         Ok(AppSettings {
-            shared: None,
+            cluster_store: None,
             listen: self.listen.or(config.listen).unwrap_or(defaults.listen),
             workers: self.workers.map(usize::from).or(config.workers).unwrap_or_else(cores),
-            admin: config.admin,
+            admin_listen: config.admin,
             inbound: inbound::InboundSettings {
                 limits: Limits {
                     body_bytes: self.max_body_bytes.or(limits.body_bytes).unwrap_or(inbound.limits.body_bytes),
@@ -227,7 +227,7 @@ impl ServeArgs {
                 sse_retry: retry.and_then(Result::ok).unwrap_or(sessions.sse_retry),
             },
             policy: Policy {
-                doors: HostOriginRules::new(
+                host_origin: HostOriginRules::new(
                     given(&self.allow_host, &config.access.hosts),
                     given(&self.allow_origin, &config.access.origins),
                 ),
@@ -235,15 +235,15 @@ impl ServeArgs {
                     true => Tokens::new(config.access.tokens.iter().cloned().map(|token| (token.name, token.secret))),
                     false => Tokens::parse(&self.token)?,
                 },
-                caller_headers: given(&self.caller_header, &config.access.forward_headers).to_vec(),
+                forward_headers: given(&self.caller_header, &config.access.forward_headers).to_vec(),
             },
-            holding: ParkingLimits {
-                total: limits.parked_calls.unwrap_or(defaults.holding.total),
-                per_caller: limits.parked_calls_per_caller.unwrap_or(defaults.holding.per_caller),
-                elicitation_timeout: limits.elicitation_timeout.unwrap_or(defaults.holding.elicitation_timeout),
-                sampling_timeout: limits.sampling_timeout.unwrap_or(defaults.holding.sampling_timeout),
+            parking: ParkingLimits {
+                total: limits.parked_calls.unwrap_or(defaults.parking.total),
+                per_caller: limits.parked_calls_per_caller.unwrap_or(defaults.parking.per_caller),
+                elicitation_timeout: limits.elicitation_timeout.unwrap_or(defaults.parking.elicitation_timeout),
+                sampling_timeout: limits.sampling_timeout.unwrap_or(defaults.parking.sampling_timeout),
             },
-            layout: config.layout(self.spotlight()?),
+            gateway: config.layout(self.spotlight()?),
             store: self.shared(config, defaults.store)?,
         })
     }
@@ -273,9 +273,9 @@ pub(super) async fn http(arguments: ServeArgs, config: &Config) -> ExitCode {
         Err(why) => return usage(&why),
     };
     let wanted = settings.listen;
-    let also = settings.admin.map(|admin| format!(" and {admin}")).unwrap_or_default();
+    let also = settings.admin_listen.map(|admin| format!(" and {admin}")).unwrap_or_default();
     let bound = match App::bind(settings).await {
-        Ok(bound) => bound.reloading(reloader),
+        Ok(bound) => bound.with_reloader(reloader),
         Err(error) => {
             use std::io::ErrorKind::{AddrInUse, AddrNotAvailable, PermissionDenied};
             let hint = match error.kind() {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 
-use crate::admin::{ListCounts, SessionStatus, StatusReport, seconds};
+use crate::admin::{ListCounts, SessionStatus, StatusReport, unix_seconds};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::{ConnectionSettings, Target, fetch};
 
@@ -62,34 +62,34 @@ async fn ask(arguments: &StatusArgs) -> Result<String> {
 
 /// A status for people.
 fn shown(status: &StatusReport) -> String {
-    let now = seconds(SystemTime::now());
+    let now = unix_seconds(SystemTime::now());
     let state = if status.ready { "ready" } else { "not ready" };
     let mut out = format!("Rialto {} is {state}, up for {}\n", status.version, ago(now, status.started));
     let configuration = &status.configuration;
-    out.push_str(&match (&configuration.file, configuration.taken) {
-        (Some(file), Some(taken)) => format!("Configuration {file}, taken {} ago\n", ago(now, taken)),
+    out.push_str(&match (&configuration.file, configuration.applied) {
+        (Some(file), Some(applied)) => format!("Configuration {file}, applied {} ago\n", ago(now, applied)),
         _ => "No configuration file\n".to_owned(),
     });
     if let Some(refused) = configuration.refused {
-        out.push_str(&format!("A later one was refused {} ago:\n", ago(now, refused)));
+        out.push_str(&format!("A newer version was refused {} ago:\n", ago(now, refused)));
     }
     for problem in &configuration.problems {
         out.push_str(&format!("  {problem}\n"));
     }
     let sessions: usize = status.sessions.iter().map(|alike| alike.count).sum();
     out.push_str(&format!(
-        "{sessions} sessions, {} open streams, {} events ({} bytes), {} running calls, {} held, {} children\n\n",
-        status.streams, status.events, status.event_bytes, status.calls, status.held, status.children
+        "{sessions} sessions, {} open streams, {} events ({} bytes), {} calls in flight, {} parked, {} children\n\n",
+        status.streams, status.events, status.event_bytes, status.calls_in_flight, status.parked_calls, status.children
     ));
     if let Some(cluster) = &status.cluster {
-        let sure = match (cluster.sure, cluster.full) {
-            (false, _) => ", which is away: sessions are not served",
-            (true, true) => ", which has no room: nothing new is kept",
+        let problem = match (cluster.store_connected, cluster.store_full) {
+            (false, _) => " (lease lost: sessions are not served)",
+            (true, true) => " (out of memory: new sessions and events are refused)",
             (true, false) => "",
         };
         out.push_str(&format!(
-            "Node {} at {}{sure}; {} requests carried to others, {} sessions taken over\n\n",
-            cluster.node, cluster.store, cluster.carried, cluster.taken_over
+            "Node {} with store {}{problem}; {} requests relayed to other nodes, {} sessions adopted\n\n",
+            cluster.node, cluster.store, cluster.relayed_requests, cluster.adopted_sessions
         ));
     }
     let mut groups = table(&["group", "servers", "tools", "prompts", "resources", "templates"]);
@@ -100,10 +100,10 @@ fn shown(status: &StatusReport) -> String {
     }
     out.push_str(&format!("{}\n\n", groups.trim_fmt()));
     let mut upstreams =
-        table(&["upstream", "state", "since", "transport", "revision", "tools", "lent", "calls", "why"]);
+        table(&["upstream", "state", "since", "transport", "revision", "tools", "leases", "calls", "reason"]);
     for upstream in &status.upstreams {
-        let mut why: Vec<String> = upstream.reason.iter().cloned().collect();
-        why.extend(upstream.troubles.iter().cloned());
+        let mut reasons: Vec<String> = upstream.reason.iter().cloned().collect();
+        reasons.extend(upstream.list_errors.iter().cloned());
         upstreams.add_row(vec![
             upstream.name.clone(),
             upstream.phase.clone(),
@@ -111,9 +111,9 @@ fn shown(status: &StatusReport) -> String {
             upstream.transport.clone(),
             upstream.revision.clone().unwrap_or_default(),
             upstream.lists.tools.to_string(),
-            upstream.lent.to_string(),
-            upstream.calls.to_string(),
-            why.join("; "),
+            upstream.leases.to_string(),
+            upstream.calls_in_flight.to_string(),
+            reasons.join("; "),
         ]);
     }
     out.push_str(&format!("{}\n", upstreams.trim_fmt()));
@@ -123,11 +123,20 @@ fn shown(status: &StatusReport) -> String {
     if !status.sessions.is_empty() {
         out.push_str(&format!("\n{}\n", sessions_table(&status.sessions).trim_fmt()));
     }
-    let met = status.upstreams.iter().flat_map(|upstream| upstream.clients.iter().map(|met| (&upstream.name, met)));
-    let mut calls = table(&["upstream", "client", "server", "calls", "translated"]);
-    for (upstream, met) in met {
-        let words = words(&met.translated);
-        calls.add_row(vec![upstream.clone(), met.client.clone(), met.server.clone(), met.calls.to_string(), words]);
+    let pairs = status
+        .upstreams
+        .iter()
+        .flat_map(|upstream| upstream.calls_by_revision.iter().map(|pair| (&upstream.name, pair)));
+    let mut calls = table(&["upstream", "client", "server", "calls", "bridged"]);
+    for (upstream, pair) in pairs {
+        let bridged = features(&pair.bridged);
+        calls.add_row(vec![
+            upstream.clone(),
+            pair.client_revision.clone(),
+            pair.server_revision.clone(),
+            pair.calls.to_string(),
+            bridged,
+        ]);
     }
     if !calls.is_empty() {
         out.push_str(&format!("\n{}\n", calls.trim_fmt()));
@@ -137,15 +146,15 @@ fn shown(status: &StatusReport) -> String {
 
 /// A row for each kind of session and each upstream that it has to do with.
 fn sessions_table(sessions: &[SessionStatus]) -> Table {
-    let mut shown = table(&["sessions", "group", "transport", "client", "upstream", "server", "translated"]);
+    let mut shown = table(&["sessions", "group", "transport", "client", "upstream", "server", "bridged"]);
     for alike in sessions {
         let client = alike.revision.clone().unwrap_or_default();
         let mut heads = vec![alike.count.to_string(), alike.group.clone(), alike.transport.clone(), client];
-        for facing in &alike.upstreams {
-            let known = alike.revision.is_some() && facing.revision.is_some();
-            heads.push(facing.upstream.clone());
-            heads.push(facing.revision.clone().unwrap_or_default());
-            heads.push(if known { words(&facing.translated) } else { String::new() });
+        for upstream in &alike.upstreams {
+            let known = alike.revision.is_some() && upstream.revision.is_some();
+            heads.push(upstream.upstream.clone());
+            heads.push(upstream.revision.clone().unwrap_or_default());
+            heads.push(if known { features(&upstream.bridged) } else { String::new() });
             shown.add_row(std::mem::replace(&mut heads, vec![String::new(); 4]));
         }
         if alike.upstreams.is_empty() {
@@ -155,9 +164,9 @@ fn sessions_table(sessions: &[SessionStatus]) -> Table {
     shown
 }
 
-/// What is translated, for people.
-fn words(translated: &[String]) -> String {
-    match translated {
+/// The bridged features as text.
+fn features(bridged: &[String]) -> String {
+    match bridged {
         [] => "nothing".to_owned(),
         some => some.join(", "),
     }

@@ -101,7 +101,7 @@ fn cluster(table: &Table<'_>) -> ClusterSection {
 fn log(table: &Table<'_>) -> Log {
     let filter = table.text("filter");
     if let (Some(filter), Some(entry)) = (&filter, table.entry("filter"))
-        && !crate::telemetry::is_filter(filter)
+        && !crate::telemetry::is_valid_filter(filter)
     {
         let hint = "write a level such as \"info\", or targets as in \"rialto=debug,hyper=warn\"".to_owned();
         table.reader.error(&entry.node.at, "`filter` in [log] cannot be read", Some(hint));

@@ -1,4 +1,4 @@
-//! The body of a response: nothing, bytes, or a stream of events.
+//! Response bodies: empty, buffered, an SSE stream, or a stream relayed from another node.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,50 +17,50 @@ use crate::cluster::RelayedBody;
 use crate::http::sse;
 use crate::session::{Attachment, Session, Sessions};
 
-/// What hyper writes.
+/// Body of a response to a client.
 #[derive(Debug)]
 pub enum ResponseContent {
-    /// Nothing.
+    /// No body.
     Empty,
-    /// All of it.
+    /// A buffered body.
     Full(Bytes),
-    /// Events, as they come.
-    Events(Box<Events>),
-    /// What another node sends, as it comes.
-    Carried(Box<RelayedBody>),
+    /// An SSE stream.
+    Events(Box<EventStreamBody>),
+    /// A body that another node is streaming.
+    Relayed(Box<RelayedBody>),
 }
 
-/// A stream of events.
+/// Body of an SSE response, with heartbeat comments while no event is written.
 #[derive(Debug)]
-pub struct Events {
+pub struct EventStreamBody {
     source: EventSource,
-    /// Goes out before anything else.
-    head: Option<Bytes>,
-    beat: Interval,
-    /// Nothing was written since the last beat.
-    quiet: bool,
+    /// Sent before the first event of the source.
+    preamble: Option<Bytes>,
+    heartbeat: Interval,
+    /// No event was written since the last heartbeat tick.
+    is_idle: bool,
 }
 
 #[derive(Debug)]
 enum EventSource {
-    /// A stream of a session, already framed, with ids to resume from.
+    /// A resumable session stream; its frames carry event ids.
     Session(Attachment),
-    /// The one stream of an HTTP+SSE session; the session ends with it.
-    Single(Attachment, #[allow(dead_code, reason = "held to be dropped")] CloseSessionOnDrop),
-    /// The replies to one call of the per-request era. Dropping them gives the call up.
+    /// The only stream of an HTTP+SSE session; dropping it closes the session.
+    SingleStream(Attachment, #[allow(dead_code, reason = "held to be dropped")] CloseSessionOnDrop),
+    /// Replies to one call of the per-request era. Dropping them cancels the call.
     Call(Box<CallSource>),
-    /// Everything was written.
+    /// The source has ended and is dropped.
     Done,
 }
 
 #[derive(Debug)]
 struct CallSource {
     replies: Replies,
-    answering: ReplyEncoder,
-    _running: TaskTrackerToken,
+    encoder: ReplyEncoder,
+    _in_flight: TaskTrackerToken,
 }
 
-/// Ends a session when its stream is gone.
+/// Closes a session on drop, unless disarmed.
 #[derive(Debug)]
 pub(super) struct CloseSessionOnDrop {
     pub(super) sessions: Arc<Sessions>,
@@ -68,8 +68,8 @@ pub(super) struct CloseSessionOnDrop {
 }
 
 impl CloseSessionOnDrop {
-    /// It goes on without whoever had it.
-    pub(super) fn stays(mut self) {
+    /// Keeps the session open.
+    pub(super) fn disarm(mut self) {
         self.session = None;
     }
 }
@@ -82,50 +82,48 @@ impl Drop for CloseSessionOnDrop {
     }
 }
 
-// === impl Events ===
-
-impl Events {
-    pub(super) fn of_session(attachment: Attachment, keep_alive: Duration) -> Self {
-        Self::new(EventSource::Session(attachment), None, keep_alive)
+impl EventStreamBody {
+    pub(super) fn for_session(reader: Attachment, heartbeat_interval: Duration) -> Self {
+        Self::new(EventSource::Session(reader), None, heartbeat_interval)
     }
 
-    pub(super) fn single(
-        attachment: Attachment,
-        head: Bytes,
-        ending: CloseSessionOnDrop,
-        keep_alive: Duration,
+    pub(super) fn for_single_stream(
+        reader: Attachment,
+        preamble: Bytes,
+        close_guard: CloseSessionOnDrop,
+        heartbeat_interval: Duration,
     ) -> Self {
-        Self::new(EventSource::Single(attachment, ending), Some(head), keep_alive)
+        Self::new(EventSource::SingleStream(reader, close_guard), Some(preamble), heartbeat_interval)
     }
 
-    /// The rest of a call whose first reply, if any, is already there.
-    pub(super) fn of_call(
+    /// Streams a call whose first reply, if any, was already received.
+    pub(super) fn for_call(
         first: Option<Reply>,
         replies: Replies,
-        answering: ReplyEncoder,
-        running: TaskTrackerToken,
-        keep_alive: Duration,
+        encoder: ReplyEncoder,
+        in_flight: TaskTrackerToken,
+        heartbeat_interval: Duration,
     ) -> Self {
-        let mut source = CallSource { replies, answering, _running: running };
-        let head = first.and_then(|reply| source.frame(reply));
-        Self::new(EventSource::Call(Box::new(source)), head, keep_alive)
+        let mut source = CallSource { replies, encoder, _in_flight: in_flight };
+        let preamble = first.and_then(|reply| source.frame(reply));
+        Self::new(EventSource::Call(Box::new(source)), preamble, heartbeat_interval)
     }
 
-    fn new(source: EventSource, head: Option<Bytes>, keep_alive: Duration) -> Self {
-        let start = tokio::time::Instant::now() + keep_alive;
-        let mut beat = tokio::time::interval_at(start, keep_alive);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { source, head, beat, quiet: true }
+    fn new(source: EventSource, preamble: Option<Bytes>, heartbeat_interval: Duration) -> Self {
+        let start = tokio::time::Instant::now() + heartbeat_interval;
+        let mut heartbeat = tokio::time::interval_at(start, heartbeat_interval);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { source, preamble, heartbeat, is_idle: true }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        if let Some(head) = self.head.take() {
-            self.quiet = false;
-            return Poll::Ready(Some(head));
+        if let Some(preamble) = self.preamble.take() {
+            self.is_idle = false;
+            return Poll::Ready(Some(preamble));
         }
         match self.source.poll(context) {
             Poll::Ready(Some(bytes)) => {
-                self.quiet = false;
+                self.is_idle = false;
                 return Poll::Ready(Some(bytes));
             }
             Poll::Ready(None) => {
@@ -134,8 +132,8 @@ impl Events {
             }
             Poll::Pending => {}
         }
-        while self.beat.poll_tick(context).is_ready() {
-            if std::mem::replace(&mut self.quiet, true) {
+        while self.heartbeat.poll_tick(context).is_ready() {
+            if std::mem::replace(&mut self.is_idle, true) {
                 return Poll::Ready(Some(Bytes::from_static(sse::KEEP_ALIVE)));
             }
         }
@@ -146,9 +144,9 @@ impl Events {
 impl EventSource {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         match self {
-            Self::Session(attachment) => attachment.poll_next(context),
-            Self::Single(attachment, _) => {
-                let message = attachment.poll_next(context);
+            Self::Session(reader) => reader.poll_next(context),
+            Self::SingleStream(reader, _) => {
+                let message = reader.poll_next(context);
                 message.map(|message| message.map(|message| sse::message(None, &message)))
             }
             Self::Call(call) => loop {
@@ -169,11 +167,9 @@ impl EventSource {
 
 impl CallSource {
     fn frame(&mut self, reply: Reply) -> Option<Bytes> {
-        self.answering.encode(reply).map(|message| sse::message(None, &message))
+        self.encoder.encode(reply).map(|message| sse::message(None, &message))
     }
 }
-
-// === impl Body ===
 
 impl http_body::Body for ResponseContent {
     type Data = Bytes;
@@ -189,7 +185,7 @@ impl http_body::Body for ResponseContent {
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Self::Events(events) => events.poll(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Carried(rest) => rest.poll_next(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Relayed(body) => body.poll_next(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 
@@ -201,7 +197,7 @@ impl http_body::Body for ResponseContent {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Events(_) | Self::Carried(_) => SizeHint::default(),
+            Self::Events(_) | Self::Relayed(_) => SizeHint::default(),
         }
     }
 }

@@ -1,26 +1,26 @@
-//! The time as HTTP writes it, which changes once a second.
+//! The `Date` header value, formatted once per second and thread.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant, SystemTime};
 
-/// What was written last, and until when it holds.
+/// A formatted date and the end of the second in which it is valid.
 struct CachedDate {
     text: String,
     until: Instant,
 }
 
 thread_local! {
-    static WRITTEN: RefCell<Option<CachedDate>> = const { RefCell::new(None) };
+    static CACHED: RefCell<Option<CachedDate>> = const { RefCell::new(None) };
 }
 
-/// Does something with the time that it is.
-pub(super) fn with<T>(now: Instant, use_it: impl FnOnce(&str) -> T) -> T {
-    WRITTEN.with_borrow_mut(|written| {
-        match written {
-            Some(written) if now < written.until => {}
-            _ => *written = Some(CachedDate::at(SystemTime::now(), now)),
+/// Calls `write` with the current date.
+pub(super) fn with_date<T>(now: Instant, write: impl FnOnce(&str) -> T) -> T {
+    CACHED.with_borrow_mut(|cached| {
+        match cached {
+            Some(cached) if now < cached.until => {}
+            _ => *cached = Some(CachedDate::at(SystemTime::now(), now)),
         }
-        use_it(written.as_ref().map_or("", |written| &written.text))
+        write(cached.as_ref().map_or("", |cached| &cached.text))
     })
 }
 
@@ -37,11 +37,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_is_written_and_holds_for_the_rest_of_its_second() {
+    fn cached_date_expires_at_the_end_of_its_second() {
         let (time, now) = (SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_250), Instant::now());
-        let written = CachedDate::at(time, now);
-        assert_eq!(written.text, "Sun, 06 Nov 1994 08:49:37 GMT");
-        assert_eq!(written.until - now, Duration::from_millis(750));
-        with(now, |text| assert_eq!(text.len(), written.text.len()));
+        let cached = CachedDate::at(time, now);
+        assert_eq!(cached.text, "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(cached.until - now, Duration::from_millis(750));
+        with_date(now, |text| assert_eq!(text.len(), cached.text.len()));
     }
 }

@@ -1,55 +1,55 @@
-//! Reading the headers that say how to answer and in which session.
+//! Request headers that decide the response format and the session.
 
 use std::borrow::Cow;
 
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, Uri};
 
-use super::route::query;
+use super::route::query_parameter;
 
 pub(super) static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-static OTHER_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
+static X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 pub(super) static LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const JSON: &str = "application/json";
-pub(super) const EVENTS: &str = "text/event-stream";
-/// What nearly every client writes.
-const USUAL: &str = "application/json, text/event-stream";
+pub(super) const EVENT_STREAM: &str = "text/event-stream";
+/// The `Accept` value of nearly every client; compared first, to skip parsing.
+const COMMON_ACCEPT: &str = "application/json, text/event-stream";
 
-/// Whether `Accept` admits a media type. Types that it refuses with `q=0` it does not admit.
+/// Whether `Accept` allows a media type. A range with `q=0` excludes it.
 pub(super) fn accepts(headers: &HeaderMap, media: &str) -> bool {
-    if headers.get(ACCEPT).is_some_and(|value| value == USUAL) && matches!(media, JSON | EVENTS) {
+    if headers.get(ACCEPT).is_some_and(|value| value == COMMON_ACCEPT) && matches!(media, JSON | EVENT_STREAM) {
         return true;
     }
-    let (family, _) = media.split_once('/').unwrap_or((media, ""));
+    let (main_type, _) = media.split_once('/').unwrap_or((media, ""));
     let admits = |range: &str| {
         let mut parts = range.split(';').map(str::trim);
         let name = parts.next().unwrap_or_default();
-        let refused =
+        let excluded =
             parts.any(|part| matches!(part.replace(' ', "").as_str(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000"));
-        let named = name.eq_ignore_ascii_case(media)
+        let matches = name.eq_ignore_ascii_case(media)
             || name == "*/*"
-            || name.strip_suffix("/*").is_some_and(|range| range.eq_ignore_ascii_case(family));
-        named && !refused
+            || name.strip_suffix("/*").is_some_and(|range| range.eq_ignore_ascii_case(main_type));
+        matches && !excluded
     };
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(admits)
 }
 
-/// Whether the body is declared as JSON.
+/// Whether `Content-Type` is JSON.
 pub(super) fn is_json(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let media = value.and_then(|value| value.split(';').next()).unwrap_or_default();
     media.trim().eq_ignore_ascii_case(JSON)
 }
 
-/// The id of the session that a request names, looked for in a fixed order: path, headers, query.
+/// The session id of a request. Precedence: path, `Mcp-Session-Id`, `X-Session-Id`, `?sessionId=`.
 pub(super) fn session_id<'r>(in_path: Option<&'r str>, headers: &'r HeaderMap, uri: &'r Uri) -> Option<Cow<'r, str>> {
     let header = |name: &HeaderName| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
     in_path
         .map(Cow::Borrowed)
         .or_else(|| header(&SESSION_ID))
-        .or_else(|| header(&OTHER_SESSION_ID))
-        .or_else(|| query(uri.query(), "sessionId"))
+        .or_else(|| header(&X_SESSION_ID))
+        .or_else(|| query_parameter(uri.query(), "sessionId"))
 }
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accept_is_read_as_ranges() {
+    fn accept_media_ranges_and_q_zero_are_honoured() {
         for (value, json, events) in [
             ("application/json, text/event-stream", true, true),
             ("*/*", true, true),
@@ -70,13 +70,13 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT, value.parse().unwrap());
-            assert_eq!((accepts(&headers, JSON), accepts(&headers, EVENTS)), (json, events), "{value}");
+            assert_eq!((accepts(&headers, JSON), accepts(&headers, EVENT_STREAM)), (json, events), "{value}");
         }
         assert!(!accepts(&HeaderMap::new(), JSON));
     }
 
     #[test]
-    fn content_type_is_the_media_type_alone() {
+    fn content_type_parameters_are_ignored() {
         for (value, json) in [
             ("application/json", true),
             ("Application/JSON; charset=utf-8", true),
@@ -90,11 +90,11 @@ mod tests {
     }
 
     #[test]
-    fn session_ids_are_looked_for_in_order() {
+    fn session_id_is_taken_from_path_then_headers_then_query() {
         let mut headers = HeaderMap::new();
         let uri = Uri::from_static("/mcp?sessionId=q");
         assert_eq!(session_id(None, &headers, &uri).unwrap(), "q");
-        headers.insert(&OTHER_SESSION_ID, "x".parse().unwrap());
+        headers.insert(&X_SESSION_ID, "x".parse().unwrap());
         assert_eq!(session_id(None, &headers, &uri).unwrap(), "x");
         headers.insert(&SESSION_ID, "m".parse().unwrap());
         assert_eq!(session_id(None, &headers, &uri).unwrap(), "m");

@@ -1,4 +1,4 @@
-//! Streamable HTTP: both eras on one address.
+//! Streamable HTTP: both eras on one URL.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use http::{Method as Verb, Response as HttpResponse};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming as HttpBody;
 
-use super::body::{CloseSessionOnDrop, Events, ResponseContent};
-use super::headers::{EVENTS, JSON, LAST_EVENT_ID, accepts, is_json, session_id};
-use super::relay::Once;
+use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent};
+use super::headers::{EVENT_STREAM, JSON, LAST_EVENT_ID, accepts, is_json, session_id};
+use super::relay::RetainedBody;
 use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
 use super::route::Route;
@@ -24,7 +24,7 @@ use crate::session::{NotBegun, Session, SessionId, SessionOwner, SessionTranspor
 use crate::store::EventId;
 use crate::timer::PooledTimer;
 
-/// A request to one group, admitted.
+/// An admitted request to one group.
 pub(super) struct RequestContext<'r> {
     pub(super) inbound: &'r Arc<Inbound>,
     pub(super) group: Arc<Group>,
@@ -32,31 +32,31 @@ pub(super) struct RequestContext<'r> {
     pub(super) route: &'r Route<'r>,
     pub(super) session_in_path: Option<&'r str>,
     pub(super) parts: &'r http::request::Parts,
-    /// Another node has brought it.
-    pub(super) carried: bool,
-    /// Its body, once that was read.
-    pub(super) body: Once,
+    /// Another node relayed this request; it must not be relayed again.
+    pub(super) is_relayed: bool,
+    /// The request body once read, kept for a relay or a retry. Set only in a cluster.
+    pub(super) body: RetainedBody,
 }
 
-/// A body on its way in.
+/// The body of a request, read or not.
 pub(super) enum RequestBody {
-    /// It is still being sent.
-    Wire(HttpBody),
-    /// It is here.
-    Whole(Bytes),
-    /// It could not be read.
-    Refused(Rejection),
+    /// Still to be read from hyper.
+    Streaming(HttpBody),
+    /// Already read.
+    Buffered(Bytes),
+    /// Reading it failed.
+    Rejected(Rejection),
 }
 
 type ServeResult = Result<HttpResponse<ResponseContent>, Rejection>;
 
 impl Inbound {
-    /// Reads a body, no more of it than allowed, no longer than allowed.
+    /// Reads a request body within the size limit and the body timeout.
     pub(super) async fn read_body(&self, body: RequestBody) -> Result<Bytes, Rejection> {
         let body = match body {
-            RequestBody::Whole(body) => return Ok(body),
-            RequestBody::Refused(problem) => return Err(problem),
-            RequestBody::Wire(body) => body,
+            RequestBody::Buffered(body) => return Ok(body),
+            RequestBody::Rejected(rejection) => return Err(rejection),
+            RequestBody::Streaming(body) => body,
         };
         let limit = self.settings.limits.body_bytes;
         let declared = http_body::Body::size_hint(&body).lower();
@@ -67,53 +67,53 @@ impl Inbound {
         match tokio::time::timeout(self.settings.body_timeout, collected).await {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Rejection::BodyTooLarge(limit)),
-            Ok(Err(_)) => Err(Rejection::BodyBroken),
-            Err(_) => Err(Rejection::BodyTooSlow),
+            Ok(Err(_)) => Err(Rejection::BodyIncomplete),
+            Err(_) => Err(Rejection::BodyTimeout),
         }
     }
 
-    /// Reads the message or messages in a body.
+    /// Parses a body into its message or batch, within the depth and batch limits.
     pub(super) fn read_messages(&self, body: &Bytes) -> Result<Incoming, Rejection> {
         let limits = &self.settings.limits;
         if !depth_within(body, limits.json_depth) {
-            return Err(Rejection::TooDeep(limits.json_depth));
+            return Err(Rejection::JsonTooDeep(limits.json_depth));
         }
-        Incoming::parse(body, limits.batch_length).map_err(Rejection::Invalid)
+        Incoming::parse(body, limits.batch_length).map_err(Rejection::InvalidMessage)
     }
 }
 
 impl RequestContext<'_> {
-    /// Serves it as far as this node can. What is seldom is in a box, so that it is no part of every request.
-    pub(super) async fn serve_here(&self, body: RequestBody) -> ServeResult {
+    /// Serves the request on this node. Rare routes are boxed to keep the future of a POST small.
+    pub(super) async fn serve_locally(&self, body: RequestBody) -> ServeResult {
         match (self.route, &self.parts.method) {
-            (Route::Streamable { .. }, verb) => self.serve(verb, body).await,
+            (Route::Streamable { .. }, verb) => self.serve_streamable(verb, body).await,
             (Route::SseStream { group }, &Verb::GET) => {
                 let path = group.map_or_else(|| "/message".to_owned(), |group| format!("/message/{group}"));
-                Box::pin(sse::open(self, &path)).await
+                Box::pin(sse::open_stream(self, &path)).await
             }
-            (Route::SseBoth { .. }, &Verb::GET) => Box::pin(sse::open(self, self.parts.uri.path())).await,
-            (Route::SseMessages { .. } | Route::SseBoth { .. }, &Verb::POST) => {
-                Box::pin(sse::message(self, body)).await
+            (Route::SseCombined { .. }, &Verb::GET) => Box::pin(sse::open_stream(self, self.parts.uri.path())).await,
+            (Route::SseMessages { .. } | Route::SseCombined { .. }, &Verb::POST) => {
+                Box::pin(sse::post_message(self, body)).await
             }
-            _ => Err(Rejection::Verb(self.route.verbs())),
+            _ => Err(Rejection::MethodNotAllowed(self.route.allowed_methods())),
         }
     }
 
-    /// Serves it once more, after its session was not where it had been.
-    pub(super) async fn serve_again(&self) -> ServeResult {
-        self.serve_here(RequestBody::Whole(self.body.get().cloned().unwrap_or_default())).await
+    /// Serves the request again on this node, after its session was not on the node it was relayed to.
+    pub(super) async fn retry_locally(&self) -> ServeResult {
+        self.serve_locally(RequestBody::Buffered(self.body.get().cloned().unwrap_or_default())).await
     }
 
-    async fn serve(&self, verb: &Verb, body: RequestBody) -> ServeResult {
+    async fn serve_streamable(&self, verb: &Verb, body: RequestBody) -> ServeResult {
         match *verb {
             Verb::POST => self.post(body).await,
-            Verb::GET => Box::pin(self.get()).await,
-            Verb::DELETE => Box::pin(self.delete()).await,
-            _ => Err(Rejection::Verb("POST, GET, DELETE, OPTIONS")),
+            Verb::GET => Box::pin(self.open_get_stream()).await,
+            Verb::DELETE => Box::pin(self.delete_session()).await,
+            _ => Err(Rejection::MethodNotAllowed("POST, GET, DELETE, OPTIONS")),
         }
     }
 
-    /// Reads the body, and keeps it for whoever may have to send it on.
+    /// Reads the body and retains it for a relay.
     pub(super) async fn read_body(&self, body: RequestBody) -> Result<Bytes, Rejection> {
         let body = self.inbound.read_body(body).await?;
         if self.inbound.cluster.is_some() {
@@ -127,109 +127,109 @@ impl RequestContext<'_> {
         if !is_json(headers) {
             return Err(Rejection::NotJson);
         }
-        if !accepts(headers, JSON) || !accepts(headers, EVENTS) {
+        if !accepts(headers, JSON) || !accepts(headers, EVENT_STREAM) {
             return Err(Rejection::NotAcceptable("application/json and text/event-stream"));
         }
         let body = self.read_body(body).await?;
         match self.inbound.read_messages(&body)? {
-            Incoming::Batch(items) => Box::pin(self.batch(items)).await,
+            Incoming::Batch(items) => Box::pin(self.handle_batch(items)).await,
             Incoming::One(message) => {
-                // A stop lets running calls finish, and what they need still comes in.
-                if self.inbound.refuses() && matches!(message, Message::Request(_)) {
+                // During shutdown responses and notifications are still accepted: running calls need them.
+                if self.inbound.refuses_new_calls() && matches!(message, Message::Request(_)) {
                     return Err(Rejection::ShuttingDown);
                 }
-                self.one(message).await
+                self.handle_message(message).await
             }
         }
     }
 
-    async fn one(&self, message: Message) -> ServeResult {
+    async fn handle_message(&self, message: Message) -> ServeResult {
         match classify::classify(&message, &self.parts.headers).map_err(Rejection::Refused)? {
-            Path::PerRequest(told) => per_request::serve(self, message, told).await,
-            Path::Handshake => Box::pin(self.open(message)).await,
+            Path::PerRequest(meta) => per_request::serve(self, message, meta).await,
+            Path::Handshake => Box::pin(self.open_session(message)).await,
             Path::Session => {
                 let id = match &message {
                     Message::Request(request) => Some(request.id.clone()),
                     _ => None,
                 };
-                let answered = self.in_session(message).await;
-                answered.map_err(|problem| match id {
-                    Some(id) => Rejection::About(id, Box::new(problem)),
-                    None => problem,
+                let result = self.handle_in_session(message).await;
+                result.map_err(|rejection| match id {
+                    Some(id) => Rejection::ForRequest(id, Box::new(rejection)),
+                    None => rejection,
                 })
             }
         }
     }
 
-    /// `initialize`: opens a session.
-    async fn open(&self, message: Message) -> ServeResult {
+    /// Handles `initialize`: opens a session.
+    async fn open_session(&self, message: Message) -> ServeResult {
         let Message::Request(request) = message else { return Err(Rejection::SessionRequired) };
-        if self.named_session().is_some() {
-            self.session().await?;
+        if self.requested_session_id().is_some() {
+            self.require_session().await?;
             let why = "this session is initialized already; leave `Mcp-Session-Id` out to open another";
-            return Err(Rejection::Invalid(Invalid::request(Some(request.id), why)));
+            return Err(Rejection::InvalidMessage(Invalid::request(Some(request.id), why)));
         }
         if let Some(cluster) = self.inbound.cluster.as_ref().filter(|_| self.inbound.shutdown.is_draining()) {
             return Err(cluster.another().await?.map_or(Rejection::ShuttingDown, Rejection::OnOtherNode));
         }
-        let client = session_messages::introduction(request.params.as_ref());
+        let client = session_messages::parse_initialize(request.params.as_ref());
         let client = Arc::new(client.map_err(|error| Rejection::Refused(request.refused(error)))?);
-        let opening = SessionOwner { principal: self.caller.principal.clone(), group: Arc::clone(self.group.name()) };
-        let result = session_messages::welcome(&self.group, &client).await;
-        self.inbound.check_sure()?;
-        let session = self.inbound.sessions.open(opening, client).map_err(|_| Rejection::SessionsFull)?;
-        // Nobody knows of it before its client is told, so it ends with whoever would tell.
-        let ending =
+        let owner = SessionOwner { principal: self.caller.principal.clone(), group: Arc::clone(self.group.name()) };
+        let result = session_messages::initialize_result(&self.group, &client).await;
+        self.inbound.check_lease()?;
+        let session = self.inbound.sessions.open(owner, client).map_err(|_| Rejection::TooManySessions)?;
+        // No client knows the session id yet: close the session if this future is dropped before the response.
+        let close_guard =
             CloseSessionOnDrop { sessions: Arc::clone(&self.inbound.sessions), session: Some(Arc::clone(&session)) };
         session.knows_lists(None, &self.group.view().prints());
-        self.inbound.keep(&session).await?;
-        ending.stays();
-        tracing::debug!(session = %session.id(), group = %session.group(), "a session was opened");
+        self.inbound.persist_new(&session).await?;
+        close_guard.disarm();
+        tracing::debug!(session = %session.id(), group = %session.group(), "session opened");
         let response = crate::protocol::Response::new(Some(request.id), Ok(result));
-        Ok(respond::in_session(respond::json(response.encode()), session.id()))
+        Ok(respond::with_session_id(respond::json(response.encode()), session.id()))
     }
 
-    fn named_session(&self) -> Option<std::borrow::Cow<'_, str>> {
+    fn requested_session_id(&self) -> Option<std::borrow::Cow<'_, str>> {
         session_id(self.session_in_path, &self.parts.headers, &self.parts.uri)
     }
 
-    /// The session that the request names, if it is the caller's.
-    async fn session(&self) -> Result<Arc<Session>, Rejection> {
-        let named = self.named_session().ok_or(Rejection::SessionRequired)?;
-        self.find(SessionId::parse(&named, SessionTransport::Http), &named).await
+    /// The session that the request names, if it belongs to the caller.
+    async fn require_session(&self) -> Result<Arc<Session>, Rejection> {
+        let given = self.requested_session_id().ok_or(Rejection::SessionRequired)?;
+        self.find_session(SessionId::parse(&given, SessionTransport::Http), &given).await
     }
 
-    /// The session, and that the request speaks a revision that has sessions.
-    async fn session_and_version(&self) -> Result<Arc<Session>, Rejection> {
-        let session = self.session().await?;
+    /// The session of the request, after checking that `MCP-Protocol-Version` is a revision with sessions.
+    async fn require_session_and_version(&self) -> Result<Arc<Session>, Rejection> {
+        let session = self.require_session().await?;
         let checked = classify::check_session_version(&self.parts.headers);
         checked.map_err(|error| Rejection::Refused(classify::RefusedRequest { id: None, error }))?;
         Ok(session)
     }
 
-    async fn in_session(&self, message: Message) -> ServeResult {
-        let session = self.session_and_version().await?;
-        let changes = match &message {
+    async fn handle_in_session(&self, message: Message) -> ServeResult {
+        let session = self.require_session_and_version().await?;
+        let changes_session = match &message {
             Message::Request(request) => {
                 matches!(request.method, Method::SetLevel | Method::Subscribe | Method::Unsubscribe)
             }
             _ => true,
         };
-        let answered = match message {
-            Message::Request(request) => self.answer(&session, request).await,
+        let response = match message {
+            Message::Request(request) => self.answer_request(&session, request).await,
             message => {
                 session_messages::on_message(self.inbound, &session, &self.group, message);
                 Ok(respond::accepted())
             }
         };
-        // What the client is told has changed must not be lost with this node.
-        match changes && !Box::pin(session.flush()).await {
+        // A change is acknowledged only once the store has it, so that it survives this node.
+        match changes_session && !Box::pin(session.flush()).await {
             true => Err(Rejection::StoreUnavailable),
-            false => answered,
+            false => response,
         }
     }
 
-    fn answering(&self, session: &Session, request: &Request) -> ReplyEncoder {
+    fn reply_encoder(&self, session: &Session, request: &Request) -> ReplyEncoder {
         let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
         ReplyEncoder {
             id: request.id.clone(),
@@ -239,102 +239,104 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Answers a request: with JSON when the answer is the first thing that comes, with a stream
-    /// when something comes before it or nothing comes for a while.
-    async fn answer(&self, session: &Arc<Session>, request: Request) -> ServeResult {
-        let mut replies = session_messages::request(self.inbound, session, &self.group, &request, &self.caller);
-        let answering = self.answering(session, &request);
+    /// Answers a request with JSON if the final response is the first reply; with an SSE stream if another reply
+    /// comes first or none comes within `sse_after`.
+    async fn answer_request(&self, session: &Arc<Session>, request: Request) -> ServeResult {
+        let mut replies = session_messages::handle_request(self.inbound, session, &self.group, &request, &self.caller);
+        let encoder = self.reply_encoder(session, &request);
         if let Some(answer) = replies.take_ready() {
-            return Ok(respond::json(answering.response(answer)));
+            return Ok(respond::json(encoder.response(answer)));
         }
-        let mut call = DetachOnDrop(Some(self.begin(session, request, replies, answering)?));
-        let Some(work) = &mut call.0 else { return Ok(respond::accepted()) };
+        let mut pending = DetachOnDrop(Some(self.begin_call(session, request, replies, encoder)?));
+        let Some(call) = &mut pending.0 else { return Ok(respond::accepted()) };
         let first = loop {
             tokio::select! {
                 biased;
-                () = work.running.unwanted() => {
-                    call.0 = None;
+                () = call.guard.unwanted() => {
+                    pending.0 = None;
                     if session.has_moved() {
                         return Err(Rejection::RelayPeerLost);
                     }
-                    // The client wants no answer; the request still has to end somehow.
+                    // The client cancelled the call, so it gets no response; 202 ends the POST.
                     return Ok(respond::accepted());
                 }
-                reply = work.replies.next() => break reply,
-                // Where a stream could not be kept, its answer alone is waited for.
+                reply = call.replies.next() => break reply,
+                // A full store cannot retain stream events, so wait for the final response alone.
                 () = PooledTimer::after(self.inbound.settings.sse_after) => {
-                    if !self.inbound.is_full() {
+                    if !self.inbound.is_store_full() {
                         break None;
                     }
                 }
             }
         };
-        let Some(mut work) = call.0.take() else { return Ok(respond::accepted()) };
+        let Some(mut call) = pending.0.take() else { return Ok(respond::accepted()) };
         if let Some(Reply::End(answer)) = first {
-            return Ok(respond::json(work.answering.response(answer)));
+            return Ok(respond::json(call.encoder.response(answer)));
         }
-        if self.inbound.is_full() {
+        if self.inbound.is_store_full() {
             return Err(Rejection::StoreFull);
         }
-        let (stream, attachment) = session.open_stream().map_err(Rejection::NotResumable)?;
-        session.expect_response(stream, || vec![work.answering.id.clone()]);
+        let (stream, reader) = session.open_stream().map_err(Rejection::StreamRefused)?;
+        session.expect_response(stream, || vec![call.encoder.id.clone()]);
         if let Some(reply) = first {
-            work.send(stream, reply).await;
+            call.send(stream, reply).await;
         }
-        tokio::spawn(work.run_alone(stream));
-        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.sse_heartbeat)))
+        tokio::spawn(call.run_and_close_stream(stream));
+        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings.sse_heartbeat)))
     }
 
-    fn begin(
+    fn begin_call(
         &self,
         session: &Arc<Session>,
         request: Request,
         replies: Replies,
-        answering: ReplyEncoder,
+        encoder: ReplyEncoder,
     ) -> Result<RunningCall, Rejection> {
         let id = request.id;
-        let running = session.begin(id.clone()).map_err(|why| match why {
-            NotBegun::Duplicate => Rejection::Invalid(Invalid::request(Some(id), why.to_string())),
+        let guard = session.begin(id.clone()).map_err(|why| match why {
+            NotBegun::Duplicate => Rejection::InvalidMessage(Invalid::request(Some(id), why.to_string())),
             NotBegun::TooMany => Rejection::TooManyCalls(id),
             NotBegun::Ended if self.inbound.cluster.is_some() => Rejection::SessionMoving,
-            NotBegun::Ended => Rejection::NotResumable(StreamError::Ended),
+            NotBegun::Ended => Rejection::StreamRefused(StreamError::Ended),
         })?;
-        Ok(RunningCall { running, replies, answering, counted: self.inbound.shutdown.call() })
+        Ok(RunningCall { guard, replies, encoder, in_flight: self.inbound.shutdown.track_call() })
     }
 
-    /// A batch: what wants no answer is taken, the rest is answered together.
-    async fn batch(&self, items: Vec<Result<Message, Invalid>>) -> ServeResult {
-        if self.inbound.refuses() && items.iter().flatten().any(|message| matches!(message, Message::Request(_))) {
+    /// Handles a batch: notifications and responses at once, requests with one array or one SSE stream.
+    async fn handle_batch(&self, items: Vec<Result<Message, Invalid>>) -> ServeResult {
+        if self.inbound.refuses_new_calls()
+            && items.iter().flatten().any(|message| matches!(message, Message::Request(_)))
+        {
             return Err(Rejection::ShuttingDown);
         }
         let is_response = |message: &&Message| matches!(message, Message::Response(_));
-        let responses = items.iter().flatten().filter(is_response).count();
-        if responses > 0 && responses < items.len() {
+        let response_count = items.iter().flatten().filter(is_response).count();
+        if response_count > 0 && response_count < items.len() {
             return Err(Rejection::MixedBatch);
         }
-        let modern =
+        let is_per_request =
             |message: &Message| matches!(classify::classify(message, &self.parts.headers), Ok(Path::PerRequest(_)));
-        if items.iter().flatten().any(modern) {
-            return Err(Rejection::NoBatches);
+        if items.iter().flatten().any(is_per_request) {
+            return Err(Rejection::BatchNotSupported);
         }
-        let session = self.session_and_version().await?;
+        let session = self.require_session_and_version().await?;
         if !session.client().is_some_and(|client| client.revision.facts().batches) {
-            return Err(Rejection::NoBatches);
+            return Err(Rejection::BatchNotSupported);
         }
-        let mut answers: Vec<Bytes> = Vec::new();
-        let mut works = Vec::new();
+        let mut responses: Vec<Bytes> = Vec::new();
+        let mut calls = Vec::new();
         for item in items {
             match item {
-                Err(invalid) => answers.push(invalid.response().encode()),
+                Err(invalid) => responses.push(invalid.response().encode()),
                 Ok(Message::Request(request)) => {
                     let mut replies =
-                        session_messages::request(self.inbound, &session, &self.group, &request, &self.caller);
-                    let answering = self.answering(&session, &request);
+                        session_messages::handle_request(self.inbound, &session, &self.group, &request, &self.caller);
+                    let encoder = self.reply_encoder(&session, &request);
                     match replies.take_ready() {
-                        Some(answer) => answers.push(answering.response(answer)),
-                        None => match self.begin(&session, request, replies, answering) {
-                            Ok(work) => works.push(work),
-                            Err(Rejection::Invalid(invalid)) => answers.push(invalid.response().encode()),
+                        Some(answer) => responses.push(encoder.response(answer)),
+                        None => match self.begin_call(&session, request, replies, encoder) {
+                            Ok(call) => calls.push(call),
+                            Err(Rejection::InvalidMessage(invalid)) => responses.push(invalid.response().encode()),
                             Err(other) => return Err(other),
                         },
                     }
@@ -342,101 +344,106 @@ impl RequestContext<'_> {
                 Ok(message) => session_messages::on_message(self.inbound, &session, &self.group, message),
             }
         }
-        match (answers.is_empty(), works.is_empty()) {
+        match (responses.is_empty(), calls.is_empty()) {
             (true, true) => Ok(respond::accepted()),
-            (false, true) => Ok(respond::json(joined(&answers))),
-            _ => self.stream_batch(&session, answers, works).await,
+            (false, true) => Ok(respond::json(json_array(&responses))),
+            _ => self.stream_batch(&session, responses, calls).await,
         }
     }
 
-    async fn stream_batch(&self, session: &Arc<Session>, answers: Vec<Bytes>, works: Vec<RunningCall>) -> ServeResult {
-        let (stream, attachment) = session.open_stream().map_err(Rejection::NotResumable)?;
-        session.expect_response(stream, || works.iter().map(|work| work.answering.id.clone()).collect());
-        for answer in answers {
-            session.deliver(stream, answer).await;
+    async fn stream_batch(
+        &self,
+        session: &Arc<Session>,
+        responses: Vec<Bytes>,
+        calls: Vec<RunningCall>,
+    ) -> ServeResult {
+        let (stream, reader) = session.open_stream().map_err(Rejection::StreamRefused)?;
+        session.expect_response(stream, || calls.iter().map(|call| call.encoder.id.clone()).collect());
+        for response in responses {
+            session.deliver(stream, response).await;
         }
         let session = Arc::clone(session);
         tokio::spawn(async move {
-            let mut all = tokio::task::JoinSet::new();
-            for work in works {
-                all.spawn(work.run(stream));
+            let mut tasks = tokio::task::JoinSet::new();
+            for call in calls {
+                tasks.spawn(call.run(stream));
             }
-            while all.join_next().await.is_some() {}
+            while tasks.join_next().await.is_some() {}
             session.finish(stream);
         });
-        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.sse_heartbeat)))
+        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings.sse_heartbeat)))
     }
 
-    /// The stream that listens, or the rest of one that broke.
-    async fn get(&self) -> ServeResult {
-        if self.named_session().is_none() {
-            return Err(Rejection::NoSession("GET belongs to a session and needs its `Mcp-Session-Id` header"));
+    /// Handles GET: opens the listening stream, or resumes a stream after `Last-Event-ID`.
+    async fn open_get_stream(&self) -> ServeResult {
+        if self.requested_session_id().is_none() {
+            return Err(Rejection::MethodRefused("GET belongs to a session and needs its `Mcp-Session-Id` header"));
         }
-        if !accepts(&self.parts.headers, EVENTS) {
-            return Err(Rejection::NotAcceptable(EVENTS));
+        if !accepts(&self.parts.headers, EVENT_STREAM) {
+            return Err(Rejection::NotAcceptable(EVENT_STREAM));
         }
-        let session = self.session_and_version().await?;
-        let attachment = match self.parts.headers.get(&LAST_EVENT_ID) {
+        let session = self.require_session_and_version().await?;
+        let reader = match self.parts.headers.get(&LAST_EVENT_ID) {
             None => session.listen(),
             Some(id) => match id.to_str().ok().and_then(EventId::parse) {
                 Some(id) => session.resume(id),
                 None => Err(StreamError::Unknown),
             },
         };
-        let attachment = attachment.map_err(Rejection::NotResumable)?;
-        Ok(respond::events(Events::of_session(attachment, self.inbound.settings.sse_heartbeat)))
+        let reader = reader.map_err(Rejection::StreamRefused)?;
+        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings.sse_heartbeat)))
     }
 
-    /// Ends a session.
-    async fn delete(&self) -> ServeResult {
-        if self.named_session().is_none() {
-            return Err(Rejection::NoSession("DELETE belongs to a session and needs its `Mcp-Session-Id` header"));
+    /// Handles DELETE: closes the session and waits for its deletion in the store.
+    async fn delete_session(&self) -> ServeResult {
+        if self.requested_session_id().is_none() {
+            return Err(Rejection::MethodRefused("DELETE belongs to a session and needs its `Mcp-Session-Id` header"));
         }
         if !self.inbound.settings.allow_session_delete {
-            return Err(Rejection::NoSession("sessions are not ended by clients here"));
+            return Err(Rejection::MethodRefused("sessions are not ended by clients here"));
         }
-        let session = self.session_and_version().await?;
+        let session = self.require_session_and_version().await?;
         self.inbound.sessions.close(&session);
-        if let Some(keeper) = self.inbound.sessions.persister() {
-            // In a task of its own: it is for other sessions, too, and must not end half way because this client
-            // hangs up.
-            let keeper = Arc::clone(keeper);
-            let forgotten = tokio::spawn(async move { keeper.finish_deletes().await }).await;
-            forgotten.unwrap_or(Ok(()))?;
+        if let Some(persister) = self.inbound.sessions.persister() {
+            // Spawned, because the deletes of other sessions are in the same batch: a client that disconnects must
+            // not abort them.
+            let persister = Arc::clone(persister);
+            let deleted = tokio::spawn(async move { persister.finish_deletes().await }).await;
+            deleted.unwrap_or(Ok(()))?;
         }
-        Ok(respond::ended())
+        Ok(respond::session_deleted())
     }
 
-    /// The session that the request names, on whatever transport.
-    pub(super) fn named(&self) -> Option<String> {
+    /// Canonical id of the session that the request names, on either HTTP transport.
+    pub(super) fn session_key(&self) -> Option<String> {
         let id = match self.route {
-            Route::Streamable { .. } => SessionId::parse(&self.named_session()?, SessionTransport::Http),
-            _ => SessionId::parse(&super::sse::named(self)?, SessionTransport::Sse),
+            Route::Streamable { .. } => SessionId::parse(&self.requested_session_id()?, SessionTransport::Http),
+            _ => SessionId::parse(&super::sse::session_parameter(self)?, SessionTransport::Sse),
         };
         id.map(|id| id.to_string())
     }
 }
 
-/// Holds a call while its request waits for the first reply. A client that goes away meanwhile
-/// has not cancelled the call, so it goes on, though nobody will hear of it.
+/// Owns a call while its POST waits for the first reply. A client that disconnects has not cancelled the call, so
+/// dropping this lets the call run on, with its replies discarded.
 struct DetachOnDrop(Option<RunningCall>);
 
 impl Drop for DetachOnDrop {
     fn drop(&mut self) {
-        if let Some(work) = self.0.take() {
-            tokio::spawn(work.run_alone(StreamTarget::Nowhere));
+        if let Some(call) = self.0.take() {
+            tokio::spawn(call.run_and_close_stream(StreamTarget::Nowhere));
         }
     }
 }
 
-/// Answers as one array.
-fn joined(answers: &[Bytes]) -> Bytes {
+/// Joins encoded messages into a JSON array.
+fn json_array(responses: &[Bytes]) -> Bytes {
     let mut out = vec![b'['];
-    for (n, answer) in answers.iter().enumerate() {
+    for (n, response) in responses.iter().enumerate() {
         if n > 0 {
             out.push(b',');
         }
-        out.extend_from_slice(answer);
+        out.extend_from_slice(response);
     }
     out.push(b']');
     out.into()

@@ -1,6 +1,7 @@
-//! A connection of a client that speaks HTTP/1.1: one request after the other, each answered before the next is read.
+//! HTTP/1.1 server side of a client connection: requests are answered one at a time, in order.
 //!
-//! A client that closes its side while it waits for an answer wants none any more.
+//! A client that closes its write side while it waits for a response is taken as disconnected, and its request is
+//! dropped.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -30,188 +31,186 @@ use crate::http::codec::{
 use crate::http::read_buffer::{BodyError, ReadBuffer};
 use crate::timer::PooledTimer;
 
-/// A connection at work.
+/// State of one connection.
 struct Http1Server<'c, G> {
     inbound: &'c Arc<Inbound>,
     stream: TcpStream,
     read_buffer: ReadBuffer,
-    /// What goes out next.
-    out: Vec<u8>,
-    /// Ends when the connection has no more to bring.
-    going: WakeGated<G>,
-    /// It has ended.
-    leaving: bool,
-    patience: ReadDeadline,
+    /// Bytes to write next.
+    write_buffer: Vec<u8>,
+    /// Completes when the connection must take no further requests.
+    stop_signal: WakeGated<G>,
+    /// `stop_signal` has completed.
+    is_stopping: bool,
+    read_deadline: ReadDeadline,
 }
 
-/// How long a client may take for the head of a request. Its timer is set once and for all: when it goes off, it is
-/// looked how much time is left.
+/// Deadline for the next request head, also the idle keep-alive timeout. Re-armed lazily when the timer fires early.
 struct ReadDeadline {
-    end: Instant,
-    alarm: Option<PooledTimer>,
+    at: Instant,
+    timer: Option<PooledTimer>,
 }
 
-/// What an answer has to heed of its request.
+/// Properties of the request that shape its response.
 #[derive(Clone, Copy)]
 struct ResponseMode {
-    /// Only the head is wanted.
+    /// The request was HEAD: no body is written.
     head_only: bool,
     is_http11: bool,
     keep_alive: bool,
 }
 
-/// The longest body that goes out in one piece with its head.
+/// Bodies up to this size are copied behind the head and written together.
 const INLINE_BODY_MAX: usize = 8 << 10;
-/// How much of a stream is gathered before it goes out.
+/// Stream frames are coalesced into one write up to this size.
 const WRITE_COALESCE_MAX: usize = 16 << 10;
-/// The longest buffer that is kept for the next answer.
+/// A larger write buffer is freed after the response.
 const RETAINED_BUFFER_MAX: usize = 16 << 10;
-/// How much is read of what a client sends before it has its answer.
+/// How much of a pipelined request is buffered while the current one is served.
 const MAX_PIPELINE_BUFFER: usize = 4 << 10;
-/// The least that a head may have; settings can only allow more.
-const LEAST_HEAD: usize = 8 << 10;
-/// How long, and how much, is read from a client that is not heard any more: closing at once could take our answer
-/// from it.
-const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES: usize = 8 << 20;
+/// Lower bound of the request head limit, whatever `header_bytes` says.
+const MIN_HEAD_LIMIT: usize = 8 << 10;
+/// Bounds of a lingering close: closing with unread input would reset the connection and could destroy the response
+/// in transit.
+const LINGER_TIME: Duration = Duration::from_secs(1);
+const MAX_LINGER_BYTES: usize = 8 << 20;
 
-/// Serves a connection until it ends.
+/// Serves a connection until it closes.
 pub(super) async fn serve<G: Future<Output = ()>>(
     inbound: &Arc<Inbound>,
-    side: ListenerRole,
+    role: ListenerRole,
     stream: TcpStream,
     peer: SocketAddr,
-    going: G,
+    stop_signal: G,
 ) -> io::Result<()> {
-    let mut talk = Http1Server {
+    let mut connection = Http1Server {
         inbound,
         stream,
         read_buffer: ReadBuffer::default(),
-        out: Vec::new(),
-        going: WakeGated::new(going),
-        leaving: false,
-        patience: ReadDeadline { end: Instant::now() + inbound.settings.body_timeout, alarm: None },
+        write_buffer: Vec::new(),
+        stop_signal: WakeGated::new(stop_signal),
+        is_stopping: false,
+        read_deadline: ReadDeadline { at: Instant::now() + inbound.settings.body_timeout, timer: None },
     };
     loop {
-        let asked = match talk.head().await? {
+        let head = match connection.read_head().await? {
             None => return Ok(()),
-            Some(Ok(asked)) => asked,
-            Some(Err(unfit)) => {
-                let manner = ResponseMode { head_only: false, is_http11: true, keep_alive: false };
-                talk.answer(Rejection::from(unfit).respond(), manner).await?;
-                return talk.close().await;
+            Some(Ok(head)) => head,
+            Some(Err(error)) => {
+                let mode = ResponseMode { head_only: false, is_http11: true, keep_alive: false };
+                connection.write_response(Rejection::from(error).respond(), mode).await?;
+                return connection.lingering_close().await;
             }
         };
-        let RequestHead {
-            verb,
-            uri,
-            headers,
-            mut framing,
-            keep_alive: keeps,
-            is_http11: modern,
-            expects_continue: waits,
-        } = asked;
+        let RequestHead { verb, uri, headers, mut framing, keep_alive, is_http11, expects_continue } = head;
         let (mut parts, ()) = Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) = (verb, uri, headers);
-        let named = inbound.name(&mut parts.headers);
-        let entered = inbound.admit(&parts, &named, side, peer);
-        let body = match &entered {
-            Ok(Admission::Call(..)) if parts.method == Verb::POST => talk.body(&mut framing, waits).await?,
-            _ => RequestBody::Whole(Bytes::new()),
+        let tag = inbound.tag_request(&mut parts.headers);
+        let admission = inbound.admit(&parts, &tag, role, peer);
+        let body = match &admission {
+            Ok(Admission::Call(..)) if parts.method == Verb::POST => {
+                connection.read_body(&mut framing, expects_continue).await?
+            }
+            _ => RequestBody::Buffered(Bytes::new()),
         };
         let response = {
-            let work = pin!(inbound.respond(&parts, named, entered, body));
-            talk.watch(work).await
+            let work = pin!(inbound.respond(&parts, tag, admission, body));
+            connection.run_until_disconnect(work).await
         };
         let Some(response) = response else { return Ok(()) };
-        let bare = parts.method == Verb::HEAD;
-        // An answer may take long, and needs nothing of this.
+        let head_only = parts.method == Verb::HEAD;
+        // Free the request head: an SSE response may stay open for hours.
         drop(parts);
-        // Where a body that nobody wanted is here already, it is in nobody's way.
-        let read = talk.skip(&mut framing);
-        let manner = ResponseMode { head_only: bare, is_http11: modern, keep_alive: keeps && read };
-        if !talk.answer(response, manner).await? {
-            return if read { Ok(()) } else { talk.close().await };
+        // An unread body that is already buffered is discarded, and the connection can be kept alive.
+        let body_read = connection.discard_body(&mut framing);
+        let mode = ResponseMode { head_only, is_http11, keep_alive: keep_alive && body_read };
+        if !connection.write_response(response, mode).await? {
+            return if body_read { Ok(()) } else { connection.lingering_close().await };
         }
     }
 }
 
 impl<G: Future<Output = ()>> Http1Server<'_, G> {
-    /// The head of the next request; nothing when there will be none.
-    async fn head(&mut self) -> io::Result<Option<Result<RequestHead, RequestError>>> {
+    /// Reads the next request head; `None` when the client closed, timed out or must not send another.
+    async fn read_head(&mut self) -> io::Result<Option<Result<RequestHead, RequestError>>> {
         let limits = &self.inbound.settings.limits;
-        let (most, longest) = (limits.header_count, limits.header_bytes.max(LEAST_HEAD));
-        // So much of it was looked at.
-        let mut seen = 0;
+        let (max_headers, max_bytes) = (limits.header_count, limits.header_bytes.max(MIN_HEAD_LIMIT));
+        // Length of the buffer at the last parse attempt.
+        let mut parsed_len = 0;
         poll_fn(|context| {
             loop {
-                let here = self.read_buffer.buffered();
-                if here.len() > seen && (seen == 0 || may_end(&here[seen.saturating_sub(3)..]) || here.len() > longest)
+                let buffered = self.read_buffer.buffered();
+                if buffered.len() > parsed_len
+                    && (parsed_len == 0
+                        || may_contain_head_end(&buffered[parsed_len.saturating_sub(3)..])
+                        || buffered.len() > max_bytes)
                 {
-                    match RequestHead::take(here, most, longest) {
-                        Ok(Some(asked)) => return Poll::Ready(Ok(Some(Ok(asked)))),
+                    match RequestHead::take(buffered, max_headers, max_bytes) {
+                        Ok(Some(head)) => return Poll::Ready(Ok(Some(Ok(head)))),
                         Ok(None) => {}
-                        Err(unfit) => return Poll::Ready(Ok(Some(Err(unfit)))),
+                        Err(error) => return Poll::Ready(Ok(Some(Err(error)))),
                     }
                 }
-                seen = self.read_buffer.buffered().len();
+                parsed_len = self.read_buffer.buffered().len();
                 match self.read_buffer.poll_more(&mut self.stream, context)? {
                     Poll::Ready(0) => return Poll::Ready(Ok(None)),
                     Poll::Ready(_) => continue,
                     Poll::Pending => {}
                 }
-                // What has arrived was read, or it would not be answered.
-                if self.is_leaving(context) && is_blank(self.read_buffer.buffered()) {
+                // Bytes that arrived before the stop signal were read above, so a request that was already sent is
+                // still answered.
+                if self.poll_stopping(context) && is_only_line_breaks(self.read_buffer.buffered()) {
                     return Poll::Ready(Ok(None));
                 }
-                ready!(self.patience.poll(context));
+                ready!(self.read_deadline.poll(context));
                 return Poll::Ready(Ok(None));
             }
         })
         .await
     }
 
-    fn is_leaving(&mut self, context: &mut Context<'_>) -> bool {
-        self.leaving = self.leaving || Pin::new(&mut self.going).poll(context).is_ready();
-        self.leaving
+    fn poll_stopping(&mut self, context: &mut Context<'_>) -> bool {
+        self.is_stopping = self.is_stopping || Pin::new(&mut self.stop_signal).poll(context).is_ready();
+        self.is_stopping
     }
 
-    /// Reads a body, no more of it than allowed, no longer than allowed.
-    async fn body(&mut self, framing: &mut BodyDecoder, waits: bool) -> io::Result<RequestBody> {
-        let longest = self.inbound.settings.limits.body_bytes;
-        let here = self.read_buffer.buffered().len() as u64;
+    /// Reads a request body within the size limit and the body timeout. `expects_continue` sends `100 Continue`
+    /// first, unless the body is refused or already here.
+    async fn read_body(&mut self, framing: &mut BodyDecoder, expects_continue: bool) -> io::Result<RequestBody> {
+        let max_bytes = self.inbound.settings.limits.body_bytes;
+        let buffered = self.read_buffer.buffered().len() as u64;
         match *framing {
-            BodyDecoder::Length(length) if length > longest as u64 => {
-                return Ok(RequestBody::Refused(Rejection::BodyTooLarge(longest)));
+            BodyDecoder::Length(length) if length > max_bytes as u64 => {
+                return Ok(RequestBody::Rejected(Rejection::BodyTooLarge(max_bytes)));
             }
-            BodyDecoder::Length(length) if length <= here => {
+            BodyDecoder::Length(length) if length <= buffered => {
                 *framing = BodyDecoder::Length(0);
-                return Ok(RequestBody::Whole(self.read_buffer.buffered().split_to(length as usize).freeze()));
+                return Ok(RequestBody::Buffered(self.read_buffer.buffered().split_to(length as usize).freeze()));
             }
             _ => {}
         }
-        if waits {
-            self.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-            self.send(&[]).await?;
+        if expects_continue {
+            self.write_buffer.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            self.flush_with(&[]).await?;
         }
         let end = Instant::now() + self.inbound.settings.body_timeout;
-        let read = PooledTimer::limit(end, self.read_buffer.read_body(&mut self.stream, framing, longest)).await;
+        let read = PooledTimer::limit(end, self.read_buffer.read_body(&mut self.stream, framing, max_bytes)).await;
         Ok(match read {
-            Some(Ok(body)) => RequestBody::Whole(body),
-            Some(Err(BodyError::TooLong)) => RequestBody::Refused(Rejection::BodyTooLarge(longest)),
-            Some(Err(BodyError::Broken(_))) => RequestBody::Refused(Rejection::BodyBroken),
-            None => RequestBody::Refused(Rejection::BodyTooSlow),
+            Some(Ok(body)) => RequestBody::Buffered(body),
+            Some(Err(BodyError::TooLong)) => RequestBody::Rejected(Rejection::BodyTooLarge(max_bytes)),
+            Some(Err(BodyError::Broken(_))) => RequestBody::Rejected(Rejection::BodyIncomplete),
+            None => RequestBody::Rejected(Rejection::BodyTimeout),
         })
     }
 
-    /// Leaves a body out as far as it is here; true when that was all of it.
-    fn skip(&mut self, framing: &mut BodyDecoder) -> bool {
+    /// Discards the buffered part of a body; true when that was all of it.
+    fn discard_body(&mut self, framing: &mut BodyDecoder) -> bool {
         while let Ok(Decoded::Data(_)) = framing.take(self.read_buffer.buffered()) {}
         framing.is_done()
     }
 
-    /// Waits for something that the client waits for; nothing when it does so no longer.
-    async fn watch<T>(&mut self, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    /// Runs `work` while watching the connection; `None` when the client disconnects first.
+    async fn run_until_disconnect<T>(&mut self, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         poll_fn(|context| {
             if let Poll::Ready(done) = work.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
@@ -221,9 +220,10 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
         .await
     }
 
-    /// Whether the client has gone away. What it sends meanwhile waits, and is looked past while it is little.
+    /// Ready when the client has disconnected. Pipelined bytes are buffered up to [`MAX_PIPELINE_BUFFER`]; beyond
+    /// that a disconnect is not noticed.
     fn poll_disconnected(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.is_leaving(context);
+        self.poll_stopping(context);
         while self.read_buffer.buffered().len() < MAX_PIPELINE_BUFFER {
             if let Ok(0) | Err(_) = ready!(self.read_buffer.poll_little(&mut self.stream, context)) {
                 return Poll::Ready(());
@@ -232,91 +232,92 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
         Poll::Pending
     }
 
-    /// Sends an answer; true when another request may follow.
-    async fn answer(&mut self, response: Response<ResponseContent>, manner: ResponseMode) -> io::Result<bool> {
+    /// Writes a response; true when the connection can be kept alive.
+    async fn write_response(&mut self, response: Response<ResponseContent>, mode: ResponseMode) -> io::Result<bool> {
         let (parts, body) = response.into_parts();
         let extent = match &body {
             ResponseContent::Empty => BodyLength::Length(0),
             ResponseContent::Full(bytes) => BodyLength::Length(bytes.len()),
-            ResponseContent::Events(_) | ResponseContent::Carried(_) if manner.is_http11 => BodyLength::Chunked,
-            ResponseContent::Events(_) | ResponseContent::Carried(_) => BodyLength::UntilClose,
+            ResponseContent::Events(_) | ResponseContent::Relayed(_) if mode.is_http11 => BodyLength::Chunked,
+            ResponseContent::Events(_) | ResponseContent::Relayed(_) => BodyLength::UntilClose,
         };
-        let keeps = manner.keep_alive && !self.leaving && extent != BodyLength::UntilClose;
-        // From here on the next request is waited for.
+        let keeps = mode.keep_alive && !self.is_stopping && extent != BodyLength::UntilClose;
+        // The idle timeout for the next request counts from here.
         let now = Instant::now();
-        self.patience.end = now + self.inbound.settings.body_timeout;
-        date_header::with(now.into_std(), |date| {
+        self.read_deadline.at = now + self.inbound.settings.body_timeout;
+        date_header::with_date(now.into_std(), |date| {
             let (status, headers) = (parts.status, &parts.headers);
-            ResponseEncoder { status, headers, extent, keeps, is_http11: manner.is_http11, date }.put(&mut self.out);
+            ResponseEncoder { status, headers, extent, keeps, is_http11: mode.is_http11, date }
+                .put(&mut self.write_buffer);
         });
         drop(parts);
         match body {
-            ResponseContent::Empty => self.send(&[]).await?,
-            _ if manner.head_only => self.send(&[]).await?,
+            ResponseContent::Empty => self.flush_with(&[]).await?,
+            _ if mode.head_only => self.flush_with(&[]).await?,
             ResponseContent::Full(bytes) if bytes.len() <= INLINE_BODY_MAX => {
-                self.out.extend_from_slice(&bytes);
-                self.send(&[]).await?;
+                self.write_buffer.extend_from_slice(&bytes);
+                self.flush_with(&[]).await?;
             }
-            ResponseContent::Full(bytes) => self.send(&bytes).await?,
+            ResponseContent::Full(bytes) => self.flush_with(&bytes).await?,
             body => {
                 self.write_stream(body, extent == BodyLength::Chunked).await?;
-                self.patience.end = Instant::now() + self.inbound.settings.body_timeout;
+                self.read_deadline.at = Instant::now() + self.inbound.settings.body_timeout;
             }
         }
-        Ok(keeps && !self.leaving)
+        Ok(keeps && !self.is_stopping)
     }
 
-    /// Sends a stream as it comes, until it ends or the client has gone away.
-    async fn write_stream(&mut self, mut body: ResponseContent, pieces: bool) -> io::Result<()> {
+    /// Writes a streaming body until it ends or the client disconnects.
+    async fn write_stream(&mut self, mut body: ResponseContent, is_chunked: bool) -> io::Result<()> {
         let mut ended = false;
         self.read_buffer.shrink();
         while !ended {
-            let gathered = poll_fn(|context| {
-                while self.out.len() < WRITE_COALESCE_MAX && !ended {
+            let is_connected = poll_fn(|context| {
+                while self.write_buffer.len() < WRITE_COALESCE_MAX && !ended {
                     match Pin::new(&mut body).poll_frame(context) {
                         Poll::Pending => break,
                         Poll::Ready(None) => ended = true,
                         Poll::Ready(Some(Ok(frame))) => match frame.data_ref() {
-                            Some(data) if pieces && !data.is_empty() => put_piece(&mut self.out, data),
-                            Some(data) => self.out.extend_from_slice(data),
+                            Some(data) if is_chunked && !data.is_empty() => put_piece(&mut self.write_buffer, data),
+                            Some(data) => self.write_buffer.extend_from_slice(data),
                             None => {}
                         },
                     }
                 }
-                match self.out.is_empty() && !ended {
+                match self.write_buffer.is_empty() && !ended {
                     true => self.poll_disconnected(context).map(|()| false),
                     false => Poll::Ready(true),
                 }
             });
-            if !gathered.await {
+            if !is_connected.await {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
-            if ended && pieces {
-                self.out.extend_from_slice(LAST_PIECE);
+            if ended && is_chunked {
+                self.write_buffer.extend_from_slice(LAST_PIECE);
             }
-            self.send(&[]).await?;
-            // There may be many streams, and most of them are quiet.
-            self.out = Vec::new();
+            self.flush_with(&[]).await?;
+            // Most streams are idle most of the time: hold no buffer between events.
+            self.write_buffer = Vec::new();
         }
         Ok(())
     }
 
-    /// Sends what is to go out, and something more after it. A client has to read now and then.
-    async fn send(&mut self, more: &[u8]) -> io::Result<()> {
-        let (mut sent, mut stuck) = (0, None);
-        let all = self.out.len() + more.len();
+    /// Writes the write buffer, then `body`. Fails when the client accepts no byte for [`WRITE_STALL_TIMEOUT`].
+    async fn flush_with(&mut self, body: &[u8]) -> io::Result<()> {
+        let (mut sent, mut stall_timer) = (0, None);
+        let total = self.write_buffer.len() + body.len();
         let written = poll_fn(|context| {
-            while sent < all {
-                match poll_write(&mut self.stream, context, &self.out, more, sent) {
+            while sent < total {
+                match poll_write_both(&mut self.stream, context, &self.write_buffer, body, sent) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                    Poll::Ready(Ok(some)) => {
-                        sent += some;
-                        stuck = None;
+                    Poll::Ready(Ok(count)) => {
+                        sent += count;
+                        stall_timer = None;
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {
-                        let alarm = stuck.get_or_insert_with(|| PooledTimer::after(WRITE_STALL_TIMEOUT));
-                        ready!(Pin::new(alarm).poll(context));
+                        let timer = stall_timer.get_or_insert_with(|| PooledTimer::after(WRITE_STALL_TIMEOUT));
+                        ready!(Pin::new(timer).poll(context));
                         return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                     }
                 }
@@ -324,33 +325,33 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
             Poll::Ready(Ok(()))
         });
         written.await?;
-        match self.out.capacity() > RETAINED_BUFFER_MAX {
-            true => self.out = Vec::new(),
-            false => self.out.clear(),
+        match self.write_buffer.capacity() > RETAINED_BUFFER_MAX {
+            true => self.write_buffer = Vec::new(),
+            false => self.write_buffer.clear(),
         }
         Ok(())
     }
 
-    /// Ends a connection whose client may still be sending.
-    async fn close(mut self) -> io::Result<()> {
+    /// Closes the write side, then reads and discards input for a bounded time before closing the socket.
+    async fn lingering_close(mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
-        let rest = async {
-            let mut left = LINGER_BYTES;
+        let drain = async {
+            let mut remaining = MAX_LINGER_BYTES;
             loop {
                 self.read_buffer.buffered().clear();
                 match poll_fn(|context| self.read_buffer.poll_more(&mut self.stream, context)).await {
-                    Ok(read @ 1..) if read < left => left -= read,
+                    Ok(read @ 1..) if read < remaining => remaining -= read,
                     _ => return,
                 }
             }
         };
-        PooledTimer::limit(Instant::now() + LINGER, rest).await;
+        PooledTimer::limit(Instant::now() + LINGER_TIME, drain).await;
         Ok(())
     }
 }
 
-/// Writes some of two texts that stand one after the other, from a place on.
-fn poll_write(
+/// Writes from offset `from` on of two consecutive slices.
+fn poll_write_both(
     stream: &mut TcpStream,
     context: &mut Context<'_>,
     first: &[u8],
@@ -365,26 +366,25 @@ fn poll_write(
     }
 }
 
-/// Whether no request has begun in here: some end what they have sent with a line of its own.
-fn is_blank(text: &[u8]) -> bool {
-    text.iter().all(|byte| matches!(byte, b'\r' | b'\n'))
+/// Whether the buffer holds only CR and LF: some clients send an extra line break after a body, which begins no
+/// request.
+fn is_only_line_breaks(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n'))
 }
 
-/// Whether the end of a head can be in here.
-fn may_end(text: &[u8]) -> bool {
-    memmem::find(text, b"\n\r\n").is_some() || memmem::find(text, b"\n\n").is_some()
+/// Whether the buffer may contain the blank line that ends a head; saves parsing incomplete heads.
+fn may_contain_head_end(bytes: &[u8]) -> bool {
+    memmem::find(bytes, b"\n\r\n").is_some() || memmem::find(bytes, b"\n\n").is_some()
 }
-
-// === impl Patience ===
 
 impl ReadDeadline {
-    /// Ready when the time is over.
+    /// Ready when the deadline has passed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            let alarm = self.alarm.get_or_insert_with(|| PooledTimer::at(self.end));
-            ready!(Pin::new(alarm).poll(context));
-            self.alarm = None;
-            if self.end <= Instant::now() {
+            let timer = self.timer.get_or_insert_with(|| PooledTimer::at(self.at));
+            ready!(Pin::new(timer).poll(context));
+            self.timer = None;
+            if self.at <= Instant::now() {
                 return Poll::Ready(());
             }
         }

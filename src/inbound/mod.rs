@@ -1,4 +1,4 @@
-//! Transports in: Streamable HTTP and HTTP+SSE on one listener, and standard input and output.
+//! Client-facing transports: Streamable HTTP and HTTP+SSE on one listener, and stdio.
 
 mod body;
 mod connection;
@@ -16,6 +16,7 @@ mod route;
 mod session_messages;
 mod sse;
 mod stdio;
+mod takeover;
 mod wake_gated;
 
 use std::net::SocketAddr;
@@ -39,37 +40,37 @@ use crate::session::{Session, Sessions};
 use crate::shutdown::Shutdown;
 use crate::workers::Workers;
 use http::{RequestBody, RequestContext};
-pub(crate) use relay::{LocalSessions, StripedLocks};
 use respond::Rejection;
 use route::Route;
+pub(crate) use takeover::{LocalSessions, StripedLocks};
 
-/// What governs the transports.
+/// Transport settings.
 #[derive(Debug, Clone)]
 pub struct InboundSettings {
-    /// How large things may be.
+    /// Size limits of requests.
     pub limits: Limits,
-    /// How long a call may be quiet before its answer becomes a stream.
+    /// How long a call may go without a reply before its response becomes an SSE stream.
     pub sse_after: Duration,
-    /// How long a stream may be quiet before a comment keeps it open.
+    /// Interval of heartbeat comments on an idle SSE stream.
     pub sse_heartbeat: Duration,
-    /// How long a head or a body may take to arrive.
+    /// Timeout for a request head and for a request body.
     pub body_timeout: Duration,
-    /// Whether clients may end their sessions by DELETE.
+    /// Whether clients may close their sessions with DELETE.
     pub allow_session_delete: bool,
-    /// How long running calls may take to finish when the process stops.
+    /// How long a shutdown waits for running calls.
     pub shutdown_timeout: Duration,
-    /// What others want to know of.
+    /// Callbacks for programs that embed the gateway.
     pub hooks: Hooks,
 }
 
-/// What those who embed the gateway want to know of.
+/// Callbacks for programs that embed the gateway.
 #[derive(Clone, Default)]
 pub struct Hooks {
-    /// Runs once for each session, when its client has initialized it.
-    pub initialized: Option<SessionHook>,
+    /// Runs once per session, when its client has sent `notifications/initialized` or its first request.
+    pub on_initialized: Option<SessionHook>,
 }
 
-/// Something that runs for a session. It must not wait for anything.
+/// A callback for a session. It runs on the request path and must not block.
 pub type SessionHook = Arc<dyn Fn(&Session) + Send + Sync>;
 
 impl std::fmt::Debug for Hooks {
@@ -78,294 +79,295 @@ impl std::fmt::Debug for Hooks {
     }
 }
 
-/// Everything that a request may need.
+/// The inbound side: everything that serving a request needs.
 #[derive(Debug)]
 pub struct Inbound {
-    /// The groups.
+    /// The groups and their upstreams.
     pub gateway: Arc<Gateway>,
-    /// The sessions.
+    /// The sessions of this node.
     pub sessions: Arc<Sessions>,
-    /// Who may do what.
+    /// Host, origin and token rules.
     pub policy: Policy,
-    /// What governs the transports.
+    /// Transport settings.
     pub settings: InboundSettings,
-    /// The stages of a stop.
+    /// Shutdown stages.
     pub shutdown: Shutdown,
-    /// What the gateway tells of itself.
+    /// Health, metrics and status.
     pub admin: Admin,
-    /// The other nodes, where there are any.
+    /// The cluster, when a shared store is configured.
     pub cluster: Option<Arc<Cluster>>,
-    /// Held by the one who takes a session over.
-    pub(crate) adopting: StripedLocks,
+    /// Serializes takeovers of one session on this node.
+    pub(crate) takeover_locks: StripedLocks,
 }
 
-/// Who calls at a listener.
+/// Which routes a listener serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListenerRole {
-    /// Everybody.
-    Everybody,
-    /// Clients; those who operate the gateway have a listener of their own.
+    /// Clients and operators.
+    Combined,
+    /// Clients only; operators have their own listener.
     Clients,
-    /// Those who operate the gateway.
+    /// Operators only: health, metrics and status.
     Operators,
 }
 
-/// A request that came through the door.
+/// Outcome of admission.
 enum Admission<'r> {
-    /// By a caller who may call.
+    /// An admitted request to an MCP route.
     Call(Route<'r>, Arc<Caller>),
-    /// It has its answer already.
+    /// The response is complete without a body: operations routes and CORS preflight.
     Answered(Response<ResponseContent>),
 }
 
-/// What a request is called, and whether its head is as small as it has to be.
+/// Request id, and whether the head is within the limits.
 struct RequestTag {
-    name: HeaderValue,
-    fits: bool,
+    request_id: HeaderValue,
+    head_fits: bool,
 }
 
-/// How long to wait before accepting again after accepting failed, for want of descriptors say.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long clients are still let in once others take what they send.
+/// Delay after a failed accept, for example when file descriptors have run out.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// How long a leaving node still accepts connections that clients are opening.
 const ACCEPT_DRAIN_TIME: Duration = Duration::from_millis(200);
-/// How many are let in at last; there is no end where more come all the time.
-const LAST_GUESTS: usize = 1024;
-/// The kind of text that figures are.
-const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// How often sessions are looked through.
-const SWEEP: Duration = Duration::from_secs(5);
+/// Bound on connections accepted from the backlog just before the listener closes.
+const MAX_FINAL_ACCEPTS: usize = 1024;
+/// Media type of OpenMetrics text.
+const METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// How often idle sessions are looked for.
+const SESSION_SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Inbound {
-    /// Accepts connections until the streams are closed: while a stop waits for running calls, their
-    /// clients may still have to answer questions, cancel, or resume. Never fails: what goes wrong
-    /// with one connection is that connection's matter. Connections of clients go to `workers`, if there are any.
-    pub async fn listen(self: Arc<Self>, side: ListenerRole, listener: TcpListener, workers: Arc<Workers>) {
-        // A stop waits until the door is closed in order.
-        let _door = self.shutdown.connections().token();
+    /// Accepts connections until the `closing` stage of a shutdown: while running calls finish, their clients may
+    /// have to answer server requests, cancel, or resume.
+    ///
+    /// Client connections go to `workers`, if there are any. An error on one connection does not affect the listener.
+    pub async fn listen(self: Arc<Self>, role: ListenerRole, listener: TcpListener, workers: Arc<Workers>) {
+        // The shutdown waits until this listener has closed.
+        let _listener = self.shutdown.connections().token();
         loop {
             let accepted = tokio::select! {
-                biased; // a stop may be further than this has seen
-                () = self.shutdown.leaving().cancelled(), if side != ListenerRole::Operators => {
-                    return self.listen_out(side, listener, &workers).await;
+                biased; // shutdown first: `closing` may follow `leaving` at once
+                () = self.shutdown.leaving().cancelled(), if role != ListenerRole::Operators => {
+                    return self.drain_accept_queue(role, listener, &workers).await;
                 }
                 () = self.shutdown.closing().cancelled() => return,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => self.enter(side, stream, peer, &workers),
+                Ok((stream, peer)) => self.spawn_connection(role, stream, peer, &workers),
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    tracing::warn!(%error, "accept failed");
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
     }
 
-    /// Lets those in who are at the door already; closing it would turn them away, and what they bring with
-    /// them would be lost.
-    async fn listen_out(self: &Arc<Self>, side: ListenerRole, listener: TcpListener, workers: &Workers) {
+    /// Accepts the connections that are already in the backlog: closing the listener would reset them and lose their
+    /// requests.
+    async fn drain_accept_queue(self: &Arc<Self>, role: ListenerRole, listener: TcpListener, workers: &Workers) {
         let end = tokio::time::Instant::now() + ACCEPT_DRAIN_TIME;
         while tokio::time::Instant::now() < end {
             let Ok(Ok((stream, peer))) = tokio::time::timeout(ACCEPT_DRAIN_TIME / 10, listener.accept()).await else {
                 break;
             };
-            self.enter(side, stream, peer, workers);
+            self.spawn_connection(role, stream, peer, workers);
         }
-        // Nobody may be left there in the moment in which it is closed, so this does not wait for anything.
+        // Non-blocking from here on: nothing may join the backlog between the last accept and the close.
         let Ok(listener) = listener.into_std() else { return };
-        for _ in 0..LAST_GUESTS {
+        for _ in 0..MAX_FINAL_ACCEPTS {
             let Ok((stream, peer)) = listener.accept() else { return };
             if stream.set_nonblocking(true).is_ok()
                 && let Ok(stream) = TcpStream::from_std(stream)
             {
-                self.enter(side, stream, peer, workers);
+                self.spawn_connection(role, stream, peer, workers);
             }
         }
     }
 
-    /// Serves a connection: by a worker, or here. Those who operate the gateway by a listener of their own are
-    /// served even when all workers are busy.
-    fn enter(self: &Arc<Self>, side: ListenerRole, stream: TcpStream, peer: SocketAddr, workers: &Workers) {
+    /// Serves a connection on the least loaded worker, or on this runtime without workers. Connections to the
+    /// operators' listener stay on this runtime, so that they are served even when all workers are busy.
+    fn spawn_connection(self: &Arc<Self>, role: ListenerRole, stream: TcpStream, peer: SocketAddr, workers: &Workers) {
         let (inbound, connections) = (Arc::clone(self), self.shutdown.connections());
-        let Some(worker) = workers.least_loaded().filter(|_| side != ListenerRole::Operators) else {
-            connections.spawn(connection::serve(inbound, side, stream, peer));
+        let Some(worker) = workers.least_loaded().filter(|_| role != ListenerRole::Operators) else {
+            connections.spawn(connection::serve(inbound, role, stream, peer));
             return;
         };
-        // The worker has to wait for it, and not this thread.
+        // Register the socket with the worker's reactor, not with this thread's.
         let stream = stream.into_std();
         let connection = async move {
             match stream.and_then(TcpStream::from_std) {
-                Ok(stream) => connection::serve(inbound, side, stream, peer).await,
-                Err(error) => tracing::warn!(%error, "a connection could not be taken over"),
+                Ok(stream) => connection::serve(inbound, role, stream, peer).await,
+                Err(error) => tracing::warn!(%error, "moving a connection to its worker failed"),
             }
         };
         connections.spawn_on(worker.keeping(connection), worker.runtime());
     }
 
-    /// Serves one request.
+    /// Serves one HTTP/2 request.
     async fn serve(
         self: &Arc<Self>,
         request: Request<Incoming>,
-        side: ListenerRole,
+        role: ListenerRole,
         peer: SocketAddr,
     ) -> Response<ResponseContent> {
         let (mut parts, body) = request.into_parts();
-        let named = self.name(&mut parts.headers);
-        let entered = self.admit(&parts, &named, side, peer);
-        self.respond(&parts, named, entered, RequestBody::Wire(body)).await
+        let tag = self.tag_request(&mut parts.headers);
+        let admission = self.admit(&parts, &tag, role, peer);
+        self.respond(&parts, tag, admission, RequestBody::Streaming(body)).await
     }
 
-    /// Gives a request a name. What the client sent is judged without it.
-    fn name(&self, headers: &mut HeaderMap) -> RequestTag {
-        let fits = self.settings.limits.admit_head(headers);
-        RequestTag { fits, name: request_id::name(headers) }
+    /// Assigns the request id. The limits apply to the headers as the client sent them, without the id.
+    fn tag_request(&self, headers: &mut HeaderMap) -> RequestTag {
+        let head_fits = self.settings.limits.head_fits(headers);
+        RequestTag { head_fits, request_id: request_id::ensure(headers) }
     }
 
-    /// Lets a request in, or says why not. Its body is not needed for that.
+    /// Admits a request by its head alone.
     fn admit<'r>(
         &self,
         parts: &'r ::http::request::Parts,
-        named: &RequestTag,
-        side: ListenerRole,
+        tag: &RequestTag,
+        role: ListenerRole,
         peer: SocketAddr,
     ) -> Result<Admission<'r>, Rejection> {
-        match named.fits {
-            true => self.admit_route(parts, side, peer),
+        match tag.head_fits {
+            true => self.admit_route(parts, role, peer),
             false => Err(Rejection::HeadTooLarge),
         }
     }
 
-    /// Answers a request, whether it was let in or not.
+    /// Serves an admitted request or encodes its rejection; adds the request id and CORS headers.
     async fn respond(
         self: &Arc<Self>,
         parts: &::http::request::Parts,
-        named: RequestTag,
-        entered: Result<Admission<'_>, Rejection>,
+        tag: RequestTag,
+        admission: Result<Admission<'_>, Rejection>,
         body: RequestBody,
     ) -> Response<ResponseContent> {
-        let name = named.name;
-        let served = match entered {
+        let request_id = tag.request_id;
+        let result = match admission {
             Ok(Admission::Call(route, caller)) => self.dispatch(parts, &route, caller, body, false).await,
             Ok(Admission::Answered(response)) => Ok(response),
-            Err(problem) => Err(problem),
+            Err(rejection) => Err(rejection),
         };
-        let mut response = served.unwrap_or_else(|problem| {
-            tracing::debug!(request = name.to_str().unwrap_or("-"), ?problem, "a request was turned away");
-            problem.respond()
+        let mut response = result.unwrap_or_else(|rejection| {
+            tracing::debug!(request = request_id.to_str().unwrap_or("-"), ?rejection, "a request was turned away");
+            rejection.respond()
         });
-        response.headers_mut().insert(REQUEST_ID, name);
+        response.headers_mut().insert(REQUEST_ID, request_id);
         let allowed = |origin: &&HeaderValue| {
             let origin = String::from_utf8_lossy(origin.as_bytes());
-            self.policy.doors.origin_allowed(&origin)
+            self.policy.host_origin.origin_allowed(&origin)
         };
-        cors::decorate(&mut response, parts.headers.get(ORIGIN).filter(allowed));
+        cors::allow_origin(&mut response, parts.headers.get(ORIGIN).filter(allowed));
         response
     }
 
-    /// Lets a request in, or answers it at the door.
+    /// Routes a request; answers operations routes and CORS preflight without a body.
     fn admit_route<'r>(
         &self,
         parts: &'r ::http::request::Parts,
-        side: ListenerRole,
+        role: ListenerRole,
         peer: SocketAddr,
     ) -> Result<Admission<'r>, Rejection> {
-        let route = Route::of(parts.uri.path()).ok_or(Rejection::NotFound)?;
+        let route = Route::parse(parts.uri.path()).ok_or(Rejection::NotFound)?;
         if matches!(route, Route::Health | Route::Ready | Route::Metrics | Route::Status) {
-            return self.tell(&route, parts, side, peer).map(Admission::Answered);
+            return self.serve_operations(&route, parts, role, peer).map(Admission::Answered);
         }
-        if side == ListenerRole::Operators {
+        if role == ListenerRole::Operators {
             return Err(Rejection::NotFound);
         }
         if parts.method == Verb::OPTIONS {
-            self.policy.doors.admit(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
+            self.policy.host_origin.admit(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
             return Ok(Admission::Answered(cors::preflight(&parts.headers)));
         }
         let caller = self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Rejection::Denied)?;
         Ok(Admission::Call(route, Arc::new(caller)))
     }
 
-    /// Serves a request of a caller who may call.
+    /// Serves an admitted request to an MCP route, here or on the node that owns its session.
     async fn dispatch(
         self: &Arc<Self>,
         parts: &::http::request::Parts,
         route: &Route<'_>,
         caller: Arc<Caller>,
         body: RequestBody,
-        carried: bool,
+        is_relayed: bool,
     ) -> Result<Response<ResponseContent>, Rejection> {
         let (group, session_in_path) = match *route {
             Route::Streamable { group, ref session } => (group, session.as_deref()),
             Route::SseStream { group } | Route::SseMessages { group } => (group, None),
-            Route::SseBoth { group } => (Some(group), None),
+            Route::SseCombined { group } => (Some(group), None),
             Route::Health | Route::Ready | Route::Metrics | Route::Status => (None, None),
         };
-        let visit = RequestContext {
+        let context = RequestContext {
             inbound: self,
             group: self.gateway.group(group).ok_or(Rejection::NotFound)?,
             caller,
             route,
             session_in_path,
             parts,
-            carried,
+            is_relayed,
             body: std::sync::OnceLock::new(),
         };
-        match visit.serve_here(body).await {
-            // Seldom, and large: in a box it is not part of every request.
-            Err(problem) if self.cluster.is_some() => {
-                let served = Box::pin(visit.serve_anywhere(problem)).await;
-                served.or_else(|problem| visit.reconnect_later(problem))
+        match context.serve_locally(body).await {
+            // Rare and large: boxed to keep the future of every other request small.
+            Err(rejection) if self.cluster.is_some() => {
+                let result = Box::pin(context.serve_or_relay(rejection)).await;
+                result.or_else(|rejection| context.reconnect_later(rejection))
             }
-            served => served,
+            result => result,
         }
     }
 
-    /// Whether new work is refused. In a cluster others take it.
-    fn refuses(&self) -> bool {
+    /// Whether new calls are refused. A draining node in a cluster relays them instead.
+    fn refuses_new_calls(&self) -> bool {
         self.shutdown.is_draining() && self.cluster.is_none()
     }
 
-    /// Nothing is begun in this node's name while it cannot say that it is there.
-    fn check_sure(&self) -> Result<(), Rejection> {
+    /// Refuses to open sessions while this node's lease is not held.
+    fn check_lease(&self) -> Result<(), Rejection> {
         match &self.cluster {
             Some(cluster) if !cluster.holds_lease() => Err(Rejection::StoreUnavailable),
             _ => Ok(()),
         }
     }
 
-    /// Whether the store has no room for more.
-    fn is_full(&self) -> bool {
+    /// Whether the store refuses writes because it is out of memory.
+    fn is_store_full(&self) -> bool {
         self.cluster.as_ref().is_some_and(|cluster| cluster.store().is_full())
     }
 
-    /// Tells those who operate the gateway how it is. Whether it is alive and ready is no secret;
-    /// anything else is for operators, or for callers who may call.
-    fn tell(
+    /// Serves health, readiness, metrics and status. Health and readiness are public; the rest is for operators and
+    /// authenticated callers.
+    fn serve_operations(
         &self,
         route: &Route<'_>,
         parts: &::http::request::Parts,
-        side: ListenerRole,
+        role: ListenerRole,
         peer: SocketAddr,
     ) -> Result<Response<ResponseContent>, Rejection> {
         if !matches!(parts.method, Verb::GET | Verb::HEAD) {
-            return Err(Rejection::Verb(route.verbs()));
+            return Err(Rejection::MethodNotAllowed(route.allowed_methods()));
         }
-        match (route, side) {
-            (Route::Health, _) => return Ok(respond::state(true, "alive\n")),
+        match (route, role) {
+            (Route::Health, _) => return Ok(respond::probe(true, "alive\n")),
             (Route::Ready, _) => {
                 let ready = self.admin.ready();
-                return Ok(respond::state(ready.is_ok(), ready.err().unwrap_or("ready\n")));
+                return Ok(respond::probe(ready.is_ok(), ready.err().unwrap_or("ready\n")));
             }
             (_, ListenerRole::Clients) => return Err(Rejection::NotFound),
-            // No page of any site has business here.
+            // A request with `Origin` comes from a web page, and must pass the origin and token rules.
             (_, ListenerRole::Operators) if !parts.headers.contains_key(ORIGIN) => {
-                self.policy.doors.admit_operator(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
+                self.policy.host_origin.admit_operator(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
             }
             _ => {
                 self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Rejection::Denied)?;
             }
         }
         Ok(match route {
-            Route::Metrics => respond::text(METRICS, self.admin.metrics()),
+            Route::Metrics => respond::text(METRICS_CONTENT_TYPE, self.admin.metrics()),
             _ => respond::text(headers::JSON, serde_json::to_string(&self.admin.status()).unwrap_or_default()),
         })
     }
@@ -382,10 +384,10 @@ impl Inbound {
         stdio::serve(self, group, input, output).await
     }
 
-    /// Tells sessions of changes, and ends those that nobody uses, until the streams are closed.
-    pub async fn look_after_sessions(self: Arc<Self>) {
-        let publishing = tokio::spawn(publish(Arc::clone(&self.sessions), Arc::clone(&self.gateway)));
-        let mut ticks = tokio::time::interval(SWEEP.min(self.sessions.settings().idle));
+    /// Publishes group changes to sessions and closes idle sessions, until the `closing` stage of a shutdown.
+    pub async fn maintain_sessions(self: Arc<Self>) {
+        let publishing = tokio::spawn(publish_changes(Arc::clone(&self.sessions), Arc::clone(&self.gateway)));
+        let mut ticks = tokio::time::interval(SESSION_SWEEP_INTERVAL.min(self.sessions.settings().idle));
         loop {
             tokio::select! {
                 _ = ticks.tick() => self.sessions.sweep(),
@@ -394,19 +396,19 @@ impl Inbound {
         }
     }
 
-    /// A client has shown that it is ready; what waits for that runs once.
-    fn note_initialized(&self, session: &Session) {
+    /// Marks a session as initialized; the first time runs the `on_initialized` hook.
+    fn mark_initialized(&self, session: &Session) {
         if session.initialized() {
-            tracing::debug!(session = %session.id(), group = %session.group(), "a session is initialized");
-            if let Some(hook) = &self.settings.hooks.initialized {
+            tracing::debug!(session = %session.id(), group = %session.group(), "session initialized");
+            if let Some(hook) = &self.settings.hooks.on_initialized {
                 hook(session);
             }
         }
     }
 }
 
-/// Passes the changes of groups on to their sessions, which end with their group.
-async fn publish(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
+/// Publishes list and resource changes of groups to their sessions, and closes the sessions of removed groups.
+async fn publish_changes(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
     use tokio::sync::broadcast::error::RecvError;
     let mut changes = gateway.changes();
     loop {
@@ -415,9 +417,9 @@ async fn publish(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
                 let shown = gateway.group(Some(&*group));
                 sessions.publish_with(&group, &change, |session| Some(shown.as_ref()?.prints_for(session.key())));
             }
-            Ok(GroupEvent { group, change: None }) => close_with(&sessions, &gateway, |name| *name == *group),
+            Ok(GroupEvent { group, change: None }) => close_removed_groups(&sessions, &gateway, |name| *name == *group),
             Err(RecvError::Lagged(_)) => {
-                close_with(&sessions, &gateway, |_| true);
+                close_removed_groups(&sessions, &gateway, |_| true);
                 sessions.publish_all_updates();
                 for group in gateway.groups() {
                     for change in ChangeEvent::LISTS {
@@ -430,8 +432,8 @@ async fn publish(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
     }
 }
 
-/// Ends the sessions of some groups, if those are no more.
-fn close_with(sessions: &Sessions, gateway: &Gateway, concerns: impl Fn(&str) -> bool) {
+/// Closes the sessions of those groups selected by `concerns` that no longer exist.
+fn close_removed_groups(sessions: &Sessions, gateway: &Gateway, concerns: impl Fn(&str) -> bool) {
     sessions.close_where(|group| concerns(group) && gateway.group(Some(group)).is_none());
 }
 
@@ -453,16 +455,16 @@ impl Default for InboundSettings {
 mod tests {
     use super::*;
 
-    /// The size of what a function gives, which is not called.
-    fn size<A, B, C, D, R>(_: impl FnOnce(A, B, C, D) -> R) -> usize {
+    /// Size of the future that a function returns, without calling it.
+    fn future_size<A, B, C, D, R>(_: impl FnOnce(A, B, C, D) -> R) -> usize {
         size_of::<R>()
     }
 
-    /// What serves a request is moved to where it stays, and is there as long as the request waits.
+    /// The future of a request is moved once and then stays in memory for as long as the request waits.
     #[test]
-    fn a_request_takes_little_room() {
-        let size = size(|(inbound, parts): (&'static Arc<Inbound>, &'static _), named, entered, body| {
-            inbound.respond(parts, named, entered, body)
+    fn request_future_stays_below_its_size_limit() {
+        let size = future_size(|(inbound, parts): (&'static Arc<Inbound>, &'static _), tag, admission, body| {
+            inbound.respond(parts, tag, admission, body)
         });
         assert!(size <= 4352, "{size} bytes");
     }

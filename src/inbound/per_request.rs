@@ -1,10 +1,10 @@
-//! The per-request era: every POST stands by itself, and closing it gives the call up.
+//! Requests of the per-request era: every POST is self-contained, and closing it cancels the call.
 
 use std::sync::Arc;
 
 use http::Response;
 
-use super::body::{Events, ResponseContent};
+use super::body::{EventStreamBody, ResponseContent};
 use super::http::RequestContext;
 use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
@@ -16,8 +16,8 @@ use crate::protocol::{Invalid, Message, Method, Raw, Request};
 use crate::store::NodeId;
 use crate::timer::PooledTimer;
 
-/// A request as a call.
-pub(super) fn call(request: Request, checked: Checked, caller: Arc<Caller>) -> Call {
+/// Builds the call of a request that passed the dialect checks.
+pub(super) fn into_call(request: Request, checked: Checked, caller: Arc<Caller>) -> Call {
     let Checked { revision, meta } = checked;
     let client = ClientInfo { revision, capabilities: meta.capabilities, info: meta.info };
     Call {
@@ -34,54 +34,58 @@ pub(super) fn call(request: Request, checked: Checked, caller: Arc<Caller>) -> C
 
 /// Serves one message.
 pub(super) async fn serve(
-    visit: &RequestContext<'_>,
+    context: &RequestContext<'_>,
     message: Message,
-    told: Told,
+    meta: Told,
 ) -> Result<Response<ResponseContent>, Rejection> {
     let request = match message {
         Message::Request(request) => request,
-        // Ids are the clients' own, so a notification here cannot say whose call it means.
+        // Request ids are unique per client only, so a notification cannot name the call that it is about.
         Message::Notification(_) => return Ok(respond::accepted()),
         Message::Response(response) => {
             let why = "this revision has no requests from the server to answer";
-            return Err(Rejection::Invalid(Invalid::request(response.id, why)));
+            return Err(Rejection::InvalidMessage(Invalid::request(response.id, why)));
         }
     };
-    let checked = classify::check(&request, told, &visit.parts.headers).map_err(Rejection::Refused)?;
-    check_mirrors(visit, &request)?;
-    let call = call(request, checked, Arc::clone(&visit.caller));
-    if let Some(cluster) = visit.inbound.cluster.as_ref().filter(|_| !visit.carried)
-        && let Some(problem) = match elsewhere(cluster, visit, &call).await {
+    let checked = classify::check(&request, meta, &context.parts.headers).map_err(Rejection::Refused)?;
+    check_mirrored_headers(context, &request)?;
+    let call = into_call(request, checked, Arc::clone(&context.caller));
+    if let Some(cluster) = context.inbound.cluster.as_ref().filter(|_| !context.is_relayed)
+        && let Some(rejection) = match required_node(cluster, context, &call).await {
             Ok(node) => node.map(Rejection::OnOtherNode),
-            Err(problem) => Some(problem),
+            Err(rejection) => Some(rejection),
         }
     {
-        return Err(Rejection::About(call.id, Box::new(problem)));
+        return Err(Rejection::ForRequest(call.id, Box::new(rejection)));
     }
-    answer(visit, call).await
+    answer_call(context, call).await
 }
 
-/// The other node that has to make a call, if one has: it holds what the call goes on with, or runs the
-/// child that serves this caller.
-async fn elsewhere(cluster: &Cluster, visit: &RequestContext<'_>, call: &Call) -> Result<Option<NodeId>, Rejection> {
-    if let Some(holder) = visit.group.parked_on(call) {
-        return match holder == *cluster.node().name() {
+/// The other node that must run the call, if any: the one where the call is parked, or the one with affinity for this
+/// caller's child process.
+async fn required_node(
+    cluster: &Cluster,
+    context: &RequestContext<'_>,
+    call: &Call,
+) -> Result<Option<NodeId>, Rejection> {
+    if let Some(node_name) = context.group.parked_on(call) {
+        return match node_name == *cluster.node().name() {
             true => Ok(None),
-            false => Ok(Some(cluster.named(&holder).await?.ok_or(Rejection::ParkedCallLost)?)),
+            false => Ok(Some(cluster.named(&node_name).await?.ok_or(Rejection::ParkedCallLost)?)),
         };
     }
-    match visit.group.place_of(call) {
-        Some(place) => Ok(cluster.place(&place).await?),
+    match context.group.place_of(call) {
+        Some(affinity) => Ok(cluster.place(&affinity).await?),
         None => Ok(None),
     }
 }
 
-/// Compares the headers that mirror a tool's arguments with them.
-fn check_mirrors(visit: &RequestContext<'_>, request: &Request) -> Result<(), Rejection> {
+/// Checks the headers that mirror tool arguments against the arguments.
+fn check_mirrored_headers(context: &RequestContext<'_>, request: &Request) -> Result<(), Rejection> {
     let Some(params) = request.params.as_ref().filter(|_| request.method == Method::ToolsCall) else {
         return Ok(());
     };
-    let view = visit.group.view();
+    let view = context.group.view();
     if !view.mirrors_any() {
         return Ok(());
     }
@@ -92,36 +96,36 @@ fn check_mirrors(visit: &RequestContext<'_>, request: &Request) -> Result<(), Re
         return Ok(());
     }
     let arguments = params.get("arguments").unwrap_or_else(Raw::empty);
-    let checked = headers::check(mirrors, &arguments, &visit.parts.headers);
+    let checked = headers::check(mirrors, &arguments, &context.parts.headers);
     checked.map_err(|error| Rejection::Refused(request.refused(error)))
 }
 
-/// Answers a call: with JSON when the answer is the first thing that comes, with a stream when
-/// something comes before it or nothing comes for a while.
-async fn answer(visit: &RequestContext<'_>, call: Call) -> Result<Response<ResponseContent>, Rejection> {
-    let mut replies = visit.group.handle(&call);
-    // A stop does not wait for those who only listen; it tells them goodbye.
-    let shutdown = &visit.inbound.shutdown;
-    let running = if call.method == Method::Listen { shutdown.lingering() } else { shutdown.call() };
-    let answering = ReplyEncoder {
+/// Answers a call with JSON if the final response is the first reply; with an SSE stream if another reply comes first
+/// or none comes within `sse_after`.
+async fn answer_call(context: &RequestContext<'_>, call: Call) -> Result<Response<ResponseContent>, Rejection> {
+    let mut replies = context.group.handle(&call);
+    // A shutdown does not wait for `subscriptions/listen` to end by itself; it ends those calls with a final result.
+    let shutdown = &context.inbound.shutdown;
+    let in_flight = if call.method == Method::Listen { shutdown.track_listen() } else { shutdown.track_call() };
+    let encoder = ReplyEncoder {
         id: call.id,
         method: call.method,
         revision: call.client.revision,
-        group: Arc::clone(&visit.group),
+        group: Arc::clone(&context.group),
     };
     let first = match replies.take_ready() {
         Some(answer) => Some(Reply::End(answer)),
         None => tokio::select! {
             biased;
             reply = replies.next() => reply,
-            () = PooledTimer::after(visit.inbound.settings.sse_after) => None,
+            () = PooledTimer::after(context.inbound.settings.sse_after) => None,
         },
     };
     if let Some(Reply::End(answer)) = first {
-        let outcome = answering.outcome(answer);
+        let outcome = encoder.outcome(answer);
         let status = respond::outcome_status(&outcome);
-        return Ok(respond::json_with(status, answering.encode_outcome(outcome)));
+        return Ok(respond::json_with(status, encoder.encode_outcome(outcome)));
     }
-    let events = Events::of_call(first, replies, answering, running, visit.inbound.settings.sse_heartbeat);
-    Ok(respond::events(events))
+    let events = EventStreamBody::for_call(first, replies, encoder, in_flight, context.inbound.settings.sse_heartbeat);
+    Ok(respond::event_stream(events))
 }

@@ -1,11 +1,11 @@
-//! Answers and problems as HTTP responses. The only place that makes statuses.
+//! Builds HTTP responses. The only module that chooses status codes.
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, Response, StatusCode};
 
-use super::body::{Events, ResponseContent};
-use super::headers::{EVENTS, JSON, SESSION_ID};
+use super::body::{EventStreamBody, ResponseContent};
+use super::headers::{EVENT_STREAM, JSON, SESSION_ID};
 use crate::dialect::classify::RefusedRequest;
 use crate::gateway::lost_with_its_node;
 use crate::http::codec::{self, RequestError};
@@ -15,75 +15,76 @@ use crate::protocol::{self, ErrorObject, Id, Invalid, Outcome, code};
 use crate::session::{SessionId, StreamError};
 use crate::store::NodeId;
 
-/// Every way in which a request is turned away before it is handled.
+/// Why a request is not served. Each variant has one status and one error message.
 #[derive(Debug)]
 pub(super) enum Rejection {
     ShuttingDown,
-    /// The store that sessions are kept in is away.
+    /// The session store is unreachable, or this node does not hold its lease.
     StoreUnavailable,
-    /// The session lives on another node.
+    /// Another node must serve the request; relayed unless relaying fails.
     OnOtherNode(NodeId),
-    /// The session has just moved to another node, and is to be looked for again.
+    /// The session is being handed over; it is looked up again.
     SessionMoving,
-    /// The node that had the request is gone.
+    /// The connection to the node that serves the request was lost; the outcome is unknown.
     RelayPeerLost,
-    /// The node that held the call is gone.
+    /// The node on which the call was parked is gone.
     ParkedCallLost,
-    /// The store has no room for what a call has to say.
+    /// The store is out of memory and cannot retain the call's stream events.
     StoreFull,
     NotFound,
     HeadTooLarge,
-    /// What was sent is no request of HTTP.
-    NotHttp(codec::ParseError),
-    Verb(&'static str),
-    NoSession(&'static str),
+    /// Not a valid HTTP/1.1 request.
+    MalformedHttp(codec::ParseError),
+    MethodNotAllowed(&'static str),
+    MethodRefused(&'static str),
     Denied(Denied),
     NotAcceptable(&'static str),
     NotJson,
     BodyTooLarge(usize),
-    BodyBroken,
-    BodyTooSlow,
-    TooDeep(usize),
-    NoBatches,
+    BodyIncomplete,
+    BodyTimeout,
+    JsonTooDeep(usize),
+    BatchNotSupported,
     MixedBatch,
-    Invalid(Invalid),
+    InvalidMessage(Invalid),
     SessionRequired,
     SessionParameterRequired,
     SessionNotFound(String),
-    /// One of the above, about a request that has an id.
-    About(Id, Box<Rejection>),
-    SessionsFull,
-    NotResumable(StreamError),
+    /// A rejection of the JSON-RPC request with this id.
+    ForRequest(Id, Box<Rejection>),
+    TooManySessions,
+    StreamRefused(StreamError),
     TooManyCalls(Id),
     Refused(RefusedRequest),
 }
 
-/// How long a client should wait when we cannot serve it now, in seconds.
-const RETRY_SECONDS: &str = "1";
-/// How much of a client's own text is told back to it.
+/// `Retry-After` of 503 responses.
+const RETRY_AFTER_SECONDS: &str = "1";
+/// Longest part of client input that an error message repeats, in characters.
 const MAX_ECHOED_INPUT: usize = 100;
 
 impl From<RequestError> for Rejection {
-    fn from(unfit: RequestError) -> Self {
-        match unfit {
+    fn from(error: RequestError) -> Self {
+        match error {
             RequestError::TooLarge => Self::HeadTooLarge,
-            RequestError::Malformed(why) => Self::NotHttp(why),
+            RequestError::Malformed(why) => Self::MalformedHttp(why),
         }
     }
 }
 
 impl Rejection {
-    /// Where the request is to be carried, nowhere when it is to be looked for again, and the request's id.
+    /// The request id, and the node to relay to; no node means that the session is moving and must be looked up
+    /// again.
     ///
     /// # Errors
-    /// The problem itself when it is another.
-    pub(super) fn elsewhere(self) -> Result<(Option<Id>, Option<NodeId>), Self> {
+    /// The rejection itself when relaying does not help.
+    pub(super) fn relay_target(self) -> Result<(Option<Id>, Option<NodeId>), Self> {
         match self {
             Self::OnOtherNode(node) => Ok((None, Some(node))),
             Self::SessionMoving => Ok((None, None)),
-            Self::About(id, problem) => match problem.elsewhere() {
+            Self::ForRequest(id, rejection) => match rejection.relay_target() {
                 Ok((inner, node)) => Ok((inner.or(Some(id)), node)),
-                Err(problem) => Err(Self::About(id, Box::new(problem))),
+                Err(rejection) => Err(Self::ForRequest(id, Box::new(rejection))),
             },
             other => Err(other),
         }
@@ -91,49 +92,49 @@ impl Rejection {
 
     fn status(&self) -> StatusCode {
         match self {
-            Self::ShuttingDown | Self::SessionsFull | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ShuttingDown | Self::TooManySessions | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::OnOtherNode(_) | Self::SessionMoving => StatusCode::SERVICE_UNAVAILABLE,
-            // The call has an end, if not a good one.
-            Self::About(_, problem)
-                if matches!(**problem, Self::RelayPeerLost | Self::ParkedCallLost | Self::StoreFull) =>
+            // The call has failed for good: a JSON-RPC error in a 200 response, which the client will not retry.
+            Self::ForRequest(_, rejection)
+                if matches!(**rejection, Self::RelayPeerLost | Self::ParkedCallLost | Self::StoreFull) =>
             {
                 StatusCode::OK
             }
             Self::RelayPeerLost | Self::ParkedCallLost | Self::StoreFull => StatusCode::BAD_GATEWAY,
-            Self::About(_, problem) => problem.status(),
+            Self::ForRequest(_, rejection) => rejection.status(),
             Self::NotFound | Self::SessionNotFound(_) => StatusCode::NOT_FOUND,
-            Self::Verb(_) | Self::NoSession(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::MethodNotAllowed(_) | Self::MethodRefused(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Denied(Denied::Credentials) => StatusCode::UNAUTHORIZED,
             Self::Denied(_) => StatusCode::FORBIDDEN,
             Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodyTooSlow => StatusCode::REQUEST_TIMEOUT,
-            Self::NotResumable(StreamError::TooMany) | Self::TooManyCalls(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::NotResumable(StreamError::Ended) => StatusCode::NOT_FOUND,
+            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::StreamRefused(StreamError::TooMany) | Self::TooManyCalls(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::StreamRefused(StreamError::Ended) => StatusCode::NOT_FOUND,
             Self::Refused(refused) => refused_status(refused.error.code()),
-            Self::BodyBroken
-            | Self::NotHttp(_)
-            | Self::TooDeep(_)
-            | Self::NoBatches
+            Self::BodyIncomplete
+            | Self::MalformedHttp(_)
+            | Self::JsonTooDeep(_)
+            | Self::BatchNotSupported
             | Self::MixedBatch
-            | Self::Invalid(_)
+            | Self::InvalidMessage(_)
             | Self::SessionRequired
             | Self::SessionParameterRequired
-            | Self::NotResumable(_) => StatusCode::BAD_REQUEST,
+            | Self::StreamRefused(_) => StatusCode::BAD_REQUEST,
         }
     }
 
-    /// What to tell the client, and the request it is about.
+    /// JSON-RPC error for the client, with the id of its request.
     fn error(self) -> (Option<Id>, ErrorObject) {
         let message = match self {
-            Self::About(id, problem) => {
-                let (inner, error) = problem.error();
+            Self::ForRequest(id, rejection) => {
+                let (inner, error) = rejection.error();
                 return (inner.or(Some(id)), error);
             }
             Self::Refused(RefusedRequest { id, error }) => return (id, error),
-            Self::Invalid(invalid) => {
+            Self::InvalidMessage(invalid) => {
                 let protocol::Response { id, outcome, .. } = invalid.response();
                 let error = outcome.err();
                 return (id, error.unwrap_or_else(|| ErrorObject::new(code::INVALID_REQUEST, "Invalid request")));
@@ -157,7 +158,7 @@ impl Rejection {
                     ErrorObject::new(code::INTERNAL_ERROR, "Service Unavailable: the gateway is shutting down"),
                 );
             }
-            Self::SessionsFull => {
+            Self::TooManySessions => {
                 return (
                     None,
                     ErrorObject::new(
@@ -167,40 +168,40 @@ impl Rejection {
                 );
             }
             Self::HeadTooLarge => "Request Header Fields Too Large: send fewer or shorter headers".to_owned(),
-            Self::NotHttp(why) => format!("Bad Request: {why}"),
+            Self::MalformedHttp(why) => format!("Bad Request: {why}"),
             Self::NotFound => "Not Found: nothing is served at this address".to_owned(),
-            Self::Verb(verbs) => format!("Method Not Allowed: this address knows {verbs}"),
-            Self::NoSession(why) => format!("Method Not Allowed: {why}"),
+            Self::MethodNotAllowed(methods) => format!("Method Not Allowed: this address knows {methods}"),
+            Self::MethodRefused(why) => format!("Method Not Allowed: {why}"),
             Self::Denied(Denied::Host(host)) => {
-                format!("Forbidden: the host {:?} is not one of ours; allow it with --allow-host", excerpt(&host))
+                format!("Forbidden: the host {:?} is not one of ours; allow it with --allow-host", echo_excerpt(&host))
             }
             Self::Denied(Denied::Origin(origin)) => {
-                format!("Forbidden: the origin {:?} may not call; allow it with --allow-origin", excerpt(&origin))
+                format!("Forbidden: the origin {:?} may not call; allow it with --allow-origin", echo_excerpt(&origin))
             }
             Self::Denied(Denied::Credentials) => "Unauthorized: a valid bearer token is required".to_owned(),
             Self::NotAcceptable(types) => format!("Not Acceptable: the header `Accept` must list {types}"),
             Self::NotJson => format!("Unsupported Media Type: the header `Content-Type` must be {JSON}"),
             Self::BodyTooLarge(limit) => format!("Payload Too Large: a body may have {limit} bytes"),
-            Self::BodyBroken => "Bad Request: the body ended early".to_owned(),
-            Self::BodyTooSlow => "Request Timeout: the body did not arrive in time".to_owned(),
-            Self::TooDeep(limit) => format!("Bad Request: JSON may nest {limit} deep"),
-            Self::NoBatches => "Bad Request: batches exist in sessions of 2025-03-26 only".to_owned(),
+            Self::BodyIncomplete => "Bad Request: the body ended early".to_owned(),
+            Self::BodyTimeout => "Request Timeout: the body did not arrive in time".to_owned(),
+            Self::JsonTooDeep(limit) => format!("Bad Request: JSON may nest {limit} deep"),
+            Self::BatchNotSupported => "Bad Request: batches exist in sessions of 2025-03-26 only".to_owned(),
             Self::MixedBatch => {
                 "Bad Request: a batch holds requests and notifications, or responses, not both".to_owned()
             }
             Self::SessionRequired => "Bad Request: the header `Mcp-Session-Id` is required".to_owned(),
             Self::SessionParameterRequired => "Bad Request: the query parameter `sessionId` is required".to_owned(),
-            Self::SessionNotFound(id) => format!("Session not found: {}", excerpt(&id)),
-            Self::NotResumable(StreamError::Unknown) => {
+            Self::SessionNotFound(id) => format!("Session not found: {}", echo_excerpt(&id)),
+            Self::StreamRefused(StreamError::Unknown) => {
                 "Bad Request: `Last-Event-ID` names no event of this session".to_owned()
             }
-            Self::NotResumable(StreamError::Gone) => {
+            Self::StreamRefused(StreamError::Gone) => {
                 "Bad Request: what came after `Last-Event-ID` is no longer kept; list and ask again".to_owned()
             }
-            Self::NotResumable(StreamError::TooMany) => {
+            Self::StreamRefused(StreamError::TooMany) => {
                 "Too Many Requests: the session has too many open streams; close one first".to_owned()
             }
-            Self::NotResumable(StreamError::Ended) => "Session not found: it has just ended".to_owned(),
+            Self::StreamRefused(StreamError::Ended) => "Session not found: it has just ended".to_owned(),
             Self::TooManyCalls(id) => {
                 let message = "Too Many Requests: too many calls run in this session; wait for some to end";
                 return (Some(id), ErrorObject::new(code::INVALID_REQUEST, message));
@@ -209,26 +210,26 @@ impl Rejection {
         (None, ErrorObject::new(code::INVALID_REQUEST, message))
     }
 
-    /// What is the matter, whichever request it is about.
-    fn itself(&self) -> &Self {
+    /// The rejection without its request id.
+    fn cause(&self) -> &Self {
         match self {
-            Self::About(_, problem) => problem.itself(),
-            problem => problem,
+            Self::ForRequest(_, rejection) => rejection.cause(),
+            rejection => rejection,
         }
     }
 
-    /// The response.
+    /// Encodes the rejection with its status and headers.
     pub(super) fn respond(self) -> Response<ResponseContent> {
         let status = self.status();
-        let (name, value) = match self.itself() {
-            Self::Verb(verbs) => (Some(ALLOW), *verbs),
-            Self::NoSession(_) => (Some(ALLOW), "POST"),
+        let (name, value) = match self.cause() {
+            Self::MethodNotAllowed(methods) => (Some(ALLOW), *methods),
+            Self::MethodRefused(_) => (Some(ALLOW), "POST"),
             Self::Denied(Denied::Credentials) => (Some(WWW_AUTHENTICATE), "Bearer"),
             Self::ShuttingDown
-            | Self::SessionsFull
+            | Self::TooManySessions
             | Self::StoreUnavailable
             | Self::OnOtherNode(_)
-            | Self::SessionMoving => (Some(RETRY_AFTER), RETRY_SECONDS),
+            | Self::SessionMoving => (Some(RETRY_AFTER), RETRY_AFTER_SECONDS),
             _ => (None, ""),
         };
         let (id, error) = self.error();
@@ -240,7 +241,7 @@ impl Rejection {
     }
 }
 
-/// The status of an error that ends a request of the per-request era before anything was sent.
+/// Status of a dialect error found before the call was forwarded.
 fn refused_status(error: i64) -> StatusCode {
     match error {
         code::METHOD_NOT_FOUND => StatusCode::NOT_FOUND,
@@ -248,7 +249,7 @@ fn refused_status(error: i64) -> StatusCode {
     }
 }
 
-/// The status of an outcome in the per-request era, which shows some errors in it.
+/// Status of a call outcome in the per-request era, where some errors have their own.
 pub(super) fn outcome_status(outcome: &Outcome) -> StatusCode {
     match outcome.as_ref().map_err(ErrorObject::code) {
         Err(code::METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
@@ -257,17 +258,17 @@ pub(super) fn outcome_status(outcome: &Outcome) -> StatusCode {
     }
 }
 
-/// A client's text, cut, so that it can be told back.
-fn excerpt(text: &str) -> String {
+/// Client input shortened and without control characters, for an error message.
+fn echo_excerpt(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(MAX_ECHOED_INPUT).collect()
 }
 
-/// One message as JSON.
+/// A JSON response with status 200.
 pub(super) fn json(message: Bytes) -> Response<ResponseContent> {
     json_with(StatusCode::OK, message)
 }
 
-/// One message as JSON, with another status.
+/// A JSON response with the given status.
 pub(super) fn json_with(status: StatusCode, message: Bytes) -> Response<ResponseContent> {
     let mut response = Response::new(ResponseContent::Full(message));
     *response.status_mut() = status;
@@ -275,68 +276,68 @@ pub(super) fn json_with(status: StatusCode, message: Bytes) -> Response<Response
     response
 }
 
-/// The answer to a message that wants none.
+/// 202 for notifications and responses.
 pub(super) fn accepted() -> Response<ResponseContent> {
-    empty(StatusCode::ACCEPTED)
+    status_only(StatusCode::ACCEPTED)
 }
 
-/// A status alone.
-pub(super) fn empty(status: StatusCode) -> Response<ResponseContent> {
+/// A response without a body.
+pub(super) fn status_only(status: StatusCode) -> Response<ResponseContent> {
     let mut response = Response::new(ResponseContent::Empty);
     *response.status_mut() = status;
     response
 }
 
-/// A session has ended.
-pub(super) fn ended() -> Response<ResponseContent> {
-    empty(StatusCode::OK)
+/// 200 for a deleted session.
+pub(super) fn session_deleted() -> Response<ResponseContent> {
+    status_only(StatusCode::OK)
 }
 
-/// What a probe of the process itself asks for.
-pub(super) fn state(good: bool, text: &'static str) -> Response<ResponseContent> {
+/// Text response to a health or readiness probe: 200 or 503.
+pub(super) fn probe(is_ok: bool, text: &'static str) -> Response<ResponseContent> {
     let mut response = Response::new(ResponseContent::Full(Bytes::from_static(text.as_bytes())));
-    *response.status_mut() = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    *response.status_mut() = if is_ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }
 
-/// A text of some kind.
-pub(super) fn text(kind: &'static str, text: impl Into<Bytes>) -> Response<ResponseContent> {
+/// A text response that must not be cached.
+pub(super) fn text(media_type: &'static str, text: impl Into<Bytes>) -> Response<ResponseContent> {
     let mut response = Response::new(ResponseContent::Full(text.into()));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
-/// A stream of events.
-pub(super) fn events(events: Events) -> Response<ResponseContent> {
+/// An SSE response; proxies must neither buffer nor transform it.
+pub(super) fn event_stream(events: EventStreamBody) -> Response<ResponseContent> {
     let mut response = Response::new(ResponseContent::Events(Box::new(events)));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     response
 }
 
-/// A stream that ends at once. Its client reconnects after `retry` milliseconds, from the position that it came with.
+/// An SSE stream that ends at once. The client reconnects after `retry` milliseconds with the same `Last-Event-ID`.
 pub(super) fn reconnect_later(last: Option<&str>, retry: u64) -> Response<ResponseContent> {
     let event = match last {
         Some(last) => sse::priming(last, retry),
         None => sse::retry(retry),
     };
-    text(EVENTS, event)
+    text(EVENT_STREAM, event)
 }
 
-/// An answer that another node has given.
-pub(super) fn carried(status: StatusCode, headers: HeaderMap, body: ResponseContent) -> Response<ResponseContent> {
+/// A response from the node that the request was relayed to.
+pub(super) fn relayed(status: StatusCode, headers: HeaderMap, body: ResponseContent) -> Response<ResponseContent> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
 }
 
-/// Names the session that a response belongs to.
-pub(super) fn in_session(mut response: Response<ResponseContent>, id: SessionId) -> Response<ResponseContent> {
+/// Adds the `Mcp-Session-Id` header.
+pub(super) fn with_session_id(mut response: Response<ResponseContent>, id: SessionId) -> Response<ResponseContent> {
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(&SESSION_ID, value);
     }

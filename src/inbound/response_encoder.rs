@@ -1,4 +1,4 @@
-//! Replies in the client's own words: its id, its revision, its group's identity.
+//! Encodes replies for one client request: with its id, in its revision, with the group's server info.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::dialect::{Revision, to_client};
 use crate::gateway::Group;
 use crate::protocol::{ErrorObject, Id, Method, Outcome, Response, code};
 
-/// What is needed to write the replies to one call.
+/// Encodes the replies to one call.
 #[derive(Debug, Clone)]
 pub(super) struct ReplyEncoder {
     pub(super) id: Id,
@@ -19,12 +19,12 @@ pub(super) struct ReplyEncoder {
 }
 
 impl ReplyEncoder {
-    /// The outcome as this client's revision has it.
+    /// Converts an outcome to the client's revision.
     pub(super) fn outcome(&self, answer: Answer) -> Outcome {
         to_client::outcome(answer.outcome, &self.method, answer.revision, self.revision, &self.group.view().server)
     }
 
-    /// The whole response.
+    /// Encodes the final response.
     pub(super) fn response(&self, answer: Answer) -> Bytes {
         self.encode_outcome(self.outcome(answer))
     }
@@ -33,15 +33,15 @@ impl ReplyEncoder {
         Response::new(Some(self.id.clone()), outcome).encode()
     }
 
-    /// A reply as a message; nothing for a question, which a client of the per-request era
-    /// cannot be sent: whoever asked learns that there will be no answer.
+    /// Encodes a reply. A server request cannot be sent to a per-request client: it is answered with an error, and
+    /// the result is `None`.
     pub(super) fn encode(&self, reply: Reply) -> Option<Bytes> {
         match reply {
             Reply::Notice(notification) => Some(to_client::notification(notification, self.revision).encode()),
             Reply::End(answer) => Some(self.response(answer)),
             Reply::Question(question) => {
                 let why = format!("the client cannot be asked {}", question.method);
-                // The upstream may have stopped waiting; then nobody has to be told.
+                // The upstream may have cancelled the request; then the error is not needed.
                 let _ = question.answer.send(Err(ErrorObject::new(code::METHOD_NOT_FOUND, why)));
                 None
             }

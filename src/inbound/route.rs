@@ -1,31 +1,31 @@
-//! Which address is what.
+//! URL paths and the routes they map to.
 
 use std::borrow::Cow;
 
-/// What an address stands for.
+/// What a path serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Route<'a> {
-    /// Streamable HTTP of a group, with a session's id if the path carries one.
+    /// Streamable HTTP of a group, optionally with a session id in the path.
     Streamable { group: Option<&'a str>, session: Option<Cow<'a, str>> },
-    /// Where an HTTP+SSE stream opens.
+    /// GET endpoint of HTTP+SSE, which opens the stream.
     SseStream { group: Option<&'a str> },
-    /// Where messages to such a stream are sent.
+    /// POST endpoint of HTTP+SSE.
     SseMessages { group: Option<&'a str> },
-    /// Both of these on one path.
-    SseBoth { group: &'a str },
-    /// Is the process alive?
+    /// Both HTTP+SSE endpoints on one path.
+    SseCombined { group: &'a str },
+    /// Liveness probe.
     Health,
-    /// Does it take work?
+    /// Readiness probe.
     Ready,
-    /// Figures for Prometheus.
+    /// Prometheus metrics.
     Metrics,
-    /// Everything that the gateway holds.
+    /// Status report as JSON.
     Status,
 }
 
 impl<'a> Route<'a> {
-    /// The route of a path.
-    pub(super) fn of(path: &'a str) -> Option<Self> {
+    /// The route of a path; one trailing slash is ignored.
+    pub(super) fn parse(path: &'a str) -> Option<Self> {
         let path = path.strip_prefix('/')?;
         let path = path.strip_suffix('/').unwrap_or(path);
         let mut parts = path.split('/');
@@ -36,9 +36,9 @@ impl<'a> Route<'a> {
         Some(match (first, second, third) {
             ("mcp", None | Some("streamable"), None) => Self::Streamable { group: None, session: None },
             ("mcp", group, session) if !(group.is_some() && session == Some("sse")) => {
-                Self::Streamable { group, session: session.map(decode) }
+                Self::Streamable { group, session: session.map(percent_decode) }
             }
-            (group, Some("mcp"), Some("sse")) if !group.is_empty() => Self::SseBoth { group },
+            (group, Some("mcp"), Some("sse")) if !group.is_empty() => Self::SseCombined { group },
             ("sse", group, None) => Self::SseStream { group },
             ("message", group, None) => Self::SseMessages { group },
             ("healthz", None, None) => Self::Health,
@@ -49,27 +49,27 @@ impl<'a> Route<'a> {
         })
     }
 
-    /// The verbs that the address knows.
-    pub(super) fn verbs(&self) -> &'static str {
+    /// Value of the `Allow` header for this route.
+    pub(super) fn allowed_methods(&self) -> &'static str {
         match self {
             Self::Streamable { .. } => "POST, GET, DELETE, OPTIONS",
             Self::SseStream { .. } => "GET, OPTIONS",
             Self::SseMessages { .. } => "POST, OPTIONS",
-            Self::SseBoth { .. } => "GET, POST, OPTIONS",
+            Self::SseCombined { .. } => "GET, POST, OPTIONS",
             Self::Health | Self::Ready | Self::Metrics | Self::Status => "GET",
         }
     }
 }
 
-/// The value of a parameter in a query.
-pub(super) fn query<'q>(query: Option<&'q str>, name: &str) -> Option<Cow<'q, str>> {
+/// The percent-decoded value of the first query parameter with that name.
+pub(super) fn query_parameter<'q>(query: Option<&'q str>, name: &str) -> Option<Cow<'q, str>> {
     let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.into_iter().find(|(key, _)| *key == name)?;
-    Some(decode(value))
+    Some(percent_decode(value))
 }
 
-/// Undoes percent-encoding. What is not a valid escape stays as it is.
-fn decode(value: &str) -> Cow<'_, str> {
+/// Decodes percent-encoding. Invalid escapes are kept as they are.
+fn percent_decode(value: &str) -> Cow<'_, str> {
     if !value.contains('%') {
         return Cow::Borrowed(value);
     }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_address_has_one_meaning() {
+    fn each_path_maps_to_one_route() {
         let streamable = |group, session: Option<&'static str>| {
             Some(Route::Streamable { group, session: session.map(Cow::Borrowed) })
         };
@@ -112,8 +112,8 @@ mod tests {
             ("/sse/research", Some(Route::SseStream { group: Some("research") })),
             ("/message", Some(Route::SseMessages { group: None })),
             ("/message/research", Some(Route::SseMessages { group: Some("research") })),
-            ("/research/mcp/sse", Some(Route::SseBoth { group: "research" })),
-            ("/mcp/mcp/sse", Some(Route::SseBoth { group: "mcp" })),
+            ("/research/mcp/sse", Some(Route::SseCombined { group: "research" })),
+            ("/mcp/mcp/sse", Some(Route::SseCombined { group: "mcp" })),
             ("/healthz", Some(Route::Health)),
             ("/metrics", Some(Route::Metrics)),
             ("/admin/status", Some(Route::Status)),
@@ -124,15 +124,15 @@ mod tests {
             ("/mcp/a/b/c", None),
             ("/research/mcp", None),
         ] {
-            assert_eq!(Route::of(path), route, "{path}");
+            assert_eq!(Route::parse(path), route, "{path}");
         }
     }
 
     #[test]
-    fn queries_are_decoded() {
-        assert_eq!(query(Some("a=1&sessionId=sse%3Aab"), "sessionId").unwrap(), "sse:ab");
-        assert_eq!(query(Some("sessionId=%zz%"), "sessionId").unwrap(), "%zz%");
-        assert_eq!(query(Some("sessionIdx=1"), "sessionId"), None);
-        assert_eq!(query(None, "sessionId"), None);
+    fn query_parameters_are_percent_decoded() {
+        assert_eq!(query_parameter(Some("a=1&sessionId=sse%3Aab"), "sessionId").unwrap(), "sse:ab");
+        assert_eq!(query_parameter(Some("sessionId=%zz%"), "sessionId").unwrap(), "%zz%");
+        assert_eq!(query_parameter(Some("sessionIdx=1"), "sessionId"), None);
+        assert_eq!(query_parameter(None, "sessionId"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What messages of the handshake era do, whichever transport brings them.
+//! Handles messages of handshake-era sessions, the same for every transport.
 
 use std::sync::Arc;
 
@@ -14,25 +14,25 @@ use crate::gateway::Group;
 use crate::protocol::{ErrorObject, Id, Level, Message, Method, Notice, Notification, Raw, Request, code};
 use crate::session::{CallGuard, Session, StreamTarget};
 
-/// The longest URI that can be subscribed to.
-const LONGEST_URI: usize = 8 << 10;
-/// How much a client may say of itself; it is kept as long as the session.
-const LONGEST_INTRODUCTION: usize = 64 << 10;
+/// Longest resource URI that a session can subscribe to.
+const MAX_SUBSCRIPTION_URI_BYTES: usize = 8 << 10;
+/// Bound on `initialize` params: capabilities and client info are kept as long as the session.
+const MAX_INITIALIZE_PARAMS_BYTES: usize = 64 << 10;
 
-/// Reads how a client introduces itself in `initialize`.
-pub(super) fn introduction(params: Option<&Raw>) -> Result<ClientInfo, ErrorObject> {
-    if params.is_some_and(|params| params.as_bytes().len() > LONGEST_INTRODUCTION) {
-        return Err(invalid(&format!("an introduction may have {LONGEST_INTRODUCTION} bytes")));
+/// Parses the params of `initialize`.
+pub(super) fn parse_initialize(params: Option<&Raw>) -> Result<ClientInfo, ErrorObject> {
+    if params.is_some_and(|params| params.as_bytes().len() > MAX_INITIALIZE_PARAMS_BYTES) {
+        return Err(invalid_params(&format!("an introduction may have {MAX_INITIALIZE_PARAMS_BYTES} bytes")));
     }
     let get = |key| params.and_then(|params| params.get(key));
     let proposed = get("protocolVersion");
     let Some(proposed) = proposed.as_ref().and_then(Raw::text) else {
-        return Err(invalid("`protocolVersion` must be a string"));
+        return Err(invalid_params("`protocolVersion` must be a string"));
     };
-    // A client that names no capabilities has none; several real ones leave the member out.
+    // Several real clients omit `capabilities`; that means none.
     let capabilities = get("capabilities").unwrap_or_else(Raw::empty);
     if !capabilities.is_object() {
-        return Err(invalid("`capabilities` must be an object"));
+        return Err(invalid_params("`capabilities` must be an object"));
     }
     Ok(ClientInfo {
         revision: negotiate(&proposed),
@@ -41,20 +41,20 @@ pub(super) fn introduction(params: Option<&Raw>) -> Result<ClientInfo, ErrorObje
     })
 }
 
-/// A copy that does not keep the whole body of the handshake alive.
+/// Copies a slice of the request body, so that the session does not keep the whole body alive.
 fn compact(raw: &Raw) -> Raw {
     Raw::trusted(Bytes::copy_from_slice(raw.as_bytes()))
 }
 
-/// The result of `initialize`. Waits a little for upstreams that are being connected: what is said
-/// here cannot be taken back.
-pub(super) async fn welcome(group: &Group, client: &ClientInfo) -> Raw {
+/// The result of `initialize`. Waits briefly for upstreams that are still connecting: capabilities cannot be changed
+/// later.
+pub(super) async fn initialize_result(group: &Group, client: &ClientInfo) -> Raw {
     group.wait_ready().await;
     to_client::handshake(&group.view().server_for(client.revision), client.revision)
 }
 
-/// Begins to answer a request in a session.
-pub(super) fn request(
+/// Starts a request of a session and returns its replies.
+pub(super) fn handle_request(
     inbound: &Inbound,
     session: &Arc<Session>,
     group: &Arc<Group>,
@@ -70,17 +70,17 @@ pub(super) fn request(
     if !has_method(Era::Handshake, &request.method) {
         return method_not_found(&request.method).into();
     }
-    inbound.note_initialized(session);
+    inbound.mark_initialized(session);
     let params = request.params.as_ref();
-    let prepared = match &request.method {
+    let checked = match &request.method {
         Method::Initialize => {
             Err(ErrorObject::new(code::INVALID_REQUEST, "Invalid request: the session is initialized already"))
         }
         Method::SetLevel => set_level(session, params),
-        Method::Subscribe => may_subscribe(session, params),
+        Method::Subscribe => check_subscription(session, params),
         _ => Ok(()),
     };
-    if let Err(error) = prepared {
+    if let Err(error) = checked {
         return error.into();
     }
     group.handle(&Call {
@@ -98,27 +98,29 @@ pub(super) fn request(
 fn set_level(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObject> {
     let level = params.and_then(|params| params.get("level"));
     let level = level.as_ref().and_then(Level::from_raw);
-    let level = level.ok_or_else(|| invalid(&format!("`level` must be one of {}", Level::choices())))?;
+    let level = level.ok_or_else(|| invalid_params(&format!("`level` must be one of {}", Level::choices())))?;
     session.set_level(level);
     Ok(())
 }
 
-fn may_subscribe(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObject> {
+fn check_subscription(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObject> {
     let uri = params.and_then(|params| params.get("uri"));
-    let uri = uri.as_ref().and_then(Raw::text).ok_or_else(|| invalid("`uri` must be a string"))?;
-    if uri.len() > LONGEST_URI {
-        return Err(invalid(&format!("`uri` may have {LONGEST_URI} bytes")));
+    let uri = uri.as_ref().and_then(Raw::text).ok_or_else(|| invalid_params("`uri` must be a string"))?;
+    if uri.len() > MAX_SUBSCRIPTION_URI_BYTES {
+        return Err(invalid_params(&format!("`uri` may have {MAX_SUBSCRIPTION_URI_BYTES} bytes")));
     }
     if !session.may_subscribe(&uri) {
-        return Err(invalid("the session is subscribed to as many resources as it may be; unsubscribe from some"));
+        return Err(invalid_params(
+            "the session is subscribed to as many resources as it may be; unsubscribe from some",
+        ));
     }
     Ok(())
 }
 
-/// Takes a notification or a response in a session. Those that concern nothing here are no fault.
+/// Handles a notification or a response. One that matches nothing is ignored.
 pub(super) fn on_message(inbound: &Inbound, session: &Arc<Session>, group: &Group, message: Message) {
     match message {
-        Message::Notification(Notification { notice: Notice::Initialized, .. }) => inbound.note_initialized(session),
+        Message::Notification(Notification { notice: Notice::Initialized, .. }) => inbound.mark_initialized(session),
         Message::Notification(Notification { notice: Notice::Cancelled, params, .. }) => {
             let id = params.as_ref().and_then(|params| params.get("requestId"));
             if let Some(id) = id.as_ref().and_then(Id::from_raw) {
@@ -126,9 +128,9 @@ pub(super) fn on_message(inbound: &Inbound, session: &Arc<Session>, group: &Grou
             }
         }
         Message::Response(response) => {
-            let known = response.id.as_ref().is_some_and(|id| session.answer(id, response.outcome));
-            if !known {
-                tracing::debug!(session = %session.id(), "an answer came to no question");
+            let is_matched = response.id.as_ref().is_some_and(|id| session.answer(id, response.outcome));
+            if !is_matched {
+                tracing::debug!(session = %session.id(), "response matches no server request");
             }
         }
         Message::Notification(notification) => group.forward_notification(session.as_ref(), &notification),
@@ -136,38 +138,38 @@ pub(super) fn on_message(inbound: &Inbound, session: &Arc<Session>, group: &Grou
     }
 }
 
-fn invalid(why: &str) -> ErrorObject {
+fn invalid_params(why: &str) -> ErrorObject {
     ErrorObject::new(code::INVALID_PARAMS, format!("Invalid params: {why}"))
 }
 
-/// A call at work: its replies go to a stream of its session as they come.
+/// A running call, whose replies are delivered to a stream of its session.
 #[derive(Debug)]
 pub(super) struct RunningCall {
-    pub(super) running: CallGuard,
+    pub(super) guard: CallGuard,
     pub(super) replies: Replies,
-    pub(super) answering: ReplyEncoder,
-    /// What a stop waits for.
-    pub(super) counted: TaskTrackerToken,
+    pub(super) encoder: ReplyEncoder,
+    /// The shutdown waits until this is dropped.
+    pub(super) in_flight: TaskTrackerToken,
 }
 
 impl RunningCall {
-    /// Sends one reply; true when it was the last.
+    /// Delivers one reply; true when it was the final response.
     pub(super) async fn send(&mut self, stream: StreamTarget, reply: Reply) -> bool {
-        let session = self.running.session();
+        let session = self.guard.session();
         match reply {
             Reply::Question(question) => {
-                if self.answering.revision.facts().sessions {
-                    session.ask_in(stream, &self.running, question).await;
+                if self.encoder.revision.facts().sessions {
+                    session.ask_in(stream, &self.guard, question).await;
                 } else {
-                    self.answering.encode(Reply::Question(question));
+                    self.encoder.encode(Reply::Question(question));
                 }
                 false
             }
             reply => {
                 let last = matches!(reply, Reply::End(_));
-                match self.answering.encode(reply) {
+                match self.encoder.encode(reply) {
                     Some(message) if last => {
-                        session.deliver_response(stream, &self.running, &self.answering.id, message).await;
+                        session.deliver_response(stream, &self.guard, &self.encoder.id, message).await;
                     }
                     Some(message) => session.deliver(stream, message).await,
                     None => {}
@@ -177,13 +179,12 @@ impl RunningCall {
         }
     }
 
-    /// Sends replies to a stream until the last, or until the client wants them no more; false
-    /// in that case.
+    /// Delivers replies until the final response; false when the client cancelled the call first.
     pub(super) async fn run(mut self, stream: StreamTarget) -> bool {
         loop {
             let reply = tokio::select! {
                 biased;
-                () = self.running.unwanted() => return false,
+                () = self.guard.unwanted() => return false,
                 reply = self.replies.next() => reply,
             };
             let Some(reply) = reply else { return true };
@@ -193,9 +194,9 @@ impl RunningCall {
         }
     }
 
-    /// Works on a stream of its own: when it ends, so does that.
-    pub(super) async fn run_alone(self, stream: StreamTarget) {
-        let session = Arc::clone(self.running.session());
+    /// Runs the call, then closes `stream`: finished after the final response, abandoned after a cancellation.
+    pub(super) async fn run_and_close_stream(self, stream: StreamTarget) {
+        let session = Arc::clone(self.guard.session());
         if self.run(stream).await {
             session.finish(stream);
         } else {

@@ -1,5 +1,6 @@
-//! HTTP+SSE, the transport of 2024-11-05: one stream for everything that we say, POSTs for
-//! everything that the client says. The session lives as long as its stream.
+//! HTTP+SSE, the transport of 2024-11-05: one GET stream to the client, one POST per message from it.
+//!
+//! The session is closed when its stream ends.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,12 +8,12 @@ use std::sync::Arc;
 use http::Response;
 
 use super::Inbound;
-use super::body::{CloseSessionOnDrop, Events, ResponseContent};
-use super::headers::{EVENTS, accepts, is_json};
+use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent};
+use super::headers::{EVENT_STREAM, accepts, is_json};
 use super::http::{RequestBody, RequestContext};
 use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
-use super::route::query;
+use super::route::query_parameter;
 use super::session_messages::{self, RunningCall};
 use crate::call::{Caller, ClientInfo};
 use crate::dialect::classify;
@@ -21,64 +22,73 @@ use crate::http::sse;
 use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code};
 use crate::session::{NotBegun, Session, SessionId, SessionOwner, SessionTransport, StreamTarget};
 
-/// Opens the stream. Its first event says where to send messages: `path` with the session's id.
-pub(super) async fn open(visit: &RequestContext<'_>, path: &str) -> Result<Response<ResponseContent>, Rejection> {
-    if visit.inbound.shutdown.is_draining() {
+/// Opens the stream. Its first event is `endpoint`: `path` with the session id as a parameter.
+pub(super) async fn open_stream(
+    context: &RequestContext<'_>,
+    path: &str,
+) -> Result<Response<ResponseContent>, Rejection> {
+    if context.inbound.shutdown.is_draining() {
         return Err(Rejection::ShuttingDown);
     }
-    if !accepts(&visit.parts.headers, EVENTS) {
-        return Err(Rejection::NotAcceptable(EVENTS));
+    if !accepts(&context.parts.headers, EVENT_STREAM) {
+        return Err(Rejection::NotAcceptable(EVENT_STREAM));
     }
-    let inbound = visit.inbound;
-    inbound.check_sure()?;
-    let opening = SessionOwner { principal: visit.caller.principal.clone(), group: Arc::clone(visit.group.name()) };
-    let opened = inbound.sessions.open_single(SessionTransport::Sse, opening);
-    let (session, attachment) = opened.map_err(|_| Rejection::SessionsFull)?;
-    // From here on it ends with whoever has it, even while it is being kept.
-    let ending = CloseSessionOnDrop { sessions: Arc::clone(&inbound.sessions), session: Some(Arc::clone(&session)) };
-    inbound.keep(&session).await?;
-    let head = sse::endpoint(&format!("{path}?sessionId={}", session.id()));
-    Ok(respond::events(Events::single(attachment, head, ending, inbound.settings.sse_heartbeat)))
+    let inbound = context.inbound;
+    inbound.check_lease()?;
+    let owner = SessionOwner { principal: context.caller.principal.clone(), group: Arc::clone(context.group.name()) };
+    let opened = inbound.sessions.open_single(SessionTransport::Sse, owner);
+    let (session, reader) = opened.map_err(|_| Rejection::TooManySessions)?;
+    // From here on, dropping the stream or this future closes the session.
+    let close_guard =
+        CloseSessionOnDrop { sessions: Arc::clone(&inbound.sessions), session: Some(Arc::clone(&session)) };
+    inbound.persist_new(&session).await?;
+    let endpoint_event = sse::endpoint(&format!("{path}?sessionId={}", session.id()));
+    Ok(respond::event_stream(EventStreamBody::for_single_stream(
+        reader,
+        endpoint_event,
+        close_guard,
+        inbound.settings.sse_heartbeat,
+    )))
 }
 
-/// Takes a message to a stream. The answer goes there, not here.
-pub(super) async fn message(
-    visit: &RequestContext<'_>,
+/// Accepts a posted message. Its response goes to the stream; the POST gets 202.
+pub(super) async fn post_message(
+    context: &RequestContext<'_>,
     body: RequestBody,
 ) -> Result<Response<ResponseContent>, Rejection> {
-    let session = match session(visit).await {
+    let session = match find_session(context).await {
         Ok(session) => session,
-        Err(problem) => {
-            if matches!(problem, Rejection::OnOtherNode(_) | Rejection::SessionMoving) {
-                visit.read_body(body).await?;
+        Err(rejection) => {
+            if matches!(rejection, Rejection::OnOtherNode(_) | Rejection::SessionMoving) {
+                context.read_body(body).await?;
             }
-            return Err(problem);
+            return Err(rejection);
         }
     };
-    if !is_json(&visit.parts.headers) {
+    if !is_json(&context.parts.headers) {
         return Err(Rejection::NotJson);
     }
-    let body = visit.inbound.read_body(body).await?;
-    match visit.inbound.read_messages(&body)? {
-        Incoming::One(Message::Request(_)) if visit.inbound.refuses() => {
+    let body = context.inbound.read_body(body).await?;
+    match context.inbound.read_messages(&body)? {
+        Incoming::One(Message::Request(_)) if context.inbound.refuses_new_calls() => {
             return Err(Rejection::ShuttingDown);
         }
         Incoming::One(message) if is_per_request(&message) => {
-            session.deliver(StreamTarget::Listening, elsewhere(&message)).await;
+            session.deliver(StreamTarget::Listening, wrong_transport_error(&message)).await;
         }
         Incoming::One(message) => {
-            if !take(visit.inbound, &visit.group, &session, message, &visit.caller).await {
+            if !handle_message(context.inbound, &context.group, &session, message, &context.caller).await {
                 return Err(Rejection::SessionNotFound(session.id().to_string()));
             }
         }
         Incoming::Batch(items) => {
             if !session.client().is_some_and(|client| client.revision.facts().batches) {
-                return Err(Rejection::NoBatches);
+                return Err(Rejection::BatchNotSupported);
             }
             for item in items {
                 match item {
                     Ok(message) => {
-                        take(visit.inbound, &visit.group, &session, message, &visit.caller).await;
+                        handle_message(context.inbound, &context.group, &session, message, &context.caller).await;
                     }
                     Err(invalid) => session.deliver(StreamTarget::Listening, invalid.response().encode()).await,
                 }
@@ -88,13 +98,13 @@ pub(super) async fn message(
     Ok(respond::accepted())
 }
 
-/// Whether a message is of the era that has no sessions.
+/// Whether a message is of the per-request era, which this transport does not serve.
 fn is_per_request(message: &Message) -> bool {
     matches!(classify::classify(message, &http::HeaderMap::new()), Ok(classify::Path::PerRequest(_)))
 }
 
-/// Tells a client of that era where it is served.
-fn elsewhere(message: &Message) -> bytes::Bytes {
+/// Error that points a per-request client to Streamable HTTP.
+fn wrong_transport_error(message: &Message) -> bytes::Bytes {
     let id = match message {
         Message::Request(request) => Some(request.id.clone()),
         _ => None,
@@ -103,20 +113,20 @@ fn elsewhere(message: &Message) -> bytes::Bytes {
     protocol::Invalid::request(id, why).response().encode()
 }
 
-async fn session(visit: &RequestContext<'_>) -> Result<Arc<Session>, Rejection> {
-    let named = named(visit).ok_or(Rejection::SessionParameterRequired)?;
-    visit.find(SessionId::parse(&named, SessionTransport::Sse), &named).await
+async fn find_session(context: &RequestContext<'_>) -> Result<Arc<Session>, Rejection> {
+    let given = session_parameter(context).ok_or(Rejection::SessionParameterRequired)?;
+    context.find_session(SessionId::parse(&given, SessionTransport::Sse), &given).await
 }
 
-/// The session that a request names.
-pub(super) fn named<'v>(visit: &'v RequestContext<'_>) -> Option<Cow<'v, str>> {
-    let uri = &visit.parts.uri;
-    query(uri.query(), "sessionId").or_else(|| query(uri.query(), "session_id"))
+/// The session id in the query, in either spelling.
+pub(super) fn session_parameter<'v>(context: &'v RequestContext<'_>) -> Option<Cow<'v, str>> {
+    let uri = &context.parts.uri;
+    query_parameter(uri.query(), "sessionId").or_else(|| query_parameter(uri.query(), "session_id"))
 }
 
-/// Takes one message of a session that lives by a single connection, HTTP+SSE or stdio; false when that has
-/// ended, and nothing was done.
-pub(super) async fn take(
+/// Handles one message of a session that is bound to a single connection: HTTP+SSE or stdio. Returns false when the
+/// session has ended; the message was not handled then.
+pub(super) async fn handle_message(
     inbound: &Inbound,
     group: &Arc<Group>,
     session: &Arc<Session>,
@@ -125,10 +135,10 @@ pub(super) async fn take(
 ) -> bool {
     match message {
         Message::Request(request) if request.method == Method::Initialize && session.client().is_none() => {
-            let outcome = match session_messages::introduction(request.params.as_ref()) {
+            let outcome = match session_messages::parse_initialize(request.params.as_ref()) {
                 Ok(client) => {
                     let client: Arc<ClientInfo> = Arc::new(client);
-                    let result = session_messages::welcome(group, &client).await;
+                    let result = session_messages::initialize_result(group, &client).await;
                     session.introduce(client);
                     Ok(result)
                 }
@@ -136,36 +146,36 @@ pub(super) async fn take(
             };
             session.deliver(StreamTarget::Listening, protocol::Response::new(Some(request.id), outcome).encode()).await;
         }
-        Message::Request(request) => return answer(inbound, group, session, &request, caller).await,
+        Message::Request(request) => return answer_request(inbound, group, session, &request, caller).await,
         message => session_messages::on_message(inbound, session, group, message),
     }
     true
 }
 
-async fn answer(
+async fn answer_request(
     inbound: &Inbound,
     group: &Arc<Group>,
     session: &Arc<Session>,
     request: &Request,
     caller: &Arc<Caller>,
 ) -> bool {
-    let mut replies = session_messages::request(inbound, session, group, request, caller);
+    let mut replies = session_messages::handle_request(inbound, session, group, request, caller);
     let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
-    let answering =
+    let encoder =
         ReplyEncoder { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(group) };
     if let Some(answer) = replies.take_ready() {
-        session.deliver(StreamTarget::Listening, answering.response(answer)).await;
+        session.deliver(StreamTarget::Listening, encoder.response(answer)).await;
         return true;
     }
     match session.begin(request.id.clone()) {
-        Ok(running) => {
-            let work = RunningCall { running, replies, answering, counted: inbound.shutdown.call() };
-            tokio::spawn(work.run_alone(StreamTarget::Listening));
+        Ok(guard) => {
+            let call = RunningCall { guard, replies, encoder, in_flight: inbound.shutdown.track_call() };
+            tokio::spawn(call.run_and_close_stream(StreamTarget::Listening));
         }
         Err(NotBegun::Ended) => return false,
         Err(not_begun) => {
             let error = ErrorObject::new(code::INVALID_REQUEST, format!("Invalid request: {not_begun}"));
-            session.deliver(StreamTarget::Listening, answering.encode_outcome(Err(error))).await;
+            session.deliver(StreamTarget::Listening, encoder.encode_outcome(Err(error))).await;
         }
     }
     true

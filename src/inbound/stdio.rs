@@ -1,7 +1,7 @@
-//! Standard input and output: one client, both eras, one message a line.
+//! Standard input and output: one client of either era, one JSON message per line.
 //!
-//! The first request that says which era it is of decides for the whole connection, except for
-//! `server/discover`, which a client may send to find out and then go on in the other era.
+//! The first request that belongs to an era decides for the whole connection. `server/discover` is the exception: a
+//! client may send it as a probe and continue in the other era.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,13 +22,13 @@ use crate::protocol::{
 };
 use crate::session::{Attachment, Session, SessionOwner, SessionTransport, StreamTarget};
 
-/// How long a client may take to read what is left when the connection ends.
+/// How long the client may take to read the remaining output when the connection ends.
 const STDIO_DRAIN_TIME: Duration = Duration::from_secs(2);
 
-/// What the client has shown itself to be.
+/// Era of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Open,
+enum StdioEra {
+    Undecided,
     Handshake,
     PerRequest,
 }
@@ -39,10 +39,10 @@ struct StdioConnection {
     group: Arc<Group>,
     session: Arc<Session>,
     caller: Arc<Caller>,
-    mode: Mode,
+    era: StdioEra,
 }
 
-/// Serves a client until its input ends or a stop is asked for; then what runs is let finish.
+/// Serves a client until its input ends or a shutdown begins, then waits for running calls.
 ///
 /// # Errors
 /// When reading or writing fails.
@@ -52,18 +52,18 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let caller = Arc::new(Caller { principal: "local".into(), peer: None, headers: HeaderMap::new() });
-    let opening = SessionOwner { principal: caller.principal.clone(), group: Arc::clone(group.name()) };
-    let opened = inbound.sessions.open_single(SessionTransport::Stdio, opening);
-    let (session, attachment) = opened.map_err(|_| std::io::Error::other("there are too many sessions"))?;
-    let mut writer = tokio::spawn(write(attachment, output));
+    let owner = SessionOwner { principal: caller.principal.clone(), group: Arc::clone(group.name()) };
+    let opened = inbound.sessions.open_single(SessionTransport::Stdio, owner);
+    let (session, reader) = opened.map_err(|_| std::io::Error::other("session limit reached"))?;
+    let mut writer = tokio::spawn(write_lines(reader, output));
     let draining = inbound.shutdown.draining().clone();
     let mut lines = Lines::new(input, inbound.settings.limits.body_bytes);
-    let mut connection = StdioConnection { inbound, group, session, caller, mode: Mode::Open };
+    let mut connection = StdioConnection { inbound, group, session, caller, era: StdioEra::Undecided };
     let mut written = None;
     let read = tokio::select! {
-        read = connection.read(&mut lines) => read,
+        read = connection.read_lines(&mut lines) => read,
         () = draining.cancelled() => Ok(()),
-        // Nobody reads any more, so nobody can be answered.
+        // Output is closed, so no request can be answered.
         ended = &mut writer => {
             written = Some(ended.map_err(std::io::Error::other)?);
             Ok(())
@@ -75,7 +75,7 @@ where
         None => match tokio::time::timeout(STDIO_DRAIN_TIME, &mut writer).await {
             Ok(ended) => ended.map_err(std::io::Error::other)?,
             Err(_) => {
-                tracing::warn!("the client does not read; what was left to say is dropped");
+                tracing::warn!("client does not read; remaining output dropped");
                 writer.abort();
                 Ok(())
             }
@@ -84,8 +84,8 @@ where
     read.and(written)
 }
 
-/// Writes messages as lines until there are no more.
-async fn write(mut messages: Attachment, mut output: impl AsyncWrite + Unpin) -> std::io::Result<()> {
+/// Writes messages as lines until the stream ends.
+async fn write_lines(mut messages: Attachment, mut output: impl AsyncWrite + Unpin) -> std::io::Result<()> {
     while let Some(message) = messages.next().await {
         output.write_all(&one_line(message)).await?;
         output.write_all(b"\n").await?;
@@ -95,75 +95,75 @@ async fn write(mut messages: Attachment, mut output: impl AsyncWrite + Unpin) ->
 }
 
 impl StdioConnection {
-    async fn read<R: AsyncBufRead + Unpin>(&mut self, lines: &mut Lines<R>) -> std::io::Result<()> {
+    async fn read_lines<R: AsyncBufRead + Unpin>(&mut self, lines: &mut Lines<R>) -> std::io::Result<()> {
         while let Some(line) = lines.next().await? {
             match line {
                 TextLine::TooLong => {
                     let why = format!("a line may have {} bytes", self.inbound.settings.limits.body_bytes);
-                    self.send(Invalid::request(None, why).response()).await;
+                    self.send_response(Invalid::request(None, why).response()).await;
                 }
-                TextLine::Text(text) => self.line(&text).await,
+                TextLine::Text(text) => self.handle_line(&text).await,
             }
         }
         Ok(())
     }
 
-    async fn line(&mut self, text: &Bytes) {
+    async fn handle_line(&mut self, text: &Bytes) {
         let limits = &self.inbound.settings.limits;
         if !crate::protocol::json::depth_within(text, limits.json_depth) {
             let why = format!("JSON may nest {} deep", limits.json_depth);
-            return self.send(Invalid::request(None, why).response()).await;
+            return self.send_response(Invalid::request(None, why).response()).await;
         }
         match Incoming::parse(text, limits.batch_length) {
-            Ok(Incoming::One(message)) => self.message(message).await,
-            Ok(Incoming::Batch(items)) => self.batch(items).await,
-            // Text that is no JSON came from no client that waits for an answer.
+            Ok(Incoming::One(message)) => self.handle_message(message).await,
+            Ok(Incoming::Batch(items)) => self.handle_batch(items).await,
+            // No request id could be read, so there is nobody to answer: log it and go on.
             Err(invalid) if invalid.code == code::PARSE_ERROR => {
-                tracing::warn!(why = %invalid.why, "a line was skipped");
+                tracing::warn!(why = %invalid.why, "input line is not JSON; skipped");
             }
-            Err(invalid) => self.send(invalid.response()).await,
+            Err(invalid) => self.send_response(invalid.response()).await,
         }
     }
 
-    async fn batch(&mut self, items: Vec<Result<Message, Invalid>>) {
+    async fn handle_batch(&mut self, items: Vec<Result<Message, Invalid>>) {
         if !self.session.client().is_some_and(|client| client.revision.facts().batches) {
             let why = "batches exist in connections of 2025-03-26 only";
-            return self.send(Invalid::request(None, why).response()).await;
+            return self.send_response(Invalid::request(None, why).response()).await;
         }
         for item in items {
             match item {
-                Ok(message) => self.message(message).await,
-                Err(invalid) => self.send(invalid.response()).await,
+                Ok(message) => self.handle_message(message).await,
+                Err(invalid) => self.send_response(invalid.response()).await,
             }
         }
     }
 
-    async fn message(&mut self, message: Message) {
+    async fn handle_message(&mut self, message: Message) {
         let path = match classify::classify(&message, &HeaderMap::new()) {
             Ok(path) => path,
-            Err(refused) => return self.send(Response::new(refused.id, Err(refused.error))).await,
+            Err(refused) => return self.send_response(Response::new(refused.id, Err(refused.error))).await,
         };
         match (message, path) {
-            (Message::Request(request), Path::PerRequest(told)) => self.per_request(request, told).await,
-            (Message::Request(request), _) if self.mode == Mode::PerRequest => {
+            (Message::Request(request), Path::PerRequest(meta)) => self.handle_per_request(request, meta).await,
+            (Message::Request(request), _) if self.era == StdioEra::PerRequest => {
                 let error = if request.method == Method::Initialize {
-                    classify::unsupported(&proposed(&request))
+                    classify::unsupported(&proposed_revision(&request))
                 } else {
-                    crate::dialect::meta::read(request.params.as_ref()).err().unwrap_or_else(unclear)
+                    crate::dialect::meta::read(request.params.as_ref()).err().unwrap_or_else(missing_meta)
                 };
-                self.send(Response::new(Some(request.id), Err(error))).await;
+                self.send_response(Response::new(Some(request.id), Err(error))).await;
             }
-            (Message::Notification(notification), _) if self.mode != Mode::Handshake => self.cancel(&notification),
+            (Message::Notification(notification), _) if self.era != StdioEra::Handshake => self.cancel(&notification),
             (message, _) => {
                 if matches!(message, Message::Request(_)) {
-                    self.mode = Mode::Handshake;
+                    self.era = StdioEra::Handshake;
                 }
-                sse::take(&self.inbound, &self.group, &self.session, message, &self.caller).await;
+                sse::handle_message(&self.inbound, &self.group, &self.session, message, &self.caller).await;
             }
         }
     }
 
-    /// `notifications/cancelled` for a call of the per-request era.
+    /// Handles `notifications/cancelled` for a call of the per-request era.
     fn cancel(&self, notification: &Notification) {
         if notification.notice != Notice::Cancelled {
             return;
@@ -174,58 +174,58 @@ impl StdioConnection {
         }
     }
 
-    async fn per_request(&mut self, request: Request, told: Told) {
-        if self.mode == Mode::Handshake {
+    async fn handle_per_request(&mut self, request: Request, meta: Told) {
+        if self.era == StdioEra::Handshake {
             let why = "this connection was opened by `initialize`; requests of another era need one of their own";
-            return self.send(Invalid::request(Some(request.id), why).response()).await;
+            return self.send_response(Invalid::request(Some(request.id), why).response()).await;
         }
-        let checked = match classify::check_body(&request, told) {
+        let checked = match classify::check_body(&request, meta) {
             Ok(checked) => checked,
-            Err(refused) => return self.send(Response::new(refused.id, Err(refused.error))).await,
+            Err(refused) => return self.send_response(Response::new(refused.id, Err(refused.error))).await,
         };
         if request.method != Method::Discover {
-            self.mode = Mode::PerRequest;
+            self.era = StdioEra::PerRequest;
         }
-        let running = match self.session.begin(request.id.clone()) {
-            Ok(running) => running,
+        let guard = match self.session.begin(request.id.clone()) {
+            Ok(guard) => guard,
             Err(not_begun) => {
                 let invalid = Invalid::request(Some(request.id), not_begun.to_string());
-                return self.send(invalid.response()).await;
+                return self.send_response(invalid.response()).await;
             }
         };
-        let listens = request.method == Method::Listen;
-        let call = per_request::call(request, checked, Arc::clone(&self.caller));
+        let is_listen = request.method == Method::Listen;
+        let call = per_request::into_call(request, checked, Arc::clone(&self.caller));
         let replies = self.group.handle(&call);
-        let answering = ReplyEncoder {
+        let encoder = ReplyEncoder {
             id: call.id,
             method: call.method,
             revision: call.client.revision,
             group: Arc::clone(&self.group),
         };
         let shutdown = &self.inbound.shutdown;
-        let counted = if listens { shutdown.lingering() } else { shutdown.call() };
-        let mut work = RunningCall { running, replies, answering, counted };
-        if let Some(answer) = work.replies.take_ready() {
-            work.send(StreamTarget::Listening, crate::call::Reply::End(answer)).await;
+        let in_flight = if is_listen { shutdown.track_listen() } else { shutdown.track_call() };
+        let mut running = RunningCall { guard, replies, encoder, in_flight };
+        if let Some(answer) = running.replies.take_ready() {
+            running.send(StreamTarget::Listening, crate::call::Reply::End(answer)).await;
             return;
         }
         let session = Arc::clone(&self.session);
         tokio::spawn(async move {
-            let id = work.answering.id.clone();
-            let _counted = work.counted.clone();
-            let ended = work.run(StreamTarget::Listening).await;
-            if listens && ended {
-                // On a shared pipe the end of the answer is no sign by itself.
+            let id = running.encoder.id.clone();
+            let _in_flight = running.in_flight.clone();
+            let ended = running.run(StreamTarget::Listening).await;
+            if is_listen && ended {
+                // On a shared pipe the client also needs an explicit end of the subscription.
                 session.deliver(StreamTarget::Listening, Notification::cancelled(&id).encode()).await;
             }
         });
     }
 
-    async fn send(&self, response: Response) {
+    async fn send_response(&self, response: Response) {
         self.session.deliver(StreamTarget::Listening, response.encode()).await;
     }
 
-    /// Waits for what runs, up to the deadline of a stop, then lets the writer go.
+    /// Waits for running calls, at most the shutdown timeout, then closes the session so that the writer ends.
     async fn finish(&self) {
         let deadline = self.inbound.settings.shutdown_timeout;
         let sessions = Arc::clone(&self.inbound.sessions);
@@ -233,11 +233,11 @@ impl StdioConnection {
     }
 }
 
-fn proposed(request: &Request) -> String {
+fn proposed_revision(request: &Request) -> String {
     let version = request.params.as_ref().and_then(|params| params.get("protocolVersion"));
     version.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned).unwrap_or_default()
 }
 
-fn unclear() -> ErrorObject {
+fn missing_meta() -> ErrorObject {
     ErrorObject::new(code::INVALID_PARAMS, "Invalid params: every request needs its `_meta`")
 }

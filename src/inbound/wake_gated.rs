@@ -1,4 +1,4 @@
-//! A future beside a busy one.
+//! A future that is polled only after its own waker fired.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// A future that is asked again only after it has rung. Asked whenever its neighbour is, it would take
-/// locks each time that all connections share.
+/// Re-polls the inner future only after its own waker fired: `CancellationToken::cancelled` locks a shared mutex on
+/// every poll, and connections poll it with every read and write.
 pub(super) struct WakeGated<F> {
     future: Pin<Box<F>>,
-    bell: Arc<WakeFlag>,
+    flag: Arc<WakeFlag>,
 }
 
 struct WakeFlag {
-    rung: AtomicBool,
-    task: AtomicWaker,
+    is_woken: AtomicBool,
+    outer_waker: AtomicWaker,
 }
 
 impl<F> WakeGated<F> {
     pub(super) fn new(future: F) -> Self {
-        let bell = WakeFlag { rung: AtomicBool::new(true), task: AtomicWaker::new() };
-        Self { future: Box::pin(future), bell: Arc::new(bell) }
+        let flag = WakeFlag { is_woken: AtomicBool::new(true), outer_waker: AtomicWaker::new() };
+        Self { future: Box::pin(future), flag: Arc::new(flag) }
     }
 }
 
@@ -30,12 +30,12 @@ impl<F: Future> Future for WakeGated<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let Self { future, bell } = self.get_mut();
-        bell.task.register(context.waker());
-        if !bell.rung.swap(false, Ordering::AcqRel) {
+        let Self { future, flag } = self.get_mut();
+        flag.outer_waker.register(context.waker());
+        if !flag.is_woken.swap(false, Ordering::AcqRel) {
             return Poll::Pending;
         }
-        let waker = Waker::from(Arc::clone(bell));
+        let waker = Waker::from(Arc::clone(flag));
         future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 }
@@ -46,8 +46,8 @@ impl Wake for WakeFlag {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.rung.store(true, Ordering::Release);
-        self.task.wake();
+        self.is_woken.store(true, Ordering::Release);
+        self.outer_waker.wake();
     }
 }
 
@@ -58,20 +58,20 @@ mod tests {
     use tokio::sync::Notify;
 
     #[tokio::test]
-    async fn it_is_asked_when_it_rings_and_not_before() {
-        let (asked, notify) = (AtomicUsize::new(0), Notify::new());
+    async fn inner_future_is_polled_only_after_its_waker_fired() {
+        let (polls, notify) = (AtomicUsize::new(0), Notify::new());
         let mut notified = Box::pin(notify.notified());
         let counted = std::future::poll_fn(|context| {
-            asked.fetch_add(1, Ordering::Relaxed);
+            polls.fetch_add(1, Ordering::Relaxed);
             notified.as_mut().poll(context)
         });
-        let mut seldom = WakeGated::new(counted);
+        let mut gated = WakeGated::new(counted);
         for _ in 0..3 {
-            assert!(futures_util::poll!(&mut seldom).is_pending());
+            assert!(futures_util::poll!(&mut gated).is_pending());
         }
-        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        assert_eq!(polls.load(Ordering::Relaxed), 1);
         notify.notify_one();
-        seldom.await;
-        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        gated.await;
+        assert_eq!(polls.load(Ordering::Relaxed), 2);
     }
 }

@@ -1,5 +1,5 @@
-//! Which `Host` and `Origin` a request may name, so that a web page cannot reach a gateway that
-//! listens on the user's own machine.
+//! Allowed `Host` and `Origin` headers: protects a gateway on the user's own machine against DNS rebinding and
+//! cross-site requests.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -9,29 +9,29 @@ use http::{HeaderMap, Uri};
 
 use super::Denied;
 
-/// The hosts and origins that are allowed, beside those of this machine.
+/// The allowed hosts and origins. Loopback names and addresses are always allowed.
 #[derive(Debug, Clone, Default)]
 pub struct HostOriginRules {
     hosts: Vec<String>,
     origins: Vec<String>,
 }
 
-/// Stands for every host or every origin.
-const ANY: &str = "*";
+/// Allows every host or every origin.
+const WILDCARD: &str = "*";
 
 impl HostOriginRules {
-    /// Allows hosts (`name` or `name:port`) and origins (`scheme://host:port`), or `*`.
+    /// Allows hosts (`name` or `name:port`) and origins (`scheme://host:port`), or `*`. Matching ignores case.
     pub fn new(hosts: &[String], origins: &[String]) -> Self {
         let lower = |list: &[String]| list.iter().map(|item| item.trim_end_matches('/').to_ascii_lowercase()).collect();
         Self { hosts: lower(hosts), origins: lower(origins) }
     }
 
-    /// Judges the host and the origin that a request names.
+    /// Checks the `Host` and `Origin` of a request.
     ///
     /// # Errors
     /// When one of them is not allowed.
     pub fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
-        let host = named(uri, headers);
+        let host = request_authority(uri, headers);
         if !self.host_allowed(&host) {
             return Err(Denied::Host(host.into_owned()));
         }
@@ -41,23 +41,23 @@ impl HostOriginRules {
         }
     }
 
-    /// Whether pages of this origin may call us.
+    /// Whether web pages of this origin may call the gateway.
     pub fn origin_allowed(&self, origin: &str) -> bool {
-        if self.origins.iter().any(|allowed| allowed == ANY || allowed.eq_ignore_ascii_case(origin)) {
+        if self.origins.iter().any(|allowed| allowed == WILDCARD || allowed.eq_ignore_ascii_case(origin)) {
             return true;
         }
         let Some((scheme, host)) = origin.split_once("://") else { return false };
-        ["http", "https"].iter().any(|known| known.eq_ignore_ascii_case(scheme)) && is_loopback(host_of(host))
+        ["http", "https"].iter().any(|known| known.eq_ignore_ascii_case(scheme)) && is_loopback(host_without_port(host))
     }
 
-    /// Judges the host that a request to operators' own listener names. Any address will do: names can be
-    /// made to mean another machine, so that a page there seems to be of ours, but addresses cannot.
+    /// Checks the `Host` of a request to the operators' listener. Any IP address is allowed: DNS rebinding needs a
+    /// host name.
     ///
     /// # Errors
-    /// When it is a name that is not allowed.
+    /// When the host is a name that is not allowed.
     pub fn admit_operator(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
-        let host = named(uri, headers);
-        let is_address = host_of(&host).parse::<IpAddr>().is_ok();
+        let host = request_authority(uri, headers);
+        let is_address = host_without_port(&host).parse::<IpAddr>().is_ok();
         match is_address || self.host_allowed(&host) {
             true => Ok(()),
             false => Err(Denied::Host(host.into_owned())),
@@ -65,24 +65,24 @@ impl HostOriginRules {
     }
 
     fn host_allowed(&self, host: &str) -> bool {
-        let name = host_of(host);
+        let name = host_without_port(host);
         let listed = |allowed: &String| {
-            allowed == ANY || allowed.eq_ignore_ascii_case(host) || allowed.eq_ignore_ascii_case(name)
+            allowed == WILDCARD || allowed.eq_ignore_ascii_case(host) || allowed.eq_ignore_ascii_case(name)
         };
         is_loopback(name) || self.hosts.iter().any(listed)
     }
 }
 
-/// The host that a request names, with its port.
-fn named<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Cow<'r, str> {
+/// The `Host` header, or the authority of the request target without one.
+fn request_authority<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Cow<'r, str> {
     match headers.get(HOST) {
         Some(host) => String::from_utf8_lossy(host.as_bytes()),
         None => uri.authority().map_or("", |authority| authority.as_str()).into(),
     }
 }
 
-/// The host of `host:port`, an IPv6 address without its brackets.
-fn host_of(authority: &str) -> &str {
+/// The host of `host:port`; an IPv6 address loses its brackets.
+fn host_without_port(authority: &str) -> &str {
     if let Some(rest) = authority.strip_prefix('[') {
         return rest.split_once(']').map_or("", |(address, _)| address);
     }
@@ -90,7 +90,7 @@ fn host_of(authority: &str) -> &str {
 }
 
 fn is_loopback(host: &str) -> bool {
-    // What nearly everybody writes needs no reading.
+    // The common spellings first, without parsing an address.
     matches!(host, "127.0.0.1" | "localhost" | "::1")
         || host.eq_ignore_ascii_case("localhost")
         || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
@@ -100,25 +100,25 @@ fn is_loopback(host: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn judge(doors: &HostOriginRules, host: &str, origin: Option<&str>) -> Result<(), Denied> {
+    fn check(rules: &HostOriginRules, host: &str, origin: Option<&str>) -> Result<(), Denied> {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, host.parse().unwrap());
         if let Some(origin) = origin {
             headers.insert(ORIGIN, origin.parse().unwrap());
         }
-        doors.admit(&Uri::from_static("/mcp"), &headers)
+        rules.admit(&Uri::from_static("/mcp"), &headers)
     }
 
     #[test]
-    fn this_machine_is_allowed_and_nobody_else() {
-        let doors = HostOriginRules::default();
+    fn only_loopback_hosts_and_origins_are_allowed_by_default() {
+        let rules = HostOriginRules::default();
         for host in ["localhost", "localhost:3001", "127.0.0.1:1", "127.0.0.2", "[::1]", "[::1]:3001", "LOCALHOST"] {
-            assert_eq!(judge(&doors, host, None), Ok(()), "{host}");
+            assert_eq!(check(&rules, host, None), Ok(()), "{host}");
         }
         for host in
             ["evil.example", "localhost.evil.example", "10.0.0.1", "", "[::2]", "127.0.0.1.evil.example", "[::1"]
         {
-            assert!(matches!(judge(&doors, host, None), Err(Denied::Host(_))), "{host}");
+            assert!(matches!(check(&rules, host, None), Err(Denied::Host(_))), "{host}");
         }
         for (origin, allowed) in [
             ("http://localhost:5173", true),
@@ -130,23 +130,23 @@ mod tests {
             ("file://localhost", false),
             ("http://evil.example/localhost", false),
         ] {
-            assert_eq!(judge(&doors, "localhost", Some(origin)).is_ok(), allowed, "{origin}");
+            assert_eq!(check(&rules, "localhost", Some(origin)).is_ok(), allowed, "{origin}");
         }
     }
 
     #[test]
-    fn others_are_let_in_by_name() {
-        let doors = HostOriginRules::new(&["gate.example".into()], &["https://app.example".into(), "null".into()]);
-        assert_eq!(judge(&doors, "gate.example:8080", Some("https://app.example")), Ok(()));
-        assert_eq!(judge(&doors, "Gate.Example", Some("null")), Ok(()));
-        assert!(judge(&doors, "gate.example", Some("https://app.example:8443")).is_err());
+    fn configured_hosts_and_origins_are_allowed() {
+        let rules = HostOriginRules::new(&["gate.example".into()], &["https://app.example".into(), "null".into()]);
+        assert_eq!(check(&rules, "gate.example:8080", Some("https://app.example")), Ok(()));
+        assert_eq!(check(&rules, "Gate.Example", Some("null")), Ok(()));
+        assert!(check(&rules, "gate.example", Some("https://app.example:8443")).is_err());
         let operator = |host: &str| {
             let headers = HeaderMap::from_iter([(HOST, host.parse().unwrap())]);
-            doors.admit_operator(&Uri::from_static("/metrics"), &headers).is_ok()
+            rules.admit_operator(&Uri::from_static("/metrics"), &headers).is_ok()
         };
         assert!(["10.0.0.1:9100", "[fd00::1]:9100", "gate.example", "localhost:9100"].into_iter().all(operator));
         assert!(!["evil.example:9100", "10.0.0.1.evil.example", ""].into_iter().any(operator));
         let open = HostOriginRules::new(&["*".into()], &["*".into()]);
-        assert_eq!(judge(&open, "anything", Some("https://anything")), Ok(()));
+        assert_eq!(check(&open, "anything", Some("https://anything")), Ok(()));
     }
 }

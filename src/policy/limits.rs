@@ -1,27 +1,25 @@
-//! How large things from outside may be.
+//! Size limits for what clients send.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The limits on one request. Those on sessions and streams are in
-/// [`session::Settings`](crate::session::Settings).
+/// Limits of one request. Limits of sessions and streams are in [`SessionSettings`](crate::session::SessionSettings).
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Bytes of a body, or of a line on stdio.
+    /// Maximum bytes of a request body, or of a line on stdio.
     pub body_bytes: usize,
-    /// Number of headers.
+    /// Maximum number of headers.
     pub header_count: usize,
-    /// Bytes of all headers together.
+    /// Maximum bytes of all headers together.
     pub header_bytes: usize,
-    /// How deep arrays and objects may nest.
+    /// Maximum nesting depth of JSON arrays and objects.
     pub json_depth: usize,
-    /// Number of messages in a batch.
+    /// Maximum number of messages in a batch.
     pub batch_length: usize,
 }
 
 impl Limits {
-    /// Whether the headers of a request are few and small enough. The connection has a limit of
-    /// its own for what it buffers, but that is coarse.
-    pub fn admit_head(&self, headers: &HeaderMap) -> bool {
+    /// Whether the request headers are within the limits. The HTTP codec has a coarser limit for what it buffers.
+    pub fn head_fits(&self, headers: &HeaderMap) -> bool {
         let separators = ": \r\n".len();
         let size = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + separators;
         headers.len() <= self.header_count && headers.iter().map(size).sum::<usize>() <= self.header_bytes

@@ -1,4 +1,4 @@
-//! May this happen? Decisions over facts; no sockets, no statuses.
+//! Admission decisions: host and origin, principal, limits. Pure: no sockets, no status codes.
 
 mod auth;
 mod host_origin;
@@ -14,57 +14,57 @@ pub use auth::Tokens;
 pub use host_origin::HostOriginRules;
 pub use limits::Limits;
 
-/// Everything that is decided before a body is read.
+/// The rules that a request must pass before its body is read.
 #[derive(Debug, Default)]
 pub struct Policy {
-    /// Which hosts and origins may be named.
-    pub doors: HostOriginRules,
-    /// Who may call.
+    /// Allowed hosts and origins.
+    pub host_origin: HostOriginRules,
+    /// Accepted bearer tokens.
     pub tokens: Tokens,
-    /// The headers that travel with a call as part of its caller.
-    pub caller_headers: Vec<HeaderName>,
+    /// Request headers that are forwarded to upstreams along with the caller.
+    pub forward_headers: Vec<HeaderName>,
 }
 
-/// The headers that travel with every call.
-static CARRIED: [HeaderName; 4] = [
+/// Trace and request id headers, forwarded with every call; only their first value.
+static ALWAYS_FORWARDED: [HeaderName; 4] = [
     HeaderName::from_static(TRACE[0]),
     HeaderName::from_static(TRACE[1]),
     HeaderName::from_static(TRACE[2]),
     REQUEST_ID,
 ];
 
-/// Why a request is turned away.
+/// Why a request was not admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denied {
-    /// The `Host` is not one of ours.
+    /// This `Host` is not allowed.
     Host(String),
-    /// The `Origin` may not call us.
+    /// This `Origin` is not allowed.
     Origin(String),
-    /// Nobody we know.
+    /// The bearer token is missing or unknown.
     Credentials,
 }
 
 impl Policy {
-    /// Judges a request by its head: the host and origin it names, then who sends it.
+    /// Checks the request head: host, origin, then bearer token.
     ///
     /// # Errors
-    /// The first judgement that fails.
+    /// The first check that fails.
     pub fn admit(&self, uri: &Uri, headers: &HeaderMap, peer: Option<SocketAddr>) -> Result<Caller, Denied> {
-        self.doors.admit(uri, headers)?;
+        self.host_origin.admit(uri, headers)?;
         let principal: Principal = self.tokens.principal(headers)?;
         Ok(self.caller(principal, headers, peer))
     }
 
-    /// A caller with what of a request's headers travels with its calls.
+    /// Builds a caller with those request headers that are forwarded.
     pub fn caller(&self, principal: Principal, headers: &HeaderMap, peer: Option<SocketAddr>) -> Caller {
-        let mut chosen = HeaderMap::new();
+        let mut forwarded = HeaderMap::new();
         for (name, value) in headers {
-            let all = self.caller_headers.contains(name);
-            if all || CARRIED.contains(name) && !chosen.contains_key(name) {
-                chosen.append(name, value.clone());
+            let is_configured = self.forward_headers.contains(name);
+            if is_configured || ALWAYS_FORWARDED.contains(name) && !forwarded.contains_key(name) {
+                forwarded.append(name, value.clone());
             }
         }
-        Caller { principal, peer, headers: chosen }
+        Caller { principal, peer, headers: forwarded }
     }
 }
 
@@ -73,8 +73,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_carries_the_headers_that_were_chosen() {
-        let policy = Policy { caller_headers: vec![HeaderName::from_static("x-tenant")], ..Policy::default() };
+    fn only_configured_headers_are_forwarded_with_the_caller() {
+        let policy = Policy { forward_headers: vec![HeaderName::from_static("x-tenant")], ..Policy::default() };
         let mut headers = HeaderMap::new();
         for (name, value) in [("host", "localhost"), ("x-tenant", "a"), ("x-tenant", "b"), ("cookie", "secret")] {
             headers.append(name, value.parse().unwrap());

@@ -49,7 +49,7 @@ impl Testbed {
         let endpoints =
             futures_util::future::join_all(forms.iter().map(|variant| ServerEndpoint::open(*variant))).await;
         let rialto = Rialto::with(|settings| {
-            settings.layout = GatewayConfig {
+            settings.gateway = GatewayConfig {
                 upstreams: endpoints.iter().map(ServerEndpoint::spec).collect(),
                 groups: groups(forms),
             };

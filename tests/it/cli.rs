@@ -163,7 +163,7 @@ async fn sigint_cancels_the_call() {
         .spawn()
         .unwrap();
     let inbound = std::sync::Arc::clone(&rialto_server.inbound);
-    crate::harness::until("the call runs", || inbound.shutdown.running_calls() == 1).await;
+    crate::harness::until("the call runs", || inbound.shutdown.calls_in_flight() == 1).await;
     let id = child.id().unwrap().to_string();
     std::process::Command::new("kill").args(["-INT", &id]).status().unwrap();
     let status = tokio::time::timeout(PATIENCE, child.wait()).await.unwrap().unwrap();
@@ -174,7 +174,8 @@ async fn sigint_cancels_the_call() {
 
 #[tokio::test]
 async fn listen_prints_resource_updates() {
-    let server = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(50))).await;
+    let server =
+        Rialto::with(|settings| settings.gateway = rialto::app::builtin_config(Duration::from_millis(50))).await;
     for revision in ["2026-07-28", "2025-06-18"] {
         let mut child = rialto();
         child.args(["listen", "--revision", revision, &server.url("/mcp"), "elements://spotlight"]);

@@ -37,7 +37,7 @@ use crate::harness::Rialto;
 /// A node that shares that store.
 pub async fn node(store: &Arc<dyn ClusterStore>, name: &str) -> Rialto {
     let rialto = Rialto::with(|settings| {
-        settings.shared = Some(Arc::clone(store));
+        settings.cluster_store = Some(Arc::clone(store));
         settings.store.node = Some(name.into());
         settings.store.lease = Duration::from_secs(2);
     })

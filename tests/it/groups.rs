@@ -119,7 +119,7 @@ fn together(upstreams: Vec<UpstreamSpec>) -> GatewayConfig {
 }
 
 async fn gateway(layout: GatewayConfig) -> Rialto {
-    Rialto::with(|settings| settings.layout = layout).await
+    Rialto::with(|settings| settings.gateway = layout).await
 }
 
 /// A gateway with these puppets in the default group.

@@ -463,7 +463,7 @@ async fn a_disconnect_during_a_request_leaks_no_connection_or_call() {
     }
     // The remaining one is the listener.
     until("all connections are closed", || rialto.inbound.shutdown.connections().len() == 1).await;
-    assert_eq!(rialto.inbound.shutdown.running_calls(), 0);
+    assert_eq!(rialto.inbound.shutdown.calls_in_flight(), 0);
 }
 
 /// Before and after the response head is sent, with and without pipelined bytes behind the call.
@@ -473,7 +473,7 @@ async fn a_client_disconnect_cancels_a_per_request_call() {
         let rialto = Rialto::with(|settings| settings.inbound.sse_after = sse_after).await;
         for (pipelined, half_close) in [("", false), ("", true), ("\r\n", false), (HEALTH, false), (HEALTH, true)] {
             let mut wire = RawClient::connect_and_send(&rialto, &format!("{}{pipelined}", slow_call(118, 5000))).await;
-            until("the call runs", || rialto.inbound.shutdown.running_calls() == 1).await;
+            until("the call runs", || rialto.inbound.shutdown.calls_in_flight() == 1).await;
             if head_sent {
                 wire.read_through("\r\n\r\n").await;
             }
@@ -481,7 +481,7 @@ async fn a_client_disconnect_cancels_a_per_request_call() {
                 true => wire.stream.shutdown().await.unwrap(),
                 false => drop(wire),
             }
-            until("the call is cancelled", || rialto.inbound.shutdown.running_calls() == 0).await;
+            until("the call is cancelled", || rialto.inbound.shutdown.calls_in_flight() == 0).await;
         }
     }
 }
@@ -502,7 +502,7 @@ async fn shutdown_closes_idle_keep_alive_connections_and_finishes_started_reques
     // Once this round trip is done, the server has read the bytes sent before.
     RawClient::connect(&rialto).await.assert_keep_alive().await;
     let mut calling = RawClient::connect_and_send(&rialto, &slow_call(1, 500)).await;
-    until("the call runs", || rialto.inbound.shutdown.running_calls() == 1).await;
+    until("the call runs", || rialto.inbound.shutdown.calls_in_flight() == 1).await;
     rialto.begin_stop();
     assert!(calling.response().await.body.contains("1 elements: H"), "a running call finishes");
     calling.assert_closed().await;

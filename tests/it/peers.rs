@@ -143,7 +143,8 @@ pub fn check(peer: Peer, requested: &str, transport: &str, report: &Value) {
 }
 
 async fn over_http(peer: Peer, transport: &str, revisions: &[&str]) {
-    let rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(300))).await;
+    let rialto =
+        Rialto::with(|settings| settings.gateway = rialto::app::builtin_config(Duration::from_millis(300))).await;
     let path = if transport == "sse" { "/sse" } else { "/mcp" };
     for revision in revisions {
         let seen = run_scenario(peer, revision, transport, &[rialto.url(path)]).await;

@@ -281,7 +281,8 @@ async fn closing_the_connection_cancels_the_call() {
 
 #[tokio::test]
 async fn subscriptions_listen_is_acknowledged_first_and_completed_at_shutdown() {
-    let mut rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(50))).await;
+    let mut rialto =
+        Rialto::with(|settings| settings.gateway = rialto::app::builtin_config(Duration::from_millis(50))).await;
     for (id, header) in [(json!(7), "7"), (json!("7"), "\"7\"")] {
         let filter = json!({ "notifications": { "toolsListChanged": true, "resourceSubscriptions": ["elements://spotlight"], "unknown": true } });
         let body = modern(id.clone(), "subscriptions/listen", filter);

@@ -184,7 +184,8 @@ async fn an_sse_session_of_another_principal_is_404() {
 
 #[tokio::test]
 async fn resource_updates_and_cancellation_work_over_http_sse() {
-    let rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(30))).await;
+    let rialto =
+        Rialto::with(|settings| settings.gateway = rialto::app::builtin_config(Duration::from_millis(30))).await;
     let mut client = Client::initialized(&rialto, "/sse", "2025-06-18").await;
     client.request(&request(1, "resources/subscribe", json!({ "uri": "elements://spotlight" }))).await;
     while client.events.message().await.unwrap()["method"] != "notifications/resources/updated" {}

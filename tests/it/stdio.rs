@@ -32,7 +32,7 @@ impl Pipe {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (read, write) = tokio::io::split(theirs);
         let inbound = Arc::clone(app.inbound());
-        tokio::spawn(Arc::clone(&inbound).look_after_sessions());
+        tokio::spawn(Arc::clone(&inbound).maintain_sessions());
         let served = tokio::spawn(inbound.serve_stdio(Arc::clone(&group), BufReader::new(read), write));
         let (output, input) = tokio::io::split(ours);
         Self { input: Some(input), output: BufReader::new(output).lines(), group, served }

@@ -256,7 +256,8 @@ async fn list_changes_reach_all_sessions_despite_slow_readers() {
 
 #[tokio::test]
 async fn resource_updates_reach_subscribers_only() {
-    let rialto = Rialto::with(|settings| settings.layout = rialto::app::built_in(Duration::from_millis(30))).await;
+    let rialto =
+        Rialto::with(|settings| settings.gateway = rialto::app::builtin_config(Duration::from_millis(30))).await;
     let subscribed = rialto.open("2025-11-25").await;
     let unsubscribed = rialto.open("2025-11-25").await;
     subscribed.ask("resources/subscribe", json!({ "uri": "elements://spotlight" })).await;

@@ -202,12 +202,12 @@ impl Client {
     pub async fn over_stdio(variant: Variant, upstreams: Vec<UpstreamSpec>, group: &str) -> Checked<Self> {
         let group_config = GroupConfig::new(group, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
         let layout = GatewayConfig { upstreams, groups: vec![group_config] };
-        let app = App::new(AppSettings { layout, ..AppSettings::default() });
+        let app = App::new(AppSettings { gateway: layout, ..AppSettings::default() });
         let group = app.gateway().group(Some(group)).ok_or("no such group")?;
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let (read, write) = tokio::io::split(theirs);
         let inbound = Arc::clone(app.inbound());
-        tokio::spawn(Arc::clone(&inbound).look_after_sessions());
+        tokio::spawn(Arc::clone(&inbound).maintain_sessions());
         let served = tokio::spawn(Arc::clone(&inbound).serve_stdio(group, BufReader::new(read), write));
         let (output, input) = tokio::io::split(ours);
         let mut client = Self::new(variant, ClientTransport::Stdio { input, inbound, served });

@@ -45,7 +45,7 @@ async fn status_and_metrics_report_translations_by_revision_pair() {
         let session = sessions.iter().find(|session| session["revision"] == *revision).unwrap();
         let expected = |server: Variant| {
             let words = translation(variant.revision, server.revision);
-            json!({ "upstream": server.name, "revision": server.revision.to_string(), "translated": words })
+            json!({ "upstream": server.name, "revision": server.revision.to_string(), "bridged": words })
         };
         assert_eq!(session["upstreams"], json!(VARIANTS.map(expected)), "{revision}");
     }
@@ -57,17 +57,17 @@ async fn status_and_metrics_report_translations_by_revision_pair() {
         let expected = |client: Variant| {
             let words = translation(client.revision, server.revision);
             let (client, server) = (client.revision.to_string(), server.revision.to_string());
-            json!({ "client": client, "server": server, "calls": 1, "translated": words })
+            json!({ "client_revision": client, "server_revision": server, "calls": 1, "bridged": words })
         };
         assert_eq!(
-            upstream["clients"],
+            upstream["calls_by_revision"],
             json!(shared_gateway_clients().map(expected).collect::<Vec<_>>()),
             "{}",
             server.name
         );
     }
     let metrics = testbed.rialto.send("GET", "/metrics").go().await.text().await;
-    let sample = r#"rialto_upstream_revisions{upstream="http-2025-11",client="2026-07-28",server="2025-11-25"} 1"#;
+    let sample = r#"rialto_upstream_calls_by_revision_total{upstream="http-2025-11",client_revision="2026-07-28",server_revision="2025-11-25"} 1"#;
     assert!(metrics.contains(sample), "{metrics}");
     let printed = command_output(&["status", &testbed.rialto.url("")]).await;
     for words in ["handshake ← discovery", "discovery ← handshake", "nothing", "structured content as text"] {

@@ -95,9 +95,9 @@ async fn client(testbed: &Testbed, server: Variant, token: Option<&str>) -> Clie
 async fn short_timeouts(server: Variant) -> Testbed {
     let short = Duration::from_millis(300);
     Testbed::with(&[server], |settings| {
-        settings.holding =
+        settings.parking =
             ParkingLimits { elicitation_timeout: short, sampling_timeout: short, ..ParkingLimits::default() };
-        settings.layout.upstreams[0].lease_idle_timeout = Duration::from_millis(100);
+        settings.gateway.upstreams[0].lease_idle_timeout = Duration::from_millis(100);
     })
     .await
 }
@@ -334,7 +334,7 @@ async fn parked_calls_are_limited_in_total_and_per_caller() {
     for server in servers() {
         let testbed = Testbed::with(&[server], |settings| {
             settings.policy.tokens = Tokens::parse(&tokens).unwrap();
-            settings.holding = ParkingLimits { total: 2, per_caller: 1, ..ParkingLimits::default() };
+            settings.parking = ParkingLimits { total: 2, per_caller: 1, ..ParkingLimits::default() };
         })
         .await;
         let mut ann = InputRounds::begin(client(&testbed, server, Some("a")).await, "confirm").await;

@@ -18,7 +18,7 @@ const NAME: &str = "real";
 async fn gateway(target: Target) -> Rialto {
     let spec = UpstreamSpec::new(NAME, SpecKind::Target(target));
     let group = GroupConfig::new(NAME, [Arc::from(NAME)]);
-    Rialto::with(|settings| settings.layout = GatewayConfig { upstreams: vec![spec], groups: vec![group] }).await
+    Rialto::with(|settings| settings.gateway = GatewayConfig { upstreams: vec![spec], groups: vec![group] }).await
 }
 
 async fn client(rialto: &Rialto, variant: Variant) -> Client {

@@ -49,7 +49,7 @@ async fn check_pairs_at(path: &str, clients: &[SdkClient], servers: Vec<(&str, T
     let rialto = Rialto::with(|settings| {
         let spec = |(name, target): &(&str, Target)| UpstreamSpec::new(name, SpecKind::Target(target.clone()));
         let group = |(name, _): &(&str, Target)| GroupConfig::new(name, [(*name).into()]);
-        settings.layout = GatewayConfig {
+        settings.gateway = GatewayConfig {
             upstreams: servers.iter().map(spec).collect(),
             groups: servers.iter().map(group).collect(),
         };

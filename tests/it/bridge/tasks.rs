@@ -168,7 +168,7 @@ async fn an_input_timeout_ends_the_task() {
     let short = Duration::from_millis(300);
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
         let testbed = Testbed::with(&[server], |settings| {
-            settings.holding =
+            settings.parking =
                 ParkingLimits { elicitation_timeout: short, sampling_timeout: short, ..ParkingLimits::default() };
         })
         .await;
@@ -210,7 +210,7 @@ async fn a_refused_server_request_ends_the_task() {
 async fn the_poll_interval_of_a_task_is_clamped() {
     for server in [HTTP_2025_11, HTTP_2026_07] {
         let testbed = Testbed::with(&[server], |settings| {
-            settings.layout.upstreams[0].settings.idle_timeout = Duration::from_millis(500);
+            settings.gateway.upstreams[0].settings.idle_timeout = Duration::from_millis(500);
         })
         .await;
         let mut client = client(&testbed, other_era(server), server).await;
@@ -231,7 +231,7 @@ async fn the_poll_interval_of_a_task_is_clamped() {
 async fn the_total_timeout_cancels_a_task() {
     for server in servers() {
         let testbed = Testbed::with(&[server], |settings| {
-            settings.layout.upstreams[0].settings.total_timeout = Duration::from_millis(700);
+            settings.gateway.upstreams[0].settings.total_timeout = Duration::from_millis(700);
         })
         .await;
         let mut client = client(&testbed, other_era(server), server).await;

@@ -49,7 +49,12 @@ impl Balancer {
         let mut statuses = Vec::new();
         for (node, _) in &self.nodes {
             let (_, mut status) = Sending::to(*node, "GET", "/admin/status").json().await;
-            statuses.push(["sessions", "streams", "calls", "held"].map(|key| status[key].take()).into_iter().collect());
+            statuses.push(
+                ["sessions", "streams", "calls_in_flight", "parked_calls"]
+                    .map(|key| status[key].take())
+                    .into_iter()
+                    .collect(),
+            );
         }
         statuses
     }

@@ -18,7 +18,7 @@ async fn a_session_that_a_node_has_no_room_for_stays_free_for_others() {
     let memory = Memory::new();
     let maker = one(&Way::to(&memory), "a").await;
     let full = Rialto::with(|settings| {
-        settings.shared = Some(Arc::clone(&memory) as Arc<dyn ClusterStore>);
+        settings.cluster_store = Some(Arc::clone(&memory) as Arc<dyn ClusterStore>);
         settings.store.node = Some("b".into());
         settings.sessions.sessions = 1;
     })

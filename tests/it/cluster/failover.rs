@@ -48,7 +48,7 @@ async fn nodes_go_on_with_the_server_that_took_over() {
 /// A node of this process, which nobody misses soon.
 async fn patient(server: &Server, name: &str) -> Rialto {
     let rialto = Rialto::with(|settings| {
-        settings.shared = Some(server.store());
+        settings.cluster_store = Some(server.store());
         settings.store.node = Some(name.into());
         settings.store.lease = LEASE * 3;
     })

@@ -661,7 +661,7 @@ async fn an_answer_is_not_lost_with_a_slow_reader() {
     for _ in 0..300 {
         kept.send(stream, Bytes::from_static(b"{}"));
     }
-    let counted = a.inbound.shutdown.call();
+    let counted = a.inbound.shutdown.track_call();
     let work = {
         let kept = Arc::clone(&kept);
         async move {

@@ -99,11 +99,11 @@ async fn the_official_clients_notice_nothing_of_three_nodes_behind_nginx() {
     }
     for node in &nodes {
         let status = node.status().await;
-        let calls: u64 = status["upstreams"][0]["clients"]
+        let calls: u64 = status["upstreams"][0]["calls_by_revision"]
             .as_array()
             .unwrap()
             .iter()
-            .map(|meeting| meeting["calls"].as_u64().unwrap())
+            .map(|pair| pair["calls"].as_u64().unwrap())
             .sum();
         println!("{} made {calls} calls", node.name);
         assert!(calls > 0, "{status}");

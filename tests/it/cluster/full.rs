@@ -52,7 +52,7 @@ async fn says_so(node: &Node) {
     })
     .await;
     let figures = Sending::to(node.address, "GET", "/metrics").go().await.text().await;
-    for line in ["rialto_store_full{} 1", "rialto_store_up{} 1"] {
+    for line in ["rialto_store_full{} 1", "rialto_lease_held{} 1"] {
         assert!(figures.lines().any(|told| told == line), "{line}, in {figures}");
     }
 }

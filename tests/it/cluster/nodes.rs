@@ -88,7 +88,7 @@ async fn a_call_is_cancelled_from_another_node() {
     let told = at(&c, &session).post(&notification("notifications/cancelled", json!({ "requestId": "long" })));
     assert_eq!(told.status().await, 202);
     assert!(stream.rest().await.iter().all(|message| message.get("result").is_none()));
-    until("no call runs", || a.inbound.shutdown.running_calls() == 0).await;
+    until("no call runs", || a.inbound.shutdown.calls_in_flight() == 0).await;
 }
 
 #[tokio::test]

@@ -94,7 +94,10 @@ impl Fleet {
             eventually(&format!("{} has no session", node.name), async || {
                 let status = node.status().await;
                 let busy = |key: &str| status[key].as_u64() != Some(0);
-                match status["sessions"].as_array().is_some_and(Vec::is_empty) && !busy("calls") && !busy("held") {
+                match status["sessions"].as_array().is_some_and(Vec::is_empty)
+                    && !busy("calls_in_flight")
+                    && !busy("parked_calls")
+                {
                     true => Ok(()),
                     false => Err(status.to_string()),
                 }

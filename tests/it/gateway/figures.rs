@@ -137,7 +137,7 @@ async fn call_metrics_count_by_outcome() {
     let events = metrics.value("rialto_events{}").unwrap();
     assert!(events > 0.0 && metrics.value("rialto_event_bytes{}").unwrap() > events);
     assert_eq!(status["events"].as_f64(), Some(events));
-    assert_eq!(metrics.value("rialto_running_calls{}"), Some(0.0));
+    assert_eq!(metrics.value("rialto_calls_in_flight{}"), Some(0.0));
     for (upstream, state) in [("elements", "ready"), ("away", "down")] {
         for each in ["starting", "ready", "degraded", "down"] {
             let name = format!(r#"rialto_upstream_state{{upstream="{upstream}",state="{each}"}}"#);
@@ -151,7 +151,7 @@ async fn call_metrics_count_by_outcome() {
     rialto.until_status("the session has its own child", |status| status["children"] == 2).await;
     let metrics = rialto.metrics().await;
     assert_eq!(metrics.value("rialto_children{}"), Some(2.0));
-    assert_eq!(metrics.value(r#"rialto_upstream_connections{upstream="sh"}"#), Some(1.0));
+    assert_eq!(metrics.value(r#"rialto_upstream_leases{upstream="sh"}"#), Some(1.0));
     session.close().await;
     few.close().await;
     rialto

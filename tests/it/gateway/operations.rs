@@ -103,8 +103,8 @@ async fn status_command_prints_groups_upstreams_and_sessions() {
     assert_eq!(code, 0, "{errors}");
     for line in [
         &["Rialto", "is ready", "up for"][..],
-        &["Configuration rialto.toml", "taken"],
-        &["1 session", "0 open streams", "0 running calls"],
+        &["Configuration rialto.toml", "applied"],
+        &["1 session", "0 open streams", "0 calls in flight"],
         &["default", "elements, away"],
         &["few", "elements", "3", "1", "2", "1"],
         &["elements", "ready", "in this process"],

@@ -13,7 +13,7 @@ async fn two_groups(change: impl FnOnce(&mut rialto::app::AppSettings)) -> (Rial
     let mut layout = together(puppets.iter().map(spec).collect());
     layout.groups.push(GroupConfig::new("extra", ["a".into(), "b".into()]));
     let rialto = Rialto::with(|settings| {
-        settings.layout = layout;
+        settings.gateway = layout;
         change(settings);
     })
     .await;
@@ -56,7 +56,7 @@ async fn the_hook_runs_once_for_each_session() {
     let count = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&count);
     let (rialto, _puppets) = two_groups(|settings| {
-        settings.inbound.hooks.initialized = Some(Arc::new(move |_| {
+        settings.inbound.hooks.on_initialized = Some(Arc::new(move |_| {
             counting.fetch_add(1, Ordering::SeqCst);
         }));
     })
