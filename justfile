@@ -1,40 +1,38 @@
-# What people run; CI runs `check`.
+# Developer commands; CI runs `check`.
 
-# Everything that must hold: format, lints, docs, tests, instructions of a call.
+# All checks: format, lints, docs, tests, instruction counts.
 check:
     .ci/run
 
-# Every test. Installs the SDKs that it needs on first use.
+# All tests. Installs the SDKs they need on first use.
 test:
     cargo test --locked
 
-# Three nodes under load, with something going wrong again and again: CLUSTER_SECONDS long, the same for the same
-# CLUSTER_SEED.
+# Soak test: three nodes under load with injected faults, for CLUSTER_SECONDS; CLUSTER_SEED makes it repeatable.
 soak:
     cargo test --locked --test it cluster::soak -- --ignored --nocapture
 
-# The benchmark of passing calls on, beside nginx and other gateways, which are installed on first use.
+# Gateway benchmark against nginx and other gateways, which are installed on first use.
 bench *options:
     cargo bench --bench gateway -- {{options}}
 
-# The benchmark of serving, beside the official Rust SDK.
+# Server benchmark against the official Rust SDK.
 bench-serve *options:
     cargo bench --bench serve -- {{options}}
 
-# The benchmark of many nodes, which needs a redis-server.
+# Cluster benchmark; needs redis-server.
 bench-cluster *options:
     cargo bench --bench cluster -- {{options}}
 
-# Instructions of a call, against the figures that are committed; with `--renew` they are written anew. Installs
-# valgrind.
+# Instruction counts per call against the committed figures; `--renew` rewrites them. Installs valgrind.
 instructions *options:
     cargo build --locked --profile guard --bin rialto
     cargo test --locked --test instructions -- --count {{options}}
 
-# One fuzz target for a minute; needs nightly and cargo-fuzz.
+# Runs one fuzz target for a minute; needs nightly and cargo-fuzz.
 fuzz target:
     cargo +nightly fuzz run {{target}} fuzz/seeds/{{target}} -- -max_total_time=60
 
-# The whole suite, ROUNDS times with two busy loops beside it and once on one core: failures by test.
+# Runs the test suite ROUNDS times next to two busy loops and once on one core; reports failures by test.
 stress rounds="20" *filters:
     tests/stress.sh {{rounds}} {{filters}}

@@ -1,11 +1,11 @@
-//! What many nodes cost: calls at a session's home and at other nodes, streams, memory, and how long it
-//! takes until another node goes on with a session.
+//! Cluster benchmark: calls at the owner of a session and relayed from other nodes, streams, memory, and the time
+//! until another node takes over a session.
 //!
-//! `cargo bench --bench cluster` takes some five minutes, with `-- --quick` more than one. It starts a
-//! `redis-server`, which has to be installed. Further options, each after `--`: `--rounds 5`,
-//! `--calls 800`, `--sessions 64`, `--only calls` for one of `calls`, `streams`, `moves` and `memory`,
-//! `--beside PATH` for another build of Rialto that stands alone in the same rounds. Timing is no test:
-//! the exit code says only whether the benchmark could be carried out.
+//! `cargo bench --bench cluster` takes about five minutes, with `-- --quick` more than one. It starts a
+//! `redis-server`, which must be installed. More options, each after `--`: `--rounds 5`, `--calls 800`, `--sessions
+//! 64`, `--only calls` for one of `calls`, `streams`, `moves` and `memory`, `--beside PATH` for another build of
+//! Rialto that is measured as a single node in the same rounds. The exit code only says whether the benchmark ran,
+//! not whether it was fast.
 
 #[path = "cluster/calls.rs"]
 mod calls;
@@ -48,59 +48,59 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Why something could not be measured.
+/// Error of a benchmark.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// How much is measured.
+/// What to measure and how often.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// How often each row has its turn.
+    /// Number of rounds; each row is measured once per round.
     pub(crate) rounds: usize,
-    /// Calls in a turn, over all sessions.
+    /// Calls per round, over all sessions.
     pub(crate) calls: usize,
-    /// Calls in a turn of the one session that calls in sequence.
+    /// Calls per round in the sequential session.
     pub(crate) in_sequence: usize,
-    /// Clients at once, each with a session of its own.
+    /// Concurrent clients, each with its own session.
     pub(crate) sessions: usize,
-    /// How often a node is killed, for each lease.
+    /// Number of killed nodes per lease duration.
     pub(crate) kills: usize,
-    /// How often a node is asked to stop, and how often memory is looked at.
+    /// Repetitions of the graceful-stop and memory measurements.
     pub(crate) repeats: usize,
-    /// Sessions of a node that stops, and of one whose memory is looked at.
+    /// Number of sessions in the graceful-stop and memory measurements.
     pub(crate) crowd: usize,
-    /// The one part that is measured.
+    /// The only part to measure, if set.
     pub(crate) only: Option<String>,
-    /// Another build of Rialto.
+    /// Binary of another build of Rialto to compare with.
     pub(crate) beside: Option<PathBuf>,
 }
 
-/// Past this something hangs.
-const PATIENCE: Duration = Duration::from_secs(1800);
+/// Timeout of the whole benchmark.
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [first, rest @ ..] = arguments.as_slice()
         && first == upstream::ARGUMENT
     {
-        return run::ended("cluster", upstream::serve(rest));
+        return run::exit_code("cluster", upstream::serve(rest));
     }
     if !arguments.iter().any(|argument| argument == "--bench") {
-        // `cargo test --all-targets` runs this too; figures are nothing to test.
-        println!("nothing is measured without --bench; run `cargo bench --bench cluster`");
+        // `cargo test --all-targets` runs this binary too; do nothing then.
+        println!("benchmarks only run with --bench: use `cargo bench --bench cluster`");
         return ExitCode::SUCCESS;
     }
-    if !store::is_there() {
+    if !store::is_available() {
         println!(
-            "nothing is measured: there is no redis-server on the path. Packages of the system have it \
-             (`apt install redis-server`, `brew install redis`), from version 7.0 on"
+            "redis-server is not installed. Install version 7.0 or later \
+             (`apt install redis-server`, `brew install redis`)"
         );
         return ExitCode::SUCCESS;
     }
-    run::ended("cluster", Plan::read(&arguments).and_then(|plan| run::measured(PATIENCE, whole(&plan))))
+    run::exit_code("cluster", Plan::read(&arguments).and_then(|plan| run::run_with_timeout(TIMEOUT, run_all(&plan))))
 }
 
 impl Plan {
-    /// Reads the command line.
+    /// Parses the command line.
     fn read(arguments: &[String]) -> Result<Self, Failure> {
         let mut plan = Self {
             rounds: 11,
@@ -124,7 +124,7 @@ impl Plan {
                 "--sessions" => plan.sessions = value()?.parse()?,
                 "--only" => plan.only = Some(value()?.clone()),
                 "--beside" => plan.beside = Some(value()?.into()),
-                other => return Err(format!("there is no option {other}").into()),
+                other => return Err(format!("unknown option {other}").into()),
             }
         }
         Ok(plan)
@@ -135,8 +135,8 @@ impl Plan {
     }
 }
 
-/// Each part is told of as soon as it is measured.
-async fn whole(plan: &Plan) -> Result<(), Failure> {
+/// Measures the parts one after the other and prints each as soon as it is done.
+async fn run_all(plan: &Plan) -> Result<(), Failure> {
     report::head(plan);
     if plan.wants("calls") {
         report::calls(&calls::measure(plan).await?);

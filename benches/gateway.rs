@@ -1,9 +1,9 @@
-//! What passing a call on costs: Rialto beside nginx and beside other gateways, in front of the same upstream.
+//! Gateway benchmark: the cost of a forwarded call in Rialto, nginx and other gateways, in front of the same
+//! upstream.
 //!
-//! `cargo bench --bench gateway` takes some twenty minutes, with `-- --quick` three. The other gateways are
-//! installed on first use; one that cannot be is named as missing. `docs/performance.md` has the options, and
-//! says how to read the figures. Timing is no test: the exit code says only whether the benchmark could be
-//! carried out.
+//! `cargo bench --bench gateway` takes about twenty minutes, with `-- --quick` three. The other gateways are
+//! installed on first use; one that fails to install is reported as missing. `docs/performance.md` describes the
+//! options and how to read the figures. The exit code only says whether the benchmark ran, not whether it was fast.
 
 #[path = "gateway/calls.rs"]
 mod calls;
@@ -61,50 +61,50 @@ use std::time::{Duration, Instant};
 
 use calls::{Missing, contenders};
 use document::Document;
-use fronts::Front;
+use fronts::Frontend;
 use plan::{Part, Plan};
 use targets::Targets;
 
-/// Why something could not be measured.
+/// Error of a benchmark.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Past this something hangs.
-const PATIENCE: Duration = Duration::from_secs(3600);
-/// The slowest speed at which a curve is still waited for, in calls a second.
-const SLOWEST: u64 = 1_000;
+/// Timeout of the whole benchmark.
+const TIMEOUT: Duration = Duration::from_secs(3600);
+/// Lowest call rate for which the memory curve is given time to finish, in calls per second.
+const MIN_CURVE_RATE: u64 = 1_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [first, rest @ ..] = arguments.as_slice()
         && first == upstream::ARGUMENT
     {
-        return run::ended("gateway", upstream::serve(rest));
+        return run::exit_code("gateway", upstream::serve(rest));
     }
     if !arguments.iter().any(|argument| argument == "--bench") {
-        // `cargo test --all-targets` runs this too; figures are nothing to test.
-        println!("nothing is measured without --bench; run `cargo bench --bench gateway`");
+        // `cargo test --all-targets` runs this binary too; do nothing then.
+        println!("benchmarks only run with --bench: use `cargo bench --bench gateway`");
         return ExitCode::SUCCESS;
     }
-    run::ended("gateway", Plan::read(&arguments).and_then(|plan| carry_out(&plan)))
+    run::exit_code("gateway", Plan::read(&arguments).and_then(|plan| run_plan(&plan)))
 }
 
-fn carry_out(plan: &Plan) -> Result<(), Failure> {
+fn run_plan(plan: &Plan) -> Result<(), Failure> {
     limits::raise(plan.streams)?;
     if let Some(calls) = plan.curve {
-        return run::measured(PATIENCE + Duration::from_secs(calls as u64 / SLOWEST), curve(plan, calls));
+        return run::run_with_timeout(TIMEOUT + Duration::from_secs(calls as u64 / MIN_CURVE_RATE), curve(plan, calls));
     }
     let mut missing = missing(plan);
     println!("about {} minutes; figures go to {}", plan.estimate().as_secs().div_ceil(60), plan.into.display());
-    run::measured(PATIENCE, whole(plan, &mut missing))
+    run::run_with_timeout(TIMEOUT, run_all(plan, &mut missing))
 }
 
-/// Those that are wanted and cannot be had, with the reason.
+/// Contenders that cannot be installed or started, with the reason.
 fn missing(plan: &Plan) -> Vec<Missing> {
     let mut missing = Vec::new();
     for contender in contenders(plan) {
         let why = match contender.front {
-            Front::Other(other) => other.install().err().map(|error| error.to_string()),
-            front if !front.is_there(plan) => Some("not installed".to_owned()),
+            Frontend::Other(other) => other.install().err().map(|error| error.to_string()),
+            front if !front.is_available(plan) => Some("not installed".to_owned()),
             _ => None,
         };
         missing.extend(why.map(|why| Missing { contender, era: None, why }));
@@ -115,7 +115,7 @@ fn missing(plan: &Plan) -> Vec<Missing> {
     missing
 }
 
-async fn whole(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(), Failure> {
+async fn run_all(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(), Failure> {
     let begin = Instant::now();
     let (mut document, mut targets) = (Document::default(), Targets::default());
     if plan.has(Part::Calls) {
@@ -141,7 +141,7 @@ async fn whole(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(), Failure> {
                    seconds to get there, cannot, or has nothing of the kind.";
         document.put("memory", how, &tables::memory(plan, &measured));
     }
-    if plan.has(Part::Lists) && plan.wants(Front::Rialto) {
+    if plan.has(Part::Lists) && plan.wants(Frontend::Rialto) {
         let measured = lists::measure(plan).await?;
         targets.lists(&measured);
         let how = format!(
@@ -159,12 +159,12 @@ async fn whole(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(), Failure> {
                    server behind runs already, but for stdio, where it is started too.";
         document.put("starts", how, &tables::starts(&measured, &starts::sizes()));
     }
-    document.put_plainly("targets", &targets.table(&plan.into));
+    document.put_without_machine("targets", &targets.table(&plan.into));
     println!("took {} s", begin.elapsed().as_secs());
     document.write(&plan.into)
 }
 
-/// Memory over many calls, and nothing else.
+/// Measures only memory over many calls.
 async fn curve(plan: &Plan, calls: usize) -> Result<(), Failure> {
     let (mut document, mut targets) = (Document::default(), Targets::default());
     let curve = curve::measure(plan, calls).await?;
@@ -172,6 +172,6 @@ async fn curve(plan: &Plan, calls: usize) -> Result<(), Failure> {
     fs::write(plan.into.join("memory.svg"), curve.plot())?;
     targets.curve(&curve);
     document.put("curve", "2025-11-25 in front of 2025-11-25, answers of 100 bytes in JSON.", &curve.text());
-    document.put_plainly("targets", &targets.table(&plan.into));
+    document.put_without_machine("targets", &targets.table(&plan.into));
     document.write(&plan.into)
 }

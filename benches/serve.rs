@@ -1,9 +1,8 @@
-//! What serving costs: processor time per call, memory per session and per open stream, with the
-//! official Rust SDK beside it.
+//! Server benchmark: CPU time per call, memory per session and per open stream, compared with the official Rust SDK.
 //!
-//! `cargo bench --bench serve` takes about a minute, `cargo bench --bench serve -- --quick` some
-//! ten seconds. Every server is a process of its own, so that the system can say what it used.
-//! Timing is no test: the exit code says only whether the benchmark could be carried out.
+//! `cargo bench --bench serve` takes about a minute, `cargo bench --bench serve -- --quick` about ten seconds. Every
+//! server runs in its own process, so that the kernel accounts for its CPU time and memory. The exit code only says
+//! whether the benchmark ran, not whether it was fast.
 
 #[path = "serve/calls.rs"]
 mod calls;
@@ -38,50 +37,50 @@ use std::time::Duration;
 
 use report::Report;
 
-/// Why something could not be measured.
+/// Error of a benchmark.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// How much is measured.
+/// What to measure and how often.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
-    /// How often each contender has its turn.
+    /// Number of rounds; each contender is measured once per round.
     pub(crate) rounds: usize,
-    /// Calls in a turn with one session, and with many.
+    /// Calls per round with one session, and with many.
     pub(crate) calls: [usize; 2],
-    /// How often memory is measured, each time in new processes.
+    /// Number of memory measurements, each in new processes.
     pub(crate) memory_rounds: usize,
-    /// Sessions that are opened to see what one takes.
+    /// Number of sessions opened to measure the memory of one.
     pub(crate) sessions: usize,
-    /// Streams that are opened to see what one takes.
+    /// Number of streams opened to measure the memory of one.
     pub(crate) streams: usize,
 }
 
-/// The two sizes at which calls are measured, in sessions.
+/// Numbers of concurrent sessions at which calls are measured.
 pub(crate) const SESSIONS: [usize; 2] = [1, 64];
 
 const WHOLE: Plan = Plan { rounds: 21, calls: [1_000, 3_200], memory_rounds: 3, sessions: 10_000, streams: 1_000 };
 const QUICK: Plan = Plan { rounds: 7, calls: [300, 960], memory_rounds: 1, sessions: 4_000, streams: 400 };
 
-/// Past this something hangs.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Timeout of the whole benchmark.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [first, kind] = arguments.as_slice()
         && first == peers::ARGUMENT
     {
-        return run::ended("serve", peers::serve(kind));
+        return run::exit_code("serve", peers::serve(kind));
     }
     if !arguments.iter().any(|argument| argument == "--bench") {
-        // `cargo test --all-targets` runs this too; figures are nothing to test.
-        println!("nothing is measured without --bench; run `cargo bench --bench serve`");
+        // `cargo test --all-targets` runs this binary too; do nothing then.
+        println!("benchmarks only run with --bench: use `cargo bench --bench serve`");
         return ExitCode::SUCCESS;
     }
     let plan = if arguments.iter().any(|argument| argument == "--quick") { QUICK } else { WHOLE };
-    run::ended("serve", limits::raise(plan.streams).and_then(|()| run::measured(PATIENCE, whole(plan))))
+    run::exit_code("serve", limits::raise(plan.streams).and_then(|()| run::run_with_timeout(TIMEOUT, run_all(plan))))
 }
 
-async fn whole(plan: Plan) -> Result<(), Failure> {
+async fn run_all(plan: Plan) -> Result<(), Failure> {
     let mut report = Report::new();
     for (sessions, calls) in SESSIONS.into_iter().zip(plan.calls) {
         report.calls(sessions, &calls::measure(sessions, calls, plan.rounds).await?);

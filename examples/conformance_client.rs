@@ -1,20 +1,18 @@
 //! A client for the official conformance suite, and an example of [`rialto::client`].
 //!
-//! The suite plays a server for each of its scenarios and runs this program with the address:
+//! For each scenario the suite starts a test server and runs this program with its URL:
 //!
 //! ```sh
 //! cargo build --example conformance_client
 //! conformance client --suite all --spec-version 2026-07-28 --command target/debug/examples/conformance_client
 //! ```
 //!
-//! The environment says what is played: `MCP_CONFORMANCE_SCENARIO` is the scenario,
-//! `MCP_CONFORMANCE_PROTOCOL_VERSION` the revision to speak, and `MCP_CONFORMANCE_CONTEXT` what the
-//! scenario wants to see, as JSON. With `--probe` before the address the revision is found out
-//! instead.
+//! Environment variables: `MCP_CONFORMANCE_SCENARIO` is the scenario, `MCP_CONFORMANCE_PROTOCOL_VERSION` the revision
+//! to use, `MCP_CONFORMANCE_CONTEXT` the parameters of the scenario as JSON. With `--probe` before the URL the
+//! revision is detected instead.
 //!
-//! Most scenarios get the same: everything that the server offers is listed and used once, with
-//! arguments made from its schemas, and whatever it asks meanwhile is answered. The last line is
-//! `done` when all of that went well.
+//! In most scenarios the client lists everything the server offers, uses each item once with arguments made from its
+//! schema, and answers all server requests. The last line is `done` on success.
 
 use std::env;
 use std::error::Error;
@@ -29,15 +27,15 @@ use rialto::mcp_client::{ConnectionSettings, Target};
 use rialto::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
 use serde_json::{Map, Value, json};
 
-/// Anything may go wrong here; it is printed, and that is all.
+/// Any error; it is printed.
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long a call may be silent. The suite itself waits for half a minute.
+/// Idle timeout of a call. The suite itself waits for half a minute.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Its server lists a tool, to see what a client does with the schema, but has none to call.
+/// Scenario whose server lists a tool only to test schema handling; it cannot be called.
 const LIST_ONLY: &str = "json-schema-ref-no-deref";
-/// Wants the schema of one tool as the argument of another.
+/// Scenario that expects the schema of one tool as the argument of another.
 const SCHEMA_ECHO: &str = "json-schema-2020-12-preservation";
 
 #[tokio::main(flavor = "current_thread")]
@@ -58,28 +56,28 @@ async fn run() -> Result<()> {
     let task = Task::read()?;
     let client = connect(&task).await?;
     let played = play(&client, &task).await;
-    // A session is ended even when something went wrong in it.
+    // End the session even after an error.
     client.close().await;
     played
 }
 
-/// What the suite wants.
+/// Parameters given by the suite.
 struct Task {
     target: Target,
     scenario: String,
-    /// The revision to speak, unless it is to be found out.
+    /// The revision to use; `None` to detect it.
     revision: Option<Revision>,
     context: Raw,
 }
 
 impl Task {
-    /// Reads the command line and the environment.
+    /// Reads command line and environment.
     fn read() -> Result<Self> {
         let mut arguments: Vec<String> = env::args().skip(1).collect();
         let probe = arguments.first().is_some_and(|first| first == "--probe");
         let url = arguments.pop().ok_or("usage: conformance_client [--probe] URL")?;
         let variable = |name: &str| env::var(name).unwrap_or_default();
-        // A revision that we do not know is left to the negotiation.
+        // An unknown revision is left to the negotiation.
         let revision = Revision::parse(&variable("MCP_CONFORMANCE_PROTOCOL_VERSION")).filter(|_| !probe);
         let context = variable("MCP_CONFORMANCE_CONTEXT");
         Ok(Self {
@@ -91,26 +89,26 @@ impl Task {
     }
 }
 
-/// Connects, and says what was found.
+/// Connects and prints the probe report.
 async fn connect(task: &Task) -> Result<Client> {
     let settings =
         ConnectionSettings { revision: task.revision, idle_timeout: PATIENCE, ..ConnectionSettings::default() };
     let info = Raw::of(&json!({ "name": "conformance_client", "version": env!("CARGO_PKG_VERSION") }));
     let options = ClientOptions { settings, info, host: Arc::new(Obliging), level: None };
     let client = Client::connect(&task.target, options).await?;
-    println!("connected: {} ({})", client.revision(), client.found().why);
+    println!("connected: {} ({})", client.revision(), client.probe_report().why);
     Ok(client)
 }
 
 /// Lists and uses everything that the server offers.
 async fn play(client: &Client, task: &Task) -> Result<()> {
-    // Not every server of the suite says that it has tools, but all answer.
+    // Not every server of the suite declares tools, but all answer `tools/list`.
     let tools = client.tools().await?;
     println!("tools: {}", tools.len());
     if task.scenario == LIST_ONLY {
         return Ok(());
     }
-    // All at once: what is asked during one call must not end up in another.
+    // Concurrently: a server request of one call must not reach another call.
     let calls = calls(task, &tools)?;
     try_join_all(calls.into_iter().map(|(name, arguments)| call(client, name, arguments))).await?;
 
@@ -130,7 +128,7 @@ async fn play(client: &Client, task: &Task) -> Result<()> {
     Ok(())
 }
 
-/// Calls a tool. That a tool failed is a result, too, but not one that any scenario has.
+/// Calls a tool; `isError` counts as a failure, because no scenario expects it.
 async fn call(client: &Client, name: String, arguments: Raw) -> Result<()> {
     let result = client.call_tool(&name, arguments).await?;
     println!("call {name}: {result}");
@@ -140,7 +138,7 @@ async fn call(client: &Client, name: String, arguments: Raw) -> Result<()> {
     }
 }
 
-/// The tools to call, and with what: those that the scenario names, otherwise every one.
+/// The tools to call with their arguments: those of the scenario, or all.
 fn calls(task: &Task, tools: &[Raw]) -> Result<Vec<(String, Raw)>> {
     if let Some(named) = task.context.get("toolCalls") {
         let call = |call: &Raw| Ok((member(call, "name")?, call.get("arguments").unwrap_or_else(Raw::empty)));
@@ -148,7 +146,7 @@ fn calls(task: &Task, tools: &[Raw]) -> Result<Vec<(String, Raw)>> {
     }
     let schema = |tool: &Raw| tool.get("inputSchema").unwrap_or_else(Raw::empty);
     if task.scenario == SCHEMA_ECHO {
-        // Payloads are the text that was received, so nothing can get lost in between.
+        // `Raw` keeps the received text, so nothing is lost.
         let [observed, echo, ..] = tools else { return Err("two tools were expected".into()) };
         let arguments = Raw::empty().edit().set("schema", schema(observed)).finish();
         return Ok(vec![(member(echo, "name")?, arguments)]);
@@ -157,7 +155,7 @@ fn calls(task: &Task, tools: &[Raw]) -> Result<Vec<(String, Raw)>> {
     tools.iter().map(call).collect()
 }
 
-/// Something to put into each argument that a prompt cannot do without.
+/// Values for the required arguments of a prompt.
 fn prompt_arguments(prompt: &Raw) -> Raw {
     let arguments: Vec<Value> = prompt.get("arguments").and_then(|list| list.read().ok()).unwrap_or_default();
     let required = arguments.iter().filter(|argument| argument["required"] == true);
@@ -166,15 +164,15 @@ fn prompt_arguments(prompt: &Raw) -> Raw {
     Raw::of(&filled)
 }
 
-/// A member that has to be a string.
+/// A required string member.
 fn member(value: &Raw, key: &str) -> Result<String> {
     let found = value.get(key);
     let text = found.as_ref().and_then(Raw::text);
     Ok(text.ok_or_else(|| format!("{value} has no `{key}`"))?.into_owned())
 }
 
-/// A value that fits a schema, as far as plain keywords say; of an object, only what it must have.
-/// A `$ref` is not followed: it may lead to an address that nobody meant to call.
+/// A sample value for a schema, from its simple keywords; for objects only required members. Does not follow `$ref`,
+/// which may point to a remote URL.
 fn sample(schema: &Value) -> Value {
     if let Some(given) = schema.get("default").or(schema.get("const")).or(schema["enum"].get(0)) {
         return given.clone();
@@ -193,7 +191,7 @@ fn sample(schema: &Value) -> Value {
     }
 }
 
-/// A host that answers every question without asking anybody.
+/// A host that answers every server request automatically.
 struct Obliging;
 
 impl Host for Obliging {
@@ -201,11 +199,11 @@ impl Host for Obliging {
         Raw::of(&json!({ "elicitation": { "form": {} }, "roots": {}, "sampling": {} }))
     }
 
-    fn notice(&self, notification: &Notification) {
-        println!("heard {}", notification.notice);
+    fn on_notification(&self, notification: &Notification) {
+        println!("heard {}", notification.method);
     }
 
-    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
+    fn on_server_request<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         println!("asked {method}");
         Box::pin(async move {
             match method.as_str() {
@@ -223,7 +221,7 @@ impl Host for Obliging {
     }
 }
 
-/// A form with its defaults, and with something in every field that must not be empty.
+/// Answers a form with its defaults, and sample values for the other required fields.
 fn filled_in(params: Option<&Raw>) -> Outcome {
     let form: Value = params.and_then(|params| params.get("requestedSchema")?.read().ok()).unwrap_or_default();
     let empty = Map::new();

@@ -1,8 +1,8 @@
-//! The two values that travel the line: a [`Call`] on its way to an upstream, and the [`Replies`]
-//! that come back for it.
+//! The two values of a call in flight: the [`Call`] on its way to an upstream, and the [`Replies`] that come
+//! back.
 //!
-//! Replies are notices and questions, then exactly one answer. Dropping them gives the call up:
-//! whoever works on it sees [`Replier::abandoned`] and stops.
+//! Replies are notifications and server requests, then exactly one answer. Dropping the replies cancels the
+//! call: the task behind them sees [`ReplySender::cancelled`] resolve and stops.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -19,165 +19,167 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::dialect::Revision;
-use crate::protocol::{ErrorObject, Id, Level, Method, Notice, Notification, Outcome, Raw, code};
+use crate::protocol::{ErrorObject, Id, Level, Method, Notification, NotificationMethod, Outcome, Raw, code};
 
-/// Who a caller is, as far as policy can tell.
+/// The identity of a caller as established by policy.
 pub type Principal = Arc<str>;
 
-/// Facts about the request that brought a call, for upstreams and policy.
+/// The HTTP request (or stdio connection) that a call arrived on, for upstreams and policy.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// Who it is.
+    /// The authenticated identity.
     pub principal: Principal,
-    /// Where it connected from; nothing on stdio.
+    /// The socket address of the client; `None` on stdio.
     pub peer: Option<SocketAddr>,
-    /// The headers that policy lets through.
+    /// The request headers that policy allows to be forwarded.
     pub headers: HeaderMap,
 }
 
-/// The header that names a request.
+/// The header that carries the request id.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The headers that tell a trace across processes; in messages they are members of `_meta`.
-pub const TRACE: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+/// The W3C trace context headers. In MCP messages the same names are members of `_meta`.
+pub const TRACE_HEADERS: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 
 impl Caller {
-    /// The name of the request, for logs.
-    pub fn request(&self) -> &str {
+    /// The request id for logs; `-` when the request has none.
+    pub fn request_id(&self) -> &str {
         self.headers.get(&REQUEST_ID).and_then(|name| name.to_str().ok()).unwrap_or("-")
     }
 }
 
-/// What a client has said of itself, in its handshake or with the request.
+/// A client's self-description, from its handshake or from the `_meta` of the request.
 #[derive(Debug, Clone)]
 pub struct ClientInfo {
-    /// The revision that it speaks.
+    /// The revision the client speaks.
     pub revision: Revision,
-    /// What it can do.
+    /// The client capabilities, as declared.
     pub capabilities: Raw,
-    /// Who it is, if it says.
+    /// The `clientInfo` object, if the client sent one.
     pub info: Option<Raw>,
 }
 
-/// One request of a client on its way.
+/// One client request on its way to an upstream.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The client's id for it.
+    /// The client's request id.
     pub id: Id,
-    /// What is asked.
+    /// The method of the request.
     pub method: Method,
-    /// With what, as it came.
+    /// The parameters, byte for byte as received.
     pub params: Option<Raw>,
-    /// What the client has said of itself.
+    /// The self-description of the client that sent the request.
     pub client: Arc<ClientInfo>,
-    /// Who asks, and from where.
+    /// The identity and headers of the request.
     pub caller: Arc<Caller>,
-    /// From which level on the client wants log messages; nothing means none.
+    /// The minimum log level the client wants for this call; `None` means no log messages.
     pub level: Option<Level>,
-    /// What progress is to be reported under; nothing means that none is wanted.
-    pub progress: Option<Raw>,
-    /// The session that the call belongs to; nothing in the per-request era.
+    /// The progress token; `None` means that the client wants no progress notifications.
+    pub progress_token: Option<Raw>,
+    /// The session of the call; `None` in the per-request era.
     pub sink: Option<Arc<dyn ClientSink>>,
 }
 
-/// A client that can be reached outside of its calls: a session, or a session behind the name mapping of its group.
+/// A client that can be sent messages outside its calls: a session, or a session behind the name mapping of
+/// its group.
 pub trait ClientSink: fmt::Debug + Send + Sync {
-    /// Tells it from every other.
+    /// Unique key of the session.
     fn key(&self) -> u128;
 
-    /// From which level on it wants log messages, once it has chosen.
+    /// The log level set by `logging/setLevel`; `None` until the client sets one.
     fn level(&self) -> Option<Level>;
 
-    /// Sends it a notification that belongs to no call. Never waits.
+    /// Sends a notification that belongs to no call. Never blocks.
     fn notify(&self, notification: Notification);
 
-    /// Asks it something that belongs to no call. Never waits.
-    fn ask(self: Arc<Self>, question: ServerRequest);
+    /// Sends a server request that belongs to no call. Never blocks.
+    fn send_request(self: Arc<Self>, question: ServerRequest);
 
-    /// Cancelled when it is gone.
+    /// Cancelled when the session ends.
     fn ended(&self) -> &CancellationToken;
 
-    /// It hears of a resource from now on; what is kept is let go when it does no longer.
-    fn subscribed(&self, uri: &str, kept: DropGuard);
+    /// Records a resource subscription. The guard is dropped when the subscription or the session ends.
+    fn add_subscription(&self, uri: &str, kept: DropGuard);
 
-    /// It hears of a resource no longer.
-    fn unsubscribed(&self, uri: &str);
+    /// Removes a resource subscription and drops its guard.
+    fn remove_subscription(&self, uri: &str);
 
-    /// Whether it wants to hear of a resource under this very URI.
-    fn follows(&self, uri: &str) -> bool;
+    /// Whether the session is subscribed to exactly this URI.
+    fn is_subscribed(&self, uri: &str) -> bool;
 
-    /// A place for what the gateway remembers of it.
-    fn shelf(&self) -> &GatewaySlot;
+    /// The slot in which the gateway caches state for this session.
+    fn gateway_slot(&self) -> &GatewaySlot;
 
-    /// What is remembered of the session that an upstream keeps for it.
-    fn remembered(&self, _upstream: &str) -> Option<Bytes> {
+    /// The saved upstream session that this session can resume, as written by
+    /// [`Self::save_upstream_session`].
+    fn saved_upstream_session(&self, _upstream: &str) -> Option<Bytes> {
         None
     }
 
-    /// An upstream keeps a session for it which another node could go on with, or no longer does.
-    /// Never waits.
-    fn remember(&self, _upstream: &str, _what: Option<Bytes>) {}
+    /// Saves the id of an upstream session so that another node can resume it; `None` removes it. Never
+    /// blocks.
+    fn save_upstream_session(&self, _upstream: &str, _what: Option<Bytes>) {}
 
-    /// Whether it lives on elsewhere: what upstreams keep for it stays.
+    /// Whether another node owns the session now. If so, its upstream sessions must not be closed here.
     fn moved_to_other_node(&self) -> bool {
         false
     }
 }
 
-/// Something that is let go by dropping it.
+/// A guard that releases a resource when dropped.
 pub type DropGuard = Option<Box<dyn Any + Send + Sync>>;
 
-/// A place for one thing that somebody else knows the type of.
+/// A type-erased slot for one value of the gateway.
 #[derive(Default)]
 pub struct GatewaySlot(Mutex<Option<Arc<dyn Any + Send + Sync>>>);
 
-/// One thing that comes back for a call.
+/// One item of the replies to a call.
 #[derive(Debug)]
 pub enum Reply {
-    /// Something that belongs to the call and wants no answer.
-    Notice(Notification),
-    /// Something that the upstream wants to know of the client.
-    Question(ServerRequest),
-    /// How the call ended; nothing comes after it.
+    /// A notification that belongs to the call.
+    Notification(Notification),
+    /// A request that the upstream sends to the client during the call.
+    ServerRequest(ServerRequest),
+    /// The final answer; the last item.
     End(Answer),
 }
 
-/// What an upstream asks of the client during a call.
+/// A request from an upstream to the client: sampling, elicitation or roots.
 #[derive(Debug)]
 pub struct ServerRequest {
-    /// What is asked.
+    /// The method of the request.
     pub method: Method,
-    /// With what.
+    /// The parameters of the request.
     pub params: Option<Raw>,
-    /// Where the client's answer goes. Dropped, it tells the upstream that none will come.
-    pub answer: oneshot::Sender<Outcome>,
+    /// Receives the client's response. Dropping it tells the upstream that no response will come.
+    pub responder: oneshot::Sender<Outcome>,
 }
 
-/// How a call ended.
+/// The final answer to a call.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// The result or the error.
     pub outcome: Outcome,
-    /// The revision whose shapes it has.
+    /// The revision whose schema the outcome follows.
     pub revision: Revision,
 }
 
-/// Something at an upstream that is not as it was.
+/// A change of an upstream's lists or resources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangeEvent {
-    /// Its list of tools.
+    /// The list of tools changed.
     Tools,
-    /// Its list of prompts.
+    /// The list of prompts changed.
     Prompts,
-    /// Its list of resources.
+    /// The list of resources or resource templates changed.
     Resources,
-    /// One resource, by its URI.
-    Updated(Arc<str>),
+    /// The resource with this URI changed.
+    ResourceUpdated(Arc<str>),
 }
 
-/// What tells whether lists are the same on two nodes: those of tools, of prompts and of resources.
+/// Content fingerprints of the tool, prompt and resource lists, comparable between nodes.
 pub type ListFingerprints = [u64; 3];
 
-/// What comes back for a call.
+/// The replies to one call: notifications and server requests, then exactly one answer.
 #[derive(Debug)]
 pub struct Replies(ReplySource);
 
@@ -188,23 +190,22 @@ enum ReplySource {
     Stream(Option<Pin<Box<dyn Stream<Item = Reply> + Send>>>),
 }
 
-/// The other end of [`Replies`].
+/// The sending half of [`Replies`].
 #[derive(Debug)]
 pub struct ReplySender(mpsc::Sender<Reply>);
 
-/// How many replies may wait for a slow reader before the sender waits too. Only the task that
-/// works on the one call ever waits.
-const REPLIES_WAITING: usize = 16;
+/// Replies buffered for a slow reader before the sender waits. Only the task of this one call waits.
+const REPLY_CHANNEL_CAPACITY: usize = 16;
 
 // === impl Answer ===
 
 impl Answer {
-    /// A result in the shapes of the newest revision.
+    /// A result that follows the newest revision.
     pub fn result(result: Raw) -> Self {
         Self { outcome: Ok(result), revision: Revision::NEWEST }
     }
 
-    /// An error in the shapes of the newest revision.
+    /// An error that follows the newest revision.
     pub fn error(error: ErrorObject) -> Self {
         Self { outcome: Err(error), revision: Revision::NEWEST }
     }
@@ -222,92 +223,92 @@ impl From<ErrorObject> for Replies {
     }
 }
 
-// === impl Change ===
+// === impl ChangeEvent ===
 
 impl ChangeEvent {
-    /// The lists that can change, in the order of [`Prints`].
+    /// The lists that can change, in the order of [`ListFingerprints`].
     pub const LISTS: [Self; 3] = [Self::Tools, Self::Prompts, Self::Resources];
 
-    /// The notification that tells of it.
+    /// The notification that announces the change.
     pub fn notification(&self) -> Notification {
         match self {
-            Self::Tools => Notification::new(Notice::ToolsChanged, None),
-            Self::Prompts => Notification::new(Notice::PromptsChanged, None),
-            Self::Resources => Notification::new(Notice::ResourcesChanged, None),
-            Self::Updated(uri) => {
+            Self::Tools => Notification::new(NotificationMethod::ToolsChanged, None),
+            Self::Prompts => Notification::new(NotificationMethod::PromptsChanged, None),
+            Self::Resources => Notification::new(NotificationMethod::ResourcesChanged, None),
+            Self::ResourceUpdated(uri) => {
                 let params = Raw::empty().edit().set("uri", Raw::of(uri.as_ref())).finish();
-                Notification::new(Notice::ResourceUpdated, Some(params))
+                Notification::new(NotificationMethod::ResourceUpdated, Some(params))
             }
         }
     }
 }
 
-// === impl Question ===
+// === impl ServerRequest ===
 
 impl ServerRequest {
-    /// Says that the client cannot be asked this.
+    /// Responds that the client does not support this request.
     pub fn refuse(self) {
-        // The upstream may have stopped waiting; then nobody has to be told.
-        let _ = self.answer.send(Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client cannot be asked this")));
+        // A send error means that the upstream stopped waiting.
+        let _ = self.responder.send(Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client cannot be asked this")));
     }
 
-    /// Says that there is nobody to answer, in the way that each kind of question has for it.
+    /// Responds that the user is gone, with the outcome that each method defines for it.
     pub fn abandon(self) {
         let outcome = match self.method.as_str() {
             "elicitation/create" => Ok(Raw::constant(r#"{"action":"cancel"}"#)),
-            "sampling/createMessage" => Err(ErrorObject::new(REFUSED, "nobody is there to sample")),
+            "sampling/createMessage" => Err(ErrorObject::new(SAMPLING_REJECTED_CODE, "nobody is there to sample")),
             _ => Err(ErrorObject::new(code::METHOD_NOT_FOUND, "nobody is there to answer")),
         };
-        let _ = self.answer.send(outcome);
+        let _ = self.responder.send(outcome);
     }
 }
 
-/// The code by which clients decline to sample.
-const REFUSED: i64 = -1;
+/// The error code by which clients reject a sampling request.
+const SAMPLING_REJECTED_CODE: i64 = -1;
 
-// === impl Shelf ===
+// === impl GatewaySlot ===
 
 impl GatewaySlot {
-    /// What lies there, if it is of that type.
+    /// The stored value, if it has type `T`.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let here = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         here.and_then(|here| here.downcast().ok())
     }
 
-    /// Puts something there instead of what was.
-    pub fn put<T: Any + Send + Sync>(&self, thing: Arc<T>) {
+    /// Replaces the stored value.
+    pub fn set<T: Any + Send + Sync>(&self, thing: Arc<T>) {
         *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(thing);
     }
 }
 
 impl fmt::Debug for GatewaySlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shelf")
+        f.write_str("GatewaySlot")
     }
 }
 
 // === impl Replies ===
 
 impl Replies {
-    /// Replies that will come later, and where to put them.
+    /// A bounded channel of replies.
     pub fn channel() -> (ReplySender, Self) {
-        let (sender, receiver) = mpsc::channel(REPLIES_WAITING);
+        let (sender, receiver) = mpsc::channel(REPLY_CHANNEL_CAPACITY);
         (ReplySender(sender), Self(ReplySource::Channel(Some(receiver))))
     }
 
-    /// Notices that are already there, and the answer.
+    /// Notifications that are already known, followed by the answer.
     pub fn queued(notices: impl IntoIterator<Item = Notification>, answer: Answer) -> Self {
-        let mut queue: VecDeque<Reply> = notices.into_iter().map(Reply::Notice).collect();
+        let mut queue: VecDeque<Reply> = notices.into_iter().map(Reply::Notification).collect();
         queue.push_back(Reply::End(answer));
         Self(ReplySource::Queue(queue))
     }
 
-    /// Replies that are made as they are read; dropping them drops their maker.
+    /// Replies produced by a stream as they are read; dropping the replies drops the stream.
     pub fn stream(stream: impl Stream<Item = Reply> + Send + 'static) -> Self {
         Self(ReplySource::Stream(Some(Box::pin(stream))))
     }
 
-    /// The answer, if it is there and nothing comes before it.
+    /// Takes the answer if it is available now and no other reply precedes it.
     pub fn take_ready(&mut self) -> Option<Answer> {
         match &mut self.0 {
             ReplySource::Ready(answer) => answer.take(),
@@ -315,12 +316,12 @@ impl Replies {
         }
     }
 
-    /// The next reply; nothing after the answer. Cancel-safe.
+    /// The next reply; `None` after the answer. Cancel-safe.
     pub async fn next(&mut self) -> Option<Reply> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// The next reply; nothing after the answer.
+    /// Polls for the next reply; `None` after the answer.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Reply>> {
         match &mut self.0 {
             ReplySource::Ready(answer) => Poll::Ready(answer.take().map(Reply::End)),
@@ -329,7 +330,7 @@ impl Replies {
                 let Some(receiver) = open else { return Poll::Ready(None) };
                 let reply = match receiver.poll_recv(context) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(reply) => reply.unwrap_or_else(unanswered),
+                    Poll::Ready(reply) => reply.unwrap_or_else(ended_without_answer),
                 };
                 if matches!(reply, Reply::End(_)) {
                     *open = None;
@@ -340,7 +341,7 @@ impl Replies {
                 let Some(stream) = open else { return Poll::Ready(None) };
                 let reply = match stream.as_mut().poll_next(context) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(reply) => reply.unwrap_or_else(unanswered),
+                    Poll::Ready(reply) => reply.unwrap_or_else(ended_without_answer),
                 };
                 if matches!(reply, Reply::End(_)) {
                     *open = None;
@@ -362,28 +363,28 @@ impl fmt::Debug for ReplySource {
     }
 }
 
-/// Whoever worked on the call went away without a word.
-fn unanswered() -> Reply {
+/// The answer when the sending half was dropped without one.
+fn ended_without_answer() -> Reply {
     let message = "Internal error: the call ended without an answer";
     Reply::End(Answer::error(ErrorObject::new(code::INTERNAL_ERROR, message)))
 }
 
-// === impl Replier ===
+// === impl ReplySender ===
 
 impl ReplySender {
-    /// Passes a notice on; false when nobody wants the call any more.
-    pub async fn notice(&self, notification: Notification) -> bool {
-        self.0.send(Reply::Notice(notification)).await.is_ok()
+    /// Sends a notification; false when the call was cancelled.
+    pub async fn notify(&self, notification: Notification) -> bool {
+        self.0.send(Reply::Notification(notification)).await.is_ok()
     }
 
-    /// Ends the call.
+    /// Sends the final answer.
     pub async fn end(self, answer: Answer) {
-        // A reader that went away has given the call up; nobody is left to tell.
+        // A send error means that the call was cancelled.
         let _ = self.0.send(Reply::End(answer)).await;
     }
 
-    /// Waits until nobody wants the call any more.
-    pub async fn abandoned(&self) {
+    /// Resolves when the call is cancelled: the replies were dropped.
+    pub async fn cancelled(&self) {
         self.0.closed().await;
     }
 }
@@ -393,27 +394,27 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nothing_comes_after_the_answer() {
-        let (replier, mut replies) = Replies::channel();
-        tokio::spawn(async move { replier.end(Answer::result(Raw::empty())).await });
+    async fn replies_end_after_the_answer() {
+        let (sender, mut replies) = Replies::channel();
+        tokio::spawn(async move { sender.end(Answer::result(Raw::empty())).await });
         assert!(matches!(replies.next().await, Some(Reply::End(_))));
         assert!(replies.next().await.is_none());
         assert!(replies.next().await.is_none());
     }
 
     #[tokio::test]
-    async fn a_lost_replier_is_an_error() {
-        let (replier, mut replies) = Replies::channel();
-        drop(replier);
+    async fn dropped_sender_yields_an_internal_error() {
+        let (sender, mut replies) = Replies::channel();
+        drop(sender);
         let Some(Reply::End(answer)) = replies.next().await else { panic!() };
         assert_eq!(answer.outcome.unwrap_err().code(), code::INTERNAL_ERROR);
         assert!(replies.next().await.is_none());
     }
 
     #[tokio::test]
-    async fn dropping_replies_gives_the_call_up() {
-        let (replier, replies) = Replies::channel();
+    async fn dropping_the_replies_cancels_the_call() {
+        let (sender, replies) = Replies::channel();
         drop(replies);
-        replier.abandoned().await;
+        sender.cancelled().await;
     }
 }

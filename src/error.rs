@@ -1,4 +1,4 @@
-//! What can go wrong with an upstream, in words that say what to do.
+//! The error of talking to an upstream, with a sentence for the operator.
 
 use std::fmt;
 
@@ -7,33 +7,33 @@ use http::{StatusCode, Uri};
 use crate::http::client::{HttpError, HttpErrorKind, redacted};
 use crate::protocol::ErrorObject;
 
-/// How much of a body that explains a failure is shown.
-const SNIPPET: usize = 300;
+/// Bytes of an error response's body that are quoted.
+const BODY_SNIPPET_MAX: usize = 300;
 
-/// What kind of thing went wrong.
+/// Class of an [`Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The command could not be started, or nobody listens there.
+    /// The command could not be started, or no connection could be opened; nothing was sent.
     Unreachable,
-    /// It took too long.
+    /// The upstream did not respond in time.
     Timeout,
-    /// The connection broke, or the process ended.
+    /// The connection broke, or the child process exited.
     Broken,
-    /// It answered with an HTTP status that is no answer.
+    /// The upstream responded with this HTTP status and no JSON-RPC response.
     Status(u16),
-    /// It wants credentials, or better ones.
+    /// The upstream refused our credentials (401 or 403).
     Credentials,
-    /// It says what the protocol does not allow.
+    /// The upstream violated the protocol or a limit.
     Protocol,
-    /// It speaks no revision that we speak.
+    /// The upstream and we support no common revision.
     Revision,
-    /// It answered with an error of the protocol.
-    Answer(i64),
-    /// We were told to do something that makes no sense.
+    /// The upstream responded with a JSON-RPC error of this code.
+    ErrorResponse(i64),
+    /// The caller's input is invalid.
     Usage,
 }
 
-/// Something went wrong with an upstream.
+/// Why a request to an upstream failed.
 #[derive(Debug, Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -41,62 +41,62 @@ pub struct Error {
     object: Option<ErrorObject>,
 }
 
-/// A result that may be an [`Error`].
+/// Result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error of a kind, with a sentence.
+    /// An error with a message for the operator.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), object: None }
     }
 
-    /// An error that the upstream answered with, or that stands for an answer that did not come.
-    pub fn answered(object: ErrorObject) -> Self {
+    /// The error for a JSON-RPC error response, or for an error object that stands for a response that never came.
+    pub fn from_error_response(object: ErrorObject) -> Self {
         if object.is_unavailable() {
             return Self::new(ErrorKind::Broken, object.message());
         }
         let message = format!("the server answered with error {}: {}", object.code(), object.message());
-        Self { kind: ErrorKind::Answer(object.code()), message, object: Some(object) }
+        Self { kind: ErrorKind::ErrorResponse(object.code()), message, object: Some(object) }
     }
 
-    /// What a status means that is no answer of the protocol.
-    pub fn refused(url: &Uri, status: StatusCode, body: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(&body[..body.len().min(SNIPPET)]);
+    /// The error for an HTTP status without a JSON-RPC response, with the beginning of its body.
+    pub fn from_status(url: &Uri, status: StatusCode, body: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(&body[..body.len().min(BODY_SNIPPET_MAX)]);
         let text = text.trim();
-        let said = if text.is_empty() { String::new() } else { format!(": {text}") };
+        let quoted = if text.is_empty() { String::new() } else { format!(": {text}") };
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::new(
                 ErrorKind::Credentials,
-                format!("{} answered {status}{said}; give credentials as a header", redacted(url)),
+                format!("{} answered {status}{quoted}; give credentials as a header", redacted(url)),
             ),
-            _ => Self::new(ErrorKind::Status(status.as_u16()), format!("{} answered {status}{said}", redacted(url))),
+            _ => Self::new(ErrorKind::Status(status.as_u16()), format!("{} answered {status}{quoted}", redacted(url))),
         }
     }
 
-    /// What kind of thing went wrong.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The error that the upstream answered with, where it did.
+    /// The JSON-RPC error of the upstream, if it sent one.
     pub fn object(&self) -> Option<&ErrorObject> {
         self.object.as_ref()
     }
 
-    /// Whether trying again later may help.
-    pub fn may_retry(&self) -> bool {
+    /// Whether the same request may succeed later.
+    pub fn is_retryable(&self) -> bool {
         match self.kind {
             ErrorKind::Unreachable | ErrorKind::Timeout | ErrorKind::Broken => true,
             ErrorKind::Status(status) => status >= 500 || status == 429,
             ErrorKind::Credentials
             | ErrorKind::Protocol
             | ErrorKind::Revision
-            | ErrorKind::Answer(_)
+            | ErrorKind::ErrorResponse(_)
             | ErrorKind::Usage => false,
         }
     }
 
-    /// The error that a client gets for a call that failed by this.
+    /// The JSON-RPC error for a call that failed with this error.
     pub fn into_object(self) -> ErrorObject {
         self.object.unwrap_or_else(|| ErrorObject::unavailable(format!("Upstream unavailable: {}", self.message)))
     }

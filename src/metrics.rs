@@ -1,5 +1,4 @@
-//! Figures for whoever operates a gateway. Calls are counted as they end; everything else is counted
-//! when somebody asks.
+//! Prometheus metrics. Calls are counted as they end; gauges are read when the metrics are rendered.
 
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
@@ -12,27 +11,27 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// What is counted.
+/// The registry and the metrics that are updated as events happen.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     calls: Family<CallLabels, Counter>,
-    seconds: Family<CallSeries, Histogram, fn() -> Histogram>,
-    reloads: Family<Reload, Counter>,
+    durations: Family<CallSeries, Histogram, fn() -> Histogram>,
+    reloads: Family<ReloadLabels, Counter>,
 }
 
-/// How a call ended.
+/// How a call ended; the label `outcome`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallOutcome {
-    /// With a result.
+    /// The upstream returned a result.
     Ok,
-    /// With a result that says that the tool failed.
+    /// The upstream returned a tool result with `isError`.
     ToolError,
-    /// With an error of the protocol.
+    /// The call ended with a JSON-RPC error.
     Error,
-    /// Without an answer from the upstream.
+    /// The upstream could not be reached or did not answer.
     Unavailable,
-    /// Without an answer, because the client wanted none any more.
+    /// The client cancelled the call.
     Cancelled,
 }
 
@@ -52,24 +51,24 @@ struct CallSeries {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reload {
+struct ReloadLabels {
     outcome: &'static str,
 }
 
-/// The figures of the calls that one group makes to one upstream. What is called is found once; counting it again
-/// looks nothing up.
+/// The metrics of the calls from one group to one upstream. Caches the metric handles of the first methods
+/// seen, so that counting a call takes no registry lock.
 #[derive(Debug, Default)]
-pub struct CallMetrics([OnceLock<(&'static str, MethodMetrics)>; TALLIES]);
+pub struct CallMetrics([OnceLock<(&'static str, MethodMetrics)>; CACHED_METHODS_MAX]);
 
-/// The figures of one method.
+/// The metric handles of one method.
 #[derive(Debug)]
 struct MethodMetrics {
     seconds: Histogram,
-    endings: [OnceLock<Counter>; CallOutcome::ALL.len()],
+    outcome_counters: [OnceLock<Counter>; CallOutcome::ALL.len()],
 }
 
-/// The names of a group and of an upstream.
-pub type Ends<'e> = (&'e Arc<str>, &'e Arc<str>);
+/// The labels `group` and `upstream`.
+pub type GroupAndUpstream<'e> = (&'e Arc<str>, &'e Arc<str>);
 
 /// Type of a metric that is sampled at scrape time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,30 +79,31 @@ pub enum MetricKind {
     Counter,
 }
 
-/// A figure that is read when somebody asks: its name, what it is, and its values by label.
+/// A gauge that is read when the metrics are rendered.
 #[derive(Debug)]
 pub struct MetricsReading {
-    /// Its name, without the prefix that all have.
+    /// The metric name without the common prefix.
     pub name: &'static str,
-    /// What it is.
+    /// The help text.
     pub help: &'static str,
     /// Whether it is rendered as a gauge or as a counter.
     pub kind: MetricKind,
-    /// Its values.
+    /// Its pairs and value of each series.
     pub values: Vec<(Vec<(&'static str, String)>, i64)>,
 }
 
-/// How many methods have a place. Others are looked up each time.
-const TALLIES: usize = 8;
-/// What names begin with.
+/// Methods with cached handles; the handles of further methods are looked up for each call.
+const CACHED_METHODS_MAX: usize = 8;
+/// The prefix of every metric name.
 const PREFIX: &str = "rialto";
-/// The bounds of how long calls take, in seconds.
-const BOUNDS: [f64; 15] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+/// Upper bounds of the call duration histogram, in seconds.
+const DURATION_BUCKETS_SECONDS: [f64; 15] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
 impl CallOutcome {
     const ALL: [Self; 5] = [Self::Ok, Self::ToolError, Self::Error, Self::Unavailable, Self::Cancelled];
 
-    /// As it is written.
+    /// The value of the label `outcome`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -116,53 +116,62 @@ impl CallOutcome {
 }
 
 impl Metrics {
-    /// Nothing has happened yet.
+    /// Registers the metrics, all at zero.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
         let calls = Family::default();
         registry.register("calls", "Calls that ended", calls.clone());
-        let seconds = Family::new_with_constructor((|| Histogram::new(BOUNDS)) as fn() -> Histogram);
-        registry.register("call_duration_seconds", "How long calls took", seconds.clone());
+        let durations =
+            Family::new_with_constructor((|| Histogram::new(DURATION_BUCKETS_SECONDS)) as fn() -> Histogram);
+        registry.register("call_duration_seconds", "How long calls took", durations.clone());
         let reloads = Family::default();
         registry.register("reloads", "Configurations that were read again", reloads.clone());
-        Self { registry, calls, seconds, reloads }
+        Self { registry, calls, durations, reloads }
     }
 
-    /// A call ended, of a group to an upstream whose figures these are. `method` must be one of few.
-    pub fn ended(
+    /// Counts a call that ended and observes its duration. `method` must come from a bounded set: it is a
+    /// label.
+    pub fn record_call(
         &self,
-        tallies: &CallMetrics,
-        ends: Ends<'_>,
+        cached: &CallMetrics,
+        labels: GroupAndUpstream<'_>,
         method: &'static str,
-        took: Duration,
+        duration: Duration,
         outcome: CallOutcome,
     ) {
-        let known = tallies.0.iter().map(|place| place.get_or_init(|| (method, self.tally(ends, method))));
+        let known = cached.0.iter().map(|slot| slot.get_or_init(|| (method, self.method_metrics(labels, method))));
         match known.into_iter().find(|(name, _)| *name == method) {
-            Some((_, tally)) => tally.note(took, outcome, || self.ending(ends, method, outcome)),
-            None => self.tally(ends, method).note(took, outcome, || self.ending(ends, method, outcome)),
+            Some((_, metrics)) => metrics.record(duration, outcome, || self.outcome_counter(labels, method, outcome)),
+            None => self
+                .method_metrics(labels, method)
+                .record(duration, outcome, || self.outcome_counter(labels, method, outcome)),
         }
     }
 
-    fn tally(&self, (group, upstream): Ends<'_>, method: &'static str) -> MethodMetrics {
-        let way = CallSeries { group: Arc::clone(group), upstream: Arc::clone(upstream), method };
-        MethodMetrics { seconds: self.seconds.get_or_create(&way).clone(), endings: Default::default() }
+    fn method_metrics(&self, (group, upstream): GroupAndUpstream<'_>, method: &'static str) -> MethodMetrics {
+        let series = CallSeries { group: Arc::clone(group), upstream: Arc::clone(upstream), method };
+        MethodMetrics { seconds: self.durations.get_or_create(&series).clone(), outcome_counters: Default::default() }
     }
 
-    fn ending(&self, (group, upstream): Ends<'_>, method: &'static str, outcome: CallOutcome) -> Counter {
+    fn outcome_counter(
+        &self,
+        (group, upstream): GroupAndUpstream<'_>,
+        method: &'static str,
+        outcome: CallOutcome,
+    ) -> Counter {
         let (group, upstream) = (Arc::clone(group), Arc::clone(upstream));
         self.calls.get_or_create(&CallLabels { group, upstream, method, outcome: outcome.as_str() }).clone()
     }
 
-    /// A configuration was read again.
-    pub fn reloaded(&self, taken: bool) {
-        self.reloads.get_or_create(&Reload { outcome: if taken { "ok" } else { "refused" } }).inc();
+    /// Counts a configuration reload, accepted or refused.
+    pub fn record_reload(&self, accepted: bool) {
+        self.reloads.get_or_create(&ReloadLabels { outcome: if accepted { "ok" } else { "refused" } }).inc();
     }
 
-    /// Everything as text, with what is read just now.
+    /// Renders all metrics in the OpenMetrics text format, with the given gauges.
     ///
     /// # Errors
-    /// Never, as text takes everything.
+    /// Never in practice: writing to a string cannot fail.
     pub fn render(&self, readings: Vec<MetricsReading>) -> Result<String, std::fmt::Error> {
         let mut now = Registry::with_prefix(PREFIX);
         for reading in readings {
@@ -196,9 +205,9 @@ impl Metrics {
 }
 
 impl MethodMetrics {
-    fn note(&self, took: Duration, outcome: CallOutcome, counter: impl FnOnce() -> Counter) {
-        self.seconds.observe(took.as_secs_f64());
-        self.endings[outcome as usize].get_or_init(counter).inc();
+    fn record(&self, duration: Duration, outcome: CallOutcome, counter: impl FnOnce() -> Counter) {
+        self.seconds.observe(duration.as_secs_f64());
+        self.outcome_counters[outcome as usize].get_or_init(counter).inc();
     }
 }
 
@@ -213,17 +222,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_written_as_text() {
+    fn metrics_are_rendered_as_openmetrics_text() {
         let metrics = Metrics::new();
         let (group, upstream): (Arc<str>, Arc<str>) = ("default".into(), "files".into());
-        let tallies = CallMetrics::default();
-        metrics.ended(&tallies, (&group, &upstream), "tools/call", Duration::from_millis(3), CallOutcome::ToolError);
-        // Whoever counts, and however many methods there are, it is the same figure.
+        let cached = CallMetrics::default();
+        metrics.record_call(
+            &cached,
+            (&group, &upstream),
+            "tools/call",
+            Duration::from_millis(3),
+            CallOutcome::ToolError,
+        );
+        // Cached and uncached handles must count into the same series.
         let methods = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "i", "a"];
         for (n, method) in methods.into_iter().enumerate() {
             let other = CallMetrics::default();
-            let tallies = if n % 2 == 0 { &tallies } else { &other };
-            metrics.ended(tallies, (&group, &upstream), method, Duration::ZERO, CallOutcome::Ok);
+            let cached = if n % 2 == 0 { &cached } else { &other };
+            metrics.record_call(cached, (&group, &upstream), method, Duration::ZERO, CallOutcome::Ok);
         }
         let sessions = MetricsReading {
             name: "sessions",

@@ -1,38 +1,37 @@
-//! Messages as lines: one JSON-RPC message on each, as on standard input and output.
+//! Newline-delimited JSON: one message per line, with a limit on the line length.
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-/// Reads lines, none longer than a limit.
+/// Reads lines and skips those over a limit.
 #[derive(Debug)]
-pub struct Lines<R> {
+pub struct LineReader<R> {
     reader: R,
-    limit: usize,
+    max_line_bytes: usize,
 }
 
-/// One line, or what is wrong with it.
+/// One line as read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TextLine {
-    /// A line with something on it, without its end.
+    /// A line that is not blank, trimmed, without its line end and byte order mark.
     Text(Bytes),
-    /// A line over the limit; it was skipped.
+    /// A line over the limit, which was skipped.
     TooLong,
 }
 
-impl<R: AsyncBufRead + Unpin> Lines<R> {
+impl<R: AsyncBufRead + Unpin> LineReader<R> {
     /// Reads lines of at most `limit` bytes.
-    pub fn new(reader: R, limit: usize) -> Self {
-        Self { reader, limit }
+    pub fn new(reader: R, max_line_bytes: usize) -> Self {
+        Self { reader, max_line_bytes }
     }
 
-    /// The next line that is not blank; nothing at the end. Not cancel-safe: a line that was
-    /// read half is lost.
+    /// The next line that is not blank; `None` at the end of the input. Not cancel-safe: a partly read line is lost.
     ///
     /// # Errors
     /// When reading fails.
     pub async fn next(&mut self) -> std::io::Result<Option<TextLine>> {
         loop {
-            let Some(line) = self.read().await? else { return Ok(None) };
+            let Some(line) = self.read_line().await? else { return Ok(None) };
             match line {
                 TextLine::Text(text) => {
                     let text = text.strip_prefix(b"\xef\xbb\xbf").map_or(text.clone(), |rest| text.slice_ref(rest));
@@ -46,35 +45,35 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         }
     }
 
-    async fn read(&mut self) -> std::io::Result<Option<TextLine>> {
+    async fn read_line(&mut self) -> std::io::Result<Option<TextLine>> {
         let mut line = BytesMut::new();
         let mut length = 0;
         loop {
             let available = self.reader.fill_buf().await?;
             if available.is_empty() {
-                return Ok((length > 0).then(|| self.whole(line, length)));
+                return Ok((length > 0).then(|| self.check_length(line, length)));
             }
             let end = available.iter().position(|byte| *byte == b'\n');
             let part = end.unwrap_or(available.len());
             length += part;
-            if length <= self.limit {
+            if length <= self.max_line_bytes {
                 line.extend_from_slice(&available[..part]);
             }
             let used = part + usize::from(end.is_some());
             self.reader.consume(used);
             if end.is_some() {
-                return Ok(Some(self.whole(line, length)));
+                return Ok(Some(self.check_length(line, length)));
             }
         }
     }
 
-    fn whole(&self, line: BytesMut, length: usize) -> TextLine {
-        if length > self.limit { TextLine::TooLong } else { TextLine::Text(line.freeze()) }
+    fn check_length(&self, line: BytesMut, length: usize) -> TextLine {
+        if length > self.max_line_bytes { TextLine::TooLong } else { TextLine::Text(line.freeze()) }
     }
 }
 
-/// A message without line breaks, which are legal white space in JSON but end a line here.
-pub fn one_line(message: Bytes) -> Bytes {
+/// Replaces line breaks, which are legal white space in JSON, by spaces.
+pub fn to_single_line(message: Bytes) -> Bytes {
     if !message.contains(&b'\n') && !message.contains(&b'\r') {
         return message;
     }
@@ -86,9 +85,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn lines_are_cut_trimmed_and_bounded() {
+    async fn lines_are_split_trimmed_and_bounded() {
         let text = b"\xef\xbb\xbf{}\r\n\n  \n0123456789\n01234567890\nlast";
-        let mut lines = Lines::new(&text[..], 10);
+        let mut lines = LineReader::new(&text[..], 10);
         let mut read = Vec::new();
         while let Some(line) = lines.next().await.unwrap() {
             read.push(line);

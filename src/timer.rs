@@ -1,7 +1,7 @@
-//! Timers that are set for every call, and hardly ever go off.
+//! Pooled timers for deadlines that are set on every call and rarely fire.
 //!
-//! To set a timer and to take it back are two changes to the clock of a runtime, and may wake it for nothing; to
-//! move one to a later time is neither. So a worker keeps the timers that are no longer needed, and moves them.
+//! Registering and deregistering a tokio timer each lock the timer wheel and may wake the runtime; resetting one to a
+//! later deadline does neither. So each worker keeps timers that are no longer needed and resets them.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -13,79 +13,79 @@ use tokio::time::{Instant, Sleep};
 
 use crate::workers::current_worker;
 
-/// Ends at some time.
+/// Timer future that is returned to its worker's pool when dropped.
 #[derive(Debug)]
 pub struct PooledTimer {
-    /// There until it is dropped.
+    /// `None` only while dropping.
     timer: Option<Pin<Box<Sleep>>>,
-    /// The worker whose timer it is, and what it is used for there.
+    /// The worker that the timer is registered with, and its wait class.
     owner: (usize, usize),
 }
 
-/// How many timers of each kind a worker keeps. Each keeps the memory of the task that it last woke, until it goes
-/// off or is used again.
-const SPARE: usize = 32;
-/// Timers that wait for long are not used for short waits: only a later time costs nothing.
-const KINDS: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(45), Duration::MAX];
+/// Spare timers per worker and wait class. Each keeps the waker of the task that it last woke until it fires or is
+/// reused.
+const MAX_SPARE_TIMERS: usize = 32;
+/// Upper bounds of the wait classes. Classes are pooled apart because only resetting to a later deadline is cheap.
+const WAIT_CLASSES: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(45), Duration::MAX];
 
-type Spare = [Vec<Pin<Box<Sleep>>>; KINDS.len()];
+type SpareTimers = [Vec<Pin<Box<Sleep>>>; WAIT_CLASSES.len()];
 
 thread_local! {
-    static TIMERS: RefCell<Spare> = const { RefCell::new([const { Vec::new() }; KINDS.len()]) };
+    static SPARE_TIMERS: RefCell<SpareTimers> = const { RefCell::new([const { Vec::new() }; WAIT_CLASSES.len()]) };
 }
 
 impl PooledTimer {
-    /// Ends after so long.
+    /// Fires after `wait`.
     pub fn after(wait: Duration) -> Self {
-        // What is too long for the clock is as good as for ever.
+        // A wait beyond the range of the clock never ends.
         let now = Instant::now();
-        Self::new(now.checked_add(wait).unwrap_or(now + FOR_EVER), wait)
+        Self::new(now.checked_add(wait).unwrap_or(now + FAR_FUTURE), wait)
     }
 
-    /// Ends then.
-    pub fn at(end: Instant) -> Self {
-        Self::new(end, end.saturating_duration_since(Instant::now()))
+    /// Fires at `deadline`.
+    pub fn at(deadline: Instant) -> Self {
+        Self::new(deadline, deadline.saturating_duration_since(Instant::now()))
     }
 
-    fn new(end: Instant, wait: Duration) -> Self {
-        let kind = KINDS.iter().position(|longest| wait <= *longest).unwrap_or_default();
-        let owner = (current_worker(), kind);
+    fn new(deadline: Instant, wait: Duration) -> Self {
+        let class = WAIT_CLASSES.iter().position(|max_wait| wait <= *max_wait).unwrap_or_default();
+        let owner = (current_worker(), class);
         let spare = match owner {
             (0, _) => None,
-            _ => TIMERS.with_borrow_mut(|timers| timers[kind].pop()),
+            _ => SPARE_TIMERS.with_borrow_mut(|timers| timers[class].pop()),
         };
         let timer = match spare {
-            None => Box::pin(tokio::time::sleep_until(end)),
+            None => Box::pin(tokio::time::sleep_until(deadline)),
             Some(mut timer) => {
-                timer.as_mut().reset(end);
+                timer.as_mut().reset(deadline);
                 timer
             }
         };
         Self { timer: Some(timer), owner }
     }
 
-    /// Waits for something until then; nothing when it took too long.
-    pub async fn limit<F: Future>(end: Instant, work: F) -> Option<F::Output> {
-        Self::at(end).or(work).await
+    /// Runs a future until `deadline`; `None` when it did not complete by then.
+    pub async fn timeout_at<F: Future>(deadline: Instant, work: F) -> Option<F::Output> {
+        Self::at(deadline).race(work).await
     }
 
-    /// Waits for something at most so long from now on; nothing when it took longer.
-    pub async fn limit_from<F: Future>(now: Instant, end: Instant, work: F) -> Option<F::Output> {
-        Self::new(end, end.saturating_duration_since(now)).or(work).await
+    /// Like [`Self::timeout_at`], for callers that have read the clock already.
+    pub async fn timeout_at_from<F: Future>(now: Instant, deadline: Instant, work: F) -> Option<F::Output> {
+        Self::new(deadline, deadline.saturating_duration_since(now)).race(work).await
     }
 
-    async fn or<F: Future>(self, work: F) -> Option<F::Output> {
+    async fn race<F: Future>(self, work: F) -> Option<F::Output> {
         let mut work = std::pin::pin!(work);
-        let mut alarm = self;
+        let mut timer = self;
         std::future::poll_fn(|context| {
-            let rested = coop::has_budget_remaining();
+            let had_budget = coop::has_budget_remaining();
             if let Poll::Ready(done) = work.as_mut().poll(context) {
                 return Poll::Ready(Some(done));
             }
-            // What is always busy must not keep the time from being looked at.
-            match rested && !coop::has_budget_remaining() {
-                true => ready!(std::pin::pin!(coop::unconstrained(&mut alarm)).poll(context)),
-                false => ready!(Pin::new(&mut alarm).poll(context)),
+            // Work that exhausts the coop budget must not starve the deadline; tokio's `Timeout` does the same.
+            match had_budget && !coop::has_budget_remaining() {
+                true => ready!(std::pin::pin!(coop::unconstrained(&mut timer)).poll(context)),
+                false => ready!(Pin::new(&mut timer).poll(context)),
             }
             Poll::Ready(None)
         })
@@ -93,36 +93,36 @@ impl PooledTimer {
     }
 }
 
-/// A time that nobody waits for.
-const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+/// A deadline that is never reached.
+const FAR_FUTURE: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 impl Future for PooledTimer {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let (place, kind) = self.owner;
+        let (worker, class) = self.owner;
         let Some(timer) = &mut self.timer else { return Poll::Ready(()) };
-        if place == current_worker() {
+        if worker == current_worker() {
             return timer.as_mut().poll(context);
         }
-        // What it belongs to goes on elsewhere; the clock that it was set by may stop before.
+        // The task has moved to another runtime, and the one the timer is registered with may stop first.
         let mut timer = Box::pin(tokio::time::sleep_until(timer.deadline()));
         let polled = timer.as_mut().poll(context);
-        (self.timer, self.owner) = (Some(timer), (current_worker(), kind));
+        (self.timer, self.owner) = (Some(timer), (current_worker(), class));
         polled
     }
 }
 
 impl Drop for PooledTimer {
     fn drop(&mut self) {
-        let (place, kind) = self.owner;
-        let Some(timer) = self.timer.take().filter(|_| place != 0 && place == current_worker()) else { return };
-        // When the thread ends there is nowhere to keep it.
-        let _ = TIMERS.try_with(|timers| {
+        let (worker, class) = self.owner;
+        let Some(timer) = self.timer.take().filter(|_| worker != 0 && worker == current_worker()) else { return };
+        // During thread exit the pool is already destroyed.
+        let _ = SPARE_TIMERS.try_with(|timers| {
             if let Ok(mut timers) = timers.try_borrow_mut()
-                && timers[kind].len() < SPARE
+                && timers[class].len() < MAX_SPARE_TIMERS
             {
-                timers[kind].push(timer);
+                timers[class].push(timer);
             }
         });
     }
@@ -134,92 +134,92 @@ mod tests {
     use crate::workers::Workers;
     use std::sync::mpsc;
 
-    fn spare() -> Vec<usize> {
-        TIMERS.with_borrow(|timers| timers.iter().map(Vec::len).collect())
+    fn spare_counts() -> Vec<usize> {
+        SPARE_TIMERS.with_borrow(|timers| timers.iter().map(Vec::len).collect())
     }
 
-    /// Runs something on a worker.
+    /// Runs a future on a worker and returns its output.
     fn on_a_worker<F>(work: F) -> F::Output
     where
         F: Future<Output: Send> + Send + 'static,
     {
         let workers = Workers::start(1).unwrap();
-        let (say, said) = mpsc::channel();
-        workers.least_loaded().unwrap().runtime().spawn(async move { say.send(work.await) });
-        said.recv().unwrap()
+        let (sender, receiver) = mpsc::channel();
+        workers.least_loaded().unwrap().runtime().spawn(async move { sender.send(work.await) });
+        receiver.recv().unwrap()
     }
 
     #[test]
-    fn a_worker_uses_its_timers_again() {
+    fn worker_reuses_dropped_timers() {
         on_a_worker(async {
             for _ in 0..3 {
                 let (short, long) =
                     (PooledTimer::after(Duration::from_millis(1)), PooledTimer::after(Duration::from_secs(600)));
-                assert_eq!(spare(), [0, 0, 0]);
+                assert_eq!(spare_counts(), [0, 0, 0]);
                 short.await;
                 drop(long);
-                assert_eq!(spare(), [1, 0, 1]);
+                assert_eq!(spare_counts(), [1, 0, 1]);
             }
-            let many: Vec<PooledTimer> = (0..=SPARE).map(|_| PooledTimer::after(Duration::from_secs(600))).collect();
+            let many: Vec<PooledTimer> =
+                (0..=MAX_SPARE_TIMERS).map(|_| PooledTimer::after(Duration::from_secs(600))).collect();
             drop(many);
-            assert_eq!(spare(), [1, 0, SPARE]);
+            assert_eq!(spare_counts(), [1, 0, MAX_SPARE_TIMERS]);
         });
     }
 
-    /// One that has gone off, one that is early, and one that was never waited for, are set anew.
+    /// Timers that have fired, were polled, or were never polled.
     #[test]
-    fn a_timer_ends_when_it_was_last_told_to() {
+    fn reused_timer_fires_at_its_new_deadline() {
         on_a_worker(async {
             let wait = Duration::from_millis(5);
-            for before in [Duration::ZERO, wait, Duration::from_secs(4)] {
-                let mut alarm = PooledTimer::after(before);
-                let _ = futures_util::poll!(&mut alarm);
-                drop(alarm);
-                let begun = Instant::now();
+            for previous_wait in [Duration::ZERO, wait, Duration::from_secs(4)] {
+                let mut timer = PooledTimer::after(previous_wait);
+                let _ = futures_util::poll!(&mut timer);
+                drop(timer);
+                let started = Instant::now();
                 PooledTimer::after(wait).await;
-                assert!(begun.elapsed() >= wait, "{before:?}");
+                assert!(started.elapsed() >= wait, "{previous_wait:?}");
             }
-            let begun = Instant::now();
-            assert_eq!(PooledTimer::limit(begun + wait, std::future::pending::<()>()).await, None);
-            assert!(begun.elapsed() >= wait);
-            assert_eq!(PooledTimer::limit(begun, std::future::ready(1)).await, Some(1));
+            let started = Instant::now();
+            assert_eq!(PooledTimer::timeout_at(started + wait, std::future::pending::<()>()).await, None);
+            assert!(started.elapsed() >= wait);
+            assert_eq!(PooledTimer::timeout_at(started, std::future::ready(1)).await, Some(1));
         });
     }
 
-    /// One that was set by a worker, and is waited for by somebody else when that worker is no more.
+    /// The timer is registered with a worker and polled elsewhere after that worker has stopped.
     #[tokio::test]
-    async fn a_timer_outlives_its_worker() {
-        let begun = Instant::now();
+    async fn timer_fires_after_its_worker_has_stopped() {
+        let started = Instant::now();
         let wait = Duration::from_millis(20);
         let moved = on_a_worker(async move {
-            let mut alarm = PooledTimer::after(wait);
-            assert!(futures_util::poll!(&mut alarm).is_pending());
-            Some(alarm)
+            let mut timer = PooledTimer::after(wait);
+            assert!(futures_util::poll!(&mut timer).is_pending());
+            Some(timer)
         });
         moved.unwrap().await;
-        assert!(begun.elapsed() >= wait);
-        assert_eq!(spare(), [0, 0, 0]);
+        assert!(started.elapsed() >= wait);
+        assert_eq!(spare_counts(), [0, 0, 0]);
     }
 
-    /// Something that is never at rest does not keep its limit from being seen.
     #[tokio::test]
-    async fn the_limit_holds_for_what_is_always_busy() {
+    async fn deadline_fires_for_a_future_that_exhausts_its_budget() {
         let busy = std::future::poll_fn(|context| {
-            while let Poll::Ready(spent) = coop::poll_proceed(context) {
-                spent.made_progress();
+            while let Poll::Ready(progress) = coop::poll_proceed(context) {
+                progress.made_progress();
             }
             context.waker().wake_by_ref();
             Poll::<()>::Pending
         });
-        assert_eq!(PooledTimer::limit(Instant::now() + Duration::from_millis(5), busy).await, None);
+        assert_eq!(PooledTimer::timeout_at(Instant::now() + Duration::from_millis(5), busy).await, None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn elsewhere_timers_are_as_usual() {
-        let begun = Instant::now();
+    async fn timers_outside_workers_are_not_pooled() {
+        let started = Instant::now();
         PooledTimer::after(Duration::from_secs(3)).await;
-        assert_eq!(begun.elapsed(), Duration::from_secs(3));
+        assert_eq!(started.elapsed(), Duration::from_secs(3));
         drop(PooledTimer::after(Duration::MAX));
-        assert_eq!(spare(), [0, 0, 0]);
+        assert_eq!(spare_counts(), [0, 0, 0]);
     }
 }

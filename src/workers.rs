@@ -1,6 +1,7 @@
-//! Threads that keep what they are given. A connection is served by one thread, which waits for it and for the
-//! connections to servers that it uses; a call between the two wakes nobody else. What belongs to nobody's
-//! connection, and whoever has no such threads, runs in the runtime that is there.
+//! Worker threads, each with a single-threaded runtime.
+//!
+//! A client connection and the upstream connections it uses stay on one worker, so a call wakes no other thread.
+//! Everything else, and a process without workers, runs on the main runtime.
 
 use std::cell::Cell;
 use std::io;
@@ -12,83 +13,83 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
 thread_local! {
-    static HERE: Cell<usize> = const { Cell::new(0) };
+    static CURRENT_WORKER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Some threads. They end when this is dropped, and what they still do is cut off.
+/// A set of workers. Dropping it stops them and drops their unfinished tasks.
 #[derive(Debug)]
 pub struct Workers {
-    all: Vec<Worker>,
-    ended: CancellationToken,
+    workers: Vec<Worker>,
+    shutdown: CancellationToken,
 }
 
-/// One thread with a runtime of its own.
+/// A thread with a runtime of its own.
 #[derive(Debug)]
 pub struct Worker {
     runtime: Handle,
-    /// Shared by what is kept here, and thereby counts it.
-    kept: Arc<()>,
+    /// One reference per tracked future; the reference count is the worker's load.
+    load: Arc<()>,
 }
 
-/// How many there ever were in this process.
-static STARTED: AtomicUsize = AtomicUsize::new(0);
+/// Number of workers started in this process; numbers are never reused.
+static WORKERS_STARTED: AtomicUsize = AtomicUsize::new(0);
 
-/// The number of this thread among all workers of the process; 0 when it is none.
+/// Number of the current worker, from 1; 0 on any other thread.
 pub fn current_worker() -> usize {
-    HERE.get()
+    CURRENT_WORKER.get()
 }
 
 impl Workers {
-    /// Starts so many threads.
+    /// Starts `count` workers.
     ///
     /// # Errors
-    /// When the system has no room for them.
+    /// When the system refuses a thread or a runtime.
     pub fn start(count: usize) -> io::Result<Self> {
-        let mut workers = Self { all: Vec::with_capacity(count), ended: CancellationToken::new() };
+        let mut workers = Self { workers: Vec::with_capacity(count), shutdown: CancellationToken::new() };
         for _ in 0..count {
-            let number = STARTED.fetch_add(1, Ordering::Relaxed) + 1;
-            let (say, said) = mpsc::channel();
-            let ended = workers.ended.clone();
+            let number = WORKERS_STARTED.fetch_add(1, Ordering::Relaxed) + 1;
+            let (started, result) = mpsc::channel();
+            let shutdown = workers.shutdown.clone();
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-                HERE.set(number);
-                // Whoever started this may have gone away meanwhile.
+                CURRENT_WORKER.set(number);
+                // Sending fails only if the starting thread has gone.
                 let runtime = match Builder::new_current_thread().enable_all().build() {
                     Ok(runtime) => runtime,
-                    Err(error) => return drop(say.send(Err(error))),
+                    Err(error) => return drop(started.send(Err(error))),
                 };
-                let _ = say.send(Ok(runtime.handle().clone()));
-                runtime.block_on(ended.cancelled());
+                let _ = started.send(Ok(runtime.handle().clone()));
+                runtime.block_on(shutdown.cancelled());
                 runtime.shutdown_background();
             })?;
-            let runtime = said.recv().map_err(|_| io::Error::other("it ended as it began"))??;
-            workers.all.push(Worker { runtime, kept: Arc::default() });
+            let runtime = result.recv().map_err(|_| io::Error::other("worker thread exited at start"))??;
+            workers.workers.push(Worker { runtime, load: Arc::default() });
         }
         Ok(workers)
     }
 
-    /// The one that keeps the least; nothing when there is none.
+    /// The worker with the fewest tracked futures; `None` when there are no workers.
     pub fn least_loaded(&self) -> Option<&Worker> {
-        self.all.iter().min_by_key(|worker| Arc::strong_count(&worker.kept))
+        self.workers.iter().min_by_key(|worker| Arc::strong_count(&worker.load))
     }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.ended.cancel();
+        self.shutdown.cancel();
     }
 }
 
 impl Worker {
-    /// Where its tasks run.
+    /// Handle to spawn tasks on this worker.
     pub fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// The same work, which counts as kept here from now until it ends.
-    pub fn keeping<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
-        let kept = Arc::clone(&self.kept);
+    /// Wraps a future so that it counts as load of this worker until it completes or is dropped.
+    pub fn track_load<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
+        let load = Arc::clone(&self.load);
         async move {
-            let _kept = kept;
+            let _load = load;
             work.await
         }
     }
@@ -99,37 +100,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_keeps_its_share_and_lets_go_of_it() {
+    fn load_is_spread_and_released() {
         let workers = Workers::start(2).unwrap();
-        let (say, said) = mpsc::channel();
-        let go_on = CancellationToken::new();
+        let (sender, receiver) = mpsc::channel();
+        let release = CancellationToken::new();
         for _ in 0..4 {
-            let (say, go_on) = (say.clone(), go_on.clone());
+            let (sender, release) = (sender.clone(), release.clone());
             let worker = workers.least_loaded().unwrap();
-            worker.runtime().spawn(worker.keeping(async move {
-                say.send(current_worker()).unwrap();
-                go_on.cancelled().await;
+            worker.runtime().spawn(worker.track_load(async move {
+                sender.send(current_worker()).unwrap();
+                release.cancelled().await;
             }));
         }
-        let mut places: Vec<usize> = said.iter().take(4).collect();
-        places.sort_unstable();
-        assert!(places[0] == places[1] && places[1] < places[2] && places[2] == places[3], "{places:?}");
-        assert_eq!(current_worker(), 0, "this is none of them");
-        go_on.cancel();
-        drop(say);
-        assert!(said.recv().is_err(), "all have ended");
+        let mut numbers: Vec<usize> = receiver.iter().take(4).collect();
+        numbers.sort_unstable();
+        assert!(numbers[0] == numbers[1] && numbers[1] < numbers[2] && numbers[2] == numbers[3], "{numbers:?}");
+        assert_eq!(current_worker(), 0, "the test thread is not a worker");
+        release.cancel();
+        drop(sender);
+        assert!(receiver.recv().is_err(), "all tasks have ended");
         assert!(Workers::start(0).unwrap().least_loaded().is_none());
     }
 
     #[test]
-    fn what_they_do_ends_with_them() {
+    fn dropping_the_workers_drops_their_tasks() {
         let workers = Workers::start(1).unwrap();
-        let (say, said) = mpsc::channel::<()>();
+        let (sender, receiver) = mpsc::channel::<()>();
         workers.least_loaded().unwrap().runtime().spawn(async move {
             std::future::pending::<()>().await;
-            drop(say);
+            drop(sender);
         });
         drop(workers);
-        assert!(said.recv().is_err());
+        assert!(receiver.recv().is_err());
     }
 }

@@ -1,9 +1,9 @@
-//! How many pieces of memory a call takes on its way through the gateway, held against a budget.
+//! Heap allocations per call on the hot paths, checked against a budget.
 //!
-//! The gateway runs on the one thread that is counted; clients and servers are other threads, or
-//! another process. Fewer than the budget is fine: lower it, so that it stays that way.
+//! The gateway runs on the counted thread; clients and servers run on other threads or in another process. When a path
+//! needs fewer allocations than its budget, lower the budget.
 
-#![allow(missing_docs, unreachable_pub, reason = "nobody outside uses a test")]
+#![allow(missing_docs, unreachable_pub, reason = "a test has no outside users")]
 
 mod hot;
 
@@ -11,13 +11,13 @@ use std::future;
 use std::path::Path;
 use std::thread;
 
-use hot::{Client, ROUTES, Stage};
+use hot::{Client, HotPathFixture, ROUTES};
 use rialto::app::{App, AppSettings};
 use rialto::config;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
-/// For each path: what it took when this was last looked at, and what it may take.
+/// Per route: name, allocations when last measured, and the budget.
 const BUDGETS: [(&str, u64, u64); 11] = [
     ("2025-11-25 to 2025-11-25", 28, 30),
     ("2026-07-28 to 2026-07-28", 26, 28),
@@ -32,44 +32,44 @@ const BUDGETS: [(&str, u64, u64); 11] = [
     ("2025-11-25 merged list", 12, 13),
 ];
 
-/// The first calls pay for what happens once.
-const FIRST: u32 = 50;
-/// So many that what happens now and then does not show.
-const COUNTED: u32 = 400;
+/// Warm-up calls, which pay for one-time initialization.
+const WARM_UP_CALLS: u32 = 50;
+/// Measured calls; enough to average out periodic work.
+const MEASURED_CALLS: u32 = 400;
 
 #[test]
-fn calls_stay_within_their_budgets() {
+fn allocations_per_call_stay_within_budget() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let stage = Stage::set(Path::new(env!("CARGO_BIN_EXE_rialto")));
-    let loaded = config::load(&stage.config(), &|_| None).unwrap();
+    let fixture = HotPathFixture::start(Path::new(env!("CARGO_BIN_EXE_rialto")));
+    let loaded = config::load(&fixture.config(), &|_| None).unwrap();
     let defaults = AppSettings::default();
-    let layout = loaded.config.layout(rialto::local::elements::SPOTLIGHT);
-    let settings = AppSettings { listen: loaded.config.listen.unwrap(), gateway: layout, ..defaults };
+    let gateway = loaded.config.gateway_config(rialto::local::elements::SPOTLIGHT_INTERVAL);
+    let settings = AppSettings { listen: loaded.config.listen.unwrap(), gateway, ..defaults };
     let bound = runtime.block_on(App::bind(settings)).unwrap();
     let address = bound.address();
     runtime.spawn(bound.run(future::pending()));
 
-    let mut beyond = Vec::new();
+    let mut over_budget = Vec::new();
     println!("{:>11} {:>6} {:>6} {:>11}  allocations of a call", "allocations", "before", "budget", "bytes");
     for (route, (name, before, budget)) in ROUTES.into_iter().zip(BUDGETS) {
-        assert_eq!(route.name, name, "budgets are in the order of the paths");
-        let client = meanwhile(&runtime, move || Client::open(address, route).calls(FIRST));
-        let taken = allocation_counter::measure(|| {
-            meanwhile(&runtime, move || client.calls(COUNTED));
+        assert_eq!(route.name, name, "budgets are in the order of ROUTES");
+        let client = run_gateway_while(&runtime, move || Client::open(address, route).calls(WARM_UP_CALLS));
+        let measured = allocation_counter::measure(|| {
+            run_gateway_while(&runtime, move || client.calls(MEASURED_CALLS));
         });
-        let each = |total: u64| (total + u64::from(COUNTED) / 2) / u64::from(COUNTED);
-        let (count, bytes) = (each(taken.count_total), each(taken.bytes_total));
+        let per_call = |total: u64| (total + u64::from(MEASURED_CALLS) / 2) / u64::from(MEASURED_CALLS);
+        let (count, bytes) = (per_call(measured.count_total), per_call(measured.bytes_total));
         println!("{count:>11} {before:>6} {budget:>6} {bytes:>11}  {name}");
         if count > budget {
-            beyond.push(format!("{name}: {count} allocations, and {budget} are allowed"));
+            over_budget.push(format!("{name}: {count} allocations, budget {budget}"));
         }
     }
-    assert!(beyond.is_empty(), "{}", beyond.join("\n"));
+    assert!(over_budget.is_empty(), "{}", over_budget.join("\n"));
 }
 
-/// Runs the gateway here while something else is done on another thread.
-fn meanwhile<T: Send + 'static>(runtime: &Runtime, work: impl FnOnce() -> T + Send + 'static) -> T {
+/// Runs the gateway on this thread while `work` runs on another.
+fn run_gateway_while<T: Send + 'static>(runtime: &Runtime, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, wait) = oneshot::channel();
     thread::spawn(move || done.send(work()));
-    runtime.block_on(wait).expect("the other thread got through; it says above why not")
+    runtime.block_on(wait).expect("the other thread finished; see its panic above")
 }

@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Runs every test again and again on a busy machine, and says which failed how often: stress.sh [ROUNDS [FILTER...]]
+# Runs the tests repeatedly under CPU load and counts failures by test: stress.sh [ROUNDS [FILTER...]]
 #
-# ROUNDS rounds (20) run with two busy loops beside them, one more on a single core. The output of each round is in
-# target/stress. What a test prints when it fails is there, too.
+# ROUNDS rounds (20) run beside two busy loops, and one more on a single core. target/stress has the output of each.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 rounds=${1:-20}
 shift || true
 logs=target/stress
-# A loop ends by itself should this script be killed.
+# Seconds after which a busy loop ends even if this script was killed.
 longest=3600
 
 mkdir -p "$logs"

@@ -76,8 +76,11 @@ const MAX_FILE_LINES: usize = 600;
 const MAX_FUNCTION_LINES: usize = 80;
 
 /// Functions above `MAX_FUNCTION_LINES`: file, name, maximum lines and the reason.
-const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] =
-    &[("src/inbound/respond.rs", "error", 85, "one match arm per rejection: a table, not control flow")];
+const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] = &[
+    ("src/admin/gauges.rs", "metrics", 95, "one entry per gauge: a table, not control flow"),
+    ("src/cli/status.rs", "render_status", 85, "prints the sections of the status one after another"),
+    ("src/inbound/respond.rs", "error", 85, "one match arm per rejection: a table, not control flow"),
+];
 
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -145,7 +148,11 @@ fn only_dialect_compares_revisions() {
             continue;
         }
         for (line, text) in code_lines(&text) {
-            let named = text.contains("Revision::V20") || text.contains(".era()") || text.contains("Era::PerRequest");
+            // The type of src/dialect only: other modules may have an enum whose name ends in `Era`.
+            let names_era = text
+                .match_indices("Era::PerRequest")
+                .any(|(at, _)| !text[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_'));
+            let named = text.contains("Revision::V20") || text.contains(".era()") || names_era;
             let compared = ["==", "!=", "<", ">", "matches!"].iter().any(|sign| text.contains(sign));
             if named
                 || (text.contains("revision")

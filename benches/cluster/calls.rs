@@ -1,20 +1,20 @@
-//! Calls at every place in turn, round after round.
+//! Calls through every row of the table, interleaved round by round.
 
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::client::{Caller, Era, Share};
-use crate::nodes::{Behind, LEASE, Node};
-use crate::process::{SETTLE, Server};
-use crate::rows::{NODES, Row, Way, rows};
+use crate::client::{CallBudget, Caller, Era};
+use crate::nodes::{Backend, LEASE, Node};
+use crate::process::{SETTLE_TIME, Server};
+use crate::rows::{NODES, Routing, Row, rows};
 use crate::store::Store;
-use crate::turn::whose;
+use crate::turn::contender_at;
 use crate::{Failure, Plan};
 
-/// What nodes and their store have done so far.
+/// Counters of the nodes and their store at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reading {
+pub(crate) struct Counters {
     at: Instant,
     nodes: Duration,
     store: Duration,
@@ -22,79 +22,80 @@ pub(crate) struct Reading {
     commands: u64,
 }
 
-/// What nodes and their store did meanwhile, for each of several things.
+/// Cost per call or event between two readings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cost {
-    /// Microseconds of the processor that all nodes took.
+    /// CPU time of all nodes, in microseconds.
     pub(crate) nodes: f64,
-    /// The same of the store.
+    /// CPU time of the store, in microseconds.
     pub(crate) store: f64,
-    /// How often the nodes asked the store something.
+    /// Round trips from the nodes to the store.
     pub(crate) trips: f64,
-    /// Commands that the store carried out.
+    /// Commands executed by the store.
     pub(crate) commands: f64,
 }
 
-/// What a row did in one turn.
+/// Measurements of one row in one round.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    /// With many sessions at once.
+    /// Cost with many concurrent sessions.
     pub(crate) cost: Cost,
     pub(crate) calls_per_second: f64,
-    /// With one session, one call after the other.
+    /// Cost with one session and sequential calls.
     pub(crate) in_sequence: Cost,
     pub(crate) latencies: Vec<Duration>,
 }
 
-/// Nodes with what they share.
-pub(crate) struct Standing {
+/// Running nodes with their store and upstream.
+pub(crate) struct Deployment {
     pub(crate) nodes: Vec<Node>,
     pub(crate) store: Option<Store>,
-    _behind: Option<Server>,
-    /// What they ask of the store and what it does when nobody calls, in a second.
+    _upstream: Option<Server>,
+    /// Store round trips and commands per second without any calls (heartbeats), to be subtracted.
     idle: [f64; 2],
 }
 
-/// How long it is looked what happens when nobody calls.
-const IDLE: Duration = Duration::from_secs(4);
+/// Duration of the idle measurement.
+const IDLE_SAMPLE_TIME: Duration = Duration::from_secs(4);
 
-impl Standing {
-    /// Nodes without a store, which know nothing of one another.
+impl Deployment {
+    /// Starts independent nodes without a store.
     async fn alone(row: Row, count: usize, plan: &Plan) -> Result<Self, Failure> {
-        let (servers, behind) = row.behind.start(row.era).await?;
-        let name = format!("{}-{}-{}", row.behind.name(), row.era.revision(), row.way.name()).replace([' ', ','], "");
-        let build = plan.beside.as_deref().filter(|_| row.way == Way::Beside);
+        let (servers, backend) = row.backend.start(row.era).await?;
+        let name =
+            format!("{}-{}-{}", row.backend.name(), row.era.revision(), row.routing.name()).replace([' ', ','], "");
+        let build = plan.beside.as_deref().filter(|_| row.routing == Routing::Beside);
         let mut nodes = Vec::new();
         for n in 0..count {
             nodes.push(Node::alone(&format!("{name}-{n}"), &servers, build).await?);
         }
-        Ok(Self { nodes, store: None, _behind: behind, idle: [0.0; 2] })
+        Ok(Self { nodes, store: None, _upstream: backend, idle: [0.0; 2] })
     }
 
-    /// Nodes that share a store.
-    pub(crate) async fn together(behind: Behind, era: Era) -> Result<Self, Failure> {
-        let (store, (servers, server)) = (Store::start().await?, behind.start(era).await?);
+    /// Starts a cluster: nodes that share a store.
+    pub(crate) async fn together(backend: Backend, era: Era) -> Result<Self, Failure> {
+        let (store, (servers, server)) = (Store::start().await?, backend.start(era).await?);
         let mut nodes = Vec::new();
         for n in 0..NODES {
-            let name = format!("{}-{}-{n}", behind.name(), era.revision()).replace(' ', "");
+            let name = format!("{}-{}-{n}", backend.name(), era.revision()).replace(' ', "");
             nodes.push(Node::of(&name, &store, LEASE, &servers).await?);
         }
-        let mut standing = Self { nodes, store: Some(store), _behind: server, idle: [0.0; 2] };
-        let before = standing.read().await?;
-        tokio::time::sleep(IDLE).await;
-        let (after, seconds) = (standing.read().await?, IDLE.as_secs_f64());
+        let mut deployment = Self { nodes, store: Some(store), _upstream: server, idle: [0.0; 2] };
+        let before = deployment.read().await?;
+        tokio::time::sleep(IDLE_SAMPLE_TIME).await;
+        let (after, seconds) = (deployment.read().await?, IDLE_SAMPLE_TIME.as_secs_f64());
         let (trips, commands) = (after.trips - before.trips, after.commands - before.commands);
-        standing.idle = [trips as f64 / seconds, commands as f64 / seconds];
-        Ok(standing)
+        deployment.idle = [trips as f64 / seconds, commands as f64 / seconds];
+        Ok(deployment)
     }
 
-    /// What was done so far.
-    pub(crate) async fn read(&self) -> Result<Reading, Failure> {
+    /// Reads all counters.
+    pub(crate) async fn read(&self) -> Result<Counters, Failure> {
         let (mut trips, mut nodes) = (0, Duration::ZERO);
         for node in &self.nodes {
             trips += node.round_trips().await?;
         }
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(SETTLE_TIME).await;
         for node in &self.nodes {
             nodes += node.server.processor_time()?;
         }
@@ -102,13 +103,13 @@ impl Standing {
             Some(store) => (store.commands().await?, store.server.processor_time()?),
             None => (0, Duration::ZERO),
         };
-        Ok(Reading { at: Instant::now(), nodes, store, trips, commands })
+        Ok(Counters { at: Instant::now(), nodes, store, trips, commands })
     }
 
-    /// What was done since, for each of `count`, less what is done when nobody calls.
-    pub(crate) async fn since(&self, before: Reading, count: usize) -> Result<Cost, Failure> {
-        // Processor time first: asking for the rest takes some, too.
-        tokio::time::sleep(SETTLE).await;
+    /// Cost since `before` divided by `count`, less the idle activity.
+    pub(crate) async fn since(&self, before: Counters, count: usize) -> Result<Cost, Failure> {
+        // CPU time first, because reading the other counters costs CPU time too.
+        tokio::time::sleep(SETTLE_TIME).await;
         let (mut nodes, mut store) = (Duration::ZERO, Duration::ZERO);
         for node in &self.nodes {
             nodes += node.server.processor_time()?;
@@ -129,43 +130,43 @@ impl Standing {
     }
 }
 
-/// A row at work.
+/// A row with its open clients.
 struct Running {
     row: Row,
-    /// Which of those that stand it uses.
-    standing: usize,
+    /// Index of the deployment it uses.
+    deployment: usize,
     one: Caller,
     many: Vec<Caller>,
     turns: Vec<Turn>,
 }
 
-/// The turns of each row, round by round.
+/// Measures every row in every round.
 pub(crate) async fn measure(plan: &Plan) -> Result<Vec<(Row, Vec<Turn>)>, Failure> {
-    let (mut standing, mut running) = (Vec::new(), Vec::new());
-    for behind in [Behind::Elements, Behind::Http] {
-        // All rows with a store use the same nodes, some of them not all.
+    let (mut deployment, mut running) = (Vec::new(), Vec::new());
+    for backend in [Backend::Elements, Backend::Http] {
+        // All rows with a store share the same nodes; some rows use only a few of them.
         for era in [Era::Handshake, Era::PerRequest] {
-            let together = standing.len();
-            standing.push(Standing::together(behind, era).await?);
-            for row in rows(behind, plan).into_iter().filter(|row| row.era == era) {
+            let together = deployment.len();
+            deployment.push(Deployment::together(backend, era).await?);
+            for row in rows(backend, plan).into_iter().filter(|row| row.era == era) {
                 let mut at = together;
-                if let Some(count) = row.way.without_store() {
-                    at = standing.len();
-                    standing.push(Standing::alone(row, count, plan).await?);
+                if let Some(count) = row.routing.without_store() {
+                    at = deployment.len();
+                    deployment.push(Deployment::alone(row, count, plan).await?);
                 }
-                running.push(Running::start(row, at, &standing[at], plan).await?);
+                running.push(Running::start(row, at, &deployment[at], plan).await?);
             }
         }
     }
     for row in &mut running {
-        // The first calls pay for what happens once.
-        row.turn(&standing[row.standing], plan).await?;
+        // Warm-up: the first calls pay one-time costs.
+        row.turn(&deployment[row.deployment], plan).await?;
     }
     for round in 0..plan.rounds {
         for n in 0..running.len() {
-            let at = whose(n, round, running.len());
+            let at = contender_at(n, round, running.len());
             let row = &mut running[at];
-            let turn = row.turn(&standing[row.standing], plan).await?;
+            let turn = row.turn(&deployment[row.deployment], plan).await?;
             row.turns.push(turn);
         }
     }
@@ -173,32 +174,32 @@ pub(crate) async fn measure(plan: &Plan) -> Result<Vec<(Row, Vec<Turn>)>, Failur
 }
 
 impl Running {
-    async fn start(row: Row, at: usize, standing: &Standing, plan: &Plan) -> Result<Self, Failure> {
-        let caller = |home| row.way.caller(&standing.nodes, home, row.era, row.behind);
+    async fn start(row: Row, at: usize, deployment: &Deployment, plan: &Plan) -> Result<Self, Failure> {
+        let caller = |owner| row.routing.caller(&deployment.nodes, owner, row.era, row.backend);
         let mut many = Vec::new();
-        for home in 0..plan.sessions {
-            many.push(caller(home).await?);
+        for owner in 0..plan.sessions {
+            many.push(caller(owner).await?);
         }
-        Ok(Self { row, standing: at, one: caller(0).await?, many, turns: Vec::new() })
+        Ok(Self { row, deployment: at, one: caller(0).await?, many, turns: Vec::new() })
     }
 
-    async fn turn(&mut self, standing: &Standing, plan: &Plan) -> Result<Turn, Failure> {
-        let before = standing.read().await?;
+    async fn turn(&mut self, deployment: &Deployment, plan: &Plan) -> Result<Turn, Failure> {
+        let before = deployment.read().await?;
         let latencies = self.one.latencies(plan.in_sequence).await?;
-        let in_sequence = standing.since(before, plan.in_sequence).await?;
+        let in_sequence = deployment.since(before, plan.in_sequence).await?;
         let each = plan.calls.div_ceil(self.many.len());
         let calls = each * self.many.len();
-        let before = standing.read().await?;
+        let before = deployment.read().await?;
         let begin = Instant::now();
         let mut tasks = JoinSet::new();
         for caller in self.many.drain(..) {
-            tasks.spawn(caller.calls(Share::of(each)));
+            tasks.spawn(caller.calls(CallBudget::of(each)));
         }
         while let Some(ended) = tasks.join_next().await {
             self.many.push(ended??.0);
         }
         let calls_per_second = calls as f64 / begin.elapsed().as_secs_f64();
-        let cost = standing.since(before, calls).await?;
+        let cost = deployment.since(before, calls).await?;
         Ok(Turn { cost, calls_per_second, in_sequence, latencies })
     }
 }

@@ -1,40 +1,40 @@
-//! Memory: what a session takes in a node and in the store, and what an event takes there.
+//! Memory of a session in the node and in the store, and of an event in the store.
 
 use std::time::Duration;
 
-use crate::client::{Caller, Connection, Era, Subject};
+use crate::client::{Caller, Connection, Era, ToolCall};
 use crate::nodes::{LEASE, Node, open_sessions};
 use crate::store::Store;
 use crate::{Failure, Plan};
 
-/// Bytes, measured several times.
+/// Measured bytes, one figure per repetition.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    /// Of a node without a store, for each idle session.
+    /// Per idle session in a node without a store.
     pub(crate) alone: Vec<f64>,
-    /// Of a node with one.
+    /// Per idle session in a node with a store.
     pub(crate) with_store: Vec<f64>,
-    /// Of the key of a session, as Redis counts it.
+    /// Of the session key, as reported by `MEMORY USAGE`.
     pub(crate) session: Vec<f64>,
-    /// Of Redis as a whole, for each idle session.
+    /// Per idle session in Redis as a whole.
     pub(crate) used: Vec<f64>,
-    /// Of the stream of events, for each event.
+    /// Per event in the event stream.
     pub(crate) event: Vec<f64>,
 }
 
-/// What is opened before the first look, so that what is paid once is paid.
+/// Sessions opened before the first measurement, as a warm-up.
 const WARM_UP: usize = 500;
-/// How long a server rests before it is looked at.
-const REST: Duration = Duration::from_millis(300);
-/// A call with 118 signs of progress; the token stands beside the arguments.
-const SURVEY: Subject = Subject {
+/// Pause before memory is read.
+const REST_TIME: Duration = Duration::from_millis(300);
+/// A call with 118 progress notifications; the progress token is appended to the arguments.
+const SURVEY: ToolCall = ToolCall {
     tool: "surveyElements",
     arguments: r#"{"delayMs":0},"_meta":{"progressToken":"p"}"#,
     answer: "118 elements".as_bytes(),
     length: None,
 };
 
-/// Measures in new processes each time.
+/// Measures in new processes for every repetition.
 pub(crate) async fn measure(plan: &Plan) -> Result<Memory, Failure> {
     let mut memory = Memory::default();
     for _ in 0..plan.repeats {
@@ -54,20 +54,19 @@ pub(crate) async fn measure(plan: &Plan) -> Result<Memory, Failure> {
     Ok(memory)
 }
 
-/// The growth of a node by idle sessions, for each.
+/// Growth of a node per idle session.
 async fn sessions(node: &Node, count: usize) -> Result<f64, Failure> {
     open_sessions(node, WARM_UP).await?;
-    let before = rested(node).await?;
+    let before = resident_after_rest(node).await?;
     open_sessions(node, count).await?;
-    Ok((rested(node).await? - before) / count as f64)
+    Ok((resident_after_rest(node).await? - before) / count as f64)
 }
 
-async fn rested(node: &Node) -> Result<f64, Failure> {
-    tokio::time::sleep(REST).await;
+async fn resident_after_rest(node: &Node) -> Result<f64, Failure> {
+    tokio::time::sleep(REST_TIME).await;
     Ok(node.server.resident()? as f64)
 }
 
-/// The bytes of one event in the store.
 async fn event(node: &Node, store: &Store) -> Result<f64, Failure> {
     let mut connection = Connection::open(node.address()).await?;
     let session = connection.handshake().await?;

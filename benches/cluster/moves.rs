@@ -1,4 +1,4 @@
-//! Sessions that move: a node is killed, or asked to stop, and another goes on.
+//! Session takeover: a node is killed or stopped, and another node continues its sessions.
 
 use std::time::{Duration, Instant};
 
@@ -7,34 +7,34 @@ use crate::nodes::{LEASE, LOOK_UP, Node, open_sessions};
 use crate::store::Store;
 use crate::{Failure, Plan};
 
-/// What was measured, in milliseconds.
+/// Measured times in milliseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
-    /// For each lease, from the kill to the first answer elsewhere.
+    /// Per lease duration: from the kill to the first response from another node.
     pub(crate) taken_over: Vec<(Duration, Vec<f64>)>,
-    /// How many sessions a node had that was asked to stop.
+    /// Number of sessions of the stopped node.
     pub(crate) crowd: usize,
-    /// Until the process had ended.
+    /// From SIGTERM to the exit of the process.
     pub(crate) stopped: Vec<f64>,
-    /// The first answer elsewhere after that.
+    /// First response from another node after that.
     pub(crate) first: Vec<f64>,
-    /// A first call of each of the other sessions, on average.
+    /// Mean latency of the first call of each other session.
     pub(crate) others: Vec<f64>,
 }
 
-/// The leases that are tried.
+/// Lease durations to measure.
 const LEASES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(6)];
-/// Between two tries of a client that got no answer.
-const AGAIN: Duration = Duration::from_millis(20);
-/// How long a client tries.
-const GIVE_UP: Duration = Duration::from_secs(30);
+/// Interval between attempts of a client without a response.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// Time after which a client stops retrying.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) async fn measure(plan: &Plan) -> Result<Moves, Failure> {
     let mut moves = Moves { crowd: plan.crowd, ..Moves::default() };
     for lease in LEASES {
         let mut taken = Vec::new();
         for n in 0..plan.kills {
-            // Somewhere else between two signs of life each time.
+            // Vary the phase between two heartbeats.
             let phase = lease / 3 * u32::try_from(n)? / u32::try_from(plan.kills)?;
             taken.push(taken_over(lease, phase).await?);
         }
@@ -58,30 +58,30 @@ async fn caller(node: &Node, session: &str) -> Result<Caller, Failure> {
     Caller::over(vec![connection], Some(session), Era::Handshake, LOOK_UP)
 }
 
-/// Kills a node, and calls at the other until there is an answer.
+/// Kills a node and calls the other one until it responds.
 async fn taken_over(lease: Duration, phase: Duration) -> Result<f64, Failure> {
-    let (_store, mut home, other) = pair(lease).await?;
-    let session = open_sessions(&home, 1).await?.remove(0);
+    let (_store, mut owner, other) = pair(lease).await?;
+    let session = open_sessions(&owner, 1).await?.remove(0);
     let mut client = caller(&other, &session).await?;
     client.latencies(1).await?;
     tokio::time::sleep(lease / 3 + phase).await;
     let begin = Instant::now();
-    home.server.kill().await?;
+    owner.server.kill().await?;
     while let Err(error) = client.latencies(1).await {
-        if begin.elapsed() > GIVE_UP {
+        if begin.elapsed() > RETRY_TIMEOUT {
             return Err(error);
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
     Ok(milliseconds(begin.elapsed()))
 }
 
 /// Asks a node with many sessions to stop, and calls in each at the other.
 async fn stop(crowd: usize, moves: &mut Moves) -> Result<(), Failure> {
-    let (_store, mut home, other) = pair(LEASE).await?;
-    let sessions = open_sessions(&home, crowd).await?;
+    let (_store, mut owner, other) = pair(LEASE).await?;
+    let sessions = open_sessions(&owner, crowd).await?;
     let begin = Instant::now();
-    home.server.stop().await?;
+    owner.server.stop().await?;
     moves.stopped.push(milliseconds(begin.elapsed()));
     let mut took = Vec::with_capacity(crowd);
     for session in &sessions {

@@ -8,15 +8,15 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use crate::Failure;
-use crate::client::{Connection, Era, Subject};
+use crate::client::{Connection, Era, ToolCall};
 use crate::folder::Folder;
 use crate::process::Server;
 use crate::store::Store;
-use crate::upstream::{self, Offer};
+use crate::upstream::{self, ToolSet};
 
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Behind {
+pub(crate) enum Backend {
     /// The server that is built in: what a node does itself, and nothing else.
     Elements,
     /// A server that has its answers ready, over HTTP.
@@ -28,10 +28,10 @@ const JOIN: Duration = Duration::from_secs(30);
 /// How long a node may be silent, unless that is what is measured.
 pub(crate) const LEASE: Duration = Duration::from_secs(6);
 /// The built-in server's look-up.
-pub(crate) const LOOK_UP: Subject =
-    Subject { tool: "getElement", arguments: r#"{"name":"H"}"#, answer: "Hydrogen".as_bytes(), length: None };
+pub(crate) const LOOK_UP: ToolCall =
+    ToolCall { tool: "getElement", arguments: r#"{"name":"H"}"#, answer: "Hydrogen".as_bytes(), length: None };
 
-impl Behind {
+impl Backend {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Elements => "built in",
@@ -39,7 +39,7 @@ impl Behind {
         }
     }
 
-    pub(crate) fn subject(self) -> Subject<'static> {
+    pub(crate) fn tool_call(self) -> ToolCall<'static> {
         match self {
             Self::Elements => LOOK_UP,
             Self::Http => upstream::SUBJECT,
@@ -51,7 +51,7 @@ impl Behind {
         if self == Self::Elements {
             return Ok((String::new(), None));
         }
-        let server = upstream::start(era, &Offer::of(&[100])).await?;
+        let server = upstream::start(era, &ToolSet::of(&[100])).await?;
         let revision = era.revision();
         let lines =
             format!("\n[servers.upstream]\nurl = \"http://{}/mcp\"\nrevision = \"{revision}\"\n", server.address);

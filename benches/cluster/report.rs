@@ -1,4 +1,4 @@
-//! The report: a table for each part.
+//! The report: one table per part.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use crate::calls::{Cost, Turn};
 use crate::client::Era;
 use crate::memory::Memory;
 use crate::moves::Moves;
-use crate::nodes::Behind;
-use crate::rows::{Row, Way};
+use crate::nodes::Backend;
+use crate::rows::{Routing, Row};
 use crate::spread::{Spread, compiler};
 use crate::store;
 use crate::streams::Stream;
 
-/// What everything was measured with.
+/// Prints the machine, versions and settings.
 pub(crate) fn head(plan: &Plan) {
     let Plan { rounds, calls, sessions, in_sequence, .. } = plan;
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    println!("rialto {}, {}, {}, {cores} cores", env!("CARGO_PKG_VERSION"), store::named(), compiler());
+    println!("rialto {}, {}, {}, {cores} cores", env!("CARGO_PKG_VERSION"), store::redis_version(), compiler());
     println!("{rounds} rounds of {calls} calls over {sessions} sessions, and of {in_sequence} calls in one session");
     println!("figures are the median (least-most) of interleaved turns\n");
 }
 
-/// Calls, row by row, with what each costs against a node alone and against the other build.
+/// Prints the calls table: cost per row relative to a single node and to the other build.
 pub(crate) fn calls(measured: &[(Row, Vec<Turn>)]) {
     line(&[
         "behind",
@@ -41,16 +41,17 @@ pub(crate) fn calls(measured: &[(Row, Vec<Turn>)]) {
     ]);
     rule(13);
     for (row, turns) in measured {
-        let alone = turns_of(measured, row.behind, row.era, Way::Alone).filter(|_| row.way != Way::Alone);
-        let beside = turns_of(measured, row.behind, row.era, Way::Beside).filter(|_| row.way == Way::Alone);
+        let alone = turns_of(measured, row.backend, row.era, Routing::Alone).filter(|_| row.routing != Routing::Alone);
+        let beside =
+            turns_of(measured, row.backend, row.era, Routing::Beside).filter(|_| row.routing == Routing::Alone);
         let mut latencies: Vec<Duration> = turns.iter().flat_map(|turn| turn.latencies.clone()).collect();
         latencies.sort_unstable();
         let at = |share: f64| latencies.get((latencies.len() as f64 * share) as usize).copied().unwrap_or_default();
         let spread = |figure: &dyn Fn(&Turn) -> f64| Spread::of(turns.iter().map(figure));
         line(&[
-            row.behind.name(),
+            row.backend.name(),
             row.era.revision(),
-            &row.way.name(),
+            &row.routing.name(),
             &spread(&|turn| turn.cost.nodes).show(1),
             &ratio(turns, alone),
             &ratio(turns, beside),
@@ -66,25 +67,25 @@ pub(crate) fn calls(measured: &[(Row, Vec<Turn>)]) {
     println!();
 }
 
-fn turns_of(measured: &[(Row, Vec<Turn>)], behind: Behind, era: Era, way: Way) -> Option<&[Turn]> {
-    let wanted = Row { behind, era, way };
+fn turns_of(measured: &[(Row, Vec<Turn>)], backend: Backend, era: Era, routing: Routing) -> Option<&[Turn]> {
+    let wanted = Row { backend, era, routing };
     measured.iter().find(|(row, _)| *row == wanted).map(|(_, turns)| turns.as_slice())
 }
 
-/// Round by round, because turns of one round saw the same machine.
+/// Ratio per round, because figures of one round saw the same machine load.
 fn ratio(ours: &[Turn], theirs: Option<&[Turn]>) -> String {
     let ratios = |theirs: &[Turn]| Spread::of(ours.iter().zip(theirs).map(|(a, b)| a.cost.nodes / b.cost.nodes));
     theirs.map(|theirs| ratios(theirs).show(2)).unwrap_or_default()
 }
 
-/// Streams of events.
+/// Prints the SSE streams table.
 pub(crate) fn streams(measured: &[Stream]) {
     line(&["events", "sessions", "ms between", "round trips/event", "commands/event", "CPU us/event, nodes", "Redis"]);
     rule(7);
-    for Stream { carried, sessions, pause, costs } in measured {
+    for Stream { relayed, sessions, pause, costs } in measured {
         let spread = |figure: &dyn Fn(&Cost) -> f64| Spread::of(costs.iter().map(figure));
         line(&[
-            if *carried { "carried" } else { "at home" },
+            if *relayed { "carried" } else { "at home" },
             &sessions.to_string(),
             &pause.to_string(),
             &spread(&|cost| cost.trips).show(2),
@@ -96,7 +97,7 @@ pub(crate) fn streams(measured: &[Stream]) {
     println!();
 }
 
-/// Sessions that moved.
+/// Prints the takeover table.
 pub(crate) fn moves(measured: &Moves) {
     line(&["what", "ms"]);
     rule(2);
@@ -111,7 +112,7 @@ pub(crate) fn moves(measured: &Moves) {
     println!();
 }
 
-/// Memory.
+/// Prints the memory table.
 pub(crate) fn memory(measured: &Memory) {
     line(&["what", "bytes"]);
     rule(2);

@@ -1,50 +1,56 @@
-//! What is compared: which nodes are there, and at which of them a session's calls arrive.
+//! Rows of the comparison: which nodes run, and which of them receive the calls of a session.
 
 use crate::client::{Caller, Connection, Era};
-use crate::nodes::{Behind, Node};
+use crate::nodes::{Backend, Node};
 use crate::{Failure, Plan};
 
-/// Where the calls of a session arrive.
+/// Which nodes receive the calls of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// At a node that has no store.
+pub(crate) enum Routing {
+    /// A single node without a store.
     Alone,
-    /// The same, in the other build.
+    /// The same with the other build.
     Beside,
-    /// At as many nodes in turn as there are, which share nothing: what several processes cost by themselves.
+    /// Round-robin over nodes that share nothing: the cost of several processes alone.
     Apart,
-    /// At the session's home.
+    /// The owner of the session.
     Home,
-    /// At every other of so many nodes in turn, and never at home.
+    /// Round-robin over this many nodes except the owner: every call is relayed.
     Carried(usize),
-    /// At all of so many nodes in turn.
+    /// Round-robin over this many nodes, including the owner.
     Around(usize),
 }
 
-/// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
-    pub(crate) behind: Behind,
+    pub(crate) backend: Backend,
     pub(crate) era: Era,
-    pub(crate) way: Way,
+    pub(crate) routing: Routing,
 }
 
-/// The most nodes of a row.
+/// Maximum number of nodes in a row.
 pub(crate) const NODES: usize = 3;
 
-/// The rows of one subject.
-pub(crate) fn rows(behind: Behind, plan: &Plan) -> Vec<Row> {
-    let with_sessions =
-        [Way::Alone, Way::Beside, Way::Home, Way::Carried(2), Way::Carried(3), Way::Around(2), Way::Around(3)];
-    let without = [Way::Alone, Way::Beside, Way::Apart, Way::Around(3)];
-    let with_sessions = with_sessions.map(|way| Row { behind, era: Era::Handshake, way });
-    let without = without.map(|way| Row { behind, era: Era::PerRequest, way });
+/// The rows for one kind of upstream.
+pub(crate) fn rows(backend: Backend, plan: &Plan) -> Vec<Row> {
+    let with_sessions = [
+        Routing::Alone,
+        Routing::Beside,
+        Routing::Home,
+        Routing::Carried(2),
+        Routing::Carried(3),
+        Routing::Around(2),
+        Routing::Around(3),
+    ];
+    let without = [Routing::Alone, Routing::Beside, Routing::Apart, Routing::Around(3)];
+    let with_sessions = with_sessions.map(|routing| Row { backend, era: Era::Handshake, routing });
+    let without = without.map(|routing| Row { backend, era: Era::PerRequest, routing });
     let all = with_sessions.into_iter().chain(without);
-    all.filter(|row| row.way != Way::Beside || plan.beside.is_some()).collect()
+    all.filter(|row| row.routing != Routing::Beside || plan.beside.is_some()).collect()
 }
 
-impl Way {
-    /// How many nodes without a store have to be there for it, if any.
+impl Routing {
+    /// Number of independent nodes the row needs; `None` if it uses the cluster.
     pub(crate) fn without_store(self) -> Option<usize> {
         match self {
             Self::Alone | Self::Beside => Some(1),
@@ -64,25 +70,31 @@ impl Way {
         }
     }
 
-    /// A client of a session that lives at the node `home`, counted on and on.
-    pub(crate) async fn caller(self, nodes: &[Node], home: usize, era: Era, behind: Behind) -> Result<Caller, Failure> {
+    /// A client whose session is owned by the node `home` (modulo the number of nodes).
+    pub(crate) async fn caller(
+        self,
+        nodes: &[Node],
+        owner: usize,
+        era: Era,
+        backend: Backend,
+    ) -> Result<Caller, Failure> {
         let among = match self {
             Self::Alone | Self::Beside | Self::Home => 1,
             Self::Apart => NODES,
             Self::Carried(nodes) | Self::Around(nodes) => nodes,
         };
-        let home = home % among;
+        let owner = owner % among;
         let session = match era {
-            Era::Handshake => Connection::open(nodes[home].address()).await?.handshake().await?,
+            Era::Handshake => Connection::open(nodes[owner].address()).await?.handshake().await?,
             Era::PerRequest => None,
         };
-        // Each begins at another node, so that not all are at the same one at once.
+        // Clients start at different nodes, so that they are not all at the same node at once.
         let mut connections = Vec::new();
-        for at in (0..among).map(|n| (home + n) % among) {
-            if at != home || !matches!(self, Self::Carried(_)) {
+        for at in (0..among).map(|n| (owner + n) % among) {
+            if at != owner || !matches!(self, Self::Carried(_)) {
                 connections.push(Connection::open(nodes[at].address()).await?);
             }
         }
-        Caller::over(connections, session.as_deref(), era, behind.subject())
+        Caller::over(connections, session.as_deref(), era, backend.tool_call())
     }
 }

@@ -1,4 +1,4 @@
-//! A Redis that is started for the nodes of this benchmark, and what it says of itself.
+//! A Redis process for this benchmark, and its counters.
 
 use std::net::TcpListener;
 
@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::process::Server;
 use crate::spread::version;
 
-/// A Redis that keeps nothing on disk.
+/// A Redis without persistence.
 pub(crate) struct Store {
     pub(crate) server: Server,
     connection: MultiplexedConnection,
@@ -17,13 +17,13 @@ pub(crate) struct Store {
 
 const PROGRAM: &str = "redis-server";
 
-/// Whether it can be started here.
-pub(crate) fn is_there() -> bool {
+/// Whether `redis-server` is installed.
+pub(crate) fn is_available() -> bool {
     version(PROGRAM, "--version").is_some()
 }
 
-/// What it says of its version.
-pub(crate) fn named() -> String {
+/// Version of `redis-server`.
+pub(crate) fn redis_version() -> String {
     let said = version(PROGRAM, "--version").unwrap_or_default();
     let number = said.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or("?").to_owned();
     format!("redis {number}")
@@ -31,7 +31,7 @@ pub(crate) fn named() -> String {
 
 impl Store {
     pub(crate) async fn start() -> Result<Self, Failure> {
-        // Free just now; nobody else is asked to listen anywhere in particular.
+        // The port is free now, and no other process of the benchmark asks for a fixed port.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let mut command = Command::new(PROGRAM);
         command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
@@ -45,7 +45,7 @@ impl Store {
         format!("redis://{}", self.server.address)
     }
 
-    /// Commands that were carried out so far, those inside of scripts, too. Looking is not counted.
+    /// Commands executed so far, including those in scripts, without the commands of this benchmark.
     pub(crate) async fn commands(&self) -> Result<u64, Failure> {
         let told: String = redis::cmd("INFO").arg("commandstats").query_async(&mut self.connection.clone()).await?;
         let others = told.lines().filter(|line| !line.starts_with("cmdstat_info"));
@@ -53,7 +53,7 @@ impl Store {
         Ok(calls.sum())
     }
 
-    /// The keys that begin so, each with the bytes that it takes.
+    /// Bytes of every key with this prefix.
     pub(crate) async fn sizes(&self, prefix: &str) -> Result<Vec<u64>, Failure> {
         let mut connection = self.connection.clone();
         let keys: Vec<String> = redis::cmd("KEYS").arg(format!("{prefix}*")).query_async(&mut connection).await?;
@@ -66,7 +66,7 @@ impl Store {
         Ok(sizes)
     }
 
-    /// Bytes that Redis has taken in all.
+    /// Bytes used by Redis in total.
     pub(crate) async fn used(&self) -> Result<u64, Failure> {
         let told: String = redis::cmd("INFO").arg("memory").query_async(&mut self.connection.clone()).await?;
         let used = told.lines().find_map(|line| line.strip_prefix("used_memory:"));

@@ -1,5 +1,4 @@
-//! The client: HTTP/1.1 by hand over one connection, so that it takes as little of the processor
-//! as can be.
+//! Benchmark client: minimal HTTP/1.1 over one connection, to use as little CPU time as possible.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -10,17 +9,17 @@ use tokio::net::TcpStream;
 
 use crate::Failure;
 
-/// How a client and a server talk.
+/// Protocol era.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Era {
-    /// A handshake, then calls in a session: 2025-11-25.
+    /// Handshake and session: 2025-11-25.
     Handshake,
-    /// Every request by itself: 2026-07-28.
+    /// Self-contained requests: 2026-07-28.
     PerRequest,
 }
 
 impl Era {
-    /// The revision that is spoken.
+    /// The revision used for the era.
     pub(crate) fn revision(self) -> &'static str {
         match self {
             Self::Handshake => "2025-11-25",
@@ -29,28 +28,28 @@ impl Era {
     }
 }
 
-/// A response, as far as we look at it.
+/// A parsed response.
 pub(crate) struct Response<'c> {
     status: u16,
     head: &'c str,
-    /// In one piece, also where it came in chunks.
+    /// Contiguous, with the chunk framing removed.
     body: &'c [u8],
 }
 
-/// One connection that is kept open.
+/// A keep-alive connection.
 pub(crate) struct Connection {
     stream: TcpStream,
     address: SocketAddr,
-    /// Where messages are posted to.
+    /// Path of the POST requests.
     path: &'static str,
     received: Vec<u8>,
 }
 
-/// How long all calls of a turn may take.
-const TURN: Duration = Duration::from_secs(60);
-/// How much longer than it was given a client may take, because a call that is under way is not given up.
-const LATE: Duration = Duration::from_secs(15);
-/// Where servers are, if nothing else is said.
+/// Timeout of all calls of one round.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Extra time after the budget for the call in flight, which is not cancelled.
+const OVERRUN_ALLOWANCE: Duration = Duration::from_secs(15);
+/// Default path of a server.
 pub(crate) const PATH: &str = "/mcp";
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
@@ -59,15 +58,15 @@ impl Connection {
         Self::open_at(address, PATH).await
     }
 
-    /// The same where the messages are posted elsewhere.
+    /// Connects with another path.
     pub(crate) async fn open_at(address: SocketAddr, path: &'static str) -> Result<Self, Failure> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, address, path, received: Vec::with_capacity(4096) })
     }
 
-    /// Connects anew if the server closed the connection meanwhile, as servers do with those that are idle.
-    async fn freshen(&mut self) -> Result<(), Failure> {
+    /// Reconnects if the server closed the idle connection.
+    async fn reconnect_if_closed(&mut self) -> Result<(), Failure> {
         match self.stream.try_read(&mut [0; 1]) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
             Ok(1..) => Err("the server said something without being asked".into()),
@@ -88,7 +87,7 @@ impl Connection {
     }
 
     /// Sends a request and waits for the whole response.
-    async fn exchange(&mut self, request: &[u8]) -> Result<Response<'_>, Failure> {
+    async fn round_trip(&mut self, request: &[u8]) -> Result<Response<'_>, Failure> {
         self.stream.write_all(request).await?;
         let head_end = self.read_head().await?;
         let framing = Framing::of(head_text(&self.received, head_end)?)?;
@@ -123,36 +122,36 @@ impl Connection {
         }
     }
 
-    /// What is to be read at a path.
+    /// Fetches the body at a path.
     pub(crate) async fn get(&mut self, path: &str) -> Result<Vec<u8>, Failure> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address);
-        let response = self.exchange(request.as_bytes()).await?;
+        let response = self.round_trip(request.as_bytes()).await?;
         response.expect_success()?;
         Ok(response.body.to_vec())
     }
 
-    /// Opens a session; nothing where the server keeps none.
+    /// Opens a session; `None` if the server is stateless.
     pub(crate) async fn handshake(&mut self) -> Result<Option<String>, Failure> {
         let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}"#;
         let request = self.post("", initialize);
-        let welcome = self.exchange(&request).await?;
+        let welcome = self.round_trip(&request).await?;
         welcome.expect_success()?;
         let session = welcome.header("mcp-session-id").map(str::to_owned);
-        let request =
-            self.post(&in_session(session.as_deref()), r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
-        self.exchange(&request).await?.expect_success()?;
+        let request = self
+            .post(&session_headers(session.as_deref()), r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        self.round_trip(&request).await?.expect_success()?;
         Ok(session)
     }
 
-    /// Asks whether somebody is there, in a session.
+    /// Sends `ping` in a session.
     pub(crate) async fn ping(&mut self, session: Option<&str>) -> Result<(), Failure> {
-        let request = self.post(&in_session(session), r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#);
-        self.exchange(&request).await?.expect_success()
+        let request = self.post(&session_headers(session), r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#);
+        self.round_trip(&request).await?.expect_success()
     }
 
-    /// Opens the stream of a session that listens; it stays open as long as the connection.
+    /// Opens the session's GET stream, which stays open as long as the connection.
     pub(crate) async fn listen(&mut self, session: &str) -> Result<(), Failure> {
-        let (address, path, headers) = (self.address, self.path, in_session(Some(session)));
+        let (address, path, headers) = (self.address, self.path, session_headers(Some(session)));
         let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n{headers}\r\n");
         self.stream.write_all(request.as_bytes()).await?;
         let end = self.read_head().await?;
@@ -177,7 +176,7 @@ impl<'c> Response<'c> {
     }
 }
 
-/// How the end of a body is found.
+/// Body framing.
 enum Framing {
     Length(usize),
     Chunks,
@@ -194,7 +193,7 @@ impl Framing {
         }
     }
 
-    /// Where the body ends, if all of it is there.
+    /// End offset of the body, if it is complete.
     fn end(&self, received: &[u8], head_end: usize) -> Result<Option<usize>, Failure> {
         match self {
             Self::Length(length) => {
@@ -205,7 +204,7 @@ impl Framing {
         }
     }
 
-    /// Takes the lengths of chunks out of a body that is all there, and says where it ends now.
+    /// Removes the chunk framing of a complete body in place and returns the new end.
     fn join(&self, received: &mut Vec<u8>, head_end: usize) -> Result<usize, Failure> {
         if matches!(self, Self::Chunks) {
             let (mut from, mut to) = (head_end, head_end);
@@ -219,7 +218,7 @@ impl Framing {
     }
 }
 
-/// Where the data of the chunk at a place begins, and how long it is.
+/// Start and length of the data of the chunk at `at`.
 fn chunk(received: &[u8], at: usize) -> Result<Option<(usize, usize)>, Failure> {
     let Some(line) = received.get(at..).and_then(|rest| find(rest, b"\r\n")) else { return Ok(None) };
     let length = usize::from_str_radix(std::str::from_utf8(&received[at..at + line])?, 16)?;
@@ -236,40 +235,40 @@ fn chunks_end(received: &[u8], mut at: usize) -> Result<Option<usize>, Failure> 
     }
 }
 
-/// What is called, and what an answer is known by.
+/// A tool call and how its response is recognized.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Subject<'s> {
+pub(crate) struct ToolCall<'s> {
     pub(crate) tool: &'s str,
-    /// As JSON.
+    /// Arguments as JSON.
     pub(crate) arguments: &'static str,
-    /// Stands in every answer.
+    /// Text that every response contains.
     pub(crate) answer: &'static [u8],
-    /// How long the text is that begins with it, where that is known.
+    /// Length of the text that begins with `answer`, if known.
     pub(crate) length: Option<usize>,
 }
 
-/// How much of the calls of a turn one client makes: it stops at what it reaches first.
+/// Budget of one client in a round: it stops at the first limit it reaches.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Share {
+pub(crate) struct CallBudget {
     pub(crate) calls: usize,
     pub(crate) time: Duration,
 }
 
-impl Share {
-    /// That many calls, however long they take.
+impl CallBudget {
+    /// A number of calls, with the round timeout only.
     pub(crate) fn of(calls: usize) -> Self {
-        Self { calls, time: TURN }
+        Self { calls, time: ROUND_TIMEOUT }
     }
 
-    /// As many calls as there is time for, and one at least.
+    /// As many calls as fit into the time, at least one.
     pub(crate) fn within(time: Duration) -> Self {
         Self { calls: usize::MAX, time }
     }
 }
 
-/// A client that calls one tool again and again.
+/// A client that repeats one request.
 pub(crate) struct Caller {
-    /// Each has a call in turn.
+    /// Used round-robin.
     connections: Vec<Connection>,
     turn: usize,
     session: Option<String>,
@@ -281,56 +280,60 @@ pub(crate) struct Caller {
     length: Option<usize>,
 }
 
-/// Ids have the same number of digits, so that a new one can be written over the last.
+/// All ids have the same number of digits, so that the next id overwrites the last in place.
 const FIRST_ID: u32 = 100_000_000;
 const DIGITS: usize = 9;
 
 impl Caller {
-    /// Connects, and opens a session in the era that has them.
-    pub(crate) async fn open(address: SocketAddr, era: Era, subject: Subject<'_>) -> Result<Self, Failure> {
-        Self::enter(Connection::open(address).await?, era, subject).await
+    /// Connects and, in the handshake era, opens a session.
+    pub(crate) async fn open(address: SocketAddr, era: Era, tool_call: ToolCall<'_>) -> Result<Self, Failure> {
+        Self::enter(Connection::open(address).await?, era, tool_call).await
     }
 
-    /// The same over a connection that is open.
-    pub(crate) async fn enter(mut connection: Connection, era: Era, subject: Subject<'_>) -> Result<Self, Failure> {
+    /// The same over an open connection.
+    pub(crate) async fn enter(mut connection: Connection, era: Era, tool_call: ToolCall<'_>) -> Result<Self, Failure> {
         let session = match era {
             Era::Handshake => connection.handshake().await?,
             Era::PerRequest => None,
         };
-        Self::over(vec![connection], session.as_deref(), era, subject)
+        Self::over(vec![connection], session.as_deref(), era, tool_call)
     }
 
-    /// A client that calls over several connections in turn, in a session that was opened before.
+    /// A client that uses several connections round-robin, in an existing session.
     pub(crate) fn over(
         connections: Vec<Connection>,
         session: Option<&str>,
         era: Era,
-        subject: Subject<'_>,
+        tool_call: ToolCall<'_>,
     ) -> Result<Self, Failure> {
         let (session, request) = (session.map(str::to_owned), Vec::new());
         let mut new =
             Self { connections, turn: 0, session, era, request, id_at: 0, id: FIRST_ID, answer: b"", length: None };
-        new.aim(subject)?;
+        new.set_tool_call(tool_call)?;
         Ok(new)
     }
 
-    /// Calls something else from now on.
-    pub(crate) fn aim(&mut self, subject: Subject<'_>) -> Result<(), Failure> {
-        let Subject { tool, arguments, answer, length } = subject;
+    /// Sets the tool call to repeat.
+    pub(crate) fn set_tool_call(&mut self, tool_call: ToolCall<'_>) -> Result<(), Failure> {
+        let ToolCall { tool, arguments, answer, length } = tool_call;
         (self.answer, self.length) = (answer, length);
-        self.ask("tools/call", &format!("Mcp-Name: {tool}\r\n"), &format!(r#""name":"{tool}","arguments":{arguments}"#))
+        self.prepare_request(
+            "tools/call",
+            &format!("Mcp-Name: {tool}\r\n"),
+            &format!(r#""name":"{tool}","arguments":{arguments}"#),
+        )
     }
 
-    /// Asks for the tools from now on, and knows the answer by something that stands in it.
-    pub(crate) fn aim_at_list(&mut self, answer: &'static [u8]) -> Result<(), Failure> {
+    /// Repeats `tools/list` from now on; `answer` must occur in the response.
+    pub(crate) fn set_list_request(&mut self, answer: &'static [u8]) -> Result<(), Failure> {
         (self.answer, self.length) = (answer, None);
-        self.ask("tools/list", "", "")
+        self.prepare_request("tools/list", "", "")
     }
 
-    /// Prepares the request that is sent from now on.
-    fn ask(&mut self, method: &str, name: &str, params: &str) -> Result<(), Failure> {
+    /// Encodes the request to repeat.
+    fn prepare_request(&mut self, method: &str, name: &str, params: &str) -> Result<(), Failure> {
         let (headers, meta) = match self.era {
-            Era::Handshake => (in_session(self.session.as_deref()), ""),
+            Era::Handshake => (session_headers(self.session.as_deref()), ""),
             Era::PerRequest => (
                 format!("MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: {method}\r\n{name}"),
                 r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"}}"#,
@@ -344,7 +347,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Calls, and checks the answer.
+    /// Sends the request and checks the response.
     async fn call(&mut self) -> Result<Response<'_>, Failure> {
         self.id += 1;
         let mut digits = self.id;
@@ -355,7 +358,7 @@ impl Caller {
         }
         self.turn = (self.turn + 1) % self.connections.len();
         let connection = &mut self.connections[self.turn];
-        let response = connection.exchange(&self.request).await?;
+        let response = connection.round_trip(&self.request).await?;
         let id = &self.request[self.id_at..self.id_at + DIGITS];
         if response.status != 200 || !is_answer(response.body, id, self.answer, self.length) {
             let body: String = String::from_utf8_lossy(response.body).chars().take(400).collect();
@@ -364,33 +367,33 @@ impl Caller {
         Ok(response)
     }
 
-    /// Calls once, and counts the messages that come: the answer and what came before it.
+    /// Calls once and counts the messages: notifications and the response.
     pub(crate) async fn messages(&mut self) -> Result<usize, Failure> {
-        let body = tokio::time::timeout(TURN, self.call()).await??.body;
+        let body = tokio::time::timeout(ROUND_TIMEOUT, self.call()).await??.body;
         let mark: &[u8] = b"\"jsonrpc\"";
         Ok(body.windows(mark.len()).filter(|window| *window == mark).count())
     }
 
-    /// Calls once, and tells how long the body of the answer is.
+    /// Calls once and returns the size of the response body.
     pub(crate) async fn size(&mut self) -> Result<usize, Failure> {
-        Ok(tokio::time::timeout(TURN, self.call()).await??.body.len())
+        Ok(tokio::time::timeout(ROUND_TIMEOUT, self.call()).await??.body.len())
     }
 
-    /// Calls that many times, and tells how long each took.
+    /// Calls that many times and returns the latency of each call.
     pub(crate) async fn latencies(&mut self, times: usize) -> Result<Vec<Duration>, Failure> {
-        self.work(Share::of(times)).await
+        self.run_calls(CallBudget::of(times)).await
     }
 
-    /// Makes its share of calls, one after the other.
-    pub(crate) async fn calls(mut self, share: Share) -> Result<(Self, Vec<Duration>), Failure> {
-        let took = self.work(share).await?;
+    /// Makes sequential calls within the budget.
+    pub(crate) async fn calls(mut self, share: CallBudget) -> Result<(Self, Vec<Duration>), Failure> {
+        let took = self.run_calls(share).await?;
         Ok((self, took))
     }
 
-    async fn work(&mut self, share: Share) -> Result<Vec<Duration>, Failure> {
+    async fn run_calls(&mut self, share: CallBudget) -> Result<Vec<Duration>, Failure> {
         let all = async {
             for connection in &mut self.connections {
-                connection.freshen().await?;
+                connection.reconnect_if_closed().await?;
             }
             let mut took = Vec::with_capacity(share.calls.min(4096));
             let begin = Instant::now();
@@ -403,21 +406,21 @@ impl Caller {
             }
             Ok::<_, Failure>(took)
         };
-        // One timer for all of them: one for each would cost more than the rest of a call here.
-        tokio::time::timeout(TURN.min(share.time + LATE), all).await?
+        // One timeout for all calls: a timer per call would cost more than the call itself.
+        tokio::time::timeout(ROUND_TIMEOUT.min(share.time + OVERRUN_ALLOWANCE), all).await?
     }
 }
 
-/// Whether a body is the answer with that id, and has the text that is known.
+/// Whether a body is the response with this id and contains the expected text.
 fn is_answer(body: &[u8], id: &[u8], answer: &[u8], length: Option<usize>) -> bool {
     let Some(at) = find(body, answer) else { return false };
     let text = &body[at..];
     let is_whole = length.is_none_or(|length| memchr::memchr(b'"', text) == Some(length));
-    // The id is not in the text, so a long one is not searched.
+    // The id is outside the text, so skip a long text.
     is_whole && (find(&body[..at], id).is_some() || find(&text[length.unwrap_or(0)..], id).is_some())
 }
 
-fn in_session(id: Option<&str>) -> String {
+fn session_headers(id: Option<&str>) -> String {
     let session = id.map(|id| format!("Mcp-Session-Id: {id}\r\n")).unwrap_or_default();
     format!("MCP-Protocol-Version: 2025-11-25\r\n{session}")
 }

@@ -1,4 +1,4 @@
-//! Crowds: many idle sessions, many open streams, and what one more of them takes of a server's memory.
+//! Many idle sessions and open streams, and the memory that each takes in a server.
 
 use std::time::Duration;
 
@@ -8,43 +8,43 @@ use crate::Failure;
 use crate::client::Connection;
 use crate::process::Server;
 
-/// What is opened before the first look, so that what is paid once is paid.
+/// Sessions opened before the first measurement, as a warm-up.
 pub(crate) const WARM_UP: usize = 500;
 const WARM_UP_STREAMS: usize = 100;
-/// Connections over which sessions are opened.
+/// Number of connections used to open sessions.
 const CONNECTIONS: usize = 4;
-/// How long a server rests before it is looked at.
-const REST: Duration = Duration::from_millis(300);
+/// Pause before memory is read.
+const REST_TIME: Duration = Duration::from_millis(300);
 
-/// The bytes that one more idle session takes.
+/// Bytes per idle session.
 pub(crate) async fn per_session(server: &Server, count: usize) -> Result<f64, Failure> {
     open_sessions(server, WARM_UP).await?;
-    let before = rested(server).await?;
+    let before = resident_after_rest(server).await?;
     open_sessions(server, count).await?;
-    let after = rested(server).await?;
+    let after = resident_after_rest(server).await?;
     Ok((after - before) / count as f64)
 }
 
-/// The bytes that one more open stream takes, and all that is resident with them. The sessions are opened before
-/// the first look, so the difference is the streams with their connections and nothing else.
+/// Bytes per open stream, and total resident bytes. The sessions are opened before the first measurement, so the
+/// difference is only the streams with their connections.
 pub(crate) async fn per_stream(server: &Server, count: usize) -> Result<(f64, f64), Failure> {
     let sessions = open_sessions(server, WARM_UP_STREAMS + count).await?;
     let (warm_up, sessions) = sessions.split_at(WARM_UP_STREAMS);
     let mut open = Vec::new();
     listen(server, warm_up, &mut open).await?;
-    let before = rested(server).await?;
+    let before = resident_after_rest(server).await?;
     listen(server, sessions, &mut open).await?;
-    let after = rested(server).await?;
+    let after = resident_after_rest(server).await?;
     Ok(((after - before) / count as f64, after))
 }
 
-/// Resident bytes of a server that was left alone for a while.
-pub(crate) async fn rested(server: &Server) -> Result<f64, Failure> {
-    tokio::time::sleep(REST).await;
+/// Resident bytes of a server after a pause.
+pub(crate) async fn resident_after_rest(server: &Server) -> Result<f64, Failure> {
+    tokio::time::sleep(REST_TIME).await;
     Ok(server.resident()? as f64)
 }
 
-/// Opens sessions over a few connections, which are closed afterwards; the ids of the sessions.
+/// Opens sessions over a few connections, closes the connections, and returns the session ids.
 pub(crate) async fn open_sessions(server: &Server, count: usize) -> Result<Vec<String>, Failure> {
     let (address, path) = (server.address, server.path);
     let mut tasks = JoinSet::new();
@@ -66,7 +66,7 @@ pub(crate) async fn open_sessions(server: &Server, count: usize) -> Result<Vec<S
     Ok(ids)
 }
 
-/// Opens a stream for each session, on a connection of its own.
+/// Opens a stream for each session, each on its own connection.
 pub(crate) async fn listen(server: &Server, sessions: &[String], open: &mut Vec<Connection>) -> Result<(), Failure> {
     for session in sessions {
         let mut connection = Connection::open_at(server.address, server.path).await?;

@@ -1,11 +1,11 @@
-//! A folder for files that servers are given.
+//! Temporary directory for the configuration files of servers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Failure;
 
-/// A folder for files, which goes with this value.
+/// A temporary directory, removed on drop.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -28,7 +28,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What is left of it is in the folder for passing things.
+        // A failure only leaves files in the temporary directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! A benchmark as a program: how it runs, and how it ends.
+//! Runs a benchmark and reports its outcome.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,23 +7,26 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
 
-/// Measures on one thread, which leaves the other cores to the servers. Past `patience` something hangs.
-pub(crate) fn measured(patience: Duration, whole: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+/// Runs the benchmark on one thread, which leaves the other cores to the servers, with a timeout.
+pub(crate) fn run_with_timeout(
+    timeout: Duration,
+    benchmark: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // However this ends, the servers are owned by the future that is dropped, and stop with it.
+        // The future owns the servers: dropping it stops them, however the benchmark ends.
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         tokio::select! {
-            outcome = whole => outcome,
+            outcome = benchmark => outcome,
             _ = interrupt.recv() => Err("interrupted".into()),
             _ = terminate.recv() => Err("terminated".into()),
-            () = tokio::time::sleep(patience) => Err("it took too long".into()),
+            () = tokio::time::sleep(timeout) => Err("timed out".into()),
         }
     })
 }
 
-/// What is told to whoever started it.
-pub(crate) fn ended(name: &str, outcome: Result<(), Failure>) -> ExitCode {
+/// Prints an error and returns the exit code.
+pub(crate) fn exit_code(name: &str, outcome: Result<(), Failure>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,8 +1,8 @@
-//! Figures that belong together, and what they were measured with.
+//! Statistics of repeated measurements, and the machine they were made on.
 
 use std::process::Command;
 
-/// The middle of several figures, with the least and the greatest.
+/// Median, minimum and maximum of several figures.
 pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) least: f64,
@@ -18,29 +18,29 @@ impl Spread {
         Self { median: (at(last / 2) + at(last.div_ceil(2))) / 2.0, least: at(0), most: at(last) }
     }
 
-    /// The middle, with the least and the greatest in brackets.
+    /// The median, with minimum and maximum in brackets.
     pub(crate) fn show(&self, decimals: usize) -> String {
         format!("{:.decimals$} ({:.decimals$}-{:.decimals$})", self.median, self.least, self.most)
     }
 }
 
-/// The compiler that built this.
+/// Version of the Rust compiler.
 pub(crate) fn compiler() -> String {
-    said(Command::new("rustc").arg("--version")).unwrap_or_else(|| "an unknown compiler".to_owned())
+    command_output(Command::new("rustc").arg("--version")).unwrap_or_else(|| "an unknown compiler".to_owned())
 }
 
-/// What a program says of its version, if it is there at all.
+/// Version of a program, if it is installed.
 pub(crate) fn version(program: &str, flag: &str) -> Option<String> {
-    let text = said(Command::new(program).arg(flag))?;
+    let text = command_output(Command::new(program).arg(flag))?;
     Some(text.rsplit_once(": ").map_or(text.clone(), |(_, said)| said.to_owned()))
 }
 
-fn said(command: &mut Command) -> Option<String> {
+fn command_output(command: &mut Command) -> Option<String> {
     let output = command.output().ok()?;
     Some(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim().to_owned())
 }
 
-/// The machine: its processor, cores and kernel, and how busy it is.
+/// CPU model, cores, kernel and load average.
 pub(crate) fn machine() -> String {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let info = read("/proc/cpuinfo");
@@ -53,7 +53,7 @@ pub(crate) fn machine() -> String {
     format!("{model}, {cores} cores, Linux {}, load {load} when this was written", kernel.trim())
 }
 
-/// The day, in UTC.
+/// The current date in UTC.
 pub(crate) fn today() -> String {
-    said(Command::new("date").args(["-u", "+%F"])).unwrap_or_else(|| "an unknown day".to_owned())
+    command_output(Command::new("date").args(["-u", "+%F"])).unwrap_or_else(|| "an unknown day".to_owned())
 }

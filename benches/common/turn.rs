@@ -1,20 +1,20 @@
-//! One contender's turn: calls over all its sessions at once, and what the process took for them.
+//! One contender in one round: concurrent calls over all its sessions, and the CPU time they took.
 
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
 use crate::Failure;
-use crate::client::{Caller, Share};
-use crate::process::{SETTLE, Server};
+use crate::client::{CallBudget, Caller};
+use crate::process::{SETTLE_TIME, Server};
 
-/// What a contender did in one turn.
+/// Measurements of a contender in one round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
     calls: usize,
     wall: Duration,
     processor: Duration,
-    /// How long the call in the middle took, and the one that all but a hundredth did not exceed.
+    /// Median and 99th percentile latency.
     middle: Duration,
     late: Duration,
 }
@@ -28,38 +28,43 @@ impl Turn {
         self.processor.as_secs_f64() * 1e6 / self.calls as f64
     }
 
-    /// How long a call takes, by the one in the middle, in milliseconds.
+    /// Median latency in milliseconds.
     pub(crate) fn median(&self) -> f64 {
         self.middle.as_secs_f64() * 1e3
     }
 
-    /// How long all but a hundredth of the calls take at most, in milliseconds.
+    /// 99th percentile latency in milliseconds.
     pub(crate) fn p99(&self) -> f64 {
         self.late.as_secs_f64() * 1e3
     }
 
-    /// How long all of it took.
+    /// Wall-clock time.
     pub(crate) fn wall(&self) -> Duration {
         self.wall
     }
 
-    /// Makes that many calls over all sessions at once.
+    /// Makes this many calls over all sessions concurrently.
     pub(crate) async fn take(server: &Server, callers: &mut Vec<Caller>, calls: usize) -> Result<Self, Failure> {
         let sessions = callers.len();
-        Self::share(server, callers, sessions, Share::of(calls.div_ceil(sessions))).await
+        Self::share(server, callers, sessions, CallBudget::of(calls.div_ceil(sessions))).await
     }
 
-    /// Makes as many calls over some of the sessions at once as there is time for.
+    /// Makes as many concurrent calls over some of the sessions as fit into the time.
     pub(crate) async fn within(
         server: &Server,
         callers: &mut Vec<Caller>,
         sessions: usize,
         time: Duration,
     ) -> Result<Self, Failure> {
-        Self::share(server, callers, sessions, Share::within(time)).await
+        Self::share(server, callers, sessions, CallBudget::within(time)).await
     }
 
-    async fn share(server: &Server, callers: &mut Vec<Caller>, sessions: usize, share: Share) -> Result<Self, Failure> {
+    async fn share(
+        server: &Server,
+        callers: &mut Vec<Caller>,
+        sessions: usize,
+        share: CallBudget,
+    ) -> Result<Self, Failure> {
         let processor = server.processor_time()?;
         let begin = Instant::now();
         let mut tasks = JoinSet::new();
@@ -73,7 +78,7 @@ impl Turn {
             took.extend(times);
         }
         let wall = begin.elapsed();
-        tokio::time::sleep(SETTLE).await;
+        tokio::time::sleep(SETTLE_TIME).await;
         let processor = server.processor_time()? - processor;
         took.sort_unstable();
         let at = |share: f64| took.get((took.len() as f64 * share) as usize).copied().unwrap_or_default();
@@ -81,9 +86,9 @@ impl Turn {
     }
 }
 
-/// Who has the turn `n` of a round. Every other round goes backwards, so that nobody always follows the
-/// same other.
-pub(crate) fn whose(n: usize, round: usize, contenders: usize) -> usize {
+/// Index of the contender at position `n` of a round. Every other round runs backwards, so that no contender always
+/// follows the same other one.
+pub(crate) fn contender_at(n: usize, round: usize, contenders: usize) -> usize {
     let step = (n + round) % contenders;
     if round.is_multiple_of(2) { step } else { contenders - 1 - step }
 }

@@ -1,23 +1,23 @@
-//! Memory over very many calls: whether it stays where it is.
+//! Memory over millions of calls, to detect leaks.
 
 use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::client::{Caller, Era};
 use crate::folder::Folder;
-use crate::fronts::Front;
+use crate::fronts::Frontend;
 use crate::plan::Plan;
 use crate::plot::Picture;
 use crate::spread::Spread;
 use crate::turn::Turn;
-use crate::upstream::{Offer, SUBJECT, Wire};
+use crate::upstream::{SUBJECT, ToolSet, UpstreamTransport};
 
-/// Clients at once.
+/// Concurrent clients.
 pub(crate) const SESSIONS: usize = 16;
-/// How often memory is looked at.
-const LOOKS: usize = 200;
+/// Number of memory samples.
+const MEMORY_SAMPLES: usize = 200;
 
-/// Resident bytes after so many calls.
+/// Resident bytes by number of calls.
 #[derive(Debug)]
 pub(crate) struct Curve {
     pub(crate) calls: usize,
@@ -25,21 +25,22 @@ pub(crate) struct Curve {
     pub(crate) points: Vec<(usize, f64)>,
 }
 
-/// Calls at full speed, and looks at the memory again and again.
+/// Calls at full speed and samples the memory.
 pub(crate) async fn measure(plan: &Plan, calls: usize) -> Result<Curve, Failure> {
     let folder = Folder::new("curve")?;
-    let standing = Front::Rialto.start(Wire::Http, Era::Handshake, &Offer::of(&[100]), &folder, plan).await?;
-    let server = &standing.measured;
+    let deployment =
+        Frontend::Rialto.start(UpstreamTransport::Http, Era::Handshake, &ToolSet::of(&[100]), &folder, plan).await?;
+    let server = &deployment.measured;
     let mut callers = Vec::new();
     for _ in 0..SESSIONS {
         callers.push(Caller::open(server.address, Era::Handshake, SUBJECT).await?);
     }
-    let (begin, step) = (Instant::now(), calls.div_ceil(LOOKS));
+    let (begin, step) = (Instant::now(), calls.div_ceil(MEMORY_SAMPLES));
     let mut points = vec![(0, server.resident()? as f64)];
-    for look in 1..=LOOKS {
+    for look in 1..=MEMORY_SAMPLES {
         Turn::take(server, &mut callers, step).await?;
         points.push((look * step, server.resident()? as f64));
-        if look % (LOOKS / 10) == 0 {
+        if look % (MEMORY_SAMPLES / 10) == 0 {
             eprintln!("{} calls, {:.1} MiB", look * step, server.resident()? as f64 / 1024.0 / 1024.0);
         }
     }
@@ -47,15 +48,15 @@ pub(crate) async fn measure(plan: &Plan, calls: usize) -> Result<Curve, Failure>
 }
 
 impl Curve {
-    /// By how much of itself the memory of the last tenth is above that of the first, without the very first look.
+    /// Relative growth of memory from the first to the last tenth of the samples, without the very first sample.
     pub(crate) fn growth(&self) -> Option<f64> {
-        let tenth = LOOKS / 10;
+        let tenth = MEMORY_SAMPLES / 10;
         let middle = |points: &[(usize, f64)]| Spread::of(points.iter().map(|(_, bytes)| *bytes)).median;
         let (first, last) = (self.points.get(1..=tenth)?, self.points.get(self.points.len().checked_sub(tenth)?..)?);
         Some(middle(last) / middle(first) - 1.0)
     }
 
-    /// The figures in words.
+    /// The figures as text.
     pub(crate) fn text(&self) -> String {
         let mebibytes = |at: usize| self.points.get(at).map_or(f64::NAN, |(_, bytes)| bytes / 1024.0 / 1024.0);
         let most = self.points.iter().map(|(_, bytes)| *bytes).fold(0.0, f64::max) / 1024.0 / 1024.0;
@@ -65,12 +66,12 @@ impl Curve {
             self.calls,
             self.took.as_secs_f64(),
             mebibytes(0),
-            mebibytes(LOOKS / 10),
+            mebibytes(MEMORY_SAMPLES / 10),
             mebibytes(self.points.len() - 1),
         )
     }
 
-    /// The curve.
+    /// The curve as SVG.
     pub(crate) fn plot(&self) -> String {
         let (width, height, left, top) = (1080.0, 360.0, 80.0, 60.0);
         let (right, bottom) = (width - 40.0, height - 70.0);

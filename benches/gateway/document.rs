@@ -1,15 +1,14 @@
-//! The document with the figures. Every part has a place of its own there, so that a run replaces what it
-//! measured and leaves the rest.
+//! The document with the figures. Each part has its own section, so that a run replaces only what it measured.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use crate::Failure;
-use crate::fronts::Front;
+use crate::fronts::Frontend;
 use crate::spread::{compiler, machine, today};
 
-/// The parts in their order: the name, the title, and what stands before the figures.
+/// Sections in order: name, title, introduction.
 const SECTIONS: [(&str, &str, &str); 7] = [
     ("targets", "Targets", ""),
     ("calls", "Calls", "![Processor time and latency of a call through each gateway](performance.svg)\n\n"),
@@ -20,27 +19,27 @@ const SECTIONS: [(&str, &str, &str); 7] = [
     ("curve", "Memory over many calls", "![Resident memory over many calls](memory.svg)\n\n"),
 ];
 
-/// The figures as Markdown, by the name of the part.
+/// Figures as Markdown, by section name.
 #[derive(Debug, Default)]
 pub(crate) struct Document {
     parts: BTreeMap<&'static str, String>,
 }
 
 impl Document {
-    /// Puts the figures of a part in, with what they were measured with, and prints them.
+    /// Sets the figures of a section, with machine and versions, and prints them.
     pub(crate) fn put(&mut self, name: &'static str, how: &str, figures: &str) {
         let text = format!("{}\n\n{how}\n\n{}", circumstances(), figures.trim_end());
         println!("\n{text}\n");
         self.parts.insert(name, text);
     }
 
-    /// The same without the circumstances.
-    pub(crate) fn put_plainly(&mut self, name: &'static str, figures: &str) {
+    /// The same without machine and versions.
+    pub(crate) fn put_without_machine(&mut self, name: &'static str, figures: &str) {
         println!("\n{}\n", figures.trim_end());
         self.parts.insert(name, figures.trim_end().to_owned());
     }
 
-    /// What stands in a file now, for a part.
+    /// The current text of a section in the file.
     pub(crate) fn before(folder: &Path, name: &str) -> String {
         let old = fs::read_to_string(folder.join("figures.md")).unwrap_or_default();
         let part = old.split_once(&format!("<!-- {name} -->\n"));
@@ -48,7 +47,7 @@ impl Document {
         part.map(|(text, _)| text.to_owned()).unwrap_or_default()
     }
 
-    /// Writes the file.
+    /// Writes the document.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), Failure> {
         fs::create_dir_all(folder)?;
         let mut text = "# Figures\n\nWritten by `just bench`, not by hand. [Performance](performance.md) says what is \
@@ -69,13 +68,13 @@ impl Document {
     }
 }
 
-/// When and with what something was measured.
+/// Date, machine and versions of the measurement.
 pub(crate) fn circumstances() -> String {
-    let (rialto, nginx) = (Front::Rialto.title(), Front::Nginx.title());
+    let (rialto, nginx) = (Frontend::Rialto.title(), Frontend::Nginx.title());
     format!("{}. {}. {rialto} in its release profile, {nginx}, {}.", today(), machine(), compiler())
 }
 
-/// A table in Markdown.
+/// A Markdown table.
 pub(crate) struct Table {
     text: String,
 }
@@ -88,9 +87,9 @@ impl Table {
         new
     }
 
-    pub(crate) fn row(&mut self, cells: &[impl AsRef<str>]) {
-        let cells: Vec<&str> = cells.iter().map(AsRef::as_ref).collect();
-        self.text += &format!("| {} |\n", cells.join(" | "));
+    pub(crate) fn row(&mut self, scenarios: &[impl AsRef<str>]) {
+        let scenarios: Vec<&str> = scenarios.iter().map(AsRef::as_ref).collect();
+        self.text += &format!("| {} |\n", scenarios.join(" | "));
     }
 
     pub(crate) fn text(self) -> String {

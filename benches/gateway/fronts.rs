@@ -1,4 +1,4 @@
-//! What stands between the client and the upstream: nothing, nginx, Rialto, or the gateway of others.
+//! What is between the client and the upstream: nothing, nginx, Rialto or another gateway.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -9,31 +9,31 @@ use crate::folder::Folder;
 use crate::others::Other;
 use crate::process::Server;
 use crate::spread::version;
-use crate::upstream::{self, Offer, Wire};
+use crate::upstream::{self, ToolSet, UpstreamTransport};
 use crate::{Failure, Plan};
 
-/// What stands between.
+/// What is between the client and the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Front {
-    /// Nothing: the client calls the upstream, and the upstream's own time is shown.
+pub(crate) enum Frontend {
+    /// Nothing: the client calls the upstream directly, and the upstream's CPU time is shown.
     Direct,
-    /// nginx as a plain reverse proxy that keeps connections open.
+    /// nginx as a plain reverse proxy with keep-alive.
     Nginx,
-    /// Rialto, with a file that names the one upstream.
+    /// Rialto with one configured upstream.
     Rialto,
-    /// Another build of Rialto, to see what a change does.
+    /// Another build of Rialto, to see the effect of a change.
     Beside,
     /// Another gateway.
     Other(Other),
 }
 
-/// The processes of one contender. The one that is called is the one that is measured.
-pub(crate) struct Standing {
+/// The processes of one contender. CPU time and memory are measured on the process that is called.
+pub(crate) struct Deployment {
     pub(crate) measured: Server,
     _behind: Option<Server>,
 }
 
-impl Front {
+impl Frontend {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -44,7 +44,7 @@ impl Front {
         }
     }
 
-    /// With its version.
+    /// Name and version.
     pub(crate) fn title(self) -> String {
         match self {
             Self::Direct => "direct".to_owned(),
@@ -59,8 +59,8 @@ impl Front {
         matches!(self, Self::Rialto | Self::Beside)
     }
 
-    /// Whether it can be started here.
-    pub(crate) fn is_there(self, plan: &Plan) -> bool {
+    /// Whether it is installed.
+    pub(crate) fn is_available(self, plan: &Plan) -> bool {
         match self {
             Self::Direct | Self::Rialto => true,
             Self::Nginx => version("nginx", "-v").is_some(),
@@ -69,7 +69,7 @@ impl Front {
         }
     }
 
-    /// What the names of tools begin with behind it.
+    /// Prefix that it adds to tool names.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Self::Other(other) => other.prefix(),
@@ -77,52 +77,52 @@ impl Front {
         }
     }
 
-    /// Starts it in front of an upstream that has this to offer.
+    /// Starts it in front of an upstream with these tools.
     pub(crate) async fn start(
         self,
-        wire: Wire,
+        transport: UpstreamTransport,
         era: Era,
-        offer: &Offer,
+        offer: &ToolSet,
         folder: &Folder,
         plan: &Plan,
-    ) -> Result<Standing, Failure> {
-        let behind = match wire {
-            Wire::Http => Some(upstream::start(era, offer).await?),
-            Wire::Stdio => None,
+    ) -> Result<Deployment, Failure> {
+        let behind = match transport {
+            UpstreamTransport::Http => Some(upstream::start(era, offer).await?),
+            UpstreamTransport::Stdio => None,
         };
         let address = behind.as_ref().map(|server| server.address);
         let measured = match (self, behind, address) {
-            (Self::Direct, Some(upstream), _) => return Ok(Standing { measured: upstream, _behind: None }),
+            (Self::Direct, Some(upstream), _) => return Ok(Deployment { measured: upstream, _behind: None }),
             (Self::Nginx, behind, Some(address)) => (nginx(address, folder).await?, behind),
             (Self::Rialto | Self::Beside, behind, address) => {
                 let beside = plan.beside.as_ref().filter(|_| self == Self::Beside);
                 let program = beside.map_or_else(Server::rialto, Command::new);
-                let reached = reached(address, era, offer)?;
+                let reached = server_section(address, era, offer)?;
                 (rialto(program, &[reached], folder, plan).await?, behind)
             }
             (Self::Other(other), behind, address) => (other.start(address, era, offer, folder).await?, behind),
             _ => return Err(format!("{} speaks no stdio", self.name()).into()),
         };
-        Ok(Standing { measured: measured.0, _behind: measured.1 })
+        Ok(Deployment { measured: measured.0, _behind: measured.1 })
     }
 }
 
-/// The lines of a configuration that say how a server is reached.
-pub(crate) fn reached(upstream: Option<SocketAddr>, era: Era, offer: &Offer) -> Result<String, Failure> {
+/// The configuration lines for an upstream server.
+pub(crate) fn server_section(upstream: Option<SocketAddr>, era: Era, offer: &ToolSet) -> Result<String, Failure> {
     let revision = era.revision();
     let reached = match upstream {
         Some(address) => format!("url = \"http://{address}/mcp\"\n"),
         None => {
             let child = std::env::current_exe()?;
-            let arguments = offer.arguments(Wire::Stdio, era);
-            // One child for all, or there would be one for each session.
+            let arguments = offer.arguments(UpstreamTransport::Stdio, era);
+            // One child process for all, instead of one per session.
             format!("command = {child:?}\nargs = {arguments:?}\nconnection = \"shared\"\n")
         }
     };
     Ok(format!("{reached}revision = \"{revision}\"\n"))
 }
 
-/// Starts Rialto with servers that are reached like this.
+/// Starts Rialto with these server sections.
 pub(crate) async fn rialto(
     program: Command,
     servers: &[String],
@@ -146,14 +146,13 @@ pub(crate) async fn rialto(
     Server::start(command).await
 }
 
-/// An address for a server that has to be told one. Free just now; nobody else is asked to listen anywhere in
-/// particular.
-pub(crate) fn free() -> Result<SocketAddr, Failure> {
+/// A free address for a server that needs a fixed one. No other process of the benchmark asks for a fixed port.
+pub(crate) fn free_address() -> Result<SocketAddr, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 async fn nginx(upstream: SocketAddr, folder: &Folder) -> Result<Server, Failure> {
-    let address = free()?;
+    let address = free_address()?;
     let place = folder.place().display();
     let text = format!(
         "daemon off;

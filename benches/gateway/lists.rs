@@ -1,34 +1,34 @@
-//! Merged lists: what `tools/list` costs when the same tools come from one upstream, or from many.
+//! Merged lists: the cost of `tools/list` when the same number of tools comes from one upstream or from many.
 
 use crate::Failure;
 use crate::client::{Caller, Era};
 use crate::folder::Folder;
-use crate::fronts::{reached, rialto};
+use crate::fronts::{rialto, server_section};
 use crate::plan::Plan;
 use crate::process::Server;
-use crate::turn::{Turn, whose};
-use crate::upstream::{self, Offer, SUBJECT};
+use crate::turn::{Turn, contender_at};
+use crate::upstream::{self, SUBJECT, ToolSet};
 
-/// How many upstreams there are, in turn.
+/// Numbers of upstreams to measure.
 pub(crate) const UPSTREAMS: [usize; 3] = [1, 10, 50];
-/// Tools of all upstreams together.
+/// Total number of tools.
 pub(crate) const TOOLS: usize = 500;
-/// Clients at once.
+/// Concurrent clients.
 pub(crate) const SESSIONS: usize = 16;
-/// The last tool of an upstream stands in every answer.
+/// Name of the last tool of an upstream, which every response contains.
 const LAST: [&[u8]; 3] = [b"listed-499\"", b"listed-049\"", b"listed-009\""];
 
-/// Lists of the tools of so many upstreams.
+/// Measurements for one number of upstreams.
 #[derive(Debug)]
 pub(crate) struct List {
     pub(crate) upstreams: usize,
     pub(crate) era: Era,
-    /// Of the answer.
+    /// Size of the response in bytes.
     pub(crate) bytes: usize,
     pub(crate) turns: Vec<Turn>,
 }
 
-/// Rialto at work, with upstreams behind it.
+/// A running Rialto with its upstreams.
 struct Running {
     list: List,
     callers: Vec<Caller>,
@@ -37,7 +37,7 @@ struct Running {
     _folder: Folder,
 }
 
-/// Measures all numbers of upstreams in turn, round after round.
+/// Measures all numbers of upstreams, interleaved round by round.
 pub(crate) async fn measure(plan: &Plan) -> Result<Vec<List>, Failure> {
     let mut running = Vec::new();
     for era in [Era::Handshake, Era::PerRequest] {
@@ -47,7 +47,7 @@ pub(crate) async fn measure(plan: &Plan) -> Result<Vec<List>, Failure> {
     }
     for round in 0..plan.rounds {
         for n in 0..running.len() {
-            let at = whose(n, round, running.len());
+            let at = contender_at(n, round, running.len());
             let Running { list, callers, server, .. } = &mut running[at];
             list.turns.push(Turn::within(server, callers, SESSIONS, plan.turn).await?);
         }
@@ -58,25 +58,25 @@ pub(crate) async fn measure(plan: &Plan) -> Result<Vec<List>, Failure> {
 impl Running {
     async fn start(upstreams: usize, era: Era, last: &'static [u8], plan: &Plan) -> Result<Self, Failure> {
         let folder = Folder::new(&format!("list-{upstreams}-{}", era.revision()))?;
-        let offer = Offer { sizes: Vec::new(), listed: TOOLS / upstreams };
+        let offer = ToolSet { sizes: Vec::new(), listed: TOOLS / upstreams };
         let (mut behind, mut servers) = (Vec::new(), Vec::new());
         for _ in 0..upstreams {
             let server = upstream::start(era, &offer).await?;
-            servers.push(reached(Some(server.address), era, &offer)?);
+            servers.push(server_section(Some(server.address), era, &offer)?);
             behind.push(server);
         }
         let server = rialto(Server::rialto(), &servers, &folder, plan).await?;
         let mut callers = Vec::new();
         for _ in 0..SESSIONS {
             let mut caller = Caller::open(server.address, era, SUBJECT).await?;
-            caller.aim_at_list(last)?;
+            caller.set_list_request(last)?;
             callers.push(caller);
         }
         let bytes = callers[0].size().await?;
         if bytes < TOOLS * 100 {
             return Err(format!("a list of {TOOLS} tools has only {bytes} bytes").into());
         }
-        // The first calls pay for what happens once.
+        // Warm-up: the first calls pay one-time costs.
         Turn::within(&server, &mut callers, SESSIONS, plan.turn).await?;
         let list = List { upstreams, era, bytes, turns: Vec::new() };
         Ok(Self { list, callers, server, _behind: behind, _folder: folder })

@@ -7,49 +7,49 @@ use crate::calls::{Contender, Missing, contenders};
 use crate::client::{Caller, Connection, Era};
 use crate::crowd;
 use crate::folder::Folder;
-use crate::fronts::{Front, Standing};
+use crate::fronts::{Deployment, Frontend};
 use crate::plan::{Plan, SIZES};
 use crate::turn::Turn;
-use crate::upstream::{Form, Offer, subject};
+use crate::upstream::{ResponseFormat, ToolSet, tool_call};
 
-/// Bytes of one contender, measured several times; nothing where it could not be measured.
+/// Measured bytes of one contender, one figure per repetition; empty where it could not be measured.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) contender: Contender,
     pub(crate) idle: Vec<f64>,
-    /// After calls over many sessions, with small and with large answers.
+    /// After calls over many sessions, with small and with large responses.
     pub(crate) loaded: Vec<f64>,
     pub(crate) loaded_large: Vec<f64>,
-    /// With the smaller and the larger crowd of idle sessions.
+    /// With the smaller and the larger number of idle sessions.
     pub(crate) with_sessions: [Vec<f64>; 2],
-    /// For each idle session of the larger crowd, and for each open stream.
+    /// Per idle session (of the larger number) and per open stream.
     pub(crate) per_session: Vec<f64>,
     pub(crate) per_stream: Vec<f64>,
     pub(crate) with_streams: Vec<f64>,
 }
 
-/// Clients at once while there is load.
+/// Concurrent clients under load.
 const SESSIONS: usize = 64;
-/// How long there is load.
+/// Duration of the load.
 const LOAD: Duration = Duration::from_secs(1);
-/// How long one step may take; a contender that needs longer for a crowd is not asked for it again.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of one step; a contender that exceeds it with many sessions skips that step from then on.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Measures each contender in new processes.
 pub(crate) async fn measure(plan: &Plan, missing: &[Missing]) -> Result<Vec<Memory>, Failure> {
     let mut all = Vec::new();
     for contender in contenders(plan) {
-        // The upstream is no gateway, and nginx knows no sessions.
+        // Skip the bare upstream, which is no gateway, and nginx, which has no sessions.
         let is_missing = Missing::has(missing, contender, Era::Handshake);
-        if contender.front == Front::Direct || is_missing {
+        if contender.front == Frontend::Direct || is_missing {
             continue;
         }
         eprintln!("memory of {}", contender.title());
         let mut memory = Memory::new(contender);
-        // Others are shown beside Rialto, and once is enough for that.
-        let repeats = if contender.front == Front::Rialto { plan.repeats } else { 1 };
+        // Other gateways are only shown for comparison: one measurement is enough.
+        let repeats = if contender.front == Frontend::Rialto { plan.repeats } else { 1 };
         for _ in 0..repeats {
-            memory.look(plan).await;
+            memory.measure_once(plan).await;
         }
         all.push(memory);
     }
@@ -70,12 +70,12 @@ impl Memory {
         }
     }
 
-    /// Looks at everything once. What cannot be done is left out, and the rest is not.
-    async fn look(&mut self, plan: &Plan) {
+    /// Measures everything once. A step that fails is skipped.
+    async fn measure_once(&mut self, plan: &Plan) {
         let bears = match self.contender.front {
-            Front::Rialto | Front::Beside => true,
-            Front::Other(other) => other.bears_crowds(),
-            Front::Direct | Front::Nginx => false,
+            Frontend::Rialto | Frontend::Beside => true,
+            Frontend::Other(other) => other.supports_many_sessions(),
+            Frontend::Direct | Frontend::Nginx => false,
         };
         let mut outcomes = vec![self.calls(plan).await];
         if bears {
@@ -88,51 +88,51 @@ impl Memory {
     }
 
     async fn calls(&mut self, plan: &Plan) -> Result<(), Failure> {
-        let (standing, _folder) = self.start("memory", plan).await?;
-        self.idle.push(crowd::rested(&standing.measured).await?);
-        self.loaded.push(self.load(&standing, SIZES[0]).await?);
-        self.loaded_large.push(self.load(&standing, SIZES[SIZES.len() - 1]).await?);
+        let (deployment, _folder) = self.start("memory", plan).await?;
+        self.idle.push(crowd::resident_after_rest(&deployment.measured).await?);
+        self.loaded.push(self.load(&deployment, SIZES[0]).await?);
+        self.loaded_large.push(self.load(&deployment, SIZES[SIZES.len() - 1]).await?);
         Ok(())
     }
 
     async fn sessions(&mut self, plan: &Plan) -> Result<(), Failure> {
-        let (standing, _folder) = self.start("sessions", plan).await?;
-        let server = &standing.measured;
+        let (deployment, _folder) = self.start("sessions", plan).await?;
+        let server = &deployment.measured;
         let [few, many] = plan.crowds;
-        tokio::time::timeout(PATIENCE, crowd::open_sessions(server, few)).await??;
-        let before = crowd::rested(server).await?;
+        tokio::time::timeout(TIMEOUT, crowd::open_sessions(server, few)).await??;
+        let before = crowd::resident_after_rest(server).await?;
         self.with_sessions[0].push(before);
-        tokio::time::timeout(PATIENCE, crowd::open_sessions(server, many - few)).await??;
-        let after = crowd::rested(server).await?;
+        tokio::time::timeout(TIMEOUT, crowd::open_sessions(server, many - few)).await??;
+        let after = crowd::resident_after_rest(server).await?;
         self.with_sessions[1].push(after);
         self.per_session.push((after - before) / (many - few) as f64);
         Ok(())
     }
 
     async fn streams(&mut self, plan: &Plan) -> Result<(), Failure> {
-        let (standing, _folder) = self.start("streams", plan).await?;
-        let streams = crowd::per_stream(&standing.measured, plan.streams);
-        let (each, whole) = tokio::time::timeout(PATIENCE, streams).await??;
+        let (deployment, _folder) = self.start("streams", plan).await?;
+        let streams = crowd::per_stream(&deployment.measured, plan.streams);
+        let (each, whole) = tokio::time::timeout(TIMEOUT, streams).await??;
         self.per_stream.push(each);
         self.with_streams.push(whole);
         Ok(())
     }
 
-    async fn start(&self, name: &str, plan: &Plan) -> Result<(Standing, Folder), Failure> {
-        let Contender { front, wire } = self.contender;
+    async fn start(&self, name: &str, plan: &Plan) -> Result<(Deployment, Folder), Failure> {
+        let Contender { front, transport } = self.contender;
         let folder = Folder::new(name)?;
-        let behind = self.contender.behind(Era::Handshake).ok_or("it has no sessions")?;
-        Ok((front.start(wire, behind, &Offer::of(&SIZES), &folder, plan).await?, folder))
+        let behind = self.contender.upstream_era(Era::Handshake).ok_or("it has no sessions")?;
+        Ok((front.start(transport, behind, &ToolSet::of(&SIZES), &folder, plan).await?, folder))
     }
 
-    /// The bytes right after calls, before the process could give any back.
-    async fn load(&self, standing: &Standing, bytes: usize) -> Result<f64, Failure> {
-        let server = &standing.measured;
-        let tool = format!("{}{}", self.contender.front.prefix(), Form::Json.tool(bytes));
+    /// Resident bytes right after the calls, before the process can release memory.
+    async fn load(&self, deployment: &Deployment, bytes: usize) -> Result<f64, Failure> {
+        let server = &deployment.measured;
+        let tool = format!("{}{}", self.contender.front.prefix(), ResponseFormat::Json.tool(bytes));
         let mut callers = Vec::new();
         for _ in 0..SESSIONS {
             let connection = Connection::open_at(server.address, server.path).await?;
-            callers.push(Caller::enter(connection, Era::Handshake, subject(&tool, bytes)).await?);
+            callers.push(Caller::enter(connection, Era::Handshake, tool_call(&tool, bytes)).await?);
         }
         Turn::within(server, &mut callers, SESSIONS, LOAD).await?;
         Ok(server.resident()? as f64)

@@ -1,4 +1,4 @@
-//! The other gateways: what each is, how it is installed, and how it is started.
+//! The other gateways: how each is installed and started.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -10,17 +10,17 @@ use tokio::process::Command;
 use crate::Failure;
 use crate::client::Era;
 use crate::folder::Folder;
-use crate::fronts::free;
+use crate::fronts::free_address;
 use crate::process::Server;
-use crate::upstream::{Offer, Wire};
+use crate::upstream::{ToolSet, UpstreamTransport};
 
-/// A gateway of others.
+/// Another gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Other {
     McpProxyRust,
-    /// With a session at the upstream for every request, as it comes.
+    /// Default: one upstream session per request.
     FastMcp,
-    /// With one session at the upstream for all.
+    /// With one upstream session for all requests.
     FastMcpShared,
     McpProxyPython,
     McpProxyNode,
@@ -48,7 +48,7 @@ impl Other {
         }
     }
 
-    /// The version that is installed.
+    /// The installed version.
     pub(crate) fn version(self) -> &'static str {
         match self {
             Self::McpProxyRust => "0.6.0",
@@ -59,16 +59,16 @@ impl Other {
         }
     }
 
-    /// How it reaches the upstream. Some know standard input and output only.
-    pub(crate) fn wire(self) -> Wire {
+    /// Its transport to the upstream; some only support stdio.
+    pub(crate) fn transport(self) -> UpstreamTransport {
         match self {
-            Self::McpProxyRust | Self::FastMcp | Self::FastMcpShared => Wire::Http,
-            Self::McpProxyPython | Self::McpProxyNode | Self::Supergateway => Wire::Stdio,
+            Self::McpProxyRust | Self::FastMcp | Self::FastMcpShared => UpstreamTransport::Http,
+            Self::McpProxyPython | Self::McpProxyNode | Self::Supergateway => UpstreamTransport::Stdio,
         }
     }
 
-    /// The era at the upstream for a client of that era; nothing if it does not serve such a client.
-    pub(crate) fn behind(self, client: Era) -> Option<Era> {
+    /// The era used with the upstream for a client of an era; `None` if such clients are not supported.
+    pub(crate) fn upstream_era(self, client: Era) -> Option<Era> {
         match (self, client) {
             (Self::McpProxyPython, Era::PerRequest) => None,
             (Self::McpProxyRust, _) => Some(Era::Handshake),
@@ -76,13 +76,13 @@ impl Other {
         }
     }
 
-    /// What the names of tools begin with.
+    /// Prefix that it adds to tool names.
     pub(crate) fn prefix(self) -> &'static str {
         if self == Self::McpProxyRust { "upstream/" } else { "" }
     }
 
-    /// Whether thousands of sessions can be asked of it: not where each is a process.
-    pub(crate) fn bears_crowds(self) -> bool {
+    /// Whether it can hold thousands of sessions: not if each is a process.
+    pub(crate) fn supports_many_sessions(self) -> bool {
         self != Self::Supergateway
     }
 
@@ -95,7 +95,7 @@ impl Other {
         }
     }
 
-    /// Installs it, unless it is there; says why that cannot be.
+    /// Installs it if necessary.
     pub(crate) fn install(self) -> Result<(), Failure> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/gateway/others/setup.sh");
         let mut command = std::process::Command::new(script);
@@ -108,19 +108,19 @@ impl Other {
         Err(format!("cannot be installed: {said}").into())
     }
 
-    /// Starts it in front of an upstream that is at an address, or is a program of its own.
+    /// Starts it in front of an upstream at an address, or one that it starts itself over stdio.
     pub(crate) async fn start(
         self,
         upstream: Option<SocketAddr>,
         era: Era,
-        offer: &Offer,
+        offer: &ToolSet,
         folder: &Folder,
     ) -> Result<Server, Failure> {
-        let address = free()?;
+        let address = free_address()?;
         let port = address.port().to_string();
         let url = upstream.map(|address| format!("http://{address}/mcp")).unwrap_or_default();
         let program = std::env::current_exe()?;
-        let child = offer.arguments(Wire::Stdio, era);
+        let child = offer.arguments(UpstreamTransport::Stdio, era);
         let mut command = match self {
             Self::McpProxyRust => {
                 let listen =
@@ -169,7 +169,7 @@ impl Other {
         Ok(server)
     }
 
-    /// Where it writes what it has to say.
+    /// Path of its log file.
     pub(crate) fn log(self) -> PathBuf {
         installed().join(format!("{}.log", self.name().replace(['(', ')', ',', ' ', '.'], "")))
     }
@@ -178,7 +178,7 @@ impl Other {
         Command::new(installed().join(self.package()).join(path))
     }
 
-    /// A program that runs on Node.
+    /// A Node.js program.
     fn node(self, name: &str) -> Command {
         let programs = installed().join(self.package()).join("node_modules/.bin");
         let mut command = Command::new(programs.join("node"));
@@ -187,7 +187,7 @@ impl Other {
     }
 }
 
-/// Where all of them are.
+/// Directory with all installed gateways.
 fn installed() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("gateways")
 }

@@ -1,4 +1,4 @@
-//! What is measured, and how much of it: the command line.
+//! What to measure and how often: the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use crate::Failure;
 use crate::calls::contenders;
 use crate::client::Era;
-use crate::fronts::Front;
-use crate::process::SETTLE;
-use crate::upstream::Form;
+use crate::fronts::Frontend;
+use crate::process::SETTLE_TIME;
+use crate::upstream::ResponseFormat;
 
 /// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Calls through every contender, cell by cell.
+    /// Calls through every contender, by scenario.
     Calls,
-    /// Calls through Rialto between clients and upstreams of the same and of different eras.
+    /// Calls between clients and upstreams of the same and of different eras.
     Pairs,
     /// Resident memory.
     Memory,
     /// Merged lists of tools.
     Lists,
-    /// From the start of a process to its first answer, and the size of programs.
+    /// Time from process start to the first response, and binary sizes.
     Starts,
 }
 
@@ -39,11 +39,11 @@ impl Part {
     }
 }
 
-/// One way to call: what is measured for every contender that can do it.
+/// One scenario: era, response format, size and number of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cell {
+pub(crate) struct Scenario {
     pub(crate) era: Era,
-    pub(crate) form: Form,
+    pub(crate) form: ResponseFormat,
     pub(crate) bytes: usize,
     pub(crate) sessions: usize,
 }
@@ -51,10 +51,10 @@ pub(crate) struct Cell {
 pub(crate) const SIZES: [usize; 3] = [100, 10_000, 1_000_000];
 pub(crate) const SESSIONS: [usize; 3] = [1, 16, 64];
 pub(crate) const ERAS: [Era; 2] = [Era::Handshake, Era::PerRequest];
-const FORMS: [Form; 2] = [Form::Json, Form::Events];
+const FORMS: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseFormat::Events];
 
-impl Cell {
-    /// All that there are.
+impl Scenario {
+    /// All scenarios.
     pub(crate) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for era in ERAS {
@@ -67,13 +67,13 @@ impl Cell {
         all
     }
 
-    /// What it is called on the command line, in four words.
+    /// The four parts of its name on the command line.
     fn words(&self) -> [String; 4] {
         [self.era.revision().into(), self.form.name().into(), size(self.bytes), format!("x{}", self.sessions)]
     }
 }
 
-/// A size as people write it.
+/// A size with its unit.
 pub(crate) fn size(bytes: usize) -> String {
     match bytes {
         1_000_000.. => format!("{}MB", bytes / 1_000_000),
@@ -82,56 +82,56 @@ pub(crate) fn size(bytes: usize) -> String {
     }
 }
 
-/// How much is measured.
+/// What to measure and how often.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) parts: Vec<Part>,
-    pub(crate) cells: Vec<Cell>,
-    /// Parts of the names of those that are measured; all, if there are none.
+    pub(crate) scenarios: Vec<Scenario>,
+    /// Name filters of the contenders; empty for all.
     pub(crate) only: Vec<String>,
-    /// How often each contender has its turn.
+    /// Number of rounds; each contender is measured once per round.
     pub(crate) rounds: usize,
-    /// How long a turn is.
+    /// Duration of one measurement.
     pub(crate) turn: Duration,
-    /// How long one contender may take for one cell; what is slower has fewer turns.
+    /// Time limit per contender and scenario; slower contenders get fewer rounds.
     pub(crate) budget: Duration,
-    /// How often memory and starts are measured, each time in new processes.
+    /// Repetitions of memory and start measurements, each in new processes.
     pub(crate) repeats: usize,
-    /// The smaller and the larger number of idle sessions, and the number of open streams.
+    /// The smaller and the larger number of idle sessions.
     pub(crate) crowds: [usize; 2],
     pub(crate) streams: usize,
     pub(crate) pairs: Pairs,
-    /// What Rialto is started under.
+    /// Wrapper command for Rialto, such as a profiler.
     pub(crate) under: Vec<String>,
-    /// Another build of Rialto.
+    /// Binary of another build of Rialto to compare with.
     pub(crate) beside: Option<PathBuf>,
-    /// Calls over which memory is watched, instead of all else.
+    /// Number of calls for the memory curve; if set, nothing else is measured.
     pub(crate) curve: Option<usize>,
-    /// Where the figures are written.
+    /// Output directory.
     pub(crate) into: PathBuf,
 }
 
-/// How much of the pairs is measured.
+/// Settings of the era-combination part.
 #[derive(Debug, Clone)]
 pub(crate) struct Pairs {
     pub(crate) rounds: usize,
-    /// Calls in a turn, over all sessions.
+    /// Calls per round, over all sessions.
     pub(crate) calls: usize,
-    /// Clients at once, each with a connection and a session of its own.
+    /// Concurrent clients, each with its own connection and session.
     pub(crate) sessions: usize,
-    /// The size of the text in an answer.
+    /// Size of the text in a response, in bytes.
     pub(crate) bytes: usize,
 }
 
-/// As many calls as show whether memory grows.
+/// Default number of calls for the memory curve.
 const CURVE: usize = 10_000_000;
 
 impl Plan {
-    /// Reads the command line.
+    /// Parses the command line.
     pub(crate) fn read(arguments: &[String]) -> Result<Self, Failure> {
         let mut plan = Self {
             parts: Part::ALL.to_vec(),
-            cells: Cell::all(),
+            scenarios: Scenario::all(),
             only: Vec::new(),
             rounds: 7,
             turn: Duration::from_millis(250),
@@ -158,7 +158,7 @@ impl Plan {
             let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
             match argument.as_str() {
                 "--bench" => {}
-                "--quick" => plan.be_quick(),
+                "--quick" => plan.apply_quick_mode(),
                 "--parts" => plan.parts = parts(value()?)?,
                 "--cells" => plan.choose(value()?)?,
                 "--only" => plan.only = value()?.split(',').map(|name| name.trim().to_lowercase()).collect(),
@@ -175,17 +175,17 @@ impl Plan {
                 "--beside" => plan.beside = Some(value()?.into()),
                 "--under" => plan.under = value()?.split_whitespace().map(str::to_owned).collect(),
                 "--into" => into = Some(PathBuf::from(value()?)),
-                other => return Err(format!("there is no option {other}").into()),
+                other => return Err(format!("unknown option {other}").into()),
             }
         }
-        // Rough or partial figures do not replace the whole ones.
+        // Quick or partial figures must not overwrite the complete ones.
         let rough = || PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("figures");
         plan.into = into.unwrap_or_else(|| if is_whole { plan.into } else { rough() });
         Ok(plan)
     }
 
-    /// Rougher, in a few minutes: fewer cells and shorter turns.
-    fn be_quick(&mut self) {
+    /// Quick mode: fewer scenarios and shorter measurements.
+    fn apply_quick_mode(&mut self) {
         self.rounds = 3;
         self.turn = Duration::from_millis(100);
         self.budget = Duration::from_millis(500);
@@ -193,16 +193,20 @@ impl Plan {
         self.crowds = [500, 2_000];
         self.streams = 400;
         (self.pairs.rounds, self.pairs.calls) = (7, 960);
-        self.cells.retain(|cell| cell.sessions > 1 && (cell.form == Form::Json || cell.sessions == 16));
+        self.scenarios.retain(|scenario| {
+            scenario.sessions > 1 && (scenario.form == ResponseFormat::Json || scenario.sessions == 16)
+        });
     }
 
-    /// Keeps the cells that have all words of one of the patterns: `100B/x16,1MB`.
+    /// Keeps the scenarios that match one of the patterns, such as `100B/x16,1MB`.
     fn choose(&mut self, patterns: &str) -> Result<(), Failure> {
-        let fits = |cell: &Cell, pattern: &str| pattern.split('/').all(|word| cell.words().iter().any(|w| w == word));
-        self.cells = Cell::all();
-        self.cells.retain(|cell| patterns.split(',').any(|pattern| fits(cell, pattern.trim())));
-        if self.cells.is_empty() {
-            return Err(format!("no cell is called {patterns}; one is {}", Cell::all()[0].words().join("/")).into());
+        let fits = |scenario: &Scenario, pattern: &str| {
+            pattern.split('/').all(|word| scenario.words().iter().any(|w| w == word))
+        };
+        self.scenarios = Scenario::all();
+        self.scenarios.retain(|scenario| patterns.split(',').any(|pattern| fits(scenario, pattern.trim())));
+        if self.scenarios.is_empty() {
+            return Err(format!("no cell is called {patterns}; one is {}", Scenario::all()[0].words().join("/")).into());
         }
         Ok(())
     }
@@ -211,24 +215,24 @@ impl Plan {
         self.parts.contains(&part)
     }
 
-    /// How the calls are made, in words.
+    /// Description of the measurement.
     pub(crate) fn how(&self) -> String {
         let (rounds, turn) = (self.rounds, self.turn.as_millis());
         format!(
             "{rounds} rounds of turns of {turn} ms, in which all sessions call at once, each its next call when the \
-             last is answered. A contender that needs longer than {:.1} s for a cell has fewer turns.",
+             last is answered. A contender that needs longer than {:.1} s for a scenario has fewer turns.",
             self.budget.as_secs_f64()
         )
     }
 
-    /// About how long it will take, installations apart.
+    /// Estimated duration, without installations.
     pub(crate) fn estimate(&self) -> Duration {
-        let served = |cell: &Cell| {
-            let all = contenders(self).into_iter().filter(|contender| contender.behind(cell.era).is_some());
-            all.filter(|contender| contender.does(cell)).count() as u32
+        let served = |scenario: &Scenario| {
+            let all = contenders(self).into_iter().filter(|contender| contender.upstream_era(scenario.era).is_some());
+            all.filter(|contender| contender.supports(scenario)).count() as u32
         };
-        let turns = (self.turn + SETTLE) * self.rounds as u32 + self.turn / 2;
-        let calls: Duration = self.cells.iter().map(|cell| turns.min(self.budget * 2) * served(cell)).sum();
+        let turns = (self.turn + SETTLE_TIME) * self.rounds as u32 + self.turn / 2;
+        let calls: Duration = self.scenarios.iter().map(|scenario| turns.min(self.budget * 2) * served(scenario)).sum();
         let count = contenders(self).len() as u32;
         let repeats = self.repeats as u32;
         let part = |part: Part, time: Duration| if self.has(part) { time } else { Duration::ZERO };
@@ -239,12 +243,12 @@ impl Plan {
             + part(Part::Starts, Duration::from_millis(1_500) * count * (repeats + 2))
     }
 
-    /// Whether a contender is to be measured.
-    pub(crate) fn wants(&self, front: Front) -> bool {
+    /// Whether a contender is selected.
+    pub(crate) fn wants(&self, front: Frontend) -> bool {
         self.names(front.name())
     }
 
-    /// Whether a name is one of those that were asked for.
+    /// Whether a name matches the filters.
     pub(crate) fn names(&self, whole: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| whole.to_lowercase().contains(name))
     }

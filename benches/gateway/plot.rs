@@ -1,18 +1,18 @@
-//! Plots, as SVG that is readable on light and on dark pages.
+//! SVG plots, readable on light and dark backgrounds.
 
 use std::fmt::Write as _;
 
 use crate::calls::Row;
 use crate::client::Era;
 use crate::document::circumstances;
-use crate::fronts::Front;
-use crate::plan::{Cell, SIZES, size};
+use crate::fronts::Frontend;
+use crate::plan::{SIZES, Scenario, size};
 use crate::spread::Spread;
 use crate::tables::of;
 use crate::turn::Turn;
-use crate::upstream::Form;
+use crate::upstream::ResponseFormat;
 
-/// Colours by class: `us` is Rialto, `base` the yardsticks, `them` the other gateways.
+/// Colours by class: `us` is Rialto, `base` the baselines, `them` the other gateways.
 const STYLE: &str = "<style>
 text { font: 12px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif; fill: #24292f; }
 .title { font-size: 17px; font-weight: 600; } .head { font-weight: 600; } .small { font-size: 11px; fill: #57606a; }
@@ -26,7 +26,7 @@ text { fill: #e6edf3; } .small { fill: #9198a1; } .page, .open { fill: #0d1117; 
 }
 </style>";
 
-/// A picture that is being drawn.
+/// An SVG image under construction.
 pub(crate) struct Picture {
     width: f64,
     height: f64,
@@ -62,7 +62,7 @@ impl Picture {
         let _ = writeln!(self.body, r#"<rect {place} class="band"/>"#);
     }
 
-    /// A line through points.
+    /// A polyline.
     pub(crate) fn path(&mut self, points: &[(f64, f64)], class: &str) {
         let points = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ");
         let style = "style=\"fill: none\" stroke-width=\"2\" stroke-linejoin=\"round\"";
@@ -79,7 +79,7 @@ impl Picture {
     }
 }
 
-/// A scale of powers of ten, from left to right.
+/// Logarithmic horizontal scale.
 struct Scale {
     from: f64,
     to: f64,
@@ -88,7 +88,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Wide enough for all figures.
+    /// A scale that covers all figures.
     fn around(figures: &[f64], x: f64, width: f64) -> Self {
         let least = figures.iter().copied().fold(f64::INFINITY, f64::min).max(1e-3);
         let most = figures.iter().copied().fold(1e-3, f64::max);
@@ -112,14 +112,14 @@ const GAP: f64 = 40.0;
 const STEP: f64 = 22.0;
 const SESSIONS: usize = 16;
 
-/// One row of panels: what is shown, of what, and with what unit.
+/// One row of panels: title, figures and units.
 struct Band {
     title: &'static str,
-    /// The figure that is the dot.
+    /// The figure shown as a dot.
     main: fn(&Turn) -> f64,
-    /// Another one of the same kind, as a ring.
+    /// A second figure, shown as a ring.
     ring: Option<fn(&Turn) -> f64>,
-    /// Units, each a thousand of the one before.
+    /// Units, each a thousand times the previous one.
     units: [&'static str; 3],
 }
 
@@ -138,13 +138,13 @@ const BANDS: [Band; 2] = [
     },
 ];
 
-/// Processor time and latency for each size, at 16 sessions.
+/// CPU time and latency for each size, at 16 sessions.
 pub(crate) fn calls(rows: &[Row]) -> Option<String> {
     let of_size = |bytes: usize| {
-        let cell = Cell { era: Era::Handshake, form: Form::Json, bytes, sessions: SESSIONS };
-        let with_turns = rows.iter().filter(move |row| row.cell == cell && !row.turns.is_empty());
+        let scenario = Scenario { era: Era::Handshake, form: ResponseFormat::Json, bytes, sessions: SESSIONS };
+        let with_turns = rows.iter().filter(move |row| row.scenario == scenario && !row.turns.is_empty());
         let mut all: Vec<&Row> = with_turns.collect();
-        all.sort_by_key(|row| row.contender.wire.name());
+        all.sort_by_key(|row| row.contender.transport.name());
         all
     };
     let mut names: Vec<String> = Vec::new();
@@ -194,7 +194,7 @@ fn panel_of(picture: &mut Picture, band: &Band, rows: &[&Row], names: &[String],
     for power in scale.powers() {
         let at = scale.at(10f64.powi(power));
         picture.line((at, top), (at, bottom), "grid", 1.0);
-        // Where there are many, every other one is named.
+        // With many powers, label every other one.
         if scale.to - scale.from < 4.0 || (power - scale.from as i32) % 2 == 0 {
             picture.text(at, bottom + 15.0, "small", "middle", &short(10f64.powi(power), band.units));
         }
@@ -204,9 +204,9 @@ fn panel_of(picture: &mut Picture, band: &Band, rows: &[&Row], names: &[String],
         let Some(at) = names.iter().position(|name| *name == row.contender.title()) else { continue };
         let y = top + (at as f64 + 0.5) * STEP;
         let class = match row.contender.front {
-            Front::Rialto | Front::Beside => "us",
-            Front::Direct | Front::Nginx => "base",
-            Front::Other(_) => "them",
+            Frontend::Rialto | Frontend::Beside => "us",
+            Frontend::Direct | Frontend::Nginx => "base",
+            Frontend::Other(_) => "them",
         };
         let (from, to) = match band.ring {
             Some(ring) => (of(&row.turns, ring).median, spread.median),
@@ -222,7 +222,7 @@ fn panel_of(picture: &mut Picture, band: &Band, rows: &[&Row], names: &[String],
     }
 }
 
-/// A figure with few digits and the unit that suits it.
+/// A figure with few digits and a suitable unit.
 fn short(figure: f64, units: [&str; 3]) -> String {
     let (figure, unit) = match figure {
         1e6.. => (figure / 1e6, units[2]),

@@ -1,43 +1,43 @@
-//! The figures of each part as tables.
+//! The figures of each part as Markdown tables.
 
 use crate::calls::{Contender, Missing, Row};
 use crate::client::Era;
 use crate::document::Table;
-use crate::fronts::Front;
+use crate::fronts::Frontend;
 use crate::lists::{self, List};
 use crate::memory::Memory;
-use crate::plan::{Cell, ERAS, Plan, SESSIONS, SIZES, size};
+use crate::plan::{ERAS, Plan, SESSIONS, SIZES, Scenario, size};
 use crate::spread::Spread;
 use crate::starts::Start;
 use crate::turn::Turn;
-use crate::upstream::{Form, Wire};
+use crate::upstream::{ResponseFormat, UpstreamTransport};
 
-/// The row of a contender in a cell, if it has figures.
-pub(crate) fn find(rows: &[Row], front: Front, wire: Wire, cell: Cell) -> Option<&Row> {
-    let wanted = Contender { front, wire };
-    rows.iter().find(|row| row.contender == wanted && row.cell == cell && !row.turns.is_empty())
+/// The row of a contender in a scenario, if it was measured.
+pub(crate) fn find(rows: &[Row], front: Frontend, transport: UpstreamTransport, scenario: Scenario) -> Option<&Row> {
+    let wanted = Contender { front, transport };
+    rows.iter().find(|row| row.contender == wanted && row.scenario == scenario && !row.turns.is_empty())
 }
 
-/// A figure of all turns.
+/// One figure over all rounds.
 pub(crate) fn of(turns: &[Turn], figure: impl Fn(&Turn) -> f64) -> Spread {
     Spread::of(turns.iter().map(figure))
 }
 
-/// A figure against another: round by round, because turns of one round saw the same machine.
+/// Ratio per round, because figures of one round saw the same machine load.
 pub(crate) fn ratio(ours: &[Turn], theirs: &[Turn], figure: impl Fn(&Turn) -> f64) -> Spread {
     if ours.len() == theirs.len() {
         return Spread::of(ours.iter().zip(theirs).map(|(ours, theirs)| figure(ours) / figure(theirs)));
     }
-    // One of them had fewer turns, because it is slow.
+    // A slow contender has fewer rounds.
     let against = of(theirs, &figure).median;
     Spread::of(ours.iter().map(|turn| figure(turn) / against))
 }
 
-/// All cells, a table for each era and form.
+/// All scenarios, one table per era and response format.
 pub(crate) fn calls(rows: &[Row], missing: &[Missing]) -> String {
     let mut text = String::new();
     for era in ERAS {
-        for form in [Form::Json, Form::Events] {
+        for form in [ResponseFormat::Json, ResponseFormat::Events] {
             let mut table = Table::new(&[
                 "answer",
                 "sessions",
@@ -52,15 +52,15 @@ pub(crate) fn calls(rows: &[Row], missing: &[Missing]) -> String {
             let mut is_empty = true;
             for bytes in SIZES {
                 for sessions in SESSIONS {
-                    let cell = Cell { era, form, bytes, sessions };
-                    for row in rows.iter().filter(|row| row.cell == cell) {
+                    let scenario = Scenario { era, form, bytes, sessions };
+                    for row in rows.iter().filter(|row| row.scenario == scenario) {
                         table.row(&line(rows, row));
                         is_empty = false;
                     }
                 }
             }
             if !is_empty {
-                let name = if form == Form::Json { "answers in JSON" } else { "answers as events" };
+                let name = if form == ResponseFormat::Json { "answers in JSON" } else { "answers as events" };
                 text += &format!("### {}, {name}\n\n{}\n", era.revision(), table.text());
             }
         }
@@ -77,16 +77,17 @@ pub(crate) fn calls(rows: &[Row], missing: &[Missing]) -> String {
 }
 
 fn line(rows: &[Row], row: &Row) -> [String; 9] {
-    let Row { contender, cell, turns, failure } = row;
-    let start = [size(cell.bytes), cell.sessions.to_string(), contender.title(), turns.len().to_string()];
+    let Row { contender, scenario, turns, failure } = row;
+    let start = [size(scenario.bytes), scenario.sessions.to_string(), contender.title(), turns.len().to_string()];
     let [bytes, sessions, title, count] = start;
     if turns.is_empty() {
         let why = failure.as_deref().unwrap_or("no figures").chars().take(80).collect::<String>();
         let why = why.replace(['\n', '|'], " ");
         return [bytes, sessions, title, count, why, String::new(), String::new(), String::new(), String::new()];
     }
-    let nginx = find(rows, Front::Nginx, Wire::Http, *cell).filter(|_| contender.front != Front::Nginx);
-    let nginx = nginx.filter(|_| contender.wire == Wire::Http);
+    let nginx =
+        find(rows, Frontend::Nginx, UpstreamTransport::Http, *scenario).filter(|_| contender.front != Frontend::Nginx);
+    let nginx = nginx.filter(|_| contender.transport == UpstreamTransport::Http);
     [
         bytes,
         sessions,
@@ -132,7 +133,7 @@ pub(crate) fn memory(plan: &Plan, measured: &[Memory]) -> String {
     table.text()
 }
 
-/// Nothing where nothing was measured.
+/// Empty if nothing was measured.
 fn show(figures: impl Iterator<Item = f64>, decimals: usize) -> String {
     let figures: Vec<f64> = figures.collect();
     match figures.as_slice() {
@@ -160,12 +161,12 @@ pub(crate) fn lists(measured: &[List]) -> String {
     table.text()
 }
 
-/// What lists are held against.
+/// The baseline of merged lists: one upstream.
 pub(crate) fn one_upstream(measured: &[List], era: Era) -> Option<&List> {
     measured.iter().find(|list| list.era == era && list.upstreams == lists::UPSTREAMS[0])
 }
 
-/// Starts, and the size of programs.
+/// Start times and binary sizes.
 pub(crate) fn starts(measured: &[Start], sizes: &[(String, u64, Option<u64>)]) -> String {
     let mut table = Table::new(&["through", "ms to the first answer"]);
     for Start { contender, took } in measured {

@@ -1,22 +1,22 @@
-//! What is wanted, and whether it holds. A run judges what it measured; other lines stay as they were.
+//! Performance targets and whether they are met. A run updates only the targets it measured.
 
 use std::path::Path;
 
 use crate::calls::Row;
 use crate::curve::Curve;
 use crate::document::{Document, Table};
-use crate::fronts::Front;
+use crate::fronts::Frontend;
 use crate::lists::{List, UPSTREAMS};
 use crate::memory::Memory;
 use crate::others::Other;
-use crate::plan::{Cell, ERAS};
+use crate::plan::{ERAS, Scenario};
 use crate::spread::{Spread, today};
 use crate::starts::Start;
 use crate::tables::{find, of, one_upstream, ratio};
 use crate::turn::Turn;
-use crate::upstream::{Form, Wire};
+use crate::upstream::{ResponseFormat, UpstreamTransport};
 
-/// A target: its name, and the limit in words.
+/// A target: its name and its limit as text.
 type Target = (&'static str, &'static str);
 
 const SMALL: Target = ("CPU of a forwarded call, 100 B, 64 sessions", "at most 2.0 times nginx (to be reached: 1.3)");
@@ -32,7 +32,7 @@ const FLAT: Target = ("memory over ten million calls", "flat: at the end at most
 
 const ALL: [Target; 10] = [SMALL, LARGE, LATE, NEXT, BRIDGE, SESSION, STREAM, LIST, START, FLAT];
 
-/// What was judged.
+/// Results by target.
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
     judged: Vec<(&'static str, String, bool)>,
@@ -49,35 +49,39 @@ impl Targets {
         self.judged.push((target.0, said, holds));
     }
 
-    /// Calls against nginx, and against the other gateways.
+    /// Checks calls against nginx and the other gateways.
     pub(crate) fn calls(&mut self, rows: &[Row]) {
-        let cells = |bytes: usize, sessions: usize| ERAS.map(|era| Cell { era, form: Form::Json, bytes, sessions });
-        let to_nginx = |cell: Cell, figure: fn(&Turn) -> f64| {
-            let ours = find(rows, Front::Rialto, Wire::Http, cell)?;
-            let nginx = find(rows, Front::Nginx, Wire::Http, cell)?;
-            Some((format!("{}: ", cell.era.revision()), ratio(&ours.turns, &nginx.turns, figure)))
+        let scenarios = |bytes: usize, sessions: usize| {
+            ERAS.map(|era| Scenario { era, form: ResponseFormat::Json, bytes, sessions })
         };
-        let all = |cells: [Cell; 2], figure: fn(&Turn) -> f64| -> Vec<(String, Spread)> {
-            cells.into_iter().filter_map(|cell| to_nginx(cell, figure)).collect()
+        let to_nginx = |scenario: Scenario, figure: fn(&Turn) -> f64| {
+            let ours = find(rows, Frontend::Rialto, UpstreamTransport::Http, scenario)?;
+            let nginx = find(rows, Frontend::Nginx, UpstreamTransport::Http, scenario)?;
+            Some((format!("{}: ", scenario.era.revision()), ratio(&ours.turns, &nginx.turns, figure)))
         };
-        self.judge(SMALL, &all(cells(100, 64), Turn::microseconds_per_call), |ratio| ratio <= 2.0);
-        self.judge(LARGE, &all(cells(1_000_000, 16), Turn::microseconds_per_call), |ratio| ratio <= 1.2);
-        self.judge(LATE, &all(cells(100, 16), Turn::p99), |ratio| ratio <= 2.0);
-        let [cell, _] = cells(100, 16);
-        let next = [Wire::Http, Wire::Stdio].into_iter().filter_map(|wire| next_best(rows, wire, cell));
+        let all = |scenarios: [Scenario; 2], figure: fn(&Turn) -> f64| -> Vec<(String, Spread)> {
+            scenarios.into_iter().filter_map(|scenario| to_nginx(scenario, figure)).collect()
+        };
+        self.judge(SMALL, &all(scenarios(100, 64), Turn::microseconds_per_call), |ratio| ratio <= 2.0);
+        self.judge(LARGE, &all(scenarios(1_000_000, 16), Turn::microseconds_per_call), |ratio| ratio <= 1.2);
+        self.judge(LATE, &all(scenarios(100, 16), Turn::p99), |ratio| ratio <= 2.0);
+        let [scenario, _] = scenarios(100, 16);
+        let next = [UpstreamTransport::Http, UpstreamTransport::Stdio]
+            .into_iter()
+            .filter_map(|transport| next_best(rows, transport, scenario));
         self.judge(NEXT, &next.collect::<Vec<_>>(), |ratio| ratio >= 5.0);
     }
 
-    /// Bridged calls, with what each takes against the mean of those that are not.
+    /// Checks bridged calls against the mean of unbridged ones.
     pub(crate) fn pairs(&mut self, bridged: &[(String, Spread)]) {
         self.judge(BRIDGE, bridged, |ratio| ratio <= 1.3);
     }
 
-    /// Memory of Rialto over HTTP, in KiB.
+    /// Checks the memory of Rialto over HTTP, in KiB.
     pub(crate) fn memory(&mut self, measured: &[Memory]) {
-        let ours = measured
-            .iter()
-            .find(|memory| memory.contender.front == Front::Rialto && memory.contender.wire == Wire::Http);
+        let ours = measured.iter().find(|memory| {
+            memory.contender.front == Frontend::Rialto && memory.contender.transport == UpstreamTransport::Http
+        });
         let Some(ours) = ours else { return };
         let spread = |bytes: &[f64]| -> Vec<(String, Spread)> {
             let kibibytes = Spread::of(bytes.iter().map(|bytes| bytes / 1024.0));
@@ -98,9 +102,10 @@ impl Targets {
     }
 
     pub(crate) fn starts(&mut self, measured: &[Start]) {
-        let ours = measured.iter().filter(|start| start.contender.front == Front::Rialto && !start.took.is_empty());
-        let spreads = ours
-            .map(|start| (format!("ms, {}: ", start.contender.wire.name()), Spread::of(start.took.iter().copied())));
+        let ours = measured.iter().filter(|start| start.contender.front == Frontend::Rialto && !start.took.is_empty());
+        let spreads = ours.map(|start| {
+            (format!("ms, {}: ", start.contender.transport.name()), Spread::of(start.took.iter().copied()))
+        });
         self.judge(START, &spreads.collect::<Vec<_>>(), |milliseconds| milliseconds < 100.0);
     }
 
@@ -110,7 +115,7 @@ impl Targets {
         self.judged.push((FLAT.0, said, growth <= 0.05));
     }
 
-    /// The table: what was judged now, and what stood there for the rest.
+    /// The table: new results, and the previous ones for the rest.
     pub(crate) fn table(&self, folder: &Path) -> String {
         let old = Document::before(folder, "targets");
         let mut table = Table::new(&["what", "target", "measured", "holds", "when"]);
@@ -131,12 +136,12 @@ impl Targets {
     }
 }
 
-/// What a call takes through the cheapest of the other gateways against what it takes through Rialto.
-fn next_best(rows: &[Row], wire: Wire, cell: Cell) -> Option<(String, Spread)> {
-    let ours = find(rows, Front::Rialto, wire, cell)?;
+/// CPU time per call of the cheapest other gateway relative to Rialto.
+fn next_best(rows: &[Row], transport: UpstreamTransport, scenario: Scenario) -> Option<(String, Spread)> {
+    let ours = find(rows, Frontend::Rialto, transport, scenario)?;
     let cost = |row: &Row| of(&row.turns, Turn::microseconds_per_call).median;
-    let others = Other::ALL.into_iter().filter_map(|other| find(rows, Front::Other(other), wire, cell));
+    let others = Other::ALL.into_iter().filter_map(|other| find(rows, Frontend::Other(other), transport, scenario));
     let next = others.min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
-    let name = format!("{} ({}): ", next.contender.front.name(), wire.name());
+    let name = format!("{} ({}): ", next.contender.front.name(), transport.name());
     Some((name, ratio(&next.turns, &ours.turns, Turn::microseconds_per_call)))
 }

@@ -1,7 +1,6 @@
-//! The server behind whatever is measured: it reads a request and writes an answer that it has ready,
-//! over HTTP with hyper or on standard input and output, in either era.
+//! The upstream server of the benchmark: answers with prepared responses, over HTTP (hyper) or stdio, in either era.
 //!
-//! It runs in this program, started anew with [`ARGUMENT`].
+//! It runs in this binary, started with [`ARGUMENT`].
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -24,32 +23,32 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::Failure;
-use crate::client::{Era, Subject};
+use crate::client::{Era, ToolCall};
 use crate::process::Server;
 
-/// Makes this program serve instead of measure; the wire, the era and what is offered follow.
+/// Makes this binary serve instead of measure; transport, era and tools follow.
 pub(crate) const ARGUMENT: &str = "serve-as-upstream";
 
-/// What is called where nothing else is said.
-pub(crate) const SUBJECT: Subject = subject("json-100", 100);
+/// The default tool call.
+pub(crate) const SUBJECT: ToolCall = tool_call("json-100", 100);
 
-/// A tool that answers with a text of that many bytes.
-pub(crate) const fn subject(tool: &str, bytes: usize) -> Subject<'_> {
+/// A call of the tool that returns a text of this many bytes.
+pub(crate) const fn tool_call(tool: &str, bytes: usize) -> ToolCall<'_> {
     let arguments = r#"{"what":"the same as ever"}"#;
-    Subject { tool, arguments, answer: MARK.as_bytes(), length: Some(bytes) }
+    ToolCall { tool, arguments, answer: MARK.as_bytes(), length: Some(bytes) }
 }
 
-/// What the text of every answer begins with.
+/// Start of the text in every response.
 const MARK: &str = "payload:";
 
-/// How a server is reached.
+/// Transport to the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wire {
+pub(crate) enum UpstreamTransport {
     Http,
     Stdio,
 }
 
-impl Wire {
+impl UpstreamTransport {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -58,15 +57,15 @@ impl Wire {
     }
 }
 
-/// In what form an answer comes over HTTP.
+/// Format of a response over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ResponseFormat {
     Json,
-    /// As an event of a stream.
+    /// As an SSE event.
     Events,
 }
 
-impl Form {
+impl ResponseFormat {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Json => "json",
@@ -74,87 +73,87 @@ impl Form {
         }
     }
 
-    /// The tool that answers in this form, with a text of that many bytes.
+    /// Name of the tool that responds in this format with a text of this many bytes.
     pub(crate) fn tool(self, bytes: usize) -> String {
         format!("{}-{bytes}", self.name())
     }
 }
 
-/// What a server offers: a tool for each form and size, and some that are only on the list.
+/// Tools of the upstream: one per format and size, and some that only appear in the list.
 #[derive(Debug, Clone)]
-pub(crate) struct Offer {
+pub(crate) struct ToolSet {
     pub(crate) sizes: Vec<usize>,
     pub(crate) listed: usize,
 }
 
-impl Offer {
+impl ToolSet {
     pub(crate) fn of(sizes: &[usize]) -> Self {
         Self { sizes: sizes.to_vec(), listed: 0 }
     }
 
-    /// The arguments that make this program a server with it.
-    pub(crate) fn arguments(&self, wire: Wire, era: Era) -> Vec<String> {
+    /// Command line arguments that start this binary as an upstream with these tools.
+    pub(crate) fn arguments(&self, transport: UpstreamTransport, era: Era) -> Vec<String> {
         let sizes = self.sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-        [ARGUMENT, wire.name(), era.revision(), &self.listed.to_string(), &sizes].map(str::to_owned).to_vec()
+        [ARGUMENT, transport.name(), era.revision(), &self.listed.to_string(), &sizes].map(str::to_owned).to_vec()
     }
 }
 
-/// Starts one that is reached over HTTP.
-pub(crate) async fn start(era: Era, offer: &Offer) -> Result<Server, Failure> {
+/// Starts an upstream over HTTP.
+pub(crate) async fn start(era: Era, offer: &ToolSet) -> Result<Server, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(offer.arguments(Wire::Http, era));
+    command.args(offer.arguments(UpstreamTransport::Http, era));
     Server::start(command).await
 }
 
-/// Serves until the process ends.
+/// Runs the upstream until the process is killed.
 pub(crate) fn serve(arguments: &[String]) -> Result<(), Failure> {
-    let [wire, revision, listed, sizes] = arguments else { return Err("this is no offer".into()) };
+    let [transport, revision, listed, sizes] = arguments else { return Err("this is no offer".into()) };
     let eras = [Era::Handshake, Era::PerRequest];
     let era = eras.into_iter().find(|era| era.revision() == revision).ok_or("there is no such era")?;
     let sizes = sizes.split(',').filter(|size| !size.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
-    let answers = Arc::new(Answers::new(era, &Offer { sizes, listed: listed.parse()? }));
-    if wire == Wire::Stdio.name() {
+    let answers = Arc::new(Answers::new(era, &ToolSet { sizes, listed: listed.parse()? }));
+    if transport == UpstreamTransport::Stdio.name() {
         return on_lines(&answers);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(over_http(answers))
 }
 
-/// What is answered, ready to be sent.
+/// Prepared responses.
 struct Answers {
     era: Era,
-    /// By the name of the tool.
-    called: HashMap<String, (Form, Raw)>,
+    /// Responses by tool name.
+    called: HashMap<String, (ResponseFormat, Raw)>,
     listed: Raw,
-    introduced: Raw,
+    hello: Raw,
 }
 
-/// One message to answer with, and in what form; nothing where none is wanted.
-type Answer = Option<(Form, Bytes)>;
+/// A prepared message and its format; `None` for notifications.
+type Answer = Option<(ResponseFormat, Bytes)>;
 
 impl Answers {
-    fn new(era: Era, offer: &Offer) -> Self {
+    fn new(era: Era, offer: &ToolSet) -> Self {
         let schema = json!({ "type": "object", "properties": { "what": { "type": "string" } } });
-        let forms = || [Form::Json, Form::Events].into_iter();
+        let forms = || [ResponseFormat::Json, ResponseFormat::Events].into_iter();
         let names = offer.sizes.iter().flat_map(|bytes| forms().map(|form| form.tool(*bytes)));
         let names = names.chain((0..offer.listed).map(|n| format!("listed-{n:03}")));
         let tools: Vec<Value> = names
             .map(|name| json!({ "name": name, "description": "The same as ever", "inputSchema": schema }))
             .collect();
         let info = json!({ "name": "upstream", "version": "1" });
-        let introduced = match era {
+        let hello = match era {
             Era::Handshake => json!({ "protocolVersion": era.revision(), "serverInfo": info }),
             Era::PerRequest => json!({ "supportedVersions": [era.revision()], "ttlMs": 0, "cacheScope": "private" }),
         };
-        let whole = |mut result: Value| {
+        let complete = |mut result: Value| {
             if era == Era::PerRequest {
                 result["resultType"] = json!("complete");
                 result["_meta"] = json!({ "io.modelcontextprotocol/serverInfo": info });
             }
             Raw::of(&result)
         };
-        let mut introduced = introduced;
-        introduced["capabilities"] = json!({ "tools": {} });
+        let mut hello = hello;
+        hello["capabilities"] = json!({ "tools": {} });
         let mut listed = json!({ "tools": tools });
         if era == Era::PerRequest {
             listed["ttlMs"] = json!(3_600_000);
@@ -162,16 +161,16 @@ impl Answers {
         }
         let called = offer.sizes.iter().flat_map(|&bytes| {
             let text = format!("{MARK}{}", "x".repeat(bytes.saturating_sub(MARK.len())));
-            let result = whole(json!({ "content": [{ "type": "text", "text": text }], "isError": false }));
+            let result = complete(json!({ "content": [{ "type": "text", "text": text }], "isError": false }));
             forms().map(move |form| (form.tool(bytes), (form, result.clone())))
         });
-        Self { era, called: called.collect(), listed: whole(listed), introduced: whole(introduced) }
+        Self { era, called: called.collect(), listed: complete(listed), hello: complete(hello) }
     }
 
     fn to(&self, message: &Bytes) -> Result<Answer, Failure> {
-        let message = Message::parse(message).map_err(|invalid| invalid.why)?;
+        let message = Message::parse(message).map_err(|invalid| invalid.reason)?;
         let Message::Request(request) = message else { return Ok(None) };
-        let mut form = Form::Json;
+        let mut form = ResponseFormat::Json;
         let outcome = match (&request.method, self.era) {
             (Method::ToolsCall, _) => {
                 let name = request.params.as_ref().and_then(|params| params.get("name"));
@@ -181,7 +180,7 @@ impl Answers {
                     .ok_or_else(|| ErrorObject::new(code::INVALID_PARAMS, "No such tool"))
             }
             (Method::ToolsList, _) => Ok(self.listed.clone()),
-            (Method::Initialize, Era::Handshake) | (Method::Discover, Era::PerRequest) => Ok(self.introduced.clone()),
+            (Method::Initialize, Era::Handshake) | (Method::Discover, Era::PerRequest) => Ok(self.hello.clone()),
             (Method::Ping, Era::Handshake) => Ok(Raw::empty()),
             _ => Err(ErrorObject::new(code::METHOD_NOT_FOUND, "Method not found")),
         };
@@ -214,13 +213,13 @@ async fn over_http(answers: Arc<Answers>) -> Result<(), Failure> {
                 let answers = Arc::clone(&answers);
                 async move { Ok::<_, Infallible>(respond(&answers, request).await) }
             });
-            // A connection that breaks is the caller's matter, and it will say so.
+            // The client reports broken connections.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-/// The whole at once, or an event in a stream whose length nobody tells.
+/// A body of known length, or one SSE event in a chunked body.
 type Body = Either<Full<Bytes>, Event>;
 type Event = StreamBody<Once<Ready<Result<Frame<Bytes>, Infallible>>>>;
 
@@ -232,14 +231,14 @@ async fn respond(answers: &Answers, request: Request<Incoming>) -> Response<Body
     match answers.to(&body.to_bytes()) {
         Ok(Some((form, answer))) => {
             let (kind, body) = match form {
-                Form::Json => ("application/json", Body::Left(Full::new(answer))),
-                Form::Events => ("text/event-stream", Body::Right(event(&answer))),
+                ResponseFormat::Json => ("application/json", Body::Left(Full::new(answer))),
+                ResponseFormat::Events => ("text/event-stream", Body::Right(event(&answer))),
             };
             let mut response = Response::new(body);
             let headers = response.headers_mut();
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
             if answers.era == Era::Handshake {
-                // Sessions are all the same to it.
+                // Session ids are not checked.
                 headers.insert(HeaderName::from_static("mcp-session-id"), HeaderValue::from_static("upstream"));
             }
             response

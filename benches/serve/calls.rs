@@ -1,30 +1,29 @@
-//! Calls: each contender in turn, round after round, so that what else the machine does falls on
-//! all of them.
+//! Calls through each contender, interleaved round by round, so that other load on the machine affects all of them.
 
 use crate::Failure;
-use crate::client::{Caller, Era, Subject};
+use crate::client::{Caller, Era, ToolCall};
 use crate::peers;
 use crate::process::Server;
-use crate::turn::{Turn, whose};
+use crate::turn::{Turn, contender_at};
 
-/// Who is measured, and how it is spoken to.
+/// A server to measure, and the era to use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) era: Era,
     pub(crate) role: Role,
-    /// What to start: nothing for Rialto.
+    /// Peer to start; `None` for Rialto.
     peer: Option<&'static str>,
 }
 
-/// What a contender is measured for.
+/// Role of a contender in the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It is what this is about.
+    /// Rialto itself.
     Rialto,
-    /// Rialto is held against it.
+    /// A baseline that Rialto is compared with.
     Rival,
-    /// It is shown beside the others, and nothing depends on it.
+    /// Shown for information only.
     Shown,
 }
 
@@ -42,18 +41,18 @@ const CONTENDERS: [Contender; 7] = [
     contender("rmcp, events", Era::PerRequest, Role::Rival, Some(peers::EVENTS)),
 ];
 
-/// What is called.
-const HYDROGEN: Subject =
-    Subject { tool: "getElement", arguments: r#"{"name":"H"}"#, answer: b"Hydrogen", length: None };
+/// The measured tool call.
+const HYDROGEN: ToolCall =
+    ToolCall { tool: "getElement", arguments: r#"{"name":"H"}"#, answer: b"Hydrogen", length: None };
 
-/// Rialto with the periodic table, as it comes.
+/// Starts Rialto with the built-in server and default settings.
 pub(crate) async fn rialto() -> Result<Server, Failure> {
     let mut command = Server::rialto();
     command.args(["serve", "--listen", "127.0.0.1:0"]);
     Server::start(command).await
 }
 
-/// A contender at work.
+/// A running contender with its open clients.
 struct Running {
     contender: Contender,
     server: Server,
@@ -61,7 +60,7 @@ struct Running {
     turns: Vec<Turn>,
 }
 
-/// Calls every contender over that many sessions; the turns of each, round by round.
+/// Measures every contender over this many sessions in every round.
 pub(crate) async fn measure(
     sessions: usize,
     calls: usize,
@@ -70,13 +69,13 @@ pub(crate) async fn measure(
     let mut running = Vec::new();
     for contender in CONTENDERS {
         let mut new = Running::start(contender, sessions).await?;
-        // The first calls pay for what happens once.
+        // Warm-up: the first calls pay one-time costs.
         Turn::take(&new.server, &mut new.callers, calls.div_ceil(4)).await?;
         running.push(new);
     }
     for round in 0..rounds {
         for n in 0..running.len() {
-            let at = whose(n, round, running.len());
+            let at = contender_at(n, round, running.len());
             let Running { server, callers, turns, .. } = &mut running[at];
             turns.push(Turn::take(server, callers, calls).await?);
         }

@@ -1,4 +1,4 @@
-//! Memory: what one more idle session takes, and one more open stream.
+//! Memory per idle session and per open stream.
 
 use crate::calls;
 use crate::crowd;
@@ -6,7 +6,7 @@ use crate::peers;
 use crate::process::Server;
 use crate::{Failure, Plan};
 
-/// Bytes that one more of something takes, measured several times.
+/// Measured bytes, one figure per repetition.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) name: &'static str,
@@ -16,7 +16,7 @@ pub(crate) struct Memory {
     pub(crate) resident: Vec<f64>,
 }
 
-/// Measures both servers, each time in new processes.
+/// Measures both servers, in new processes for every repetition.
 pub(crate) async fn measure(plan: &Plan) -> Result<Vec<Memory>, Failure> {
     let mut all = Vec::new();
     for (name, peer) in [("rialto", None), ("rmcp, defaults", Some(peers::DEFAULTS))] {

@@ -1,8 +1,8 @@
-//! What Rialto is measured beside: the same tool served by the official Rust SDK, in the forms
-//! that it has, and a fixed answer from hyper, which is as cheap as HTTP gets.
+//! Peers to compare with: the same tool served by the official Rust SDK in its modes, and a fixed response from hyper
+//! as the lower bound for HTTP.
 //!
-//! They run in this program, started anew with [`ARGUMENT`]. All of them stand on the HTTP layer
-//! that Rialto stands on, without timeouts, and on a runtime with as many threads.
+//! They run in this binary, started with [`ARGUMENT`]. All of them use hyper without timeouts, on a runtime with as
+//! many threads as Rialto has.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use rialto::local::elements::{Elements, SPOTLIGHT, data, line};
+use rialto::local::elements::{Elements, SPOTLIGHT_INTERVAL, data, one_line};
 use rialto::protocol::Method;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, ListToolsResult,
@@ -30,30 +30,30 @@ use tokio::net::TcpListener;
 use crate::Failure;
 use crate::process::Server;
 
-/// The version of the SDK; Cargo.toml asks for exactly this one.
+/// The version of the SDK; pinned in Cargo.toml.
 pub(crate) const RMCP: &str = "3.8.0";
 
-/// Makes this program serve instead of measure; the kind follows.
+/// Makes this binary serve instead of measure; the kind of peer follows.
 pub(crate) const ARGUMENT: &str = "serve-as-peer";
 
-/// The SDK with sessions, in which it answers with events only, at its best: streams have no
-/// priming event and no timer.
+/// The SDK with sessions, where it always responds with SSE, in its fastest settings: no priming event and no
+/// keep-alive timer.
 pub(crate) const EVENTS: &str = "rmcp-events";
-/// The SDK with sessions as it comes.
+/// The SDK with sessions and default settings.
 pub(crate) const DEFAULTS: &str = "rmcp-defaults";
-/// The SDK without sessions, which it can answer with JSON.
+/// The SDK without sessions, where it can respond with JSON.
 pub(crate) const JSON: &str = "rmcp-json";
-/// Hyper, which reads a request and writes the same answer to each.
+/// hyper with the same fixed response to every request.
 pub(crate) const FIXED: &str = "hyper-fixed";
 
-/// Starts one of them.
+/// Starts a peer.
 pub(crate) async fn start(kind: &str) -> Result<Server, Failure> {
     let mut command = tokio::process::Command::new(std::env::current_exe()?);
     command.args([ARGUMENT, kind]);
     Server::start(command).await
 }
 
-/// Serves until the process is killed.
+/// Runs a peer until the process is killed.
 pub(crate) fn serve(kind: &str) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -73,7 +73,7 @@ pub(crate) fn serve(kind: &str) -> Result<(), Failure> {
         }
         let handler = Handler::new()?;
         let service = StreamableHttpService::new(move || Ok(handler.clone()), Arc::new(sessions), config);
-        // Called by reference: as a tower service it would copy its configuration for each request.
+        // Called by reference: as a tower service it would clone its configuration for each request.
         let service = Arc::new(service);
         accept(listener, move |request| {
             let service = Arc::clone(&service);
@@ -90,7 +90,7 @@ async fn fixed(listener: TcpListener) -> Result<(), Failure> {
     accept(listener, move |request: Request<Incoming>| {
         let answer = answer.clone();
         async move {
-            // What arrives is read as a whole and looked at no further.
+            // The request body is read but not parsed.
             let _ = request.into_body().collect().await;
             let mut response = Response::new(Full::new(answer));
             let json = http::HeaderValue::from_static("application/json");
@@ -101,7 +101,7 @@ async fn fixed(listener: TcpListener) -> Result<(), Failure> {
     .await
 }
 
-/// Serves connections for ever.
+/// Accepts and serves connections forever.
 async fn accept<F, B>(
     listener: TcpListener,
     serve: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
@@ -119,22 +119,22 @@ where
                 let response = serve(request);
                 async move { Ok::<_, Infallible>(response.await) }
             });
-            // A connection that breaks is the client's matter, and it will say so.
+            // The client reports broken connections.
             let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-/// The tool `getElement` for the SDK, by hand: that is cheaper than its router.
+/// The tool `getElement` for the SDK, dispatched by hand, which is cheaper than its router.
 #[derive(Clone)]
 struct Handler {
     tool: Tool,
 }
 
 impl Handler {
-    /// Takes the tool's definition from Rialto's own list.
+    /// Uses the tool definition of Rialto's built-in server.
     fn new() -> Result<Self, Failure> {
-        let elements = Elements::new(SPOTLIGHT);
+        let elements = Elements::new(SPOTLIGHT_INTERVAL);
         let tools = elements.list(&Method::ToolsList).get("tools").ok_or("there is no list of tools")?;
         let tools: Vec<Tool> = tools.read()?;
         let tool = tools.into_iter().find(|tool| tool.name == "getElement").ok_or("there is no getElement")?;
@@ -157,7 +157,7 @@ impl ServerHandler for Handler {
         let Some(element) = element.filter(|_| request.name == self.tool.name) else {
             return Err(ErrorData::invalid_params("there is no such tool or element", None));
         };
-        let mut result = CallToolResult::success(vec![ContentBlock::text(line(element))]);
+        let mut result = CallToolResult::success(vec![ContentBlock::text(one_line(element))]);
         result.structured_content = Some(object(element));
         Ok(result.into())
     }
@@ -177,17 +177,17 @@ impl ServerHandler for Handler {
 
 fn result(element: &data::Element) -> serde_json::Value {
     json!({
-        "content": [{ "type": "text", "text": line(element) }],
+        "content": [{ "type": "text", "text": one_line(element) }],
         "structuredContent": object(element),
         "isError": false,
     })
 }
 
-/// The element as Rialto's tool has it.
+/// The element in the format of Rialto's tool.
 fn object(element: &data::Element) -> serde_json::Value {
     let mass: serde_json::Number = element.mass.parse().unwrap_or_else(|_| element.number.into());
     json!({
-        "content": line(element),
+        "content": one_line(element),
         "atomicNumber": element.number,
         "symbol": element.symbol,
         "chineseName": element.chinese,

@@ -1,4 +1,4 @@
-//! The report: one table, then whether the targets hold.
+//! The report: one table, then the targets.
 
 use crate::calls::{Contender, Role};
 use crate::memory::Memory;
@@ -7,12 +7,12 @@ use crate::spread::{Spread, compiler};
 use crate::turn::Turn;
 use crate::{Plan, client::Era};
 
-/// Calls per second of processor time, against the SDK's.
+/// Calls per CPU second, relative to the SDK.
 const CALLS_TARGET: f64 = 2.0;
 const SESSION_TARGET: f64 = 2.0 * 1024.0;
 const STREAM_TARGET: f64 = 24.0 * 1024.0;
 
-/// What was measured, as text.
+/// The report as text.
 pub(crate) struct Report {
     rows: Vec<[String; 5]>,
     verdicts: Vec<String>,
@@ -24,7 +24,7 @@ impl Report {
         Self { rows: vec![titles.map(str::to_owned)], verdicts: Vec::new() }
     }
 
-    /// The calls over that many sessions.
+    /// Adds the calls over this many sessions.
     pub(crate) fn calls(&mut self, sessions: usize, measured: &[(Contender, Vec<Turn>)]) {
         let noun = if sessions == 1 { "client" } else { "clients" };
         self.rows.push([String::new(), format!("{sessions} {noun}:"), String::new(), String::new(), String::new()]);
@@ -32,7 +32,7 @@ impl Report {
             let of_era = || measured.iter().filter(|(contender, _)| contender.era == era);
             let Some((_, ours)) = of_era().find(|(contender, _)| contender.role == Role::Rialto) else { continue };
             for (contender, turns) in of_era() {
-                // Turns of one round are compared, because they saw the same machine.
+                // Ratio per round, because figures of one round saw the same machine load.
                 let ratios = turns.iter().zip(ours).map(|(a, b)| a.microseconds_per_call() / b.microseconds_per_call());
                 let ratio = Spread::of(ratios);
                 let shown = if contender.role == Role::Rialto { String::new() } else { ratio.show(2) };
@@ -52,7 +52,7 @@ impl Report {
         }
     }
 
-    /// The memory of each server; the first is ours.
+    /// Adds the memory of each server; the first is Rialto.
     pub(crate) fn memory(&mut self, plan: &Plan, measured: &[Memory]) {
         let titles = [
             "",
@@ -83,7 +83,7 @@ impl Report {
         self.verdicts.push(format!("{}  {what}: {said}", if holds { "holds " } else { "MISSED" }));
     }
 
-    /// Writes everything to standard output.
+    /// Prints the report.
     pub(crate) fn print(&self) {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         println!("rialto {}, rmcp {RMCP}, {}, {cores} cores", env!("CARGO_PKG_VERSION"), compiler());

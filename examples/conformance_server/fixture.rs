@@ -1,4 +1,4 @@
-//! The server: what it answers, in the way of either era.
+//! The server: its responses in either era.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -27,29 +27,29 @@ use super::offers::{
 };
 use super::{Shape, tasks};
 
-/// Between two notices of one call, so that they are not one piece for the network.
+/// Pause between two notifications of one call, so that they arrive in separate packets.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) type Result<T> = std::result::Result<T, ErrorData>;
 pub(crate) type Context = RequestContext<RoleServer>;
-/// What a tool wants to know: each question under a name.
+/// Input requests of a tool, by key.
 type Questions = Vec<(&'static str, Value)>;
 type Answers = BTreeMap<String, Value>;
 
-/// One session; in the per-request era, one request.
+/// State of one session; in the per-request era, of one request.
 pub(crate) struct Fixture {
     shape: Shape,
-    /// What was set by `logging/setLevel`.
+    /// Level set by `logging/setLevel`.
     level: Mutex<LoggingLevel>,
     shared: Arc<Shared>,
 }
 
-/// What is the same for all sessions.
+/// State shared by all sessions.
 #[derive(Default)]
 pub(crate) struct Shared {
     listeners: Mutex<BTreeMap<u64, SubscriptionSink>>,
     last_listener: AtomicU64,
-    /// The states that were handed out and have not come back.
+    /// Request states that were issued and not yet returned.
     states: Mutex<HashSet<String>>,
     last_state: AtomicU64,
     tasks: TaskManager,
@@ -57,13 +57,12 @@ pub(crate) struct Shared {
 
 // === impl Fixture ===
 
-/// A value of the SDK from the JSON that it stands for.
+/// Converts JSON to an SDK type.
 pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T> {
     serde_json::from_value(value).map_err(failed)
 }
 
-/// A result of the SDK from the JSON that it stands for. What the handshake era does not know of it,
-/// the SDK leaves out there.
+/// Converts JSON to an SDK result. The SDK omits members that the handshake era does not have.
 pub(crate) fn result<T: DeserializeOwned>(mut value: Value) -> Result<T> {
     value["resultType"] = "complete".into();
     typed(value)
@@ -90,7 +89,7 @@ impl Fixture {
         Self { shape, level: Mutex::new(LoggingLevel::Info), shared }
     }
 
-    /// Answers to all questions, or what has to be asked for still.
+    /// The answers to all input requests, or the requests that are still open.
     async fn ask(
         &self,
         questions: Questions,
@@ -112,7 +111,7 @@ impl Fixture {
         Ok(if open.is_empty() { Ok(answers) } else { Err(open) })
     }
 
-    /// A tool that asks once and tells what it was told.
+    /// A tool that requests input once and returns the answer.
     async fn ask_and_tell(
         &self,
         questions: Questions,
@@ -125,7 +124,7 @@ impl Fixture {
         }
     }
 
-    /// A tool that asks once for each step, and hands out a state in between.
+    /// A tool that requests input in several steps, with a request state in between.
     async fn ask_in_steps(
         &self,
         steps: Vec<Questions>,
@@ -138,7 +137,7 @@ impl Fixture {
         };
         let mut given = request.input_responses.as_ref();
         while let Some(questions) = steps.get(at) {
-            // An answer belongs to the state that it comes with.
+            // An answer belongs to the request state that it comes with.
             let given = given.take().filter(|_| request.request_state.is_some());
             if let Err(open) = self.ask(questions.clone(), given, context).await? {
                 return Ok(InputRequiredResult::new(Some(open), Some(self.shared.new_state(at))).into());
@@ -148,7 +147,7 @@ impl Fixture {
         Ok(CallToolResponse::Complete(result(said("state-ok"))?))
     }
 
-    /// Logs, if somebody wants to know.
+    /// Sends a log message if the client's level allows it.
     async fn log(&self, text: &str, context: &Context) -> Result<()> {
         let wanted = if is_modern(context) { context.meta.log_level() } else { Some(*lock(&self.level)) };
         if !matches!(wanted, Some(LoggingLevel::Debug | LoggingLevel::Info)) {
@@ -177,11 +176,11 @@ impl Fixture {
         Ok(())
     }
 
-    /// Tells everybody who listens that a list has changed.
+    /// Notifies all listeners of a changed list.
     async fn changed(&self, tools: bool, context: &Context) -> Result<()> {
         let listeners: Vec<SubscriptionSink> = lock(&self.shared.listeners).values().cloned().collect();
         for listener in listeners {
-            // Those that did not ask for it, or are gone, are told nothing.
+            // Skips listeners that did not subscribe or have disconnected.
             let _ = if tools {
                 listener.notify_tool_list_changed().await
             } else {
@@ -196,7 +195,7 @@ impl Fixture {
             .map_err(failed)
     }
 
-    /// Asks for what the client says that it can do.
+    /// Input requests that the client's capabilities allow.
     fn within_capabilities(context: &Context) -> Questions {
         let can = context.client_capabilities().unwrap_or_default();
         let mut questions = Questions::new();
@@ -251,7 +250,7 @@ impl Fixture {
         self.ask_and_tell(questions, request, context).await
     }
 
-    /// A tool that asks nothing.
+    /// A tool without input requests.
     async fn answer(&self, name: &str, value: &str, context: &Context) -> Result<CallToolResult> {
         match name {
             "test_tool_with_logging" | "test_logging_tool" => self.log_thrice(context).await?,
@@ -270,7 +269,7 @@ impl Fixture {
     }
 }
 
-/// Puts a question to a client of the handshake era.
+/// Sends a server request to a handshake-era client.
 async fn put(question: InputRequest, context: &Context) -> Result<Value> {
     let answer = match question {
         InputRequest::CreateMessage(asked) => {
@@ -287,14 +286,14 @@ async fn put(question: InputRequest, context: &Context) -> Result<Value> {
 // === impl Shared ===
 
 impl Shared {
-    /// Something that only this server can have handed out.
+    /// Issues an unguessable request state.
     fn new_state(&self, step: usize) -> String {
         let state = format!("step-{step}-{}", self.last_state.fetch_add(1, Ordering::Relaxed));
         lock(&self.states).insert(state.clone());
         state
     }
 
-    /// The step that a state was handed out at. Each is good for one answer.
+    /// Consumes a request state and returns its step. Each state is valid once.
     fn take_state(&self, state: &str) -> Result<usize> {
         let step = state.split('-').nth(1).and_then(|step| step.parse().ok());
         let known = lock(&self.states).remove(state);
@@ -324,7 +323,7 @@ impl ServerHandler for Fixture {
         Cow::Borrowed(self.shape.versions())
     }
 
-    /// The SDK looks here for parameters that are repeated in headers.
+    /// The SDK reads the mirrored header parameters from here.
     fn get_tool(&self, name: &str) -> Option<Tool> {
         tools().into_iter().find(|tool| tool["name"] == name).and_then(|tool| typed(tool).ok())
     }
@@ -397,7 +396,7 @@ impl ServerHandler for Fixture {
         Ok(())
     }
 
-    /// Nothing ever changes, so there is nothing to remember.
+    /// Resources never change, so subscriptions are not stored.
     async fn subscribe(&self, _: SubscribeRequestParams, _: Context) -> Result<()> {
         Ok(())
     }

@@ -1,24 +1,23 @@
 //! A server for the official conformance suite, on the official Rust SDK.
 //!
-//! It has the tools, resources and prompts that the suite calls by name, so that the suite can be
-//! run against it, and against a gateway in front of it:
+//! It has the tools, resources and prompts that the suite expects, so that the suite can run against it directly and
+//! through a gateway:
 //!
 //! ```sh
 //! cargo run --example conformance_server -- http          # says where it listens
 //! conformance server --url http://127.0.0.1:PORT/mcp --requirements 2026-07-28
 //! ```
 //!
-//! The first word is the transport, `http` or `stdio`. The second is the shape: `both` eras, which
-//! is the default, `handshake`, which knows nothing of 2026-07-28, or `modern`, which knows nothing
-//! else. For the last the SDK only has to be told. A server of the handshake era, though, still says
-//! in the words of the newer one that it does not speak it; real ones have never heard of it, so
-//! there the question is answered before the SDK sees it: the method is not found.
+//! The first argument is the transport, `http` or `stdio`. The second is the set of eras: `both` (the default),
+//! `handshake` (without 2026-07-28) or `modern` (2026-07-28 only). In `handshake` mode the SDK would still answer
+//! `server/discover` with an error of the newer era. Real handshake-era servers do not know the method, so it is
+//! answered with "method not found" before it reaches the SDK.
 //!
-//! Every tool that asks something does so in the way of the request's era: by requests in the
-//! middle of the call, or by a result that says what is wanted.
+//! Tools request input in the way of the request's era: by server requests during the call, or by an input-required
+//! result.
 //!
-//! What the SDK does not let a tool do: `test_reconnection` cannot close the stream of its own call,
-//! because the handler is not told which one it is. It answers like any other.
+//! Limitation of the SDK: `test_reconnection` cannot close the stream of its own call, because the handler does not
+//! know the stream. It answers like any other tool.
 
 #![allow(
     deprecated,
@@ -50,12 +49,12 @@ use tokio::net::{TcpListener, TcpStream};
 
 use self::fixture::{Fixture, Shared};
 
-/// Longer than any body of the suite.
+/// Maximum body size; larger than any body of the suite.
 const LONGEST_BODY: usize = 1 << 20;
 
 type Body = BoxBody<Bytes, Infallible>;
 
-/// Which eras are served.
+/// Eras to serve.
 #[derive(Clone, Copy, PartialEq)]
 enum Shape {
     Both,
@@ -149,12 +148,12 @@ fn plain(status: StatusCode, body: Bytes) -> Response<Body> {
     response
 }
 
-/// Passes lines on to the SDK, except for those that are answered here.
+/// Forwards lines to the SDK, except those answered here.
 async fn over_stdio(shape: Shape) -> std::result::Result<(), Box<dyn Error>> {
     let (near, far) = tokio::io::duplex(1 << 16);
     let served = tokio::spawn(async move {
         let fixture = Fixture::new(shape, Arc::default());
-        // A peer that leaves before the opening is over is not an error of ours.
+        // A peer that disconnects during the handshake is not an error.
         if let Ok(running) = fixture.serve(tokio::io::split(far)).await {
             let _ = running.waiting().await;
         }
@@ -203,7 +202,7 @@ impl Shape {
         }
     }
 
-    /// The answer of a server that has never heard of the per-request era.
+    /// The response of a server that does not know the per-request era.
     fn refusal(self, message: &Value) -> Option<Value> {
         let meta = &message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"];
         let newer = message["method"] == "server/discover" || meta.is_string();

@@ -1,4 +1,4 @@
-//! What is offered: tools, resources and prompts, and the questions that some of them ask.
+//! Tools, resources and prompts of the server, and the input requests of some tools.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ const IMAGE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGN
 /// Four samples of silence.
 const AUDIO: &str = "UklGRigAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQQAAACAgICA";
 
-// === questions ===
+// === input requests ===
 
 pub(crate) fn form(message: &str, properties: &Value, required: &[&str]) -> Value {
     let schema = json!({ "type": "object", "properties": properties, "required": required });
@@ -64,7 +64,7 @@ pub(crate) fn form_with_choices() -> Value {
 
 // === tools ===
 
-/// Results that are always the same.
+/// Constant results.
 pub(crate) fn fixed(name: &str) -> Option<Value> {
     let text = |text: &str| json!({ "type": "text", "text": text });
     let image = json!({ "type": "image", "data": IMAGE, "mimeType": "image/png" });
@@ -86,7 +86,7 @@ pub(crate) fn fixed(name: &str) -> Option<Value> {
     Some(json!({ "content": content }))
 }
 
-/// A schema with keywords that a careless server drops.
+/// A schema with keywords that an implementation might drop.
 fn rich_schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -108,7 +108,7 @@ fn rich_schema() -> Value {
     })
 }
 
-/// The tools, the one that needs nothing first: the suite calls whichever that is.
+/// All tools. The first one takes no arguments, because the suite calls the first tool.
 pub(crate) fn tools() -> Vec<Value> {
     let text = |names: &[&str]| {
         let properties: Map<String, Value> =
@@ -204,7 +204,7 @@ pub(crate) fn prompts() -> Value {
     ])
 }
 
-/// The messages of a prompt that asks nothing.
+/// The messages of a prompt without input requests.
 pub(crate) fn messages(name: &str, arguments: &Value) -> Option<Value> {
     let user = |content: Value| json!({ "role": "user", "content": content });
     let text = |text: String| user(json!({ "type": "text", "text": text }));

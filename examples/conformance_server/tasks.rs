@@ -1,7 +1,7 @@
-//! The tools of the extension for tasks.
+//! The tools of the tasks extension.
 //!
-//! A task is made of a call if the client says that it knows what a task is. Some tools do without
-//! one otherwise, the rest do not.
+//! A call becomes a task if the client declares support for tasks. Otherwise some tools run without a task and the
+//! others fail.
 
 use std::time::Duration;
 
@@ -25,12 +25,12 @@ pub(crate) const TOOLS: [(&str, &str); 7] = [
     ("multi_input", "Asks twice in the middle of a task"),
     ("test_tool_with_task", "Asks, and then becomes a task"),
 ];
-/// Those that are nothing without a task.
+/// Tools that require task support.
 const TASKS_ONLY: [&str; 4] = ["failing_job", "confirm_delete", "multi_input", "test_tool_with_task"];
-/// How long a job takes that does nothing.
+/// Duration of a simulated job.
 const WORK: Duration = Duration::from_millis(200);
 
-/// Calls one of the tools, as a task or not.
+/// Calls one of the tools, as a task if the client supports it.
 pub(crate) async fn call(
     tasks: &TaskManager,
     request: &CallToolRequestParams,
@@ -65,12 +65,12 @@ pub(crate) async fn call(
 struct Job {
     name: String,
     arguments: Value,
-    /// What was answered before.
+    /// Answers received so far.
     told: Value,
 }
 
 impl Job {
-    /// As a task.
+    /// Runs the job as a task.
     async fn run(&self, task: &TaskContext) -> std::result::Result<CallToolResult, TaskExit> {
         let question = || typed(form("Go on?", &json!({ "confirm": { "type": "boolean" } }), &["confirm"]));
         let answers = match self.name.as_str() {
@@ -90,7 +90,7 @@ impl Job {
         Ok(result(said(answers.to_string()))?)
     }
 
-    /// What is to be done, whether as a task or not.
+    /// The work itself, with or without a task.
     async fn work(&self) -> Result<CallToolResult> {
         let time = self.arguments["seconds"].as_f64().map_or(WORK, Duration::from_secs_f64);
         tokio::time::sleep(time).await;

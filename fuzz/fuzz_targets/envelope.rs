@@ -1,11 +1,11 @@
-//! Envelopes: a message that is accepted is the same message after it was written and read again,
-//! and writing it once more gives the same bytes. Rialto reads what one peer writes and writes it
-//! for another, so a message that changed on the way would be one that nobody sent.
+//! JSON-RPC envelopes: an accepted message check_round_trip encoding and parsing unchanged, and encoding it again gives the
+//! same bytes. Rialto forwards messages between peers, so a message that changes on the way would be one that nobody
+//! sent.
 //!
-//! Also held here:
-//! - the method is the one that stands in the text, as serde_json reads it;
-//! - text that serde_json takes is never called "not JSON", and a refusal is itself a message;
-//! - `depth_within` survives any bytes, and for JSON it counts as a walk over the values does.
+//! Also checked:
+//! - the parsed method equals the one that serde_json reads;
+//! - text that serde_json accepts is never a parse error, and the error response is itself a valid message;
+//! - `depth_within` accepts any bytes, and for JSON it agrees with a walk over the values.
 
 #![no_main]
 
@@ -14,61 +14,61 @@ use libfuzzer_sys::fuzz_target;
 use rialto::protocol::json::depth_within;
 use rialto::protocol::{Incoming, Invalid, Message, Raw, code};
 
-/// What the gateway allows by default; the walk below is recursive and needs a bound of its own.
-const DEPTH: usize = 128;
+/// Default depth limit of the gateway; also bounds the recursive walk below.
+const MAX_DEPTH: usize = 128;
 
-/// How many messages a batch may hold; few, so that batches with too many are met.
-const MOST: usize = 4;
+/// Batch limit; small, so that the fuzzer reaches batches over the limit.
+const MAX_BATCH: usize = 4;
 
 fuzz_target!(|data: &[u8]| {
     let text = Bytes::copy_from_slice(data);
-    depth_is_counted(&text);
-    match Incoming::parse(&text, MOST) {
+    check_depth(&text);
+    match Incoming::parse(&text, MAX_BATCH) {
         Ok(Incoming::One(message)) => {
             assert_eq!(Message::parse(&text).as_ref(), Ok(&message));
-            says_what_the_text_says(&message, &text);
-            survives(&message);
+            check_method(&message, &text);
+            check_round_trip(&message);
         }
         Ok(Incoming::Batch(items)) => {
-            assert!((1..=MOST).contains(&items.len()));
+            assert!((1..=MAX_BATCH).contains(&items.len()));
             for item in items {
-                item.map_or_else(refusal_survives, |message| survives(&message));
+                item.map_or_else(check_error_response, |message| check_round_trip(&message));
             }
         }
         Err(invalid) => {
             if serde_json::from_slice::<serde_json::Value>(&text).is_ok() {
-                assert_eq!(invalid.code, code::INVALID_REQUEST, "valid JSON: {}", invalid.why);
+                assert_eq!(invalid.code, code::INVALID_REQUEST, "valid JSON: {}", invalid.reason);
             }
-            refusal_survives(invalid);
+            check_error_response(invalid);
         }
     }
 });
 
-fn survives(message: &Message) {
+fn check_round_trip(message: &Message) {
     let written = message.encode();
-    let again = Message::parse(&written).expect("what we write we can read");
+    let again = Message::parse(&written).expect("an encoded message can be parsed");
     assert_eq!(&again, message);
     assert_eq!(again.encode(), written);
 }
 
-fn refusal_survives(invalid: Invalid) {
-    survives(&Message::Response(invalid.response()));
+fn check_error_response(invalid: Invalid) {
+    check_round_trip(&Message::Response(invalid.response()));
 }
 
-fn says_what_the_text_says(message: &Message, text: &Bytes) {
+fn check_method(message: &Message, text: &Bytes) {
     let method = match message {
         Message::Request(request) => Some(request.method.as_str()),
         Message::Notification(notification) => Some(notification.notice.as_str()),
         Message::Response(_) => None,
     };
     let object = Raw::parse(text).expect("a message is JSON");
-    let stands_there = object.get("method").map(|raw| raw.read::<String>().expect("an accepted method is a string"));
-    assert_eq!(method, stands_there.as_deref());
+    let expected = object.get("method").map(|raw| raw.read::<String>().expect("an accepted method is a string"));
+    assert_eq!(method, expected.as_deref());
 }
 
-fn depth_is_counted(text: &Bytes) {
-    if !depth_within(text, DEPTH) {
-        assert!(!depth_within(text, DEPTH - 1));
+fn check_depth(text: &Bytes) {
+    if !depth_within(text, MAX_DEPTH) {
+        assert!(!depth_within(text, MAX_DEPTH - 1));
         return;
     }
     if let Ok(value) = Raw::parse(text) {
@@ -82,7 +82,7 @@ fn depth(value: &Raw) -> usize {
     if !value.is_array() && !value.is_object() {
         return 0;
     }
-    // Only one of the two yields anything.
+    // Only one of the two iterators is non-empty.
     let items = value.items().into_iter();
     let children = items.chain(value.entries().map(|(_, member)| member));
     1 + children.map(|child| depth(&child)).max().unwrap_or(0)

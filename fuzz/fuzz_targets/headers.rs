@@ -1,16 +1,14 @@
-//! Mirrored headers: any text survives the value codec, and the headers that are made for a call
-//! are those that are accepted for it.
+//! Mirrored headers: any string survives the value codec, and the headers made for a call are accepted for that call.
 //!
-//! The input, taken whole, is a header value. Taken apart at the byte 0xff, which no JSON holds, it
-//! is a tool's schema and the arguments of a call.
+//! The whole input is used as a header value. Split at the byte 0xff, which cannot occur in JSON, it is a tool's
+//! input schema and the arguments of a call.
 //!
-//! Held for the codec: `decode` survives any bytes, and a value that it takes says the same after it
-//! was encoded again; what `encode` writes is a legal header value.
+//! Codec: `decode` accepts any bytes, a decoded value survives being encoded again, and `encode` always produces a
+//! valid header value.
 //!
-//! Held for schemas: `mirrors` survives any JSON, of any depth, and a schema that spells its strings
-//! with escapes asks for the same headers. The headers made from it say what serde_json reads in the
-//! arguments and are accepted; without any one of them, or with another value in it, the call is
-//! refused.
+//! Schemas: `mirrors` accepts any JSON of any depth, and a schema whose strings are written with escapes gives the
+//! same mirrors. The headers made from it match what serde_json reads in the arguments and are accepted; with one
+//! header missing or changed, the call is refused.
 
 #![no_main]
 
@@ -22,37 +20,37 @@ use rialto::protocol::Raw;
 use rialto::protocol::json::depth_within;
 use serde_json::Value;
 
-/// What the gateway allows by default; `respell` is recursive and needs a bound of its own.
-const DEPTH: usize = 128;
+/// Default depth limit of the gateway; also bounds the recursion of `respell`.
+const MAX_DEPTH: usize = 128;
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(value) = decode(data) {
-        survives(&value);
+        check_round_trip(&value);
     }
     if let Ok(value) = std::str::from_utf8(data) {
-        survives(value);
+        check_round_trip(value);
     }
     let mut parts = data.splitn(2, |byte| *byte == 0xff);
     let Some(schema) = parts.next().and_then(json) else { return };
     let arguments = parts.next().and_then(json).unwrap_or(Raw::empty());
-    calls_agree(&schema, &arguments);
+    check_mirrored_call(&schema, &arguments);
 });
 
 fn json(text: &[u8]) -> Option<Raw> {
     Raw::parse(&Bytes::copy_from_slice(text)).ok()
 }
 
-fn survives(value: &str) {
+fn check_round_trip(value: &str) {
     let encoded = encode(value);
     assert!(HeaderValue::from_str(&encoded).is_ok());
     assert_eq!(decode(encoded.as_bytes()).as_deref(), Ok(value));
-    // Hops may pad a value.
+    // Intermediaries may add whitespace.
     assert_eq!(decode(format!(" {encoded}\t").as_bytes()).as_deref(), Ok(value));
 }
 
-fn calls_agree(schema: &Raw, arguments: &Raw) {
+fn check_mirrored_call(schema: &Raw, arguments: &Raw) {
     let found = mirrors(schema);
-    if depth_within(schema.as_bytes(), DEPTH) {
+    if depth_within(schema.as_bytes(), MAX_DEPTH) {
         let mut escaped = String::new();
         respell(schema, &mut escaped);
         let escaped = Raw::parse(&escaped.into()).expect("only the spelling changed");
@@ -71,14 +69,14 @@ fn calls_agree(schema: &Raw, arguments: &Raw) {
     for (name, value) in &made {
         let mirror = found.iter().find(|mirror| *name == format!("Mcp-Param-{}", mirror.header));
         let path: Vec<&str> = mirror.expect("a mirror of it").path.iter().map(String::as_str).collect();
-        let said = decode(value.as_bytes()).expect("our own value");
+        let decoded = decode(value.as_bytes()).expect("our own value");
         match arguments.at(&path).expect("an argument").read::<Value>().expect("a plain value") {
-            Value::String(text) => assert_eq!(said, text),
-            Value::Bool(flag) => assert_eq!(said, flag.to_string()),
+            Value::String(text) => assert_eq!(decoded, text),
+            Value::Bool(flag) => assert_eq!(decoded, flag.to_string()),
             Value::Number(number) => {
-                let said: i64 = said.parse().expect("an integer");
-                assert!(said.unsigned_abs() < 1 << 53, "every reader keeps it exactly");
-                assert_eq!(Some(said as f64), number.as_f64());
+                let decoded: i64 = decoded.parse().expect("an integer");
+                assert!(decoded.unsigned_abs() < 1 << 53, "every reader keeps it exactly");
+                assert_eq!(Some(decoded as f64), number.as_f64());
             }
             other => panic!("{other} has no header"),
         }
@@ -89,13 +87,13 @@ fn calls_agree(schema: &Raw, arguments: &Raw) {
         let mut other = headers.clone();
         other.insert(
             HeaderName::from_bytes(name.as_bytes()).expect("a header name"),
-            encode(&format!("{said}x")).parse().expect("a header value"),
+            encode(&format!("{decoded}x")).parse().expect("a header value"),
         );
-        assert!(check(&found, arguments, &other).is_err(), "{name} says something else");
+        assert!(check(&found, arguments, &other).is_err(), "{name} has another value");
     }
 }
 
-/// Writes the value with every character of its strings as an escape.
+/// Writes the value with every character of its strings escaped.
 fn respell(value: &Raw, out: &mut String) {
     if value.is_array() {
         out.push('[');

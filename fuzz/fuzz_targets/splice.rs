@@ -1,17 +1,15 @@
-//! Splicing: changing members of an object as text gives what changing them as a value gives, and
-//! leaves every other member as the bytes that came, in the order they came.
+//! JSON splicing: editing members of an object as text gives the same result as editing a map, and leaves all other
+//! members byte for byte in their order.
 //!
-//! The input is JSON text, optionally followed by the byte 0xff, which no JSON holds, and by bytes
-//! that the changes are drawn from.
+//! The input is JSON text, optionally followed by the byte 0xff, which cannot occur in JSON, and bytes from which the
+//! edits are generated.
 //!
-//! Held for any JSON: `members`, `entries`, `get`, `items` and `text` find what serde_json finds,
-//! and nothing where it finds nothing.
+//! For any JSON, `members`, `entries`, `get`, `items` and `text` find exactly what serde_json finds.
 //!
-//! A key may stand in an object twice. The contract is the one of most readers, serde_json's maps
-//! among them: the last one counts for `get`, a change of the key is a change of each of them, and
-//! `entries` yields them all. So maps agree on duplicates too, and `entries` is compared with a list
-//! that keeps them. The comparison with maps leaves out what serde_json's values cannot hold, such
-//! as `1e999`; edits leave out objects with keys that no string can hold, such as `"\ud800"`.
+//! Duplicate keys follow the contract of most parsers, serde_json's maps among them: `get` returns the last one, an
+//! edit applies to all of them, and `entries` yields them all. `entries` is compared with a list that keeps
+//! duplicates. The comparison with maps skips values that serde_json cannot represent, such as `1e999`; edits skip
+//! objects with keys that are not valid strings, such as `"\ud800"`.
 
 #![no_main]
 
@@ -29,13 +27,13 @@ use serde_json::{Map, Value};
 #[derive(Arbitrary, Debug)]
 struct Change<'a> {
     key: Key<'a>,
-    /// What to set; nothing means to remove.
+    /// The new value; `None` removes the key.
     with: Option<With<'a>>,
 }
 
 #[derive(Arbitrary, Debug)]
 enum Key<'a> {
-    /// A key that the object has, or else the empty one.
+    /// An existing key of the object, or the empty key if it has none.
     Own(u8),
     Any(&'a str),
 }
@@ -45,11 +43,11 @@ enum With<'a> {
     Null,
     Number(i64),
     Text(&'a str),
-    /// The object itself, so that structure is set too.
+    /// The object itself, so that nested values are set too.
     Whole,
 }
 
-/// The members of an object as serde_json reads them, duplicates and all.
+/// The members of an object as serde_json reads them, including duplicates.
 struct Pairs<'a>(Vec<(String, &'a RawValue)>);
 
 fuzz_target!(|data: &[u8]| {
@@ -57,18 +55,18 @@ fuzz_target!(|data: &[u8]| {
     let text = parts.next().unwrap_or_default();
     let value = serde_json::from_slice::<Value>(text);
     let Ok(raw) = Raw::parse(&Bytes::copy_from_slice(text)) else {
-        assert!(value.is_err(), "serde_json takes it");
+        assert!(value.is_err(), "serde_json accepts it");
         return;
     };
-    reads_like_serde_json(&raw);
+    check_reads_against_serde_json(&raw);
     let Some(own) = keys(&raw) else { return };
     let changes: Vec<Change<'_>> = Unstructured::new(parts.next().unwrap_or_default()).arbitrary().unwrap_or_default();
     let changes: Vec<(&str, Option<Raw>)> =
         changes.into_iter().map(|change| (change.key.pick(&own), change.with.map(|with| with.write(&raw)))).collect();
-    edits_like_a_map(&raw, &own, &changes);
+    check_edits_against_a_map(&raw, &own, &changes);
 });
 
-fn reads_like_serde_json(raw: &Raw) {
+fn check_reads_against_serde_json(raw: &Raw) {
     let string = raw.read::<String>().ok();
     assert_eq!(raw.text().as_deref(), string.as_deref());
 
@@ -85,8 +83,8 @@ fn reads_like_serde_json(raw: &Raw) {
         assert_eq!(raw.entries().count(), 0);
         return;
     }
-    // A key that no string can hold, such as a lone surrogate, goes by the replacement character. It
-    // must not be taken for any other key, the empty one least of all.
+    // A key that is not a valid string, such as a lone surrogate, becomes the replacement character. It must not
+    // match any other key.
     let by_range = members(raw.as_bytes()).map(|member| {
         let key = serde_json::from_slice(&raw.as_bytes()[member.key]).unwrap_or_else(|_| "\u{fffd}".to_owned());
         (key, Raw::parse(&Bytes::copy_from_slice(&raw.as_bytes()[member.value])).expect("a member is JSON"))
@@ -107,7 +105,7 @@ fn reads_like_serde_json(raw: &Raw) {
     }
 }
 
-fn edits_like_a_map(raw: &Raw, own: &[String], changes: &[(&str, Option<Raw>)]) {
+fn check_edits_against_a_map(raw: &Raw, own: &[String], changes: &[(&str, Option<Raw>)]) {
     let edited = changes.iter().fold(raw.edit(), |edit, (key, value)| match value {
         Some(value) => edit.set(*key, value.clone()),
         None => edit.remove(*key),
@@ -117,7 +115,7 @@ fn edits_like_a_map(raw: &Raw, own: &[String], changes: &[(&str, Option<Raw>)]) 
 
     let hits = |(key, value): &(&str, Option<Raw>)| value.is_some() || own.iter().any(|own| own == key);
     if !raw.is_object() || !changes.iter().any(hits) {
-        assert_eq!(&edited, raw, "nothing was to change");
+        assert_eq!(&edited, raw, "no edit applied");
     }
 
     let untouched = |of: &Raw| -> Option<Vec<(String, String)>> {
@@ -125,9 +123,9 @@ fn edits_like_a_map(raw: &Raw, own: &[String], changes: &[(&str, Option<Raw>)]) 
         let kept = pairs.into_iter().filter(|(key, _)| !changes.iter().any(|(other, _)| other == key));
         Some(kept.map(|(key, value)| (key, value.get().to_owned())).collect())
     };
-    assert_eq!(untouched(&edited), untouched(raw), "other members stay as they came");
+    assert_eq!(untouched(&edited), untouched(raw), "other members are unchanged");
 
-    // A map and not a value: at the top of a value, serde_json gives one key a meaning of its own.
+    // A map instead of a `Value`: serde_json gives one top-level key of a `Value` a special meaning.
     if let Ok(mut expected) = raw.read::<Map<String, Value>>() {
         for (key, value) in changes {
             match value.as_ref().map(Raw::read::<Value>) {
@@ -136,11 +134,11 @@ fn edits_like_a_map(raw: &Raw, own: &[String], changes: &[(&str, Option<Raw>)]) 
                 None => _ = expected.remove(*key),
             }
         }
-        assert_eq!(edited.read::<Map<String, Value>>().expect("values that were read before"), expected);
+        assert_eq!(edited.read::<Map<String, Value>>().expect("the values were readable before"), expected);
     }
 }
 
-/// The keys of an object, none of anything else; nothing when one cannot be read.
+/// The keys of an object, empty for other values; `None` if a key is not a valid string.
 fn keys(raw: &Raw) -> Option<Vec<String>> {
     if !raw.is_object() {
         return Some(Vec::new());

@@ -1,27 +1,27 @@
-//! Event streams: however the bytes are cut, the same events come out; and what `message`,
-//! `priming` and `endpoint` write is read back.
+//! SSE: the decoder yields the same events however the bytes are split, and decodes what `message`, `priming` and
+//! `endpoint` write.
 //!
-//! The input is a stream, optionally followed by the byte 0xff and by bytes that the plan is drawn
-//! from: where to cut, the decoder's limit, and what to write.
+//! The input is a stream, optionally followed by the byte 0xff and bytes from which the plan is generated: where to
+//! split, the decoder's limit, and the frames to write.
 //!
-//! A decoder that meets an event over its limit gives up, and what it read in the same push goes
-//! with it. So under a limit the pieces must agree on the verdict, and on the events when it is good.
+//! A decoder fails at an event over its limit and drops the other events of the same push. So under a limit, all
+//! splits must agree on the outcome, and on the events if it is a success.
 //!
-//! The writers' contract: data is UTF-8 and its line breaks, of either kind, are read back as line
-//! feeds; ids are ours and hold neither line breaks nor NUL.
+//! Contract of the writers: data is UTF-8, and its line breaks of either kind are read back as line feeds; ids
+//! contain neither line breaks nor NUL.
 
 #![no_main]
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use rialto::http::sse::{Decoder, Event, KEEP_ALIVE, TooLarge, endpoint, message, priming};
+use rialto::http::sse::{SseDecoder, SseEvent, KEEP_ALIVE, TooLarge, endpoint, message, priming};
 
-const ROOMY: usize = 1 << 20;
+const AMPLE_LIMIT: usize = 1 << 20;
 
 #[derive(Arbitrary, Debug, Default)]
 struct Plan<'a> {
     limit: u8,
-    /// How long each piece is; the rest comes in one.
+    /// Length of each piece; the rest is one piece.
     cuts: Vec<u8>,
     frames: Vec<Frame<'a>>,
 }
@@ -39,10 +39,10 @@ fuzz_target!(|data: &[u8]| {
     let stream = parts.next().unwrap_or_default();
     let plan: Plan<'_> = Unstructured::new(parts.next().unwrap_or_default()).arbitrary().unwrap_or_default();
 
-    let events = same_in_pieces(stream, ROOMY, &plan.cuts).expect("there is room");
-    _ = same_in_pieces(stream, usize::from(plan.limit), &plan.cuts);
+    let events = decode_in_pieces(stream, AMPLE_LIMIT, &plan.cuts).expect("the limit is ample");
+    _ = decode_in_pieces(stream, usize::from(plan.limit), &plan.cuts);
     for event in events {
-        survives(event);
+        check_forwarding(event);
     }
 
     let mut written = Vec::new();
@@ -50,11 +50,11 @@ fuzz_target!(|data: &[u8]| {
     for frame in &plan.frames {
         frame.write(&mut written, &mut expected);
     }
-    assert_eq!(same_in_pieces(&written, ROOMY, &plan.cuts), Ok(expected));
+    assert_eq!(decode_in_pieces(&written, AMPLE_LIMIT, &plan.cuts), Ok(expected));
 });
 
-/// Decodes the bytes whole, one by one and in pieces, and gives back what all three agree on.
-fn same_in_pieces(bytes: &[u8], limit: usize, cuts: &[u8]) -> Result<Vec<Event>, TooLarge> {
+/// Decodes the bytes in one piece, byte by byte and in pieces; all three must agree.
+fn decode_in_pieces(bytes: &[u8], limit: usize, cuts: &[u8]) -> Result<Vec<SseEvent>, TooLarge> {
     let whole = decode([bytes], limit);
     assert_eq!(decode(bytes.chunks(1), limit), whole);
     let mut rest = bytes;
@@ -69,8 +69,8 @@ fn same_in_pieces(bytes: &[u8], limit: usize, cuts: &[u8]) -> Result<Vec<Event>,
     whole
 }
 
-fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limit: usize) -> Result<Vec<Event>, TooLarge> {
-    let mut decoder = Decoder::new(limit);
+fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limit: usize) -> Result<Vec<SseEvent>, TooLarge> {
+    let mut decoder = SseDecoder::new(limit);
     let mut events = Vec::new();
     for piece in pieces {
         events.extend(decoder.push(piece)?);
@@ -78,16 +78,16 @@ fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, limit: usize) -> Resul
     Ok(events)
 }
 
-/// An event that was read is read again when we pass it on.
-fn survives(event: Event) {
+/// A decoded event survives being forwarded.
+fn check_forwarding(event: SseEvent) {
     let written = message(event.id.as_deref(), event.data.as_bytes());
-    let again = Event { name: Some("message".to_owned()), retry: None, ..event };
-    assert_eq!(decode([&written[..]], ROOMY), Ok(vec![again]));
+    let again = SseEvent { name: Some("message".to_owned()), retry: None, ..event };
+    assert_eq!(decode([&written[..]], AMPLE_LIMIT), Ok(vec![again]));
 }
 
 impl Frame<'_> {
-    fn write(&self, out: &mut Vec<u8>, expected: &mut Vec<Event>) {
-        let named = |name: &str, id: Option<&str>, data: &str| Event {
+    fn write(&self, out: &mut Vec<u8>, expected: &mut Vec<SseEvent>) {
+        let named = |name: &str, id: Option<&str>, data: &str| SseEvent {
             name: Some(name.to_owned()),
             id: id.map(str::to_owned),
             retry: None,
@@ -102,7 +102,7 @@ impl Frame<'_> {
             Self::Priming { id, .. } if !is_id(id) => {}
             Self::Priming { id, retry } => {
                 out.extend_from_slice(&priming(id, retry));
-                expected.push(Event { name: None, id: Some(id.to_owned()), retry: Some(retry), data: String::new() });
+                expected.push(SseEvent { name: None, id: Some(id.to_owned()), retry: Some(retry), data: String::new() });
             }
             Self::Endpoint(uri) => {
                 out.extend_from_slice(&endpoint(uri));

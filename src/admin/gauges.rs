@@ -10,7 +10,7 @@ impl Admin {
         let stats = self.sessions.stats();
         let upstreams = self.gateway.upstreams();
         let mut sessions: Vec<(Vec<(&'static str, String)>, i64)> = Vec::new();
-        for ((group, transport, revision), count) in &stats.alike {
+        for ((group, transport, revision), count) in &stats.by_kind {
             let labels = vec![
                 ("group", group.to_string()),
                 ("transport", (*transport).to_owned()),
@@ -48,7 +48,7 @@ impl Admin {
         let unlabelled = |count: usize| vec![(Vec::new(), saturating_i64(count))];
         let mut readings = vec![
             gauge("sessions", "Open sessions", sessions),
-            gauge("streams", "Open session streams", unlabelled(stats.streams)),
+            gauge("streams", "Open session streams", unlabelled(stats.open_streams)),
             gauge("events", "Events retained for clients that resume", unlabelled(stats.events)),
             gauge("event_bytes", "Bytes of retained events", unlabelled(stats.event_bytes)),
             gauge("calls_in_flight", "Calls in flight", unlabelled(self.shutdown.calls_in_flight())),
@@ -57,7 +57,7 @@ impl Admin {
                 "Calls waiting for input from their clients",
                 unlabelled(self.gateway.parked_calls()),
             ),
-            gauge("children", "Running child processes", unlabelled(crate::mcp_client::children())),
+            gauge("children", "Running child processes", unlabelled(crate::mcp_client::running_children())),
             gauge("upstream_state", "1 for the current state of an upstream, 0 for the others", states),
             gauge(
                 "upstream_leases",
@@ -94,7 +94,7 @@ impl Admin {
                     value(cluster.store().is_full().into()),
                 ),
                 counter("store_commands", "Commands sent to the store", value(cluster.store().round_trips())),
-                counter("relayed_requests", "Requests relayed to other nodes", value(cluster.relayed())),
+                counter("relayed_requests", "Requests relayed to other nodes", value(cluster.relayed_requests())),
                 counter("session_takeovers", "Sessions adopted from other nodes", value(cluster.takeovers())),
             ]);
         }

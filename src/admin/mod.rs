@@ -69,7 +69,7 @@ impl Admin {
             return Err("the store has no room\n");
         }
         if !self.has_been_ready.load(Ordering::Relaxed) {
-            if self.gateway.groups().iter().any(|group| group.is_settling()) {
+            if self.gateway.groups().iter().any(|group| group.is_starting()) {
                 return Err("starting\n");
             }
             self.has_been_ready.store(true, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Admin;
 use crate::cluster::Cluster;
-use crate::dialect::{Revision, translation};
+use crate::dialect::{Revision, describe_translation};
 use crate::gateway::GroupMember;
 use crate::upstream::{List, RevisionPair, Upstream};
 
@@ -189,7 +189,7 @@ impl Admin {
             groups: self.group_statuses(),
             upstreams: self.gateway.upstreams().iter().map(|upstream| upstream_status(upstream)).collect(),
             sessions: stats
-                .alike
+                .by_kind
                 .into_iter()
                 .map(|((group, transport, revision), count)| SessionStatus {
                     upstreams: self.session_upstreams(&group, revision),
@@ -199,12 +199,12 @@ impl Admin {
                     count,
                 })
                 .collect(),
-            streams: stats.streams,
+            streams: stats.open_streams,
             events: stats.events,
             event_bytes: stats.event_bytes,
             calls_in_flight: self.shutdown.calls_in_flight(),
             parked_calls: self.gateway.parked_calls(),
-            children: crate::mcp_client::children(),
+            children: crate::mcp_client::running_children(),
             cluster: self.cluster.as_deref().map(cluster_status),
         }
     }
@@ -228,7 +228,7 @@ impl Admin {
             let view = group.view();
             GroupStatus {
                 name: group.name().to_string(),
-                servers: view.plan.servers.iter().map(ToString::to_string).collect(),
+                servers: view.config.servers.iter().map(ToString::to_string).collect(),
                 lists: list_counts(|list| view.count(list)),
                 collisions: view.collisions.clone(),
             }
@@ -240,11 +240,11 @@ impl Admin {
 fn cluster_status(cluster: &Cluster) -> ClusterStatus {
     ClusterStatus {
         node: cluster.node().to_string(),
-        store: cluster.store().place_name(),
+        store: cluster.store().location(),
         store_connected: cluster.holds_lease(),
         store_full: cluster.store().is_full(),
-        relayed_requests: cluster.relayed(),
-        active_relays: cluster.serving_now(),
+        relayed_requests: cluster.relayed_requests(),
+        active_relays: cluster.active_relay_count(),
         adopted_sessions: cluster.takeovers(),
         store_commands: cluster.store().round_trips(),
     }
@@ -263,7 +263,7 @@ fn upstream_status(upstream: &Upstream) -> UpstreamStatus {
         revision: state.revision.map(|revision| revision.to_string()),
         server: name.as_ref().and_then(|name| name.text()).map(std::borrow::Cow::into_owned),
         lists: list_counts(|list| state.list(list).map_or(0, |listed| listed.items.len())),
-        list_errors: state.troubles.iter().map(|(list, why)| format!("{list}: {why}")).collect(),
+        list_errors: state.list_errors.iter().map(|(list, why)| format!("{list}: {why}")).collect(),
         leases: upstream.lease_count(),
         calls_in_flight: upstream.calls_in_flight(),
         calls_by_revision: upstream.revision_pairs().into_iter().map(calls_by_revision).collect(),
@@ -281,7 +281,7 @@ fn calls_by_revision(pair: RevisionPair) -> CallsByRevision {
 }
 
 fn bridged_features((client, server): (Revision, Revision)) -> Vec<String> {
-    translation(client, server).into_iter().map(str::to_owned).collect()
+    describe_translation(client, server).into_iter().map(str::to_owned).collect()
 }
 
 fn list_counts(count: impl Fn(List) -> usize) -> ListCounts {

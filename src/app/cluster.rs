@@ -13,7 +13,7 @@ use super::AppSettings;
 use crate::cluster::Cluster;
 use crate::inbound::{Inbound, LocalSessions};
 use crate::session::{self, Persister, Sessions};
-use crate::store::redis::{Redis, RedisOptions};
+use crate::store::redis::{RedisOptions, RedisStore};
 use crate::store::{ClusterStore, NodeId, StoreSettings};
 
 /// What a node needs to join a cluster.
@@ -50,7 +50,7 @@ impl ClusterSetup {
             (None, None) => return Ok(None),
             (None, Some(url)) => {
                 let options = RedisOptions { timeout: *timeout, ..RedisOptions::default() };
-                Redis::connect(url, prefix, options).map_err(io::Error::other)?
+                RedisStore::connect(url, prefix, options).map_err(io::Error::other)?
             }
         };
         let node = settings.store.node_name(listen);
@@ -58,9 +58,9 @@ impl ClusterSetup {
     }
 
     pub(super) fn build(self, settings: session::SessionSettings) -> (Arc<Cluster>, Sessions) {
-        let node = Arc::new(ArcSwap::from_pointee(NodeId::begin(self.node)));
+        let node = Arc::new(ArcSwap::from_pointee(NodeId::generate(self.node)));
         // Expiry of stored sessions. Live nodes delete idle sessions themselves; this is only for nodes that died.
-        let expiry = settings.idle.max(settings.retention.age) + self.lease * 10;
+        let expiry = settings.idle_timeout.max(settings.retention.max_age) + self.lease * 10;
         let persister = Persister::new(Arc::clone(&self.store), Arc::clone(&node), expiry);
         (Cluster::new(self.store, node, self.lease, self.sealing_key), Sessions::with_persister(settings, persister))
     }
@@ -72,8 +72,8 @@ pub(super) fn start_tasks(inbound: &Arc<Inbound>) {
     inbound.serve_relays();
     let local_sessions = Arc::new(LocalSessions { sessions: Arc::clone(&inbound.sessions) });
     tokio::spawn(Arc::clone(cluster).run_heartbeat(local_sessions));
-    tokio::spawn(Arc::clone(cluster).watch());
-    tokio::spawn(Arc::clone(cluster).receive());
+    tokio::spawn(Arc::clone(cluster).run_peer_checks());
+    tokio::spawn(Arc::clone(cluster).run_mailbox());
     tokio::spawn(Arc::clone(persister).run(Arc::clone(&inbound.sessions)));
     tokio::spawn(share_sealing_key(Arc::clone(inbound), Arc::clone(cluster)));
     tokio::spawn(refresh_stored_sessions(Arc::clone(inbound), Arc::clone(persister), Arc::clone(cluster)));
@@ -83,11 +83,11 @@ pub(super) fn start_tasks(inbound: &Arc<Inbound>) {
 async fn share_sealing_key(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
     if let Some(key) = cluster.sealing_key() {
         inbound.gateway.seal().set_key(key.as_bytes());
-        return cluster.has_agreed();
+        return cluster.set_sealing_key_requested();
     }
     let mut random = [0; 32];
     if getrandom::fill(&mut random).is_err() {
-        return cluster.has_agreed();
+        return cluster.set_sealing_key_requested();
     }
     let mut known = Bytes::copy_from_slice(&random);
     let mut shared = false;
@@ -101,7 +101,7 @@ async fn share_sealing_key(inbound: Arc<Inbound>, cluster: Arc<Cluster>) {
             }
             Err(error) => tracing::debug!(%error, "sealing key exchange with the store failed"),
         }
-        cluster.has_agreed();
+        cluster.set_sealing_key_requested();
         tokio::time::sleep(if shared { SEALING_KEY_CHECK_INTERVAL } else { STORE_RETRY_INTERVAL }).await;
     }
 }
@@ -113,7 +113,7 @@ async fn refresh_stored_sessions(inbound: Arc<Inbound>, persister: Arc<Persister
     loop {
         tokio::time::sleep(cluster.lease() / 3).await;
         let connects = cluster.store().connects();
-        if !cluster.holds_lease() || (connects == seen_connects && refreshed.elapsed() < persister.life() / 4) {
+        if !cluster.holds_lease() || (connects == seen_connects && refreshed.elapsed() < persister.ttl() / 4) {
             continue;
         }
         let all = inbound.sessions.all();
@@ -127,7 +127,7 @@ async fn refresh_stored_sessions(inbound: Arc<Inbound>, persister: Arc<Persister
 /// Waits until this node is visible to the others, at most [`JOIN_TIMEOUT`].
 pub(super) async fn wait_joined(inbound: &Inbound) {
     if let Some(cluster) = &inbound.cluster {
-        let _ = tokio::time::timeout(JOIN_TIMEOUT, cluster.introduced()).await;
+        let _ = tokio::time::timeout(JOIN_TIMEOUT, cluster.wait_joined()).await;
     }
 }
 
@@ -136,7 +136,7 @@ pub(super) async fn wait_joined(inbound: &Inbound) {
 pub(super) async fn hand_over_sessions(inbound: &Arc<Inbound>, end: Instant) -> Duration {
     let Some(cluster) = &inbound.cluster else { return end.saturating_duration_since(Instant::now()) };
     inbound.shutdown.draining().cancel();
-    if matches!(cluster.another().await, Ok(Some(_))) {
+    if matches!(cluster.any_other_node().await, Ok(Some(_))) {
         inbound.shutdown.leaving().cancel();
     }
     loop {
@@ -158,12 +158,14 @@ pub(super) async fn hand_over_sessions(inbound: &Arc<Inbound>, end: Instant) -> 
 pub(super) async fn leave_cluster(inbound: &Inbound, end: Instant) {
     if let (Some(cluster), Some(persister)) = (&inbound.cluster, inbound.sessions.persister()) {
         let busy = || {
-            inbound.shutdown.calls_in_flight() > 0 || inbound.gateway.parked_calls() > 0 || cluster.serving_now() > 0
+            inbound.shutdown.calls_in_flight() > 0
+                || inbound.gateway.parked_calls() > 0
+                || cluster.active_relay_count() > 0
         };
         while busy() && Instant::now() < end {
             tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
         }
-        if let Err(error) = persister.write(&inbound.sessions).await {
+        if let Err(error) = persister.write_pending(&inbound.sessions).await {
             tracing::debug!(%error, "deleting closed sessions from the store failed; they expire there");
         }
         cluster.leave().await;

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use crate::admin::Admin;
 use crate::gateway::{self, DEFAULT_GROUP, Gateway, GatewayConfig, Group, GroupConfig, ParkingLimits};
 use crate::inbound::{self, Inbound, ListenerRole, StripedLocks};
-use crate::local::elements::SPOTLIGHT;
+use crate::local::elements::SPOTLIGHT_INTERVAL;
 use crate::policy::Policy;
 use crate::session::{self, Sessions};
 use crate::shutdown::Shutdown;
@@ -86,7 +86,7 @@ impl App {
         let sessions = Arc::new(sessions);
         let gateway = {
             let gateway_settings =
-                gateway::GatewaySettings { drain: settings.inbound.shutdown_timeout, holding: settings.parking, node };
+                gateway::GatewaySettings { drain: settings.inbound.shutdown_timeout, parking: settings.parking, node };
             Arc::new(Gateway::new(&settings.gateway, gateway_settings, shutdown.closing().clone()))
         };
         let inbound = Arc::new(Inbound {
@@ -244,7 +244,7 @@ impl Default for AppSettings {
             workers: 0,
             admin_listen: None,
             parking: ParkingLimits::default(),
-            gateway: builtin_config(SPOTLIGHT),
+            gateway: builtin_config(SPOTLIGHT_INTERVAL),
             store: StoreSettings::default(),
             cluster_store: None,
         }

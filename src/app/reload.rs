@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::admin::{Admin, unix_seconds};
-use crate::config::{self, Config, Diagnostic, Loaded, Watcher};
+use crate::config::{self, Config, ConfigWatcher, Diagnostic, LoadedConfig};
 use crate::inbound::Inbound;
 
 /// Reloads the configuration file when it changes on disk or on SIGHUP.
 #[derive(Debug)]
 pub struct Reloader {
     file: PathBuf,
-    watcher: Watcher,
+    watcher: ConfigWatcher,
     /// The configuration in use.
     config: Config,
     spotlight: Duration,
@@ -21,8 +21,8 @@ pub struct Reloader {
 impl Reloader {
     /// Watches a file that was loaded as `config`. Must be called within a runtime.
     pub fn new(file: PathBuf, config: Config, spotlight: Duration) -> Self {
-        let mut watcher = Watcher::new(&file);
-        watcher.follow(config.files());
+        let mut watcher = ConfigWatcher::new(&file);
+        watcher.set_referenced_files(config.referenced_files());
         Self { file, watcher, config, spotlight }
     }
 
@@ -38,7 +38,7 @@ impl Reloader {
     pub(super) async fn run(mut self, inbound: Arc<Inbound>) {
         // The file may have changed between the first load and the start of the watch.
         if self.has_changed() {
-            self.watcher.catch_up().await;
+            self.watcher.mark_current().await;
             self.reload(&inbound).await;
         }
         loop {
@@ -62,7 +62,7 @@ impl Reloader {
             Err(error) => return tracing::error!(%error, "configuration reload failed"),
         };
         match loaded {
-            Ok(Loaded { config, warnings }) => self.apply(inbound, config, &warnings),
+            Ok(LoadedConfig { config, warnings }) => self.apply(inbound, config, &warnings),
             Err(diagnostics) => reject(inbound, &diagnostics),
         }
     }
@@ -75,7 +75,7 @@ impl Reloader {
         if !needs_restart.is_empty() {
             tracing::warn!("these take effect after a restart: {}", needs_restart.join(", "));
         }
-        let applied = inbound.gateway.apply(&config.layout(self.spotlight));
+        let applied = inbound.gateway.apply(&config.gateway_config(self.spotlight));
         tracing::info!(
             added = ?applied.added,
             changed = ?applied.changed,
@@ -83,8 +83,8 @@ impl Reloader {
             closed = ?applied.closed,
             "the configuration is served"
         );
-        self.watcher.follow(config.files());
-        inbound.gateway.metrics().reloaded(true);
+        self.watcher.set_referenced_files(config.referenced_files());
+        inbound.gateway.metrics().record_reload(true);
         inbound.admin.update_config_status(|status| {
             status.applied = Some(unix_seconds(SystemTime::now()));
             status.refused = None;
@@ -119,7 +119,7 @@ fn reject(inbound: &Inbound, diagnostics: &[Diagnostic]) {
         tracing::error!("{diagnostic}");
     }
     tracing::error!("the configuration is refused; what was served before still is");
-    inbound.gateway.metrics().reloaded(false);
+    inbound.gateway.metrics().record_reload(false);
     inbound.admin.update_config_status(|status| {
         status.refused = Some(unix_seconds(SystemTime::now()));
         status.problems = diagnostics.iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! Arguments of tools and prompts as people type them: `key=value`, `key:=json`.
+//! Tool and prompt arguments from the command line: `key=value`, `key:=json`.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use crate::config::nearest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::Raw;
 
-/// Reads arguments from a file and from words, and fits them to a schema.
+/// Reads arguments from a file and from `key=value` words, and checks them against the input schema. Words override
+/// the file.
 pub(super) fn read(words: &[String], file: Option<&Path>, schema: Option<&Raw>) -> Result<Map<String, Value>> {
     let mut arguments = match file {
         None => Map::new(),
@@ -16,46 +17,47 @@ pub(super) fn read(words: &[String], file: Option<&Path>, schema: Option<&Raw>) 
     };
     let schema: Value = schema.and_then(|schema| schema.read().ok()).unwrap_or(Value::Null);
     for word in words {
-        let (key, value) = one(word, &schema)?;
+        let (key, value) = parse_argument(word, &schema)?;
         arguments.insert(key, value);
     }
     check(&arguments, &schema)?;
     Ok(arguments)
 }
 
-fn usage(why: String) -> Error {
+fn usage_error(why: String) -> Error {
     Error::new(ErrorKind::Usage, why)
 }
 
 fn from_file(file: &Path) -> Result<Map<String, Value>> {
     let text =
         if file == Path::new("-") { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(file) };
-    let text = text.map_err(|error| usage(format!("{}: {error}", file.display())))?;
+    let text = text.map_err(|error| usage_error(format!("{}: {error}", file.display())))?;
     match serde_json::from_str(&text) {
         Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err(usage(format!("{} must hold one JSON object", file.display()))),
-        Err(error) => Err(usage(format!("{} is not JSON: {error}", file.display()))),
+        Ok(_) => Err(usage_error(format!("{} must contain one JSON object", file.display()))),
+        Err(error) => Err(usage_error(format!("{} is not JSON: {error}", file.display()))),
     }
 }
 
-/// One word. `key:=json` is taken as it is, `key=value` as the type that the schema names.
-fn one(word: &str, schema: &Value) -> Result<(String, Value)> {
+/// Parses one word: `key:=json` as JSON, `key=value` as the type in the schema.
+fn parse_argument(word: &str, schema: &Value) -> Result<(String, Value)> {
     let (key, value) = word.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
-        usage(format!("{word:?} is no argument; write key=value, or key:=json for anything but text"))
+        usage_error(format!("{word:?} is not an argument; write key=value, or key:=json for values other than strings"))
     })?;
     if let Some(key) = key.strip_suffix(':') {
-        let parsed =
-            serde_json::from_str(value).map_err(|error| usage(format!("the value of {key:?} is not JSON: {error}")))?;
+        let parsed = serde_json::from_str(value)
+            .map_err(|error| usage_error(format!("the value of {key:?} is not JSON: {error}")))?;
         return Ok((key.to_owned(), parsed));
     }
     let property = &schema["properties"][key];
-    let fitted = typed(value, property)
-        .map_err(|kind| usage(format!("{key:?} must be {kind}, not {value:?}{}", described(property))))?;
+    let fitted = parse_typed(value, property).map_err(|kind| {
+        usage_error(format!("{key:?} must be {kind}, not {value:?}{}", description_suffix(property)))
+    })?;
     Ok((key.to_owned(), fitted))
 }
 
-/// Text as a value of the type that a property names; text where it names none.
-fn typed(value: &str, property: &Value) -> std::result::Result<Value, String> {
+/// Converts a string to the JSON type of a schema property; without a type it stays a string.
+fn parse_typed(value: &str, property: &Value) -> std::result::Result<Value, String> {
     let kinds: Vec<&str> = match &property["type"] {
         Value::String(kind) => vec![kind],
         Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
@@ -65,14 +67,14 @@ fn typed(value: &str, property: &Value) -> std::result::Result<Value, String> {
         return Ok(value.into());
     }
     let parsed: Option<Value> = serde_json::from_str(value).ok();
-    let fits = |kind: &&str| parsed.as_ref().is_some_and(|parsed| is_kind(parsed, kind));
+    let fits = |kind: &&str| parsed.as_ref().is_some_and(|parsed| has_type(parsed, kind));
     match kinds.iter().any(fits) {
         true => Ok(parsed.unwrap_or(Value::Null)),
         false => Err(kinds.iter().map(|kind| with_article(kind)).collect::<Vec<_>>().join(" or ")),
     }
 }
 
-fn is_kind(value: &Value, kind: &str) -> bool {
+fn has_type(value: &Value, kind: &str) -> bool {
     match kind {
         "string" => value.is_string(),
         "integer" => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|number| number.fract() == 0.0),
@@ -90,47 +92,47 @@ fn with_article(kind: &str) -> String {
     format!("{article} {kind}")
 }
 
-fn described(property: &Value) -> String {
+fn description_suffix(property: &Value) -> String {
     property["description"].as_str().map(|text| format!(" ({text})")).unwrap_or_default()
 }
 
-/// Looks for the faults that a person makes: a name that is not there, one that is missing, a value
-/// of the wrong kind. Everything else is the server's to judge.
+/// Checks for typical typing mistakes: unknown names, missing required ones, wrong types, values outside `enum`. Full
+/// validation is left to the server.
 fn check(arguments: &Map<String, Value>, schema: &Value) -> Result<()> {
     let empty = Map::new();
     let properties = schema["properties"].as_object().unwrap_or(&empty);
-    let mut faults = Vec::new();
+    let mut mistakes = Vec::new();
     for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if !arguments.contains_key(name) {
-            faults.push(format!(
+            mistakes.push(format!(
                 "{name:?} is missing{}",
-                described(&properties.get(name).cloned().unwrap_or(Value::Null))
+                description_suffix(&properties.get(name).cloned().unwrap_or(Value::Null))
             ));
         }
     }
     for (name, value) in arguments {
         let Some(property) = properties.get(name) else {
             if schema["additionalProperties"] == Value::Bool(false) {
-                faults.push(format!("{name:?} is not known{}", meant(name, properties)));
+                mistakes.push(format!("{name:?} is unknown{}", suggestion(name, properties)));
             }
             continue;
         };
-        if let Some(kind) = property["type"].as_str().filter(|kind| !is_kind(value, kind)) {
-            faults.push(format!("{name:?} must be {}, not {value}", with_article(kind)));
+        if let Some(kind) = property["type"].as_str().filter(|kind| !has_type(value, kind)) {
+            mistakes.push(format!("{name:?} must be {}, not {value}", with_article(kind)));
         }
         if let Some(allowed) = property["enum"].as_array().filter(|allowed| !allowed.contains(value)) {
             let allowed: Vec<String> = allowed.iter().map(ToString::to_string).collect();
-            faults.push(format!("{name:?} must be one of {}", allowed.join(", ")));
+            mistakes.push(format!("{name:?} must be one of {}", allowed.join(", ")));
         }
     }
-    match faults.is_empty() {
+    match mistakes.is_empty() {
         true => Ok(()),
-        false => Err(usage(format!("{}; send it all the same with --unchecked", faults.join("; ")))),
+        false => Err(usage_error(format!("{}; use --unchecked to skip this check", mistakes.join("; ")))),
     }
 }
 
-/// The name that was probably meant.
-fn meant(name: &str, properties: &Map<String, Value>) -> String {
+/// Hint with the most similar argument name, or the valid names.
+fn suggestion(name: &str, properties: &Map<String, Value>) -> String {
     let known: Vec<&str> = properties.keys().map(String::as_str).collect();
     match nearest(name, &known) {
         Some(near) => format!("; did you mean {near:?}?"),
@@ -153,15 +155,15 @@ mod tests {
     }
 
     #[test]
-    fn words_become_what_the_schema_wants() {
+    fn values_are_converted_to_the_type_in_the_schema() {
         assert_eq!(fit(&["name=7", "count=7", "free=7"]).unwrap(), r#"{"count":7,"free":"7","name":"7"}"#);
         assert_eq!(fit(&["name=a=b", "deep={\"x\":1}"]).unwrap(), r#"{"deep":{"x":1},"name":"a=b"}"#);
         assert_eq!(fit(&["name:=\"x\"", "mode=b"]).unwrap(), r#"{"mode":"b","name":"x"}"#);
     }
 
     #[test]
-    fn faults_are_explained() {
-        for (words, said) in [
+    fn invalid_arguments_are_explained() {
+        for (words, message) in [
             (&["count=7"][..], "\"name\" is missing"),
             (&["name=x", "cuont=7"], "did you mean \"count\"?"),
             (&["name=x", "count=many"], "\"count\" must be an integer, not \"many\" (how many)"),
@@ -171,7 +173,7 @@ mod tests {
             (&["name:={"], "not JSON"),
         ] {
             let error = fit(words).unwrap_err();
-            assert!(error.contains(said), "{words:?}: {error}");
+            assert!(error.contains(message), "{words:?}: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The commands that use a server: probe, tools, call, resources, read, prompts, prompt, listen.
+//! The client commands: probe, tools, call, resources, read, prompts, prompt, listen.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,280 +6,290 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use super::arguments;
-use super::connect_args::Reach;
+use super::connect_args::ConnectArgs;
 use super::output;
 use super::probe;
 use crate::client::{Client, ListenRequest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::Raw;
 
-/// The commands of the client. Each takes a URL, or a command to start after `--`.
+/// The client commands. Each takes a URL or a server name, or a command after `--`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ClientCommand {
-    /// Say what is there: transport, revisions, capabilities, oddities.
-    Probe(Plain),
+    /// Show what a server supports: transport, revisions, capabilities, protocol deviations.
+    Probe(TargetArgs),
     /// List the tools of a server.
-    Tools(Plain),
+    Tools(TargetArgs),
     /// Call a tool: `rialto call URL TOOL key=value key:=json`.
     Call(CallArgs),
     /// List the resources and templates of a server.
-    Resources(Plain),
+    Resources(TargetArgs),
     /// Read a resource: `rialto read URL RESOURCE-URI`.
-    Read(Plain),
+    Read(TargetArgs),
     /// List the prompts of a server.
-    Prompts(Plain),
+    Prompts(TargetArgs),
     /// Get a prompt: `rialto prompt URL PROMPT key=value`.
     Prompt(CallArgs),
-    /// Print changes as they come; `rialto listen URL RESOURCE-URI…` subscribes to resources.
-    Listen(Plain),
+    /// Print change notifications; `rialto listen URL RESOURCE-URI…` subscribes to resources.
+    Listen(TargetArgs),
 }
 
-/// A target and words.
+/// A target and further words.
 #[derive(Debug, Args)]
-pub(super) struct Plain {
-    /// The URL of a server, unless a command follows --, and what else the command takes.
+pub(super) struct TargetArgs {
+    /// URL or name of a server (unless a command follows --), then the other arguments.
     #[arg(value_name = "URL [WORD]")]
     pub(super) words: Vec<String>,
     #[command(flatten)]
-    pub(super) reach: Reach,
+    pub(super) connect: ConnectArgs,
 }
 
-/// A target, a name and arguments.
+/// A target, the name of a tool or prompt, and its arguments.
 #[derive(Debug, Args)]
 pub(super) struct CallArgs {
-    /// The URL of a server, unless a command follows --; a name; arguments as key=value or key:=json.
+    /// URL or name of a server (unless a command follows --); the tool or prompt; arguments as key=value or
+    /// key:=json.
     #[arg(value_name = "URL NAME [ARGUMENT]")]
     words: Vec<String>,
-    /// A file with the arguments as one JSON object; - for standard input.
+    /// File with the arguments as one JSON object; - for standard input.
     #[arg(long, value_name = "FILE")]
     args: Option<PathBuf>,
-    /// Send the arguments without comparing them with the schema.
+    /// Do not check the arguments against the input schema.
     #[arg(long)]
     unchecked: bool,
     #[command(flatten)]
-    reach: Reach,
+    connect: ConnectArgs,
 }
 
-/// The tool itself says that it failed.
-const TOOL_FAILED: u8 = 1;
-/// The server cannot be reached, or broke off.
-const UNREACHABLE: u8 = 3;
-/// The server answered with an error, or with something that the protocol does not allow.
-const REFUSED: u8 = 4;
-/// An interrupt ended the call.
-const INTERRUPTED: u8 = 130;
+/// Exit code: the tool returned `isError`.
+const EXIT_TOOL_FAILED: u8 = 1;
+/// Exit code: the server is unreachable, timed out or closed the connection.
+const EXIT_UNREACHABLE: u8 = 3;
+/// Exit code: the server returned a JSON-RPC error or violated the protocol.
+const EXIT_SERVER_ERROR: u8 = 4;
+/// Exit code: interrupted by SIGINT.
+const EXIT_INTERRUPTED: u8 = 130;
 
-/// Runs a command of the client.
+/// Runs a client command and maps errors to exit codes.
 pub(super) async fn run(command: ClientCommand) -> ExitCode {
     let running = async {
         match command {
-            ClientCommand::Probe(plain) => probe::run(plain).await,
-            ClientCommand::Tools(plain) => tools(plain).await,
+            ClientCommand::Probe(args) => probe::run(args).await,
+            ClientCommand::Tools(args) => tools(args).await,
             ClientCommand::Call(call) => self::call(call).await,
-            ClientCommand::Resources(plain) => resources(plain).await,
-            ClientCommand::Read(plain) => read(plain).await,
-            ClientCommand::Prompts(plain) => prompts(plain).await,
+            ClientCommand::Resources(args) => resources(args).await,
+            ClientCommand::Read(args) => read(args).await,
+            ClientCommand::Prompts(args) => prompts(args).await,
             ClientCommand::Prompt(call) => prompt(call).await,
-            ClientCommand::Listen(plain) => listen(plain).await,
+            ClientCommand::Listen(args) => listen(args).await,
         }
     };
     match running.await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("rialto: {}", output::plain(&error.to_string()));
+            eprintln!("rialto: {}", output::strip_control_chars(&error.to_string()));
             ExitCode::from(match error.kind() {
-                ErrorKind::Usage => super::USAGE,
+                ErrorKind::Usage => super::EXIT_USAGE,
                 ErrorKind::Unreachable
                 | ErrorKind::Timeout
                 | ErrorKind::Broken
                 | ErrorKind::Status(_)
-                | ErrorKind::Credentials => UNREACHABLE,
-                ErrorKind::Protocol | ErrorKind::Revision | ErrorKind::Answer(_) => REFUSED,
+                | ErrorKind::Credentials => EXIT_UNREACHABLE,
+                ErrorKind::Protocol | ErrorKind::Revision | ErrorKind::ErrorResponse(_) => EXIT_SERVER_ERROR,
             })
         }
     }
 }
 
-/// Does something with a client and closes it, also when an interrupt comes: dropping what is
-/// under way cancels it at the server.
-async fn with<T>(client: Client, act: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<Option<T>> {
-    let done = tokio::select! {
-        done = act(&client) => Some(done),
+/// Runs `act` with a client and closes the client. SIGINT drops the running request, which cancels it at the server.
+async fn run_and_close<T>(client: Client, act: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<Option<T>> {
+    let outcome = tokio::select! {
+        result = act(&client) => Some(result),
         _ = tokio::signal::ctrl_c() => None,
     };
-    // What was dropped is told to the server by a task; let it run before the connection goes.
+    // The cancellation is sent by a task: let it run before the connection is closed.
     tokio::task::yield_now().await;
     client.close().await;
-    done.transpose()
+    outcome.transpose()
 }
 
-/// The exit code of what was done, or that of an interrupt.
-fn code(done: Option<ExitCode>) -> ExitCode {
-    done.unwrap_or_else(|| ExitCode::from(INTERRUPTED))
+/// The exit code, or [`EXIT_INTERRUPTED`] after SIGINT.
+fn exit_code(outcome: Option<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|| ExitCode::from(EXIT_INTERRUPTED))
 }
 
 fn print_list(json: bool, name: &str, items: &[Raw], table: impl FnOnce() -> String) {
     match json {
-        true => output::line(&Raw::empty().edit().set(name, Raw::of(items)).finish().to_string()),
-        false => output::line(&table()),
+        true => output::print_line(&Raw::empty().edit().set(name, Raw::of(items)).finish().to_string()),
+        false => output::print_line(&table()),
     }
 }
 
-async fn tools(mut plain: Plain) -> Result<ExitCode> {
-    let target = plain.reach.target(&mut plain.words)?;
-    let (client, _) = plain.reach.connect(&target).await?;
-    let listed = with(client, async |client| client.tools().await).await?;
-    let Some(tools) = listed else { return Ok(code(None)) };
-    print_list(plain.reach.json, "tools", &tools, || {
+async fn tools(mut args: TargetArgs) -> Result<ExitCode> {
+    let target = args.connect.target(&mut args.words)?;
+    let (client, _) = args.connect.connect(&target).await?;
+    let listed = run_and_close(client, async |client| client.tools().await).await?;
+    let Some(tools) = listed else { return Ok(exit_code(None)) };
+    print_list(args.connect.json, "tools", &tools, || {
         let row = |tool: &Raw| {
-            vec![output::text(tool, "name"), output::signature(tool.get("inputSchema").as_ref()), output::summary(tool)]
+            vec![
+                output::member_text(tool, "name"),
+                output::signature(tool.get("inputSchema").as_ref()),
+                output::summary(tool),
+            ]
         };
         output::table(&["TOOL", "ARGUMENTS", "DESCRIPTION"], tools.iter().map(row))
     });
     Ok(ExitCode::SUCCESS)
 }
 
-async fn call(mut call: CallArgs) -> Result<ExitCode> {
-    let target = call.reach.target(&mut call.words)?;
-    if call.words.is_empty() {
-        return Err(Error::new(ErrorKind::Usage, "say which tool to call; `rialto tools` lists them"));
+async fn call(mut args: CallArgs) -> Result<ExitCode> {
+    let target = args.connect.target(&mut args.words)?;
+    if args.words.is_empty() {
+        return Err(Error::new(ErrorKind::Usage, "specify which tool to call; `rialto tools` lists them"));
     }
-    let name = call.words.remove(0);
-    let (client, terminal) = call.reach.connect(&target).await?;
-    let done = with(client, async |client| {
-        let schema = if call.unchecked { None } else { Some(schema_of(client, &name).await?) };
-        let arguments = arguments::read(&call.words, call.args.as_deref(), schema.as_ref())?;
+    let name = args.words.remove(0);
+    let (client, terminal) = args.connect.connect(&target).await?;
+    let outcome = run_and_close(client, async |client| {
+        let schema = if args.unchecked { None } else { Some(schema_of(client, &name).await?) };
+        let arguments = arguments::read(&args.words, args.args.as_deref(), schema.as_ref())?;
         client.call_tool(&name, Raw::of(&arguments)).await
     })
     .await;
-    terminal.finish();
-    let Some(result) = done? else { return Ok(code(None)) };
+    terminal.clear_progress();
+    let Some(result) = outcome? else { return Ok(exit_code(None)) };
     let failed = result.get("isError").is_some_and(|raw| raw.as_bytes() == b"true");
-    match call.reach.json {
-        true => output::line(&result.to_string()),
-        false if failed => eprintln!("{}", output::content(&result)),
-        false => output::line(&output::content(&result)),
+    match args.connect.json {
+        true => output::print_line(&result.to_string()),
+        false if failed => eprintln!("{}", output::content_text(&result)),
+        false => output::print_text(&output::content_text(&result)),
     }
-    Ok(if failed { ExitCode::from(TOOL_FAILED) } else { ExitCode::SUCCESS })
+    Ok(if failed { ExitCode::from(EXIT_TOOL_FAILED) } else { ExitCode::SUCCESS })
 }
 
 async fn schema_of(client: &Client, name: &str) -> Result<Raw> {
     let tools = client.tools().await?;
-    let names: Vec<String> = tools.iter().map(|tool| output::text(tool, "name")).collect();
+    let names: Vec<String> = tools.iter().map(|tool| output::member_text(tool, "name")).collect();
     let Some(at) = names.iter().position(|known| known == name) else {
         let known: Vec<&str> = names.iter().map(String::as_str).collect();
         let hint = match crate::config::nearest(name, &known) {
             Some(near) => format!("did you mean {near:?}?"),
-            None => format!("there are {}", known.join(", ")),
+            None => format!("tools: {}", known.join(", ")),
         };
         return Err(Error::new(ErrorKind::Usage, format!("there is no tool {name:?}; {hint}")));
     };
     Ok(tools[at].get("inputSchema").unwrap_or_else(Raw::empty))
 }
 
-async fn resources(mut plain: Plain) -> Result<ExitCode> {
-    let target = plain.reach.target(&mut plain.words)?;
-    let (client, _) = plain.reach.connect(&target).await?;
-    let listed =
-        with(client, async |client| Ok((client.resources().await?, client.templates().await.unwrap_or_default())))
-            .await?;
-    let Some((resources, templates)) = listed else { return Ok(code(None)) };
-    if plain.reach.json {
+async fn resources(mut args: TargetArgs) -> Result<ExitCode> {
+    let target = args.connect.target(&mut args.words)?;
+    let (client, _) = args.connect.connect(&target).await?;
+    let listed = run_and_close(client, async |client| {
+        Ok((client.resources().await?, client.templates().await.unwrap_or_default()))
+    })
+    .await?;
+    let Some((resources, templates)) = listed else { return Ok(exit_code(None)) };
+    if args.connect.json {
         let empty = Raw::empty();
         let both = empty.edit().set("resources", Raw::of(&resources)).set("resourceTemplates", Raw::of(&templates));
-        output::line(&both.finish().to_string());
+        output::print_line(&both.finish().to_string());
         return Ok(ExitCode::SUCCESS);
     }
     let row = |key: &'static str| {
         move |item: &Raw| {
             vec![
-                output::text(item, key),
-                output::text(item, "name"),
-                output::text(item, "mimeType"),
+                output::member_text(item, key),
+                output::member_text(item, "name"),
+                output::member_text(item, "mimeType"),
                 output::summary(item),
             ]
         }
     };
     let rows = resources.iter().map(row("uri")).chain(templates.iter().map(row("uriTemplate")));
-    output::line(&output::table(&["URI", "NAME", "TYPE", "DESCRIPTION"], rows));
+    output::print_line(&output::table(&["URI", "NAME", "TYPE", "DESCRIPTION"], rows));
     Ok(ExitCode::SUCCESS)
 }
 
-async fn read(mut plain: Plain) -> Result<ExitCode> {
-    let target = plain.reach.target(&mut plain.words)?;
-    let Some(uri) = plain.words.first().cloned() else {
-        return Err(Error::new(ErrorKind::Usage, "say which resource to read; `rialto resources` lists them"));
+async fn read(mut args: TargetArgs) -> Result<ExitCode> {
+    let target = args.connect.target(&mut args.words)?;
+    let Some(uri) = args.words.first().cloned() else {
+        return Err(Error::new(ErrorKind::Usage, "specify which resource to read; `rialto resources` lists them"));
     };
-    let (client, _) = plain.reach.connect(&target).await?;
-    let Some(result) = with(client, async |client| client.read(&uri).await).await? else { return Ok(code(None)) };
-    if plain.reach.json {
-        output::line(&result.to_string());
+    let (client, _) = args.connect.connect(&target).await?;
+    let Some(result) = run_and_close(client, async |client| client.read(&uri).await).await? else {
+        return Ok(exit_code(None));
+    };
+    if args.connect.json {
+        output::print_line(&result.to_string());
         return Ok(ExitCode::SUCCESS);
     }
     for content in result.get("contents").map(|contents| contents.items()).unwrap_or_default() {
-        output::line(&output::resource_text(&content));
+        output::print_line(&output::resource_text(&content));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn prompts(mut plain: Plain) -> Result<ExitCode> {
-    let target = plain.reach.target(&mut plain.words)?;
-    let (client, _) = plain.reach.connect(&target).await?;
-    let listed = with(client, async |client| client.prompts().await).await?;
-    let Some(prompts) = listed else { return Ok(code(None)) };
-    print_list(plain.reach.json, "prompts", &prompts, || {
+async fn prompts(mut args: TargetArgs) -> Result<ExitCode> {
+    let target = args.connect.target(&mut args.words)?;
+    let (client, _) = args.connect.connect(&target).await?;
+    let listed = run_and_close(client, async |client| client.prompts().await).await?;
+    let Some(prompts) = listed else { return Ok(exit_code(None)) };
+    print_list(args.connect.json, "prompts", &prompts, || {
         let row = |prompt: &Raw| {
             let arguments = prompt.get("arguments").map(|list| list.items()).unwrap_or_default();
-            let names: Vec<String> = arguments.iter().map(|argument| output::text(argument, "name")).collect();
-            vec![output::text(prompt, "name"), names.join(" "), output::summary(prompt)]
+            let names: Vec<String> = arguments.iter().map(|argument| output::member_text(argument, "name")).collect();
+            vec![output::member_text(prompt, "name"), names.join(" "), output::summary(prompt)]
         };
         output::table(&["PROMPT", "ARGUMENTS", "DESCRIPTION"], prompts.iter().map(row))
     });
     Ok(ExitCode::SUCCESS)
 }
 
-async fn prompt(mut call: CallArgs) -> Result<ExitCode> {
-    let target = call.reach.target(&mut call.words)?;
-    if call.words.is_empty() {
-        return Err(Error::new(ErrorKind::Usage, "say which prompt to get; `rialto prompts` lists them"));
+async fn prompt(mut args: CallArgs) -> Result<ExitCode> {
+    let target = args.connect.target(&mut args.words)?;
+    if args.words.is_empty() {
+        return Err(Error::new(ErrorKind::Usage, "specify which prompt to get; `rialto prompts` lists them"));
     }
-    let name = call.words.remove(0);
-    let arguments = Raw::of(&arguments::read(&call.words, call.args.as_deref(), None)?);
-    let (client, _) = call.reach.connect(&target).await?;
-    let done = with(client, async |client| client.prompt(&name, arguments).await).await?;
-    let Some(result) = done else { return Ok(code(None)) };
-    if call.reach.json {
-        output::line(&result.to_string());
+    let name = args.words.remove(0);
+    let arguments = Raw::of(&arguments::read(&args.words, args.args.as_deref(), None)?);
+    let (client, _) = args.connect.connect(&target).await?;
+    let outcome = run_and_close(client, async |client| client.prompt(&name, arguments).await).await?;
+    let Some(result) = outcome else { return Ok(exit_code(None)) };
+    if args.connect.json {
+        output::print_line(&result.to_string());
         return Ok(ExitCode::SUCCESS);
     }
     for message in result.get("messages").map(|messages| messages.items()).unwrap_or_default() {
-        let content = message.get("content").map(|content| output::block(&content)).unwrap_or_default();
-        output::line(&format!("{}: {content}", output::text(&message, "role")));
+        let content = message.get("content").map(|content| output::block_text(&content)).unwrap_or_default();
+        output::print_line(&format!("{}: {content}", output::member_text(&message, "role")));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn listen(mut plain: Plain) -> Result<ExitCode> {
-    let target = plain.reach.target(&mut plain.words)?;
-    let (client, _) = plain.reach.connect(&target).await?;
-    let wishes = ListenRequest { lists: true, resources: plain.words.clone() };
-    let json = plain.reach.json;
-    let done = with(client, async |client| {
-        let mut listening = client.listen(wishes).await?;
-        eprintln!("listening; an interrupt ends it");
+async fn listen(mut args: TargetArgs) -> Result<ExitCode> {
+    let target = args.connect.target(&mut args.words)?;
+    let (client, _) = args.connect.connect(&target).await?;
+    let request = ListenRequest { lists: true, resources: args.words.clone() };
+    let json = args.connect.json;
+    let outcome = run_and_close(client, async |client| {
+        let mut listening = client.listen(request).await?;
+        eprintln!("listening; press Ctrl-C to stop");
         while let Some(notification) = listening.next().await {
             match json {
-                true => output::line(&String::from_utf8_lossy(&notification.encode())),
+                true => output::print_line(&String::from_utf8_lossy(&notification.encode())),
                 false => {
-                    let uri =
-                        notification.params.as_ref().map(|params| output::text(params, "uri")).unwrap_or_default();
-                    output::line(&format!("{} {uri}", output::plain(notification.notice.as_str())));
+                    let uri = notification
+                        .params
+                        .as_ref()
+                        .map(|params| output::member_text(params, "uri"))
+                        .unwrap_or_default();
+                    output::print_line(&format!("{} {uri}", output::strip_control_chars(notification.method.as_str())));
                 }
             }
         }
         Ok(())
     })
     .await?;
-    // An interrupt is the usual way to end this.
-    Ok(done.map_or(ExitCode::SUCCESS, |()| ExitCode::from(UNREACHABLE)))
+    // SIGINT is the normal way to stop listening.
+    Ok(outcome.map_or(ExitCode::SUCCESS, |()| ExitCode::from(EXIT_UNREACHABLE)))
 }

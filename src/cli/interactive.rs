@@ -1,4 +1,4 @@
-//! The person at the terminal as a host: sees progress and logs, fills in forms, and answers.
+//! The terminal as the host of a client: shows progress and log messages, answers server requests at the prompt.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -11,37 +11,37 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use tokio::io::AsyncWriteExt;
 
-use super::connect_args::split;
-use super::output::plain;
+use super::connect_args::split_pair;
+use super::output::strip_control_chars;
 use crate::client::{Host, ServerRequestFuture};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::Target;
-use crate::protocol::{ErrorObject, Method, Notice, Notification, Outcome, Raw, code};
+use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Outcome, Raw, code};
 
-/// What is answered without asking anybody.
+/// Answers to server requests given on the command line.
 #[derive(Debug)]
-pub(super) struct Answers {
+pub(super) struct PreparedAnswers {
     roots: Vec<Value>,
     fields: Vec<(String, String)>,
     sample_with: Option<String>,
 }
 
-/// The person at the terminal.
+/// Host that interacts with the user at the terminal.
 #[derive(Debug)]
 pub(super) struct Terminal {
-    answers: Answers,
-    json: bool,
-    /// Whether somebody can be asked.
-    interactive: bool,
-    bar: Mutex<Option<ProgressBar>>,
-    /// One question at a time.
-    asking: tokio::sync::Mutex<()>,
+    answers: PreparedAnswers,
+    json_output: bool,
+    /// Whether stdin and stderr are a terminal, so that the user can be prompted.
+    is_interactive: bool,
+    progress_bar: Mutex<Option<ProgressBar>>,
+    /// Serializes prompts: one server request at a time.
+    prompt_lock: tokio::sync::Mutex<()>,
 }
 
-/// The code with which a client refuses to sample.
-const REFUSED: i64 = -1;
+/// JSON-RPC error code for a refused sampling request.
+const SAMPLING_REFUSED: i64 = -1;
 
-impl Answers {
+impl PreparedAnswers {
     pub(super) fn new(roots: &[PathBuf], fields: &[String], sample_with: Option<String>) -> Result<Self> {
         let root = |folder: &PathBuf| {
             let path = std::fs::canonicalize(folder)
@@ -50,20 +50,26 @@ impl Answers {
             Ok(json!({ "uri": format!("file://{}", path.display()), "name": name }))
         };
         let roots = roots.iter().map(root).collect::<Result<_>>()?;
-        let fields = fields.iter().map(|pair| split(pair, '=', "--answer")).collect::<Result<_>>()?;
+        let fields = fields.iter().map(|pair| split_pair(pair, '=', "--answer")).collect::<Result<_>>()?;
         Ok(Self { roots, fields, sample_with })
     }
 }
 
 impl Terminal {
-    pub(super) fn new(answers: Answers, json: bool) -> Self {
-        let interactive = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-        Self { answers, json, interactive, bar: Mutex::default(), asking: tokio::sync::Mutex::default() }
+    pub(super) fn new(answers: PreparedAnswers, json_output: bool) -> Self {
+        let is_interactive = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+        Self {
+            answers,
+            json_output,
+            is_interactive,
+            progress_bar: Mutex::default(),
+            prompt_lock: tokio::sync::Mutex::default(),
+        }
     }
 
-    /// Shows that a server is being started or found, until it is there.
-    pub(super) fn starting(&self, target: &Target) -> ProgressBar {
-        if self.json || !std::io::stderr().is_terminal() {
+    /// Spinner shown while connecting; hidden without a terminal.
+    pub(super) fn connect_spinner(&self, target: &Target) -> ProgressBar {
+        if self.json_output || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
         let bar = ProgressBar::new_spinner().with_message(format!("connecting to {target}"));
@@ -71,32 +77,32 @@ impl Terminal {
         bar
     }
 
-    /// Takes the progress bar away.
-    pub(super) fn finish(&self) {
-        if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    /// Removes the progress bar.
+    pub(super) fn clear_progress(&self) {
+        if let Some(bar) = self.progress_bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
             bar.finish_and_clear();
         }
     }
 
-    /// Writes a line beside the progress bar.
-    fn line(&self, text: &str) {
-        match &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
+    /// Prints a line above the progress bar.
+    fn print_line(&self, text: &str) {
+        match &*self.progress_bar.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(bar) => bar.println(text),
             None => eprintln!("{text}"),
         }
     }
 
-    fn progress(&self, params: &Raw) {
+    fn show_progress(&self, params: &Raw) {
         let number = |key: &str| params.get(key).and_then(|raw| raw.read::<f64>().ok());
         let (done, total) = (number("progress").unwrap_or_default(), number("total"));
         let message =
             params.get("message").and_then(|raw| raw.text().map(std::borrow::Cow::into_owned)).unwrap_or_default();
         if !std::io::stderr().is_terminal() {
             let of = total.map(|total| format!("/{total}")).unwrap_or_default();
-            eprintln!("progress: {done}{of} {}", plain(&message));
+            eprintln!("progress: {done}{of} {}", strip_control_chars(&message));
             return;
         }
-        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bar = self.progress_bar.lock().unwrap_or_else(PoisonError::into_inner);
         let bar = bar.get_or_insert_with(|| match total {
             Some(_) => {
                 let style = ProgressStyle::with_template("{bar:40} {percent:>3}% {wide_msg}");
@@ -107,20 +113,20 @@ impl Terminal {
         if let Some(total) = total.filter(|total| *total > 0.0) {
             bar.set_position((done / total * 1000.0) as u64);
         }
-        bar.set_message(plain(&message));
+        bar.set_message(strip_control_chars(&message));
         bar.tick();
     }
 
     async fn elicit(&self, params: &Raw) -> Outcome {
-        let _one = self.asking.lock().await;
+        let _prompting = self.prompt_lock.lock().await;
         let params: Value = params.read().unwrap_or(Value::Null);
-        let message = plain(params["message"].as_str().unwrap_or_default());
-        self.finish();
-        eprintln!("The server asks: {message}");
+        let message = strip_control_chars(params["message"].as_str().unwrap_or_default());
+        self.clear_progress();
+        eprintln!("The server requests input: {message}");
         if params["mode"] == "url" {
-            let url = plain(params["url"].as_str().unwrap_or_default());
-            eprintln!("It wants you to open this address yourself, if you trust it: {url}");
-            let agreed = self.agree("Have you done so?").await;
+            let url = strip_control_chars(params["url"].as_str().unwrap_or_default());
+            eprintln!("Open this URL if you trust it: {url}");
+            let agreed = self.confirm("Done?").await;
             return Ok(Raw::of(&json!({ "action": if agreed { "accept" } else { "decline" } })));
         }
         let mut content = Map::new();
@@ -128,7 +134,7 @@ impl Terminal {
         let required: Vec<&str> =
             params["requestedSchema"]["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         for (name, property) in params["requestedSchema"]["properties"].as_object().unwrap_or(&empty) {
-            match self.field(name, property, required.contains(&name.as_str())).await {
+            match self.form_field(name, property, required.contains(&name.as_str())).await {
                 Some(Some(value)) => drop(content.insert(name.clone(), value)),
                 Some(None) => {}
                 None => return Ok(Raw::of(&json!({ "action": "cancel" }))),
@@ -137,43 +143,43 @@ impl Terminal {
         Ok(Raw::of(&json!({ "action": "accept", "content": content })))
     }
 
-    /// One field of a form: given on the command line, typed in, or its default. Nothing at all
-    /// means that the person gives up.
-    async fn field(&self, name: &str, property: &Value, required: bool) -> Option<Option<Value>> {
-        let given = self.answers.fields.iter().find(|(key, _)| key == name);
-        if let Some((_, value)) = given {
+    /// One field of a form: from the command line, typed in, or the default. `None` means that the user cancelled;
+    /// `Some(None)` leaves the field out.
+    async fn form_field(&self, name: &str, property: &Value, required: bool) -> Option<Option<Value>> {
+        let prepared = self.answers.fields.iter().find(|(key, _)| key == name);
+        if let Some((_, value)) = prepared {
             return Some(Some(form_value(value, property).unwrap_or_else(|| value.as_str().into())));
         }
         let default = property.get("default").cloned();
-        if !self.interactive {
+        if !self.is_interactive {
             return if default.is_some() || !required { Some(default) } else { None };
         }
         loop {
-            let label = plain(property["title"].as_str().unwrap_or(name));
+            let label = strip_control_chars(property["title"].as_str().unwrap_or(name));
             let choices = choices(property).map(|all| format!(" [{}]", all.join(" | "))).unwrap_or_default();
             let hint = default.as_ref().map(|value| format!(" (default {value})")).unwrap_or_default();
-            let line = self.read(&format!("  {label}{choices}{hint}: ")).await?;
+            let line = self.prompt_line(&format!("  {label}{choices}{hint}: ")).await?;
             match line.as_str() {
                 "" if default.is_some() || !required => return Some(default),
-                "" => eprintln!("    this one is needed; an end of input gives up"),
+                "" => eprintln!("    this field is required; Ctrl-D cancels"),
                 text => match form_value(text, property) {
                     Some(value) => return Some(Some(value)),
-                    None => eprintln!("    that is no {}", property["type"].as_str().unwrap_or("value")),
+                    None => eprintln!("    not a valid {}", property["type"].as_str().unwrap_or("value")),
                 },
             }
         }
     }
 
-    async fn agree(&self, question: &str) -> bool {
-        if !self.interactive {
+    async fn confirm(&self, question: &str) -> bool {
+        if !self.is_interactive {
             return false;
         }
-        let line = self.read(&format!("{question} [y/N] ")).await;
+        let line = self.prompt_line(&format!("{question} [y/N] ")).await;
         matches!(line.as_deref(), Some("y" | "Y" | "yes"))
     }
 
-    /// Reads a line from the person; nothing at the end of the input.
-    async fn read(&self, prompt: &str) -> Option<String> {
+    /// Prompts for a line; `None` at end of input.
+    async fn prompt_line(&self, prompt: &str) -> Option<String> {
         eprint!("{prompt}");
         let _ = std::io::stderr().flush();
         let read = tokio::task::spawn_blocking(|| {
@@ -183,9 +189,11 @@ impl Terminal {
         read.await.ok().flatten()
     }
 
-    async fn sample(&self, params: &Raw) -> Outcome {
-        let refuse = |why: String| Err(ErrorObject::new(REFUSED, why));
-        let Some(command) = &self.answers.sample_with else { return refuse("nobody samples here".into()) };
+    async fn run_sampling_command(&self, params: &Raw) -> Outcome {
+        let refuse = |why: String| Err(ErrorObject::new(SAMPLING_REFUSED, why));
+        let Some(command) = &self.answers.sample_with else {
+            return refuse("nobody samples here".into());
+        };
         let child = tokio::process::Command::new("sh")
             .arg("-c")
             .arg(command)
@@ -201,7 +209,7 @@ impl Terminal {
         let request = params.bytes();
         let writing = tokio::spawn(async move {
             if let Some(mut input) = input {
-                // A command that does not read its input is fine.
+                // The command may exit without reading its input.
                 let _ = input.write_all(&request).await;
             }
         });
@@ -221,7 +229,7 @@ impl Terminal {
     }
 }
 
-/// What a field of a form may be, where it is one of several.
+/// The allowed values of an enum field.
 fn choices(property: &Value) -> Option<Vec<String>> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     if let Some(all) = property["enum"].as_array() {
@@ -231,7 +239,7 @@ fn choices(property: &Value) -> Option<Vec<String>> {
     Some(titled.iter().filter_map(|option| text(&option["const"])).collect())
 }
 
-/// Text as the value of a field; nothing when it does not fit.
+/// Converts input to the type of a form field; `None` if it does not fit.
 fn form_value(text: &str, property: &Value) -> Option<Value> {
     if let Some(all) = choices(property) {
         return all.contains(&text.to_owned()).then(|| text.into());
@@ -252,8 +260,8 @@ fn form_value(text: &str, property: &Value) -> Option<Value> {
 impl Host for Terminal {
     fn capabilities(&self) -> Raw {
         let mut capabilities = Map::new();
-        if self.interactive || !self.answers.fields.is_empty() {
-            let modes = if self.interactive { json!({ "form": {}, "url": {} }) } else { json!({ "form": {} }) };
+        if self.is_interactive || !self.answers.fields.is_empty() {
+            let modes = if self.is_interactive { json!({ "form": {}, "url": {} }) } else { json!({ "form": {} }) };
             capabilities.insert("elicitation".into(), modes);
         }
         if !self.answers.roots.is_empty() {
@@ -265,29 +273,29 @@ impl Host for Terminal {
         Raw::of(&capabilities)
     }
 
-    fn notice(&self, notification: &Notification) {
+    fn on_notification(&self, notification: &Notification) {
         let Some(params) = &notification.params else { return };
-        match notification.notice {
-            Notice::Progress => self.progress(params),
-            Notice::Message => {
+        match notification.method {
+            NotificationMethod::Progress => self.show_progress(params),
+            NotificationMethod::Message => {
                 let level = params
                     .get("level")
                     .and_then(|level| level.text().map(std::borrow::Cow::into_owned))
                     .unwrap_or_default();
                 let data = params.get("data").map(|data| data.to_string()).unwrap_or_default();
-                self.line(&plain(&format!("{level}: {data}")));
+                self.print_line(&strip_control_chars(&format!("{level}: {data}")));
             }
             _ => {}
         }
     }
 
-    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
+    fn on_server_request<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         Box::pin(async move {
             let empty = Raw::empty();
             let params = params.unwrap_or(&empty);
             match method.as_str() {
                 "elicitation/create" => self.elicit(params).await,
-                "sampling/createMessage" => self.sample(params).await,
+                "sampling/createMessage" => self.run_sampling_command(params).await,
                 "roots/list" => Ok(Raw::of(&json!({ "roots": self.answers.roots }))),
                 other => Err(ErrorObject::new(code::METHOD_NOT_FOUND, format!("this client is not asked {other}"))),
             }

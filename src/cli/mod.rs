@@ -23,8 +23,8 @@ use status::StatusArgs;
 
 /// A gateway between every MCP client and every MCP server.
 ///
-/// Without a command it serves, as `rialto serve` does: what ./rialto.toml says, or else the built-in
-/// periodic table on http://127.0.0.1:3001/mcp.
+/// Without a command it runs `rialto serve`: serves ./rialto.toml, or without a file the built-in periodic table, on
+/// http://127.0.0.1:3001/mcp.
 #[derive(Debug, Parser)]
 #[command(name = "rialto", version, max_term_width = 100, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -32,11 +32,11 @@ struct Arguments {
     command: Option<CliCommand>,
     #[command(flatten)]
     serve: ServeArgs,
-    /// What to log: error, warn, info, debug, trace, or targets such as rialto=debug.
-    /// The default is info when serving, error otherwise.
+    /// Log level: error, warn, info, debug, trace, or a target such as rialto=debug. The default is info when
+    /// serving, error otherwise.
     #[arg(long, global = true, env = "RIALTO_LOG", value_name = "FILTER")]
     log: Option<String>,
-    /// How a log line looks. The default is text.
+    /// Log format. The default is text.
     #[arg(long, global = true, env = "RIALTO_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<LogFormat>,
 }
@@ -47,27 +47,27 @@ enum CliCommand {
     Serve(ServeArgs),
     /// Serve one client on standard input and output.
     Stdio(StdioArgs),
-    /// Explain a configuration, or say everything that is wrong with it.
+    /// Validate a configuration and print a summary, or all mistakes.
     Check(CheckArgs),
-    /// Write a configuration to begin with.
+    /// Write a starter configuration.
     Init(InitArgs),
     /// Print the JSON Schema of rialto.toml, for editors.
     Schema,
-    /// Show what a running gateway holds, by asking it.
+    /// Show the status of a running gateway.
     Status(StatusArgs),
     #[command(flatten)]
     Client(ClientCommand),
-    /// Print completions for a shell.
+    /// Print shell completions.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
 }
 
-/// Something was wrong with the arguments, as clap counts it.
-const USAGE: u8 = 2;
+/// Exit code for invalid arguments, the same as clap's.
+const EXIT_USAGE: u8 = 2;
 
-/// Runs the command that the arguments name.
+/// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let config = match &arguments.command {
@@ -89,12 +89,12 @@ pub fn main() -> ExitCode {
     let format = arguments.log_format.or(config.log.format).unwrap_or(LogFormat::Text);
     if let Err(why) = telemetry::init(filter, format) {
         eprintln!("rialto: {why}");
-        return ExitCode::from(USAGE);
+        return ExitCode::from(EXIT_USAGE);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("rialto: the runtime cannot start: {error}");
+            eprintln!("rialto: Tokio runtime failed to start: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -109,11 +109,11 @@ pub fn main() -> ExitCode {
                 clap_complete::generate(shell, &mut Arguments::command(), "rialto", &mut std::io::stdout());
                 ExitCode::SUCCESS
             }
-            // Done above, as they need neither logs nor a runtime.
+            // Handled above: these need neither logging nor a runtime.
             Some(CliCommand::Check(_) | CliCommand::Init(_) | CliCommand::Schema) => ExitCode::SUCCESS,
         }
     });
-    // A read from standard input cannot be called back; do not wait for it.
+    // A blocking read of stdin cannot be cancelled; do not wait for it.
     runtime.shutdown_background();
     code
 }
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_definition_is_valid() {
         Arguments::command().debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! `rialto status`: what a running gateway holds, by asking it.
+//! `rialto status`: the status of a running gateway.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -10,13 +10,13 @@ use crate::admin::{ListCounts, SessionStatus, StatusReport, unix_seconds};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::{ConnectionSettings, Target, fetch};
 
-/// Whom to ask, and how to show it.
+/// Arguments of `rialto status`.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
-    /// Where the gateway listens, or where its operators' listener does.
+    /// URL of the gateway or of its admin listener.
     #[arg(default_value = "http://127.0.0.1:3001", value_name = "URL")]
     url: String,
-    /// A header to send along, such as `Authorization: Bearer …`. May be repeated.
+    /// Header to send, such as `Authorization: Bearer …`. Can be repeated.
     #[arg(long, value_name = "NAME: VALUE")]
     header: Vec<String>,
     /// Print JSON.
@@ -24,19 +24,19 @@ pub(super) struct StatusArgs {
     json: bool,
 }
 
-/// Asks, and shows the answer.
+/// Fetches the status and prints it.
 pub(super) async fn run(arguments: StatusArgs) -> ExitCode {
-    match ask(&arguments).await {
+    match fetch_status(&arguments).await {
         Ok(text) if arguments.json => {
             println!("{text}");
             ExitCode::SUCCESS
         }
         Ok(text) => match serde_json::from_str(&text) {
             Ok(status) => {
-                print!("{}", shown(&status));
+                print!("{}", render_status(&status));
                 ExitCode::SUCCESS
             }
-            Err(error) => failed(&format!("{} answered with something else than a status: {error}", arguments.url)),
+            Err(error) => failed(&format!("{} returned an invalid status: {error}", arguments.url)),
         },
         Err(error) => failed(&error.to_string()),
     }
@@ -47,11 +47,11 @@ fn failed(why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn ask(arguments: &StatusArgs) -> Result<String> {
+async fn fetch_status(arguments: &StatusArgs) -> Result<String> {
     let mut target = Target::url(&format!("{}/admin/status", arguments.url.trim_end_matches('/')))?;
     for header in &arguments.header {
         let (name, value) =
-            header.split_once(':').ok_or_else(|| Error::new(ErrorKind::Usage, "a header is given as `Name: value`"))?;
+            header.split_once(':').ok_or_else(|| Error::new(ErrorKind::Usage, "write a header as `Name: value`"))?;
         target = target.with_header(name.trim(), value.trim())?;
     }
     let Target::Url(address) = target else { return Err(Error::new(ErrorKind::Usage, "give the gateway's URL")) };
@@ -60,23 +60,23 @@ async fn ask(arguments: &StatusArgs) -> Result<String> {
     Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
-/// A status for people.
-fn shown(status: &StatusReport) -> String {
+/// The status as text.
+fn render_status(status: &StatusReport) -> String {
     let now = unix_seconds(SystemTime::now());
     let state = if status.ready { "ready" } else { "not ready" };
-    let mut out = format!("Rialto {} is {state}, up for {}\n", status.version, ago(now, status.started));
+    let mut out = format!("Rialto {} is {state}, up for {}\n", status.version, format_elapsed(now, status.started));
     let configuration = &status.configuration;
     out.push_str(&match (&configuration.file, configuration.applied) {
-        (Some(file), Some(applied)) => format!("Configuration {file}, applied {} ago\n", ago(now, applied)),
+        (Some(file), Some(applied)) => format!("Configuration {file}, applied {} ago\n", format_elapsed(now, applied)),
         _ => "No configuration file\n".to_owned(),
     });
     if let Some(refused) = configuration.refused {
-        out.push_str(&format!("A newer version was refused {} ago:\n", ago(now, refused)));
+        out.push_str(&format!("A newer version was refused {} ago:\n", format_elapsed(now, refused)));
     }
     for problem in &configuration.problems {
         out.push_str(&format!("  {problem}\n"));
     }
-    let sessions: usize = status.sessions.iter().map(|alike| alike.count).sum();
+    let sessions: usize = status.sessions.iter().map(|kind| kind.count).sum();
     out.push_str(&format!(
         "{sessions} sessions, {} open streams, {} events ({} bytes), {} calls in flight, {} parked, {} children\n\n",
         status.streams, status.events, status.event_bytes, status.calls_in_flight, status.parked_calls, status.children
@@ -95,7 +95,7 @@ fn shown(status: &StatusReport) -> String {
     let mut groups = table(&["group", "servers", "tools", "prompts", "resources", "templates"]);
     for group in &status.groups {
         let mut row = vec![group.name.clone(), group.servers.join(", ")];
-        row.extend(counted(&group.lists));
+        row.extend(list_counts(&group.lists));
         groups.add_row(row);
     }
     out.push_str(&format!("{}\n\n", groups.trim_fmt()));
@@ -107,7 +107,7 @@ fn shown(status: &StatusReport) -> String {
         upstreams.add_row(vec![
             upstream.name.clone(),
             upstream.phase.clone(),
-            ago(now, upstream.since),
+            format_elapsed(now, upstream.since),
             upstream.transport.clone(),
             upstream.revision.clone().unwrap_or_default(),
             upstream.lists.tools.to_string(),
@@ -144,24 +144,24 @@ fn shown(status: &StatusReport) -> String {
     out
 }
 
-/// A row for each kind of session and each upstream that it has to do with.
+/// One row per kind of session and upstream.
 fn sessions_table(sessions: &[SessionStatus]) -> Table {
-    let mut shown = table(&["sessions", "group", "transport", "client", "upstream", "server", "bridged"]);
-    for alike in sessions {
-        let client = alike.revision.clone().unwrap_or_default();
-        let mut heads = vec![alike.count.to_string(), alike.group.clone(), alike.transport.clone(), client];
-        for upstream in &alike.upstreams {
-            let known = alike.revision.is_some() && upstream.revision.is_some();
-            heads.push(upstream.upstream.clone());
-            heads.push(upstream.revision.clone().unwrap_or_default());
-            heads.push(if known { features(&upstream.bridged) } else { String::new() });
-            shown.add_row(std::mem::replace(&mut heads, vec![String::new(); 4]));
+    let mut rows = table(&["sessions", "group", "transport", "client", "upstream", "server", "bridged"]);
+    for kind in sessions {
+        let client = kind.revision.clone().unwrap_or_default();
+        let mut cells = vec![kind.count.to_string(), kind.group.clone(), kind.transport.clone(), client];
+        for upstream in &kind.upstreams {
+            let known = kind.revision.is_some() && upstream.revision.is_some();
+            cells.push(upstream.upstream.clone());
+            cells.push(upstream.revision.clone().unwrap_or_default());
+            cells.push(if known { features(&upstream.bridged) } else { String::new() });
+            rows.add_row(std::mem::replace(&mut cells, vec![String::new(); 4]));
         }
-        if alike.upstreams.is_empty() {
-            shown.add_row(heads);
+        if kind.upstreams.is_empty() {
+            rows.add_row(cells);
         }
     }
-    shown
+    rows
 }
 
 /// The bridged features as text.
@@ -172,19 +172,19 @@ fn features(bridged: &[String]) -> String {
     }
 }
 
-fn table(heads: &[&str]) -> Table {
+fn table(columns: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(heads.to_vec());
+    table.set_header(columns.to_vec());
     table
 }
 
-fn counted(lists: &ListCounts) -> [String; 4] {
+fn list_counts(lists: &ListCounts) -> [String; 4] {
     [lists.tools, lists.prompts, lists.resources, lists.templates].map(|count| count.to_string())
 }
 
-/// How long ago something was, in one unit.
-fn ago(now: u64, then: u64) -> String {
+/// Elapsed time in one unit.
+fn format_elapsed(now: u64, then: u64) -> String {
     match now.saturating_sub(then) {
         seconds @ 0..120 => format!("{seconds} s"),
         seconds @ 120..7200 => format!("{} min", seconds / 60),

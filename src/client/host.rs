@@ -1,4 +1,4 @@
-//! Who answers what a server asks.
+//! The host: handles notifications and server requests for a client.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -6,47 +6,47 @@ use std::sync::Arc;
 use crate::call::ServerRequest;
 use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
 
-/// An answer that is being found.
+/// Future of the answer to a server request.
 pub type ServerRequestFuture<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
-/// Hears what a server says, and answers what it asks.
+/// Receives notifications and answers server requests.
 pub trait Host: Send + Sync + 'static {
-    /// What can be asked: the client capabilities `sampling`, `elicitation` and `roots`.
+    /// The client capabilities that the host supports: `sampling`, `elicitation`, `roots`.
     fn capabilities(&self) -> Raw;
 
-    /// Takes progress, log messages and news of changes. Must not wait.
-    fn notice(&self, notification: &Notification);
+    /// Called for progress, log messages and change notifications. Must not block.
+    fn on_notification(&self, notification: &Notification);
 
-    /// Answers a question. Questions may come several at a time.
-    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a>;
+    /// Answers a server request. May be called concurrently.
+    fn on_server_request<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a>;
 }
 
-/// A host that hears nothing and answers nothing.
+/// A host that ignores notifications and refuses all server requests.
 #[derive(Debug, Clone, Copy)]
-pub struct Silent;
+pub struct NullHost;
 
-impl Host for Silent {
+impl Host for NullHost {
     fn capabilities(&self) -> Raw {
         Raw::empty()
     }
 
-    fn notice(&self, _: &Notification) {}
+    fn on_notification(&self, _: &Notification) {}
 
-    fn ask<'a>(&'a self, method: &'a Method, _: Option<&'a Raw>) -> ServerRequestFuture<'a> {
+    fn on_server_request<'a>(&'a self, method: &'a Method, _: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         Box::pin(
             async move { Err(ErrorObject::new(code::METHOD_NOT_FOUND, format!("this client is not asked {method}"))) },
         )
     }
 }
 
-/// Lets the host answer a question, in a task of its own.
-pub(super) fn answer(host: &Arc<dyn Host>, question: ServerRequest) {
+/// Spawns a task in which the host answers a server request.
+pub(super) fn spawn_answer(host: &Arc<dyn Host>, question: ServerRequest) {
     let host = Arc::clone(host);
     tokio::spawn(async move {
-        let ServerRequest { method, params, mut answer } = question;
+        let ServerRequest { method, params, responder: mut answer } = question;
         let outcome = tokio::select! {
-            outcome = host.ask(&method, params.as_ref()) => outcome,
-            () = answer.closed() => return, // nobody waits for it any more
+            outcome = host.on_server_request(&method, params.as_ref()) => outcome,
+            () = answer.closed() => return, // the server cancelled the request
         };
         let _ = answer.send(outcome);
     });

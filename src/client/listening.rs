@@ -1,4 +1,4 @@
-//! Hearing of changes, in either era.
+//! Change notifications, in either era.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -11,9 +11,9 @@ use super::Client;
 use crate::call::{ChangeEvent, Replies, Reply};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::Connection;
-use crate::protocol::{Method, Notice, Notification, Raw};
+use crate::protocol::{Method, Notification, NotificationMethod, Raw};
 
-/// What to hear of.
+/// Which changes to listen for.
 #[derive(Debug, Clone, Default)]
 pub struct ListenRequest {
     /// Changes to the lists of tools, prompts and resources.
@@ -22,71 +22,71 @@ pub struct ListenRequest {
     pub resources: Vec<String>,
 }
 
-/// Changes, as they come.
+/// A stream of change notifications.
 #[derive(Debug)]
 pub struct Listening(ListenSource);
 
 #[derive(Debug)]
 enum ListenSource {
-    /// A call that stays open.
+    /// `subscriptions/listen`: a call that stays open.
     Call(Replies),
-    /// What the session hears anyway.
+    /// Notifications of the handshake-era session, filtered.
     Session(Box<SessionSource>),
 }
 
 #[derive(Debug)]
 struct SessionSource {
-    notices: broadcast::Receiver<Notification>,
-    wishes: ListenRequest,
+    notifications: broadcast::Receiver<Notification>,
+    request: ListenRequest,
     connection: Arc<Connection>,
-    /// What is told in the place of changes that were missed.
+    /// Synthesized notifications after the channel lagged.
     missed: VecDeque<Notification>,
 }
 
-/// How long a server may take to say what it will tell of.
-const ACKNOWLEDGEMENT: Duration = Duration::from_secs(10);
+/// Timeout for the acknowledgement of `subscriptions/listen`.
+const LISTEN_ACK_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) async fn listen(client: &Client, wishes: ListenRequest) -> Result<Listening> {
-    if client.revision().facts().sessions {
-        let notices = client.state.notices.subscribe();
-        for uri in &wishes.resources {
+pub(super) async fn listen(client: &Client, request: ListenRequest) -> Result<Listening> {
+    if !client.revision().listens_by_call() {
+        let notifications = client.state.notifications.subscribe();
+        for uri in &request.resources {
             client.request(Method::Subscribe, Some(Raw::of(&json!({ "uri": uri })))).await?;
             client.state.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).push(uri.clone());
         }
         let connection = Arc::clone(&client.connection);
-        let source = SessionSource { notices, wishes, connection, missed: VecDeque::new() };
+        let source = SessionSource { notifications, request, connection, missed: VecDeque::new() };
         return Ok(Listening(ListenSource::Session(Box::new(source))));
     }
-    let lists = wishes.lists;
-    let asked = json!({
+    let lists = request.lists;
+    let filter = json!({
         "toolsListChanged": lists,
         "promptsListChanged": lists,
         "resourcesListChanged": lists,
-        "resourceSubscriptions": wishes.resources,
+        "resourceSubscriptions": request.resources,
     });
-    let mut replies = client.begin(Method::Listen, Some(Raw::of(&json!({ "notifications": asked }))));
-    let first = tokio::time::timeout(ACKNOWLEDGEMENT, replies.next()).await;
-    match first.map_err(|_| early())? {
-        Some(Reply::Notice(first)) if first.notice == Notice::Acknowledged => {
+    let mut replies = client.begin(Method::Listen, Some(Raw::of(&json!({ "notifications": filter }))));
+    let first = tokio::time::timeout(LISTEN_ACK_TIMEOUT, replies.next()).await;
+    match first.map_err(|_| missing_ack())? {
+        Some(Reply::Notification(first)) if first.method == NotificationMethod::Acknowledged => {
             Ok(Listening(ListenSource::Call(replies)))
         }
-        Some(Reply::End(answer)) => Err(answer.outcome.err().map_or_else(early, Error::answered)),
-        _ => Err(early()),
+        Some(Reply::End(answer)) => Err(answer.outcome.err().map_or_else(missing_ack, Error::from_error_response)),
+        _ => Err(missing_ack()),
     }
 }
 
-fn early() -> Error {
-    Error::new(ErrorKind::Protocol, "the server does not begin with what it will tell of")
+fn missing_ack() -> Error {
+    Error::new(ErrorKind::Protocol, "the server did not acknowledge subscriptions/listen")
 }
 
 impl Listening {
-    /// The next change; nothing when the server tells of no more.
+    /// The next change; `None` when the server ended the subscription or the connection closed.
     pub async fn next(&mut self) -> Option<Notification> {
         match &mut self.0 {
             ListenSource::Call(replies) => loop {
                 match replies.next().await? {
-                    Reply::Notice(notification) => return Some(notification),
-                    Reply::Question(_) => {}
+                    Reply::Notification(notification) => return Some(notification),
+                    Reply::ServerRequest(_) => {}
                     Reply::End(_) => return None,
                 }
             },
@@ -101,15 +101,15 @@ impl SessionSource {
             if let Some(missed) = self.missed.pop_front() {
                 return Some(missed);
             }
-            let heard = tokio::select! {
-                heard = self.notices.recv() => heard,
+            let received = tokio::select! {
+                received = self.notifications.recv() => received,
                 _ = self.connection.closed() => return None,
             };
-            match heard {
-                Ok(notification) if self.wishes.cover(&notification) => return Some(notification),
+            match received {
+                Ok(notification) if self.request.matches(&notification) => return Some(notification),
                 Ok(_) => {}
-                // Which changes were missed is not known, so each may have been.
-                Err(broadcast::error::RecvError::Lagged(_)) => self.missed = self.wishes.all(),
+                // The lost notifications are unknown, so report every subscribed item as changed.
+                Err(broadcast::error::RecvError::Lagged(_)) => self.missed = self.request.all_notifications(),
                 Err(broadcast::error::RecvError::Closed) => return None,
             }
         }
@@ -117,20 +117,22 @@ impl SessionSource {
 }
 
 impl ListenRequest {
-    /// A notice of each thing that is wished for.
-    fn all(&self) -> VecDeque<Notification> {
+    /// One notification for each subscribed list and resource.
+    fn all_notifications(&self) -> VecDeque<Notification> {
         let lists = ChangeEvent::LISTS.into_iter().filter(|_| self.lists);
-        let updates = self.resources.iter().map(|uri| ChangeEvent::Updated(uri.as_str().into()));
+        let updates = self.resources.iter().map(|uri| ChangeEvent::ResourceUpdated(uri.as_str().into()));
         lists.chain(updates).map(|change| change.notification()).collect()
     }
 
-    fn cover(&self, notification: &Notification) -> bool {
-        match notification.notice {
-            Notice::ToolsChanged | Notice::PromptsChanged | Notice::ResourcesChanged => self.lists,
-            Notice::ResourceUpdated => {
+    fn matches(&self, notification: &Notification) -> bool {
+        match notification.method {
+            NotificationMethod::ToolsChanged
+            | NotificationMethod::PromptsChanged
+            | NotificationMethod::ResourcesChanged => self.lists,
+            NotificationMethod::ResourceUpdated => {
                 let uri = notification.params.as_ref().and_then(|params| params.get("uri"));
                 let uri = uri.as_ref().and_then(Raw::text).unwrap_or_default();
-                // An update may name a part of what was subscribed to.
+                // The URI of an update may be a sub-resource of the subscribed one.
                 self.resources.iter().any(|wanted| uri.starts_with(wanted.as_str()))
             }
             _ => false,

@@ -1,12 +1,12 @@
 //! A client for any MCP server, on the same code that the gateway uses.
 //!
 //! ```no_run
-//! use rialto::client::{Client, Options};
+//! use rialto::client::{Client, ClientOptions};
 //! use rialto::mcp_client::Target;
 //!
 //! # async fn example() -> rialto::error::Result<()> {
 //! let target = Target::url("http://127.0.0.1:3001/mcp")?;
-//! let client = Client::connect(&target, Options::default()).await?;
+//! let client = Client::connect(&target, ClientOptions::default()).await?;
 //! for tool in client.tools().await? {
 //!     println!("{}", tool.get("name").unwrap_or(rialto::protocol::Raw::empty()));
 //! }
@@ -18,10 +18,9 @@
 //! # }
 //! ```
 //!
-//! Transport, era and revision are found out; [`Options`] can pin them. What the server asks
-//! (sampling, elicitation, roots) goes to the [`Host`], whether it comes as a request during the
-//! call or as a result that asks for input. `examples/conformance_client.rs` is a whole program with
-//! one.
+//! Transport, era and revision are detected; [`ClientOptions`] can pin them. Server requests (sampling, elicitation,
+//! roots) go to the [`Host`], whether they arrive as requests during a call or as a result that requires input.
+//! `examples/conformance_client.rs` is a complete program with a host.
 
 mod host;
 mod listening;
@@ -34,7 +33,7 @@ use serde_json::json;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
 
-pub use host::{Host, ServerRequestFuture, Silent};
+pub use host::{Host, NullHost, ServerRequestFuture};
 pub use listening::{ListenRequest, Listening};
 
 use crate::call::{self, Call, Caller, ChangeEvent, Replies, Reply};
@@ -46,81 +45,81 @@ use crate::mcp_client::{Connection, ConnectionSettings, ProbeReport, Target, Uns
 use crate::protocol::{Id, Level, Method, Notification, Raw};
 use crate::upstream::{self, List};
 
-/// How a client behaves.
+/// Options of a client.
 pub struct ClientOptions {
-    /// How the server is treated: pins, limits, patience.
+    /// Timeouts, limits, pinned transport and revision.
     pub settings: ConnectionSettings,
-    /// Who we are, as the server is to see it.
+    /// `clientInfo` sent to the server.
     pub info: Raw,
-    /// Answers what the server asks.
+    /// Handles notifications and server requests.
     pub host: Arc<dyn Host>,
-    /// From which level on log messages are wanted.
+    /// Minimum level of log messages from the server; `None` requests none.
     pub level: Option<Level>,
 }
 
-/// A connection to a server.
+/// A connected MCP client.
 pub struct Client {
     connection: Arc<Connection>,
     state: Arc<ClientState>,
-    speaker: Arc<call::ClientInfo>,
+    client_info: Arc<call::ClientInfo>,
     caller: Arc<Caller>,
     level: Option<Level>,
     last_token: AtomicI64,
-    pump: JoinHandle<()>,
+    reader_task: JoinHandle<()>,
 }
 
-/// What the task that hears the server shares with the client.
+/// State shared with the task that reads unsolicited messages.
 struct ClientState {
     host: Arc<dyn Host>,
-    notices: broadcast::Sender<Notification>,
+    notifications: broadcast::Sender<Notification>,
     subscriptions: Mutex<Vec<String>>,
     level: Option<Level>,
 }
 
-/// How many notices may wait for a slow listener; who falls behind misses the oldest.
-const NOTICES_WAITING: usize = 256;
-/// How many things that the server says by itself may wait.
-const UNSOLICITED_WAITING: usize = 256;
+/// Buffered notifications per listener; a slow listener loses the oldest.
+const NOTIFICATION_BUFFER: usize = 256;
+/// Buffered unsolicited messages from the connection.
+const UNSOLICITED_BUFFER: usize = 256;
 
 impl Client {
-    /// Finds out what is at the target, and connects to it.
+    /// Detects transport and revision of the target and connects.
     ///
     /// # Errors
-    /// When it cannot be reached, or speaks nothing that we speak.
+    /// When the server is unreachable or has no protocol revision in common.
     pub async fn connect(target: &Target, options: ClientOptions) -> Result<Self> {
         let ClientOptions { settings, info, host, level } = options;
-        let speaker = ClientIdentity { capabilities: host.capabilities(), info };
-        let (unsolicited, heard) = mpsc::channel(UNSOLICITED_WAITING);
-        let connection = Connection::open(target, settings, speaker.clone(), unsolicited).await?;
+        let identity = ClientIdentity { capabilities: host.capabilities(), info };
+        let (sender, receiver) = mpsc::channel(UNSOLICITED_BUFFER);
+        let connection = Connection::open(target, settings, identity.clone(), sender).await?;
         let state = Arc::new(ClientState {
             host,
-            notices: broadcast::Sender::new(NOTICES_WAITING),
+            notifications: broadcast::Sender::new(NOTIFICATION_BUFFER),
             subscriptions: Mutex::default(),
             level,
         });
-        // Questions are to come as questions, whatever way the server has of asking.
-        let speaker = Arc::new(call::ClientInfo {
+        // Calls are made as a handshake-era client, so that input-required results arrive as server requests too.
+        let client_info = Arc::new(call::ClientInfo {
             revision: Revision::NEWEST_HANDSHAKE,
-            capabilities: speaker.capabilities,
-            info: Some(speaker.info),
+            capabilities: identity.capabilities,
+            info: Some(identity.info),
         });
         let caller = Arc::new(Caller { principal: "local".into(), peer: None, headers: HeaderMap::new() });
-        let pump = tokio::spawn(run_unsolicited(
+        let reader_task = tokio::spawn(run_unsolicited(
             Arc::downgrade(&connection),
             Arc::clone(&state),
-            heard,
-            Arc::clone(&speaker),
+            receiver,
+            Arc::clone(&client_info),
             Arc::clone(&caller),
         ));
-        let client = Self { connection, state, speaker, caller, level, last_token: AtomicI64::new(0), pump };
-        client.choose_level().await?;
+        let client = Self { connection, state, client_info, caller, level, last_token: AtomicI64::new(0), reader_task };
+        client.set_log_level().await?;
         Ok(client)
     }
 
-    /// In the handshake era the level of log messages is chosen once.
-    async fn choose_level(&self) -> Result<()> {
+    /// Sends `logging/setLevel` once; per-request servers get the level with each call instead.
+    async fn set_log_level(&self) -> Result<()> {
         let logs = self.server().capabilities.get("logging").is_some();
-        match self.level.filter(|_| logs && self.revision().facts().sessions) {
+        match self.level.filter(|_| logs && self.revision().has_session_log_level()) {
             Some(level) => {
                 self.request(Method::SetLevel, Some(Raw::of(&json!({ "level": level.as_str() })))).await.map(drop)
             }
@@ -128,62 +127,61 @@ impl Client {
         }
     }
 
-    /// What the server says of itself.
+    /// Name, version, capabilities and instructions of the server.
     pub fn server(&self) -> &ServerInfo {
         self.connection.server()
     }
 
-    /// The revision that is spoken.
+    /// The negotiated protocol revision.
     pub fn revision(&self) -> Revision {
         self.connection.revision()
     }
 
-    /// The revisions that the server offers, as far as it says.
+    /// The revisions that the server advertises; empty if it does not say.
     pub fn offered(&self) -> &[String] {
-        self.connection.offered()
+        self.connection.offered_revisions()
     }
 
-    /// What was found, and how.
-    pub fn found(&self) -> &ProbeReport {
-        self.connection.found()
+    /// How transport and revision were detected.
+    pub fn probe_report(&self) -> &ProbeReport {
+        self.connection.probe_report()
     }
 
-    /// The id of the session, where there is one.
+    /// The session id, if the server assigned one.
     pub fn session_id(&self) -> Option<String> {
         self.connection.session_id()
     }
 
-    /// Makes a request and waits for the result. Progress and log messages go to the host, and so
-    /// do questions.
+    /// Sends a request and waits for the result. Notifications and server requests go to the host.
     ///
     /// # Errors
-    /// When the server answers with an error, or not at all.
+    /// When the server returns an error, times out or disconnects.
     pub async fn request(&self, method: Method, params: Option<Raw>) -> Result<Raw> {
         let mut replies = self.begin(method, params);
         loop {
             match replies.next().await {
-                Some(Reply::Notice(notification)) => self.state.host.notice(&notification),
-                Some(Reply::Question(question)) => host::answer(&self.state.host, question),
-                Some(Reply::End(answer)) => return answer.outcome.map_err(Error::answered),
-                None => return Err(Error::new(ErrorKind::Broken, "the call ended without an answer")),
+                Some(Reply::Notification(notification)) => self.state.host.on_notification(&notification),
+                Some(Reply::ServerRequest(question)) => host::spawn_answer(&self.state.host, question),
+                Some(Reply::End(answer)) => return answer.outcome.map_err(Error::from_error_response),
+                None => return Err(Error::new(ErrorKind::Broken, "the call ended without a response")),
             }
         }
     }
 
-    /// Begins a request; dropping the replies cancels it.
+    /// Starts a request; dropping the replies cancels it.
     pub fn begin(&self, method: Method, params: Option<Raw>) -> Replies {
         self.connection.call(self.call(method, params))
     }
 
     fn call(&self, method: Method, params: Option<Raw>) -> Call {
         let token = self.last_token.fetch_add(1, Ordering::Relaxed) + 1;
-        let per_request_level = self.level.filter(|_| !self.revision().facts().sessions);
+        let per_request_level = self.level.filter(|_| !self.revision().has_session_log_level());
         Call {
             id: Id::Number(token),
-            progress: matches!(method, Method::ToolsCall).then(|| Raw::of(&token)),
+            progress_token: matches!(method, Method::ToolsCall).then(|| Raw::of(&token)),
             method,
             params,
-            client: Arc::clone(&self.speaker),
+            client: Arc::clone(&self.client_info),
             caller: Arc::clone(&self.caller),
             level: per_request_level,
             sink: None,
@@ -193,7 +191,7 @@ impl Client {
     /// All tools, through all pages.
     ///
     /// # Errors
-    /// When the server does not list them.
+    /// When `tools/list` fails.
     pub async fn tools(&self) -> Result<Vec<Raw>> {
         self.list(List::Tools).await
     }
@@ -201,7 +199,7 @@ impl Client {
     /// All prompts, through all pages.
     ///
     /// # Errors
-    /// When the server does not list them.
+    /// When `prompts/list` fails.
     pub async fn prompts(&self) -> Result<Vec<Raw>> {
         self.list(List::Prompts).await
     }
@@ -209,7 +207,7 @@ impl Client {
     /// All resources, through all pages.
     ///
     /// # Errors
-    /// When the server does not list them.
+    /// When `resources/list` fails.
     pub async fn resources(&self) -> Result<Vec<Raw>> {
         self.list(List::Resources).await
     }
@@ -217,20 +215,19 @@ impl Client {
     /// All resource templates, through all pages.
     ///
     /// # Errors
-    /// When the server does not list them.
+    /// When `resources/templates/list` fails.
     pub async fn templates(&self) -> Result<Vec<Raw>> {
         self.list(List::Templates).await
     }
 
     async fn list(&self, list: List) -> Result<Vec<Raw>> {
-        Ok(upstream::lists::read(&self.connection, list).await?.items)
+        Ok(upstream::lists::read_all_pages(&self.connection, list).await?.items)
     }
 
     /// Calls a tool.
     ///
     /// # Errors
-    /// When the server answers with an error, or not at all. A tool that failed is a result with
-    /// `isError`.
+    /// When the server returns an error, times out or disconnects. A failed tool is a result with `isError`.
     pub async fn call_tool(&self, name: &str, arguments: Raw) -> Result<Raw> {
         let params = Raw::of(&json!({ "name": name })).edit().set("arguments", arguments).finish();
         self.request(Method::ToolsCall, Some(params)).await
@@ -239,7 +236,7 @@ impl Client {
     /// Reads a resource.
     ///
     /// # Errors
-    /// When there is none of that URI.
+    /// When the resource does not exist or cannot be read.
     pub async fn read(&self, uri: &str) -> Result<Raw> {
         self.request(Method::ResourcesRead, Some(Raw::of(&json!({ "uri": uri })))).await
     }
@@ -247,63 +244,64 @@ impl Client {
     /// Gets a prompt.
     ///
     /// # Errors
-    /// When there is none of that name, or its arguments do not fit.
+    /// When the prompt does not exist or its arguments are invalid.
     pub async fn prompt(&self, name: &str, arguments: Raw) -> Result<Raw> {
         let params = Raw::of(&json!({ "name": name })).edit().set("arguments", arguments).finish();
         self.request(Method::PromptsGet, Some(params)).await
     }
 
-    /// Asks whether the server is there, where the revision has a way to ask; nothing where not.
+    /// Sends `ping`; `None` in the per-request era, which has no ping.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the server does not respond.
     pub async fn ping(&self) -> Result<Option<()>> {
-        if !self.revision().facts().sessions {
+        if !self.revision().has_ping() {
             return Ok(None);
         }
         self.request(Method::Ping, None).await.map(|_| Some(()))
     }
 
-    /// Listens for changes.
+    /// Subscribes to list changes and resource updates.
     ///
     /// # Errors
-    /// When the server does not tell of them.
-    pub async fn listen(&self, wishes: ListenRequest) -> Result<Listening> {
-        listening::listen(self, wishes).await
+    /// When the server does not support the subscription.
+    pub async fn listen(&self, request: ListenRequest) -> Result<Listening> {
+        listening::listen(self, request).await
     }
 
-    /// Ends the connection: the session is ended, the child stopped.
+    /// Closes the connection: ends the session, or stops the child process.
     pub async fn close(self) {
-        self.pump.abort();
-        let _ = self.pump.await;
+        self.reader_task.abort();
+        let _ = self.reader_task.await;
         self.connection.close().await;
     }
 }
 
-/// Hears what the server says by itself, for as long as the connection is held.
+/// Reads unsolicited messages until the connection is closed. After a reconnect it restores subscriptions and the log
+/// level.
 async fn run_unsolicited(
     connection: std::sync::Weak<Connection>,
     state: Arc<ClientState>,
-    mut heard: mpsc::Receiver<Unsolicited>,
-    speaker: Arc<call::ClientInfo>,
+    mut receiver: mpsc::Receiver<Unsolicited>,
+    client_info: Arc<call::ClientInfo>,
     caller: Arc<Caller>,
 ) {
-    while let Some(what) = heard.recv().await {
-        match what {
-            Unsolicited::Notice(notification) => state.notify(notification),
-            Unsolicited::Question(question) => host::answer(&state.host, question),
+    while let Some(message) = receiver.recv().await {
+        match message {
+            Unsolicited::Notification(notification) => state.notify(notification),
+            Unsolicited::ServerRequest(question) => host::spawn_answer(&state.host, question),
             Unsolicited::Missed => state.notify_all(),
-            Unsolicited::Reopened => {
+            Unsolicited::SessionReopened => {
                 let Some(connection) = connection.upgrade() else { return };
-                for (method, params) in state.to_renew() {
+                for (method, params) in state.session_setup_requests() {
                     let call = Call {
                         id: Id::Number(0),
                         method,
                         params: Some(params),
-                        client: Arc::clone(&speaker),
+                        client: Arc::clone(&client_info),
                         caller: Arc::clone(&caller),
                         level: None,
-                        progress: None,
+                        progress_token: None,
                         sink: None,
                     };
                     let mut replies = connection.call(call);
@@ -317,22 +315,22 @@ async fn run_unsolicited(
 
 impl ClientState {
     fn notify(&self, notification: Notification) {
-        self.host.notice(&notification);
-        // Nobody may be listening; that is no fault.
-        let _ = self.notices.send(notification);
+        self.host.on_notification(&notification);
+        // Fails only when nobody is listening.
+        let _ = self.notifications.send(notification);
     }
 
-    /// Any list and any resource that was subscribed to may have changed: what the server said of some was missed.
+    /// Reports every list and subscribed resource as changed, because notifications may have been lost.
     fn notify_all(&self) {
         let uris = self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let updates = uris.into_iter().map(|uri| ChangeEvent::Updated(uri.into()));
+        let updates = uris.into_iter().map(|uri| ChangeEvent::ResourceUpdated(uri.into()));
         for change in ChangeEvent::LISTS.into_iter().chain(updates) {
             self.notify(change.notification());
         }
     }
 
-    /// What a new session has to be told that the one before knew.
-    fn to_renew(&self) -> Vec<(Method, Raw)> {
+    /// Requests that restore the log level and subscriptions in a new session.
+    fn session_setup_requests(&self) -> Vec<(Method, Raw)> {
         let level = self.level.map(|level| (Method::SetLevel, Raw::of(&json!({ "level": level.as_str() }))));
         let uris = self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let subscribe = |uri: String| (Method::Subscribe, Raw::of(&json!({ "uri": uri })));
@@ -345,7 +343,7 @@ impl Default for ClientOptions {
         Self {
             settings: ConnectionSettings::default(),
             info: Raw::of(&json!({ "name": "rialto", "version": env!("CARGO_PKG_VERSION") })),
-            host: Arc::new(Silent),
+            host: Arc::new(NullHost),
             level: None,
         }
     }

@@ -1,4 +1,4 @@
-//! Places: what must be on one node, wherever that is, and is asked for by a name.
+//! Node affinity: names, such as a caller's stdio child, that must be served by one node at a time.
 
 use std::time::Duration;
 
@@ -7,55 +7,58 @@ use tokio::time::Instant;
 use super::Cluster;
 use crate::store::{NodeId, StoreError};
 
-/// Who has a place, as far as is known.
+/// Cached owner of an affinity name.
 #[derive(Debug)]
 pub(super) struct AffinityEntry {
     node: NodeId,
-    until: Instant,
+    expires_at: Instant,
 }
 
-/// How long a place stays with its node after it was asked for last, in leases.
-const LEASES: u32 = 100;
-/// How many places are remembered.
-const PLACES: usize = 100_000;
+/// Time to live of an affinity claim after its last use, in leases.
+const AFFINITY_TTL_LEASES: u32 = 100;
+/// Most cached affinities; the cache is cleared when full.
+const MAX_CACHED_AFFINITIES: usize = 100_000;
 
 impl Cluster {
-    /// The other node that has a place; nothing when this one has it, as it does when nobody had.
+    /// The other node that owns an affinity name; `None` when this node does, claiming it if it is free.
     ///
     /// # Errors
-    /// When the store is away.
-    pub async fn place(&self, name: &str) -> Result<Option<NodeId>, StoreError> {
+    /// When the store is unavailable.
+    pub async fn affinity_owner(&self, name: &str) -> Result<Option<NodeId>, StoreError> {
         let me = self.node();
-        let known =
-            self.places().get(name).filter(|place| place.until > Instant::now()).map(|place| place.node.clone());
+        let known = self
+            .affinities()
+            .get(name)
+            .filter(|entry| entry.expires_at > Instant::now())
+            .map(|entry| entry.node.clone());
         let node = match known {
             Some(node) => node,
-            None => self.ask_for_place(name, &me).await?,
+            None => self.claim_affinity(name, &me).await?,
         };
         Ok(Some(node).filter(|node| *node != *me))
     }
 
-    async fn ask_for_place(&self, name: &str, me: &NodeId) -> Result<NodeId, StoreError> {
-        let mut node = self.store.place_of(name, me, None, self.place_life()).await?;
+    async fn claim_affinity(&self, name: &str, me: &NodeId) -> Result<NodeId, StoreError> {
+        let mut node = self.store.claim_affinity(name, me, None, self.affinity_ttl()).await?;
         if node != *me && !self.is_alive(&node).await? {
-            node = self.store.place_of(name, me, Some(&node), self.place_life()).await?;
+            node = self.store.claim_affinity(name, me, Some(&node), self.affinity_ttl()).await?;
         }
-        // One's own is renewed long before it is over; another's may move with its node.
-        let life = if node == *me { self.place_life() / 4 } else { self.lease };
-        let mut places = self.places();
-        if places.len() >= PLACES {
-            places.clear(); // they can be asked for again
+        // Own claims are renewed well before they expire; those of others may move when their lease ends.
+        let ttl = if node == *me { self.affinity_ttl() / 4 } else { self.lease };
+        let mut cache = self.affinities();
+        if cache.len() >= MAX_CACHED_AFFINITIES {
+            cache.clear(); // claims can be read from the store again
         }
-        places.insert(name.to_owned(), AffinityEntry { node: node.clone(), until: Instant::now() + life });
+        cache.insert(name.to_owned(), AffinityEntry { node: node.clone(), expires_at: Instant::now() + ttl });
         Ok(node)
     }
 
-    fn place_life(&self) -> Duration {
-        self.lease * LEASES
+    fn affinity_ttl(&self) -> Duration {
+        self.lease * AFFINITY_TTL_LEASES
     }
 
-    /// A node is gone, or says that it is not its matter.
-    pub fn forget_places_of(&self, node: &NodeId) {
-        self.places().retain(|_, place| place.node != *node);
+    /// Evicts a node from the cache after it expired or refused a request.
+    pub fn forget_affinities_to(&self, node: &NodeId) {
+        self.affinities().retain(|_, entry| entry.node != *node);
     }
 }

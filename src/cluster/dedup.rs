@@ -1,28 +1,28 @@
-//! The requests that this node has taken: one that arrives again is not carried out again.
+//! Deduplication of relayed requests: a message delivered twice is carried out once.
 
 use std::collections::HashSet;
 
 use crate::store::NodeId;
 
-/// The requests that were taken last, by who sent them and their relay.
+/// Recently received requests by sender and relay id, in two generations.
 #[derive(Debug, Default)]
 pub(super) struct RecentRequests {
-    now: HashSet<(NodeId, u64)>,
-    before: HashSet<(NodeId, u64)>,
+    current: HashSet<(NodeId, u64)>,
+    previous: HashSet<(NodeId, u64)>,
 }
 
-/// How many are known at least. A letter is repeated within seconds, if it is.
-const KNOWN: usize = 1 << 14;
+/// Size at which a generation is retired; at least this many entries are remembered. Retries arrive within seconds.
+const DEDUP_GENERATION_SIZE: usize = 1 << 14;
 
 impl RecentRequests {
-    /// Takes one down; false when it was taken before.
-    pub(super) fn note(&mut self, from: &NodeId, relay: u64) -> bool {
-        let one = (from.clone(), relay);
-        if self.before.contains(&one) || !self.now.insert(one) {
+    /// Records a request; returns false for a duplicate.
+    pub(super) fn insert(&mut self, from: &NodeId, relay: u64) -> bool {
+        let key = (from.clone(), relay);
+        if self.previous.contains(&key) || !self.current.insert(key) {
             return false;
         }
-        if self.now.len() >= KNOWN {
-            self.before = std::mem::take(&mut self.now);
+        if self.current.len() >= DEDUP_GENERATION_SIZE {
+            self.previous = std::mem::take(&mut self.current);
         }
         true
     }
@@ -33,15 +33,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_new_once_and_not_known_for_ever() {
-        let (a, b, mut taken) = (NodeId::begin("a"), NodeId::begin("b"), RecentRequests::default());
+    fn duplicates_are_detected_and_memory_is_bounded() {
+        let (a, b, mut requests) = (NodeId::generate("a"), NodeId::generate("b"), RecentRequests::default());
         for relay in 0..100_000 {
-            assert!(taken.note(&a, relay) && taken.note(&b, relay), "{relay} is new");
-            assert!(!taken.note(&a, relay) && !taken.note(&b, relay), "{relay} is known");
-            let long_ago = relay.saturating_sub(KNOWN as u64 / 2 - 1);
-            assert!(!taken.note(&a, long_ago), "{long_ago} is known still");
+            assert!(requests.insert(&a, relay) && requests.insert(&b, relay), "{relay} is new");
+            assert!(!requests.insert(&a, relay) && !requests.insert(&b, relay), "{relay} is a duplicate");
+            let long_ago = relay.saturating_sub(DEDUP_GENERATION_SIZE as u64 / 2 - 1);
+            assert!(!requests.insert(&a, long_ago), "{long_ago} is still remembered");
         }
-        assert!(taken.now.len() + taken.before.len() <= 2 * KNOWN);
-        assert!(taken.note(&a.next_incarnation(), 99_999), "another life is another node");
+        assert!(requests.current.len() + requests.previous.len() <= 2 * DEDUP_GENERATION_SIZE);
+        assert!(requests.insert(&a.next_incarnation(), 99_999), "another incarnation is another sender");
     }
 }

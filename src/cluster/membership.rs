@@ -1,4 +1,4 @@
-//! Being there: this node says so again and again, and looks after the nodes that it deals with.
+//! Cluster membership: heartbeats, incarnations, liveness checks of peers, and leaving.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,110 +9,117 @@ use tokio::time::Instant;
 
 use super::message::RelayMessage;
 use super::relay_client::RelayEvent;
-use super::{CHECK_AFTER, Cluster, PAUSE};
+use super::{Cluster, STATUS_QUERY_AFTER, STORE_RETRY_INTERVAL};
 use crate::store::traits::NodeStatus;
 use crate::store::{NodeId, StoreError};
 
-/// What has to be done when this node begins another life: whoever holds something in its name takes it
-/// over from the old name, or lets it go.
+/// Notified of changes to this node's lease, so that whatever it owns in the store follows.
 pub trait IncarnationObserver: Send + Sync {
-    /// The node is `to` from now on, and was `from`.
+    /// Moves ownership from incarnation `from` to `to`. May be called again with the same arguments after an error.
     fn on_new_incarnation<'a>(&'a self, from: &'a NodeId, to: &'a NodeId) -> crate::store::traits::StoreFuture<'a, ()>;
 
-    /// Nothing is sure any more: the node could not say in time that it is there.
+    /// The lease expired without a heartbeat: other nodes may take over, so nothing that needs ownership may be
+    /// served.
     fn on_lease_lost(&self);
 }
 
-/// How long a node that leaves waits for its last letters.
-const LAST_LETTERS: Duration = Duration::from_millis(500);
+/// Longest that a leaving node waits for its mailbox to drain, and again for its background sends.
+const LEAVE_FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Cluster {
-    /// Says that this node is there, until the end of the process.
-    pub async fn run_heartbeat(self: Arc<Self>, holder: Arc<dyn IncarnationObserver>) {
-        let mut joined = false;
-        let mut sure = false;
-        // What this node is to be next, while what it holds is not yet taken over.
+    /// Joins the cluster and renews the lease every third of it, until this node leaves.
+    pub async fn run_heartbeat(self: Arc<Self>, observer: Arc<dyn IncarnationObserver>) {
+        let mut has_joined = false;
+        let mut is_member = false;
+        // The next incarnation while its migration is incomplete.
         let mut next = None;
         while !self.has_left.load(Ordering::Acquire) {
-            let begun = Instant::now();
-            let beaten = match joined {
-                true => self.beat(&*holder, &mut next).await,
+            let sent_at = Instant::now();
+            let outcome = match has_joined {
+                true => self.heartbeat_once(&*observer, &mut next).await,
                 false => self.store.join(&self.node(), self.lease).await,
             };
-            let heard = beaten.is_ok();
-            match beaten {
+            let renewed = outcome.is_ok();
+            match outcome {
                 Ok(()) => {
-                    if !sure {
-                        tracing::info!(node = %self.node(), "this node is part of the cluster");
+                    if !is_member {
+                        tracing::info!(node = %self.node(), "joined the cluster");
                     }
-                    (joined, sure) = (true, true);
-                    self.note_reconnects();
-                    self.hold_from(begun);
+                    (has_joined, is_member) = (true, true);
+                    self.check_store_reconnects();
+                    self.extend_lease(sent_at);
                 }
-                Err(error) => tracing::debug!(%error, "this node cannot say that it is there"),
+                Err(error) => tracing::debug!(%error, "store heartbeat failed"),
             }
-            self.introduced.cancel();
-            if sure && !self.holds_lease() {
-                sure = false;
-                tracing::warn!("the store is away: sessions are not served until it is back");
-                holder.on_lease_lost();
+            self.join_attempted.cancel();
+            if is_member && !self.holds_lease() {
+                is_member = false;
+                tracing::warn!("lease lost: store unreachable, sessions are not served until it is back");
+                observer.on_lease_lost();
                 self.fail_all_relays();
             }
-            let wait = if sure && heard { self.lease / 3 } else { PAUSE };
+            let wait = if is_member && renewed { self.lease / 3 } else { STORE_RETRY_INTERVAL };
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Looks after the nodes that this one deals with, apart from the beat: that may take long.
-    pub async fn watch(self: Arc<Self>) {
+    /// Checks the nodes that this one relays to or from, in a task of its own: it may block longer than a heartbeat
+    /// may.
+    pub async fn run_peer_checks(self: Arc<Self>) {
         while !self.has_left.load(Ordering::Acquire) {
             tokio::time::sleep(self.lease / 3).await;
             if let Err(error) = self.check_peers().await {
-                tracing::debug!(%error, "the other nodes cannot be looked after");
+                tracing::debug!(%error, "peer check failed");
             }
         }
     }
 
-    /// Has what this node holds taken over by what it is next, and says meanwhile that it is there.
+    /// Migrates ownership to the next incarnation, sending its heartbeats meanwhile.
     async fn migrate_to_incarnation(
         &self,
-        holder: &dyn IncarnationObserver,
+        observer: &dyn IncarnationObserver,
         from: &NodeId,
         to: &NodeId,
     ) -> Result<(), StoreError> {
-        let mut reborn = holder.on_new_incarnation(from, to);
+        let mut migration = observer.on_new_incarnation(from, to);
         loop {
-            match tokio::time::timeout(self.lease / 3, &mut reborn).await {
-                Ok(done) => return done,
+            match tokio::time::timeout(self.lease / 3, &mut migration).await {
+                Ok(result) => return result,
                 Err(_) if self.store.heartbeat(to, self.lease).await? == NodeStatus::Alive => {}
                 Err(_) => {
-                    return Err(StoreError { why: "another life ended before it began".into(), maybe_applied: false });
+                    return Err(StoreError {
+                        reason: "the new incarnation expired before its migration was complete".into(),
+                        maybe_applied: false,
+                    });
                 }
             }
         }
     }
 
-    /// Ends every relay that was sent under the incarnation before: its answers go to a mailbox that is not read any
-    /// more, and a stream would stay open without ever bringing anything.
+    /// Fails every pending relay: responses go to the mailbox of the old incarnation, which is not read any more.
     fn fail_all_relays(&self) {
-        self.fronts().values().for_each(|front| drop(front.parts.send(RelayEvent::Lost)));
+        self.pending_relays().values().for_each(|pending| drop(pending.events.send(RelayEvent::Lost)));
     }
 
-    /// What was said at that time holds for a lease, less something for clocks that run unevenly.
-    fn hold_from(&self, begun: Instant) {
-        let until = begun.duration_since(self.began) + self.lease - self.lease / 8;
-        self.holds_until.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
+    /// Extends the lease from the time that the heartbeat was sent, less an eighth for clock drift.
+    fn extend_lease(&self, sent_at: Instant) {
+        let until = sent_at.duration_since(self.started_at) + self.lease - self.lease / 8;
+        self.lease_until_ms.store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
     }
 
-    async fn beat(&self, holder: &dyn IncarnationObserver, next: &mut Option<NodeId>) -> Result<(), StoreError> {
+    async fn heartbeat_once(
+        &self,
+        observer: &dyn IncarnationObserver,
+        next: &mut Option<NodeId>,
+    ) -> Result<(), StoreError> {
         let node = self.node();
-        let now = next.clone().unwrap_or_else(|| NodeId::clone(&node));
-        let standing = self.store.heartbeat(&now, self.lease).await?;
-        if standing == NodeStatus::Alive {
-            if let Some(again) = next {
-                self.migrate_to_incarnation(holder, &node, again).await?;
+        let current = next.clone().unwrap_or_else(|| NodeId::clone(&node));
+        let status = self.store.heartbeat(&current, self.lease).await?;
+        if status == NodeStatus::Alive {
+            if let Some(next_node) = next {
+                self.migrate_to_incarnation(observer, &node, next_node).await?;
                 self.fail_all_relays();
-                self.forget_places_of(&node);
+                self.forget_affinities_to(&node);
                 *next = None;
             }
             return Ok(());
@@ -120,104 +127,106 @@ impl Cluster {
         if self.has_left.load(Ordering::Acquire) {
             return Ok(());
         }
-        // Others may have taken its sessions over. What it was is over; what is left is taken over by what
-        // it is now.
-        self.holds_until.store(0, Ordering::Release);
-        let again = match standing {
+        // The lease is lost and other nodes may have adopted sessions; the rest moves to a new incarnation.
+        self.lease_until_ms.store(0, Ordering::Release);
+        let next_node = match status {
             NodeStatus::Replaced => {
-                tracing::error!(node = %node.name(), "another node has this name; give each a name of its own");
-                let life = node.next_incarnation().incarnation();
-                NodeId::begin(format!("{}~{}", node.name(), &life[..4]))
+                tracing::error!(node = %node.name(), "node name conflict: another node uses this name; give each node its own");
+                let incarnation = node.next_incarnation().incarnation();
+                NodeId::generate(format!("{}~{}", node.name(), &incarnation[..4]))
             }
             _ => node.next_incarnation(),
         };
-        tracing::warn!(node = %again, "this node was silent for too long and begins anew");
+        tracing::warn!(node = %next_node, "lease expired; rejoining under a new incarnation");
         self.begin_resync();
-        self.store.join(&again, self.lease).await?;
-        *next = Some(again.clone());
-        self.migrate_to_incarnation(holder, &node, &again).await?;
+        self.store.join(&next_node, self.lease).await?;
+        *next = Some(next_node.clone());
+        self.migrate_to_incarnation(observer, &node, &next_node).await?;
         self.fail_all_relays();
-        self.forget_places_of(&node);
+        self.forget_affinities_to(&node);
         *next = None;
         Ok(())
     }
 
-    /// Ends what hangs on nodes that are gone, and asks after what takes long.
+    /// Fails relays to expired nodes, and sends status queries for old relays to live ones.
     async fn check_peers(self: &Arc<Self>) -> Result<(), StoreError> {
         let me = self.node();
-        let (homes, fronts): (HashSet<NodeId>, HashSet<NodeId>) = (
-            self.fronts().values().map(|front| front.home.clone()).collect(),
-            self.serving().keys().map(|(front, _)| front.clone()).collect(),
+        let (owners, senders): (HashSet<NodeId>, HashSet<NodeId>) = (
+            self.pending_relays().values().map(|pending| pending.owner.clone()).collect(),
+            self.active_relays().keys().map(|(sender, _)| sender.clone()).collect(),
         );
-        let nodes: Vec<NodeId> = homes.union(&fronts).cloned().collect();
+        let nodes: Vec<NodeId> = owners.union(&senders).cloned().collect();
         if nodes.is_empty() {
             return Ok(());
         }
-        let standing = self.store.node_status(&nodes).await?;
-        for (node, standing) in nodes.iter().zip(standing) {
-            if standing != NodeStatus::Alive {
+        let status = self.store.node_status(&nodes).await?;
+        for (node, status) in nodes.iter().zip(status) {
+            if status != NodeStatus::Alive {
                 self.fail_relays_to(node).await?;
             }
         }
-        for home in homes {
-            let late = |front: &&super::PendingRelay| front.home == home && front.begun.elapsed() > CHECK_AFTER;
+        for owner in owners {
+            let is_old = |pending: &&super::PendingRelay| {
+                pending.owner == owner && pending.started_at.elapsed() > STATUS_QUERY_AFTER
+            };
             let relays: Vec<u64> =
-                self.fronts().iter().filter(|(_, front)| late(front)).map(|(relay, _)| *relay).collect();
+                self.pending_relays().iter().filter(|(_, pending)| is_old(pending)).map(|(relay, _)| *relay).collect();
             if !relays.is_empty() {
-                self.send(&home, RelayMessage::StatusQuery { from: NodeId::clone(&me), relays }.write(0)).await?;
+                self.send(&owner, RelayMessage::StatusQuery { from: NodeId::clone(&me), relays }.encode(0)).await?;
             }
         }
         Ok(())
     }
 
-    /// A node is gone: what it was doing for us is over, and what we do for it is for nobody.
+    /// Handles the loss of a node: aborts the relays served for it, fails those sent to it, and drops it from the
+    /// caches.
     pub(super) async fn fail_relays_to(&self, node: &NodeId) -> Result<(), StoreError> {
-        self.serving().retain(|(front, _), _| front != node);
-        self.homes().retain(|_, home| home != node);
-        self.forget_places_of(node);
-        let waiting: Vec<_> = {
-            let fronts = self.fronts();
-            let its = fronts.iter().filter(|(_, front)| front.home == *node);
-            its.map(|(relay, front)| (*relay, front.request.clone())).collect()
+        self.active_relays().retain(|(sender, _), _| sender != node);
+        self.owners().retain(|_, owner| owner != node);
+        self.forget_affinities_to(node);
+        let to_fail: Vec<_> = {
+            let relays = self.pending_relays();
+            let to_node = relays.iter().filter(|(_, pending)| pending.owner == *node);
+            to_node.map(|(relay, pending)| (*relay, pending.request.clone())).collect()
         };
-        for (relay, request) in waiting {
-            // What it never took can be carried elsewhere.
-            let part = if self.store.unsend(node, request).await? { RelayEvent::NotBegun } else { RelayEvent::Lost };
-            self.deliver(relay, part);
+        for (relay, request) in to_fail {
+            // An unsent request was never received, so it can be relayed to another node.
+            let event = if self.store.unsend(node, request).await? { RelayEvent::NotStarted } else { RelayEvent::Lost };
+            self.deliver_event(relay, event);
         }
         Ok(())
     }
 
-    /// Goes, once nothing is done here for others any more, and tells them so.
+    /// Leaves the cluster after the active relays are done, at most one lease later, and notifies the other nodes.
     pub async fn leave(self: &Arc<Self>) {
         self.is_leaving.store(true, Ordering::Release);
-        let done = async {
-            while !self.serving().is_empty() {
-                tokio::time::sleep(PAUSE / 10).await;
+        let drained = async {
+            while !self.active_relays().is_empty() {
+                tokio::time::sleep(STORE_RETRY_INTERVAL / 10).await;
             }
         };
-        let _ = tokio::time::timeout(self.lease, done).await;
+        let _ = tokio::time::timeout(self.lease, drained).await;
         self.has_left.store(true, Ordering::Release);
         let node = self.node();
-        let left = RelayMessage::NodeLeaving { from: NodeId::clone(&node) }.write(0);
-        let told = async {
-            // What was taken so far is sent back; what comes later is not taken.
-            self.send(&node, left.clone()).await?;
-            let _ = tokio::time::timeout(LAST_LETTERS, self.mailbox_closed.cancelled()).await;
-            self.letters.close();
-            let _ = tokio::time::timeout(LAST_LETTERS, self.letters.wait()).await;
+        let leaving = RelayMessage::NodeLeaving { from: NodeId::clone(&node) }.encode(0);
+        let announced = async {
+            // Requests before this marker get `NotOwner`; later ones stay in the mailbox to be unsent.
+            self.send(&node, leaving.clone()).await?;
+            let _ = tokio::time::timeout(LEAVE_FLUSH_TIMEOUT, self.mailbox_closed.cancelled()).await;
+            self.background_sends.close();
+            let _ = tokio::time::timeout(LEAVE_FLUSH_TIMEOUT, self.background_sends.wait()).await;
             self.store.leave(&node).await?;
             for other in self.store.members().await? {
-                self.send(&other, left.clone()).await?;
+                self.send(&other, leaving.clone()).await?;
             }
             Ok::<(), StoreError>(())
         };
-        if let Err(error) = told.await {
-            tracing::debug!(%error, "the other nodes will find out by themselves");
+        if let Err(error) = announced.await {
+            tracing::debug!(%error, "leave not announced; other nodes will see the lease expire");
         }
     }
 
-    /// How long a node may be silent.
+    /// Lease duration: a node silent for this long has expired.
     pub fn lease(&self) -> Duration {
         self.lease
     }

@@ -1,55 +1,56 @@
-//! What nodes write one another: a kind, the relay that it is about, a head in JSON, and bytes.
+//! Messages between nodes. Wire format: kind (1 byte), relay id (8), header length (4, big endian), JSON header,
+//! body.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
 
 use crate::store::NodeId;
 
-/// A request that one node carries to another.
+/// A client request relayed to the owner of its session.
 #[derive(Debug, Clone)]
 pub struct RelayedRequest {
-    /// What is to be done.
-    pub verb: Verb,
-    /// Where the client sent it.
+    /// HTTP method.
+    pub method: Method,
+    /// Request target as sent by the client.
     pub uri: Uri,
-    /// Its headers.
+    /// Request headers; credentials are already checked on the receiving node.
     pub headers: HeaderMap,
-    /// Who sent it, as policy has found there.
+    /// Principal that the receiving node authenticated.
     pub principal: String,
-    /// Where the client connected from.
+    /// Address of the client.
     pub peer: Option<std::net::SocketAddr>,
-    /// Its body.
+    /// Complete request body.
     pub body: Bytes,
 }
 
-/// One thing that a node writes another.
+/// A message in a node's mailbox.
 #[derive(Debug, Clone)]
 pub(super) enum RelayMessage {
-    /// Do this for a client of mine.
+    /// Starts a relay.
     Request { from: NodeId, request: Box<RelayedRequest> },
-    /// The answer begins, or is all there.
-    ResponseHead { status: StatusCode, headers: HeaderMap, whole: bool, body: Bytes },
-    /// More of it.
+    /// Response head; with `complete` also the whole body.
+    ResponseHead { status: StatusCode, headers: HeaderMap, complete: bool, body: Bytes },
+    /// Next part of the body; `number` counts from 0.
     ResponseChunk { number: u64, body: Bytes },
-    /// That was all of it.
+    /// End of the response body.
     ResponseEnd,
-    /// It is not for me to answer.
+    /// The receiver does not own the session; the request was not carried out.
     NotOwner,
-    /// The client is gone.
+    /// The client disconnected; the owner aborts the request.
     Cancel { from: NodeId },
-    /// The client has read this many bytes.
+    /// Flow control: the client has read this many more bytes.
     WindowUpdate { from: NodeId, bytes: u64 },
-    /// Are you still at these?
+    /// Asks whether these relays are still being served.
     StatusQuery { from: NodeId, relays: Vec<u64> },
-    /// I know nothing of it.
+    /// Reply to a status query: the relay is not being served.
     UnknownRelay,
-    /// I am going.
+    /// The sender is leaving the cluster.
     NodeLeaving { from: NodeId },
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Head {
+struct RelayHeader {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     from: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -72,115 +73,115 @@ struct Head {
     relays: Vec<u64>,
 }
 
-const REQUEST: u8 = 1;
-const HEAD: u8 = 2;
-const CHUNK: u8 = 3;
-const END: u8 = 4;
-const NOT_MINE: u8 = 5;
-const GONE: u8 = 6;
-const READ: u8 = 7;
-const CHECK: u8 = 8;
-const UNKNOWN: u8 = 9;
-const LEFT: u8 = 10;
+const KIND_REQUEST: u8 = 1;
+const KIND_RESPONSE_HEAD: u8 = 2;
+const KIND_RESPONSE_CHUNK: u8 = 3;
+const KIND_RESPONSE_END: u8 = 4;
+const KIND_NOT_OWNER: u8 = 5;
+const KIND_CANCEL: u8 = 6;
+const KIND_WINDOW_UPDATE: u8 = 7;
+const KIND_STATUS_QUERY: u8 = 8;
+const KIND_UNKNOWN_RELAY: u8 = 9;
+const KIND_NODE_LEAVING: u8 = 10;
 
 impl RelayMessage {
-    /// As it is sent.
-    pub(super) fn write(&self, relay: u64) -> Bytes {
-        let mut head = Head::default();
+    pub(super) fn encode(&self, relay: u64) -> Bytes {
+        let mut header = RelayHeader::default();
         let (kind, body) = match self {
             Self::Request { from, request } => {
-                head.from = Some(from.to_string());
-                head.verb = Some(request.verb.to_string());
-                head.uri = Some(request.uri.to_string());
-                head.principal = Some(request.principal.clone());
-                head.peer = request.peer;
-                head.headers = listed(&request.headers);
-                (REQUEST, request.body.clone())
+                header.from = Some(from.to_string());
+                header.verb = Some(request.method.to_string());
+                header.uri = Some(request.uri.to_string());
+                header.principal = Some(request.principal.clone());
+                header.peer = request.peer;
+                header.headers = encode_headers(&request.headers);
+                (KIND_REQUEST, request.body.clone())
             }
-            Self::ResponseHead { status, headers, whole, body } => {
-                head.status = Some(status.as_u16());
-                head.headers = listed(headers);
-                head.whole = *whole;
-                (HEAD, body.clone())
+            Self::ResponseHead { status, headers, complete, body } => {
+                header.status = Some(status.as_u16());
+                header.headers = encode_headers(headers);
+                header.whole = *complete;
+                (KIND_RESPONSE_HEAD, body.clone())
             }
             Self::ResponseChunk { number, body } => {
-                head.number = Some(*number);
-                (CHUNK, body.clone())
+                header.number = Some(*number);
+                (KIND_RESPONSE_CHUNK, body.clone())
             }
-            Self::ResponseEnd => (END, Bytes::new()),
-            Self::NotOwner => (NOT_MINE, Bytes::new()),
+            Self::ResponseEnd => (KIND_RESPONSE_END, Bytes::new()),
+            Self::NotOwner => (KIND_NOT_OWNER, Bytes::new()),
             Self::Cancel { from } => {
-                head.from = Some(from.to_string());
-                (GONE, Bytes::new())
+                header.from = Some(from.to_string());
+                (KIND_CANCEL, Bytes::new())
             }
             Self::WindowUpdate { from, bytes } => {
-                head.from = Some(from.to_string());
-                head.number = Some(*bytes);
-                (READ, Bytes::new())
+                header.from = Some(from.to_string());
+                header.number = Some(*bytes);
+                (KIND_WINDOW_UPDATE, Bytes::new())
             }
             Self::StatusQuery { from, relays } => {
-                head.from = Some(from.to_string());
-                head.relays.clone_from(relays);
-                (CHECK, Bytes::new())
+                header.from = Some(from.to_string());
+                header.relays.clone_from(relays);
+                (KIND_STATUS_QUERY, Bytes::new())
             }
-            Self::UnknownRelay => (UNKNOWN, Bytes::new()),
+            Self::UnknownRelay => (KIND_UNKNOWN_RELAY, Bytes::new()),
             Self::NodeLeaving { from } => {
-                head.from = Some(from.to_string());
-                (LEFT, Bytes::new())
+                header.from = Some(from.to_string());
+                (KIND_NODE_LEAVING, Bytes::new())
             }
         };
-        let head = serde_json::to_vec(&head).unwrap_or_default();
-        let mut out = BytesMut::with_capacity(13 + head.len() + body.len());
-        out.put_u8(kind);
-        out.put_u64(relay);
-        out.put_u32(u32::try_from(head.len()).unwrap_or(u32::MAX));
-        out.put_slice(&head);
-        out.put_slice(&body);
-        out.freeze()
+        let header = serde_json::to_vec(&header).unwrap_or_default();
+        let mut buffer = BytesMut::with_capacity(13 + header.len() + body.len());
+        buffer.put_u8(kind);
+        buffer.put_u64(relay);
+        buffer.put_u32(u32::try_from(header.len()).unwrap_or(u32::MAX));
+        buffer.put_slice(&header);
+        buffer.put_slice(&body);
+        buffer.freeze()
     }
 
-    /// Reads a letter and the relay that it is about; nothing when it is none.
-    pub(super) fn read(bytes: &Bytes) -> Option<(u64, Self)> {
+    /// Decodes a message and its relay id; `None` when malformed.
+    pub(super) fn decode(bytes: &Bytes) -> Option<(u64, Self)> {
         let relay = u64::from_be_bytes(bytes.get(1..9)?.try_into().ok()?);
         let length = usize::try_from(u32::from_be_bytes(bytes.get(9..13)?.try_into().ok()?)).ok()?;
         let body = 13_usize.checked_add(length).filter(|end| *end <= bytes.len())?;
-        let head: Head = serde_json::from_slice(&bytes[13..body]).ok()?;
+        let header: RelayHeader = serde_json::from_slice(&bytes[13..body]).ok()?;
         let body = bytes.slice(body..);
-        let from = || head.from.as_deref().and_then(NodeId::parse);
-        let letter = match bytes[0] {
-            REQUEST => Self::Request {
+        let from = || header.from.as_deref().and_then(NodeId::parse);
+        let message = match bytes[0] {
+            KIND_REQUEST => Self::Request {
                 from: from()?,
                 request: Box::new(RelayedRequest {
-                    verb: Verb::from_bytes(head.verb.as_deref()?.as_bytes()).ok()?,
-                    uri: head.uri.as_deref()?.parse().ok()?,
-                    headers: mapped(&head.headers)?,
-                    principal: head.principal.clone()?,
-                    peer: head.peer,
+                    method: Method::from_bytes(header.verb.as_deref()?.as_bytes()).ok()?,
+                    uri: header.uri.as_deref()?.parse().ok()?,
+                    headers: decode_headers(&header.headers)?,
+                    principal: header.principal.clone()?,
+                    peer: header.peer,
                     body,
                 }),
             },
-            HEAD => Self::ResponseHead {
-                status: StatusCode::from_u16(head.status?).ok()?,
-                headers: mapped(&head.headers)?,
-                whole: head.whole,
+            KIND_RESPONSE_HEAD => Self::ResponseHead {
+                status: StatusCode::from_u16(header.status?).ok()?,
+                headers: decode_headers(&header.headers)?,
+                complete: header.whole,
                 body,
             },
-            CHUNK => Self::ResponseChunk { number: head.number?, body },
-            END => Self::ResponseEnd,
-            NOT_MINE => Self::NotOwner,
-            GONE => Self::Cancel { from: from()? },
-            READ => Self::WindowUpdate { from: from()?, bytes: head.number? },
-            CHECK => Self::StatusQuery { from: from()?, relays: head.relays.clone() },
-            UNKNOWN => Self::UnknownRelay,
-            LEFT => Self::NodeLeaving { from: from()? },
+            KIND_RESPONSE_CHUNK => Self::ResponseChunk { number: header.number?, body },
+            KIND_RESPONSE_END => Self::ResponseEnd,
+            KIND_NOT_OWNER => Self::NotOwner,
+            KIND_CANCEL => Self::Cancel { from: from()? },
+            KIND_WINDOW_UPDATE => Self::WindowUpdate { from: from()?, bytes: header.number? },
+            KIND_STATUS_QUERY => Self::StatusQuery { from: from()?, relays: header.relays.clone() },
+            KIND_UNKNOWN_RELAY => Self::UnknownRelay,
+            KIND_NODE_LEAVING => Self::NodeLeaving { from: from()? },
             _ => return None,
         };
-        Some((relay, letter))
+        Some((relay, message))
     }
 }
 
-/// Values are bytes, and nearly always letters: each byte is written as the letter of that number.
-fn listed(headers: &HeaderMap) -> Vec<(String, String)> {
+/// Header values as strings. Non-ASCII values are mapped byte by byte to U+0000..=U+00FF, so that any bytes survive
+/// JSON.
+fn encode_headers(headers: &HeaderMap) -> Vec<(String, String)> {
     let text = |value: &HeaderValue| match value.to_str() {
         Ok(plain) => plain.to_owned(),
         Err(_) => value.as_bytes().iter().copied().map(char::from).collect(),
@@ -188,13 +189,13 @@ fn listed(headers: &HeaderMap) -> Vec<(String, String)> {
     headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
 }
 
-fn mapped(headers: &[(String, String)]) -> Option<HeaderMap> {
+fn decode_headers(headers: &[(String, String)]) -> Option<HeaderMap> {
     let mut map = HeaderMap::with_capacity(headers.len());
     for (name, value) in headers {
         let value = match value.is_ascii() {
             true => HeaderValue::from_str(value).ok()?,
             false => {
-                let bytes = value.chars().map(|letter| u8::try_from(letter).ok()).collect::<Option<Vec<u8>>>()?;
+                let bytes = value.chars().map(|character| u8::try_from(character).ok()).collect::<Option<Vec<u8>>>()?;
                 HeaderValue::from_bytes(&bytes).ok()?
             }
         };
@@ -208,25 +209,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_are_read_as_they_are_written() {
+    fn messages_round_trip() {
         let mut headers = HeaderMap::new();
         headers.append("accept", HeaderValue::from_static("a"));
         headers.append("accept", HeaderValue::from_bytes(b"\xff").unwrap());
         let request = RelayedRequest {
-            verb: Verb::POST,
+            method: Method::POST,
             uri: "/mcp/a?b=c".parse().unwrap(),
             headers: headers.clone(),
             principal: "ann".into(),
             peer: "127.0.0.1:5".parse().ok(),
             body: Bytes::from_static(b"\0{}"),
         };
-        let from = NodeId::begin("a/b");
-        for letter in [
+        let from = NodeId::generate("a/b");
+        for message in [
             RelayMessage::Request { from: from.clone(), request: Box::new(request) },
             RelayMessage::ResponseHead {
                 status: StatusCode::ACCEPTED,
                 headers,
-                whole: true,
+                complete: true,
                 body: Bytes::from_static(b"x"),
             },
             RelayMessage::ResponseChunk { number: 7, body: Bytes::from_static(b"\xff") },
@@ -238,17 +239,17 @@ mod tests {
             RelayMessage::NodeLeaving { from },
             RelayMessage::UnknownRelay,
         ] {
-            let (relay, read) = RelayMessage::read(&letter.write(u64::MAX)).unwrap();
-            assert_eq!((relay, format!("{read:?}")), (u64::MAX, format!("{letter:?}")));
+            let (relay, read) = RelayMessage::decode(&message.encode(u64::MAX)).unwrap();
+            assert_eq!((relay, format!("{read:?}")), (u64::MAX, format!("{message:?}")));
         }
     }
 
     #[test]
-    fn rubbish_is_no_letter() {
-        let whole = RelayMessage::ResponseChunk { number: 7, body: Bytes::new() }.write(1);
-        for end in 0..whole.len() {
-            assert!(RelayMessage::read(&whole.slice(..end)).is_none());
+    fn truncated_and_malformed_messages_are_refused() {
+        let complete = RelayMessage::ResponseChunk { number: 7, body: Bytes::new() }.encode(1);
+        for end in 0..complete.len() {
+            assert!(RelayMessage::decode(&complete.slice(..end)).is_none());
         }
-        assert!(RelayMessage::read(&Bytes::from_static(&[1; 64])).is_none());
+        assert!(RelayMessage::decode(&Bytes::from_static(&[1; 64])).is_none());
     }
 }

@@ -1,10 +1,9 @@
-//! Many nodes that share a store. Any of them takes any request.
+//! Several nodes that share a store; any node takes any request.
 //!
-//! A session lives on one node, its home, where its calls, its streams and its connections to upstreams
-//! are. A node that gets a request for a session of another carries the whole request there and passes the
-//! answer back; both go through the store, so nodes need not reach one another. A node says again and again
-//! that it is there. Once it has been silent for its lease, others take over its sessions as they are asked
-//! for; a node that cannot say so for that long takes its sessions for lost until it knows better.
+//! A session is owned by one node, which runs its calls, streams and upstream connections. A request that arrives
+//! elsewhere is relayed to the owner through mailboxes in the store, so nodes need no network path to one another.
+//! Each node renews its lease by heartbeats. When a lease expires, other nodes adopt the sessions of its node on
+//! demand; a node that cannot renew its own lease stops serving its sessions until it can.
 
 mod affinity;
 mod dedup;
@@ -27,7 +26,7 @@ use tokio_util::task::TaskTracker;
 pub use membership::IncarnationObserver;
 pub use message::RelayedRequest;
 pub use relay_client::{RelayOutcome, RelayedBody};
-pub use relay_server::{AnyBody, Handler};
+pub use relay_server::{BoxedBody, RelayHandler};
 
 use crate::store::traits::NodeStatus;
 use crate::store::{ClusterStore, NodeId, StoreError};
@@ -37,343 +36,344 @@ use message::RelayMessage;
 use relay_client::{PendingRelay, RelayEvent};
 use relay_server::ActiveRelay;
 
-/// This node among the others.
+/// This node's membership in the cluster, and its relays.
 #[derive(Debug)]
 pub struct Cluster {
     store: Arc<dyn ClusterStore>,
     node: Arc<ArcSwap<NodeId>>,
     lease: Duration,
-    /// When time began, for the figure below.
-    began: Instant,
-    /// Until when this node may take its sessions for its own, in milliseconds.
-    holds_until: AtomicU64,
-    /// Until when others may still have to tell the store what it has forgotten, in milliseconds.
-    resync_until: AtomicU64,
-    /// How often the store had been connected when that was looked at last.
+    /// Origin of the millisecond clock in [`Cluster::now_ms`].
+    started_at: Instant,
+    /// End of the current lease on the node's own clock, in milliseconds; 0 when the lease is lost.
+    lease_until_ms: AtomicU64,
+    /// End of the resync grace period after a store reconnect, in milliseconds. Until then a missing session is 503
+    /// (not written back yet), not 404.
+    resync_until_ms: AtomicU64,
+    /// Store connection count at the last check; a change means that the store may have lost data.
     store_connects: AtomicU64,
-    /// The store was told that this node is there, or did not answer.
-    introduced: CancellationToken,
-    /// The same for what seals the states that clients carry.
-    agreed: CancellationToken,
-    /// Nothing more is done here for others.
+    /// Cancelled after the first attempt to join, successful or not.
+    join_attempted: CancellationToken,
+    /// Cancelled after the first attempt to get the sealing key from the store, successful or not.
+    sealing_key_requested: CancellationToken,
+    /// Relayed requests are refused because this node is leaving.
     is_leaving: AtomicBool,
-    /// No more letters are taken.
+    /// Cancelled when the mailbox must not be read any more; unread requests can then be unsent.
     mailbox_closed: CancellationToken,
-    /// The letters that nobody waits for.
-    letters: TaskTracker,
-    last_relay: AtomicU64,
+    /// Messages being sent in the background.
+    background_sends: TaskTracker,
+    last_relay_id: AtomicU64,
     pending_relays: Mutex<HashMap<u64, PendingRelay>>,
     active_relays: Mutex<HashMap<(NodeId, u64), ActiveRelay>>,
-    /// The requests that were taken last.
+    /// Recently accepted relayed requests, for deduplication.
     recent_requests: Mutex<RecentRequests>,
-    /// Where sessions were found last.
+    /// Cache of session owners.
     owners: Mutex<HashMap<String, NodeId>>,
-    places: Mutex<HashMap<String, AffinityEntry>>,
+    affinities: Mutex<HashMap<String, AffinityEntry>>,
     handler: HandlerCell,
-    relayed: AtomicU64,
+    relayed_requests: AtomicU64,
     takeovers: AtomicU64,
-    /// It has left, and does not come back.
+    /// The node has left the cluster for good; heartbeats stop.
     has_left: AtomicBool,
     sealing_key: Option<String>,
 }
 
-struct HandlerCell(OnceLock<Handler>);
+struct HandlerCell(OnceLock<RelayHandler>);
 
 impl std::fmt::Debug for HandlerCell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Handler")
+        f.write_str("RelayHandler")
     }
 }
 
-/// How long letters wait for a node that may have gone, in leases.
-const MAIL_LEASES: u32 = 10;
-/// How many places are remembered.
+/// Time to live of a mailbox after the last message, in leases.
+const MAILBOX_TTL_LEASES: u32 = 10;
+/// Most cached session owners; the cache is cleared when full.
 const OWNER_CACHE_MAX: usize = 100_000;
-/// How long to wait before a store that is away is asked again.
-const PAUSE: Duration = Duration::from_millis(200);
-/// After how long a relay is asked after.
-const CHECK_AFTER: Duration = Duration::from_secs(5);
+/// Delay before a failed store operation is retried.
+const STORE_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// Age at which a pending relay is included in status queries to its owner.
+const STATUS_QUERY_AFTER: Duration = Duration::from_secs(5);
 
 impl Cluster {
-    /// A node that will be there once [`Cluster::stay`] has told the store so.
+    /// Creates a node that joins the cluster in [`Cluster::run_heartbeat`].
     pub fn new(
         store: Arc<dyn ClusterStore>,
         node: Arc<ArcSwap<NodeId>>,
         lease: Duration,
-        secret: Option<String>,
+        sealing_key: Option<String>,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
             node,
             lease,
-            began: Instant::now(),
-            holds_until: AtomicU64::new(0),
-            resync_until: AtomicU64::new(0),
+            started_at: Instant::now(),
+            lease_until_ms: AtomicU64::new(0),
+            resync_until_ms: AtomicU64::new(0),
             store_connects: AtomicU64::new(0),
-            introduced: CancellationToken::new(),
-            agreed: CancellationToken::new(),
+            join_attempted: CancellationToken::new(),
+            sealing_key_requested: CancellationToken::new(),
             is_leaving: AtomicBool::new(false),
             mailbox_closed: CancellationToken::new(),
-            letters: TaskTracker::new(),
-            last_relay: AtomicU64::new(0),
+            background_sends: TaskTracker::new(),
+            last_relay_id: AtomicU64::new(0),
             pending_relays: Mutex::default(),
             active_relays: Mutex::default(),
             recent_requests: Mutex::default(),
             owners: Mutex::default(),
-            places: Mutex::default(),
+            affinities: Mutex::default(),
             handler: HandlerCell(OnceLock::new()),
-            relayed: AtomicU64::new(0),
+            relayed_requests: AtomicU64::new(0),
             takeovers: AtomicU64::new(0),
             has_left: AtomicBool::new(false),
-            sealing_key: secret,
+            sealing_key,
         })
     }
 
-    /// This node.
+    /// Id of this node in its current incarnation.
     pub fn node(&self) -> Arc<NodeId> {
         self.node.load_full()
     }
 
-    /// The secret that all nodes were given, if they were.
+    /// The configured sealing key, if any.
     pub fn sealing_key(&self) -> Option<&str> {
         self.sealing_key.as_deref()
     }
 
-    /// The store.
+    /// The shared store.
     pub fn store(&self) -> &Arc<dyn ClusterStore> {
         &self.store
     }
 
-    /// Waits until this node is one among others, or the store has not answered. What it began before could not
-    /// be found by others.
-    pub async fn introduced(&self) {
-        self.introduced.cancelled().await;
-        self.agreed.cancelled().await;
+    /// Waits until the node has joined and has the sealing key, or the store failed to answer. Sessions opened earlier
+    /// could not be found by other nodes.
+    pub async fn wait_joined(&self) {
+        self.join_attempted.cancelled().await;
+        self.sealing_key_requested.cancelled().await;
     }
 
-    /// The store was asked what seals the states that clients carry.
-    pub fn has_agreed(&self) {
-        self.agreed.cancel();
+    /// Records that the sealing key was requested from the store.
+    pub fn set_sealing_key_requested(&self) {
+        self.sealing_key_requested.cancel();
     }
 
-    /// Who answers what other nodes bring. The first word counts.
-    pub fn answer_with(&self, handler: Handler) {
+    /// Sets the handler for relayed requests; later calls are ignored.
+    pub fn set_handler(&self, handler: RelayHandler) {
         let _ = self.handler.0.set(handler);
     }
 
-    fn handler(&self) -> Option<Handler> {
+    fn handler(&self) -> Option<RelayHandler> {
         self.handler.0.get().cloned()
     }
 
-    /// Whether this node may take its sessions for its own.
+    /// Whether this node holds its lease and so may serve its sessions.
     pub fn holds_lease(&self) -> bool {
-        self.now() < self.holds_until.load(Ordering::Acquire)
+        self.now_ms() < self.lease_until_ms.load(Ordering::Acquire)
     }
 
-    /// Whether what the store does not have is not there. One that was restarted, or took over from another, is
-    /// told by each node what that has, and knows less until then.
+    /// Whether a session missing from the store is really gone: the store is reachable and every node had one lease to
+    /// write its sessions back.
     ///
     /// # Errors
-    /// When the store is away.
+    /// When the store is unavailable.
     pub async fn is_resynced(&self) -> Result<bool, StoreError> {
         let alive = self.is_alive(&self.node()).await?;
-        self.note_reconnects();
-        Ok(alive && self.now() >= self.resync_until.load(Ordering::Acquire))
+        self.check_store_reconnects();
+        Ok(alive && self.now_ms() >= self.resync_until_ms.load(Ordering::Acquire))
     }
 
-    /// A store that was connected anew may have forgotten something.
-    fn note_reconnects(&self) {
-        let openings = self.store.connects();
-        let before = self.store_connects.swap(openings, Ordering::AcqRel);
-        if before != openings && before != 0 {
+    /// Starts a resync when the store was reconnected: it may have been restarted or failed over, and lost data.
+    fn check_store_reconnects(&self) {
+        let connects = self.store.connects();
+        let before = self.store_connects.swap(connects, Ordering::AcqRel);
+        if before != connects && before != 0 {
             self.begin_resync();
         }
     }
 
-    /// For a lease from now on the store may have to be told things.
+    /// Starts the resync grace period of one lease.
     fn begin_resync(&self) {
         let lease = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
-        self.resync_until.store(self.now().saturating_add(lease), Ordering::Release);
+        self.resync_until_ms.store(self.now_ms().saturating_add(lease), Ordering::Release);
     }
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started_at.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn next_relay(&self) -> u64 {
-        self.relayed.fetch_add(1, Ordering::Relaxed);
-        self.last_relay.fetch_add(1, Ordering::Relaxed) + 1
+    fn next_relay_id(&self) -> u64 {
+        self.relayed_requests.fetch_add(1, Ordering::Relaxed);
+        self.last_relay_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// How many requests were carried to other nodes.
-    pub fn relayed(&self) -> u64 {
-        self.relayed.load(Ordering::Relaxed)
+    /// Number of requests relayed to other nodes.
+    pub fn relayed_requests(&self) -> u64 {
+        self.relayed_requests.load(Ordering::Relaxed)
     }
 
-    /// A session was taken over from another node.
+    /// Counts a session takeover.
     pub fn count_takeover(&self) {
         self.takeovers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many sessions were taken over from other nodes.
+    /// Number of sessions taken over from other nodes.
     pub fn takeovers(&self) -> u64 {
         self.takeovers.load(Ordering::Relaxed)
     }
 
-    /// How many requests of other nodes are being answered here.
-    pub fn serving_now(&self) -> usize {
-        self.serving().len()
+    /// Number of relayed requests being answered here.
+    pub fn active_relay_count(&self) -> usize {
+        self.active_relays().len()
     }
 
-    fn fronts(&self) -> MutexGuard<'_, HashMap<u64, PendingRelay>> {
+    fn pending_relays(&self) -> MutexGuard<'_, HashMap<u64, PendingRelay>> {
         self.pending_relays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serving(&self) -> MutexGuard<'_, HashMap<(NodeId, u64), ActiveRelay>> {
+    fn active_relays(&self) -> MutexGuard<'_, HashMap<(NodeId, u64), ActiveRelay>> {
         self.active_relays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn taken(&self) -> MutexGuard<'_, RecentRequests> {
+    fn recent_requests(&self) -> MutexGuard<'_, RecentRequests> {
         self.recent_requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn homes(&self) -> MutexGuard<'_, HashMap<String, NodeId>> {
+    fn owners(&self) -> MutexGuard<'_, HashMap<String, NodeId>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<String, AffinityEntry>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn affinities(&self) -> MutexGuard<'_, HashMap<String, AffinityEntry>> {
+        self.affinities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a session was found last.
-    pub fn owner_of(&self, session: &str) -> Option<NodeId> {
-        self.homes().get(session).cloned()
+    /// The cached owner of a session.
+    pub fn cached_owner(&self, session: &str) -> Option<NodeId> {
+        self.owners().get(session).cloned()
     }
 
-    /// A session was found there, or is there no longer.
-    pub fn note_owner(&self, session: &str, home: Option<&NodeId>) {
-        let mut homes = self.homes();
-        match home {
-            Some(home) => {
-                if homes.len() >= OWNER_CACHE_MAX {
-                    homes.clear(); // they can be found again
+    /// Updates the owner cache; `None` evicts the session.
+    pub fn cache_owner(&self, session: &str, owner: Option<&NodeId>) {
+        let mut owners = self.owners();
+        match owner {
+            Some(owner) => {
+                if owners.len() >= OWNER_CACHE_MAX {
+                    owners.clear(); // owners can be looked up in the store again
                 }
-                homes.insert(session.to_owned(), home.clone());
+                owners.insert(session.to_owned(), owner.clone());
             }
-            None => drop(homes.remove(session)),
+            None => drop(owners.remove(session)),
         }
     }
 
-    /// Whether a node is there.
+    /// Whether a node's lease is valid.
     ///
     /// # Errors
-    /// When the store is away.
+    /// When the store is unavailable.
     pub async fn is_alive(&self, node: &NodeId) -> Result<bool, StoreError> {
         Ok(self.store.node_status(std::slice::from_ref(node)).await? == [NodeStatus::Alive])
     }
 
-    /// Some other node that is there.
+    /// Picks some other live node.
     ///
     /// # Errors
-    /// When the store is away.
-    pub async fn another(&self) -> Result<Option<NodeId>, StoreError> {
+    /// When the store is unavailable.
+    pub async fn any_other_node(&self) -> Result<Option<NodeId>, StoreError> {
         let (me, mut members) = (self.node(), self.store.members().await?);
         members.retain(|node| *node != *me);
-        let at = usize::try_from(self.now()).unwrap_or(0) % members.len().max(1);
-        Ok(members.into_iter().nth(at))
+        let index = usize::try_from(self.now_ms()).unwrap_or(0) % members.len().max(1);
+        Ok(members.into_iter().nth(index))
     }
 
-    /// The node of that name, if it is there.
+    /// Finds the live node with that name.
     ///
     /// # Errors
-    /// When the store is away.
-    pub async fn named(&self, name: &str) -> Result<Option<NodeId>, StoreError> {
-        self.store.named(name).await
+    /// When the store is unavailable.
+    pub async fn find_node(&self, name: &str) -> Result<Option<NodeId>, StoreError> {
+        self.store.find_node(name).await
     }
 
-    async fn send(&self, to: &NodeId, letter: Bytes) -> Result<(), StoreError> {
-        self.send_all(to, vec![letter]).await
+    async fn send(&self, to: &NodeId, message: Bytes) -> Result<(), StoreError> {
+        self.send_all(to, vec![message]).await
     }
 
-    /// Sends several in one go, if there are any. Only a request begins something: all else is about one that
-    /// was taken.
-    async fn send_all(&self, to: &NodeId, letters: Vec<Bytes>) -> Result<(), StoreError> {
-        if letters.is_empty() {
+    /// Sends several messages in one store operation. Uses `reply`, which a full store accepts: only a request starts
+    /// new work.
+    async fn send_all(&self, to: &NodeId, messages: Vec<Bytes>) -> Result<(), StoreError> {
+        if messages.is_empty() {
             return Ok(());
         }
-        self.store.reply(to, letters, self.lease * MAIL_LEASES).await
+        self.store.reply(to, messages, self.lease * MAILBOX_TTL_LEASES).await
     }
 
-    /// Sends something that nobody waits for.
-    fn send_later(self: &Arc<Self>, to: NodeId, letter: Bytes) {
+    /// Sends a message in the background; failures are logged only.
+    fn send_in_background(self: &Arc<Self>, to: NodeId, message: Bytes) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let cluster = Arc::clone(self);
-        let sending = async move {
-            if let Err(error) = cluster.send(&to, letter).await {
-                tracing::debug!(%error, node = %to, "a letter was not sent");
+        let send = async move {
+            if let Err(error) = cluster.send(&to, message).await {
+                tracing::debug!(%error, node = %to, "cluster message not sent");
             }
         };
-        self.letters.spawn_on(sending, &runtime);
+        self.background_sends.spawn_on(send, &runtime);
     }
 
-    /// Takes what other nodes send, until this one has left.
-    pub async fn receive(self: Arc<Self>) {
+    /// Receives and dispatches mailbox messages until this node has left.
+    pub async fn run_mailbox(self: Arc<Self>) {
         while !self.mailbox_closed.is_cancelled() {
             let node = self.node();
             match self.store.receive(&node).await {
-                Ok(letters) => letters.iter().for_each(|letter| self.on_message(letter)),
+                Ok(messages) => messages.iter().for_each(|message| self.on_message(message)),
                 Err(error) => {
-                    tracing::debug!(%error, "letters cannot be received");
-                    tokio::time::sleep(PAUSE).await;
+                    tracing::debug!(%error, "mailbox receive failed; retrying");
+                    tokio::time::sleep(STORE_RETRY_INTERVAL).await;
                 }
             }
         }
     }
 
-    fn on_message(self: &Arc<Self>, letter: &Bytes) {
-        let Some((relay, letter)) = RelayMessage::read(letter) else {
-            tracing::warn!("a letter of another node cannot be read; do all nodes have the same version?");
+    fn on_message(self: &Arc<Self>, message: &Bytes) {
+        let Some((relay, message)) = RelayMessage::decode(message) else {
+            tracing::warn!("cluster message cannot be decoded; do all nodes run the same version?");
             return;
         };
-        match letter {
-            // It was said twice. Who said it knows of one.
-            RelayMessage::Request { ref from, .. } if !self.taken().note(from, relay) => {
-                tracing::debug!(node = %from, relay, "a request came twice");
+        match message {
+            // Duplicate delivery (the cluster client retried). Drop it; the first copy is being answered.
+            RelayMessage::Request { ref from, .. } if !self.recent_requests().insert(from, relay) => {
+                tracing::debug!(node = %from, relay, "duplicate relayed request dropped");
             }
             RelayMessage::Request { from, .. } if self.is_leaving.load(Ordering::Acquire) => {
-                self.send_later(from, RelayMessage::NotOwner.write(relay));
+                self.send_in_background(from, RelayMessage::NotOwner.encode(relay));
             }
-            RelayMessage::Request { from, request } => self.serve(from, relay, *request),
-            RelayMessage::Cancel { from } => drop(self.serving().remove(&(from, relay))),
+            RelayMessage::Request { from, request } => self.serve_relay(from, relay, *request),
+            RelayMessage::Cancel { from } => drop(self.active_relays().remove(&(from, relay))),
             RelayMessage::WindowUpdate { from, bytes } => self.on_window_update(from, relay, bytes),
             RelayMessage::StatusQuery { from, relays } => {
                 let unknown: Vec<u64> = {
-                    let serving = self.serving();
-                    relays.into_iter().filter(|relay| !serving.contains_key(&(from.clone(), *relay))).collect()
+                    let active = self.active_relays();
+                    relays.into_iter().filter(|relay| !active.contains_key(&(from.clone(), *relay))).collect()
                 };
                 for relay in unknown {
-                    self.send_later(from.clone(), RelayMessage::UnknownRelay.write(relay));
+                    self.send_in_background(from.clone(), RelayMessage::UnknownRelay.encode(relay));
                 }
             }
-            RelayMessage::UnknownRelay => self.deliver(relay, RelayEvent::Lost),
-            // What comes after this stays where others can take it back.
+            RelayMessage::UnknownRelay => self.deliver_event(relay, RelayEvent::Lost),
+            // This node's own marker: requests behind it stay in the mailbox, where their senders can unsend them.
             RelayMessage::NodeLeaving { from } if from == *self.node() => self.mailbox_closed.cancel(),
             RelayMessage::NodeLeaving { from } => {
                 let cluster = Arc::clone(self);
                 tokio::spawn(async move {
                     if let Err(error) = cluster.fail_relays_to(&from).await {
-                        tracing::debug!(%error, "what hangs on a node that left will be looked at later");
+                        tracing::debug!(%error, "relays to a leaving node not failed yet; the next peer check retries");
                     }
                 });
             }
-            letter => self.deliver(relay, RelayEvent::Letter(letter)),
+            message => self.deliver_event(relay, RelayEvent::Message(message)),
         }
     }
 
-    fn deliver(&self, relay: u64, part: RelayEvent) {
-        if let Some(front) = self.fronts().get(&relay) {
-            // The client may be gone; then nobody wants it.
-            let _ = front.parts.send(part);
+    fn deliver_event(&self, relay: u64, event: RelayEvent) {
+        if let Some(pending) = self.pending_relays().get(&relay) {
+            // The client may have disconnected; the event is then discarded.
+            let _ = pending.events.send(event);
         }
     }
 }

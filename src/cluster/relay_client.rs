@@ -1,4 +1,4 @@
-//! The near end of a relay: a request of a client of ours that another node answers.
+//! Sending side of a relay: a request of a local client that another node answers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,115 +12,124 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::message::{RelayMessage, RelayedRequest};
-use super::relay_server::WINDOW;
-use super::{Cluster, MAIL_LEASES};
+use super::relay_server::RELAY_WINDOW_BYTES;
+use super::{Cluster, MAILBOX_TTL_LEASES};
 use crate::store::{NodeId, StoreError};
 
-/// How long a node may be quiet before it is looked whether it is there.
+/// How long a relay waits for a response before it checks the owner's lease, repeatedly.
 const LIVENESS_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What came of carrying a request to another node.
+/// Outcome of a relayed request.
 #[derive(Debug)]
 pub enum RelayOutcome {
-    /// The whole answer.
-    Whole(StatusCode, HeaderMap, Bytes),
-    /// The head of an answer, and the rest as it comes.
-    Stream(StatusCode, HeaderMap, RelayedBody),
-    /// The node does not have it, or never got to it; it can be carried elsewhere.
-    NotThere,
-    /// The node is gone, and nobody knows how far it came.
+    /// The complete response.
+    Complete(StatusCode, HeaderMap, Bytes),
+    /// The response head and a streaming body.
+    Streaming(StatusCode, HeaderMap, RelayedBody),
+    /// The node is not the owner, or never received the request; it can be relayed elsewhere.
+    NotOwner,
+    /// The owner was lost; whether the request was carried out is unknown.
     Lost,
 }
 
-/// The rest of an answer that another node gives. Dropping it tells that the client is gone.
+/// Streaming response body of a relay. Dropping it early cancels the request at the owner.
 #[derive(Debug)]
 pub struct RelayedBody {
     relay: RelayGuard,
-    parts: mpsc::UnboundedReceiver<RelayEvent>,
-    /// The number of the next piece.
-    next: u64,
-    /// Bytes that were read and not told of.
-    read: u64,
-    /// Ends it early.
-    end: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    events: mpsc::UnboundedReceiver<RelayEvent>,
+    /// Number of the next expected chunk.
+    next_chunk: u64,
+    /// Bytes read since the last window update.
+    unreported_bytes: u64,
+    /// Ends the body early when it resolves.
+    stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
-/// What arrives for a relay.
+/// Events of a pending relay.
 #[derive(Debug)]
 pub(super) enum RelayEvent {
-    Letter(RelayMessage),
-    /// The node is gone. It had not begun.
-    NotBegun,
-    /// The node is gone, or knows nothing of it.
+    Message(RelayMessage),
+    /// The owner was lost before it received the request.
+    NotStarted,
+    /// The owner was lost, or does not know the relay.
     Lost,
 }
 
-/// A relay in the books.
+/// A relay that awaits its response.
 #[derive(Debug)]
 pub(super) struct PendingRelay {
-    pub(super) home: NodeId,
+    pub(super) owner: NodeId,
     pub(super) request: Bytes,
-    pub(super) begun: Instant,
-    pub(super) parts: mpsc::UnboundedSender<RelayEvent>,
+    pub(super) started_at: Instant,
+    pub(super) events: mpsc::UnboundedSender<RelayEvent>,
 }
 
-/// Takes a relay out of the books when it is dropped, and tells the other node if that still works on it.
+/// Deregisters a relay on drop, and cancels it at the owner unless it is finished.
 #[derive(Debug)]
 struct RelayGuard {
     cluster: Arc<Cluster>,
     id: u64,
-    home: NodeId,
-    over: bool,
+    owner: NodeId,
+    is_finished: bool,
 }
 
 impl Cluster {
-    /// Carries a request to another node.
+    /// Relays a request to the owner of its session. Dropping the future cancels the request.
     ///
     /// # Errors
-    /// When the store is away.
-    pub async fn relay(self: &Arc<Self>, home: &NodeId, request: RelayedRequest) -> Result<RelayOutcome, StoreError> {
-        let id = self.next_relay();
+    /// When the store is unavailable and the request was certainly not sent.
+    pub async fn relay(self: &Arc<Self>, owner: &NodeId, request: RelayedRequest) -> Result<RelayOutcome, StoreError> {
+        let id = self.next_relay_id();
         let from = NodeId::clone(&self.node());
-        let letter = RelayMessage::Request { from, request: Box::new(request) }.write(id);
-        let (sender, mut parts) = mpsc::unbounded_channel();
-        let front = PendingRelay { home: home.clone(), request: letter.clone(), begun: Instant::now(), parts: sender };
-        self.fronts().insert(id, front);
-        let mut relay = RelayGuard { cluster: Arc::clone(self), id, home: home.clone(), over: false };
-        match self.store().send(home, vec![letter], self.lease() * MAIL_LEASES).await {
-            // It may have left all the same, and be done once the store goes on. Whoever is refused tries again,
-            // so what must not be done twice is not refused.
-            Err(away) if away.maybe_applied => return Ok(RelayOutcome::Lost),
+        let message = RelayMessage::Request { from, request: Box::new(request) }.encode(id);
+        let (event_sender, mut events) = mpsc::unbounded_channel();
+        let pending = PendingRelay {
+            owner: owner.clone(),
+            request: message.clone(),
+            started_at: Instant::now(),
+            events: event_sender,
+        };
+        self.pending_relays().insert(id, pending);
+        let mut relay = RelayGuard { cluster: Arc::clone(self), id, owner: owner.clone(), is_finished: false };
+        match self.store().send(owner, vec![message], self.lease() * MAILBOX_TTL_LEASES).await {
+            // The request may be in the mailbox and run later. A refusal would make the client retry and run it twice,
+            // so it counts as lost.
+            Err(error) if error.maybe_applied => return Ok(RelayOutcome::Lost),
             sent => sent?,
         }
-        let first = self.first(home, &mut parts).await;
-        let RelayEvent::Letter(RelayMessage::ResponseHead { status, headers, whole, body }) = first else {
-            relay.over = true;
+        let first = self.first_event(owner, &mut events).await;
+        let RelayEvent::Message(RelayMessage::ResponseHead { status, headers, complete, body }) = first else {
+            relay.is_finished = true;
             return Ok(match first {
-                RelayEvent::NotBegun | RelayEvent::Letter(RelayMessage::NotOwner) => RelayOutcome::NotThere,
+                RelayEvent::NotStarted | RelayEvent::Message(RelayMessage::NotOwner) => RelayOutcome::NotOwner,
                 _ => RelayOutcome::Lost,
             });
         };
-        if whole {
-            relay.over = true;
-            return Ok(RelayOutcome::Whole(status, headers, body));
+        if complete {
+            relay.is_finished = true;
+            return Ok(RelayOutcome::Complete(status, headers, body));
         }
-        Ok(RelayOutcome::Stream(status, headers, RelayedBody { relay, parts, next: 0, read: 0, end: None }))
+        Ok(RelayOutcome::Streaming(
+            status,
+            headers,
+            RelayedBody { relay, events, next_chunk: 0, unreported_bytes: 0, stop: None },
+        ))
     }
 
-    /// The first thing that comes back.
-    async fn first(&self, home: &NodeId, parts: &mut mpsc::UnboundedReceiver<RelayEvent>) -> RelayEvent {
+    /// Waits for the first event of a relay, checking the owner's lease meanwhile.
+    async fn first_event(&self, owner: &NodeId, events: &mut mpsc::UnboundedReceiver<RelayEvent>) -> RelayEvent {
         loop {
-            if let Ok(part) = tokio::time::timeout(LIVENESS_PROBE_INTERVAL, parts.recv()).await {
-                return part.unwrap_or(RelayEvent::Lost);
+            if let Ok(event) = tokio::time::timeout(LIVENESS_PROBE_INTERVAL, events.recv()).await {
+                return event.unwrap_or(RelayEvent::Lost);
             }
-            // It may have gone, or begun another life, since its session was found there.
-            let mourned = match self.is_alive(home).await {
+            // The owner may have expired or rejoined under a new incarnation since the lookup.
+            let checked = match self.is_alive(owner).await {
                 Ok(true) => Ok(()),
-                Ok(false) => self.fail_relays_to(home).await,
-                Err(away) => Err(away),
+                Ok(false) => self.fail_relays_to(owner).await,
+                Err(error) => Err(error),
             };
-            // While the store is away an answer could not come either.
-            if mourned.is_err() && !self.holds_lease() {
+            // Without the store no response can arrive; give up once this node's own lease has run out.
+            if checked.is_err() && !self.holds_lease() {
                 return RelayEvent::Lost;
             }
         }
@@ -128,50 +137,51 @@ impl Cluster {
 }
 
 impl RelayedBody {
-    /// The same, but no longer than until that is cancelled.
+    /// Ends the body early when `stop` is cancelled.
     #[must_use]
-    pub fn until(mut self, end: CancellationToken) -> Self {
-        self.end = Some(Box::pin(end.cancelled_owned()));
+    pub fn until_cancelled(mut self, stop: CancellationToken) -> Self {
+        self.stop = Some(Box::pin(stop.cancelled_owned()));
         self
     }
 
-    /// What comes next, without what came already: a letter may arrive twice.
-    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
+    /// Polls the next event, skipping duplicate deliveries.
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
         loop {
-            match std::task::ready!(Pin::new(&mut self.parts).poll_recv(context)) {
-                Some(RelayEvent::Letter(RelayMessage::ResponseHead { .. })) => {}
-                Some(RelayEvent::Letter(RelayMessage::ResponseChunk { number, .. })) if number < self.next => {}
-                part => return Poll::Ready(part),
+            match std::task::ready!(Pin::new(&mut self.events).poll_recv(context)) {
+                Some(RelayEvent::Message(RelayMessage::ResponseHead { .. })) => {}
+                Some(RelayEvent::Message(RelayMessage::ResponseChunk { number, .. })) if number < self.next_chunk => {}
+                event => return Poll::Ready(event),
             }
         }
     }
 
-    /// The next piece; nothing at the end, or when the other node is gone.
+    /// Polls the next chunk; `None` at the end of the body or when the owner was lost.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let part = match self.poll_part(context) {
+        let event = match self.poll_event(context) {
             Poll::Pending => {
-                let over = self.end.as_mut().is_some_and(|end| end.as_mut().poll(context).is_ready());
-                return if over { Poll::Ready(None) } else { Poll::Pending };
+                let is_stopped = self.stop.as_mut().is_some_and(|stop| stop.as_mut().poll(context).is_ready());
+                return if is_stopped { Poll::Ready(None) } else { Poll::Pending };
             }
-            Poll::Ready(part) => part,
+            Poll::Ready(event) => event,
         };
-        match part {
-            Some(RelayEvent::Letter(RelayMessage::ResponseChunk { number, body })) if number == self.next => {
-                self.next += 1;
-                self.read += body.len() as u64;
-                if self.read >= WINDOW / 2 {
-                    let bytes = std::mem::take(&mut self.read);
+        match event {
+            Some(RelayEvent::Message(RelayMessage::ResponseChunk { number, body })) if number == self.next_chunk => {
+                self.next_chunk += 1;
+                self.unreported_bytes += body.len() as u64;
+                if self.unreported_bytes >= RELAY_WINDOW_BYTES / 2 {
+                    let bytes = std::mem::take(&mut self.unreported_bytes);
                     let cluster = &self.relay.cluster;
-                    let letter = RelayMessage::WindowUpdate { from: NodeId::clone(&cluster.node()), bytes };
-                    cluster.send_later(self.relay.home.clone(), letter.write(self.relay.id));
+                    let message = RelayMessage::WindowUpdate { from: NodeId::clone(&cluster.node()), bytes };
+                    cluster.send_in_background(self.relay.owner.clone(), message.encode(self.relay.id));
                 }
                 Poll::Ready(Some(body))
             }
-            Some(RelayEvent::Letter(RelayMessage::ResponseEnd)) => {
-                self.relay.over = true;
+            Some(RelayEvent::Message(RelayMessage::ResponseEnd)) => {
+                self.relay.is_finished = true;
                 Poll::Ready(None)
             }
-            // A piece is missing, or the node is: what came so far is whole, and the client can resume.
+            // A chunk or the owner is missing. The chunks so far are whole events, so the client can resume after
+            // them.
             _ => Poll::Ready(None),
         }
     }
@@ -179,10 +189,10 @@ impl RelayedBody {
 
 impl Drop for RelayGuard {
     fn drop(&mut self) {
-        self.cluster.fronts().remove(&self.id);
-        if !self.over {
-            let letter = RelayMessage::Cancel { from: NodeId::clone(&self.cluster.node()) };
-            self.cluster.send_later(self.home.clone(), letter.write(self.id));
+        self.cluster.pending_relays().remove(&self.id);
+        if !self.is_finished {
+            let message = RelayMessage::Cancel { from: NodeId::clone(&self.cluster.node()) };
+            self.cluster.send_in_background(self.owner.clone(), message.encode(self.id));
         }
     }
 }

@@ -1,77 +1,86 @@
-//! Every key of `rialto.toml`: its name, what it takes and what it is for. The reader, the schema and
-//! the test of the documentation all go by these tables.
+//! Every key of `rialto.toml`: name, value type, description. The reader, the JSON Schema and the documentation test
+//! are all driven by these tables.
 
-/// A table of the file.
+/// One TOML table: its description and its keys.
 #[derive(Debug)]
 pub(super) struct Section {
-    /// What the table is for.
-    pub(super) about: &'static str,
-    /// Its keys, in parts that sections may share.
+    /// Description of the table, used in the schema.
+    pub(super) description: &'static str,
+    /// Keys, as slices that several sections may share.
     pub(super) parts: &'static [&'static [ConfigKey]],
 }
 
-/// One key.
+/// One configuration key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConfigKey {
     pub(super) name: &'static str,
-    pub(super) kind: ValueType,
-    pub(super) about: &'static str,
-    /// What holds when it is not given, for people.
+    pub(super) value_type: ValueType,
+    pub(super) description: &'static str,
+    /// Default value as documented, in TOML or in words.
     pub(super) default: Option<&'static str>,
-    /// Another name for the same.
+    /// Alternative spelling of the key.
     pub(super) alias: Option<&'static str>,
-    /// The keys that say of what kind a server is and that this one goes with; with any when it is empty.
-    pub(super) with: &'static [&'static str],
-    /// A value that is taken and is not the default, in TOML. A test reads each.
+    /// Server kinds (see [`SERVER_KIND_KEYS`]) that accept this key; empty for all.
+    pub(super) server_kinds: &'static [&'static str],
+    /// A valid value other than the default, in TOML. A test parses each of them.
     pub(super) example: &'static str,
 }
 
-/// What a key takes.
+/// Type of a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ValueType {
-    /// Any text.
-    Text,
-    /// A text that has to be there.
-    Needed,
-    /// True or false.
-    Flag,
-    /// A whole number from the first to the second.
-    Count(u64, u64),
-    /// A number of bytes.
+    /// Any string.
+    String,
+    /// A string that must be present.
+    RequiredString,
+    /// `true` or `false`.
+    Boolean,
+    /// An integer between the two bounds, inclusive.
+    Integer(u64, u64),
+    /// A size in bytes, with or without a unit.
     Size,
-    /// A duration; where the first is true it may be zero, where the second is true it may be `off`.
-    Duration(bool, bool),
+    /// A duration with a unit.
+    Duration {
+        /// Whether `"0s"` is valid.
+        allow_zero: bool,
+        /// Whether `"off"` is valid.
+        allow_off: bool,
+    },
     /// A socket address.
     Address,
-    /// A URL of HTTP.
+    /// An `http` or `https` URL.
     Url,
-    /// `memory`, or a URL of Redis.
+    /// `memory`, or a Redis URL.
     Store,
-    /// One of some words.
+    /// One of a fixed set of strings.
     Choice(&'static [&'static str]),
-    /// A revision of the protocol, or `auto`.
+    /// A protocol revision, or `auto`.
     Revision,
-    /// A list of texts.
-    Texts,
-    /// A table of texts. Their values are secrets.
-    Pairs,
+    /// A list of strings.
+    StringList,
+    /// A table of strings. Values are treated as secrets.
+    StringMap,
     /// Any value.
     Any,
-    /// A list of any values.
-    Values,
-    /// A table.
+    /// A list of values of any type.
+    AnyList,
+    /// A nested table.
     Table(&'static Section),
-    /// Tables by name.
-    Named(&'static Section),
+    /// A table of tables, keyed by a user-chosen name.
+    NamedTables(&'static Section),
     /// A list of tables.
-    Tables(&'static Section),
+    TableList(&'static Section),
 }
 
-/// The largest number of things that a limit may name.
-const MANY: u64 = 1 << 40;
+const DURATION: ValueType = ValueType::Duration { allow_zero: false, allow_off: false };
+const DURATION_OR_ZERO: ValueType = ValueType::Duration { allow_zero: true, allow_off: false };
+const DURATION_OR_OFF: ValueType = ValueType::Duration { allow_zero: false, allow_off: true };
 
-const fn key(name: &'static str, kind: ValueType, about: &'static str) -> ConfigKey {
-    ConfigKey { name, kind, about, default: None, alias: None, with: &[], example: "" }
+/// Upper bound of every count limit.
+const MAX_COUNT: u64 = 1 << 40;
+
+const fn key(name: &'static str, value_type: ValueType, description: &'static str) -> ConfigKey {
+    ConfigKey { name, value_type, description, default: None, alias: None, server_kinds: &[], example: "" }
 }
 
 impl ConfigKey {
@@ -85,8 +94,8 @@ impl ConfigKey {
         self
     }
 
-    const fn with(mut self, with: &'static [&'static str]) -> Self {
-        self.with = with;
+    const fn server_kinds(mut self, server_kinds: &'static [&'static str]) -> Self {
+        self.server_kinds = server_kinds;
         self
     }
 
@@ -97,102 +106,103 @@ impl ConfigKey {
 }
 
 impl Section {
-    /// All its keys.
+    /// All keys of the section.
     pub(super) fn keys(&self) -> impl Iterator<Item = &'static ConfigKey> {
         self.parts.iter().copied().flatten()
     }
 
-    /// The key of that name, or of which it is the other name.
+    /// Finds a key by its name or its alias.
     pub(super) fn key(&self, name: &str) -> Option<&'static ConfigKey> {
         self.keys().find(|key| key.name == name || key.alias == Some(name))
     }
 }
 
-/// The file itself.
-pub(super) static FILE: Section = Section {
-    about: "The configuration of Rialto, a gateway between MCP clients and MCP servers.",
+/// The top level of the file.
+pub(super) static TOP_LEVEL: Section = Section {
+    description: "The configuration of Rialto, a gateway between MCP clients and MCP servers.",
     parts: &[&[
-        key("listen", ValueType::Address, "Where to listen; port 0 lets the system choose.")
+        key("listen", ValueType::Address, "Listen address; port 0 picks a free port.")
             .default("\"127.0.0.1:3001\"")
             .example("\"127.0.0.1:4001\""),
-        key(
-            "workers",
-            ValueType::Count(1, 1024),
-            "Threads that serve clients; as many as there are cores when nothing is said.",
-        )
-        .example("2"),
-        key(
-            "store",
-            ValueType::Store,
-            "Where sessions and their events are kept: in this process, or at a URL of Redis.",
-        )
-        .default("\"memory\"")
-        .example("\"redis://127.0.0.1:6379\""),
-        key("cluster", ValueType::Table(&CLUSTER), CLUSTER.about),
-        key("log", ValueType::Table(&LOG), LOG.about),
-        key("admin", ValueType::Table(&ADMIN), ADMIN.about),
-        key("access", ValueType::Table(&ACCESS), ACCESS.about),
-        key("limits", ValueType::Table(&LIMITS), LIMITS.about),
-        key("defaults", ValueType::Table(&DEFAULTS), DEFAULTS.about),
-        key("servers", ValueType::Named(&SERVER), SERVER.about),
-        key("groups", ValueType::Named(&GROUP), GROUP.about),
+        key("workers", ValueType::Integer(1, 1024), "Worker threads. Default: the number of CPU cores.").example("2"),
+        key("store", ValueType::Store, "Session and event store: \"memory\", or a Redis URL.")
+            .default("\"memory\"")
+            .example("\"redis://127.0.0.1:6379\""),
+        key("cluster", ValueType::Table(&CLUSTER), CLUSTER.description),
+        key("log", ValueType::Table(&LOG), LOG.description),
+        key("admin", ValueType::Table(&ADMIN), ADMIN.description),
+        key("access", ValueType::Table(&ACCESS), ACCESS.description),
+        key("limits", ValueType::Table(&LIMITS), LIMITS.description),
+        key("defaults", ValueType::Table(&DEFAULTS), DEFAULTS.description),
+        key("servers", ValueType::NamedTables(&SERVER), SERVER.description),
+        key("groups", ValueType::NamedTables(&GROUP), GROUP.description),
     ]],
 };
 
 /// `[cluster]`
 pub(super) static CLUSTER: Section = Section {
-    about: "How nodes that share a store work together.",
+    description: "Cluster of nodes that share a store.",
     parts: &[&[
-        key("node", ValueType::Text, "The name of this node, which no other has.")
-            .default("the name of the machine, and the port")
+        key("node", ValueType::String, "Node name, unique in the cluster.")
+            .default("host name and port")
             .example("\"gateway-1\""),
-        key("prefix", ValueType::Text, "What all keys in the store begin with; nodes with the same are one cluster.")
-            .default("\"rialto\"")
-            .example("\"staging\""),
-        key("lease", ValueType::Duration(false, false), "How long a node may be silent before others take over.")
+        key(
+            "prefix",
+            ValueType::String,
+            "Prefix of all store keys; nodes with the same store and prefix form one cluster.",
+        )
+        .default("\"rialto\"")
+        .example("\"staging\""),
+        key("lease", DURATION, "Node lease: time without a heartbeat after which other nodes take over its sessions.")
             .default("\"6s\"")
             .example("\"10s\""),
-        key("timeout", ValueType::Duration(false, false), "How long the store may take to answer.")
-            .default("\"2s\"")
-            .example("\"500ms\""),
-        key("sealing_key", ValueType::Text, "Seals what clients carry for the gateway; the same for all nodes.")
-            .default("made once and shared through the store")
-            .example("\"a long s3cret of many letters\""),
+        key("timeout", DURATION, "Timeout of a store command.").default("\"2s\"").example("\"500ms\""),
+        key(
+            "sealing_key",
+            ValueType::String,
+            "Secret that seals the tokens clients carry, such as request state; the same on all nodes.",
+        )
+        .default("generated once and shared through the store")
+        .example("\"a long s3cret of many letters\""),
     ]],
 };
 
 /// `[log]`
 pub(super) static LOG: Section = Section {
-    about: "What is logged, on standard error.",
+    description: "Logging, to standard error.",
     parts: &[&[
-        key("filter", ValueType::Text, "A level (error, warn, info, debug, trace), or targets with levels.")
+        key("filter", ValueType::String, "Log level (error, warn, info, debug, trace), or levels per target.")
             .default("\"info\"")
             .example("\"rialto=debug\""),
-        key("format", ValueType::Choice(&["text", "json"]), "How a line looks.")
-            .default("\"text\"")
-            .example("\"json\""),
+        key("format", ValueType::Choice(&["text", "json"]), "Log format.").default("\"text\"").example("\"json\""),
     ]],
 };
 
 /// `[admin]`
 pub(super) static ADMIN: Section = Section {
-    about: "Health, metrics and status, on a listener of their own.",
-    parts: &[&[key("listen", ValueType::Address, "Where to listen for administrators.").example("\"127.0.0.1:3002\"")]],
+    description: "Separate listener for health, metrics and status.",
+    parts: &[&[
+        key("listen", ValueType::Address, "Listen address of the admin endpoints.").example("\"127.0.0.1:3002\"")
+    ]],
 };
 
 /// `[access]`
 pub(super) static ACCESS: Section = Section {
-    about: "Who may call.",
+    description: "Access control.",
     parts: &[&[
-        key("hosts", ValueType::Texts, "Hosts that requests may name beside those of this machine; * for any.")
+        key("hosts", ValueType::StringList, "Allowed Host header values besides loopback; * allows any.")
             .example("[\"gateway.example\"]"),
-        key("origins", ValueType::Texts, "Origins whose pages may call beside those of this machine; * for any.")
+        key("origins", ValueType::StringList, "Allowed Origin header values besides loopback; * allows any.")
             .example("[\"https://app.example\"]"),
-        key("forward_headers", ValueType::Texts, "Headers that travel with a call as part of its caller.")
-            .example("[\"x-tenant\"]"),
-        key("tokens", ValueType::Pairs, "Callers and their bearer tokens. Once one is given, every request needs one.")
+        key(
+            "forward_headers",
+            ValueType::StringList,
+            "Request headers of the client that are forwarded to upstream servers.",
+        )
+        .example("[\"x-tenant\"]"),
+        key("tokens", ValueType::StringMap, "Bearer tokens by caller name. If any is set, every request needs one.")
             .example("{ ann = \"s3cret\" }"),
-        key("allow_session_delete", ValueType::Flag, "Whether clients may end their sessions by DELETE.")
+        key("allow_session_delete", ValueType::Boolean, "Whether clients may end their session with DELETE.")
             .default("true")
             .example("false"),
     ]],
@@ -200,292 +210,306 @@ pub(super) static ACCESS: Section = Section {
 
 /// `[limits]`
 pub(super) static LIMITS: Section = Section {
-    about: "How much and how long clients may take.",
+    description: "Limits and timeouts on the client side.",
     parts: &[&[
-        key("body_bytes", ValueType::Size, "Bytes that a body, or a line on stdio, may have.")
+        key("body_bytes", ValueType::Size, "Maximum size of a request body, or of a line on stdio.")
             .default("\"4MiB\"")
             .example("\"8MiB\""),
-        key("headers", ValueType::Count(1, MANY), "Headers that a request may have.").default("100").example("50"),
-        key("header_bytes", ValueType::Size, "Bytes that the headers of a request may have together.")
+        key("headers", ValueType::Integer(1, MAX_COUNT), "Maximum number of headers in a request.")
+            .default("100")
+            .example("50"),
+        key("header_bytes", ValueType::Size, "Maximum total size of the headers of a request.")
             .default("\"64KiB\"")
             .example("32768"),
-        key("json_depth", ValueType::Count(1, 10_000), "How deep JSON may nest.").default("128").example("64"),
-        key("batch", ValueType::Count(1, MANY), "Messages that a batch may hold.").default("100").example("10"),
-        key("sessions", ValueType::Count(1, MANY), "Sessions that there may be in all.")
+        key("json_depth", ValueType::Integer(1, 10_000), "Maximum JSON nesting depth.").default("128").example("64"),
+        key("batch", ValueType::Integer(1, MAX_COUNT), "Maximum number of messages in a batch.")
+            .default("100")
+            .example("10"),
+        key("sessions", ValueType::Integer(1, MAX_COUNT), "Maximum number of sessions.")
             .default("100000")
             .example("10"),
-        key("streams", ValueType::Count(1, MANY), "Open streams that one session may have.").default("32").example("8"),
-        key("calls", ValueType::Count(1, MANY), "Calls that may run in one session.").default("1000").example("10"),
-        key("subscriptions", ValueType::Count(0, MANY), "Resources that one session may be subscribed to.")
+        key("streams", ValueType::Integer(1, MAX_COUNT), "Maximum number of open SSE streams per session.")
+            .default("32")
+            .example("8"),
+        key("calls", ValueType::Integer(1, MAX_COUNT), "Maximum number of calls in flight per session.")
             .default("1000")
             .example("10"),
-        key("events", ValueType::Count(0, MANY), "Events that are kept for one session, for clients that resume.")
+        key("subscriptions", ValueType::Integer(0, MAX_COUNT), "Maximum number of resource subscriptions per session.")
             .default("1000")
             .example("10"),
-        key("event_bytes", ValueType::Size, "Bytes of events that are kept for one session.")
+        key(
+            "events",
+            ValueType::Integer(0, MAX_COUNT),
+            "Maximum number of events retained per session for resumption.",
+        )
+        .default("1000")
+        .example("10"),
+        key("event_bytes", ValueType::Size, "Maximum bytes of events retained per session.")
             .default("\"8MiB\"")
             .example("\"1MiB\""),
-        key("event_age", ValueType::Duration(true, false), "How long events are kept.")
+        key("event_age", DURATION_OR_ZERO, "How long events are retained for resumption.")
             .default("\"10m\"")
             .example("\"1m\""),
-        key("session_idle", ValueType::Duration(false, false), "After how long an unused session ends.")
-            .default("\"15m\"")
-            .example("\"5m\""),
+        key("session_idle", DURATION, "Idle time after which a session expires.").default("\"15m\"").example("\"5m\""),
         key(
             "parked_calls",
-            ValueType::Count(0, MANY),
-            "Calls that may wait in all for answers from clients without a session.",
+            ValueType::Integer(0, MAX_COUNT),
+            "Maximum number of parked calls: calls waiting for input from per-request clients.",
         )
         .default("10000")
         .example("10"),
-        key("parked_calls_per_caller", ValueType::Count(0, MANY), "Such calls that one caller may have.")
+        key("parked_calls_per_caller", ValueType::Integer(0, MAX_COUNT), "Maximum number of parked calls per caller.")
             .default("1000")
             .example("5"),
+        key("elicitation_timeout", DURATION, "How long to wait for the answer to an elicitation request.")
+            .default("\"10m\"")
+            .example("\"5m\""),
+        key("sampling_timeout", DURATION, "How long to wait for the answer to a sampling or roots request.")
+            .default("\"2m\"")
+            .example("\"1m\""),
         key(
-            "elicitation_timeout",
-            ValueType::Duration(false, false),
-            "How long a form or an address may take to be answered.",
+            "sse_after",
+            DURATION_OR_ZERO,
+            "Time without a response after which a call is answered with an SSE stream.",
         )
-        .default("\"10m\"")
-        .example("\"5m\""),
-        key(
-            "sampling_timeout",
-            ValueType::Duration(false, false),
-            "How long sampling or roots may take to be answered.",
-        )
-        .default("\"2m\"")
-        .example("\"1m\""),
-        key("sse_after", ValueType::Duration(true, false), "After how long a quiet call is answered with a stream.")
-            .default("\"1s\"")
-            .example("\"250ms\""),
-        key("sse_heartbeat", ValueType::Duration(false, false), "After how long a quiet stream gets a comment.")
+        .default("\"1s\"")
+        .example("\"250ms\""),
+        key("sse_heartbeat", DURATION, "Idle time of an SSE stream after which a keep-alive comment is sent.")
             .default("\"15s\"")
             .example("\"5s\""),
-        key("sse_retry", ValueType::Duration(true, false), "How long clients are told to wait before they reconnect.")
+        key("sse_retry", DURATION_OR_ZERO, "Reconnection delay sent to clients (the SSE retry field).")
             .default("\"3s\"")
             .example("\"2s\""),
-        key(
-            "shutdown_timeout",
-            ValueType::Duration(true, false),
-            "How long running calls may take to finish at a stop.",
-        )
-        .default("\"10s\"")
-        .example("\"1m\""),
+        key("shutdown_timeout", DURATION_OR_ZERO, "How long calls in flight may take to finish at shutdown.")
+            .default("\"10s\"")
+            .example("\"1m\""),
     ]],
 };
 
-/// What can be set for one server, and for all that do not say otherwise.
-const SETTINGS: &[ConfigKey] = &[
-    key("revision", ValueType::Revision, "The revision to speak.").default("\"auto\"").example("\"2025-06-18\""),
+/// Connection settings, valid per server and in `[defaults]`.
+const SERVER_SETTINGS: &[ConfigKey] = &[
+    key("revision", ValueType::Revision, "Protocol revision to use.").default("\"auto\"").example("\"2025-06-18\""),
     key(
         "connection",
         ValueType::Choice(&["per-client", "shared"]),
-        "Whether each client gets a connection of its own, or all share one and the server can ask nothing.",
+        "\"per-client\": one upstream session per client. \"shared\": one for all clients; the server cannot send requests to them.",
     )
-    .default("what the server's revision needs")
+    .default("depends on the server's revision")
     .example("\"shared\""),
-    key("connect_timeout", ValueType::Duration(false, false), "How long a connection may take to open.")
+    key("connect_timeout", DURATION, "Timeout for opening a connection.")
         .default("\"10s\"")
         .example("\"3s\""),
     key(
         "discovery_timeout",
-        ValueType::Duration(false, false),
-        "How long an answer may take while we find out what is there.",
+        DURATION,
+        "Timeout of each request while transport and revision are detected.",
     )
     .default("\"10s\"")
     .example("\"3s\""),
     key(
         "startup_timeout",
-        ValueType::Duration(false, false),
-        "How long a package runner may take to say its first word.",
+        DURATION,
+        "Timeout for the first response of a package runner (npx, uvx), which may have to download first.",
     )
     .default("\"1m\"")
     .example("\"5m\""),
-    key("idle_timeout", ValueType::Duration(false, false), "How long a call may be silent; progress begins this anew.")
+    key("idle_timeout", DURATION, "Time without a message after which a call fails; progress notifications reset it.")
         .default("\"1m\"")
         .example("\"2m\""),
-    key("total_timeout", ValueType::Duration(false, false), "How long a call may take in all.")
+    key("total_timeout", DURATION, "Maximum duration of a call.")
         .default("\"10m\"")
         .example("\"1h\""),
     key(
         "stop_timeout",
-        ValueType::Duration(true, false),
-        "How long a child may take to end, and again after it was told to.",
+        DURATION_OR_ZERO,
+        "How long a child process may take to exit after its stdin is closed, and again after SIGTERM.",
     )
     .default("\"2s\"")
     .example("\"5s\""),
-    key("ping_interval", ValueType::Duration(false, true), "How often a quiet connection is pinged.")
+    key("ping_interval", DURATION_OR_OFF, "Interval between pings on an idle connection.")
         .default("\"30s\"")
         .example("\"off\""),
     key(
         "list_poll_interval",
-        ValueType::Duration(false, true),
-        "How often the lists of a server that tells of no changes are read again.",
+        DURATION_OR_OFF,
+        "Interval at which lists are re-read if the server sends no list-changed notifications.",
     )
     .default("\"1m\"")
     .example("\"5m\""),
-    key("message_bytes", ValueType::Size, "The largest message that is read from it.")
+    key("message_bytes", ValueType::Size, "Maximum size of a message from the server.")
         .default("\"16MiB\"")
         .example("\"1MiB\""),
     key(
         "max_input_rounds",
-        ValueType::Count(0, 1000),
-        "How often a call may be asked for input before it is given up.",
+        ValueType::Integer(0, 1000),
+        "Maximum number of input rounds (results that request input) in one call.",
     )
     .default("8")
     .example("3"),
-    key("max_leases", ValueType::Count(1, MANY), "Most connections that are lent to clients at once.")
+    key("max_leases", ValueType::Integer(1, MAX_COUNT), "Maximum number of leases: connections reserved for single clients.")
         .default("256")
         .example("16"),
     key(
         "lease_idle_timeout",
-        ValueType::Duration(false, false),
-        "After how long an unused connection of callers without a session closes.",
+        DURATION,
+        "Idle time after which the lease of a per-request client is closed.",
     )
     .default("\"5m\"")
     .example("\"1m\""),
     key(
         "serve_stale_for",
-        ValueType::Duration(true, false),
-        "How long the lists of a server that is away are still served.",
+        DURATION_OR_ZERO,
+        "How long cached lists are served while the server is unreachable.",
     )
     .default("\"5m\"")
     .example("\"1h\""),
-    key("allow_server_requests", ValueType::Flag, "Whether it may ask clients: sampling, elicitation, roots.")
+    key("allow_server_requests", ValueType::Boolean, "Whether the server may send requests to clients (sampling, elicitation, roots).")
         .default("true")
         .example("false"),
 ];
 
 /// `[defaults]`
-pub(super) static DEFAULTS: Section =
-    Section { about: "What holds for all servers that do not say otherwise.", parts: &[SETTINGS] };
+pub(super) static DEFAULTS: Section = Section { description: "Defaults for all servers.", parts: &[SERVER_SETTINGS] };
 
-/// The keys that say of what kind a server is.
-pub(super) const KINDS: [&str; 4] = ["builtin", "command", "url", "base_url"];
+/// The keys that determine the kind of a server; each server has exactly one of them.
+pub(super) const SERVER_KIND_KEYS: [&str; 4] = ["builtin", "command", "url", "base_url"];
 
 /// `[servers.NAME]`
 pub(super) static SERVER: Section = Section {
-    about: "The servers, by name, in the order in which their lists are merged.",
+    description: "Upstream servers, by name; their lists are merged in this order.",
     parts: &[
         &[
-            key("builtin", ValueType::Choice(&["elements"]), "A server that is built in: the periodic table.")
-                .with(&["builtin"])
+            key("builtin", ValueType::Choice(&["elements"]), "Built-in server: the periodic table.")
+                .server_kinds(&["builtin"])
                 .example("\"elements\""),
-            key("command", ValueType::Text, "A program to start; it is spoken to on its standard input and output.")
-                .with(&["command"])
+            key("command", ValueType::String, "Program to start as an MCP server over stdio.")
+                .server_kinds(&["command"])
                 .example("\"npx\""),
-            key("args", ValueType::Texts, "Its arguments.").with(&["command"]).example("[\"-y\", \"some-server\"]"),
-            key("env", ValueType::Pairs, "Environment variables for it, beside the few that every child gets.")
-                .with(&["command"])
-                .example("{ KEY = \"value\" }"),
-            key("cwd", ValueType::Text, "Where it runs; relative to the folder of this file.")
-                .default("where Rialto runs")
-                .with(&["command"])
+            key("args", ValueType::StringList, "Arguments of the program.")
+                .server_kinds(&["command"])
+                .example("[\"-y\", \"some-server\"]"),
+            key(
+                "env",
+                ValueType::StringMap,
+                "Environment variables, in addition to the few that every child process inherits.",
+            )
+            .server_kinds(&["command"])
+            .example("{ KEY = \"value\" }"),
+            key("cwd", ValueType::String, "Working directory, relative to the directory of this file.")
+                .default("the working directory of Rialto")
+                .server_kinds(&["command"])
                 .example("\".\""),
-            key("url", ValueType::Url, "An address to call.").with(&["url"]).example("\"https://tracker.example/mcp\""),
-            key("headers", ValueType::Pairs, "Headers to send along.")
-                .with(&["url", "base_url"])
+            key("url", ValueType::Url, "URL of an MCP server.")
+                .server_kinds(&["url"])
+                .example("\"https://tracker.example/mcp\""),
+            key("headers", ValueType::StringMap, "Headers sent with every request.")
+                .server_kinds(&["url", "base_url"])
                 .example("{ Authorization = \"Bearer t0ken\" }"),
-            key("transport", ValueType::Choice(&["streamable-http", "http", "sse"]), "The transport of the address.")
-                .default("found out by asking")
+            key("transport", ValueType::Choice(&["streamable-http", "http", "sse"]), "Transport of the URL.")
+                .default("detected")
                 .alias("type")
-                .with(&["url"])
+                .server_kinds(&["url"])
                 .example("\"sse\""),
-            key("base_url", ValueType::Url, "The address of a REST interface that is made a server.")
-                .with(&["base_url"])
+            key("base_url", ValueType::Url, "Base URL of a REST API that is exposed as an MCP server.")
+                .server_kinds(&["base_url"])
                 .example("\"https://api.example/v1\""),
-            key("openapi", ValueType::Text, "An OpenAPI document that describes it: a file or a URL.")
-                .with(&["base_url"])
+            key("openapi", ValueType::String, "OpenAPI document: a file or a URL.")
+                .server_kinds(&["base_url"])
                 .example("\"https://api.example/openapi.json\""),
-            key("query", ValueType::Pairs, "What is added to the query of every request.")
-                .with(&["base_url"])
+            key("query", ValueType::StringMap, "Query parameters added to every request.")
+                .server_kinds(&["base_url"])
                 .example("{ key = \"value\" }"),
-            key("operations", ValueType::Table(&FILTER), "Which operations of the document become tools.")
-                .with(&["base_url"])
-                .example("{ deny = [\"delete*\"] }"),
-            key("tools", ValueType::Tables(&TOOL), TOOL.about)
-                .with(&["base_url"])
+            key(
+                "operations",
+                ValueType::Table(&FILTER),
+                "Filter for the operations of the document that become tools.",
+            )
+            .server_kinds(&["base_url"])
+            .example("{ deny = [\"delete*\"] }"),
+            key("tools", ValueType::TableList(&TOOL), TOOL.description)
+                .server_kinds(&["base_url"])
                 .example("[{ name = \"t\", url = \"/x\" }]"),
-            key("disabled", ValueType::Flag, "Leaves the server out, as if it were not there.")
-                .default("false")
-                .example("true"),
+            key("disabled", ValueType::Boolean, "Disables the server.").default("false").example("true"),
         ],
-        SETTINGS,
+        SERVER_SETTINGS,
     ],
 };
 
 /// `{ allow = […], deny = […] }`
 pub(super) static FILTER: Section = Section {
-    about: "Which names are let through. * stands for any letters, ? for one.",
+    description: "Name filter. In a pattern, * matches any characters and ? matches one.",
     parts: &[&[
-        key("allow", ValueType::Texts, "Only names that one of these fits.").default("all").example("[\"a*\"]"),
-        key("deny", ValueType::Texts, "No names that one of these fits.").default("none").example("[\"b?\"]"),
+        key("allow", ValueType::StringList, "Patterns of names to include.").default("all").example("[\"a*\"]"),
+        key("deny", ValueType::StringList, "Patterns of names to exclude; wins over allow.")
+            .default("none")
+            .example("[\"b?\"]"),
     ]],
 };
 
 /// `[[servers.NAME.tools]]`
 pub(super) static TOOL: Section = Section {
-    about: "Tools of a REST interface that are described by hand.",
+    description: "Manually described tools of a REST API.",
     parts: &[&[
-        key("name", ValueType::Needed, "The name of the tool.").example("\"getUser\""),
-        key("title", ValueType::Text, "Its name for people.").example("\"Look up a user\""),
-        key("description", ValueType::Text, "What it does, for models.").example("\"Gives a user by name.\""),
-        key(
-            "method",
-            ValueType::Choice(&["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]),
-            "The verb of the request.",
-        )
-        .default("\"GET\"")
-        .example("\"POST\""),
-        key("url", ValueType::Needed, "Where the request goes, below base_url, with {argument} in it.")
+        key("name", ValueType::RequiredString, "Name of the tool.").example("\"getUser\""),
+        key("title", ValueType::String, "Display name.").example("\"Look up a user\""),
+        key("description", ValueType::String, "Description for the model.").example("\"Gives a user by name.\""),
+        key("method", ValueType::Choice(&["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]), "HTTP method.")
+            .default("\"GET\"")
+            .example("\"POST\""),
+        key("url", ValueType::RequiredString, "Path below base_url; {argument} is replaced by the argument's value.")
             .example("\"/users\""),
-        key("headers", ValueType::Pairs, "Headers of the request.").example("{ Accept = \"text/plain\" }"),
-        key("body", ValueType::Any, "The body of the request: a template as text, or a value.")
+        key("headers", ValueType::StringMap, "Additional request headers.").example("{ Accept = \"text/plain\" }"),
+        key("body", ValueType::Any, "Request body: a string template, or a value sent as JSON.")
             .example("{ user = \"{name}\" }"),
-        key("result_path", ValueType::Text, "The part of the answer that is the result.").example("\"data.items\""),
-        key("read_only", ValueType::Flag, "Whether it changes nothing.").example("true"),
-        key("destructive", ValueType::Flag, "Whether it may destroy something.").example("true"),
-        key("idempotent", ValueType::Flag, "Whether doing it twice is the same as doing it once.").example("true"),
-        key("arguments", ValueType::Named(&ARGUMENT), ARGUMENT.about).example("{ id = { type = \"integer\" } }"),
+        key("result_path", ValueType::String, "Path to the part of the response body that is returned as the result.")
+            .example("\"data.items\""),
+        key("read_only", ValueType::Boolean, "Annotation readOnlyHint.").example("true"),
+        key("destructive", ValueType::Boolean, "Annotation destructiveHint.").example("true"),
+        key("idempotent", ValueType::Boolean, "Annotation idempotentHint.").example("true"),
+        key("arguments", ValueType::NamedTables(&ARGUMENT), ARGUMENT.description)
+            .example("{ id = { type = \"integer\" } }"),
     ]],
 };
 
 /// `[servers.NAME.tools.arguments.ARGUMENT]`
 pub(super) static ARGUMENT: Section = Section {
-    about: "The arguments of the tool, by name.",
+    description: "Arguments of the tool, by name.",
     parts: &[&[
         key(
             "type",
             ValueType::Choice(&["string", "integer", "number", "boolean", "array", "object"]),
-            "What kind of value it is.",
+            "JSON type of the argument.",
         )
         .default("\"string\"")
         .example("\"string\""),
-        key("description", ValueType::Text, "What it is, for models.").example("\"Who it is.\""),
-        key("required", ValueType::Flag, "Whether it has to be given.").default("false").example("true"),
-        key("default", ValueType::Any, "Its value when it is not given.").example("\"x\""),
-        key("enum", ValueType::Values, "The values that it may have.").example("[\"x\", \"y\"]"),
+        key("description", ValueType::String, "Description for the model.").example("\"Who it is.\""),
+        key("required", ValueType::Boolean, "Whether the argument is required.").default("false").example("true"),
+        key("default", ValueType::Any, "Default value.").example("\"x\""),
+        key("enum", ValueType::AnyList, "Allowed values.").example("[\"x\", \"y\"]"),
     ]],
 };
 
 /// `[groups.NAME]`
 pub(super) static GROUP: Section = Section {
-    about: "Sets of servers, each at an address of its own: /mcp/NAME; /mcp serves the group default.",
+    description: "Groups of servers, each served at /mcp/NAME; the group \"default\" is served at /mcp.",
     parts: &[&[
-        key("servers", ValueType::Texts, "Its servers, by name, in order.").default("all").example("[\"a\"]"),
-        key("naming", ValueType::Choice(&["prefix", "plain"]), "How names look when there are several servers.")
-            .default("\"prefix\"")
-            .example("\"plain\""),
-        key("instructions", ValueType::Text, "Instructions for models, instead of those of the servers.")
+        key("servers", ValueType::StringList, "Servers of the group, in order.").default("all").example("[\"a\"]"),
+        key(
+            "naming",
+            ValueType::Choice(&["prefix", "plain"]),
+            "How names from several servers are kept apart: prefixed with the server name, or unchanged.",
+        )
+        .default("\"prefix\"")
+        .example("\"plain\""),
+        key("instructions", ValueType::String, "Instructions for the model; replaces those of the servers.")
             .example("\"Be brief.\""),
-        key("tools", ValueType::Table(&FILTER), "Which tools are served, by the names that clients see.")
+        key("tools", ValueType::Table(&FILTER), "Filter for tools, by the names that clients see.")
             .example("{ allow = [\"get*\"] }"),
-        key("prompts", ValueType::Table(&FILTER), "Which prompts are served.").example("{ deny = [\"*\"] }"),
-        key("resources", ValueType::Table(&FILTER), "Which resources are served, by their URIs.")
-            .example("{ deny = [\"file:*\"] }"),
-        key("page_size", ValueType::Count(1, 100_000), "Items in one page of a list.").default("1000").example("50"),
+        key("prompts", ValueType::Table(&FILTER), "Filter for prompts.").example("{ deny = [\"*\"] }"),
+        key("resources", ValueType::Table(&FILTER), "Filter for resources, by URI.").example("{ deny = [\"file:*\"] }"),
+        key("page_size", ValueType::Integer(1, 100_000), "Page size of lists.").default("1000").example("50"),
     ]],
 };
 
-/// Names that a group cannot have, because its address would be another.
-pub(super) const RESERVED: [&str; 1] = ["streamable"];
+/// Group names that collide with a path below `/mcp/`.
+pub(super) const RESERVED_GROUP_NAMES: [&str; 1] = ["streamable"];

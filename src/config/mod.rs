@@ -1,14 +1,14 @@
-//! The file that says which servers there are.
+//! The configuration file.
 //!
-//! [`load`] reads `rialto.toml`, or the `mcp.json` of another client, and tells everything that is wrong
-//! with it at once, each with its place. What comes out is a [`Config`]. [`Watcher`] tells when to read it
-//! again, [`schema`] describes it to editors, [`STARTER`] is one to begin with.
+//! [`load`] reads `rialto.toml`, or the `mcp.json` of another client, into a [`Config`] and reports all mistakes at
+//! once, each with its position. [`ConfigWatcher`] triggers reloads, [`schema`] is the JSON Schema for editors,
+//! [`STARTER_CONFIG`] is the file that `rialto init` writes.
 
 mod build;
+mod diagnostic;
 mod import;
 mod keys;
 mod model;
-mod problem;
 mod reader;
 mod schema;
 mod servers;
@@ -25,167 +25,180 @@ mod watcher;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
+pub use diagnostic::{Diagnostic, Severity};
 pub use model::{
-    Access, ClusterSection, Config, FilterSection, GroupSection, LimitsSection, Log, ServerKind, ServerSection, Store,
-    Token,
+    AccessSection, CallerToken, ClusterSection, Config, FilterSection, GroupSection, LimitsSection, LogSection,
+    ServerKind, ServerSection, StoreLocation,
 };
-pub use problem::{Diagnostic, Severity};
-pub use reader::Lookup;
+pub use reader::VariableLookup;
 pub use schema::schema;
 pub use suggest::nearest;
-pub use template::STARTER;
-pub use values::show_duration;
-pub use watcher::{Trigger, Watcher};
+pub use template::STARTER_CONFIG;
+pub use values::format_duration;
+pub use watcher::{ConfigWatcher, ReloadTrigger};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::Target;
-use build::ConfigBuilder;
+use build::PartialConfig;
 use reader::ConfigReader;
 
-/// The file that is read when none is named.
-pub const FILE: &str = "rialto.toml";
-/// The files that name servers for the client, in the order in which they are looked for.
-const USUAL: [&str; 4] = [FILE, "mcp.json", ".mcp.json", ".vscode/mcp.json"];
+/// The file that `rialto serve` reads when `--config` is not given.
+pub const DEFAULT_CONFIG_FILE: &str = "rialto.toml";
+/// Files searched for server names by the client commands, in order.
+const CLIENT_CONFIG_FILES: [&str; 4] = [DEFAULT_CONFIG_FILE, "mcp.json", ".mcp.json", ".vscode/mcp.json"];
 
-/// What a file is written in.
+/// Syntax of a configuration file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum ConfigFormat {
     /// `rialto.toml`.
     Toml,
-    /// `mcp.json` as other clients have it.
+    /// `mcp.json` as written for other MCP clients.
     McpJson,
 }
 
-/// A configuration that can be used.
+/// A configuration without errors.
 #[derive(Debug)]
-pub struct Loaded {
-    /// The configuration.
+pub struct LoadedConfig {
+    /// The checked configuration.
     pub config: Config,
-    /// What is probably not meant.
+    /// Warnings: the file is valid but probably not what was intended.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Variables from the environment of this process.
+/// Looks a variable up in the environment of this process.
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Reads a file, in whatever format it is.
+/// Reads a configuration file; the format is detected.
 ///
 /// # Errors
-/// Everything that is wrong with it, warnings too, in the order of the file.
-pub fn load(path: &Path, lookup: &Lookup<'_>) -> std::result::Result<Loaded, Vec<Diagnostic>> {
-    let text = read(path)?;
-    parse(&text, path, Format::of(path, &text), lookup)
+/// All errors and warnings, in file order.
+pub fn load(path: &Path, lookup: &VariableLookup<'_>) -> std::result::Result<LoadedConfig, Vec<Diagnostic>> {
+    let text = read_text(path)?;
+    parse(&text, path, ConfigFormat::detect(path, &text), lookup)
 }
 
-/// Reads the text of a file. The path is for messages, and for what the file names relative to itself.
+/// Parses the text of a configuration file. `path` is used in diagnostics and to resolve relative paths.
 ///
 /// # Errors
-/// Everything that is wrong with it, warnings too, in the order of the file.
+/// All errors and warnings, in file order.
 pub fn parse(
     text: &str,
     path: &Path,
-    format: Format,
-    lookup: &Lookup<'_>,
-) -> std::result::Result<Loaded, Vec<Diagnostic>> {
-    let (built, problems) = examine(text, path, format, lookup);
-    match built {
-        Some(built) if problems.iter().all(|problem| problem.severity == Severity::Warning) => {
-            Ok(Loaded { config: built.config, warnings: problems })
+    format: ConfigFormat,
+    lookup: &VariableLookup<'_>,
+) -> std::result::Result<LoadedConfig, Vec<Diagnostic>> {
+    let (partial, diagnostics) = parse_partially(text, path, format, lookup);
+    match partial {
+        Some(partial) if diagnostics.iter().all(|diagnostic| diagnostic.severity == Severity::Warning) => {
+            Ok(LoadedConfig { config: partial.config, warnings: diagnostics })
         }
-        _ => Err(problems),
+        _ => Err(diagnostics),
     }
 }
 
-/// The file that was named, or the first of the usual ones that is there.
-pub fn find(named: Option<&Path>) -> Option<PathBuf> {
-    match named {
+/// The given file, or else the first of `rialto.toml`, `mcp.json`, `.mcp.json` and `.vscode/mcp.json` that exists.
+pub fn find_file(given: Option<&Path>) -> Option<PathBuf> {
+    match given {
         Some(path) => Some(path.to_owned()),
-        None => USUAL.iter().map(PathBuf::from).find(|path| path.is_file()),
+        None => CLIENT_CONFIG_FILES.iter().map(PathBuf::from).find(|path| path.is_file()),
     }
 }
 
-/// The server of that name in a file, as a client reaches it. What is wrong with other servers does
-/// not matter here.
+/// Resolves a server name in a configuration file to a connection target. Errors in other servers are ignored.
 ///
 /// # Errors
-/// When the file cannot be read, or has no such server, or something is wrong with it.
-pub fn target(file: &Path, name: &str) -> Result<Target> {
+/// When the file cannot be read, has no such server, or the server's section has errors.
+pub fn resolve_target(file: &Path, name: &str) -> Result<Target> {
     let usage = |why: String| Error::new(ErrorKind::Usage, why);
-    let told = |problems: &[Diagnostic]| {
-        let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+    let config_error = |diagnostics: &[Diagnostic]| {
+        let errors = diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
         usage(errors.map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     };
-    let text = read(file).map_err(|problems| told(&problems))?;
-    let (built, problems) = examine(&text, file, Format::of(file, &text), &environment);
-    let Some(ConfigBuilder { config, faulty }) = built else { return Err(told(&problems)) };
-    let named = config.servers.iter().find(|server| &*server.written == name || &*server.name == name);
+    let text = read_text(file).map_err(|diagnostics| config_error(&diagnostics))?;
+    let (partial, diagnostics) = parse_partially(&text, file, ConfigFormat::detect(file, &text), &environment);
+    let Some(PartialConfig { config, invalid_servers }) = partial else { return Err(config_error(&diagnostics)) };
+    let named = config.servers.iter().find(|server| &*server.original_name == name || &*server.name == name);
     match named.map(|server| &server.kind) {
         Some(ServerKind::Target(target)) => Ok(target.clone()),
-        Some(_) => Err(usage(format!("{name:?} has no address of its own; start `rialto serve` and call that"))),
-        None if faulty.iter().any(|faulty| faulty == name) => Err(told(&problems)),
+        Some(_) => {
+            Err(usage(format!("{name:?} has no URL or command of its own; start `rialto serve` and use its URL")))
+        }
+        None if invalid_servers.iter().any(|invalid| invalid == name) => Err(config_error(&diagnostics)),
         None => {
-            let known: Vec<&str> = config.servers.iter().map(|server| &*server.written).collect();
+            let known: Vec<&str> = config.servers.iter().map(|server| &*server.original_name).collect();
             let hint = match nearest(name, &known) {
                 Some(near) => format!("did you mean {near:?}?"),
-                None if known.is_empty() => "it names none".to_owned(),
-                None => format!("it names {}", known.join(", ")),
+                None if known.is_empty() => "it has no servers".to_owned(),
+                None => format!("it has {}", known.join(", ")),
             };
             Err(usage(format!("{} has no server {name:?}; {hint}", file.display())))
         }
     }
 }
 
-fn read(path: &Path) -> std::result::Result<String, Vec<Diagnostic>> {
-    let problem = |line: usize, column: usize, message: String| {
+fn read_text(path: &Path) -> std::result::Result<String, Vec<Diagnostic>> {
+    let error_at = |line: usize, column: usize, message: String| {
         let (file, severity) = (path.to_owned(), Severity::Error);
         vec![Diagnostic { file, line, column, severity, message, hint: None }]
     };
-    let bytes = std::fs::read(path).map_err(|error| problem(1, 1, format!("the file cannot be read: {error}")))?;
+    let bytes = std::fs::read(path).map_err(|error| error_at(1, 1, format!("the file cannot be read: {error}")))?;
     String::from_utf8(bytes).map_err(|error| {
-        let good = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
-        let (line, column) = problem::place(&good, good.len());
-        problem(line, column, "the file is not UTF-8".to_owned())
+        let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+        let (line, column) = diagnostic::line_and_column(&valid, valid.len());
+        error_at(line, column, "the file is not UTF-8".to_owned())
     })
 }
 
-/// Reads what can be read of a text, and gives all that is wrong with it.
-fn examine(text: &str, path: &Path, format: Format, lookup: &Lookup<'_>) -> (Option<ConfigBuilder>, Vec<Diagnostic>) {
+/// Parses as much of the text as possible and collects every diagnostic, sorted by position.
+fn parse_partially(
+    text: &str,
+    path: &Path,
+    format: ConfigFormat,
+    lookup: &VariableLookup<'_>,
+) -> (Option<PartialConfig>, Vec<Diagnostic>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (root, faults) = match format {
-        Format::Toml => spanned_value::from_toml(text),
-        Format::McpJson => spanned_value::from_json(text),
+    let (root, syntax_errors) = match format {
+        ConfigFormat::Toml => spanned_value::from_toml(text),
+        ConfigFormat::McpJson => spanned_value::from_json(text),
     };
-    let folder = import::workspace(path);
-    let with_folders = |name: &str| match name {
+    let folder = import::workspace_folder(path);
+    let with_workspace_variables = |name: &str| match name {
         "workspaceFolder" => Some(folder.display().to_string()),
         "workspaceFolderBasename" => folder.file_name().map(|name| name.to_string_lossy().into_owned()),
         "userHome" => lookup("HOME"),
         "pathSeparator" | "/" => Some(std::path::MAIN_SEPARATOR.to_string()),
         _ => lookup(name),
     };
-    let lookup: &Lookup<'_> = if format == Format::McpJson { &with_folders } else { lookup };
-    let reader = ConfigReader { path, text, lookup, broken: !faults.is_empty(), problems: RefCell::default() };
-    let built = match format {
-        Format::Toml => build::build(&reader, &root),
-        Format::McpJson => import::import(&reader, &root),
+    let lookup: &VariableLookup<'_> = if format == ConfigFormat::McpJson { &with_workspace_variables } else { lookup };
+    let reader = ConfigReader {
+        path,
+        text,
+        lookup,
+        has_syntax_errors: !syntax_errors.is_empty(),
+        diagnostics: RefCell::default(),
     };
-    // On a line that cannot be read, that is all there is to say.
-    let lines: Vec<usize> = faults.iter().map(|fault| problem::place(text, fault.at.start).0).collect();
-    reader.problems.borrow_mut().retain(|problem| !lines.contains(&problem.line));
-    for fault in &faults {
-        reader.error(&fault.at, &fault.message, None);
+    let partial = match format {
+        ConfigFormat::Toml => build::build(&reader, &root),
+        ConfigFormat::McpJson => import::import(&reader, &root),
+    };
+    // A syntax error makes other diagnostics on the same line noise: keep only the syntax error.
+    let lines: Vec<usize> =
+        syntax_errors.iter().map(|error| diagnostic::line_and_column(text, error.span.start).0).collect();
+    reader.diagnostics.borrow_mut().retain(|diagnostic| !lines.contains(&diagnostic.line));
+    for error in &syntax_errors {
+        reader.error(&error.span, &error.message, None);
     }
-    let mut problems = reader.problems.into_inner();
-    problems.sort_by_key(|problem| (problem.line, problem.column));
-    problems.dedup();
-    (built, problems)
+    let mut diagnostics = reader.diagnostics.into_inner();
+    diagnostics.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+    diagnostics.dedup();
+    (partial, diagnostics)
 }
 
-impl Format {
-    /// The format of a file: by its ending, or else by what it begins with.
-    pub fn of(path: &Path, text: &str) -> Self {
+impl ConfigFormat {
+    /// Detects the format by the file extension, or else by the first character.
+    pub fn detect(path: &Path, text: &str) -> Self {
         match path.extension().and_then(std::ffi::OsStr::to_str) {
             Some("toml") => Self::Toml,
             Some("json" | "jsonc") => Self::McpJson,
@@ -195,9 +208,9 @@ impl Format {
     }
 }
 
-/// A file that says what holds anyway: every limit at its default, as the table of keys has it.
+/// A `[limits]` section that sets every limit to the default documented in the key table.
 #[cfg(test)]
-pub(crate) fn defaults_of_limits() -> String {
+pub(crate) fn limits_section_with_defaults() -> String {
     let line = |key: &keys::ConfigKey| format!("{} = {}\n", key.name, key.default.expect("a limit has a default"));
     format!("[limits]\n{}", keys::LIMITS.keys().map(line).collect::<String>())
 }

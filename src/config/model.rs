@@ -1,4 +1,4 @@
-//! The configuration as it was checked: what the other parts are built from.
+//! The checked configuration, from which the application is built.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,227 +9,227 @@ use std::time::Duration;
 use http::HeaderName;
 
 use super::suggest::nearest;
-use crate::gateway::{DEFAULT_GROUP, Naming, PAGE};
+use crate::gateway::{DEFAULT_GROUP, DEFAULT_PAGE_SIZE, Naming};
 use crate::local::rest;
 use crate::mcp_client::{ConnectionSettings, Target};
-use crate::store::redis::{FORMS, RedisAddress};
+use crate::store::redis::{REDIS_URL_FORMS, RedisAddress};
 use crate::telemetry::LogFormat;
 use crate::upstream::ConnectionMode;
 
-/// Everything that a file can say. What is an option was left to the command line and the defaults.
+/// The content of a configuration file. `None` means: use the command line flag or the default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Where to listen.
+    /// Listen address.
     pub listen: Option<SocketAddr>,
-    /// How many threads serve clients.
+    /// Number of worker threads.
     pub workers: Option<usize>,
-    /// Where to listen for administrators; where clients call when nothing is said.
+    /// Listen address of the admin endpoints; `None` serves them on `listen`.
     pub admin: Option<SocketAddr>,
-    /// Where sessions and their events are kept.
-    pub store: Store,
-    /// How nodes that share it work together.
+    /// Session and event store.
+    pub store: StoreLocation,
+    /// Cluster settings.
     pub cluster: ClusterSection,
-    /// What is logged.
-    pub log: Log,
-    /// Who may call.
-    pub access: Access,
-    /// How much and how long clients may take.
+    /// Logging settings.
+    pub log: LogSection,
+    /// Access control.
+    pub access: AccessSection,
+    /// Limits and timeouts on the client side.
     pub limits: LimitsSection,
-    /// The servers, in the order of the file, those that are disabled too.
+    /// All servers in file order, including disabled ones.
     pub servers: Vec<ServerSection>,
-    /// The groups, in the order of the file; one of them is `default`.
+    /// All groups in file order; always contains `default`.
     pub groups: Vec<GroupSection>,
 }
 
-/// Where sessions and their events are kept.
+/// Where sessions and events are stored.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub enum Store {
-    /// In this process.
+pub enum StoreLocation {
+    /// In the memory of this process.
     #[default]
     Memory,
-    /// In Redis, at a URL.
+    /// In Redis, at this URL (may contain a password).
     Redis(String),
 }
 
-/// How nodes that share a store work together.
+/// `[cluster]`: settings of a node that shares its store with others.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct ClusterSection {
-    /// The name of this node.
+    /// Node name, unique in the cluster.
     pub node: Option<String>,
-    /// What all keys in the store begin with.
+    /// Prefix of all store keys.
     pub prefix: Option<String>,
-    /// How long a node may be silent before others take over.
+    /// Node lease: time without a heartbeat after which other nodes take over.
     pub lease: Option<Duration>,
-    /// How long the store may take to answer.
+    /// Timeout of a store command.
     pub timeout: Option<Duration>,
-    /// Seals what clients carry.
+    /// Secret that seals the tokens clients carry, such as request state.
     pub sealing_key: Option<String>,
 }
 
-/// What is logged.
+/// `[log]`: logging settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Log {
-    /// A level, or targets with levels.
+pub struct LogSection {
+    /// Log level, or levels per target.
     pub filter: Option<String>,
-    /// How a line looks.
+    /// Log format.
     pub format: Option<LogFormat>,
 }
 
-/// Who may call.
+/// `[access]`: who may call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Access {
-    /// Hosts that requests may name beside those of this machine.
+pub struct AccessSection {
+    /// Allowed `Host` values besides loopback.
     pub hosts: Vec<String>,
-    /// Origins whose pages may call beside those of this machine.
+    /// Allowed `Origin` values besides loopback.
     pub origins: Vec<String>,
-    /// Headers that travel with a call as part of its caller.
+    /// Request headers of the client that are forwarded to upstream servers.
     pub forward_headers: Vec<HeaderName>,
-    /// The callers that are known. With none, everybody may call.
-    pub tokens: Vec<Token>,
-    /// Whether clients may end their sessions by DELETE.
+    /// Known callers. If empty, no token is required.
+    pub tokens: Vec<CallerToken>,
+    /// Whether clients may end their session with DELETE.
     pub allow_session_delete: Option<bool>,
 }
 
-/// A caller and what it is known by.
+/// A caller and its bearer token.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token {
-    /// The name of the caller.
+pub struct CallerToken {
+    /// Caller name, used as the principal.
     pub name: String,
     /// The bearer token.
     pub secret: String,
 }
 
-/// How much and how long clients may take.
+/// `[limits]`: limits and timeouts on the client side.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LimitsSection {
-    /// Bytes of a body, or of a line on stdio.
+    /// Maximum bytes of a request body, or of a line on stdio.
     pub body_bytes: Option<usize>,
-    /// Headers of a request.
+    /// Maximum number of headers in a request.
     pub headers: Option<usize>,
-    /// Bytes of the headers of a request together.
+    /// Maximum total bytes of the headers of a request.
     pub header_bytes: Option<usize>,
-    /// How deep JSON may nest.
+    /// Maximum JSON nesting depth.
     pub json_depth: Option<usize>,
-    /// Messages in a batch.
+    /// Maximum messages in a batch.
     pub batch: Option<usize>,
-    /// Sessions in all.
+    /// Maximum number of sessions.
     pub sessions: Option<usize>,
-    /// Open streams of one session.
+    /// Maximum open SSE streams per session.
     pub streams: Option<usize>,
-    /// Running calls of one session.
+    /// Maximum calls in flight per session.
     pub calls: Option<usize>,
-    /// Subscriptions of one session.
+    /// Maximum resource subscriptions per session.
     pub subscriptions: Option<usize>,
-    /// Events that are kept for one session.
+    /// Maximum retained events per session.
     pub events: Option<usize>,
-    /// Bytes of events that are kept for one session.
+    /// Maximum bytes of retained events per session.
     pub event_bytes: Option<usize>,
-    /// How long events are kept.
+    /// Retention time of events.
     pub event_age: Option<Duration>,
-    /// After how long an unused session ends.
+    /// Idle timeout of a session.
     pub session_idle: Option<Duration>,
-    /// Calls that may wait in all for answers from clients without a session.
+    /// Maximum number of parked calls.
     pub parked_calls: Option<usize>,
-    /// Such calls that one caller may have.
+    /// Maximum number of parked calls per caller.
     pub parked_calls_per_caller: Option<usize>,
-    /// How long a form or an address may take to be answered.
+    /// Timeout of an elicitation request.
     pub elicitation_timeout: Option<Duration>,
-    /// How long sampling or roots may take to be answered.
+    /// Timeout of a sampling or roots request.
     pub sampling_timeout: Option<Duration>,
-    /// After how long a quiet call is answered with a stream.
+    /// Time without a response after which a call is answered with SSE.
     pub sse_after: Option<Duration>,
-    /// After how long a quiet stream gets a comment.
+    /// Idle time of an SSE stream after which a keep-alive comment is sent.
     pub sse_heartbeat: Option<Duration>,
-    /// How long clients are told to wait before they reconnect.
+    /// Reconnection delay sent to clients in the SSE `retry` field.
     pub sse_retry: Option<Duration>,
-    /// How long running calls may take to finish at a stop.
+    /// How long calls in flight may take to finish at shutdown.
     pub shutdown_timeout: Option<Duration>,
 }
 
-/// A server that is called.
+/// `[servers.NAME]`: one upstream server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerSection {
-    /// Its name: small letters, digits and hyphens.
+    /// Normalized name: lowercase letters, digits and hyphens.
     pub name: Arc<str>,
-    /// Its name as the file has it; other clients allow more letters.
-    pub written: Arc<str>,
-    /// What it is.
+    /// Name as written in the file; `mcp.json` allows any characters.
+    pub original_name: Arc<str>,
+    /// Kind of server and how to reach it.
     pub kind: ServerKind,
-    /// Whether it is left out.
+    /// Whether the server is disabled.
     pub disabled: bool,
-    /// How it is treated.
+    /// Timeouts and limits of connections to the server.
     pub settings: ConnectionSettings,
-    /// How connections to it are shared, if that is not left to its revision.
+    /// Per-client or shared connections; `None` lets the server's revision decide.
     pub connection_mode: Option<ConnectionMode>,
-    /// Most connections that are lent to clients at once.
+    /// Maximum number of leases.
     pub max_leases: usize,
-    /// After how long an unused connection of callers without a session closes.
+    /// Idle time after which the lease of a per-request client is closed.
     pub lease_idle_timeout: Duration,
-    /// How often its lists are read again, if it tells of no changes.
+    /// Polling interval of lists if the server sends no list-changed notifications; `None` turns polling off.
     pub list_poll_interval: Option<Duration>,
-    /// How long its lists are served while it is away.
+    /// How long cached lists are served while the server is unreachable.
     pub serve_stale_for: Duration,
-    /// Whether it may ask clients.
+    /// Whether the server may send requests to clients.
     pub allow_server_requests: bool,
 }
 
-/// What a server is.
+/// Kind of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServerKind {
-    /// The periodic table that is built in.
+    /// The built-in periodic table.
     Elements,
-    /// A command or an address that speaks MCP.
+    /// A program or URL that speaks MCP.
     Target(Target),
-    /// A REST interface that is made a server.
+    /// A REST API exposed as an MCP server.
     Rest(rest::RestSpec),
 }
 
-/// A set of servers at one address.
+/// `[groups.NAME]`: a set of servers at one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSection {
-    /// Its name, which is part of its address.
+    /// Group name, part of its path.
     pub name: Arc<str>,
-    /// Its servers in order, without those that are disabled.
+    /// Enabled servers of the group, in order.
     pub servers: Vec<Arc<str>>,
-    /// How names look when there are several servers.
+    /// Whether names from several servers are prefixed.
     pub naming: Naming,
-    /// Instructions for models, instead of those of the servers.
+    /// Instructions for the model; replaces those of the servers.
     pub instructions: Option<String>,
-    /// Which tools are served.
+    /// Filter for tools.
     pub tools: FilterSection,
-    /// Which prompts are served.
+    /// Filter for prompts.
     pub prompts: FilterSection,
-    /// Which resources are served, by their URIs.
+    /// Filter for resources, by URI.
     pub resources: FilterSection,
-    /// Items in one page of a list.
+    /// Page size of lists.
     pub page_size: usize,
 }
 
-/// Which names are let through: `*` stands for any letters, `?` for one.
+/// Name filter: `*` matches any characters, `?` matches one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FilterSection {
-    /// Only names that one of these fits; all when there are none.
+    /// Patterns to include; empty includes all.
     pub allow: Vec<String>,
-    /// No names that one of these fits.
+    /// Patterns to exclude; wins over `allow`.
     pub deny: Vec<String>,
 }
 
 // === impl Config ===
 
 impl Config {
-    /// The server of that name.
+    /// Finds a server by its normalized name.
     pub fn server(&self, name: &str) -> Option<&ServerSection> {
         self.servers.iter().find(|server| &*server.name == name)
     }
 
-    /// The group of that name; the default one when there is no name.
+    /// Finds a group; `None` is the default group.
     pub fn group(&self, name: Option<&str>) -> Option<&GroupSection> {
         let name = name.unwrap_or(DEFAULT_GROUP);
         self.groups.iter().find(|group| &*group.name == name)
     }
 
-    /// The files that the configuration names and that may change by themselves.
-    pub fn files(&self) -> Vec<PathBuf> {
+    /// Files referenced by the configuration (OpenAPI documents), which the watcher follows too.
+    pub fn referenced_files(&self) -> Vec<PathBuf> {
         let file = |server: &ServerSection| match &server.kind {
             ServerKind::Rest(rest::RestSpec { document: Some(rest::DocumentSource::File(path)), .. }) => {
                 Some(path.clone())
@@ -248,10 +248,10 @@ impl Default for Config {
             listen: None,
             workers: None,
             admin: None,
-            store: Store::Memory,
+            store: StoreLocation::Memory,
             cluster: ClusterSection::default(),
-            log: Log::default(),
-            access: Access::default(),
+            log: LogSection::default(),
+            access: AccessSection::default(),
             limits: LimitsSection::default(),
             servers: vec![server],
             groups: vec![group],
@@ -259,34 +259,34 @@ impl Default for Config {
     }
 }
 
-// === impl Store ===
+// === impl StoreLocation ===
 
-impl Store {
-    /// Reads `memory` or a URL of Redis; says what is wrong, without showing what may be secret, and
-    /// what to write instead.
+impl StoreLocation {
+    /// Parses `memory` or a Redis URL. The error is a message and a hint; neither contains the URL, which may hold a
+    /// password.
     pub fn parse(text: &str) -> Result<Self, (&'static str, String)> {
         if text == "memory" {
             return Ok(Self::Memory);
         }
         match RedisAddress::parse(text) {
             Ok(_) => Ok(Self::Redis(text.to_owned())),
-            Err(_) if nearest(text, &["memory"]).is_some() => Err(("is not known", "did you mean `memory`?".into())),
+            Err(_) if nearest(text, &["memory"]).is_some() => Err(("is unknown", "did you mean `memory`?".into())),
             Err(_) if !text.contains("://") => {
-                Err(("is neither `memory` nor a URL of Redis", format!("for Redis, {FORMS}")))
+                Err(("is neither `memory` nor a Redis URL", format!("for Redis, {REDIS_URL_FORMS}")))
             }
-            Err(why) => Err((why, FORMS.to_owned())),
+            Err(why) => Err((why, REDIS_URL_FORMS.to_owned())),
         }
     }
 }
 
-// === impl Server, Group ===
+// === impl ServerSection, GroupSection ===
 
 impl ServerSection {
-    /// A server that is treated as by default.
+    /// A server with default settings.
     pub fn new(name: &str, kind: ServerKind) -> Self {
         Self {
             name: name.into(),
-            written: name.into(),
+            original_name: name.into(),
             kind,
             disabled: false,
             settings: ConnectionSettings::default(),
@@ -301,7 +301,7 @@ impl ServerSection {
 }
 
 impl GroupSection {
-    /// A group that is served as by default.
+    /// A group with default settings.
     pub fn new(name: &str, servers: Vec<Arc<str>>) -> Self {
         Self {
             name: name.into(),
@@ -311,14 +311,14 @@ impl GroupSection {
             tools: FilterSection::default(),
             prompts: FilterSection::default(),
             resources: FilterSection::default(),
-            page_size: PAGE,
+            page_size: DEFAULT_PAGE_SIZE,
         }
     }
 }
 
-// === What is secret is not shown ===
+// === Redacted formatting ===
 
-impl fmt::Display for Store {
+impl fmt::Display for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory => f.write_str("memory"),
@@ -330,7 +330,7 @@ impl fmt::Display for Store {
     }
 }
 
-impl fmt::Debug for Store {
+impl fmt::Debug for StoreLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
     }
@@ -338,20 +338,20 @@ impl fmt::Debug for Store {
 
 impl fmt::Debug for ClusterSection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, prefix, lease, timeout, sealing_key: secret } = self;
-        f.debug_struct("Cluster")
+        let Self { node, prefix, lease, timeout, sealing_key } = self;
+        f.debug_struct("ClusterSection")
             .field("node", node)
             .field("prefix", prefix)
             .field("lease", lease)
             .field("timeout", timeout)
-            .field("secret", &secret.as_ref().map(|_| "***"))
+            .field("sealing_key", &sealing_key.as_ref().map(|_| "***"))
             .finish()
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for CallerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Token").field(&self.name).finish()
+        f.debug_tuple("CallerToken").field(&self.name).finish()
     }
 }
 
@@ -360,10 +360,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_not_shown() {
-        let token = Token { name: "ann".into(), secret: "s3cret".into() };
-        assert_eq!(format!("{token:?}"), r#"Token("ann")"#);
-        let store = Store::Redis("redis://ann:s3cret@h/1".into());
+    fn secrets_are_redacted() {
+        let token = CallerToken { name: "ann".into(), secret: "s3cret".into() };
+        assert_eq!(format!("{token:?}"), r#"CallerToken("ann")"#);
+        let store = StoreLocation::Redis("redis://ann:s3cret@h/1".into());
         assert_eq!(format!("{store} {store:?}"), "redis://ann:***@h:6379/1 redis://ann:***@h:6379/1");
         let cluster = ClusterSection { sealing_key: Some("s3cret".into()), ..ClusterSection::default() };
         assert!(!format!("{cluster:?}").contains("s3cret"));

@@ -1,55 +1,55 @@
-//! The servers of `rialto.toml`.
+//! Reads the server sections of `rialto.toml`.
 
 use std::path::PathBuf;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
-use super::keys::{KINDS, SERVER};
+use super::keys::{SERVER, SERVER_KIND_KEYS};
 use super::model::{ServerKind, ServerSection};
-use super::reader::{ConfigReader, Table, listed, meant};
+use super::reader::{ConfigReader, TableReader, quoted_list, suggestion};
 use super::spanned_value::{Span, SpannedEntry};
 use crate::local::rest::{DocumentSource, ManualArgument, ManualBody, ManualTool, RestSpec, ValueKind};
 use crate::mcp_client::{Address, Command, HttpTransport, Target};
 use crate::upstream::ConnectionMode;
 
-/// The longest that the name of a server or a group may be.
-pub(super) const NAME_LENGTH: usize = 24;
+/// Maximum length of a server or group name, in characters.
+pub(super) const MAX_NAME_LENGTH: usize = 24;
 
-/// Whether a name can be that of a server or a group.
-pub(super) fn is_name(name: &str) -> bool {
-    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    name.len() <= NAME_LENGTH
-        && name.bytes().next().is_some_and(letter)
-        && name.bytes().all(|byte| letter(byte) || byte == b'-')
+/// Whether a name is valid for a server or a group.
+pub(super) fn is_valid_name(name: &str) -> bool {
+    let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.len() <= MAX_NAME_LENGTH
+        && name.bytes().next().is_some_and(is_alphanumeric)
+        && name.bytes().all(|byte| is_alphanumeric(byte) || byte == b'-')
 }
 
-/// Notes a name that cannot be one.
+/// Records an error if the key is not a valid server or group name.
 pub(super) fn check_name(reader: &ConfigReader<'_>, entry: &SpannedEntry, what: &str) {
-    if !is_name(&entry.key) {
+    if !is_valid_name(&entry.key) {
         let hint = format!(
-            "use small letters, digits and hyphens, at most {NAME_LENGTH}, such as `{}`",
+            "use lowercase letters, digits and hyphens, at most {MAX_NAME_LENGTH}, such as `{}`",
             super::import::slug(&entry.key, &[])
         );
-        reader.error(&entry.key_at, format!("`{}` cannot be the name of a {what}", entry.key), Some(hint));
+        reader.error(&entry.key_span, format!("`{}` is not a valid {what} name", entry.key), Some(hint));
     }
 }
 
-/// Reads one server. `server` holds what holds for all that do not say otherwise.
-pub(super) fn server(table: &Table<'_>, name: &str, mut server: ServerSection) -> Option<ServerSection> {
+/// Reads one server section on top of the defaults in `server`.
+pub(super) fn read_server(table: &TableReader<'_>, name: &str, mut server: ServerSection) -> Option<ServerSection> {
     server.name = name.into();
-    server.written = name.into();
-    settings(table, &mut server);
-    server.disabled = table.flag("disabled").unwrap_or(false);
-    server.kind = kind(table, name)?;
+    server.original_name = name.into();
+    read_settings(table, &mut server);
+    server.disabled = table.boolean("disabled").unwrap_or(false);
+    server.kind = read_kind(table, name)?;
     Some(server)
 }
 
-/// What can be set for one server, and for all that do not say otherwise.
-pub(super) fn settings(table: &Table<'_>, server: &mut ServerSection) {
-    fn set<T>(place: &mut T, value: Option<T>) {
+/// Reads the settings that are valid per server and in `[defaults]`.
+pub(super) fn read_settings(table: &TableReader<'_>, server: &mut ServerSection) {
+    fn set<T>(target: &mut T, value: Option<T>) {
         if let Some(value) = value {
-            *place = value;
+            *target = value;
         }
     }
     let settings = &mut server.settings;
@@ -62,12 +62,15 @@ pub(super) fn settings(table: &Table<'_>, server: &mut ServerSection) {
     set(&mut settings.stop_timeout, table.duration("stop_timeout"));
     set(&mut settings.ping_interval, table.duration_or_off("ping_interval"));
     set(&mut settings.message_bytes, table.size("message_bytes"));
-    set(&mut settings.max_input_rounds, table.count("max_input_rounds").and_then(|rounds| u32::try_from(rounds).ok()));
+    set(
+        &mut settings.max_input_rounds,
+        table.integer("max_input_rounds").and_then(|rounds| u32::try_from(rounds).ok()),
+    );
     if settings.total_timeout < settings.idle_timeout {
-        // Whoever sets one of them only means that one; the other follows.
+        // If only one of the two timeouts is set, the other default follows it.
         match (table.entry("idle_timeout"), table.entry("total_timeout")) {
             (Some(_), Some(cap)) => {
-                table.reader.error(&cap.node.at, "`total_timeout` is shorter than `idle_timeout`", None)
+                table.reader.error(&cap.node.span, "`total_timeout` is shorter than `idle_timeout`", None);
             }
             (Some(_), None) => settings.total_timeout = settings.idle_timeout,
             (None, _) => settings.idle_timeout = settings.total_timeout,
@@ -78,55 +81,55 @@ pub(super) fn settings(table: &Table<'_>, server: &mut ServerSection) {
         Some(_) => Some(ConnectionMode::PerClient),
         None => server.connection_mode,
     };
-    set(&mut server.max_leases, table.count("max_leases"));
+    set(&mut server.max_leases, table.integer("max_leases"));
     set(&mut server.lease_idle_timeout, table.duration("lease_idle_timeout"));
     set(&mut server.list_poll_interval, table.duration_or_off("list_poll_interval"));
     set(&mut server.serve_stale_for, table.duration("serve_stale_for"));
-    set(&mut server.allow_server_requests, table.flag("allow_server_requests"));
+    set(&mut server.allow_server_requests, table.boolean("allow_server_requests"));
 }
 
-/// What a server is: exactly one of the keys that say so has to be there, and nothing that does not fit.
-fn kind(table: &Table<'_>, name: &str) -> Option<ServerKind> {
+/// Determines the kind of server: requires exactly one kind key and rejects keys of other kinds.
+fn read_kind(table: &TableReader<'_>, name: &str) -> Option<ServerKind> {
     let reader = table.reader;
-    let given: Vec<&SpannedEntry> = KINDS.iter().filter_map(|kind| table.entry(kind)).collect();
-    let chosen = match given.as_slice() {
+    let kind_keys: Vec<&SpannedEntry> = SERVER_KIND_KEYS.iter().filter_map(|kind| table.entry(kind)).collect();
+    let chosen = match kind_keys.as_slice() {
         [] => {
-            let hint = format!("give one of {}", listed(&KINDS));
-            reader.missing(&table.at, format!("[servers.{name}] does not say what the server is"), Some(hint));
+            let hint = format!("set one of {}", quoted_list(&SERVER_KIND_KEYS));
+            reader.error_unless_broken(&table.span, format!("[servers.{name}] has no kind"), Some(hint));
             return None;
         }
         [chosen] => chosen,
         [first, second, ..] => {
             let message = format!("[servers.{name}] has both `{}` and `{}`", first.key, second.key);
-            let later = if first.key_at.start > second.key_at.start { first } else { second };
-            reader.error(&later.key_at, message, Some("one of them has to go".into()));
+            let later = if first.key_span.start > second.key_span.start { first } else { second };
+            reader.error(&later.key_span, message, Some("remove one of them".into()));
             return None;
         }
     };
     for entry in table.entries() {
         let Some(key) = SERVER.key(&entry.key) else { continue };
-        if !key.with.is_empty() && !key.with.contains(&chosen.key.as_str()) {
-            let message = format!("`{}` in [servers.{name}] does not go with `{}`", entry.key, chosen.key);
-            reader.error(&entry.key_at, message, Some(format!("it goes with {}", listed(key.with))));
+        if !key.server_kinds.is_empty() && !key.server_kinds.contains(&chosen.key.as_str()) {
+            let message = format!("`{}` in [servers.{name}] is not valid with `{}`", entry.key, chosen.key);
+            reader.error(&entry.key_span, message, Some(format!("it is valid with {}", quoted_list(key.server_kinds))));
         }
     }
     match chosen.key.as_str() {
         "builtin" => table.choice("builtin").map(|_| ServerKind::Elements),
-        "command" => command(table).map(|command| ServerKind::Target(Target::Command(command))),
-        "url" => address(table, name).map(|address| ServerKind::Target(Target::Url(address))),
-        _ => rest(table, name).map(ServerKind::Rest),
+        "command" => read_command(table).map(|command| ServerKind::Target(Target::Command(command))),
+        "url" => read_address(table, name).map(|address| ServerKind::Target(Target::Url(address))),
+        _ => read_rest(table, name).map(ServerKind::Rest),
     }
 }
 
-fn command(table: &Table<'_>) -> Option<Command> {
-    let program = table.text("command");
-    let arguments = table.words("args").unwrap_or_default();
-    let environment = table.pairs("env").into_iter().map(|(name, value, _)| (name, value)).collect();
-    let folder = table.text("cwd").map(|folder| below(table.reader, &folder));
+fn read_command(table: &TableReader<'_>) -> Option<Command> {
+    let program = table.string("command");
+    let arguments = table.strings("args").unwrap_or_default();
+    let environment = table.string_map("env").into_iter().map(|(name, value, _)| (name, value)).collect();
+    let folder = table.string("cwd").map(|folder| resolve_path(table.reader, &folder));
     if let (Some(folder), Some(entry)) = (&folder, table.entry("cwd"))
         && !folder.is_dir()
     {
-        table.reader.warn(&entry.node.at, "there is no such folder", None);
+        table.reader.warn(&entry.node.span, "the directory does not exist", None);
     }
     let program = program?;
     if let Some(entry) = table.entry("command")
@@ -134,169 +137,177 @@ fn command(table: &Table<'_>) -> Option<Command> {
         && program.contains(' ')
         && !program.contains('/')
     {
-        let hint = "the program alone is the command, the rest are `args`".to_owned();
-        table.reader.warn(&entry.node.at, "a program with a space in its name is unusual", Some(hint));
+        let hint = "put arguments into `args`".to_owned();
+        table.reader.warn(&entry.node.span, "the program name contains a space", Some(hint));
     }
-    Some(Command { program, arguments, environment, folder })
+    Some(Command { program, arguments, environment, working_directory: folder })
 }
 
-/// A path in a file is relative to the folder of that file.
-pub(super) fn below(reader: &ConfigReader<'_>, path: &str) -> PathBuf {
+/// Resolves a path relative to the directory of the configuration file.
+pub(super) fn resolve_path(reader: &ConfigReader<'_>, path: &str) -> PathBuf {
     match reader.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         Some(folder) => folder.join(path),
         None => PathBuf::from(path),
     }
 }
 
-fn address(table: &Table<'_>, name: &str) -> Option<Address> {
+fn read_address(table: &TableReader<'_>, name: &str) -> Option<Address> {
     let transport = match table.choice("transport") {
         Some("sse") => Some(HttpTransport::Sse),
         Some(_) => Some(HttpTransport::Streamable),
         None => None,
     };
-    let headers = headers(table, &format!("[servers.{name}]"));
+    let headers = read_headers(table, &format!("[servers.{name}]"));
     Some(Address { url: table.url("url")?, headers, transport })
 }
 
-/// Headers of a table. Their values are secrets.
-fn headers(table: &Table<'_>, place: &str) -> HeaderMap {
+/// Reads the `headers` of a table.
+fn read_headers(table: &TableReader<'_>, location: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    for (name, value, at) in table.pairs("headers") {
-        if let Some((name, value)) = header(table.reader, &name, &value, &at, place) {
+    for (name, value, span) in table.string_map("headers") {
+        if let Some((name, value)) = parse_header(table.reader, &name, &value, &span, location) {
             headers.append(name, value);
         }
     }
     headers
 }
 
-/// One header; notes one that cannot be.
-pub(super) fn header(
+/// Parses one header and marks its value as sensitive; records an error if it is invalid.
+pub(super) fn parse_header(
     reader: &ConfigReader<'_>,
     name: &str,
     value: &str,
-    at: &Span,
-    place: &str,
+    span: &Span,
+    location: &str,
 ) -> Option<(HeaderName, HeaderValue)> {
     let parsed = HeaderName::from_bytes(name.as_bytes());
     let Ok(parsed) = parsed else {
-        reader.error(at, format!("`{name}` in the headers of {place} cannot be the name of a header"), None);
+        reader.error(span, format!("`{name}` in the headers of {location} is not a valid header name"), None);
         return None;
     };
     let Ok(mut value) = HeaderValue::from_str(value.trim()) else {
-        let hint = "it may not have line ends or other control characters in it".to_owned();
-        reader.error(at, format!("the value of `{name}` in the headers of {place} cannot be sent"), Some(hint));
+        let hint = "control characters are not allowed".to_owned();
+        reader.error(
+            span,
+            format!("the value of `{name}` in the headers of {location} is not a valid header value"),
+            Some(hint),
+        );
         return None;
     };
     value.set_sensitive(true);
     Some((parsed, value))
 }
 
-fn rest(table: &Table<'_>, name: &str) -> Option<RestSpec> {
+fn read_rest(table: &TableReader<'_>, name: &str) -> Option<RestSpec> {
     let base_url = table.url("base_url");
-    let headers = headers(table, &format!("[servers.{name}]"));
-    let query = table.pairs("query").into_iter().map(|(name, value, _)| (name, value)).collect();
-    let document = table.text("openapi").and_then(|text| document(table, &text));
-    let operations = table.table("operations", &format!("servers.{name}.operations"));
-    let filter = operations.map(|table| super::build::filter(&table)).unwrap_or_default();
+    let headers = read_headers(table, &format!("[servers.{name}]"));
+    let query = table.string_map("query").into_iter().map(|(name, value, _)| (name, value)).collect();
+    let document = table.string("openapi").and_then(|text| read_document(table, &text));
+    let operations = table.subtable("operations", &format!("servers.{name}.operations"));
+    let filter = operations.map(|table| super::build::read_filter(&table)).unwrap_or_default();
     let mut tools: Vec<ManualTool> = Vec::new();
-    for table in table.tables("tools", &format!("servers.{name}.tools")) {
-        let Some(tool) = tool(&table) else { continue };
+    for table in table.table_list("tools", &format!("servers.{name}.tools")) {
+        let Some(tool) = read_tool(&table) else { continue };
         match table.entry("name") {
             Some(entry) if tools.iter().any(|other| other.name == tool.name) => {
-                let shown = table.reader.shown(&tool.name, &entry.node.at);
-                let message = format!("[servers.{name}] has two tools of the name `{shown}`");
-                table.reader.error(&entry.node.at, message, None);
+                let tool_name = table.reader.redacted(&tool.name, &entry.node.span);
+                let message = format!("[servers.{name}] has two tools named `{tool_name}`");
+                table.reader.error(&entry.node.span, message, None);
             }
             _ => tools.push(tool),
         }
     }
     if table.entry("openapi").is_none() && table.entry("tools").is_none() {
-        let hint = "give `openapi`, or tools by hand as [[servers.NAME.tools]]".to_owned();
-        table.reader.missing(&table.at, format!("[servers.{name}] has a `base_url` and no tools"), Some(hint));
+        let hint = "set `openapi`, or describe tools in [[servers.NAME.tools]]".to_owned();
+        table.reader.error_unless_broken(
+            &table.span,
+            format!("[servers.{name}] has a `base_url` but no tools"),
+            Some(hint),
+        );
     }
     Some(RestSpec { base_url: base_url?, headers, query, document, allow: filter.allow, deny: filter.deny, tools })
 }
 
-fn document(table: &Table<'_>, text: &str) -> Option<DocumentSource> {
+fn read_document(table: &TableReader<'_>, text: &str) -> Option<DocumentSource> {
     let entry = table.entry("openapi")?;
     if text.contains("://") {
-        return table.uri(text, entry).map(DocumentSource::Url);
+        return table.parse_url(text, entry).map(DocumentSource::Url);
     }
-    let path = below(table.reader, text);
+    let path = resolve_path(table.reader, text);
     if !path.is_file() {
-        table.reader.error(&entry.node.at, "the file that `openapi` names is not there", None);
+        table.reader.error(&entry.node.span, "the `openapi` file does not exist", None);
     }
     Some(DocumentSource::File(path))
 }
 
-fn tool(table: &Table<'_>) -> Option<ManualTool> {
+fn read_tool(table: &TableReader<'_>) -> Option<ManualTool> {
     let arguments: Vec<ManualArgument> = table
-        .named("arguments")
+        .named_entries("arguments")
         .iter()
-        .filter_map(|entry| Some(argument(&table.one("arguments", entry, "tools.arguments")?, &entry.key)))
+        .filter_map(|entry| Some(read_argument(&table.named_table("arguments", entry, "tools.arguments")?, &entry.key)))
         .collect();
-    let headers = table.pairs("headers");
-    for (name, _, at) in &headers {
+    let headers = table.string_map("headers");
+    for (name, _, span) in &headers {
         if HeaderName::from_bytes(name.as_bytes()).is_err() {
-            table.reader.error(at, format!("`{name}` cannot be the name of a header"), None);
+            table.reader.error(span, format!("`{name}` is not a valid header name"), None);
         }
     }
     let method = table.choice("method").and_then(|method| method.parse().ok());
     let tool = ManualTool {
-        title: table.text("title"),
-        description: table.text("description"),
+        title: table.string("title"),
+        description: table.string("description"),
         method: method.unwrap_or(http::Method::GET),
         headers: headers.into_iter().map(|(name, value, _)| (name, value)).collect(),
-        body: table.any("body").map(body),
-        result_path: table.text("result_path"),
-        read_only: table.flag("read_only"),
-        destructive: table.flag("destructive"),
-        idempotent: table.flag("idempotent"),
+        body: table.any_value("body").map(to_body),
+        result_path: table.string("result_path"),
+        read_only: table.boolean("read_only"),
+        destructive: table.boolean("destructive"),
+        idempotent: table.boolean("idempotent"),
         arguments,
-        url: table.text("url").unwrap_or_default(),
-        name: table.text("name")?,
+        url: table.string("url").unwrap_or_default(),
+        name: table.string("name")?,
     };
     check_tool(table, &tool);
     Some(tool)
 }
 
-/// A body as it is to be sent: text as text, anything else as JSON.
-fn body(value: Value) -> ManualBody {
+/// A string is sent as a text template, anything else as JSON.
+fn to_body(value: Value) -> ManualBody {
     match value {
         Value::String(text) => ManualBody::Text(text),
         value => ManualBody::Json(value),
     }
 }
 
-/// What is wrong between the parts of a tool.
-fn check_tool(table: &Table<'_>, tool: &ManualTool) {
-    const LONGEST: usize = 64;
+/// Checks the tool name, the placeholders of its URL, and the body against the method.
+fn check_tool(table: &TableReader<'_>, tool: &ManualTool) {
+    const MAX_TOOL_NAME_LENGTH: usize = 64;
     let reader = table.reader;
     let (Some(name), Some(url)) = (table.entry("name"), table.entry("url")) else { return };
-    let shown = reader.shown(&tool.name, &name.node.at);
+    let tool_name = reader.redacted(&tool.name, &name.node.span);
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
-    if tool.name.len() > LONGEST || !tool.name.bytes().all(legal) {
-        let hint = format!("use letters, digits, `_`, `-` and `.`, at most {LONGEST}");
-        reader.error(&name.node.at, format!("`{shown}` cannot be the name of a tool"), Some(hint));
+    if tool.name.len() > MAX_TOOL_NAME_LENGTH || !tool.name.bytes().all(legal) {
+        let hint = format!("use letters, digits, `_`, `-` and `.`, at most {MAX_TOOL_NAME_LENGTH}");
+        reader.error(&name.node.span, format!("`{tool_name}` is not a valid tool name"), Some(hint));
     }
     let known: Vec<&str> = tool.arguments.iter().map(|argument| argument.name.as_str()).collect();
-    for part in reader.shown(&tool.url, &url.node.at).replace("${", "").split('{').skip(1) {
+    for part in reader.redacted(&tool.url, &url.node.span).replace("${", "").split('{').skip(1) {
         let Some((inside, _)) = part.split_once('}') else { continue };
         for name in inside.trim_start_matches(['+', '#', '.', '/', ';', '?', '&']).split(',') {
             let name = name.split(':').next().unwrap_or(name).trim_end_matches('*');
             if !name.is_empty() && !known.contains(&name) {
-                let message = format!("the tool `{shown}` has no argument `{name}`, which its `url` names");
-                reader.warn(&url.node.at, message, meant(name, &known));
+                let message = format!("the `url` of the tool `{tool_name}` refers to the unknown argument `{name}`");
+                reader.warn(&url.node.span, message, suggestion(name, &known));
             }
         }
     }
     if let (Some(body), true) = (table.entry("body"), matches!(tool.method, http::Method::GET | http::Method::HEAD)) {
-        let hint = "say `method = \"POST\"`, or leave the body out".to_owned();
-        reader.warn(&body.key_at, format!("the tool `{shown}` sends a body with {}", tool.method), Some(hint));
+        let hint = "set `method = \"POST\"`, or remove the body".to_owned();
+        reader.warn(&body.key_span, format!("the tool `{tool_name}` sends a body with {}", tool.method), Some(hint));
     }
 }
 
-fn argument(table: &Table<'_>, name: &str) -> ManualArgument {
+fn read_argument(table: &TableReader<'_>, name: &str) -> ManualArgument {
     let kind = table.choice("type").unwrap_or("string");
     let fits = |value: &Value| match kind {
         "string" => value.is_string(),
@@ -306,16 +317,16 @@ fn argument(table: &Table<'_>, name: &str) -> ManualArgument {
         "array" => value.is_array(),
         _ => value.is_object(),
     };
-    let default = table.any("default");
-    let choices = table.values("enum").unwrap_or_default();
+    let default = table.any_value("default");
+    let choices = table.any_list("enum").unwrap_or_default();
     if let (Some(entry), Some(false)) = (table.entry("default"), default.as_ref().map(fits)) {
-        let message = format!("the default of the argument `{name}` is {}, not of type {kind}", entry.node.described());
-        table.reader.error(&entry.node.at, message, None);
+        let message = format!("the default of the argument `{name}` is {}, not of type {kind}", entry.node.type_name());
+        table.reader.error(&entry.node.span, message, None);
     }
     if let (Some(entry), false) = (table.entry("enum"), choices.iter().all(fits)) {
         table.reader.error(
-            &entry.node.at,
-            format!("not every choice of the argument `{name}` is of type {kind}"),
+            &entry.node.span,
+            format!("not every `enum` value of the argument `{name}` is of type {kind}"),
             None,
         );
     }
@@ -324,12 +335,12 @@ fn argument(table: &Table<'_>, name: &str) -> ManualArgument {
         && !choices.contains(default)
     {
         table.reader.error(
-            &entry.node.at,
-            format!("the default of the argument `{name}` is none of its choices"),
+            &entry.node.span,
+            format!("the default of the argument `{name}` is not one of its `enum` values"),
             None,
         );
     }
-    let required = table.flag("required").unwrap_or(false);
+    let required = table.boolean("required").unwrap_or(false);
     let kind = ValueKind::named(kind).unwrap_or(ValueKind::String);
-    ManualArgument { name: name.to_owned(), kind, description: table.text("description"), required, default, choices }
+    ManualArgument { name: name.to_owned(), kind, description: table.string("description"), required, default, choices }
 }

@@ -1,4 +1,4 @@
-//! A file as one small tree, whatever it was written in, with the place of every key and value.
+//! Common value tree for TOML and JSON, with the source span of every key and value.
 
 use std::ops::Range;
 
@@ -6,96 +6,96 @@ use jsonc_parser::ast;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// From where to where, in bytes.
+/// Byte range in the source text.
 pub(super) type Span = Range<usize>;
 
-/// A value, and where it stands.
+/// A value with its span.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) at: Span,
+pub(super) struct SpannedNode {
+    pub(super) span: Span,
     pub(super) value: SpannedValue,
 }
 
-/// A value.
+/// A parsed TOML or JSON value.
 #[derive(Debug, Clone)]
 pub(super) enum SpannedValue {
-    Text(String),
-    Whole(i64),
-    Real(f64),
-    Flag(bool),
+    String(String),
+    Integer(i64),
+    Float(f64),
+    Boolean(bool),
     Null,
     Date(String),
-    List(Vec<Node>),
-    /// In the order of the file.
+    List(Vec<SpannedNode>),
+    /// Entries in file order.
     Table(Vec<SpannedEntry>),
 }
 
-/// A key with its value.
+/// A key and its value.
 #[derive(Debug, Clone)]
 pub(super) struct SpannedEntry {
     pub(super) key: String,
-    pub(super) key_at: Span,
-    pub(super) node: Node,
+    pub(super) key_span: Span,
+    pub(super) node: SpannedNode,
 }
 
-/// What keeps a text from being read.
+/// A syntax error in the source text.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) at: Span,
+pub(super) struct SyntaxError {
+    pub(super) span: Span,
     pub(super) message: String,
 }
 
-/// Reads TOML, past its mistakes.
-pub(super) fn from_toml(text: &str) -> (Node, Vec<Fault>) {
+/// Parses TOML and recovers after syntax errors.
+pub(super) fn from_toml(text: &str) -> (SpannedNode, Vec<SyntaxError>) {
     let (table, errors) = DeTable::parse_recoverable(text);
-    let fault = |error: toml::de::Error| {
-        let at = error.span().unwrap_or_default();
+    let syntax_error = |error: toml::de::Error| {
+        let span = error.span().unwrap_or_default();
         let mut message = error.message().trim().replace('\n', ", ");
-        if let ("duplicate key", Some(key)) = (message.as_str(), text.get(at.clone())) {
+        if let ("duplicate key", Some(key)) = (message.as_str(), text.get(span.clone())) {
             message = format!("duplicate key `{key}`");
         }
-        Fault { at, message }
+        SyntaxError { span, message }
     };
-    let mut faults: Vec<Fault> = errors.into_iter().map(fault).collect();
-    let at = table.span();
-    let node = Node { at, value: SpannedValue::Table(toml_table(table.into_inner(), &mut faults)) };
-    (node, faults)
+    let mut errors: Vec<SyntaxError> = errors.into_iter().map(syntax_error).collect();
+    let span = table.span();
+    let node = SpannedNode { span, value: SpannedValue::Table(toml_table(table.into_inner(), &mut errors)) };
+    (node, errors)
 }
 
-fn toml_table(table: DeTable<'_>, faults: &mut Vec<Fault>) -> Vec<SpannedEntry> {
+fn toml_table(table: DeTable<'_>, errors: &mut Vec<SyntaxError>) -> Vec<SpannedEntry> {
     let entry = |(key, value): (Spanned<std::borrow::Cow<'_, str>>, Spanned<DeValue<'_>>)| SpannedEntry {
-        key_at: key.span(),
+        key_span: key.span(),
         key: key.into_inner().into_owned(),
-        node: toml_node(value, faults),
+        node: toml_node(value, errors),
     };
     let mut entries: Vec<SpannedEntry> = table.into_iter().map(entry).collect();
-    entries.sort_by_key(|entry| entry.key_at.start);
+    entries.sort_by_key(|entry| entry.key_span.start);
     entries
 }
 
-fn toml_node(node: Spanned<DeValue<'_>>, faults: &mut Vec<Fault>) -> Node {
-    let at = node.span();
+fn toml_node(node: Spanned<DeValue<'_>>, errors: &mut Vec<SyntaxError>) -> SpannedNode {
+    let span = node.span();
     let value = match node.into_inner() {
-        DeValue::String(text) => SpannedValue::Text(text.into_owned()),
+        DeValue::String(text) => SpannedValue::String(text.into_owned()),
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
-            Ok(number) => SpannedValue::Whole(number),
+            Ok(number) => SpannedValue::Integer(number),
             Err(_) => {
-                faults.push(Fault { at: at.clone(), message: "this number is too large".into() });
-                SpannedValue::Whole(0)
+                errors.push(SyntaxError { span: span.clone(), message: "the number is too large".into() });
+                SpannedValue::Integer(0)
             }
         },
-        DeValue::Float(number) => SpannedValue::Real(number.as_str().parse().unwrap_or(f64::NAN)),
-        DeValue::Boolean(flag) => SpannedValue::Flag(flag),
+        DeValue::Float(number) => SpannedValue::Float(number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(flag) => SpannedValue::Boolean(flag),
         DeValue::Datetime(date) => SpannedValue::Date(date.to_string()),
-        DeValue::Array(items) => SpannedValue::List(items.into_iter().map(|item| toml_node(item, faults)).collect()),
-        DeValue::Table(table) => SpannedValue::Table(toml_table(table, faults)),
+        DeValue::Array(items) => SpannedValue::List(items.into_iter().map(|item| toml_node(item, errors)).collect()),
+        DeValue::Table(table) => SpannedValue::Table(toml_table(table, errors)),
     };
-    Node { at, value }
+    SpannedNode { span, value }
 }
 
-/// Reads JSON with comments and trailing commas, up to the first mistake.
-pub(super) fn from_json(text: &str) -> (Node, Vec<Fault>) {
-    let strict = jsonc_parser::ParseOptions {
+/// Parses JSON with comments and trailing commas; stops at the first syntax error.
+pub(super) fn from_json(text: &str) -> (SpannedNode, Vec<SyntaxError>) {
+    let options = jsonc_parser::ParseOptions {
         allow_comments: true,
         allow_trailing_commas: true,
         allow_loose_object_property_names: false,
@@ -107,72 +107,72 @@ pub(super) fn from_json(text: &str) -> (Node, Vec<Fault>) {
         allow_non_finite_numbers: false,
         allow_extended_string_escapes: false,
     };
-    let nothing = || Node { at: 0..0, value: SpannedValue::Table(Vec::new()) };
-    match jsonc_parser::parse_to_ast(text, &jsonc_parser::CollectOptions::default(), &strict) {
+    let empty_table = || SpannedNode { span: 0..0, value: SpannedValue::Table(Vec::new()) };
+    match jsonc_parser::parse_to_ast(text, &jsonc_parser::CollectOptions::default(), &options) {
         Ok(parsed) => match parsed.value {
             Some(value) => {
-                let mut faults = Vec::new();
-                let node = json_node(value, &mut faults);
-                (node, faults)
+                let mut errors = Vec::new();
+                let node = json_node(value, &mut errors);
+                (node, errors)
             }
-            None => (nothing(), vec![Fault { at: 0..0, message: "the file is empty".into() }]),
+            None => (empty_table(), vec![SyntaxError { span: 0..0, message: "the file is empty".into() }]),
         },
         Err(error) => {
             let range = error.range();
-            let message = lowered(&error.kind().to_string());
-            (nothing(), vec![Fault { at: range.start..range.end, message }])
+            let message = lowercase_first(&error.kind().to_string());
+            (empty_table(), vec![SyntaxError { span: range.start..range.end, message }])
         }
     }
 }
 
-fn json_node(value: ast::Value<'_>, faults: &mut Vec<Fault>) -> Node {
+fn json_node(value: ast::Value<'_>, errors: &mut Vec<SyntaxError>) -> SpannedNode {
     let (range, value) = match value {
-        ast::Value::StringLit(text) => (text.range, SpannedValue::Text(text.value.into_owned())),
+        ast::Value::StringLit(text) => (text.range, SpannedValue::String(text.value.into_owned())),
         ast::Value::NumberLit(number) => {
-            let whole = number.value.parse().map(SpannedValue::Whole);
-            (number.range, whole.unwrap_or_else(|_| SpannedValue::Real(number.value.parse().unwrap_or(f64::NAN))))
+            let whole = number.value.parse().map(SpannedValue::Integer);
+            (number.range, whole.unwrap_or_else(|_| SpannedValue::Float(number.value.parse().unwrap_or(f64::NAN))))
         }
-        ast::Value::BooleanLit(flag) => (flag.range, SpannedValue::Flag(flag.value)),
+        ast::Value::BooleanLit(flag) => (flag.range, SpannedValue::Boolean(flag.value)),
         ast::Value::NullKeyword(null) => (null.range, SpannedValue::Null),
         ast::Value::Array(list) => {
-            (list.range, SpannedValue::List(list.elements.into_iter().map(|item| json_node(item, faults)).collect()))
+            (list.range, SpannedValue::List(list.elements.into_iter().map(|item| json_node(item, errors)).collect()))
         }
-        ast::Value::Object(object) => (object.range, SpannedValue::Table(json_entries(object.properties, faults))),
+        ast::Value::Object(object) => (object.range, SpannedValue::Table(json_entries(object.properties, errors))),
     };
-    Node { at: range.start..range.end, value }
+    SpannedNode { span: range.start..range.end, value }
 }
 
-fn json_entries(properties: Vec<ast::ObjectProp<'_>>, faults: &mut Vec<Fault>) -> Vec<SpannedEntry> {
+fn json_entries(properties: Vec<ast::ObjectProp<'_>>, errors: &mut Vec<SyntaxError>) -> Vec<SpannedEntry> {
     let mut entries: Vec<SpannedEntry> = Vec::with_capacity(properties.len());
     for property in properties {
         let range = match &property.name {
             ast::ObjectPropName::String(name) => name.range,
             ast::ObjectPropName::Word(name) => name.range,
         };
-        let key_at = range.start..range.end;
+        let key_span = range.start..range.end;
         let key = property.name.into_string();
         if entries.iter().any(|entry| entry.key == key) {
-            faults.push(Fault { at: key_at.clone(), message: format!("the key `{key}` is there twice") });
+            errors.push(SyntaxError { span: key_span.clone(), message: format!("duplicate key `{key}`") });
         }
-        entries.push(SpannedEntry { key, key_at, node: json_node(property.value, faults) });
+        entries.push(SpannedEntry { key, key_span, node: json_node(property.value, errors) });
     }
     entries
 }
 
-fn lowered(message: &str) -> String {
-    let mut letters = message.chars();
-    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+fn lowercase_first(message: &str) -> String {
+    let mut characters = message.chars();
+    characters.next().map(|first| first.to_lowercase().chain(characters).collect()).unwrap_or_default()
 }
 
-// === impl Node ===
+// === impl SpannedNode ===
 
-impl Node {
-    /// What it is, for messages.
-    pub(super) fn described(&self) -> &'static str {
+impl SpannedNode {
+    /// The type of the value, for messages.
+    pub(super) fn type_name(&self) -> &'static str {
         match &self.value {
-            SpannedValue::Text(_) => "a text",
-            SpannedValue::Whole(_) | SpannedValue::Real(_) => "a number",
-            SpannedValue::Flag(_) => "true or false",
+            SpannedValue::String(_) => "a string",
+            SpannedValue::Integer(_) | SpannedValue::Float(_) => "a number",
+            SpannedValue::Boolean(_) => "true or false",
             SpannedValue::Null => "null",
             SpannedValue::Date(_) => "a date",
             SpannedValue::List(_) => "a list",

@@ -1,15 +1,15 @@
-//! The word that was probably meant.
+//! Suggestions for misspelled names.
 
-/// The known word that is nearest to one that is not known, if any is near.
+/// The known name most similar to `word`, if any is similar enough.
 pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let word = word.to_lowercase();
-    let scored = known.iter().map(|candidate| (distance(&word, &candidate.to_lowercase()), *candidate));
+    let scored = known.iter().map(|candidate| (edit_distance(&word, &candidate.to_lowercase()), *candidate));
     let (score, near) = scored.min()?;
     (score <= 1 + near.len() / 4 && score < near.chars().count()).then_some(near)
 }
 
-/// How many letters have to be changed, put in, taken out or swapped with their neighbour.
-fn distance(a: &str, b: &str) -> usize {
+/// Edit distance with transpositions (optimal string alignment).
+fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
     for i in 0..a.len() {
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_words_are_found_and_far_ones_are_not() {
+    fn only_similar_names_are_suggested() {
         let known = ["command", "args", "url", "cwd", "headers"];
         for (word, near) in [
             ("comand", Some("command")),

@@ -1,19 +1,19 @@
-//! A file to begin with.
+//! The starter configuration.
 
-/// What `rialto init` writes: it serves the periodic table, and shows what else there is.
-pub const STARTER: &str = r##"# Rialto: which MCP servers there are, and who may use them.
-# `rialto check` explains this file, `rialto serve` serves it. What is commented out shows the defaults
-# or an example. `rialto schema > rialto.schema.json` writes a schema for editors that follow the next line.
+/// The file that `rialto init` writes: serves the built-in periodic table and shows other options as comments.
+pub const STARTER_CONFIG: &str = r##"# Rialto configuration: upstream MCP servers and who may use them.
+# `rialto check` validates this file, `rialto serve` serves it. Commented lines show defaults or examples.
+# `rialto schema > rialto.schema.json` writes the JSON Schema that the next line refers to.
 #:schema ./rialto.schema.json
 
 listen = "127.0.0.1:3001"
 
 # [log]
-# filter = "info"            # error, warn, info, debug, trace, or targets such as "rialto=debug"
+# filter = "info"            # error, warn, info, debug, trace, or a target such as "rialto=debug"
 # format = "text"            # or "json"
 
-# Callers and their bearer tokens. Once one is given, every request needs one.
-# ${NAME} is an environment variable, ${NAME:-default} has a default.
+# Bearer tokens by caller name. If any is set, every request needs one.
+# ${NAME} is an environment variable, ${NAME:-default} has a default value.
 # [access.tokens]
 # ann = "${ANN_TOKEN}"
 
@@ -21,31 +21,31 @@ listen = "127.0.0.1:3001"
 # body_bytes = "4MiB"
 # session_idle = "15m"
 
-# What holds for all servers that do not say otherwise.
+# Defaults for all servers.
 # [defaults]
 # connect_timeout = "10s"
 # idle_timeout = "1m"
 
-# The periodic table, which is built in. Take it out once you have servers of your own.
+# The built-in periodic table. Remove it once you have servers of your own.
 [servers.elements]
 builtin = "elements"
 
-# A program that is started, on its standard input and output.
+# A program that is started and speaks MCP over stdio.
 # [servers.files]
 # command = "npx"
 # args = ["-y", "@modelcontextprotocol/server-filesystem", "/data"]
 
-# A server elsewhere. Its transport and revision are found out.
+# A remote server. Transport and revision are detected.
 # [servers.tracker]
 # url = "https://tracker.example/mcp"
 # headers = { Authorization = "Bearer ${TRACKER_TOKEN}" }
 
-# A REST interface that becomes a server.
+# A REST API exposed as an MCP server.
 # [servers.weather]
 # base_url = "https://api.weather.example/v1"
 # openapi = "weather.json"
 
-# A group is a set of servers at an address of its own, here /mcp/research.
+# A group is a set of servers at a path of its own, here /mcp/research.
 # Without [groups.default], /mcp serves all servers.
 # [groups.research]
 # servers = ["files", "tracker"]

@@ -1,4 +1,4 @@
-//! Whole files, and everything that can be wrong with them.
+//! Tests with complete configuration files.
 
 mod mistakes;
 
@@ -8,7 +8,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::keys::{
-    ACCESS, ARGUMENT, CLUSTER, ConfigKey, DEFAULTS, FILE as TOP, FILTER, GROUP, KINDS, LIMITS, LOG, SERVER, TOOL,
+    ACCESS, ARGUMENT, CLUSTER, ConfigKey, DEFAULTS, FILTER, GROUP, LIMITS, LOG, SERVER, SERVER_KIND_KEYS, TOOL,
+    TOP_LEVEL as TOP,
 };
 use super::*;
 use crate::gateway::Naming;
@@ -26,36 +27,36 @@ fn lookup(name: &str) -> Option<String> {
     }
 }
 
-/// What is wrong with a text, each on a line of its own.
-fn problems(text: &str, name: &str) -> String {
+/// The diagnostics of a text, one per line, without the file name.
+fn diagnostics_of(text: &str, name: &str) -> String {
     let path = Path::new(name);
-    let problems = match parse(text, path, Format::of(path, text), &lookup) {
+    let diagnostics = match parse(text, path, ConfigFormat::detect(path, text), &lookup) {
         Ok(loaded) => loaded.warnings,
-        Err(problems) => problems,
+        Err(diagnostics) => diagnostics,
     };
-    problems
+    diagnostics
         .iter()
-        .map(|problem| problem.to_string().replacen(&format!("{name}:"), "", 1))
+        .map(|diagnostic| diagnostic.to_string().replacen(&format!("{name}:"), "", 1))
         .collect::<Vec<_>>()
         .join("\n")
 }
 
 fn toml(text: &str) -> Config {
-    match parse(text, Path::new("rialto.toml"), Format::Toml, &lookup) {
+    match parse(text, Path::new("rialto.toml"), ConfigFormat::Toml, &lookup) {
         Ok(loaded) => loaded.config,
-        Err(problems) => panic!("{text}\n{}", problems.iter().map(|p| format!("{p}\n")).collect::<String>()),
+        Err(diagnostics) => panic!("{text}\n{}", diagnostics.iter().map(|p| format!("{p}\n")).collect::<String>()),
     }
 }
 
 fn json(text: &str) -> Config {
-    match parse(text, Path::new("project/.vscode/mcp.json"), Format::McpJson, &lookup) {
+    match parse(text, Path::new("project/.vscode/mcp.json"), ConfigFormat::McpJson, &lookup) {
         Ok(loaded) => loaded.config,
-        Err(problems) => panic!("{text}\n{problems:?}"),
+        Err(diagnostics) => panic!("{text}\n{diagnostics:?}"),
     }
 }
 
 #[test]
-fn a_file_is_read_in_its_order() {
+fn servers_and_groups_keep_file_order() {
     let config = toml(
         r#"
         listen = "127.0.0.1:${PORT}"
@@ -107,40 +108,40 @@ fn a_file_is_read_in_its_order() {
     assert_eq!(members(Some("research")), ["apple", "zebra"]);
     let research = config.group(Some("research")).unwrap();
     assert_eq!((research.naming, research.page_size), (Naming::Plain, 10));
-    let tools = crate::gateway::ToolFilter::new(&research.tools.allow, &research.tools.deny);
-    assert!(tools.passes("getUser") && !tools.passes("putUser"));
+    let tools = crate::gateway::NameFilter::new(&research.tools.allow, &research.tools.deny);
+    assert!(tools.allows("getUser") && !tools.allows("putUser"));
 }
 
 #[test]
-fn nothing_at_all_serves_the_elements() {
+fn empty_file_serves_the_built_in_server() {
     assert_eq!(toml(""), Config::default());
     assert_eq!(toml("# only a comment"), Config::default());
     assert_eq!(toml("[defaults]\nidle_timeout = \"5s\"").servers[0].settings.idle_timeout, Duration::from_secs(5));
-    assert_eq!(toml(STARTER).servers, Config::default().servers);
-    assert_eq!(toml(STARTER).groups, Config::default().groups);
+    assert_eq!(toml(STARTER_CONFIG).servers, Config::default().servers);
+    assert_eq!(toml(STARTER_CONFIG).groups, Config::default().groups);
 }
 
 #[test]
-fn what_the_starter_shows_is_right_too() {
+fn commented_lines_of_the_starter_file_are_valid() {
     let shown =
         |line: &str| line.starts_with("# [") || line.split_once(" = ").is_some_and(|(key, _)| !key[2..].contains(' '));
     let bare = |line: &str| match line.strip_prefix("# ") {
         Some(bare) if shown(line) => format!("{bare}\n"),
         _ => format!("{line}\n"),
     };
-    let text: String = STARTER.lines().map(bare).collect();
-    let loaded = parse(&text, Path::new("rialto.toml"), Format::Toml, &|_| Some("x".to_owned()));
-    let told: Vec<String> = loaded.unwrap_err().iter().map(|problem| problem.message.clone()).collect();
-    assert_eq!(told, ["the file that `openapi` names is not there"], "{text}");
+    let text: String = STARTER_CONFIG.lines().map(bare).collect();
+    let loaded = parse(&text, Path::new("rialto.toml"), ConfigFormat::Toml, &|_| Some("x".to_owned()));
+    let messages: Vec<String> = loaded.unwrap_err().iter().map(|diagnostic| diagnostic.message.clone()).collect();
+    assert_eq!(messages, ["the `openapi` file does not exist"], "{text}");
     assert!(text.lines().filter(|line| line.starts_with('[')).count() > 6, "{text}");
 }
 
 #[test]
-fn one_of_call_and_cap_draws_the_other() {
+fn unset_timeout_follows_the_one_that_is_set() {
     let settings =
         |text: &str| toml(&format!("[servers.a]\nbuiltin = \"elements\"\n{text}")).servers[0].settings.clone();
-    assert_eq!(settings("call = \"1h\"").total_timeout, Duration::from_secs(3600));
-    assert_eq!(settings("call_cap = \"5s\"").idle_timeout, Duration::from_secs(5));
+    assert_eq!(settings("idle_timeout = \"1h\"").total_timeout, Duration::from_secs(3600));
+    assert_eq!(settings("total_timeout = \"5s\"").idle_timeout, Duration::from_secs(5));
 }
 
 #[test]
@@ -191,10 +192,10 @@ fn rest_servers_are_read() {
 }
 
 #[test]
-fn the_forms_of_other_clients_are_read() {
+fn mcp_json_variants_of_other_clients_are_imported() {
     let config = json(
         r#"{
-          // As Visual Studio Code has it.
+          // As in Visual Studio Code.
           "inputs": [{ "id": "x" }],
           "servers": {
             "My Files": { "type": "stdio", "command": "npx", "args": ["-y", "${workspaceFolder}/x"], "env": { "A": "${env:TOKEN}", "N": 5 }, "cwd": "sub" },
@@ -205,7 +206,7 @@ fn the_forms_of_other_clients_are_read() {
         }"#,
     );
     let names: Vec<_> =
-        config.servers.iter().map(|server| (&*server.name, &*server.written, server.disabled)).collect();
+        config.servers.iter().map(|server| (&*server.name, &*server.original_name, server.disabled)).collect();
     assert_eq!(
         names,
         [
@@ -222,26 +223,26 @@ fn the_forms_of_other_clients_are_read() {
     assert_eq!(command.arguments[1], format!("{}/x", workspace.display()));
     assert_eq!(command.environment[0].1, "t0ken");
     assert_eq!(command.environment[1].1, "5");
-    assert_eq!(command.folder.as_deref(), Some(workspace.join("sub").as_path()));
+    assert_eq!(command.working_directory.as_deref(), Some(workspace.join("sub").as_path()));
     let transport = |at: usize| match &config.servers[at].kind {
         ServerKind::Target(Target::Url(address)) => address.transport,
         other => panic!("{other:?}"),
     };
     assert_eq!((transport(1), transport(2), transport(3)), (None, Some(HttpTransport::Sse), None));
     assert_eq!(config.servers[0].settings, ConnectionSettings::default());
-    // As desktop clients and the settings of an editor have it.
+    // As in desktop clients, and nested in the settings of an editor.
     assert_eq!(json(r#"{"globalShortcut":"","mcpServers":{"a":{"command":"x"}}}"#).servers.len(), 1);
     assert_eq!(json(r#"{"mcp":{"servers":{"a":{"command":"x"}}},"editor.fontSize":12}"#).servers.len(), 1);
 }
 
 #[test]
-fn a_file_of_variables_is_read() {
+fn env_file_is_imported() {
     let folder = std::env::temp_dir().join(format!("rialto-env-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("a.env"), "# comment\nexport A=1\nB=\"two words\"\n\nC='x=y'\nD=old\nnonsense\n")
         .unwrap();
     let text = r#"{"mcpServers":{"a":{"command":"x","envFile":"${workspaceFolder}/a.env","env":{"D":"new"}}}}"#;
-    let loaded = parse(text, &folder.join("mcp.json"), Format::McpJson, &lookup).unwrap();
+    let loaded = parse(text, &folder.join("mcp.json"), ConfigFormat::McpJson, &lookup).unwrap();
     let ServerKind::Target(Target::Command(command)) = &loaded.config.servers[0].kind else { panic!("a command") };
     let pairs: Vec<_> = command.environment.iter().map(|(name, value)| (&**name, &**value)).collect();
     assert_eq!(pairs, [("A", "1"), ("B", "two words"), ("C", "x=y"), ("D", "new")]);
@@ -249,7 +250,7 @@ fn a_file_of_variables_is_read() {
 }
 
 #[test]
-fn names_are_made_to_fit() {
+fn imported_names_are_normalized() {
     for (name, slug) in [
         ("My Server", "my-server"),
         ("@scope/pkg_name", "scope-pkg-name"),
@@ -259,63 +260,62 @@ fn names_are_made_to_fit() {
         ("abcdefghijklmnopqrstuvw-xyz", "abcdefghijklmnopqrstuvw"),
     ] {
         assert_eq!(import::slug(name, &[]), slug, "{name}");
-        assert!(servers::is_name(&import::slug(name, &[slug])), "{name}");
+        assert!(servers::is_valid_name(&import::slug(name, &[slug])), "{name}");
     }
     assert_eq!(import::slug("a b", &["a-b", "a-b-2"]), "a-b-3");
     for (name, fits) in [("a", true), ("0-a", true), ("-a", false), ("A", false), ("a_b", false), ("", false)] {
-        assert_eq!(servers::is_name(name), fits, "{name}");
+        assert_eq!(servers::is_valid_name(name), fits, "{name}");
     }
 }
 
 #[test]
-fn one_server_is_found_whatever_is_wrong_with_others() {
+fn target_resolves_despite_errors_in_other_servers() {
     let folder = std::env::temp_dir().join(format!("rialto-target-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("mcp.json");
     let text = r#"{"mcpServers":{"My Good":{"command":"x"},"bad":{"command":"${RIALTO_NOT_SET}"}}}"#;
     std::fs::write(&file, text).unwrap();
-    assert_eq!(target(&file, "My Good").unwrap(), target(&file, "my-good").unwrap());
-    for (name, word) in
-        [("bad", "RIALTO_NOT_SET"), ("my god", "did you mean \"My Good\"?"), ("qqq", "it names My Good")]
+    assert_eq!(resolve_target(&file, "My Good").unwrap(), resolve_target(&file, "my-good").unwrap());
+    for (name, word) in [("bad", "RIALTO_NOT_SET"), ("my god", "did you mean \"My Good\"?"), ("qqq", "it has My Good")]
     {
-        let error = target(&file, name).unwrap_err().to_string();
+        let error = resolve_target(&file, name).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }
     let file = folder.join("rialto.toml");
     std::fs::write(&file, "[servers.here]\nurl = \"http://h\"\n[servers.table]\nbuiltin = \"elements\"").unwrap();
-    assert!(matches!(target(&file, "here"), Ok(Target::Url(_))));
-    assert!(target(&file, "table").unwrap_err().to_string().contains("no address of its own"));
-    assert!(target(&folder.join("none.json"), "x").unwrap_err().to_string().contains("cannot be read"));
+    assert!(matches!(resolve_target(&file, "here"), Ok(Target::Url(_))));
+    assert!(resolve_target(&file, "table").unwrap_err().to_string().contains("no URL or command of its own"));
+    assert!(resolve_target(&folder.join("none.json"), "x").unwrap_err().to_string().contains("cannot be read"));
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
-fn formats_are_told_apart() {
+fn file_format_is_detected() {
     for (path, text, format) in [
-        ("a.toml", "{", Format::Toml),
-        ("a.json", "x", Format::McpJson),
-        ("a.jsonc", "", Format::McpJson),
-        ("a", " \n{", Format::McpJson),
-        ("a", "// x\n{", Format::McpJson),
-        ("a.conf", "listen = 1", Format::Toml),
+        ("a.toml", "{", ConfigFormat::Toml),
+        ("a.json", "x", ConfigFormat::McpJson),
+        ("a.jsonc", "", ConfigFormat::McpJson),
+        ("a", " \n{", ConfigFormat::McpJson),
+        ("a", "// x\n{", ConfigFormat::McpJson),
+        ("a.conf", "listen = 1", ConfigFormat::Toml),
     ] {
-        assert_eq!(Format::of(Path::new(path), text), format, "{path} {text}");
+        assert_eq!(ConfigFormat::detect(Path::new(path), text), format, "{path} {text}");
     }
     let bom = "\u{feff}listen = \"127.0.0.1:1\"";
     assert_eq!(toml(bom).listen.unwrap().port(), 1);
 }
 
-/// A file around one line of a table, and the same without the line.
-fn around(before: &str, key: &ConfigKey, after: &str) -> (String, String) {
+/// A file with the example line of a key, and the same file without it.
+fn with_and_without(before: &str, key: &ConfigKey, after: &str) -> (String, String) {
     (format!("{before}\n{} = {}\n{after}", key.name, key.example), format!("{before}\n{after}"))
 }
 
 #[test]
-fn every_key_is_read() {
+fn every_key_changes_the_configuration() {
     let other = "[servers.a]\nbuiltin = \"elements\"\n[servers.b]\nbuiltin = \"elements\"\n";
     let mut files = Vec::new();
     for key in TOP.keys().filter(|key| !key.example.is_empty()) {
-        files.push(around("", key, ""));
+        files.push(with_and_without("", key, ""));
     }
     for (name, section) in [
         ("log", &LOG),
@@ -325,54 +325,62 @@ fn every_key_is_read() {
         ("limits", &LIMITS),
         ("defaults", &DEFAULTS),
     ] {
-        files.extend(section.keys().map(|key| around(&format!("[{name}]"), key, "")));
+        files.extend(section.keys().map(|key| with_and_without(&format!("[{name}]"), key, "")));
     }
     for key in SERVER.keys() {
-        let kind = match key.with.first() {
-            _ if KINDS.contains(&key.name) => "",
+        let kind = match key.server_kinds.first() {
+            _ if SERVER_KIND_KEYS.contains(&key.name) => "",
             Some(&"command") => "command = \"x\"",
             Some(&"url") => "url = \"http://h\"",
             Some(&"base_url") => "base_url = \"http://h\"\ntools = []",
             _ => "builtin = \"elements\"",
         };
         let kind = if key.name == "tools" { "base_url = \"http://h\"\nopenapi = \"http://h\"" } else { kind };
-        let (with, mut without) =
-            around(&format!("[servers.a]\n{kind}"), key, if key.name == "base_url" { "tools = []" } else { "" });
-        if KINDS.contains(&key.name) {
+        let (with, mut without) = with_and_without(
+            &format!("[servers.a]\n{kind}"),
+            key,
+            if key.name == "base_url" { "tools = []" } else { "" },
+        );
+        if SERVER_KIND_KEYS.contains(&key.name) {
             without = "[servers.a]\ncommand = \"other\"".to_owned();
         }
         files.push((with, without));
     }
-    files.extend(GROUP.keys().map(|key| around(&format!("{other}[groups.default]"), key, "")));
-    files.extend(FILTER.keys().map(|key| around(&format!("{other}[groups.default.tools]"), key, "")));
+    files.extend(GROUP.keys().map(|key| with_and_without(&format!("{other}[groups.default]"), key, "")));
+    files.extend(FILTER.keys().map(|key| with_and_without(&format!("{other}[groups.default.tools]"), key, "")));
     for key in TOOL.keys() {
         let needed: String = TOOL
             .keys()
-            .filter(|other| matches!(other.kind, keys::ValueType::Needed) && other.name != key.name)
+            .filter(|other| matches!(other.value_type, keys::ValueType::RequiredString) && other.name != key.name)
             .map(|key| format!("{} = \"x\"\n", key.name))
             .collect();
         let (with, without) =
-            around(&format!("[servers.a]\nbase_url = \"http://h\"\n[[servers.a.tools]]\n{needed}"), key, "");
+            with_and_without(&format!("[servers.a]\nbase_url = \"http://h\"\n[[servers.a.tools]]\n{needed}"), key, "");
         let without =
             if needed.matches('\n').count() == 2 { without } else { format!("{without}\n{} = \"other\"", key.name) };
         files.push((with, without));
     }
     for key in ARGUMENT.keys() {
         let before = "[servers.a]\nbase_url = \"http://h\"\n[[servers.a.tools]]\nname = \"x\"\nurl = \"x\"\n[servers.a.tools.arguments.b]";
-        let (with, without) = around(before, key, "");
-        // The example has to fit the type of the other examples, so another is compared with.
+        let (with, without) = with_and_without(before, key, "");
+        // The example type must fit the other examples, so it is compared with another type.
         files.push((with, if key.name == "type" { format!("{without}\ntype = \"array\"") } else { without }));
     }
     for (with, without) in files {
         if with.contains("= \n") {
-            continue; // It has no example.
+            continue; // The key has no example.
         }
-        assert_ne!(toml(&with), toml(&without), "this is not read:\n{with}");
+        assert_ne!(
+            toml(&with),
+            toml(&without),
+            "this key has no effect:
+{with}"
+        );
     }
 }
 
 #[test]
-fn the_defaults_of_servers_are_as_told() {
+fn documented_server_defaults_match_the_code() {
     let line = |key: &ConfigKey| match key.default {
         Some(default) if key.name != "connection" => format!("{} = {default}\n", key.name),
         _ => String::new(),
@@ -384,7 +392,7 @@ fn the_defaults_of_servers_are_as_told() {
 }
 
 #[test]
-fn the_page_for_people_names_every_key() {
+fn documentation_lists_every_key_and_default() {
     let page = include_str!("../../docs/configuration.md");
     for section in [
         &TOP,
@@ -401,13 +409,16 @@ fn the_page_for_people_names_every_key() {
         &GROUP,
     ] {
         for key in section.keys() {
-            assert!(page.contains(&format!("`{}`", key.name)), "docs/configuration.md does not name `{}`", key.name);
+            assert!(page.contains(&format!("`{}`", key.name)), "docs/configuration.md does not list `{}`", key.name);
             let plain = key.default.filter(|_| {
-                matches!(key.kind, keys::ValueType::Duration(..) | keys::ValueType::Count(..) | keys::ValueType::Size)
+                matches!(
+                    key.value_type,
+                    keys::ValueType::Duration { .. } | keys::ValueType::Integer(..) | keys::ValueType::Size
+                )
             });
             if let Some(default) = plain {
                 let row = page.lines().any(|line| line.contains(&format!("`{}`", key.name)) && line.contains(default));
-                assert!(row, "docs/configuration.md does not tell that `{}` is {default}", key.name);
+                assert!(row, "docs/configuration.md does not say that the default of `{}` is {default}", key.name);
             }
         }
     }
@@ -416,30 +427,30 @@ fn the_page_for_people_names_every_key() {
 #[test]
 fn deep_nesting_is_refused() {
     for text in ["[".repeat(100_000), "a = ".to_owned() + &"[".repeat(100_000), "{\"a\":".repeat(100_000)] {
-        assert!(!problems(&text, "rialto.toml").is_empty());
-        assert!(!problems(&text, "mcp.json").is_empty());
+        assert!(!diagnostics_of(&text, "rialto.toml").is_empty());
+        assert!(!diagnostics_of(&text, "mcp.json").is_empty());
     }
 }
 
-/// A file that uses much, to be broken.
+/// A file with many features, for mutation.
 const WHOLE: &str = "listen = \"127.0.0.1:1\"\n[defaults]\nidle_timeout = \"2m\"\n[servers.a]\ncommand = \"x\"\nargs = [\"${TOKEN}\", \"é\"]\n[servers.b]\nurl = \"https://h\"\nheaders = { A = \"b\" }\n[servers.c]\nbase_url = \"http://h\"\n[[servers.c.tools]]\nname = \"t\"\nurl = \"/{x}\"\n[servers.c.tools.arguments.x]\ntype = \"integer\"\n[groups.g]\nservers = [\"a\", \"b\"]\ntools = { allow = [\"*\"] }\n";
 const WHOLE_JSON: &str = "{ // c\n \"servers\": { \"a b\": { \"command\": \"x\", \"args\": [\"${TOKEN}\"], \"env\": {\"é\": \"b\"} }, \"c\": { \"url\": \"http://h\", \"type\": \"sse\" }, } }";
 
 proptest! {
     #[test]
-    fn rubbish_is_refused_and_nothing_worse(text in "\\PC{0,200}") {
-        problems(&text, "rialto.toml");
-        problems(&text, "mcp.json");
+    fn random_text_never_panics(text in "\\PC{0,200}") {
+        diagnostics_of(&text, "rialto.toml");
+        diagnostics_of(&text, "mcp.json");
     }
 
     #[test]
-    fn a_broken_file_is_refused_and_nothing_worse(at in 0..WHOLE.len(), cut in 0..20usize, put in "[\\[\\]{}=\"'.,$0-9a-z\n é-]{0,6}") {
+    fn mutated_file_never_panics_or_leaks_secrets(at in 0..WHOLE.len(), cut in 0..20usize, put in "[\\[\\]{}=\"'.,$0-9a-z\n é-]{0,6}") {
         for (whole, name) in [(WHOLE, "rialto.toml"), (WHOLE_JSON, "mcp.json")] {
             let letters: Vec<char> = whole.chars().collect();
             let at = at % letters.len();
             let rest = &letters[(at + cut).min(letters.len())..];
             let text: String = letters[..at].iter().copied().chain(put.chars()).chain(rest.iter().copied()).collect();
-            for line in problems(&text, name).lines() {
+            for line in diagnostics_of(&text, name).lines() {
                 prop_assert!(!line.contains("t0ken"));
             }
         }

@@ -1,4 +1,4 @@
-//! A configuration as the layout of a gateway.
+//! Conversion of the configuration into upstreams and groups of the gateway.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -8,22 +8,22 @@ use crate::gateway::{self, GatewayConfig, GroupConfig};
 use crate::local::rest;
 use crate::upstream::{SpecKind, UpstreamSpec};
 
-/// How often that happens which is switched off: once in thirty years.
-const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+/// Polling interval that stands for "off": thirty years.
+const POLLING_OFF_INTERVAL: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 impl Config {
-    /// The upstreams and groups; the resource of the built-in server that changes does so every
-    /// `spotlight`.
-    pub fn layout(&self, spotlight: Duration) -> GatewayConfig {
+    /// Upstreams and groups of the gateway. `spotlight` is the update interval of the built-in server's
+    /// `elements://spotlight` resource.
+    pub fn gateway_config(&self, spotlight: Duration) -> GatewayConfig {
         let enabled = self.servers.iter().filter(|server| !server.disabled);
         GatewayConfig {
-            upstreams: enabled.map(|server| spec(server, spotlight)).collect(),
-            groups: self.groups.iter().map(plan).collect(),
+            upstreams: enabled.map(|server| upstream_spec(server, spotlight)).collect(),
+            groups: self.groups.iter().map(group_config).collect(),
         }
     }
 }
 
-fn spec(server: &ServerSection, spotlight: Duration) -> UpstreamSpec {
+fn upstream_spec(server: &ServerSection, spotlight: Duration) -> UpstreamSpec {
     let kind = match &server.kind {
         ServerKind::Elements => SpecKind::Elements(spotlight),
         ServerKind::Target(target) => SpecKind::Target(target.clone()),
@@ -35,27 +35,27 @@ fn spec(server: &ServerSection, spotlight: Duration) -> UpstreamSpec {
         connection_mode: server.connection_mode.unwrap_or_default(),
         max_leases: server.max_leases,
         lease_idle_timeout: server.lease_idle_timeout,
-        list_poll_interval: server.list_poll_interval.unwrap_or(NEVER),
+        list_poll_interval: server.list_poll_interval.unwrap_or(POLLING_OFF_INTERVAL),
         serve_stale_for: server.serve_stale_for,
         allow_server_requests: server.allow_server_requests,
-        contents: contents(&server.kind),
+        file_fingerprint: document_hash(&server.kind),
         ..defaults
     }
 }
 
-/// Stands for what is in the files that a server names.
-fn contents(kind: &ServerKind) -> u64 {
+/// Hash of the OpenAPI file of a server, so that a reload notices a changed document; 0 without a file.
+fn document_hash(kind: &ServerKind) -> u64 {
     let ServerKind::Rest(rest::RestSpec { document: Some(rest::DocumentSource::File(path)), .. }) = kind else {
         return 0;
     };
     let mut hash = DefaultHasher::new();
-    // One that cannot be read is told of when it is loaded.
+    // A read error is reported when the document is loaded.
     std::fs::read(path).ok().hash(&mut hash);
     hash.finish()
 }
 
-fn plan(group: &GroupSection) -> GroupConfig {
-    let filter = |filter: &FilterSection| gateway::ToolFilter::new(&filter.allow, &filter.deny);
+fn group_config(group: &GroupSection) -> GroupConfig {
+    let filter = |filter: &FilterSection| gateway::NameFilter::new(&filter.allow, &filter.deny);
     GroupConfig {
         naming: group.naming,
         instructions: group.instructions.clone(),
@@ -72,16 +72,18 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{Format, parse};
+    use crate::config::{ConfigFormat, parse};
 
     #[test]
-    fn lists_are_polled_unless_that_is_off() {
-        for (line, poll) in
-            [("", Duration::from_secs(60)), ("poll = \"5m\"", Duration::from_secs(300)), ("poll = \"off\"", NEVER)]
-        {
+    fn list_poll_interval_off_disables_polling() {
+        for (line, poll) in [
+            ("", Duration::from_secs(60)),
+            ("list_poll_interval = \"5m\"", Duration::from_secs(300)),
+            ("list_poll_interval = \"off\"", POLLING_OFF_INTERVAL),
+        ] {
             let file = format!("[servers.a]\ncommand = \"x\"\n{line}");
-            let loaded = parse(&file, Path::new("rialto.toml"), Format::Toml, &|_| None).unwrap();
-            assert_eq!(loaded.config.layout(Duration::ZERO).upstreams[0].list_poll_interval, poll, "{line}");
+            let loaded = parse(&file, Path::new("rialto.toml"), ConfigFormat::Toml, &|_| None).unwrap();
+            assert_eq!(loaded.config.gateway_config(Duration::ZERO).upstreams[0].list_poll_interval, poll, "{line}");
         }
     }
 }

@@ -1,11 +1,10 @@
-//! Durations and sizes as people write them.
+//! Durations and sizes with units.
 
 use std::time::Duration;
 
-/// The units of a duration, in milliseconds.
-const DURATIONS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
-/// The units of a size, in bytes.
-const SIZES: [(&str, u64); 8] = [
+const DURATION_UNITS_MS: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+const SIZE_UNITS_BYTES: [(&str, u64); 8] = [
     ("", 1),
     ("b", 1),
     ("kib", 1 << 10),
@@ -16,40 +15,40 @@ const SIZES: [(&str, u64); 8] = [
     ("gb", 1_000_000_000),
 ];
 
-/// Reads a duration such as `30s`, `250ms` or `1h30m`.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+/// Parses a duration such as `30s`, `250ms` or `1h30m`.
+pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     let mut total: Option<u64> = None;
     while !rest.is_empty() {
-        let (number, after) = digits(rest)?;
-        let unit_length = after.find(|letter: char| !letter.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (number, after) = split_leading_number(rest)?;
+        let unit_length = after.find(|character: char| !character.is_ascii_alphabetic()).unwrap_or(after.len());
         let (unit, after) = after.split_at(unit_length);
-        let (_, scale) = DURATIONS.iter().find(|(name, _)| *name == unit)?;
+        let (_, scale) = DURATION_UNITS_MS.iter().find(|(name, _)| *name == unit)?;
         total = Some(total.unwrap_or(0).checked_add(number.checked_mul(*scale)?)?);
         rest = after;
     }
     total.map(Duration::from_millis)
 }
 
-/// Reads a size such as `16MiB` or `500kB`.
-pub(super) fn size(text: &str) -> Option<u64> {
-    let (number, unit) = digits(text.trim())?;
+/// Parses a size such as `16MiB` or `500kB`; without a unit it is bytes.
+pub(super) fn parse_size(text: &str) -> Option<u64> {
+    let (number, unit) = split_leading_number(text.trim())?;
     let unit = unit.trim().to_ascii_lowercase();
-    let (_, scale) = SIZES.iter().find(|(name, _)| *name == unit)?;
+    let (_, scale) = SIZE_UNITS_BYTES.iter().find(|(name, _)| *name == unit)?;
     number.checked_mul(*scale)
 }
 
-fn digits(text: &str) -> Option<(u64, &str)> {
-    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+fn split_leading_number(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let (number, rest) = text.split_at(end);
     Some((number.parse().ok()?, rest))
 }
 
-/// A duration in the largest unit that fits, as the file has it.
-pub fn show_duration(duration: Duration) -> String {
+/// Formats a duration in the largest unit that divides it, in the syntax of the file.
+pub fn format_duration(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let fits = |&&(_, scale): &&(&str, u64)| millis >= scale && millis.is_multiple_of(scale);
-    match DURATIONS.iter().rev().find(fits) {
+    match DURATION_UNITS_MS.iter().rev().find(fits) {
         Some((unit, scale)) => format!("{}{unit}", millis / scale),
         None => "0s".to_owned(),
     }
@@ -60,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_units() {
+    fn durations_need_a_unit() {
         for (text, millis) in [
             ("250ms", Some(250)),
             ("30s", Some(30_000)),
@@ -80,18 +79,18 @@ mod tests {
             ("99999999999999999999s", None),
             ("18446744073709551615d", None),
         ] {
-            assert_eq!(duration(text), millis.map(Duration::from_millis), "{text}");
+            assert_eq!(parse_duration(text), millis.map(Duration::from_millis), "{text}");
             if let Some(millis) = millis {
-                let shown = show_duration(Duration::from_millis(millis));
-                assert_eq!(duration(&shown), Some(Duration::from_millis(millis)), "{shown}");
+                let formatted = format_duration(Duration::from_millis(millis));
+                assert_eq!(parse_duration(&formatted), Some(Duration::from_millis(millis)), "{formatted}");
             }
         }
-        assert_eq!(show_duration(Duration::from_secs(300)), "5m");
-        assert_eq!(show_duration(Duration::from_millis(1500)), "1500ms");
+        assert_eq!(format_duration(Duration::from_secs(300)), "5m");
+        assert_eq!(format_duration(Duration::from_millis(1500)), "1500ms");
     }
 
     #[test]
-    fn sizes_may_have_units() {
+    fn sizes_take_an_optional_unit() {
         for (text, bytes) in [
             ("16MiB", Some(16 << 20)),
             ("64 KiB", Some(64 << 10)),
@@ -104,7 +103,7 @@ mod tests {
             ("-1", None),
             ("99999999999GiB", None),
         ] {
-            assert_eq!(size(text), bytes, "{text}");
+            assert_eq!(parse_size(text), bytes, "{text}");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! `${NAME}` and `${NAME:-default}` in the values of a file.
+//! Expansion of `${NAME}` and `${NAME:-default}` in string values.
 
-/// Puts the values of variables into a text. `${env:NAME}`, as some clients write it, is the same
-/// as `${NAME}`, and `$${` stands for `${` itself. A variable that is empty counts as not set.
+/// Expands variables in a string. `${env:NAME}`, as some clients write it, is the same as `${NAME}`; `$${` is a
+/// literal `${`. An empty variable counts as unset.
 ///
 /// # Errors
-/// The names of the variables that are not set and have no default.
+/// The names of unset variables without a default.
 pub(super) fn expand(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, Vec<String>> {
     let mut out = String::with_capacity(text.len());
     let mut missing = Vec::new();
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_are_put_in() {
+    fn variables_are_expanded() {
         let lookup = |name: &str| match name {
             "A" => Some("1".to_owned()),
             "EMPTY" => Some(String::new()),

@@ -1,4 +1,4 @@
-//! When to read the configuration again: its file changed, or somebody sent SIGHUP.
+//! Watches the configuration file and SIGHUP for reloads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,202 +10,203 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-/// Why the configuration is to be read again.
+/// Why the configuration must be reloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trigger {
-    /// The file, or one that it names, is not what it was.
+pub enum ReloadTrigger {
+    /// The file, or a file that it references, has changed.
     File,
-    /// Somebody asked for it by SIGHUP.
+    /// The process received SIGHUP.
     Signal,
 }
 
-/// Watches a file of configuration.
+/// Watches a configuration file.
 ///
-/// It is the folder that is watched, because editors put a new file in the place of the old one, and
-/// Kubernetes swaps a link beside it. Whatever happens there, only other content counts.
+/// Watches the directory, because editors replace the file and Kubernetes swaps a symbolic link. Only a change of
+/// content counts as a change.
 #[derive(Debug)]
-pub struct Watcher {
+pub struct ConfigWatcher {
     path: PathBuf,
-    /// What every file that counts looked like; nothing for one that was not there.
-    seen: BTreeMap<PathBuf, Option<u64>>,
-    /// Whether somebody sent a signal and was not told of yet.
-    asked: bool,
-    /// When to look, because something happened.
-    due: Option<Instant>,
-    happened: mpsc::Receiver<()>,
-    system: Option<RecommendedWatcher>,
-    folders: BTreeSet<PathBuf>,
-    hangups: Option<Signal>,
-    ticks: Interval,
+    /// Fingerprint of each watched file as last seen; `None` for a missing file.
+    fingerprints: BTreeMap<PathBuf, Option<u64>>,
+    /// Whether SIGHUP arrived and `changed` has not reported it yet.
+    signal_pending: bool,
+    /// When to compare the content, after file system events.
+    check_at: Option<Instant>,
+    fs_events: mpsc::Receiver<()>,
+    fs_watcher: Option<RecommendedWatcher>,
+    watched_dirs: BTreeSet<PathBuf>,
+    sighup: Option<Signal>,
+    poll_timer: Interval,
 }
 
-/// How long things may go on happening before we look: saving a file is several steps.
-const SETTLE: Duration = Duration::from_millis(200);
-/// How often we look where the system tells of changes. It does not on every file system.
-const RARELY: Duration = Duration::from_secs(30);
-/// How often we look where it does not.
-const OFTEN: Duration = Duration::from_secs(2);
+/// Delay between the first file system event and the comparison: saving a file takes several steps.
+const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(200);
+/// Polling interval where file system events work; they do not on every file system.
+const WATCHED_POLL_INTERVAL: Duration = Duration::from_secs(30);
+/// Polling interval where file system events do not work.
+const UNWATCHED_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-impl Watcher {
-    /// Watches a file; do so before it is read, so that nothing comes between. SIGHUP is heard from now
-    /// on, instead of ending the process.
+impl ConfigWatcher {
+    /// Starts watching a file. Call it before reading the file, so that no change is missed. From now on SIGHUP
+    /// triggers a reload instead of ending the process.
     ///
-    /// Must be called within a runtime.
+    /// Must be called within a Tokio runtime.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        // One slot: that something happened is all there is to know.
-        let (tell, happened) = mpsc::channel(1);
-        let told = move |event: notify::Result<notify::Event>| {
-            // Our own reading is no change.
+        // Capacity 1: several events are one wake-up.
+        let (event_sender, fs_events) = mpsc::channel(1);
+        let on_event = move |event: notify::Result<notify::Event>| {
+            // Reading the file causes access events.
             if !event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
-                let _ = tell.try_send(());
+                let _ = event_sender.try_send(());
             }
         };
-        let system = notify::recommended_watcher(told)
-            .inspect_err(|error| tracing::warn!(%error, "the system tells of no changed files; they are looked at"))
+        let fs_watcher = notify::recommended_watcher(on_event)
+            .inspect_err(
+                |error| tracing::warn!(%error, "file system events unavailable; polling the configuration file"),
+            )
             .ok();
-        let hangups =
-            signal(SignalKind::hangup()).inspect_err(|error| tracing::warn!(%error, "SIGHUP is not heard")).ok();
+        let sighup = signal(SignalKind::hangup())
+            .inspect_err(|error| tracing::warn!(%error, "SIGHUP handler failed; reload by signal is off"))
+            .ok();
         let path = path.into();
         let mut watcher = Self {
-            seen: BTreeMap::from([(path.clone(), fingerprint(&path))]),
+            fingerprints: BTreeMap::from([(path.clone(), fingerprint(&path))]),
             path,
-            asked: false,
-            due: None,
-            happened,
-            ticks: ticks(if system.is_some() { RARELY } else { OFTEN }),
-            system,
-            folders: BTreeSet::new(),
-            hangups,
+            signal_pending: false,
+            check_at: None,
+            fs_events,
+            poll_timer: poll_timer(if fs_watcher.is_some() { WATCHED_POLL_INTERVAL } else { UNWATCHED_POLL_INTERVAL }),
+            fs_watcher,
+            watched_dirs: BTreeSet::new(),
+            sighup,
         };
-        watcher.watch_folders();
+        watcher.watch_directories();
         watcher
     }
 
-    /// Watches these other files too, from now on, and no longer those of before: the files that the
-    /// configuration names.
-    pub fn follow(&mut self, others: Vec<PathBuf>) {
+    /// Replaces the set of referenced files that are watched besides the configuration file.
+    pub fn set_referenced_files(&mut self, files: Vec<PathBuf>) {
         let path = self.path.clone();
-        self.seen.retain(|file, _| *file == path || others.contains(file));
-        for other in others {
-            self.seen.entry(other).or_insert_with_key(|other| fingerprint(other));
+        self.fingerprints.retain(|file, _| *file == path || files.contains(file));
+        for file in files {
+            self.fingerprints.entry(file).or_insert_with_key(|file| fingerprint(file));
         }
-        self.watch_folders();
+        self.watch_directories();
     }
 
-    /// Waits until the configuration is to be read again. It may be dropped at any time, and nothing
-    /// is missed.
-    pub async fn changed(&mut self) -> Trigger {
+    /// Waits until the configuration must be reloaded. Cancel safe: no change is lost.
+    pub async fn changed(&mut self) -> ReloadTrigger {
         loop {
-            if self.asked {
-                self.catch_up().await;
-                self.asked = false;
-                return Trigger::Signal;
+            if self.signal_pending {
+                self.mark_current().await;
+                self.signal_pending = false;
+                return ReloadTrigger::Signal;
             }
-            let due = self.due;
+            let check_at = self.check_at;
             tokio::select! {
-                () = hangup(&mut self.hangups) => self.asked = true,
-                Some(()) = self.happened.recv() => self.due = self.due.or_else(|| Some(Instant::now() + SETTLE)),
-                () = until(due) => {
-                    let differs = self.look().await;
-                    self.due = None;
+                () = recv_sighup(&mut self.sighup) => self.signal_pending = true,
+                Some(()) = self.fs_events.recv() => self.check_at = self.check_at.or_else(|| Some(Instant::now() + DEBOUNCE_INTERVAL)),
+                () = sleep_until_set(check_at) => {
+                    let differs = self.check_content().await;
+                    self.check_at = None;
                     if differs {
-                        return Trigger::File;
+                        return ReloadTrigger::File;
                     }
                 }
-                _ = self.ticks.tick() => self.due = self.due.or_else(|| Some(Instant::now())),
+                _ = self.poll_timer.tick() => self.check_at = self.check_at.or_else(|| Some(Instant::now())),
             }
         }
     }
 
-    /// What is there now, even if that is nothing, is about to be read: only what differs from it is a
-    /// change.
-    pub async fn catch_up(&mut self) {
-        self.seen = self.found().await;
+    /// Records the current content as seen. Call it right before reading the file; only later changes are reported.
+    pub async fn mark_current(&mut self) {
+        self.fingerprints = self.read_fingerprints().await;
     }
 
-    /// Looks whether the content is another. A file that is away for now is not looked at.
-    async fn look(&mut self) -> bool {
-        let found = self.found().await;
-        let differs = found.get(&self.path).is_some_and(Option::is_some) && found != self.seen;
+    /// Whether the content has changed. While the configuration file is missing, nothing counts as a change.
+    async fn check_content(&mut self) -> bool {
+        let current = self.read_fingerprints().await;
+        let differs = current.get(&self.path).is_some_and(Option::is_some) && current != self.fingerprints;
         if differs {
-            self.seen = found;
+            self.fingerprints = current;
         }
         differs
     }
 
-    /// What the files look like now.
-    async fn found(&mut self) -> BTreeMap<PathBuf, Option<u64>> {
-        let files: Vec<PathBuf> = self.seen.keys().cloned().collect();
-        let look = move || files.into_iter().map(|file| (fingerprint(&file), file)).map(|(print, file)| (file, print));
-        let found = tokio::task::spawn_blocking(move || look().collect::<BTreeMap<_, _>>()).await;
-        self.watch_folders();
-        found.unwrap_or_else(|_| self.seen.clone())
+    /// Current fingerprints of all watched files.
+    async fn read_fingerprints(&mut self) -> BTreeMap<PathBuf, Option<u64>> {
+        let files: Vec<PathBuf> = self.fingerprints.keys().cloned().collect();
+        let read_all =
+            move || files.into_iter().map(|file| (fingerprint(&file), file)).map(|(print, file)| (file, print));
+        let current = tokio::task::spawn_blocking(move || read_all().collect::<BTreeMap<_, _>>()).await;
+        self.watch_directories();
+        current.unwrap_or_else(|_| self.fingerprints.clone())
     }
 
-    /// Watches the folders where the files are, and where they really are if they are links.
-    fn watch_folders(&mut self) {
-        let Some(system) = &mut self.system else { return };
-        let mut folders = BTreeSet::new();
-        for file in self.seen.keys() {
-            // By its real name: two names of one folder are one watch, and letting go of one would end both.
-            let folder = folder_of(file);
-            folders.insert(std::fs::canonicalize(&folder).unwrap_or(folder));
-            folders.extend(std::fs::canonicalize(file).ok().map(|file| folder_of(&file)));
+    /// Watches the directories of the files and of the targets of symbolic links.
+    fn watch_directories(&mut self) {
+        let Some(fs_watcher) = &mut self.fs_watcher else { return };
+        let mut directories = BTreeSet::new();
+        for file in self.fingerprints.keys() {
+            // Canonical paths: two names of one directory share a watch, and removing one would end both.
+            let directory = parent_directory(file);
+            directories.insert(std::fs::canonicalize(&directory).unwrap_or(directory));
+            directories.extend(std::fs::canonicalize(file).ok().map(|file| parent_directory(&file)));
         }
-        for gone in self.folders.difference(&folders) {
-            // It may be gone for good.
-            let _ = system.unwatch(gone);
+        for gone in self.watched_dirs.difference(&directories) {
+            // The directory may have been removed.
+            let _ = fs_watcher.unwatch(gone);
         }
         let mut watched = BTreeSet::new();
-        let mut complete = true;
-        for folder in folders {
-            let new = !self.folders.contains(&folder);
-            match if new { system.watch(&folder, RecursiveMode::NonRecursive) } else { Ok(()) } {
-                Ok(()) => drop(watched.insert(folder)),
+        let mut all_watched = true;
+        for directory in directories {
+            let new = !self.watched_dirs.contains(&directory);
+            match if new { fs_watcher.watch(&directory, RecursiveMode::NonRecursive) } else { Ok(()) } {
+                Ok(()) => drop(watched.insert(directory)),
                 Err(error) => {
-                    complete = false;
-                    tracing::debug!(%error, folder = %folder.display(), "this folder cannot be watched");
+                    all_watched = false;
+                    tracing::debug!(%error, directory = %directory.display(), "directory watch failed; polling instead");
                 }
             }
         }
-        self.folders = watched;
-        let period = if complete { RARELY } else { OFTEN };
-        if self.ticks.period() != period {
-            self.ticks = ticks(period);
+        self.watched_dirs = watched;
+        let period = if all_watched { WATCHED_POLL_INTERVAL } else { UNWATCHED_POLL_INTERVAL };
+        if self.poll_timer.period() != period {
+            self.poll_timer = poll_timer(period);
         }
     }
 }
 
-fn ticks(period: Duration) -> Interval {
-    let mut ticks = tokio::time::interval_at(Instant::now() + period, period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
+fn poll_timer(period: Duration) -> Interval {
+    let mut timer = tokio::time::interval_at(Instant::now() + period, period);
+    timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    timer
 }
 
-async fn hangup(hangups: &mut Option<Signal>) {
-    if let Some(hangups) = hangups
-        && hangups.recv().await.is_some()
+async fn recv_sighup(sighup: &mut Option<Signal>) {
+    if let Some(sighup) = sighup
+        && sighup.recv().await.is_some()
     {
         return;
     }
     std::future::pending::<()>().await;
 }
 
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
+async fn sleep_until_set(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }
 
-fn folder_of(file: &Path) -> PathBuf {
+fn parent_directory(file: &Path) -> PathBuf {
     match file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         Some(folder) => folder.to_owned(),
         None => PathBuf::from("."),
     }
 }
 
-/// What tells content from other content; nothing when the file cannot be read.
+/// Hash of the content; `None` if the file cannot be read.
 fn fingerprint(path: &Path) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     std::fs::read(path).ok()?.hash(&mut hasher);
@@ -218,12 +219,12 @@ mod tests {
     use std::fs;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// A folder of its own for each test, gone at the end.
-    struct Folder(PathBuf);
+    /// Temporary directory, removed on drop.
+    struct TempDir(PathBuf);
 
-    impl Folder {
+    impl TempDir {
         fn new() -> Self {
             static COUNT: AtomicUsize = AtomicUsize::new(0);
             let name = format!("rialto-watch-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -240,126 +241,126 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TempDir {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
     }
 
-    /// A watcher that does not hear the signal that another test sends to the whole process.
-    fn deaf(path: impl Into<PathBuf>) -> Watcher {
-        Watcher { hangups: None, ..Watcher::new(path) }
+    /// A watcher that ignores SIGHUP, which another test sends to the whole process.
+    fn watcher_without_sighup(path: impl Into<PathBuf>) -> ConfigWatcher {
+        ConfigWatcher { sighup: None, ..ConfigWatcher::new(path) }
     }
 
-    async fn file_changed(watcher: &mut Watcher) {
-        let trigger = tokio::time::timeout(PATIENCE, watcher.changed()).await.expect("the change is noticed");
-        assert_eq!(trigger, Trigger::File);
+    async fn expect_file_change(watcher: &mut ConfigWatcher) {
+        let trigger = tokio::time::timeout(TEST_TIMEOUT, watcher.changed()).await.expect("the change is noticed");
+        assert_eq!(trigger, ReloadTrigger::File);
     }
 
     #[tokio::test]
-    async fn a_file_may_be_rewritten_replaced_or_come_back() {
-        let folder = Folder::new();
-        let path = folder.write("rialto.toml", "one");
-        let mut watcher = deaf(&path);
-        folder.write("rialto.toml", "two");
-        file_changed(&mut watcher).await;
-        fs::rename(folder.write("rialto.toml.new", "three"), &path).unwrap();
-        file_changed(&mut watcher).await;
+    async fn rewritten_replaced_and_recreated_files_are_noticed() {
+        let dir = TempDir::new();
+        let path = dir.write("rialto.toml", "one");
+        let mut watcher = watcher_without_sighup(&path);
+        dir.write("rialto.toml", "two");
+        expect_file_change(&mut watcher).await;
+        fs::rename(dir.write("rialto.toml.new", "three"), &path).unwrap();
+        expect_file_change(&mut watcher).await;
         fs::remove_file(&path).unwrap();
-        assert!(!watcher.look().await, "that it is away says nothing");
-        folder.write("rialto.toml", "three");
-        assert!(!watcher.look().await, "the same content is no change");
-        folder.write("rialto.toml", "four");
-        file_changed(&mut watcher).await;
-        assert!(!watcher.look().await, "and is told once");
+        assert!(!watcher.check_content().await, "a missing file is no change");
+        dir.write("rialto.toml", "three");
+        assert!(!watcher.check_content().await, "the same content is no change");
+        dir.write("rialto.toml", "four");
+        expect_file_change(&mut watcher).await;
+        assert!(!watcher.check_content().await, "a change is reported once");
     }
 
     #[tokio::test]
-    async fn one_that_was_away_is_watched_by_whatever_name() {
-        let folder = Folder::new();
-        folder.write("rialto.toml", "one");
-        let path = folder.0.join("..").join(folder.0.file_name().unwrap()).join("rialto.toml");
-        let mut watcher = deaf(&path);
+    async fn recreated_file_is_noticed_through_a_non_canonical_path() {
+        let dir = TempDir::new();
+        dir.write("rialto.toml", "one");
+        let path = dir.0.join("..").join(dir.0.file_name().unwrap()).join("rialto.toml");
+        let mut watcher = watcher_without_sighup(&path);
         fs::remove_file(&path).unwrap();
-        tokio::time::timeout(PATIENCE, watcher.happened.recv()).await.expect("the removal is heard of");
-        assert!(!watcher.look().await);
-        while watcher.happened.try_recv().is_ok() {}
-        folder.write("rialto.toml", "two");
-        file_changed(&mut watcher).await;
+        tokio::time::timeout(TEST_TIMEOUT, watcher.fs_events.recv()).await.expect("the removal causes an event");
+        assert!(!watcher.check_content().await);
+        while watcher.fs_events.try_recv().is_ok() {}
+        dir.write("rialto.toml", "two");
+        expect_file_change(&mut watcher).await;
     }
 
     #[tokio::test]
-    async fn a_link_may_be_swapped() {
-        // As Kubernetes mounts a map: rialto.toml → ..data/rialto.toml, ..data → ..first.
+    async fn swapped_symlinks_are_noticed() {
+        // As Kubernetes mounts a ConfigMap: rialto.toml → ..data/rialto.toml, ..data → ..first.
         use std::os::unix::fs::symlink;
-        let folder = Folder::new();
-        folder.write("..first/rialto.toml", "one");
-        symlink("..first", folder.0.join("..data")).unwrap();
-        symlink("..data/rialto.toml", folder.0.join("rialto.toml")).unwrap();
-        let mut watcher = deaf(folder.0.join("rialto.toml"));
+        let dir = TempDir::new();
+        dir.write("..first/rialto.toml", "one");
+        symlink("..first", dir.0.join("..data")).unwrap();
+        symlink("..data/rialto.toml", dir.0.join("rialto.toml")).unwrap();
+        let mut watcher = watcher_without_sighup(dir.0.join("rialto.toml"));
         for (name, text) in [("..second", "two"), ("..third", "three")] {
-            folder.write(&format!("{name}/rialto.toml"), text);
-            symlink(name, folder.0.join("..data_tmp")).unwrap();
-            fs::rename(folder.0.join("..data_tmp"), folder.0.join("..data")).unwrap();
-            file_changed(&mut watcher).await;
+            dir.write(&format!("{name}/rialto.toml"), text);
+            symlink(name, dir.0.join("..data_tmp")).unwrap();
+            fs::rename(dir.0.join("..data_tmp"), dir.0.join("..data")).unwrap();
+            expect_file_change(&mut watcher).await;
         }
-        // As somebody links to a file that is elsewhere.
-        let elsewhere = Folder::new();
+        // A link to a file in another directory.
+        let elsewhere = TempDir::new();
         let real = elsewhere.write("real.toml", "one");
-        symlink(&real, folder.0.join("linked.toml")).unwrap();
-        let mut watcher = deaf(folder.0.join("linked.toml"));
+        symlink(&real, dir.0.join("linked.toml")).unwrap();
+        let mut watcher = watcher_without_sighup(dir.0.join("linked.toml"));
         fs::write(real, "two").unwrap();
-        file_changed(&mut watcher).await;
+        expect_file_change(&mut watcher).await;
     }
 
     #[tokio::test]
-    async fn files_that_the_file_names_count_too() {
-        let folder = Folder::new();
-        let path = folder.write("rialto.toml", "one");
-        let document = folder.write("documents/api.json", "{}");
-        let mut watcher = deaf(&path);
-        watcher.follow(vec![document.clone()]);
-        assert!(!watcher.look().await, "that it is followed is no change");
+    async fn referenced_files_are_watched() {
+        let dir = TempDir::new();
+        let path = dir.write("rialto.toml", "one");
+        let document = dir.write("documents/api.json", "{}");
+        let mut watcher = watcher_without_sighup(&path);
+        watcher.set_referenced_files(vec![document.clone()]);
+        assert!(!watcher.check_content().await, "following a file is no change");
         fs::write(&document, "{ }").unwrap();
-        file_changed(&mut watcher).await;
-        watcher.follow(Vec::new());
+        expect_file_change(&mut watcher).await;
+        watcher.set_referenced_files(Vec::new());
         fs::write(&document, "{  }").unwrap();
-        assert!(!watcher.look().await, "and no longer");
+        assert!(!watcher.check_content().await, "the file is no longer watched");
     }
 
     #[tokio::test]
-    async fn waiting_may_be_given_up_and_begun_again() {
-        let folder = Folder::new();
-        let path = folder.write("rialto.toml", "one");
-        let mut watcher = deaf(&path);
-        folder.write("rialto.toml", "two");
-        let begun = Instant::now();
+    async fn changed_is_cancel_safe() {
+        let dir = TempDir::new();
+        let path = dir.write("rialto.toml", "one");
+        let mut watcher = watcher_without_sighup(&path);
+        dir.write("rialto.toml", "two");
+        let started = Instant::now();
         loop {
-            // Given up long before things have settled, over and over.
+            // Cancelled again and again, long before the debounce interval ends.
             match tokio::time::timeout(Duration::from_millis(5), watcher.changed()).await {
-                Ok(Trigger::File) => break,
-                _ => assert!(begun.elapsed() < PATIENCE, "the change is noticed"),
+                Ok(ReloadTrigger::File) => break,
+                _ => assert!(started.elapsed() < TEST_TIMEOUT, "the change is noticed"),
             }
         }
     }
 
     #[tokio::test]
-    async fn a_signal_always_counts() {
-        let folder = Folder::new();
-        let mut watcher = Watcher::new(folder.write("rialto.toml", "one"));
+    async fn sighup_triggers_a_reload() {
+        let dir = TempDir::new();
+        let mut watcher = ConfigWatcher::new(dir.write("rialto.toml", "one"));
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
-        let trigger = tokio::time::timeout(PATIENCE, watcher.changed()).await.unwrap();
-        assert_eq!(trigger, Trigger::Signal);
+        let trigger = tokio::time::timeout(TEST_TIMEOUT, watcher.changed()).await.unwrap();
+        assert_eq!(trigger, ReloadTrigger::Signal);
     }
 
     #[tokio::test]
-    async fn without_help_of_the_system_the_file_is_looked_at() {
-        let folder = Folder::new();
-        let path = folder.write("rialto.toml", "one");
-        let mut watcher = deaf(&path);
-        watcher.system = None;
-        watcher.ticks = ticks(Duration::from_millis(10));
-        folder.write("rialto.toml", "two");
-        file_changed(&mut watcher).await;
+    async fn file_is_polled_without_file_system_events() {
+        let dir = TempDir::new();
+        let path = dir.write("rialto.toml", "one");
+        let mut watcher = watcher_without_sighup(&path);
+        watcher.fs_watcher = None;
+        watcher.poll_timer = poll_timer(Duration::from_millis(10));
+        dir.write("rialto.toml", "two");
+        expect_file_change(&mut watcher).await;
     }
 }

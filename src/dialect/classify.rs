@@ -1,122 +1,125 @@
-//! What a client sends, told apart by era and checked by the rules of its revision.
+//! Classifies client messages by era and checks them against the rules of their revision.
 //!
-//! One address serves both eras, so each message says by itself which it belongs to.
+//! One URL serves both eras, so the message itself decides which era it belongs to.
 
 use http::HeaderMap;
 
-use super::headers::{self, mismatch, single};
-use super::meta::{self, Meta, Said};
+use super::headers::{self, mismatch, single_value};
+use super::meta::{self, MetaFields, ParsedMeta};
 use super::{Era, Revision, has_method};
 use crate::protocol::{ErrorObject, Id, Message, Method, Notification, Raw, Request, code};
 
-/// Which path a message takes.
+/// How a message is handled.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Path {
-    /// Opens a session.
+pub enum MessageClass {
+    /// `initialize`: opens a session.
     Handshake,
     /// Belongs to a session.
     Session,
-    /// Stands by itself, and says this of itself.
-    PerRequest(Told),
+    /// A per-request message with its `_meta`.
+    PerRequest(RequestMeta),
 }
 
-/// What a message of the per-request era says of itself. It is looked for once, to know the era.
+/// The `_meta` of a per-request message. Looked up once, to determine the era.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    meta: Said,
-    /// The member that a header has to mirror.
+pub struct RequestMeta {
+    meta: MetaFields,
+    /// The member of `params` that the header `Mcp-Name` mirrors.
     name: Option<Raw>,
 }
 
-/// A request of the per-request era that passed the checks.
+/// A per-request request that passed the checks.
 #[derive(Debug)]
-pub struct Checked {
-    /// The revision it speaks.
+pub struct CheckedRequest {
+    /// The revision of the request.
     pub revision: Revision,
-    /// What it says of itself.
-    pub meta: Meta,
+    /// The parsed `_meta`.
+    pub meta: ParsedMeta,
 }
 
-/// A request that is refused before it is handled: the whole answer is the error.
+/// A request that is refused before it is handled; the error is the whole response.
 #[derive(Debug)]
 pub struct RefusedRequest {
-    /// The id of the request, where it has one.
+    /// The id of the request, if it has one.
     pub id: Option<Id>,
-    /// Why.
+    /// The error to respond with.
     pub error: ErrorObject,
 }
 
-/// Decides the path of a message by its body; a header alone never moves a message to another
-/// era.
+/// Classifies a message by its body; a header alone never moves a message to another era.
 ///
 /// # Errors
-/// When the header names a revision that the body does not follow.
-pub fn classify(message: &Message, headers: &HeaderMap) -> Result<Path, RefusedRequest> {
-    let named = named_revision(headers);
-    let modern_header = named.is_some_and(|revision| revision.era() == Era::PerRequest);
+/// When the version header names a revision that the body does not follow.
+pub fn classify(message: &Message, headers: &HeaderMap) -> Result<MessageClass, RefusedRequest> {
+    let named = header_revision(headers);
+    let per_request_header = named.is_some_and(|revision| revision.era() == Era::PerRequest);
     match message {
         Message::Request(request) if request.method == Method::Initialize => {
-            let told = Told::of(request);
-            if speaks_per_request(&told) {
-                return Ok(Path::PerRequest(told));
+            let request_meta = RequestMeta::from_request(request);
+            if names_per_request_revision(&request_meta) {
+                return Ok(MessageClass::PerRequest(request_meta));
             }
-            if modern_header {
+            if per_request_header {
                 let why = "`initialize` does not exist in the revision that `MCP-Protocol-Version` names";
-                return Err(request.refused(mismatch(why)));
+                return Err(request.refuse(mismatch(why)));
             }
-            Ok(Path::Handshake)
+            Ok(MessageClass::Handshake)
         }
         Message::Request(request) => {
-            let told = Told::of(request);
-            if told.meta.claims() {
-                return Ok(Path::PerRequest(told));
+            let request_meta = RequestMeta::from_request(request);
+            if request_meta.meta.claims_per_request() {
+                return Ok(MessageClass::PerRequest(request_meta));
             }
-            // A header may promise what is not there.
-            match modern_header.then(|| told.meta.read()) {
-                Some(Err(error)) => Err(request.refused(error)),
-                _ => Ok(Path::Session),
+            // The header announces the per-request era but the body lacks its `_meta`.
+            match per_request_header.then(|| request_meta.meta.read()) {
+                Some(Err(error)) => Err(request.refuse(error)),
+                _ => Ok(MessageClass::Session),
             }
         }
         Message::Notification(Notification { params, .. }) => {
-            let meta = Said::of(meta::of(params.as_ref()).as_ref());
-            let per_request = modern_header || meta.claims();
-            Ok(if per_request { Path::PerRequest(Told { meta, name: None }) } else { Path::Session })
+            let meta = MetaFields::of(meta::get(params.as_ref()).as_ref());
+            let per_request = per_request_header || meta.claims_per_request();
+            Ok(if per_request {
+                MessageClass::PerRequest(RequestMeta { meta, name: None })
+            } else {
+                MessageClass::Session
+            })
         }
-        Message::Response(_) => Ok(Path::Session),
+        Message::Response(_) => Ok(MessageClass::Session),
     }
 }
 
-impl Told {
-    /// What a request says of itself.
-    pub fn of(request: &Request) -> Self {
+impl RequestMeta {
+    /// Looks up the `_meta` of a request, and the name that a header mirrors.
+    pub fn from_request(request: &Request) -> Self {
         let params = request.params.as_ref();
         let [meta, name] = match request.method.name_member() {
-            Some(member) => meta::and(member, params),
-            None => [meta::of(params), None],
+            Some(member) => meta::get_with(member, params),
+            None => [meta::get(params), None],
         };
-        Self { meta: Said::of(meta.as_ref()), name }
+        Self { meta: MetaFields::of(meta.as_ref()), name }
     }
 }
 
-/// The known revision that the version header names.
-pub fn named_revision(headers: &HeaderMap) -> Option<Revision> {
+/// The revision in the version header, if it is a known one.
+pub fn header_revision(headers: &HeaderMap) -> Option<Revision> {
     let value = headers.get(&headers::PROTOCOL_VERSION)?;
     Revision::parse(value.to_str().ok()?.trim())
 }
 
-/// Whether `_meta` is whole and names a revision of the per-request era.
-fn speaks_per_request(told: &Told) -> bool {
-    let Ok(meta) = told.meta.clone().read() else { return false };
+/// Whether `_meta` is complete and names a per-request revision.
+fn names_per_request_revision(request_meta: &RequestMeta) -> bool {
+    let Ok(meta) = request_meta.meta.clone().read() else { return false };
     Revision::parse(&meta.version).is_some_and(|revision| revision.era() == Era::PerRequest)
 }
 
-/// Checks the version header of a request in a session. The session knows its revision, so a
-/// missing header is no fault and another known revision changes nothing.
+/// Checks the version header of a request in a session. The session knows its revision, so a missing header
+/// is accepted and another known revision has no effect.
 ///
 /// # Errors
-/// When the header names a revision that has no sessions, or none at all.
+/// When the header names an unknown revision or one without sessions.
 pub fn check_session_version(headers: &HeaderMap) -> Result<(), ErrorObject> {
-    let Some(value) = single(headers, &headers::PROTOCOL_VERSION)? else {
+    let Some(value) = single_value(headers, &headers::PROTOCOL_VERSION)? else {
         return Ok(());
     };
     let name = String::from_utf8_lossy(value);
@@ -126,58 +129,61 @@ pub fn check_session_version(headers: &HeaderMap) -> Result<(), ErrorObject> {
             code::INVALID_REQUEST,
             format!(
                 "Bad Request: unsupported protocol version {name:?} (sessions speak {})",
-                supported(Era::Handshake).join(", ")
+                supported_versions(Era::Handshake).join(", ")
             ),
         )),
     }
 }
 
-/// Whether the client of a request in a session knows events that carry an id and no message.
-pub fn takes_priming_events(headers: &HeaderMap) -> bool {
-    let version = single(headers, &headers::PROTOCOL_VERSION).ok().flatten();
+/// Whether the version header names a revision with priming events.
+pub fn accepts_priming_events(headers: &HeaderMap) -> bool {
+    let version = single_value(headers, &headers::PROTOCOL_VERSION).ok().flatten();
     let revision = version.and_then(|version| Revision::parse(&String::from_utf8_lossy(version)));
-    revision.is_some_and(|revision| revision.facts().primed)
+    revision.is_some_and(|revision| revision.features().priming_events)
 }
 
-/// The checks on a request of the per-request era, in the order that decides which answer a
-/// request with several faults gets: its headers against its body first, then whether we serve
-/// what it asks.
+/// Checks a per-request request. The order of the checks decides the error of a request with several faults:
+/// headers against body first, then revision and method.
 ///
 /// # Errors
 /// The first check that fails.
-pub fn check(request: &Request, told: Told, headers: &HeaderMap) -> Result<Checked, RefusedRequest> {
-    let refuse = |error| request.refused(error);
-    let version = single(headers, &headers::PROTOCOL_VERSION).map_err(refuse)?;
-    let method = single(headers, &headers::METHOD).map_err(refuse)?;
-    let name = single(headers, &headers::NAME).map_err(refuse)?;
-    let meta = told.meta.read().map_err(refuse)?;
-    agree("MCP-Protocol-Version", version, &meta.version).map_err(refuse)?;
-    agree("Mcp-Method", method, request.method.as_str()).map_err(refuse)?;
-    check_name(request, told.name.as_ref(), name).map_err(refuse)?;
-    accept(request, meta)
+pub fn check_request(
+    request: &Request,
+    request_meta: RequestMeta,
+    headers: &HeaderMap,
+) -> Result<CheckedRequest, RefusedRequest> {
+    let refuse = |error| request.refuse(error);
+    let version = single_value(headers, &headers::PROTOCOL_VERSION).map_err(refuse)?;
+    let method = single_value(headers, &headers::METHOD).map_err(refuse)?;
+    let name = single_value(headers, &headers::NAME).map_err(refuse)?;
+    let meta = request_meta.meta.read().map_err(refuse)?;
+    check_header("MCP-Protocol-Version", version, &meta.version).map_err(refuse)?;
+    check_header("Mcp-Method", method, request.method.as_str()).map_err(refuse)?;
+    check_name_header(request, request_meta.name.as_ref(), name).map_err(refuse)?;
+    check_served(request, meta)
 }
 
-/// The part of the checks that does not look at headers: what stdio is left with.
+/// Checks a per-request request without headers, as received on stdio.
 ///
 /// # Errors
-/// When the request's `_meta` is not whole, or names what we do not serve.
-pub fn check_body(request: &Request, told: Told) -> Result<Checked, RefusedRequest> {
-    let meta = told.meta.read().map_err(|error| request.refused(error))?;
-    accept(request, meta)
+/// When `_meta` is incomplete, or the revision or method is not served.
+pub fn check_body(request: &Request, request_meta: RequestMeta) -> Result<CheckedRequest, RefusedRequest> {
+    let meta = request_meta.meta.read().map_err(|error| request.refuse(error))?;
+    check_served(request, meta)
 }
 
-fn accept(request: &Request, meta: Meta) -> Result<Checked, RefusedRequest> {
+fn check_served(request: &Request, meta: ParsedMeta) -> Result<CheckedRequest, RefusedRequest> {
     let revision = Revision::parse(&meta.version).filter(|revision| revision.era() == Era::PerRequest);
     let Some(revision) = revision else {
-        return Err(request.refused(unsupported(&meta.version)));
+        return Err(request.refuse(unsupported_version(&meta.version)));
     };
     if !has_method(Era::PerRequest, &request.method) {
-        return Err(request.refused(method_not_found(&request.method)));
+        return Err(request.refuse(method_not_found(&request.method)));
     }
-    Ok(Checked { revision, meta })
+    Ok(CheckedRequest { revision, meta })
 }
 
-fn agree(label: &str, header: Option<&[u8]>, body: &str) -> Result<(), ErrorObject> {
+fn check_header(label: &str, header: Option<&[u8]>, body: &str) -> Result<(), ErrorObject> {
     match header {
         None => Err(mismatch(format!("the header `{label}` is required"))),
         Some(value) if value == body.as_bytes() => Ok(()),
@@ -185,27 +191,27 @@ fn agree(label: &str, header: Option<&[u8]>, body: &str) -> Result<(), ErrorObje
     }
 }
 
-fn check_name(request: &Request, body: Option<&Raw>, header: Option<&[u8]>) -> Result<(), ErrorObject> {
+fn check_name_header(request: &Request, body: Option<&Raw>, header: Option<&[u8]>) -> Result<(), ErrorObject> {
     let Some(member) = request.method.name_member() else { return Ok(()) };
     let Some(body) = body.and_then(Raw::text) else { return Ok(()) };
     let Some(value) = header else {
         return Err(mismatch(format!("the header `Mcp-Name` is required; it mirrors `params.{member}`")));
     };
-    let value = headers::decode(value).map_err(|why| mismatch(format!("`Mcp-Name`: {why}")))?;
+    let value = headers::decode_value(value).map_err(|why| mismatch(format!("`Mcp-Name`: {why}")))?;
     if value == body {
         return Ok(());
     }
     Err(mismatch(format!("the header `Mcp-Name` does not say what `params.{member}` says")))
 }
 
-/// The revisions of an era, by name.
-pub fn supported(era: Era) -> Vec<&'static str> {
-    Revision::of(era).map(|revision| revision.facts().name).collect()
+/// The names of the revisions of an era.
+pub fn supported_versions(era: Era) -> Vec<&'static str> {
+    Revision::in_era(era).map(|revision| revision.as_str()).collect()
 }
 
 /// The error for a revision that is not served.
-pub fn unsupported(requested: &str) -> ErrorObject {
-    let supported = supported(Era::PerRequest);
+pub fn unsupported_version(requested: &str) -> ErrorObject {
+    let supported = supported_versions(Era::PerRequest);
     let data = serde_json::json!({ "supported": supported, "requested": requested });
     let message = format!("Unsupported protocol version {requested:?}: this server speaks {}", supported.join(", "));
     ErrorObject::new(code::UNSUPPORTED_VERSION, message).with_data(Raw::of(&data))
@@ -217,8 +223,8 @@ pub fn method_not_found(method: &Method) -> ErrorObject {
 }
 
 impl Request {
-    /// This request, refused.
-    pub fn refused(&self, error: ErrorObject) -> RefusedRequest {
+    /// Refuses this request with an error.
+    pub fn refuse(&self, error: ErrorObject) -> RefusedRequest {
         let id = Some(self.id.clone());
         RefusedRequest { id, error }
     }
@@ -257,10 +263,10 @@ mod tests {
         r#"{"io.modelcontextprotocol/protocolVersion":"v999","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
     #[test]
-    fn the_body_decides_the_path() {
+    fn the_body_decides_the_class() {
         let modern = [("mcp-protocol-version", "2026-07-28")];
-        let per_request = || Path::PerRequest(Told::default());
-        let cases: [(Message, Pairs<'_>, Result<Path, i64>); 11] = [
+        let per_request = || MessageClass::PerRequest(RequestMeta::default());
+        let cases: [(Message, Pairs<'_>, Result<MessageClass, i64>); 11] = [
             (Message::Request(request("tools/list", META, "")), &[], Ok(per_request())),
             (
                 Message::Request(request("tools/list", r#"{"io.modelcontextprotocol/protocolVersion":5}"#, "")),
@@ -268,25 +274,26 @@ mod tests {
                 Ok(per_request()),
             ),
             (Message::Request(request("initialize", META, "")), &[], Ok(per_request())),
-            (Message::Request(request("initialize", OLD, "")), &[], Ok(Path::Handshake)),
-            (Message::Request(request("initialize", "{}", "")), &[], Ok(Path::Handshake)),
+            (Message::Request(request("initialize", OLD, "")), &[], Ok(MessageClass::Handshake)),
+            (Message::Request(request("initialize", "{}", "")), &[], Ok(MessageClass::Handshake)),
             (Message::Request(request("initialize", "{}", "")), &modern, Err(code::HEADER_MISMATCH)),
-            (Message::Request(request("tools/list", "{}", "")), &[], Ok(Path::Session)),
+            (Message::Request(request("tools/list", "{}", "")), &[], Ok(MessageClass::Session)),
             (Message::Request(request("tools/list", "{}", "")), &modern, Err(code::INVALID_PARAMS)),
-            (message(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#), &[], Ok(Path::Session)),
+            (message(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#), &[], Ok(MessageClass::Session)),
             (message(r#"{"jsonrpc":"2.0","method":"notifications/cancelled"}"#), &modern, Ok(per_request())),
-            (message(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), &modern, Ok(Path::Session)),
+            (message(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), &modern, Ok(MessageClass::Session)),
         ];
         for (message, pairs, expected) in cases {
             let path = classify(&message, &headers(pairs)).map_err(|refused| refused.error.code());
-            let kind = |path: &Result<Path, i64>| path.as_ref().map(std::mem::discriminant).map_err(|code| *code);
+            let kind =
+                |path: &Result<MessageClass, i64>| path.as_ref().map(std::mem::discriminant).map_err(|code| *code);
             assert_eq!(kind(&path), kind(&expected), "{message:?}");
         }
     }
 
-    /// Each row fails one check or several; the first one answers.
+    /// Rows with several faults must fail with the error of the first check.
     #[test]
-    fn the_checks_answer_in_order() {
+    fn first_failing_check_decides_the_error() {
         let v = ("mcp-protocol-version", "2026-07-28");
         let list = ("mcp-method", "tools/list");
         let call = ("mcp-method", "tools/call");
@@ -327,7 +334,7 @@ mod tests {
             (request("initialize", META, ""), vec![v, ("mcp-method", "initialize")], code::METHOD_NOT_FOUND),
         ];
         for (request, pairs, expected) in cases {
-            let checked = check(&request, Told::of(&request), &headers(&pairs));
+            let checked = check_request(&request, RequestMeta::from_request(&request), &headers(&pairs));
             let code = checked.map_or_else(|refused| refused.error.code(), |_| 0);
             assert_eq!(code, expected, "{request:?} {pairs:?}");
         }

@@ -1,64 +1,64 @@
-//! What is translated between a client of one revision and a server of another, in words for those who
-//! operate a gateway. The page about bridging explains each of them.
+//! Describes, for operators, what is translated between a client and a server of two revisions.
+//! `docs/bridging.md` explains each entry.
 
 use super::{Revision, RevisionFeatures};
 
-/// Something that is said in another way on the other side, or that cannot be said there.
+/// A translation between two revisions, or a feature that cannot be translated.
 struct Rule {
-    words: &'static str,
-    /// Whether it comes up between this client and this server.
+    text: &'static str,
+    /// Whether the rule applies to this client and this server.
     applies: fn(&RevisionFeatures, &RevisionFeatures) -> bool,
 }
 
-/// Everything that is translated: the eras first, then shapes, then what is missing.
+/// All rules: translations between eras, then converted content, then dropped features.
 const RULES: [Rule; 30] = [
-    rule("handshake ← discovery", to_newer_era),
-    rule("discovery ← handshake", to_older_era),
-    rule("questions: input_required → requests", to_newer_era),
-    rule("questions: requests → input_required", to_older_era),
-    rule("subscriptions → listen", to_newer_era),
-    rule("listen → subscriptions", to_older_era),
-    rule("log level per request", to_newer_era),
-    rule("log level per session", to_older_era),
-    rule("result envelope taken out", to_newer_era),
-    rule("result envelope put in", to_older_era),
+    rule("handshake ← discovery", handshake_to_per_request),
+    rule("discovery ← handshake", per_request_to_handshake),
+    rule("questions: input_required → requests", handshake_to_per_request),
+    rule("questions: requests → input_required", per_request_to_handshake),
+    rule("subscriptions → listen", handshake_to_per_request),
+    rule("listen → subscriptions", per_request_to_handshake),
+    rule("log level per request", handshake_to_per_request),
+    rule("log level per session", per_request_to_handshake),
+    rule("result envelope taken out", handshake_to_per_request),
+    rule("result envelope put in", per_request_to_handshake),
     rule("reserved error codes wrapped", across_eras),
     rule("code of missing resources", |client, server| client.resource_not_found != server.resource_not_found),
     rule("client's batches taken apart", |client, server| client.batches && !server.batches),
     rule("server's batches taken apart", |client, server| !client.batches && server.batches),
     rule("completion left unsaid", |client, server| !client.completions_capability && server.completions_capability),
-    rule("structured content as text", |client, server| !client.structured && server.structured),
+    rule("structured content as text", |client, server| !client.structured_content && server.structured_content),
     rule("structured content wrapped", |client, server| {
-        client.structured && !client.any_structured && server.any_structured
+        client.structured_content && !client.any_structured_content && server.any_structured_content
     }),
     rule("audio as resources", |client, server| !client.audio && server.audio),
     rule("resource links as text", |client, server| !client.resource_links && server.resource_links),
-    rule("questions made plain", |client, server| !client.rich_questions && server.rich_questions),
+    rule("questions made plain", |client, server| !client.rich_server_requests && server.rich_server_requests),
     rule("elicitation ids replaced", |client, server| {
-        client.rich_questions && server.rich_questions && across_eras(client, server)
+        client.rich_server_requests && server.rich_server_requests && across_eras(client, server)
     }),
     rule("progress messages dropped", |client, server| !client.progress_message && server.progress_message),
     rule("tool annotations dropped", |client, server| !client.tool_annotations && server.tool_annotations),
     rule("titles dropped", |client, server| !client.titles && server.titles),
     rule("icons dropped", |client, server| !client.icons && server.icons),
     rule("task hints of tools dropped", |client, server| !client.tool_tasks && server.tool_tasks),
-    rule("changes of roots not passed on", to_newer_era),
+    rule("changes of roots not passed on", handshake_to_per_request),
     rule("elicitation not available", |client, server| !client.elicitation && server.elicitation),
-    rule("url elicitation not available", |client, server| !client.rich_questions && server.rich_questions),
+    rule("url elicitation not available", |client, server| !client.rich_server_requests && server.rich_server_requests),
     rule("tasks seen through here", across_eras),
 ];
 
-const fn rule(words: &'static str, applies: fn(&RevisionFeatures, &RevisionFeatures) -> bool) -> Rule {
-    Rule { words, applies }
+const fn rule(text: &'static str, applies: fn(&RevisionFeatures, &RevisionFeatures) -> bool) -> Rule {
+    Rule { text, applies }
 }
 
-/// The client keeps a session, and the server has none.
-fn to_newer_era(client: &RevisionFeatures, server: &RevisionFeatures) -> bool {
+/// The client has a session and the server has none.
+fn handshake_to_per_request(client: &RevisionFeatures, server: &RevisionFeatures) -> bool {
     client.sessions && !server.sessions
 }
 
-/// The server keeps a session, and the client has none.
-fn to_older_era(client: &RevisionFeatures, server: &RevisionFeatures) -> bool {
+/// The server has sessions and the client has none.
+fn per_request_to_handshake(client: &RevisionFeatures, server: &RevisionFeatures) -> bool {
     !client.sessions && server.sessions
 }
 
@@ -66,36 +66,35 @@ fn across_eras(client: &RevisionFeatures, server: &RevisionFeatures) -> bool {
     client.era != server.era
 }
 
-/// What is translated between a client and a server, a few words for each matter; nothing where both speak
-/// the same revision.
-pub fn translation(client: Revision, server: Revision) -> Vec<&'static str> {
-    let (client, server) = (client.facts(), server.facts());
-    RULES.iter().filter(|rule| (rule.applies)(client, server)).map(|rule| rule.words).collect()
+/// The translations between a client and a server; empty when both speak the same revision.
+pub fn describe_translation(client: Revision, server: Revision) -> Vec<&'static str> {
+    let (client, server) = (client.features(), server.features());
+    RULES.iter().filter(|rule| (rule.applies)(client, server)).map(|rule| rule.text).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dialect::FACTS;
+    use crate::dialect::FEATURES;
 
     const PAGE: &str = include_str!("../../docs/bridging.md");
 
     fn pairs() -> impl Iterator<Item = (Revision, Revision)> {
-        FACTS.iter().flat_map(|client| FACTS.iter().map(|server| (client.revision, server.revision)))
+        FEATURES.iter().flat_map(|client| FEATURES.iter().map(|server| (client.revision, server.revision)))
     }
 
-    /// Some revisions, as the page names them.
-    fn named(words: &str, revision: Revision) -> bool {
+    /// Whether a cell of the table, such as `up to 2025-06-18`, includes a revision.
+    fn includes(text: &str, revision: Revision) -> bool {
         let of = |name: &str| Revision::parse(name).unwrap_or_else(|| panic!("no revision: {name:?}"));
-        match words.split_once(' ') {
-            _ if words == "any" => true,
+        match text.split_once(' ') {
+            _ if text == "any" => true,
             Some(("up", rest)) => revision <= of(rest.trim_start_matches("to ")),
             Some(("from", rest)) => revision >= of(rest),
-            _ => revision == of(words),
+            _ => revision == of(text),
         }
     }
 
-    /// The rows of the page: words, clients and servers.
+    /// The rows of the table: rule, clients, servers.
     fn rows() -> Vec<[&'static str; 3]> {
         let (_, rest) = PAGE.split_once("<!-- translations -->").expect("the page has the table");
         let (table, _) = rest.split_once("<!-- end of translations -->").expect("the table ends");
@@ -107,54 +106,54 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_the_same_needs_no_translation() {
-        for facts in &FACTS {
-            assert_eq!(translation(facts.revision, facts.revision), Vec::<&str>::new());
+    fn same_revision_needs_no_translation() {
+        for features in &FEATURES {
+            assert_eq!(describe_translation(features.revision, features.revision), Vec::<&str>::new());
         }
     }
 
     #[test]
-    fn who_knows_more_than_the_other_says_needs_none_within_an_era() {
+    fn newer_client_needs_no_translation_within_an_era() {
         for (client, server) in pairs().filter(|(client, server)| client > server && !client.is_bridged_to(*server)) {
-            let batches = client.facts().batches || server.facts().batches;
-            assert_eq!(translation(client, server).len(), usize::from(batches), "{client} {server}");
+            let batches = client.features().batches || server.features().batches;
+            assert_eq!(describe_translation(client, server).len(), usize::from(batches), "{client} {server}");
         }
         for (client, server) in pairs().filter(|(client, server)| client < server) {
-            assert_ne!(translation(client, server), Vec::<&str>::new(), "{client} {server}");
+            assert_ne!(describe_translation(client, server), Vec::<&str>::new(), "{client} {server}");
         }
     }
 
     #[test]
-    fn what_is_bridged_begins_with_how_it_is_opened() {
+    fn bridged_pairs_start_with_the_handshake_rule() {
         for (client, server) in pairs() {
             let opened = ["handshake ← discovery", "discovery ← handshake"];
-            let first = translation(client, server).first().copied().unwrap_or_default();
+            let first = describe_translation(client, server).first().copied().unwrap_or_default();
             assert_eq!(opened.contains(&first), client.is_bridged_to(server), "{client} {server}");
         }
     }
 
     #[test]
-    fn the_page_says_the_same_of_every_pair() {
+    fn documentation_matches_every_pair() {
         for (client, server) in pairs().filter(|(client, server)| client != server) {
-            let applies = |[_, clients, servers]: &[&str; 3]| named(clients, client) && named(servers, server);
-            let mut told: Vec<&str> = rows().iter().filter(|row| applies(row)).map(|[words, ..]| *words).collect();
-            told.dedup();
-            assert_eq!(told, translation(client, server), "client {client}, server {server}");
+            let applies = |[_, clients, servers]: &[&str; 3]| includes(clients, client) && includes(servers, server);
+            let mut documented: Vec<&str> = rows().iter().filter(|row| applies(row)).map(|[text, ..]| *text).collect();
+            documented.dedup();
+            assert_eq!(documented, describe_translation(client, server), "client {client}, server {server}");
         }
     }
 
     #[test]
-    fn every_rule_is_explained_and_comes_up() {
+    fn every_rule_is_documented_and_applies() {
         for rule in &RULES {
-            assert!(rows().iter().any(|[words, ..]| *words == rule.words), "{} is not on the page", rule.words);
-            assert!(pairs().any(|(client, server)| translation(client, server).contains(&rule.words)));
+            assert!(rows().iter().any(|[text, ..]| *text == rule.text), "{} is not on the page", rule.text);
+            assert!(pairs().any(|(client, server)| describe_translation(client, server).contains(&rule.text)));
         }
     }
 
     #[test]
-    fn a_few_pairs() {
+    fn selected_pairs() {
         let between = |client: &str, server: &str| {
-            translation(Revision::parse(client).unwrap(), Revision::parse(server).unwrap())
+            describe_translation(Revision::parse(client).unwrap(), Revision::parse(server).unwrap())
         };
         assert_eq!(between("2025-06-18", "2025-03-26"), ["server's batches taken apart"]);
         assert_eq!(

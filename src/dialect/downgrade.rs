@@ -1,33 +1,34 @@
-//! Results for clients whose revision has fewer shapes than the result uses.
+//! Downgrades results for clients of older revisions.
 //!
-//! Content of a kind that a client cannot read breaks it, so that is turned into something it
-//! can. Members that it does not know are taken out.
+//! A content type that the client does not know is converted to one it does; unknown members are removed.
 
 use super::{Revision, RevisionFeatures};
 use crate::protocol::{Method, Raw};
 
-/// A result in the shapes of a revision, as far as they are not the envelope of an era.
+/// Downgrades a result to a revision, except for the result envelope of the per-request era.
 pub(super) fn result(result: &Raw, method: &Method, to: Revision) -> Raw {
-    let facts = to.facts();
+    let features = to.features();
     match method {
-        Method::ToolsCall => call(result, facts),
-        Method::PromptsGet if !facts.resource_links => each(result, "messages", |message| {
+        Method::ToolsCall => tool_result(result, features),
+        Method::PromptsGet if !features.resource_links => map_elements(result, "messages", |message| {
             let Some(content) = message.get("content") else { return message };
-            message.edit().set("content", block(content, facts)).finish()
+            message.edit().set("content", content_block(content, features)).finish()
         }),
-        Method::ToolsList => each(result, "tools", |tool| self::tool(&tool, facts)),
-        Method::PromptsList => each(result, "prompts", |prompt| self::prompt(&prompt, facts)),
-        Method::ResourcesList => each(result, "resources", |item| plain(&item, facts)),
-        Method::TemplatesList => each(result, "resourceTemplates", |item| plain(&item, facts)),
+        Method::ToolsList => map_elements(result, "tools", |tool| self::tool(&tool, features)),
+        Method::PromptsList => map_elements(result, "prompts", |prompt| self::prompt(&prompt, features)),
+        Method::ResourcesList => map_elements(result, "resources", |item| without_titles_and_icons(&item, features)),
+        Method::TemplatesList => {
+            map_elements(result, "resourceTemplates", |item| without_titles_and_icons(&item, features))
+        }
         _ => result.clone(),
     }
 }
 
-/// Changes every element of one list; the same text when nothing changed.
-fn each(result: &Raw, list: &str, change: impl Fn(Raw) -> Raw) -> Raw {
+/// Maps every element of one array member; unchanged bytes when no element changed.
+fn map_elements(result: &Raw, list: &str, convert: impl Fn(Raw) -> Raw) -> Raw {
     let Some(items) = result.get(list).filter(Raw::is_array) else { return result.clone() };
     let before = items.items();
-    let after: Vec<Raw> = before.iter().cloned().map(change).collect();
+    let after: Vec<Raw> = before.iter().cloned().map(convert).collect();
     if before == after {
         return result.clone();
     }
@@ -38,54 +39,54 @@ fn array(items: &[Raw]) -> Raw {
     Raw::of(items)
 }
 
-fn call(result: &Raw, facts: &RevisionFeatures) -> Raw {
+fn tool_result(result: &Raw, features: &RevisionFeatures) -> Raw {
     let mut result = result.clone();
-    if !facts.resource_links || !facts.audio {
-        result = each(&result, "content", |content| block(content, facts));
+    if !features.resource_links || !features.audio {
+        result = map_elements(&result, "content", |content| content_block(content, features));
     }
-    if facts.any_structured {
+    if features.any_structured_content {
         return result;
     }
     let Some(structured) = result.get("structuredContent") else { return result };
-    if facts.structured && structured.is_object() {
+    if features.structured_content && structured.is_object() {
         return result;
     }
     let with_text = ensure_text(&result, &structured);
-    if !facts.structured {
+    if !features.structured_content {
         return with_text.edit().remove("structuredContent").finish();
     }
     let wrapped = Raw::empty().edit().set("result", structured).finish();
     with_text.edit().set("structuredContent", wrapped).finish()
 }
 
-/// Says structured content in words where no text does.
+/// Adds structured content as a text block where the result has no text.
 fn ensure_text(result: &Raw, structured: &Raw) -> Raw {
     let mut content = result.get("content").map(|content| content.items()).unwrap_or_default();
-    if content.iter().any(|block| kind_of(block).as_deref() == Some("text")) {
+    if content.iter().any(|block| block_type(block).as_deref() == Some("text")) {
         return result.clone();
     }
-    content.push(text(&structured.to_string()));
+    content.push(text_block(&structured.to_string()));
     result.edit().set("content", array(&content)).finish()
 }
 
-fn text(text: &str) -> Raw {
+fn text_block(text: &str) -> Raw {
     Raw::of(&serde_json::json!({ "type": "text", "text": text }))
 }
 
-fn kind_of(block: &Raw) -> Option<String> {
+fn block_type(block: &Raw) -> Option<String> {
     block.get("type")?.text().map(std::borrow::Cow::into_owned)
 }
 
-/// One block of content.
-fn block(content: Raw, facts: &RevisionFeatures) -> Raw {
+/// Converts one content block.
+fn content_block(content: Raw, features: &RevisionFeatures) -> Raw {
     let member = |key| content.get(key).and_then(|raw| raw.text().map(std::borrow::Cow::into_owned));
-    match kind_of(&content).as_deref() {
-        Some("resource_link") if !facts.resource_links => {
+    match block_type(&content).as_deref() {
+        Some("resource_link") if !features.resource_links => {
             let name = member("name").unwrap_or_default();
             let uri = member("uri").unwrap_or_default();
-            text(&format!("{name}: {uri}"))
+            text_block(&format!("{name}: {uri}"))
         }
-        Some("audio") if !facts.audio => Raw::of(&serde_json::json!({
+        Some("audio") if !features.audio => Raw::of(&serde_json::json!({
             "type": "resource",
             "resource": { "uri": "content:audio", "mimeType": member("mimeType"), "blob": member("data") },
         })),
@@ -93,42 +94,42 @@ fn block(content: Raw, facts: &RevisionFeatures) -> Raw {
     }
 }
 
-fn tool(tool: &Raw, facts: &RevisionFeatures) -> Raw {
+fn tool(tool: &Raw, features: &RevisionFeatures) -> Raw {
     let mut edit = tool.edit();
-    // Before things had titles, a tool's stood among its annotations.
-    if let Some(title) = tool.get("title").filter(|_| !facts.titles && facts.tool_annotations) {
+    // Before `title` existed, the title of a tool was an annotation.
+    if let Some(title) = tool.get("title").filter(|_| !features.titles && features.tool_annotations) {
         let annotations = tool.get("annotations").unwrap_or_else(Raw::empty);
         if annotations.get("title").is_none() {
             edit = edit.set("annotations", annotations.edit().set("title", title).finish());
         }
     }
-    if !facts.tool_annotations {
+    if !features.tool_annotations {
         edit = edit.remove("annotations");
     }
     match tool.get("outputSchema") {
-        Some(_) if !facts.structured => edit = edit.remove("outputSchema"),
-        Some(schema) if !facts.any_structured && !is_object_schema(&schema) => {
+        Some(_) if !features.structured_content => edit = edit.remove("outputSchema"),
+        Some(schema) if !features.any_structured_content && !is_object_schema(&schema) => {
             edit = edit.set("outputSchema", wrapped_schema(&schema));
         }
         _ => {}
     }
-    let input = tool.get("inputSchema").filter(|_| !facts.any_structured);
+    let input = tool.get("inputSchema").filter(|_| !features.any_structured_content);
     if let Some(schema) = input.as_ref().and_then(without_boolean_properties) {
         edit = edit.set("inputSchema", schema);
     }
-    if !facts.tool_tasks {
+    if !features.tool_tasks {
         edit = edit.remove("execution");
     }
-    plain(&edit.finish(), facts)
+    without_titles_and_icons(&edit.finish(), features)
 }
 
 fn is_object_schema(schema: &Raw) -> bool {
     schema.get("type").and_then(|kind| kind.text().map(|kind| kind == "object")).unwrap_or(false)
 }
 
-/// The schema of `{"result": value}` where `schema` is that of the value. References into the
-/// document are led to its new place. It is text that is replaced: a default that looks like a
-/// reference would change, too, which a schema for display survives.
+/// Wraps the schema of a value as the schema of `{"result": value}` and moves its local references. The text
+/// is replaced without parsing: a default value that looks like a reference changes too, which is harmless in
+/// an output schema.
 fn wrapped_schema(schema: &Raw) -> Raw {
     let text = schema.to_string();
     let moved = text.replace("\"#/", "\"#/properties/result/").replace("\"#\"", "\"#/properties/result\"");
@@ -138,7 +139,7 @@ fn wrapped_schema(schema: &Raw) -> Raw {
     whole.edit().set("properties", properties).finish()
 }
 
-/// Property schemas that are `true` or `false` as objects; nothing when there are none.
+/// Replaces boolean property schemas by equivalent objects; `None` when there are none.
 fn without_boolean_properties(schema: &Raw) -> Option<Raw> {
     let properties = schema.get("properties")?;
     let is_boolean = |value: &Raw| matches!(value.as_bytes(), b"true" | b"false");
@@ -156,21 +157,21 @@ fn without_boolean_properties(schema: &Raw) -> Option<Raw> {
     Some(schema.edit().set("properties", edit.finish()).finish())
 }
 
-fn prompt(prompt: &Raw, facts: &RevisionFeatures) -> Raw {
-    if facts.titles {
-        return plain(prompt, facts);
+fn prompt(prompt: &Raw, features: &RevisionFeatures) -> Raw {
+    if features.titles {
+        return without_titles_and_icons(prompt, features);
     }
-    let prompt = each(prompt, "arguments", |argument| plain(&argument, facts));
-    plain(&prompt, facts)
+    let prompt = map_elements(prompt, "arguments", |argument| without_titles_and_icons(&argument, features));
+    without_titles_and_icons(&prompt, features)
 }
 
-/// Takes titles and icons out where they do not exist.
-fn plain(item: &Raw, facts: &RevisionFeatures) -> Raw {
+/// Removes `title` and `icons` where the revision lacks them.
+fn without_titles_and_icons(item: &Raw, features: &RevisionFeatures) -> Raw {
     let mut edit = item.edit();
-    if !facts.titles {
+    if !features.titles {
         edit = edit.remove("title");
     }
-    if !facts.icons {
+    if !features.icons {
         edit = edit.remove("icons");
     }
     edit.finish()
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn structured_content() {
+    fn structured_content_is_downgraded() {
         let object = r#"{"content":[{"type":"text","text":"t"}],"structuredContent":{"a":1}}"#;
         check(&Method::ToolsCall, "2025-11-25", object, object);
         check(&Method::ToolsCall, "2025-06-18", object, object);
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn content_kinds() {
+    fn content_types_are_downgraded() {
         let before = r#"{"content":[{"type":"resource_link","name":"n","uri":"u:v"},{"type":"audio","data":"AA==","mimeType":"audio/wav"}]}"#;
         check(&Method::ToolsCall, "2025-06-18", before, before);
         check(
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn tools() {
+    fn tools_are_downgraded() {
         let before = r#"{"tools":[{"name":"t","title":"T","icons":[],"annotations":{"readOnlyHint":true},"inputSchema":{"properties":{"a":true}},"outputSchema":{"type":"array"}}]}"#;
         check(
             &Method::ToolsList,
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn how_tools_run_as_tasks_is_said_in_one_revision() {
+    fn execution_is_kept_in_one_revision_only() {
         let before = r#"{"tools":[{"name":"t","inputSchema":{"properties":{"a":true}},"execution":{}}]}"#;
         check(&Method::ToolsList, "2025-11-25", &before.replace("true", "{}"), &before.replace("true", "{}"));
         let after = r#"{"tools":[{"name":"t","inputSchema":{"properties":{"a":true}}}]}"#;
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_change_is_the_same_text() {
+    fn unchanged_results_keep_their_bytes() {
         let before = r#"{ "tools" : [ {"name":"t" , "inputSchema":{}} ] }"#;
         check(&Method::ToolsList, "2024-11-05", before, before);
     }

@@ -1,7 +1,6 @@
-//! Headers that mirror a body (2026-07-28): their value codec, and `Mcp-Param-*` from a tool's
-//! schema.
+//! Mirrored headers (2026-07-28): their value encoding, and `Mcp-Param-*` from the schema of a tool.
 //!
-//! The body is the truth. A mirrored header is only ever compared with it.
+//! The body is authoritative; a mirrored header is only compared with it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,31 +14,31 @@ use http::{HeaderMap, HeaderName};
 use crate::protocol::json::depth_within;
 use crate::protocol::{ErrorObject, Raw, code};
 
-/// The revision that a request speaks.
+/// The header with the revision of a request.
 pub static PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-/// The body's `method`.
+/// The header that mirrors `method`.
 pub static METHOD: HeaderName = HeaderName::from_static("mcp-method");
-/// The body's `params.name`, `params.uri` or `params.taskId`.
+/// The header that mirrors `params.name`, `params.uri` or `params.taskId`.
 pub static NAME: HeaderName = HeaderName::from_static("mcp-name");
-/// What the headers that mirror arguments begin with.
+/// The prefix of headers that mirror arguments.
 pub const PARAM_PREFIX: &str = "mcp-param-";
-/// The keyword in a tool's schema that asks for a mirrored header.
-pub const ANNOTATION: &str = "x-mcp-header";
+/// The schema keyword that asks for a mirrored header.
+pub const HEADER_ANNOTATION: &str = "x-mcp-header";
 
-const OPEN: &str = "=?base64?";
-const CLOSE: &str = "?=";
-/// The largest integer that every JSON reader keeps exactly.
-const SAFE_INTEGER: i64 = (1 << 53) - 1;
+const BASE64_PREFIX: &str = "=?base64?";
+const BASE64_SUFFIX: &str = "?=";
+/// The largest integer that every JSON parser represents exactly.
+const MAX_SAFE_INTEGER: i64 = (1 << 53) - 1;
 
-/// How deep a schema may nest that is looked through.
-const DEEPEST_SCHEMA: usize = 128;
+/// Maximum nesting depth of a schema that is searched for annotations.
+const MAX_SCHEMA_DEPTH: usize = 128;
 
 /// An argument that a header mirrors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderMirror {
-    /// The header's name after `Mcp-Param-`, as the schema spells it.
+    /// The header name after `Mcp-Param-`, as spelled in the schema.
     pub header: String,
-    /// Where the argument stands, from the root of the arguments.
+    /// Path of the argument from the root of the arguments.
     pub path: Vec<String>,
     kind: MirrorType,
 }
@@ -51,26 +50,26 @@ enum MirrorType {
     Boolean,
 }
 
-/// Writes a value so that it survives as a header: as it is where that is safe, in the Base64
-/// form otherwise.
-pub fn encode(value: &str) -> Cow<'_, str> {
+/// Encodes a header value: unchanged where that is safe, in Base64 otherwise.
+pub fn encode_value(value: &str) -> Cow<'_, str> {
     let visible = value.bytes().all(|byte| matches!(byte, 0x20..=0x7e | b'\t'));
     let padded = value.starts_with([' ', '\t']) || value.ends_with([' ', '\t']);
-    let disguised = value.starts_with(OPEN) && value.ends_with(CLOSE);
-    if visible && !value.is_empty() && !padded && !disguised {
+    let looks_encoded = value.starts_with(BASE64_PREFIX) && value.ends_with(BASE64_SUFFIX);
+    if visible && !value.is_empty() && !padded && !looks_encoded {
         return Cow::Borrowed(value);
     }
-    Cow::Owned(format!("{OPEN}{}{CLOSE}", STANDARD.encode(value)))
+    Cow::Owned(format!("{BASE64_PREFIX}{}{BASE64_SUFFIX}", STANDARD.encode(value)))
 }
 
-/// Reads a header's value back. Only one form of Base64 is taken, so that no two values that
-/// differ on the wire are read as one by some hop and as two by another.
+/// Decodes a header value. Only canonical Base64 is accepted, so that intermediaries cannot disagree on
+/// whether two values are equal.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the value.
-pub fn decode(value: &[u8]) -> Result<String, &'static str> {
+/// A description of what is wrong with the value.
+pub fn decode_value(value: &[u8]) -> Result<String, &'static str> {
     let value = value.trim_ascii();
-    let inner = value.strip_prefix(OPEN.as_bytes()).and_then(|rest| rest.strip_suffix(CLOSE.as_bytes()));
+    let inner =
+        value.strip_prefix(BASE64_PREFIX.as_bytes()).and_then(|rest| rest.strip_suffix(BASE64_SUFFIX.as_bytes()));
     match inner {
         Some(inner) => {
             let bytes = STANDARD.decode(inner).map_err(|_| "it is not canonical Base64")?;
@@ -83,11 +82,14 @@ pub fn decode(value: &[u8]) -> Result<String, &'static str> {
     }
 }
 
-/// The one value of a header.
+/// The only value of a header.
 ///
 /// # Errors
-/// `-32020` when the header stands there twice: two hops could each believe another copy.
-pub fn single(headers: &HeaderMap, name: impl AsHeaderName + Display + Copy) -> Result<Option<&[u8]>, ErrorObject> {
+/// `-32020` when the header occurs twice: two intermediaries could each use another copy.
+pub fn single_value(
+    headers: &HeaderMap,
+    name: impl AsHeaderName + Display + Copy,
+) -> Result<Option<&[u8]>, ErrorObject> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     match values.next() {
@@ -96,57 +98,56 @@ pub fn single(headers: &HeaderMap, name: impl AsHeaderName + Display + Copy) -> 
     }
 }
 
-/// A `-32020` error.
+/// A header mismatch error, `-32020`.
 pub fn mismatch(why: impl AsRef<str>) -> ErrorObject {
     ErrorObject::new(code::HEADER_MISMATCH, format!("Header mismatch: {}", why.as_ref()))
 }
 
-/// The arguments that a tool's schema wants mirrored.
+/// The arguments that the schema of a tool wants mirrored.
 ///
 /// # Errors
-/// A sentence that says which annotation is not allowed; such a tool must not be offered.
-pub fn mirrors(schema: &Raw) -> Result<Vec<HeaderMirror>, String> {
+/// A description of the invalid annotation; such a tool must not be offered.
+pub fn parse_mirrors(schema: &Raw) -> Result<Vec<HeaderMirror>, String> {
     let mut found = Vec::new();
-    // Most schemas have none; a plain search spares them the walk. A key may be written with
-    // escapes, and only this one can spell its letters.
-    if find(schema.as_bytes(), ANNOTATION.as_bytes()) || find(schema.as_bytes(), b"\\u") {
-        if !depth_within(schema.as_bytes(), DEEPEST_SCHEMA) {
-            return Err(format!("the schema nests more than {DEEPEST_SCHEMA} deep"));
+    // Most schemas have no annotation; a substring search avoids parsing them. An escaped key can hide one,
+    // and only `\u` escapes can spell its letters.
+    if contains(schema.as_bytes(), HEADER_ANNOTATION.as_bytes()) || contains(schema.as_bytes(), b"\\u") {
+        if !depth_within(schema.as_bytes(), MAX_SCHEMA_DEPTH) {
+            return Err(format!("the schema nests more than {MAX_SCHEMA_DEPTH} deep"));
         }
-        walk(schema, Some(&mut Vec::new()), &mut found)?;
+        collect_mirrors(schema, Some(&mut Vec::new()), &mut found)?;
     }
     Ok(found)
 }
 
-/// The arguments that each tool of a list wants mirrored. Tools whose annotations are not allowed
-/// are not among them.
+/// The mirrored arguments of every tool of a list. Tools with invalid annotations are left out.
 pub fn mirrors_of_tools(list: &Raw) -> HashMap<String, Vec<HeaderMirror>> {
     let tools = list.get("tools").map(|tools| tools.items()).unwrap_or_default();
     let mirrored = |tool: &Raw| {
         let name = tool.get("name")?.text()?.into_owned();
-        Some((name, mirrors(&tool.get("inputSchema")?).ok()?))
+        Some((name, parse_mirrors(&tool.get("inputSchema")?).ok()?))
     };
     tools.iter().filter_map(mirrored).collect()
 }
 
-fn find(text: &[u8], word: &[u8]) -> bool {
+fn contains(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|window| window == word)
 }
 
-/// Walks a schema. `path` is where the property stands, or nothing where no annotation may be:
-/// anything that is not reached through `properties` alone.
-fn walk(schema: &Raw, path: Option<&mut Vec<String>>, found: &mut Vec<HeaderMirror>) -> Result<(), String> {
+/// Collects the annotations of a schema. `path` is the path of the property, or `None` where an annotation is
+/// invalid: anywhere that is not reached through `properties` alone.
+fn collect_mirrors(schema: &Raw, path: Option<&mut Vec<String>>, found: &mut Vec<HeaderMirror>) -> Result<(), String> {
     if schema.is_array() {
-        return schema.items().iter().try_for_each(|item| walk(item, None, found));
+        return schema.items().iter().try_for_each(|item| collect_mirrors(item, None, found));
     }
     if !schema.is_object() {
         return Ok(());
     }
     let mut path = path;
-    if let Some(annotation) = schema.get(ANNOTATION) {
-        let mirror = annotated(schema, &annotation, path.as_deref())?;
+    if let Some(annotation) = schema.get(HEADER_ANNOTATION) {
+        let mirror = parse_annotation(schema, &annotation, path.as_deref())?;
         if found.iter().any(|other| other.header.eq_ignore_ascii_case(&mirror.header)) {
-            return Err(format!("`{ANNOTATION}` uses `{}` twice", mirror.header));
+            return Err(format!("`{HEADER_ANNOTATION}` uses `{}` twice", mirror.header));
         }
         found.push(mirror);
     }
@@ -155,68 +156,68 @@ fn walk(schema: &Raw, path: Option<&mut Vec<String>>, found: &mut Vec<HeaderMirr
             ("properties", Some(path)) => {
                 for (name, property) in value.entries() {
                     path.push(name.into_owned());
-                    walk(&property, Some(path), found)?;
+                    collect_mirrors(&property, Some(path), found)?;
                     path.pop();
                 }
             }
-            // The names of properties are not keywords.
+            // Keys below these keywords are property names, not keywords.
             ("properties" | "$defs" | "definitions" | "patternProperties" | "dependentSchemas", _) => {
                 for (_, inner) in value.entries() {
-                    walk(&inner, None, found)?;
+                    collect_mirrors(&inner, None, found)?;
                 }
             }
-            ("const" | "enum" | "default" | "examples" | ANNOTATION, _) => {}
-            _ => walk(&value, None, found)?,
+            ("const" | "enum" | "default" | "examples" | HEADER_ANNOTATION, _) => {}
+            _ => collect_mirrors(&value, None, found)?,
         }
     }
     Ok(())
 }
 
-fn annotated(schema: &Raw, annotation: &Raw, path: Option<&Vec<String>>) -> Result<HeaderMirror, String> {
+fn parse_annotation(schema: &Raw, annotation: &Raw, path: Option<&Vec<String>>) -> Result<HeaderMirror, String> {
     let header = annotation.text().unwrap_or_default().into_owned();
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if header.is_empty() || !header.bytes().all(token) {
-        return Err(format!("`{ANNOTATION}` must be a header name, not {annotation}"));
+        return Err(format!("`{HEADER_ANNOTATION}` must be a header name, not {annotation}"));
     }
     let Some(path) = path.filter(|path| !path.is_empty()) else {
-        return Err(format!("`{ANNOTATION}: {header}` may only stand on plain properties"));
+        return Err(format!("`{HEADER_ANNOTATION}: {header}` may only stand on plain properties"));
     };
     let kind = schema.get("type");
     let kind = match kind.as_ref().and_then(Raw::text).as_deref() {
         Some("string") => MirrorType::Text,
         Some("integer") => MirrorType::Integer,
         Some("boolean") => MirrorType::Boolean,
-        _ => return Err(format!("`{ANNOTATION}: {header}` needs a string, integer or boolean")),
+        _ => return Err(format!("`{HEADER_ANNOTATION}: {header}` needs a string, integer or boolean")),
     };
     Ok(HeaderMirror { header, path: path.clone(), kind })
 }
 
 /// The headers to send with a call: names and encoded values.
-pub fn make(mirrors: &[HeaderMirror], arguments: &Raw) -> Vec<(String, String)> {
+pub fn mirror_headers(mirrors: &[HeaderMirror], arguments: &Raw) -> Vec<(String, String)> {
     let header = |mirror: &HeaderMirror| {
         let value = mirror.value(arguments)?;
-        Some((format!("Mcp-Param-{}", mirror.header), encode(&value).into_owned()))
+        Some((format!("Mcp-Param-{}", mirror.header), encode_value(&value).into_owned()))
     };
     mirrors.iter().filter_map(header).collect()
 }
 
-/// Compares the headers of a call with its arguments.
+/// Compares the mirrored headers of a call with its arguments.
 ///
 /// # Errors
-/// `-32020` when one is missing, malformed, there without its argument, or says something else.
-pub fn check(mirrors: &[HeaderMirror], arguments: &Raw, headers: &HeaderMap) -> Result<(), ErrorObject> {
+/// `-32020` when a header is missing, malformed, present without its argument, or different.
+pub fn check_mirrors(mirrors: &[HeaderMirror], arguments: &Raw, headers: &HeaderMap) -> Result<(), ErrorObject> {
     for mirror in mirrors {
         let name = format!("{PARAM_PREFIX}{}", mirror.header.to_ascii_lowercase());
-        let given = single(headers, name.as_str())?;
+        let received = single_value(headers, name.as_str())?;
         let label = format!("`Mcp-Param-{}`", mirror.header);
         let at = mirror.path.join(".");
-        match (mirror.value(arguments), given) {
+        match (mirror.value(arguments), received) {
             (None, None) => {}
             (Some(_), None) => return Err(mismatch(format!("{label} is missing; it mirrors the argument `{at}`"))),
             (None, Some(_)) => return Err(mismatch(format!("{label} is there, but the argument `{at}` is not"))),
-            (Some(value), Some(given)) => {
-                let given = decode(given).map_err(|why| mismatch(format!("{label}: {why}")))?;
-                if !mirror.same(&value, &given) {
+            (Some(value), Some(received)) => {
+                let received = decode_value(received).map_err(|why| mismatch(format!("{label}: {why}")))?;
+                if !mirror.matches(&value, &received) {
                     return Err(mismatch(format!("{label} does not say what the argument `{at}` says")));
                 }
             }
@@ -225,31 +226,31 @@ pub fn check(mirrors: &[HeaderMirror], arguments: &Raw, headers: &HeaderMap) -> 
     Ok(())
 }
 
-// === impl Mirror ===
+// === impl HeaderMirror ===
 
 impl HeaderMirror {
-    /// The argument as a header would say it; nothing when it is absent, null, or of a type that
-    /// the tool itself will refuse.
+    /// The argument as header text; `None` when it is absent, null, or of a type that the tool itself
+    /// refuses.
     fn value(&self, arguments: &Raw) -> Option<String> {
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
         let value = arguments.at(&path)?;
         match self.kind {
             MirrorType::Text => value.text().map(Cow::into_owned),
             MirrorType::Boolean => value.read::<bool>().ok().map(|value| value.to_string()),
-            MirrorType::Integer => integer(&value.to_string()).map(|value| value.to_string()),
+            MirrorType::Integer => parse_integer(&value.to_string()).map(|value| value.to_string()),
         }
     }
 
-    fn same(&self, value: &str, given: &str) -> bool {
+    fn matches(&self, value: &str, received: &str) -> bool {
         match self.kind {
-            MirrorType::Integer => integer(given).is_some_and(|given| given.to_string() == value),
-            MirrorType::Text | MirrorType::Boolean => value == given,
+            MirrorType::Integer => parse_integer(received).is_some_and(|received| received.to_string() == value),
+            MirrorType::Text | MirrorType::Boolean => value == received,
         }
     }
 }
 
-/// An integer in plain decimals, also written as `42.0`.
-fn integer(text: &str) -> Option<i64> {
+/// Parses a decimal integer, also in the form `42.0`.
+fn parse_integer(text: &str) -> Option<i64> {
     let whole = match text.split_once('.') {
         Some((whole, zeros)) if !zeros.is_empty() && zeros.bytes().all(|byte| byte == b'0') => whole,
         Some(_) => return None,
@@ -259,7 +260,7 @@ fn integer(text: &str) -> Option<i64> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    whole.parse().ok().filter(|number| (-SAFE_INTEGER..=SAFE_INTEGER).contains(number))
+    whole.parse().ok().filter(|number| (-MAX_SAFE_INTEGER..=MAX_SAFE_INTEGER).contains(number))
 }
 
 #[cfg(test)]
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_encoded_only_where_they_must_be() {
+    fn values_are_encoded_only_where_necessary() {
         for (value, encoded) in [
             ("plain", "plain"),
             ("two words", "two words"),
@@ -284,26 +285,26 @@ mod tests {
             ("=?base64?x?=", "=?base64?PT9iYXNlNjQ/eD89?="),
             ("=?base64?x", "=?base64?x"),
         ] {
-            assert_eq!(encode(value), encoded);
-            assert_eq!(decode(encoded.as_bytes()).unwrap(), value);
+            assert_eq!(encode_value(value), encoded);
+            assert_eq!(decode_value(encoded.as_bytes()).unwrap(), value);
         }
-        assert_eq!(decode(b"  a b\t").unwrap(), "a b");
+        assert_eq!(decode_value(b"  a b\t").unwrap(), "a b");
     }
 
     #[test]
-    fn only_canonical_base64_is_taken() {
+    fn only_canonical_base64_is_accepted() {
         for bad in
             ["=?base64?5rCi=?=", "=?base64?5r-i?=", "=?base64?YQ?=", "=?base64?YR==?=", "=?base64?//8=?=", "h\u{e9}"]
         {
-            assert!(decode(bad.as_bytes()).is_err(), "{bad}");
+            assert!(decode_value(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn annotations_are_found_and_judged() {
+    fn annotations_are_parsed_and_validated() {
         let good = raw(r#"{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},
             "deep":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"Deep-N"}}}}}"#);
-        let found = mirrors(&good).unwrap();
+        let found = parse_mirrors(&good).unwrap();
         assert_eq!(found.iter().map(|m| m.path.join(".")).collect::<Vec<_>>(), ["region", "deep.n"]);
         for bad in [
             r#"{"properties":{"a":{"type":"string","x-mcp-header":""}}}"#,
@@ -317,24 +318,24 @@ mod tests {
             r#"{"$defs":{"a":{"type":"string","x-mcp-header":"A"}}}"#,
             r#"{"type":"string","x-mcp-header":"A"}"#,
         ] {
-            assert!(mirrors(&raw(bad)).is_err(), "{bad}");
+            assert!(parse_mirrors(&raw(bad)).is_err(), "{bad}");
         }
         let escaped = raw(r#"{"properties":{"a":{"type":"string","x-mcp-\u0068eader":"A"}}}"#);
-        assert_eq!(mirrors(&escaped).unwrap().len(), 1);
+        assert_eq!(parse_mirrors(&escaped).unwrap().len(), 1);
         let deep = format!(r#"{}{{"x-mcp-header":1}}{}"#, "[".repeat(4000), "]".repeat(4000));
-        assert!(mirrors(&raw(&deep)).is_err());
+        assert!(parse_mirrors(&raw(&deep)).is_err());
         let named = raw(r#"{"properties":{"x-mcp-header":{"type":"string"}}}"#);
-        assert_eq!(mirrors(&named).unwrap(), []);
+        assert_eq!(parse_mirrors(&named).unwrap(), []);
     }
 
     #[test]
-    fn calls_are_mirrored_and_checked() {
+    fn mirrored_headers_are_built_and_checked() {
         let schema =
             raw(r#"{"properties":{"s":{"type":"string","x-mcp-header":"S"},"n":{"type":"integer","x-mcp-header":"N"},
             "b":{"type":"boolean","x-mcp-header":"B"}}}"#);
-        let mirrors = mirrors(&schema).unwrap();
+        let mirrors = parse_mirrors(&schema).unwrap();
         let arguments = raw(r#"{"s":"氢","n":42,"b":true}"#);
-        let made = make(&mirrors, &arguments);
+        let made = mirror_headers(&mirrors, &arguments);
         assert_eq!(made[0], ("Mcp-Param-S".into(), "=?base64?5rCi?=".into()));
         let headers = |pairs: &[(&str, &str)]| {
             let mut map = HeaderMap::new();
@@ -345,9 +346,9 @@ mod tests {
             map
         };
         let own: Vec<(&str, &str)> = made.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
-        assert!(check(&mirrors, &arguments, &headers(&own)).is_ok());
+        assert!(check_mirrors(&mirrors, &arguments, &headers(&own)).is_ok());
         let empty = raw(r#"{"s":null}"#);
-        assert!(check(&mirrors, &empty, &HeaderMap::new()).is_ok());
+        assert!(check_mirrors(&mirrors, &empty, &HeaderMap::new()).is_ok());
         let numbers = raw(r#"{"n":42}"#);
         for (pairs, good) in [
             (&[("mcp-param-n", "42.0")][..], true),
@@ -359,7 +360,7 @@ mod tests {
             (&[("mcp-param-n", "42"), ("mcp-param-n", "42")], false),
             (&[("mcp-param-n", "42"), ("mcp-param-s", "x")], false),
         ] {
-            let checked = check(&mirrors, &numbers, &headers(pairs));
+            let checked = check_mirrors(&mirrors, &numbers, &headers(pairs));
             assert_eq!(checked.is_ok(), good, "{pairs:?}");
             if let Err(error) = checked {
                 assert_eq!(error.code(), code::HEADER_MISMATCH);
@@ -369,15 +370,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_survives(value in ".*") {
-            let encoded = encode(&value);
+        fn any_text_round_trips(value in ".*") {
+            let encoded = encode_value(&value);
             prop_assert!(http::HeaderValue::from_str(&encoded).is_ok());
-            prop_assert_eq!(decode(encoded.as_bytes()).unwrap(), value);
+            prop_assert_eq!(decode_value(encoded.as_bytes()).unwrap(), value);
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-            let _ = decode(&bytes);
+        fn any_bytes_decode_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = decode_value(&bytes);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The reserved keys of `_meta`, and reading them from a request of the per-request era.
+//! The reserved keys of `_meta`, and their parser for per-request messages.
 
 use std::sync::LazyLock;
 
@@ -6,37 +6,37 @@ use memchr::memmem::Finder;
 
 use crate::protocol::{ErrorObject, Level, Raw, code};
 
-/// The revision that a request speaks.
+/// The revision of a request.
 pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-/// What the client can do.
+/// The client capabilities.
 pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
-/// Who the client is.
+/// The client's identity.
 pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
-/// From which level on the client wants log messages for this request.
+/// The minimum log level for this request.
 pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
-/// Which listen request a notification belongs to.
+/// The id of the listen request that a notification belongs to.
 pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
-/// Who the server is.
+/// The server's identity.
 pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
-/// What a request of the per-request era says of itself.
+/// The parsed `_meta` of a per-request request.
 #[derive(Debug, Clone)]
-pub struct Meta {
-    /// The revision it names, which may be one that we do not know.
+pub struct ParsedMeta {
+    /// The revision it names, possibly an unknown one.
     pub version: String,
-    /// What the client can do.
+    /// The client capabilities.
     pub capabilities: Raw,
-    /// Who the client is, if it says.
+    /// The client's identity, if given.
     pub info: Option<Raw>,
-    /// From which level on it wants log messages.
+    /// The minimum log level for this request.
     pub level: Option<Level>,
-    /// What progress is to be reported under.
-    pub progress: Option<Raw>,
+    /// The progress token of this request.
+    pub progress_token: Option<Raw>,
 }
 
-/// The members of `_meta` that mean something here, as they stand there.
+/// The reserved members of `_meta`, unparsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct MetaFields {
     version: Option<Raw>,
     capabilities: Option<Raw>,
     level: Option<Raw>,
@@ -44,26 +44,26 @@ pub struct Said {
     progress: Option<Raw>,
 }
 
-static META: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"_meta\""));
+static META_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"_meta\""));
 
-/// The member `_meta`, where there is one.
-pub fn of(object: Option<&Raw>) -> Option<Raw> {
-    object.filter(|object| object.may_have(&META))?.get("_meta")
+/// The member `_meta` of an object.
+pub fn get(object: Option<&Raw>) -> Option<Raw> {
+    object.filter(|object| object.may_have_key(&META_FINDER))?.get("_meta")
 }
 
-/// The member `_meta` and another one, in one pass. Where there is no `_meta`, the other may not be looked for.
-pub fn and(other: &str, object: Option<&Raw>) -> [Option<Raw>; 2] {
-    let there = object.filter(|object| object.may_have(&META));
+/// The member `_meta` and another one, in one pass. Without `_meta` the other is not looked up.
+pub fn get_with(other: &str, object: Option<&Raw>) -> [Option<Raw>; 2] {
+    let there = object.filter(|object| object.may_have_key(&META_FINDER));
     there.map(|object| object.pick(["_meta", other])).unwrap_or_default()
 }
 
-/// Whether a request of the per-request era asks for log messages.
-pub fn asks_for_logs(params: Option<&Raw>) -> bool {
+/// Whether a per-request request asks for log messages.
+pub fn requests_logs(params: Option<&Raw>) -> bool {
     params.and_then(|params| params.at(&["_meta", LOG_LEVEL])).is_some()
 }
 
-impl Said {
-    /// What stands in `_meta`, if that is an object.
+impl MetaFields {
+    /// Picks the reserved members of `_meta`.
     pub fn of(meta: Option<&Raw>) -> Self {
         let keys = [PROTOCOL_VERSION, CLIENT_CAPABILITIES, LOG_LEVEL, CLIENT_INFO, "progressToken"];
         let Some(picked) = meta.map(|meta| meta.pick(keys)) else { return Self::default() };
@@ -71,16 +71,16 @@ impl Said {
         Self { version, capabilities, level, info, progress }
     }
 
-    /// Whether it claims to be of the per-request era: it has the key, whatever stands there.
-    pub fn claims(&self) -> bool {
+    /// Whether the message claims to be of the per-request era: the version key is present, with any value.
+    pub fn claims_per_request(&self) -> bool {
         self.version.is_some()
     }
 
-    /// Reads it.
+    /// Parses the members.
     ///
     /// # Errors
     /// `-32602` that names every key that is missing or of the wrong type.
-    pub fn read(self) -> Result<Meta, ErrorObject> {
+    pub fn read(self) -> Result<ParsedMeta, ErrorObject> {
         let version = self.version.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned);
         let capabilities = self.capabilities.filter(Raw::is_object);
         let (version, capabilities) = match (version, capabilities) {
@@ -105,30 +105,30 @@ impl Said {
                 ErrorObject::new(code::INVALID_PARAMS, message)
             })?),
         };
-        Ok(Meta { version, capabilities, info: self.info, level, progress: self.progress })
+        Ok(ParsedMeta { version, capabilities, info: self.info, level, progress_token: self.progress })
     }
 }
 
-/// Reads `_meta`.
+/// Parses the `_meta` of `params`.
 ///
 /// # Errors
 /// `-32602` that names every key that is missing or of the wrong type.
-pub fn read(params: Option<&Raw>) -> Result<Meta, ErrorObject> {
-    Said::of(of(params).as_ref()).read()
+pub fn read(params: Option<&Raw>) -> Result<ParsedMeta, ErrorObject> {
+    MetaFields::of(get(params).as_ref()).read()
 }
 
 /// The progress token of a request of either era.
 pub fn progress_token(params: Option<&Raw>) -> Option<Raw> {
-    of(params)?.get("progressToken")
+    get(params)?.get("progressToken")
 }
 
-/// The listen request that a notification belongs to.
-pub fn subscription(params: Option<&Raw>) -> Option<Raw> {
+/// The id of the listen request that a notification belongs to.
+pub fn subscription_id(params: Option<&Raw>) -> Option<Raw> {
     params?.at(&["_meta", SUBSCRIPTION_ID])
 }
 
-/// `params` with a member of `_meta` set.
-pub fn with(params: Option<&Raw>, key: &str, value: Raw) -> Raw {
+/// Sets a member of `_meta`.
+pub fn with_member(params: Option<&Raw>, key: &str, value: Raw) -> Raw {
     let empty = Raw::empty();
     let params = params.unwrap_or(&empty);
     let meta = params.get("_meta").unwrap_or_else(Raw::empty);

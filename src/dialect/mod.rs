@@ -1,8 +1,9 @@
-//! How revisions differ. The only place that compares them.
+//! How revisions differ. The only module that compares revisions or eras.
 //!
-//! Pure, like [`protocol`](crate::protocol). [`FACTS`] holds what is true of each revision;
-//! [`lift`] reads what a client sends, [`lower`] writes what it gets, [`headers`] holds the headers that
-//! mirror a body, [`tasks`] what each era calls a task. Everything else asks a fact by its name and never which revision it is.
+//! Pure, like [`protocol`](crate::protocol). [`FEATURES`] is the table of revisions; [`classify`] checks
+//! client messages, [`to_client`] and [`to_upstream`] convert payloads, [`headers`] mirrors a body in
+//! headers, [`tasks`] covers the two kinds of tasks. Other modules ask a [`Revision`] for a property by name,
+//! never which revision it is.
 
 pub mod classify;
 mod describe;
@@ -18,7 +19,7 @@ use std::fmt;
 
 use crate::protocol::Method;
 
-pub use describe::translation;
+pub use describe::describe_translation;
 
 /// A dated version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,79 +36,79 @@ pub enum Revision {
     V2026_07_28,
 }
 
-/// The two families of revisions.
+/// The two eras of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Era {
-    /// Opened by `initialize`, remembered as a session, requests both ways.
+    /// Opened by `initialize`; sessions; requests in both directions.
     Handshake,
-    /// Every request stands by itself, requests from the client only.
+    /// Every request carries its own context; requests from the client only.
     PerRequest,
 }
 
-/// What is true of one revision.
+/// The features of one revision.
 #[derive(Debug)]
 pub struct RevisionFeatures {
-    /// The revision itself.
+    /// The revision.
     pub revision: Revision,
-    /// Its name on the wire.
+    /// The name on the wire.
     pub name: &'static str,
-    /// The family it belongs to.
+    /// The era.
     pub era: Era,
-    /// It opens with a handshake, and what follows belongs to a session.
+    /// Opened by `initialize`, followed by messages of a session.
     pub sessions: bool,
-    /// A body or a line may hold an array of messages.
+    /// A body or line may hold a batch.
     pub batches: bool,
-    /// A stream opens with an event that has an id and no data.
-    pub primed: bool,
-    /// The server names its completion as a capability.
+    /// An SSE stream begins with a priming event: an id and no data.
+    pub priming_events: bool,
+    /// Servers declare the capability `completions`.
     pub completions_capability: bool,
-    /// Progress may carry a text.
+    /// Progress notifications may have a `message`.
     pub progress_message: bool,
-    /// Tools may carry annotations.
+    /// Tools may have `annotations`.
     pub tool_annotations: bool,
     /// Content may be audio.
     pub audio: bool,
-    /// Things have a `title` for people beside their name.
+    /// Tools, prompts, resources and implementations may have a `title`.
     pub titles: bool,
-    /// Results of tools may have structured content, tools an output schema.
-    pub structured: bool,
-    /// Content may be a link to a resource.
+    /// Tool results may have `structuredContent`, tools an `outputSchema`.
+    pub structured_content: bool,
+    /// Content may be a resource link.
     pub resource_links: bool,
-    /// Things may have icons; implementations a description and a site.
+    /// Items may have `icons`; implementations a description and a website.
     pub icons: bool,
-    /// Tools say whether they may run as tasks.
+    /// Tools declare whether they run as tasks.
     pub tool_tasks: bool,
-    /// Servers may ask people to fill in a form.
+    /// Servers may send `elicitation/create` with a form.
     pub elicitation: bool,
-    /// Questions may send people to an address, give choices titles, and sample with tools.
-    pub rich_questions: bool,
-    /// Structured content and output schemas may be of any type, not objects only.
-    pub any_structured: bool,
-    /// The code that says that a resource does not exist.
+    /// Elicitation has URL mode and titled choices; sampling has tools.
+    pub rich_server_requests: bool,
+    /// Structured content and output schemas may be of any type, not only objects.
+    pub any_structured_content: bool,
+    /// The error code for a resource that does not exist.
     pub resource_not_found: i64,
 }
 
 /// Every revision, oldest first.
-pub const FACTS: [RevisionFeatures; 5] = [
+pub const FEATURES: [RevisionFeatures; 5] = [
     RevisionFeatures {
         revision: Revision::V2024_11_05,
         name: "2024-11-05",
         era: Era::Handshake,
         sessions: true,
         batches: false,
-        primed: false,
+        priming_events: false,
         completions_capability: false,
         progress_message: false,
         tool_annotations: false,
         audio: false,
         titles: false,
-        structured: false,
+        structured_content: false,
         resource_links: false,
         icons: false,
         tool_tasks: false,
         elicitation: false,
-        rich_questions: false,
-        any_structured: false,
+        rich_server_requests: false,
+        any_structured_content: false,
         resource_not_found: -32002,
     },
     RevisionFeatures {
@@ -116,19 +117,19 @@ pub const FACTS: [RevisionFeatures; 5] = [
         era: Era::Handshake,
         sessions: true,
         batches: true,
-        primed: false,
+        priming_events: false,
         completions_capability: true,
         progress_message: true,
         tool_annotations: true,
         audio: true,
         titles: false,
-        structured: false,
+        structured_content: false,
         resource_links: false,
         icons: false,
         tool_tasks: false,
         elicitation: false,
-        rich_questions: false,
-        any_structured: false,
+        rich_server_requests: false,
+        any_structured_content: false,
         resource_not_found: -32002,
     },
     RevisionFeatures {
@@ -137,19 +138,19 @@ pub const FACTS: [RevisionFeatures; 5] = [
         era: Era::Handshake,
         sessions: true,
         batches: false,
-        primed: false,
+        priming_events: false,
         completions_capability: true,
         progress_message: true,
         tool_annotations: true,
         audio: true,
         titles: true,
-        structured: true,
+        structured_content: true,
         resource_links: true,
         icons: false,
         tool_tasks: false,
         elicitation: true,
-        rich_questions: false,
-        any_structured: false,
+        rich_server_requests: false,
+        any_structured_content: false,
         resource_not_found: -32002,
     },
     RevisionFeatures {
@@ -158,19 +159,19 @@ pub const FACTS: [RevisionFeatures; 5] = [
         era: Era::Handshake,
         sessions: true,
         batches: false,
-        primed: true,
+        priming_events: true,
         completions_capability: true,
         progress_message: true,
         tool_annotations: true,
         audio: true,
         titles: true,
-        structured: true,
+        structured_content: true,
         resource_links: true,
         icons: true,
         tool_tasks: true,
         elicitation: true,
-        rich_questions: true,
-        any_structured: false,
+        rich_server_requests: true,
+        any_structured_content: false,
         resource_not_found: -32002,
     },
     RevisionFeatures {
@@ -179,19 +180,19 @@ pub const FACTS: [RevisionFeatures; 5] = [
         era: Era::PerRequest,
         sessions: false,
         batches: false,
-        primed: false,
+        priming_events: false,
         completions_capability: true,
         progress_message: true,
         tool_annotations: true,
         audio: true,
         titles: true,
-        structured: true,
+        structured_content: true,
         resource_links: true,
         icons: true,
         tool_tasks: false,
         elicitation: true,
-        rich_questions: true,
-        any_structured: true,
+        rich_server_requests: true,
+        any_structured_content: true,
         resource_not_found: -32602,
     },
 ];
@@ -199,54 +200,129 @@ pub const FACTS: [RevisionFeatures; 5] = [
 // === impl Revision ===
 
 impl Revision {
-    /// Whether what is said in the one has to be translated across eras for the other.
+    /// Whether messages between the two revisions are translated across eras.
     pub fn is_bridged_to(self, other: Self) -> bool {
         self.era() != other.era()
     }
 
-    /// How many there are.
-    pub const COUNT: usize = FACTS.len();
+    /// The number of revisions.
+    pub const COUNT: usize = FEATURES.len();
     /// The newest revision.
     pub const NEWEST: Self = Self::V2026_07_28;
-    /// The newest revision that opens with a handshake.
+    /// The newest handshake-era revision.
     pub const NEWEST_HANDSHAKE: Self = Self::V2025_11_25;
 
-    /// What is true of this revision.
-    pub fn facts(self) -> &'static RevisionFeatures {
-        &FACTS[self as usize]
+    /// The row of this revision in [`FEATURES`].
+    pub fn features(self) -> &'static RevisionFeatures {
+        &FEATURES[self as usize]
     }
 
-    /// The revision of that name.
+    /// The dated name on the wire.
+    pub fn as_str(self) -> &'static str {
+        self.features().name
+    }
+
+    /// Whether a connection is opened by `initialize`.
+    pub fn opens_with_handshake(self) -> bool {
+        self.features().sessions
+    }
+
+    /// Whether the server keeps state for one client from request to request.
+    pub fn has_sessions(self) -> bool {
+        self.features().sessions
+    }
+
+    /// Whether a server may send requests to the client while a call runs.
+    pub fn accepts_server_requests(self) -> bool {
+        self.features().sessions
+    }
+
+    /// Whether a server asks for input by ending the call with an `input_required` result.
+    pub fn asks_by_result(self) -> bool {
+        !self.features().sessions
+    }
+
+    /// Whether changes are announced on the stream of a `subscriptions/listen` call, not by
+    /// `resources/subscribe` and notifications of the session.
+    pub fn listens_by_call(self) -> bool {
+        !self.features().sessions
+    }
+
+    /// Whether `logging/setLevel` sets the log level of a session; otherwise each request carries one.
+    pub fn has_session_log_level(self) -> bool {
+        self.features().sessions
+    }
+
+    /// Whether the method `ping` exists.
+    pub fn has_ping(self) -> bool {
+        self.features().sessions
+    }
+
+    /// Whether every result carries `resultType`, the server's identity and, on lists, a cache hint.
+    pub fn has_result_envelope(self) -> bool {
+        !self.features().sessions
+    }
+
+    /// Whether HTTP headers repeat the method, the name and annotated arguments of a body.
+    pub fn mirrors_body_in_headers(self) -> bool {
+        !self.features().sessions
+    }
+
+    /// Whether a server creates a task only for a call that asks for one.
+    pub fn creates_tasks_on_request(self) -> bool {
+        self.features().sessions
+    }
+
+    /// Whether a tool call may ask for a task with the member `task`.
+    pub fn creates_tool_tasks(self) -> bool {
+        self.features().tool_tasks
+    }
+
+    /// Whether a body or a line may hold a batch of messages.
+    pub fn allows_batches(self) -> bool {
+        self.features().batches
+    }
+
+    /// Whether an SSE stream begins with a priming event: an id and no data.
+    pub fn sends_priming_events(self) -> bool {
+        self.features().priming_events
+    }
+
+    /// Whether a server that completes arguments declares the capability `completions`.
+    pub fn declares_completions(self) -> bool {
+        self.features().completions_capability
+    }
+
+    /// The revision with that name.
     pub fn parse(name: &str) -> Option<Self> {
-        let facts = FACTS.iter().find(|facts| facts.name == name);
-        facts.map(|facts| facts.revision)
+        let features = FEATURES.iter().find(|features| features.name == name);
+        features.map(|features| features.revision)
     }
 
-    /// The family it belongs to.
+    /// The era of the revision.
     pub fn era(self) -> Era {
-        self.facts().era
+        self.features().era
     }
 
-    /// The revisions of one family, oldest first.
-    pub fn of(era: Era) -> impl Iterator<Item = Self> {
-        FACTS.iter().filter(move |facts| facts.era == era).map(|facts| facts.revision)
+    /// The revisions of one era, oldest first.
+    pub fn in_era(era: Era) -> impl Iterator<Item = Self> {
+        FEATURES.iter().filter(move |features| features.era == era).map(|features| features.revision)
     }
 }
 
 impl fmt::Display for Revision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.facts().name)
+        f.write_str(self.features().name)
     }
 }
 
-/// The revision to answer a handshake with: the proposed one where it has a handshake, the newest
-/// that has one otherwise.
+/// The revision to answer `initialize` with: the proposed one if it is of the handshake era, else the newest
+/// of that era.
 pub fn negotiate(proposed: &str) -> Revision {
     Revision::parse(proposed).filter(|revision| revision.era() == Era::Handshake).unwrap_or(Revision::NEWEST_HANDSHAKE)
 }
 
-/// Whether a method exists for clients of an era. A method that we do not know may be an
-/// extension's, so it exists as far as we can tell.
+/// Whether a method exists in an era. Unknown methods may belong to extensions, so they exist in both.
 pub fn has_method(era: Era, method: &Method) -> bool {
     match era {
         Era::Handshake => !matches!(method, Method::Discover | Method::Listen),
@@ -263,17 +339,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_in_order() {
-        for (n, facts) in FACTS.iter().enumerate() {
-            assert_eq!(facts.revision as usize, n);
-            assert_eq!(Revision::parse(facts.name), Some(facts.revision));
-            assert_eq!(facts.revision.facts().name, facts.name);
+    fn features_table_is_in_revision_order() {
+        for (n, features) in FEATURES.iter().enumerate() {
+            assert_eq!(features.revision as usize, n);
+            assert_eq!(Revision::parse(features.name), Some(features.revision));
+            assert_eq!(features.revision.as_str(), features.name);
         }
-        assert!(FACTS.is_sorted_by_key(|facts| facts.name));
+        assert!(FEATURES.is_sorted_by_key(|features| features.name));
     }
 
     #[test]
-    fn a_handshake_is_answered_with_what_was_proposed_or_the_newest() {
+    fn handshake_negotiates_the_proposed_revision_or_the_newest() {
         for (proposed, answered) in [
             ("2024-11-05", "2024-11-05"),
             ("2025-03-26", "2025-03-26"),

@@ -1,9 +1,9 @@
-//! What upstreams ask of clients, in the shapes of the client's revision.
+//! Converts server requests to the client's revision.
 
 use super::Revision;
 use crate::protocol::{Method, Raw};
 
-/// A question as a client of the per-request era is asked it: without what belongs to another hop.
+/// A server request as an entry of `inputRequests`, without members that belong to another hop.
 pub fn input_request(method: &Method, params: Option<&Raw>) -> Raw {
     let request = Raw::empty().edit().set("method", Raw::of(method.as_str())).finish();
     let Some(params) = params else { return request };
@@ -11,8 +11,8 @@ pub fn input_request(method: &Method, params: Option<&Raw>) -> Raw {
     request.edit().set("params", params).finish()
 }
 
-/// Whether a response can be the answer to a question.
-pub fn answers(method: &Method, response: &Raw) -> bool {
+/// Whether a response has the form that the method requires.
+pub fn is_valid_response(method: &Method, response: &Raw) -> bool {
     let is_text = |key: &str| response.get(key).is_some_and(|value| value.text().is_some());
     match method.as_str() {
         "elicitation/create" => is_text("action"),
@@ -22,20 +22,20 @@ pub fn answers(method: &Method, response: &Raw) -> bool {
     }
 }
 
-/// A question as a client of that revision can be asked it.
+/// Converts the parameters of a server request for a client of that revision.
 ///
 /// # Errors
-/// A sentence about why it cannot.
+/// A description of what the client does not support.
 pub fn for_client(method: &Method, params: Option<Raw>, to: Revision) -> Result<Option<Raw>, &'static str> {
-    let facts = to.facts();
+    let features = to.features();
     let Some(params) = params else { return Ok(None) };
-    if !facts.sessions {
+    if !features.sessions {
         return Ok(Some(params));
     }
     let text = |key: &str| params.get(key).and_then(|value| value.text().map(|text| text.into_owned()));
     match method.as_str() {
         "elicitation/create" if text("mode").as_deref() == Some("url") => {
-            if !facts.rich_questions {
+            if !features.rich_server_requests {
                 return Err("the client cannot be sent to an address");
             }
             if params.get("elicitationId").is_some() {
@@ -44,26 +44,26 @@ pub fn for_client(method: &Method, params: Option<Raw>, to: Revision) -> Result<
             let id = text("url").unwrap_or_default();
             Ok(Some(params.edit().set("elicitationId", Raw::of(&id)).finish()))
         }
-        "elicitation/create" if !facts.rich_questions => plain_form(&params).map(Some),
-        "sampling/createMessage" if !facts.rich_questions => plain_sampling(&params).map(Some),
+        "elicitation/create" if !features.rich_server_requests => downgrade_form(&params).map(Some),
+        "sampling/createMessage" if !features.rich_server_requests => downgrade_sampling(&params).map(Some),
         _ => Ok(Some(params)),
     }
 }
 
-/// A form as it was before choices had titles.
-fn plain_form(params: &Raw) -> Result<Raw, &'static str> {
+/// Downgrades a form: no titled choices, no defaults except for booleans.
+fn downgrade_form(params: &Raw) -> Result<Raw, &'static str> {
     let params = params.edit().remove("mode").finish();
     let Some(schema) = params.get("requestedSchema") else { return Ok(params) };
     let Some(properties) = schema.get("properties") else { return Ok(params) };
     let mut edit = properties.edit();
     for (key, property) in properties.entries() {
-        edit = edit.set(key, plain_property(&property)?);
+        edit = edit.set(key, downgrade_property(&property)?);
     }
     let schema = schema.edit().set("properties", edit.finish()).finish();
     Ok(params.edit().set("requestedSchema", schema).finish())
 }
 
-fn plain_property(property: &Raw) -> Result<Raw, &'static str> {
+fn downgrade_property(property: &Raw) -> Result<Raw, &'static str> {
     let kind = property.get("type");
     let kind = kind.as_ref().and_then(Raw::text);
     if kind.as_deref() == Some("array") {
@@ -80,25 +80,25 @@ fn plain_property(property: &Raw) -> Result<Raw, &'static str> {
     Ok(edit.finish())
 }
 
-/// Sampling as it was before tools, with one block of content in each message.
-fn plain_sampling(params: &Raw) -> Result<Raw, &'static str> {
+/// Downgrades a sampling request: no tools, one content block per message.
+fn downgrade_sampling(params: &Raw) -> Result<Raw, &'static str> {
     if params.get("tools").is_some() || params.get("toolChoice").is_some() {
         return Err("the client cannot be given tools to sample with");
     }
     let Some(messages) = params.get("messages") else { return Ok(params.clone()) };
-    let mut plain = Vec::new();
+    let mut converted_messages = Vec::new();
     for message in messages.items() {
         let content = message.get("content").filter(Raw::is_array).map(|content| content.items());
-        plain.push(match content.as_deref() {
+        converted_messages.push(match content.as_deref() {
             None => message,
             Some([only]) => message.edit().set("content", only.clone()).finish(),
             Some(_) => return Err("the client cannot be given several blocks of content at once"),
         });
     }
-    if plain == messages.items() {
+    if converted_messages == messages.items() {
         return Ok(params.clone());
     }
-    Ok(params.edit().set("messages", Raw::of(&plain)).finish())
+    Ok(params.edit().set("messages", Raw::of(&converted_messages)).finish())
 }
 
 #[cfg(test)]
@@ -106,46 +106,46 @@ mod tests {
     use super::*;
     use bytes::Bytes;
 
-    fn asked(method: &str, params: &str, to: &str) -> Result<String, &'static str> {
+    fn converted(method: &str, params: &str, to: &str) -> Result<String, &'static str> {
         let params = Raw::parse(&Bytes::copy_from_slice(params.as_bytes())).unwrap();
-        let asked = for_client(&Method::from(method), Some(params), Revision::parse(to).unwrap());
-        asked.map(|params| params.unwrap().to_string())
+        let converted = for_client(&Method::from(method), Some(params), Revision::parse(to).unwrap());
+        converted.map(|params| params.unwrap().to_string())
     }
 
     #[test]
-    fn forms_become_what_the_client_knows() {
+    fn forms_are_downgraded() {
         let form = r#"{"mode":"form","message":"m","requestedSchema":{"type":"object","properties":{"a":{"type":"string","oneOf":[{"const":"x","title":"X"}],"default":"x"},"b":{"type":"boolean","default":true}}}}"#;
-        assert_eq!(asked("elicitation/create", form, "2025-11-25").unwrap(), form);
+        assert_eq!(converted("elicitation/create", form, "2025-11-25").unwrap(), form);
         assert_eq!(
-            asked("elicitation/create", form, "2025-06-18").unwrap(),
+            converted("elicitation/create", form, "2025-06-18").unwrap(),
             r#"{"message":"m","requestedSchema":{"type":"object","properties":{"a":{"type":"string","enum":["x"],"enumNames":["X"]},"b":{"type":"boolean","default":true}}}}"#
         );
         let several = r#"{"message":"m","requestedSchema":{"properties":{"a":{"type":"array"}}}}"#;
-        assert!(asked("elicitation/create", several, "2025-06-18").is_err());
+        assert!(converted("elicitation/create", several, "2025-06-18").is_err());
     }
 
     #[test]
-    fn addresses_have_names_where_they_need_them() {
+    fn url_elicitation_gets_an_elicitation_id() {
         let url = r#"{"mode":"url","message":"m","url":"https://h/x"}"#;
-        assert!(asked("elicitation/create", url, "2025-11-25").unwrap().contains("elicitationId"));
-        assert!(asked("elicitation/create", url, "2025-06-18").is_err());
+        assert!(converted("elicitation/create", url, "2025-11-25").unwrap().contains("elicitationId"));
+        assert!(converted("elicitation/create", url, "2025-06-18").is_err());
     }
 
     #[test]
-    fn samples_have_one_block() {
+    fn sampling_messages_have_one_block() {
         let one = r#"{"messages":[{"role":"user","content":[{"type":"text","text":"t"}]}]}"#;
         assert_eq!(
-            asked("sampling/createMessage", one, "2025-06-18").unwrap(),
+            converted("sampling/createMessage", one, "2025-06-18").unwrap(),
             r#"{"messages":[{"role":"user","content":{"type":"text","text":"t"}}]}"#
         );
-        assert_eq!(asked("sampling/createMessage", one, "2025-11-25").unwrap(), one);
-        assert!(asked("sampling/createMessage", r#"{"messages":[],"tools":[]}"#, "2025-06-18").is_err());
+        assert_eq!(converted("sampling/createMessage", one, "2025-11-25").unwrap(), one);
+        assert!(converted("sampling/createMessage", r#"{"messages":[],"tools":[]}"#, "2025-06-18").is_err());
     }
 
     #[test]
-    fn only_answers_are_answers() {
+    fn malformed_responses_are_rejected() {
         let fits = |method: &str, text: &str| {
-            answers(&Method::from(method), &Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap())
+            is_valid_response(&Method::from(method), &Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap())
         };
         assert!(fits("elicitation/create", r#"{"action":"decline"}"#));
         assert!(!fits("elicitation/create", r#"{"content":{}}"#));

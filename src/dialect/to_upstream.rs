@@ -1,4 +1,4 @@
-//! What we say to an upstream, in its revision, and how we read what it says of itself.
+//! Converts requests to the upstream's revision, and parses its self-description.
 
 use std::sync::LazyLock;
 
@@ -11,50 +11,50 @@ use super::{Era, Revision, meta};
 use crate::http::codec::RequestEncoder;
 use crate::protocol::{ErrorObject, Level, Method, Outcome, Raw, Request, code};
 
-/// Who speaks to the upstream: the client, as the upstream is to see it.
+/// The identity presented to the upstream.
 #[derive(Debug, Clone)]
 pub struct ClientIdentity {
-    /// What it can do.
+    /// The client capabilities.
     pub capabilities: Raw,
-    /// Who it is.
+    /// The `clientInfo` object.
     pub info: Raw,
 }
 
-/// What a request carries beside its method and parameters.
+/// The `_meta` members that this hop adds to a request.
 #[derive(Debug, Clone, Default)]
-pub struct Extras {
-    /// What progress is to be reported under.
-    pub progress: Option<Raw>,
-    /// From which level on log messages are wanted.
+pub struct RequestExtras {
+    /// The progress token on this hop.
+    pub progress_token: Option<Raw>,
+    /// The minimum log level.
     pub level: Option<Level>,
 }
 
-/// What an upstream turned out to be.
+/// The result of opening a connection to an upstream.
 #[derive(Debug, Clone)]
 pub struct ServerHello {
-    /// The revision to speak with it.
+    /// The negotiated revision.
     pub revision: Revision,
-    /// What it says of itself.
+    /// The server's self-description.
     pub server: ServerInfo,
-    /// The revisions that it offers, as far as it says.
+    /// The revisions that the server offers, if it lists them.
     pub offered: Vec<String>,
 }
 
-/// What an answer to `server/discover` says about the era of an upstream.
+/// What the outcome of `server/discover` tells about the upstream's era.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It is of the per-request era.
+    /// The upstream speaks the per-request era.
     PerRequest(Box<ServerHello>),
-    /// It is of that era, but the request has to name one of these revisions.
+    /// The upstream speaks the per-request era; repeat the request with this revision.
     Renegotiate(Revision),
-    /// It opens with a handshake, for this reason.
+    /// The upstream needs a handshake; the text is the reason.
     Handshake(String),
-    /// It speaks only revisions that we do not.
+    /// The upstream offers only unknown revisions.
     UnsupportedRevision(Vec<String>),
 }
 
-/// The members of `_meta` that belong to one hop and are never passed on.
-const HOP: [&str; 6] = [
+/// The `_meta` keys that belong to one hop and are never forwarded.
+const HOP_META_KEYS: [&str; 6] = [
     meta::PROTOCOL_VERSION,
     meta::CLIENT_CAPABILITIES,
     meta::CLIENT_INFO,
@@ -62,70 +62,80 @@ const HOP: [&str; 6] = [
     meta::SUBSCRIPTION_ID,
     meta::SERVER_INFO,
 ];
-/// How many of them every request of the per-request era has; the level follows.
-const SPOKEN: usize = 3;
+/// The number of keys at the start of that list which every per-request request must have; the log level
+/// follows them.
+const REQUIRED_META_KEYS: usize = 3;
 
-/// What a client of one revision can do, as it is told to an upstream of another. Tasks are another
-/// thing in each era, and neither has the other's.
-pub fn capabilities(able: &Raw, from: Revision, to: Revision) -> Raw {
+/// Converts client capabilities for an upstream of another era. The eras define tasks differently, so neither
+/// declaration is forwarded.
+pub fn client_capabilities(capabilities: &Raw, from: Revision, to: Revision) -> Raw {
     if from.era() == to.era() {
-        return able.clone();
+        return capabilities.clone();
     }
-    let mut edit = able.edit().remove("tasks");
-    if let Some(extensions) = able.get("extensions").filter(|all| all.get(TASKS).is_some()) {
+    let mut edit = capabilities.edit().remove("tasks");
+    if let Some(extensions) = capabilities.get("extensions").filter(|all| all.get(TASKS).is_some()) {
         edit = edit.set("extensions", extensions.edit().remove(TASKS).finish());
     }
-    match able.get("roots").filter(|_| to.era() == Era::PerRequest) {
+    match capabilities.get("roots").filter(|_| to.era() == Era::PerRequest) {
         Some(_) => edit.set("roots", Raw::empty()).finish(),
         None => edit.finish(),
     }
 }
 
-/// What a server of one revision can do, as it is told to a client of another.
-pub fn offers(able: &Raw, from: Revision, to: Revision) -> Raw {
+/// Converts server capabilities for a client of another era.
+pub fn server_capabilities(capabilities: &Raw, from: Revision, to: Revision) -> Raw {
     if from.era() == to.era() {
-        return able.clone();
+        return capabilities.clone();
     }
-    let edit = able.edit().remove("tasks");
-    match able.get("extensions").filter(|all| all.get(TASKS).is_some()) {
+    let edit = capabilities.edit().remove("tasks");
+    match capabilities.get("extensions").filter(|all| all.get(TASKS).is_some()) {
         Some(extensions) => edit.set("extensions", extensions.edit().remove(TASKS).finish()).finish(),
         None => edit.finish(),
     }
 }
 
-/// Whether a server has tasks, as the newest era has them.
-pub fn has_tasks(able: &Raw) -> bool {
-    able.at(&["extensions", TASKS]).is_some()
+/// Whether capabilities declare the tasks extension.
+pub fn has_tasks(capabilities: &Raw) -> bool {
+    capabilities.at(&["extensions", TASKS]).is_some()
 }
 
-/// The extension that is tasks.
+/// The name of the tasks extension.
 pub const TASKS: &str = super::tasks::EXTENSION;
 
-/// What the per-request era carries between the rounds of a call.
-static BETWEEN: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| ["inputResponses", "requestState"].map(Finder::new));
+/// Searches for the members that carry input between the rounds of a per-request call.
+static INPUT_ROUND_MEMBERS: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| ["inputResponses", "requestState"].map(Finder::new));
 
-/// The parameters of a request as an upstream of that revision wants them: what belongs to the
-/// hop before is taken out, what this hop needs is put in, everything else stays as it came.
-pub fn params(params: Option<&Raw>, revision: Revision, speaker: &ClientIdentity, extras: &Extras) -> Option<Raw> {
+/// The parameters for an upstream of that revision: `_meta` of the previous hop is removed, that of this hop
+/// added, every other byte stays.
+pub fn request_params(
+    params: Option<&Raw>,
+    revision: Revision,
+    identity: &ClientIdentity,
+    extras: &RequestExtras,
+) -> Option<Raw> {
     if let (Some(params), Era::PerRequest) = (params, revision.era()) {
         return Some(
-            params.changed("_meta", |meta| rewrite_meta(&meta.unwrap_or_else(Raw::empty), revision, speaker, extras)),
+            params
+                .map_member("_meta", |meta| rewrite_meta(&meta.unwrap_or_else(Raw::empty), revision, identity, extras)),
         );
     }
     let empty = Raw::empty();
-    let came = meta::of(params);
-    let meta = rewrite_meta(came.as_ref().unwrap_or(&empty), revision, speaker, extras);
+    let incoming = meta::get(params);
+    let meta = rewrite_meta(incoming.as_ref().unwrap_or(&empty), revision, identity, extras);
     let some_meta = meta.has_members();
     match params {
         None if !some_meta => None,
-        // There is nothing to change.
-        Some(params) if came.is_none() && !some_meta && !BETWEEN.iter().any(|key| params.may_have(key)) => {
+        // Nothing to change.
+        Some(params)
+            if incoming.is_none() && !some_meta && !INPUT_ROUND_MEMBERS.iter().any(|key| params.may_have_key(key)) =>
+        {
             Some(params.clone())
         }
         _ => {
             let mut params = params.unwrap_or(&empty).clone();
             if revision.era() == Era::Handshake {
-                // What one era carries between rounds means nothing in the other.
+                // Input rounds do not exist in the handshake era.
                 params = params.without(|key, _| matches!(key, b"inputResponses" | b"requestState"));
             }
             let edit = if some_meta { params.edit().set("_meta", meta) } else { params.edit().remove("_meta") };
@@ -134,53 +144,53 @@ pub fn params(params: Option<&Raw>, revision: Revision, speaker: &ClientIdentity
     }
 }
 
-/// Whether `_meta` says what this hop needs already, once, and nothing of another hop. It does between two of the
-/// same revision, and then nothing has to be written anew.
-fn is_said(meta: &Raw, revision: Revision, speaker: &ClientIdentity, extras: &Extras) -> bool {
+/// Whether `_meta` already has exactly the members of this hop. Between two peers of one revision it does,
+/// and the bytes are reused.
+fn is_meta_current(meta: &Raw, revision: Revision, identity: &ClientIdentity, extras: &RequestExtras) -> bool {
     let is_text = |value: &[u8], text: &str| {
         let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
         inner == Some(text.as_bytes())
     };
-    let mut said = [false; SPOKEN + 1];
-    let as_wanted = meta.all(|key, value| {
+    let mut present = [false; REQUIRED_META_KEYS + 1];
+    let as_wanted = meta.all_members(|key, value| {
         let (which, wanted) = match std::str::from_utf8(key) {
-            Ok(meta::PROTOCOL_VERSION) => (0, is_text(value, revision.facts().name)),
-            Ok(meta::CLIENT_CAPABILITIES) => (1, value == speaker.capabilities.as_bytes()),
-            Ok(meta::CLIENT_INFO) => (2, value == speaker.info.as_bytes()),
+            Ok(meta::PROTOCOL_VERSION) => (0, is_text(value, revision.as_str())),
+            Ok(meta::CLIENT_CAPABILITIES) => (1, value == identity.capabilities.as_bytes()),
+            Ok(meta::CLIENT_INFO) => (2, value == identity.info.as_bytes()),
             Ok(meta::LOG_LEVEL) => (3, extras.level.is_some_and(|level| is_text(value, level.as_str()))),
-            // It is another one on each hop.
+            // These differ on every hop.
             Ok(meta::SUBSCRIPTION_ID | meta::SERVER_INFO | "progressToken") | Err(_) => return false,
-            // An escape may stand for anything.
+            // An escaped key could be any key.
             Ok(other) => return !other.contains('\\'),
         };
-        wanted && !std::mem::replace(&mut said[which], true)
+        wanted && !std::mem::replace(&mut present[which], true)
     });
-    as_wanted && extras.progress.is_none() && said == [true, true, true, extras.level.is_some()]
+    as_wanted && extras.progress_token.is_none() && present == [true, true, true, extras.level.is_some()]
 }
 
-/// `_meta` with what this hop needs in it, and nothing of the hop before.
-fn rewrite_meta(meta: &Raw, revision: Revision, speaker: &ClientIdentity, extras: &Extras) -> Raw {
+/// Replaces the `_meta` members of the previous hop by those of this hop.
+fn rewrite_meta(meta: &Raw, revision: Revision, identity: &ClientIdentity, extras: &RequestExtras) -> Raw {
     let per_request = revision.era() == Era::PerRequest;
-    if per_request && is_said(meta, revision, speaker, extras) {
+    if per_request && is_meta_current(meta, revision, identity, extras) {
         return meta.clone();
     }
-    if !per_request && extras.progress.is_none() && !meta.has_members() {
+    if !per_request && extras.progress_token.is_none() && !meta.has_members() {
         return meta.clone();
     }
-    let mut edit = match &extras.progress {
+    let mut edit = match &extras.progress_token {
         Some(token) => meta.edit().set("progressToken", token.clone()),
         None => meta.edit().remove("progressToken"),
     };
-    let mut dropped = &HOP[..];
+    let mut dropped = &HOP_META_KEYS[..];
     if per_request {
         edit = edit
-            .set(meta::PROTOCOL_VERSION, Raw::of(revision.facts().name))
-            .set(meta::CLIENT_CAPABILITIES, speaker.capabilities.clone())
-            .set(meta::CLIENT_INFO, speaker.info.clone());
-        dropped = &HOP[SPOKEN..];
+            .set(meta::PROTOCOL_VERSION, Raw::of(revision.as_str()))
+            .set(meta::CLIENT_CAPABILITIES, identity.capabilities.clone())
+            .set(meta::CLIENT_INFO, identity.info.clone());
+        dropped = &HOP_META_KEYS[REQUIRED_META_KEYS..];
         if let Some(level) = extras.level {
             edit = edit.set(meta::LOG_LEVEL, Raw::of(level.as_str()));
-            dropped = &HOP[SPOKEN + 1..];
+            dropped = &HOP_META_KEYS[REQUIRED_META_KEYS + 1..];
         }
     }
     for key in dropped {
@@ -189,26 +199,26 @@ fn rewrite_meta(meta: &Raw, revision: Revision, speaker: &ClientIdentity, extras
     edit.finish()
 }
 
-/// Writes the header that names a revision.
-pub fn version(head: &mut RequestEncoder, revision: Revision) {
-    head.put_static(&headers::PROTOCOL_VERSION, revision.facts().name);
+/// Writes the version header.
+pub fn put_version_header(head: &mut RequestEncoder, revision: Revision) {
+    head.put_static(&headers::PROTOCOL_VERSION, revision.as_str());
 }
 
-/// Writes the headers that mirror a request to an upstream over HTTP. A value that no header can have is left out: it
-/// would not be understood, either.
-pub fn mirrored(head: &mut RequestEncoder, request: &Request, revision: Revision, mirrors: &[HeaderMirror]) {
-    version(head, revision);
+/// Writes the version header and, in the per-request era, the mirrored headers. A name that is not a valid
+/// header name is left out.
+pub fn put_headers(head: &mut RequestEncoder, request: &Request, revision: Revision, mirrors: &[HeaderMirror]) {
+    put_version_header(head, revision);
     if revision.era() == Era::Handshake {
         return;
     }
     head.put_text(&headers::METHOD, request.method.as_str());
     let member = |key: &str| request.params.as_ref().and_then(|params| params.get(key));
     if let Some(name) = request.method.name_member().and_then(member).as_ref().and_then(Raw::text) {
-        head.put_text(&headers::NAME, &headers::encode(&name));
+        head.put_text(&headers::NAME, &headers::encode_value(&name));
     }
     if request.method == Method::ToolsCall && !mirrors.is_empty() {
         let arguments = member("arguments").unwrap_or_else(Raw::empty);
-        for (name, value) in headers::make(mirrors, &arguments) {
+        for (name, value) in headers::mirror_headers(mirrors, &arguments) {
             if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
                 head.put_text(&name, &value);
             }
@@ -217,25 +227,25 @@ pub fn mirrored(head: &mut RequestEncoder, request: &Request, revision: Revision
 }
 
 /// The parameters of `initialize`.
-pub fn initialize(revision: Revision, speaker: &ClientIdentity) -> Raw {
+pub fn initialize_params(revision: Revision, identity: &ClientIdentity) -> Raw {
     let empty = Raw::empty();
-    let edit = empty.edit().set("protocolVersion", Raw::of(revision.facts().name));
-    edit.set("capabilities", speaker.capabilities.clone()).set("clientInfo", speaker.info.clone()).finish()
+    let edit = empty.edit().set("protocolVersion", Raw::of(revision.as_str()));
+    edit.set("capabilities", identity.capabilities.clone()).set("clientInfo", identity.info.clone()).finish()
 }
 
-/// Reads the answer to `initialize`.
+/// Parses the result of `initialize`.
 ///
 /// # Errors
-/// A sentence about what is wrong with it.
-pub fn read_handshake(result: &Raw) -> Result<ServerHello, String> {
+/// A description of what is wrong with the result.
+pub fn parse_initialize_result(result: &Raw) -> Result<ServerHello, String> {
     let version = result.get("protocolVersion");
     let Some(version) = version.as_ref().and_then(Raw::text) else {
-        return Err("its answer to `initialize` has no `protocolVersion`".into());
+        return Err("`initialize` result has no `protocolVersion`".into());
     };
     let revision = Revision::parse(&version).filter(|revision| revision.era() == Era::Handshake);
     let Some(revision) = revision else {
-        let ours = super::classify::supported(Era::Handshake).join(", ");
-        return Err(format!("it wants to speak {version}, and we speak {ours}"));
+        let ours = super::classify::supported_versions(Era::Handshake).join(", ");
+        return Err(format!("server negotiated the unsupported revision {version}; supported are {ours}"));
     };
     let server = ServerInfo {
         info: result.get("serverInfo").unwrap_or_else(Raw::empty),
@@ -245,34 +255,33 @@ pub fn read_handshake(result: &Raw) -> Result<ServerHello, String> {
     Ok(ServerHello { revision, server, offered: vec![version.into_owned()] })
 }
 
-/// Reads the answer to `server/discover`, or what came instead of one. Only codes that this era
-/// alone has are a sign of it; every other error says that the method is not known. `again` is
-/// whether it may still be asked again.
-pub fn verdict(outcome: &Outcome, again: bool) -> Verdict {
+/// Parses the outcome of `server/discover`. Only error codes of the per-request era prove that era; any other
+/// error means that the method is unknown. `again` is whether the request may be repeated.
+pub fn parse_discover_outcome(outcome: &Outcome, again: bool) -> Verdict {
     match outcome {
-        Ok(result) => discovered(result),
+        Ok(result) => parse_discover_result(result),
         Err(error) if error.code() == code::UNSUPPORTED_VERSION => {
             let supported: Vec<String> = data_list(error, "supported");
             let handshake = offers_handshake(&supported);
-            match best(&supported) {
-                // Even when it is the one that was asked for: what it offers counts, not why it refused.
+            match newest_per_request(&supported) {
+                // Even if it is the revision just refused: the offer counts, not the reason.
                 Some(revision) if again || !handshake => Verdict::Renegotiate(revision),
                 _ if handshake => Verdict::Handshake(format!("it offers {}", supported.join(", "))),
                 _ => Verdict::UnsupportedRevision(supported),
             }
         }
         Err(error) => {
-            Verdict::Handshake(format!("it answered `server/discover` with {}: {}", error.code(), error.message()))
+            Verdict::Handshake(format!("`server/discover` failed with {}: {}", error.code(), error.message()))
         }
     }
 }
 
-fn discovered(result: &Raw) -> Verdict {
+fn parse_discover_result(result: &Raw) -> Verdict {
     let offered: Vec<String> = match result.get("supportedVersions").map(|list| list.read()) {
         Some(Ok(offered)) => offered,
-        _ => return Verdict::Handshake("its answer to `server/discover` names no versions".into()),
+        _ => return Verdict::Handshake("`server/discover` result has no `supportedVersions`".into()),
     };
-    let Some(revision) = best(&offered) else {
+    let Some(revision) = newest_per_request(&offered) else {
         return if offers_handshake(&offered) {
             Verdict::Handshake(format!("it offers {} only", offered.join(", ")))
         } else {
@@ -288,8 +297,8 @@ fn discovered(result: &Raw) -> Verdict {
     Verdict::PerRequest(Box::new(ServerHello { revision, server, offered }))
 }
 
-/// The newest revision of the per-request era on a list.
-fn best(names: &[String]) -> Option<Revision> {
+/// The newest per-request revision of a list.
+fn newest_per_request(names: &[String]) -> Option<Revision> {
     let known = names.iter().filter_map(|name| Revision::parse(name));
     known.filter(|revision| revision.era() == Era::PerRequest).max()
 }
@@ -303,59 +312,59 @@ fn data_list(error: &ErrorObject, key: &str) -> Vec<String> {
     list.and_then(|list| list.read().ok()).unwrap_or_default()
 }
 
-/// What an upstream of the per-request era wants to know before it goes on.
+/// An `input_required` result of a per-request upstream.
 #[derive(Debug)]
 pub struct InputRequired {
-    /// Each question under its key.
-    pub questions: Vec<(String, Method, Option<Raw>)>,
-    /// What the retry has to carry along, exactly.
+    /// Key, method and parameters of each server request.
+    pub requests: Vec<(String, Method, Option<Raw>)>,
+    /// The request state to send back unchanged.
     pub state: Option<Raw>,
 }
 
-/// How many things may be asked in one round.
-const MOST_QUESTIONS: usize = 64;
+/// Maximum number of server requests in one round.
+const MAX_INPUT_REQUESTS: usize = 64;
 
-/// Reads a result that asks for input; nothing when it is a plain result.
+/// Parses an `input_required` result; `None` for any other result.
 ///
 /// # Errors
-/// A sentence about what is wrong with it.
+/// A description of what is wrong with the result.
 pub fn input_required(result: &Raw) -> Result<Option<InputRequired>, String> {
     let kind = result.get("resultType");
     if kind.as_ref().and_then(Raw::text).as_deref() != Some("input_required") {
         return Ok(None);
     }
     let state = result.get("requestState");
-    let asked = result.get("inputRequests");
-    if asked.is_none() && state.is_none() {
+    let input = result.get("inputRequests");
+    if input.is_none() && state.is_none() {
         return Err("it asks for input, but neither what nor how to go on".into());
     }
-    Ok(Some(InputRequired { questions: input_requests(asked.as_ref())?, state }))
+    Ok(Some(InputRequired { requests: input_requests(input.as_ref())?, state }))
 }
 
-/// Reads what is asked, each under its key.
+/// Parses `inputRequests` into key, method and parameters.
 ///
 /// # Errors
-/// A sentence about what is wrong with it.
-pub fn input_requests(asked: Option<&Raw>) -> Result<Vec<(String, Method, Option<Raw>)>, String> {
-    let mut questions = Vec::new();
-    for (key, question) in asked.iter().flat_map(|asked| asked.entries()) {
-        if questions.len() == MOST_QUESTIONS {
-            return Err(format!("it asks more than {MOST_QUESTIONS} things at once"));
+/// A description of the invalid entry.
+pub fn input_requests(input: Option<&Raw>) -> Result<Vec<(String, Method, Option<Raw>)>, String> {
+    let mut requests = Vec::new();
+    for (key, request) in input.iter().flat_map(|input| input.entries()) {
+        if requests.len() == MAX_INPUT_REQUESTS {
+            return Err(format!("it asks more than {MAX_INPUT_REQUESTS} things at once"));
         }
-        let method = question.get("method");
+        let method = request.get("method");
         let method = method.as_ref().and_then(Raw::text);
         match method.as_deref() {
             Some(name @ ("elicitation/create" | "sampling/createMessage" | "roots/list")) => {
-                questions.push((key.into_owned(), Method::from(name), question.get("params")));
+                requests.push((key.into_owned(), Method::from(name), request.get("params")));
             }
             other => return Err(format!("it asks {other:?}, which no client can answer")),
         }
     }
-    Ok(questions)
+    Ok(requests)
 }
 
-/// The parameters of the retry after questions were answered.
-pub fn retried(params: Option<&Raw>, answers: &[(String, Raw)], state: Option<&Raw>) -> Raw {
+/// The parameters for the next round: input responses and request state.
+pub fn retry_params(params: Option<&Raw>, answers: &[(String, Raw)], state: Option<&Raw>) -> Raw {
     let empty = Raw::empty();
     let mut responses = empty.edit();
     for (key, answer) in answers {
@@ -381,19 +390,19 @@ mod tests {
         Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
     }
 
-    fn speaker() -> ClientIdentity {
+    fn identity() -> ClientIdentity {
         ClientIdentity { capabilities: raw(r#"{"roots":{}}"#), info: raw(r#"{"name":"n"}"#) }
     }
 
     #[test]
-    fn what_belongs_to_a_hop_stays_there() {
-        let came = raw(
+    fn hop_members_of_meta_are_not_forwarded() {
+        let incoming = raw(
             r#"{"name":"t","_meta":{"progressToken":"theirs","io.modelcontextprotocol/protocolVersion":"x","vendor/a":1.0}}"#,
         );
-        let extras = Extras { progress: Some(raw("7")), level: Some(Level::Info) };
-        let old = params(Some(&came), Revision::NEWEST_HANDSHAKE, &speaker(), &extras).unwrap();
+        let extras = RequestExtras { progress_token: Some(raw("7")), level: Some(Level::Info) };
+        let old = request_params(Some(&incoming), Revision::NEWEST_HANDSHAKE, &identity(), &extras).unwrap();
         assert_eq!(old.to_string(), r#"{"name":"t","_meta":{"progressToken":7,"vendor/a":1.0}}"#);
-        let new = params(Some(&came), Revision::NEWEST, &speaker(), &extras).unwrap();
+        let new = request_params(Some(&incoming), Revision::NEWEST, &identity(), &extras).unwrap();
         for (path, value) in [
             (&["_meta", meta::PROTOCOL_VERSION][..], r#""2026-07-28""#),
             (&["_meta", meta::CLIENT_CAPABILITIES], r#"{"roots":{}}"#),
@@ -403,27 +412,31 @@ mod tests {
         ] {
             assert_eq!(new.at(path).unwrap().to_string(), value);
         }
-        assert_eq!(params(None, Revision::NEWEST_HANDSHAKE, &speaker(), &Extras::default()), None);
+        assert_eq!(request_params(None, Revision::NEWEST_HANDSHAKE, &identity(), &RequestExtras::default()), None);
         let bare = raw(r#"{"cursor":""}"#);
-        assert_eq!(params(Some(&bare), Revision::NEWEST_HANDSHAKE, &speaker(), &Extras::default()), Some(bare));
+        assert_eq!(
+            request_params(Some(&bare), Revision::NEWEST_HANDSHAKE, &identity(), &RequestExtras::default()),
+            Some(bare)
+        );
     }
 
-    /// Between two of the newest revision most messages pass as they are.
+    /// Between two peers of the newest revision most messages pass without a copy.
     #[test]
-    fn what_is_said_already_is_not_written_anew() {
-        let said = |more: &str| {
+    fn current_meta_passes_without_a_copy() {
+        let present = |more: &str| {
             raw(&format!(
                 r#"{{"name":"t","_meta":{{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{{"name":"n"}},"io.modelcontextprotocol/clientCapabilities":{{"roots":{{}}}}{more}}}}}"#
             ))
         };
-        let passes = |came: &Raw, extras: &Extras| {
-            let passed = params(Some(came), Revision::NEWEST, &speaker(), extras).unwrap();
-            passed.as_bytes().as_ptr() == came.as_bytes().as_ptr()
+        let passes = |incoming: &Raw, extras: &RequestExtras| {
+            let passed = request_params(Some(incoming), Revision::NEWEST, &identity(), extras).unwrap();
+            passed.as_bytes().as_ptr() == incoming.as_bytes().as_ptr()
         };
-        let (none, info) = (Extras::default(), Extras { level: Some(Level::Info), ..Extras::default() });
-        assert!(passes(&said(""), &none));
-        assert!(passes(&said(r#","vendor/a":1.0"#), &none));
-        assert!(passes(&said(r#","io.modelcontextprotocol/logLevel":"info""#), &info));
+        let (none, info) =
+            (RequestExtras::default(), RequestExtras { level: Some(Level::Info), ..RequestExtras::default() });
+        assert!(passes(&present(""), &none));
+        assert!(passes(&present(r#","vendor/a":1.0"#), &none));
+        assert!(passes(&present(r#","io.modelcontextprotocol/logLevel":"info""#), &info));
         for other in [
             r#","progressToken":1"#,
             r#","io.modelcontextprotocol/logLevel":"info""#,
@@ -431,32 +444,34 @@ mod tests {
             r#","io.modelcontextprotocol/clientInfo":{"name":"other"}"#,
             r#","io.modelcontextprotocol\/subscriptionId":1"#,
         ] {
-            assert!(!passes(&said(other), &none), "{other}");
+            assert!(!passes(&present(other), &none), "{other}");
         }
-        let twice = said("").to_string().replace("clientInfo\":{\"name\":\"n\"}", "protocolVersion\":\"2026-07-28\"");
-        let passed = params(Some(&raw(&twice)), Revision::NEWEST, &speaker(), &none).unwrap();
+        let twice =
+            present("").to_string().replace("clientInfo\":{\"name\":\"n\"}", "protocolVersion\":\"2026-07-28\"");
+        let passed = request_params(Some(&raw(&twice)), Revision::NEWEST, &identity(), &none).unwrap();
         assert_eq!(passed.at(&["_meta", meta::CLIENT_INFO]).unwrap().to_string(), r#"{"name":"n"}"#, "{twice}");
-        assert!(!passes(&said(""), &info));
-        assert!(!passes(&said(""), &Extras { progress: Some(raw("7")), ..none }));
-        let other = ClientIdentity { capabilities: Raw::empty(), ..speaker() };
-        let passed = params(Some(&said("")), Revision::NEWEST, &other, &none).unwrap();
+        assert!(!passes(&present(""), &info));
+        assert!(!passes(&present(""), &RequestExtras { progress_token: Some(raw("7")), ..none }));
+        let other = ClientIdentity { capabilities: Raw::empty(), ..identity() };
+        let passed = request_params(Some(&present("")), Revision::NEWEST, &other, &none).unwrap();
         assert_eq!(passed.at(&["_meta", meta::CLIENT_CAPABILITIES]).unwrap().to_string(), "{}");
     }
 
     #[test]
-    fn whatever_a_client_says_of_itself_is_passed_on() {
+    fn client_info_is_forwarded_unchanged() {
         let info = raw(r#"{"name":"\ud800","n":1e999,"big":12345678901234567890123}"#);
-        let params = initialize(Revision::NEWEST_HANDSHAKE, &ClientIdentity { info: info.clone(), ..speaker() });
+        let params =
+            initialize_params(Revision::NEWEST_HANDSHAKE, &ClientIdentity { info: info.clone(), ..identity() });
         assert_eq!(params.get("clientInfo"), Some(info));
     }
 
     #[test]
-    fn answers_to_a_probe_are_told_apart() {
+    fn discover_outcomes_are_classified() {
         let error = |code: i64, data: Option<&str>| {
             let error = ErrorObject::new(code, "m");
             Err(data.map_or(error.clone(), |data| error.with_data(raw(data))))
         };
-        let kind_when = |outcome: Outcome, again: bool| match verdict(&outcome, again) {
+        let kind_when = |outcome: Outcome, again: bool| match parse_discover_outcome(&outcome, again) {
             Verdict::PerRequest(_) => "per-request",
             Verdict::Renegotiate(_) => "renegotiate",
             Verdict::Handshake(_) => "handshake",
@@ -471,7 +486,7 @@ mod tests {
         assert_eq!(kind(error(-32602, None)), "handshake");
         assert_eq!(kind(error(-32022, Some(r#"{"supported":["2025-06-18"]}"#))), "handshake");
         assert_eq!(kind(error(-32022, Some(r#"{"supported":["2099-01-01"]}"#))), "stranger");
-        // The revision that was just refused is worth a second try, but not a third.
+        // A revision that was just refused is tried a second time, not a third.
         assert_eq!(kind(error(-32022, Some(r#"{"supported":["2026-07-28"]}"#))), "renegotiate");
         let both = || error(-32022, Some(r#"{"supported":["2025-11-25","2026-07-28"]}"#));
         assert_eq!(kind(both()), "renegotiate");
@@ -479,14 +494,14 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_read_and_retries_written() {
+    fn input_requests_are_parsed_and_retries_built() {
         let result = raw(
             r#"{"resultType":"input_required","inputRequests":{"u1":{"method":"roots/list"}},"requestState":"s\u0031"}"#,
         );
-        let asked = input_required(&result).unwrap().unwrap();
-        assert_eq!(asked.questions[0].0, "u1");
+        let input = input_required(&result).unwrap().unwrap();
+        assert_eq!(input.requests[0].0, "u1");
         let before = raw(r#"{"name":"t","requestState":"old"}"#);
-        let retry = retried(Some(&before), &[("u1".into(), raw(r#"{"roots":[]}"#))], asked.state.as_ref());
+        let retry = retry_params(Some(&before), &[("u1".into(), raw(r#"{"roots":[]}"#))], input.state.as_ref());
         assert_eq!(retry.to_string(), r#"{"name":"t","requestState":"s\u0031","inputResponses":{"u1":{"roots":[]}}}"#);
         assert!(input_required(&raw(r#"{"resultType":"input_required"}"#)).is_err());
         assert!(input_required(&raw(r#"{"resultType":"complete"}"#)).unwrap().is_none());

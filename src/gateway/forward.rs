@@ -1,5 +1,5 @@
-//! A call on its way to an upstream, and what comes back for it: names are changed back, questions
-//! and log messages pass only where they may, and failures are told in our words.
+//! Forwards a call to an upstream and maps its replies: names are mapped back, server requests and log
+//! messages are filtered, and failures become errors that reveal no address.
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
@@ -16,63 +16,65 @@ use tokio_util::sync::CancellationToken;
 use super::group::Group;
 use super::name_mapping::NameMapping;
 use super::view::GroupMember;
-use crate::call::{Answer, Call, ClientInfo, ClientSink, DropGuard, GatewaySlot, Replies, Reply, ServerRequest, TRACE};
+use crate::call::{
+    Answer, Call, ClientInfo, ClientSink, DropGuard, GatewaySlot, Replies, Reply, ServerRequest, TRACE_HEADERS,
+};
 use crate::dialect::{Revision, server_requests, tasks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{CallMetrics, CallOutcome};
-use crate::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
-use crate::upstream::{LeaseGuard, QUESTIONS, Upstream};
+use crate::protocol::{ErrorObject, Level, Method, Notification, NotificationMethod, Raw, code};
+use crate::upstream::{LeaseGuard, SERVER_REQUEST_CAPABILITIES, Upstream};
 
-/// What is looked for in every call, and in every result: seldom there, and then looked at.
+/// Substring searches that spare most calls and results the parsing of a member they do not have.
 static TRACEPARENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"traceparent\""));
 static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"isError\""));
 
-/// A call on its way.
+/// A call being forwarded to one upstream; a stream of its replies.
 struct ForwardedCall {
     group: Arc<Group>,
     call: Call,
     upstream: Arc<Upstream>,
-    rename: NameMapping,
-    tallies: Arc<CallMetrics>,
-    /// The server takes the call as a task only, and the client does not ask for one.
+    name_mapping: NameMapping,
+    metrics: Arc<CallMetrics>,
+    /// The tool requires a task and the client did not ask for one, so the gateway drives the task.
     as_task: bool,
     phase: ForwardState,
-    /// The URI, as the client knows it, that the call subscribes to.
-    subscribes: Option<String>,
-    begun: Instant,
+    /// The URI that the call subscribes to or unsubscribes from, as the client knows it.
+    subscription_uri: Option<String>,
+    started: Instant,
 }
 
 enum ForwardState {
     Start,
-    /// A connection is being opened.
-    Borrowing(BoxFuture<'static, Result<LeaseGuard>>),
+    /// Waiting for a lease.
+    Acquiring(BoxFuture<'static, Result<LeaseGuard>>),
     Running(Replies, Option<LeaseGuard>),
     Done,
 }
 
-/// Passes a call on to a member of a group.
+/// Forwards a call to a member of a group.
 pub(super) fn call(group: &Arc<Group>, call: Call, member: &GroupMember) -> Replies {
     let mut forward = ForwardedCall::new(group, call, member, None);
-    if let Some(mut replies) = member.upstream.answer(&forward.call) {
+    if let Some(mut replies) = member.upstream.call_local(&forward.call) {
         if let Some(revision) = member.state.revision {
             member.upstream.count_revision_pair(forward.call.client.revision, revision);
         }
         if let Some(answer) = replies.take_ready() {
             forward.phase = ForwardState::Done;
-            return forward.answer(answer).into();
+            return forward.map_answer(answer).into();
         }
         forward.phase = ForwardState::Running(replies, None);
     }
     forward.replies()
 }
 
-/// Passes a subscription on, and remembers it when it was taken.
+/// Forwards a subscribe or unsubscribe request, and records the subscription when the upstream accepts it.
 pub(super) fn subscription(group: &Arc<Group>, call: Call, member: &GroupMember, uri: &str) -> Replies {
     ForwardedCall::new(group, call, member, Some(uri.to_owned())).replies()
 }
 
-/// Replies that are known only after some waiting.
-pub(super) fn later(begin: impl Future<Output = Replies> + Send + 'static) -> Replies {
+/// Replies whose source is known only after a future resolves.
+pub(super) fn deferred(begin: impl Future<Output = Replies> + Send + 'static) -> Replies {
     enum AcquireState<F> {
         Waiting(F),
         Running(Replies),
@@ -89,18 +91,18 @@ pub(super) fn later(begin: impl Future<Output = Replies> + Send + 'static) -> Re
 }
 
 impl ForwardedCall {
-    fn new(group: &Arc<Group>, call: Call, member: &GroupMember, subscribes: Option<String>) -> Self {
+    fn new(group: &Arc<Group>, call: Call, member: &GroupMember, subscription_uri: Option<String>) -> Self {
         let (call, as_task) = as_task(call, member);
         Self {
             group: Arc::clone(group),
             call: with_trace_headers(without_server_requests(call, &member.upstream)),
             as_task,
             upstream: Arc::clone(&member.upstream),
-            rename: member.rename.clone(),
-            tallies: Arc::clone(&member.tallies),
+            name_mapping: member.name_mapping.clone(),
+            metrics: Arc::clone(&member.metrics),
             phase: ForwardState::Start,
-            subscribes,
-            begun: Instant::now(),
+            subscription_uri,
+            started: Instant::now(),
         }
     }
 
@@ -108,25 +110,25 @@ impl ForwardedCall {
         Replies::stream(self)
     }
 
-    /// Gets hold of a connection, at once if it can.
+    /// Acquires a lease, without waiting if a connection is open.
     fn start(&mut self) {
-        if let Some(borrowed) = self.upstream.try_acquire(&self.call) {
-            return self.begin(borrowed);
+        if let Some(lease) = self.upstream.try_acquire(&self.call) {
+            return self.begin(lease);
         }
-        let (upstream, call, door) = (Arc::clone(&self.upstream), self.call.clone(), self.door());
-        let sink = || door.map(|door| Arc::new(door) as Arc<dyn ClientSink>);
-        self.phase = ForwardState::Borrowing(Box::pin(async move { upstream.acquire(&call, sink).await }));
+        let (upstream, call, session_sink) = (Arc::clone(&self.upstream), self.call.clone(), self.session_sink());
+        let sink = || session_sink.map(|session_sink| Arc::new(session_sink) as Arc<dyn ClientSink>);
+        self.phase = ForwardState::Acquiring(Box::pin(async move { upstream.acquire(&call, sink).await }));
     }
 
-    fn begin(&mut self, borrowed: LeaseGuard) {
-        let (connection, call) = (borrowed.connection(), self.call.clone());
+    fn begin(&mut self, lease: LeaseGuard) {
+        let (connection, call) = (lease.connection(), self.call.clone());
         self.upstream.count_revision_pair(call.client.revision, connection.revision());
         let replies = if self.as_task { connection.call_as_task(call) } else { connection.call(call) };
-        self.phase = ForwardState::Running(replies, Some(borrowed));
+        self.phase = ForwardState::Running(replies, Some(lease));
     }
 
-    /// Where things go that the server says to this caller outside of its calls.
-    fn door(&self) -> Option<SessionSink> {
+    /// The sink for messages that the server sends to this session outside its calls.
+    fn session_sink(&self) -> Option<SessionSink> {
         let sink = self.call.sink.clone()?;
         Some(SessionSink {
             group: Arc::clone(&self.group),
@@ -136,78 +138,78 @@ impl ForwardedCall {
         })
     }
 
-    fn reply(&mut self, reply: Reply) -> Option<Reply> {
+    fn map_reply(&mut self, reply: Reply) -> Option<Reply> {
         match reply {
-            Reply::Notice(notification) => {
-                let passes = notification.notice != Notice::Message
-                    || logs(&notification, self.call.level, self.call.sink.is_some());
-                passes.then(|| Reply::Notice(self.rename.notification(notification)))
+            Reply::Notification(notification) => {
+                let passes = notification.method != NotificationMethod::Message
+                    || passes_log_level(&notification, self.call.level, self.call.sink.is_some());
+                passes.then(|| Reply::Notification(self.name_mapping.map_notification(notification)))
             }
-            Reply::Question(question) => {
-                if let ForwardState::Running(_, Some(borrowed)) = &self.phase
-                    && !borrowed.may_ask()
+            Reply::ServerRequest(request) => {
+                if let ForwardState::Running(_, Some(lease)) = &self.phase
+                    && !lease.allows_server_requests()
                 {
                     return None; // dropping the question says that no answer will come
                 }
-                let question = admit(question, &self.upstream, &self.call.client)?;
-                Some(Reply::Question(self.rename.question(question)))
+                let request = admit_server_request(request, &self.upstream, &self.call.client)?;
+                Some(Reply::ServerRequest(self.name_mapping.map_server_request(request)))
             }
             Reply::End(answer) => {
                 let phase = std::mem::replace(&mut self.phase, ForwardState::Done);
-                if let (ForwardState::Running(_, Some(borrowed)), Ok(_)) = (phase, &answer.outcome) {
-                    self.remember(&borrowed);
+                if let (ForwardState::Running(_, Some(lease)), Ok(_)) = (phase, &answer.outcome) {
+                    self.record_subscription(&lease);
                 }
-                Some(Reply::End(self.answer(answer)))
+                Some(Reply::End(self.map_answer(answer)))
             }
         }
     }
 
-    fn remember(&self, borrowed: &LeaseGuard) {
-        let (Some(uri), Some(sink)) = (&self.subscribes, &self.call.sink) else { return };
+    fn record_subscription(&self, lease: &LeaseGuard) {
+        let (Some(uri), Some(sink)) = (&self.subscription_uri, &self.call.sink) else { return };
         let own = self.call.params.as_ref().and_then(|params| params.get("uri"));
         let own = own.as_ref().and_then(Raw::text).unwrap_or_default();
         let subscribes = self.call.method == Method::Subscribe;
-        borrowed.remember(&own, subscribes);
+        lease.record_subscription(&own, subscribes);
         if subscribes {
-            sink.subscribed(uri, None);
+            sink.add_subscription(uri, None);
         } else {
-            sink.unsubscribed(uri);
+            sink.remove_subscription(uri);
         }
     }
 
-    fn note(&self, ending: CallOutcome) {
+    fn record_outcome(&self, outcome: CallOutcome) {
         tracing::debug!(
-            request = self.call.caller.request(),
+            request = self.call.caller.request_id(),
             group = %self.group.name(),
             upstream = %self.upstream.name(),
             method = %self.call.method,
-            outcome = ending.as_str(),
-            took = ?self.begun.elapsed(),
+            outcome = outcome.as_str(),
+            took = ?self.started.elapsed(),
             "a call ended"
         );
-        self.group.note((&self.tallies, self.upstream.name()), &self.call.method, self.begun, ending);
+        self.group.record_call((&self.metrics, self.upstream.name()), &self.call.method, self.started, outcome);
     }
 
-    fn answer(&self, answer: Answer) -> Answer {
-        self.note(match &answer.outcome {
-            Ok(result) if self.call.method == Method::ToolsCall && says_error(result) => CallOutcome::ToolError,
+    fn map_answer(&self, answer: Answer) -> Answer {
+        self.record_outcome(match &answer.outcome {
+            Ok(result) if self.call.method == Method::ToolsCall && is_tool_error(result) => CallOutcome::ToolError,
             Ok(_) => CallOutcome::Ok,
             Err(error) if error.is_unavailable() => CallOutcome::Unavailable,
             Err(_) => CallOutcome::Error,
         });
         let outcome = match answer.outcome {
-            Ok(result) => Ok(self.rename.result(&self.call.method, result)),
+            Ok(result) => Ok(self.name_mapping.map_result(&self.call.method, result)),
             Err(error) if error.is_unavailable() => Err(self.unavailable(&error)),
-            Err(error) => Err(self.rename.error(error)),
+            Err(error) => Err(self.name_mapping.map_error(error)),
         };
         Answer { outcome, ..answer }
     }
 
-    /// An answer that did not come, in words that are fit for anybody: where the server is, and what
-    /// it said last, is for the log.
+    /// The client's error for a call without an answer. The address and the last output of the server go to
+    /// the log only.
     fn unavailable(&self, error: &ErrorObject) -> ErrorObject {
         let name = self.upstream.name();
-        tracing::warn!(request = self.call.caller.request(), upstream = %name, group = %self.group.name(), method = %self.call.method, error = error.message(), "a call was not answered");
+        tracing::warn!(request = self.call.caller.request_id(), upstream = %name, group = %self.group.name(), method = %self.call.method, error = error.message(), "a call was not answered");
         let why = match error.message().starts_with("Request timed out") {
             true => "did not answer in time",
             false => "broke off before it answered; the call may or may not have been carried out",
@@ -217,7 +219,7 @@ impl ForwardedCall {
 
     fn unreachable(&self, error: &Error) -> ErrorObject {
         let name = self.upstream.name();
-        tracing::warn!(request = self.call.caller.request(), upstream = %name, group = %self.group.name(), method = %self.call.method, %error, "a call cannot be passed on");
+        tracing::warn!(request = self.call.caller.request_id(), upstream = %name, group = %self.group.name(), method = %self.call.method, %error, "call not sent: no upstream connection");
         let why = match error.kind() {
             ErrorKind::Timeout => "is still starting; try again in a moment",
             ErrorKind::Credentials => "wants other credentials than it is given here",
@@ -240,17 +242,17 @@ impl Stream for ForwardedCall {
             match &mut forward.phase {
                 ForwardState::Done => return Poll::Ready(None),
                 ForwardState::Start => forward.start(),
-                ForwardState::Borrowing(borrowing) => match ready!(borrowing.as_mut().poll(context)) {
-                    Ok(borrowed) => forward.begin(borrowed),
+                ForwardState::Acquiring(acquiring) => match ready!(acquiring.as_mut().poll(context)) {
+                    Ok(lease) => forward.begin(lease),
                     Err(error) => {
                         forward.phase = ForwardState::Done;
-                        forward.note(CallOutcome::Unavailable);
+                        forward.record_outcome(CallOutcome::Unavailable);
                         return Poll::Ready(Some(Reply::End(Answer::error(forward.unreachable(&error)))));
                     }
                 },
                 ForwardState::Running(replies, _) => {
                     let Some(reply) = ready!(replies.poll_next(context)) else { return Poll::Ready(None) };
-                    if let Some(reply) = forward.reply(reply) {
+                    if let Some(reply) = forward.map_reply(reply) {
                         return Poll::Ready(Some(reply));
                     }
                 }
@@ -262,34 +264,34 @@ impl Stream for ForwardedCall {
 impl Drop for ForwardedCall {
     fn drop(&mut self) {
         if !matches!(self.phase, ForwardState::Done) {
-            self.note(CallOutcome::Cancelled);
+            self.record_outcome(CallOutcome::Cancelled);
         }
     }
 }
 
-/// A call as the upstream takes it, and whether that is as a task only. A client that asks for one, and
-/// was told that it can have one, gets it: then its task is its own business.
+/// Decides whether the gateway must run the call as a task. A client that asks for a task and was told it may
+/// have one keeps it: the client then drives the task itself.
 fn as_task(mut call: Call, member: &GroupMember) -> (Call, bool) {
-    let speaks = |revision: Revision| revision.facts().tool_tasks;
-    if !member.state.revision.is_some_and(speaks) {
+    let has_tool_tasks = |revision: Revision| revision.creates_tool_tasks();
+    if !member.state.revision.is_some_and(has_tool_tasks) {
         return (call, false);
     }
-    if tasks::are_asked_for(&call.method, call.params.as_ref()) {
-        // Of several upstreams nobody is told that they have tasks of this kind.
-        if speaks(call.client.revision) && member.rename.tasks.is_none() {
+    if tasks::requests_task(&call.method, call.params.as_ref()) {
+        // A group with several upstreams declares no tasks of this revision.
+        if has_tool_tasks(call.client.revision) && member.name_mapping.task_prefix.is_none() {
             return (call, false);
         }
         call.params = call.params.map(|params| params.edit().remove("task").finish());
     }
-    let needed = member.state.needs_task(&call);
+    let needed = member.state.requires_task(&call);
     (call, needed)
 }
 
-/// A call of a client that cannot be asked anything, if the upstream may not ask.
+/// Removes the client capabilities for server requests if the upstream is not allowed to send any.
 fn without_server_requests(mut call: Call, upstream: &Upstream) -> Call {
     if !upstream.spec().allow_server_requests {
         let mut client = (*call.client).clone();
-        for kind in QUESTIONS {
+        for kind in SERVER_REQUEST_CAPABILITIES {
             client.capabilities = client.capabilities.edit().remove(kind).finish();
         }
         call.client = Arc::new(client);
@@ -297,12 +299,12 @@ fn without_server_requests(mut call: Call, upstream: &Upstream) -> Call {
     call
 }
 
-/// A call whose headers tell the trace that its message does, for upstreams that read it there.
+/// Copies the trace context from `_meta` to the headers, for upstreams that read it there.
 fn with_trace_headers(mut call: Call) -> Call {
     let told = call.params.as_ref().filter(|params| TRACEPARENT.find(params.as_bytes()).is_some());
     let Some(meta) = told.and_then(|params| params.get("_meta")) else { return call };
     let mut caller = (*call.caller).clone();
-    for name in TRACE {
+    for name in TRACE_HEADERS {
         let value = meta.get(name);
         let value = value.as_ref().and_then(Raw::text).and_then(|text| HeaderValue::from_str(&text).ok());
         if let Some(value) = value {
@@ -313,10 +315,10 @@ fn with_trace_headers(mut call: Call) -> Call {
     call
 }
 
-/// Whether a result says that the tool failed.
-fn says_error(result: &Raw) -> bool {
+/// Whether a tool result has `isError: true`.
+fn is_tool_error(result: &Raw) -> bool {
     let text = result.as_bytes();
-    // It is there in most results, and false.
+    // Most results have `isError: false`; skip the parser for them.
     let is_true = |at: usize| {
         let rest = text[at + IS_ERROR.needle().len()..].trim_ascii_start();
         rest.strip_prefix(b":").is_some_and(|value| value.trim_ascii_start().starts_with(b"true"))
@@ -324,40 +326,40 @@ fn says_error(result: &Raw) -> bool {
     IS_ERROR.find_iter(text).any(is_true) && result.get("isError").is_some_and(|flag| flag.as_bytes() == b"true")
 }
 
-/// Whether a log message is wanted.
-fn logs(notification: &Notification, wanted: Option<Level>, in_session: bool) -> bool {
-    // A session that has not chosen gets what the server sends by itself.
+/// Whether a log message passes the client's log level.
+fn passes_log_level(notification: &Notification, wanted: Option<Level>, in_session: bool) -> bool {
+    // A session that has set no level gets what the server sends by default.
     let Some(wanted) = wanted else { return in_session };
     let level = notification.params.as_ref().and_then(|params| params.get("level"));
     level.as_ref().and_then(Level::from_raw).is_none_or(|level| level >= wanted)
 }
 
-/// Lets a question pass if the upstream may ask and the client can answer; otherwise whoever asks is
-/// told so at once.
-fn admit(question: ServerRequest, upstream: &Upstream, client: &ClientInfo) -> Option<ServerRequest> {
-    let kind = question.method.as_str().split('/').next().unwrap_or_default();
-    let known = QUESTIONS.contains(&kind);
+/// Passes a server request if the upstream may send it and the client supports it; otherwise responds with an
+/// error at once.
+fn admit_server_request(request: ServerRequest, upstream: &Upstream, client: &ClientInfo) -> Option<ServerRequest> {
+    let kind = request.method.as_str().split('/').next().unwrap_or_default();
+    let known = SERVER_REQUEST_CAPABILITIES.contains(&kind);
     let url = kind == "elicitation" && {
-        let mode = question.params.as_ref().and_then(|params| params.get("mode"));
+        let mode = request.params.as_ref().and_then(|params| params.get("mode"));
         mode.as_ref().and_then(Raw::text).as_deref() == Some("url")
     };
-    let able = client.capabilities.get(kind).is_some_and(|able| !url || able.get("url").is_some());
-    if known && !(upstream.spec().allow_server_requests && able) {
-        question.refuse();
+    let is_supported = client.capabilities.get(kind).is_some_and(|declared| !url || declared.get("url").is_some());
+    if known && !(upstream.spec().allow_server_requests && is_supported) {
+        request.refuse();
         return None;
     }
-    let ServerRequest { method, params, answer } = question;
+    let ServerRequest { method, params, responder: answer } = request;
     match server_requests::for_client(&method, params, client.revision) {
-        Ok(params) => Some(ServerRequest { method, params, answer }),
+        Ok(params) => Some(ServerRequest { method, params, responder: answer }),
         Err(why) => {
-            // The upstream may have stopped waiting; then nobody has to be told.
+            // A send error means that the upstream stopped waiting.
             let _ = answer.send(Err(ErrorObject::new(code::INVALID_PARAMS, why)));
             None
         }
     }
 }
 
-/// What a server says to one session outside of its calls.
+/// The sink that an upstream uses for one session: maps names, then delivers to the session.
 #[derive(Debug)]
 struct SessionSink {
     group: Arc<Group>,
@@ -368,7 +370,7 @@ struct SessionSink {
 
 impl SessionSink {
     fn rename(&self) -> NameMapping {
-        self.group.member(self.upstream.name()).map(|member| member.rename).unwrap_or_default()
+        self.group.member(self.upstream.name()).map(|member| member.name_mapping).unwrap_or_default()
     }
 }
 
@@ -382,23 +384,25 @@ impl ClientSink for SessionSink {
     }
 
     fn notify(&self, notification: Notification) {
-        if notification.notice == Notice::Message && !logs(&notification, self.sink.level(), true) {
+        if notification.method == NotificationMethod::Message
+            && !passes_log_level(&notification, self.sink.level(), true)
+        {
             return;
         }
-        let renamed = self.rename().notification(notification.clone());
-        // A client that knows a resource by the upstream's own URI hears of it under that.
+        let renamed = self.rename().map_notification(notification.clone());
+        // A client subscribed under the upstream's own URI is notified under that URI.
         let follows = |told: &Notification| {
             let uri = told.params.as_ref().and_then(|params| params.get("uri"));
-            uri.as_ref().and_then(Raw::text).is_some_and(|uri| self.sink.follows(&uri))
+            uri.as_ref().and_then(Raw::text).is_some_and(|uri| self.sink.is_subscribed(&uri))
         };
-        let updated = notification.notice == Notice::ResourceUpdated;
+        let updated = notification.method == NotificationMethod::ResourceUpdated;
         let as_it_is = updated && follows(&notification) && !follows(&renamed);
         self.sink.notify(if as_it_is { notification } else { renamed });
     }
 
-    fn ask(self: Arc<Self>, question: ServerRequest) {
-        if let Some(question) = admit(question, &self.upstream, &self.client) {
-            Arc::clone(&self.sink).ask(self.rename().question(question));
+    fn send_request(self: Arc<Self>, request: ServerRequest) {
+        if let Some(request) = admit_server_request(request, &self.upstream, &self.client) {
+            Arc::clone(&self.sink).send_request(self.rename().map_server_request(request));
         }
     }
 
@@ -406,28 +410,28 @@ impl ClientSink for SessionSink {
         self.sink.ended()
     }
 
-    fn subscribed(&self, uri: &str, kept: DropGuard) {
-        self.sink.subscribed(uri, kept);
+    fn add_subscription(&self, uri: &str, kept: DropGuard) {
+        self.sink.add_subscription(uri, kept);
     }
 
-    fn unsubscribed(&self, uri: &str) {
-        self.sink.unsubscribed(uri);
+    fn remove_subscription(&self, uri: &str) {
+        self.sink.remove_subscription(uri);
     }
 
-    fn follows(&self, uri: &str) -> bool {
-        self.sink.follows(uri)
+    fn is_subscribed(&self, uri: &str) -> bool {
+        self.sink.is_subscribed(uri)
     }
 
-    fn shelf(&self) -> &GatewaySlot {
-        self.sink.shelf()
+    fn gateway_slot(&self) -> &GatewaySlot {
+        self.sink.gateway_slot()
     }
 
-    fn remembered(&self, upstream: &str) -> Option<Bytes> {
-        self.sink.remembered(upstream)
+    fn saved_upstream_session(&self, upstream: &str) -> Option<Bytes> {
+        self.sink.saved_upstream_session(upstream)
     }
 
-    fn remember(&self, upstream: &str, what: Option<Bytes>) {
-        self.sink.remember(upstream, what);
+    fn save_upstream_session(&self, upstream: &str, what: Option<Bytes>) {
+        self.sink.save_upstream_session(upstream, what);
     }
 
     fn moved_to_other_node(&self) -> bool {

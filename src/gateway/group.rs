@@ -1,4 +1,4 @@
-//! A named set of upstreams, served at one address, and what all of them show together.
+//! A group: a named set of upstreams served at one address, and the merged view of them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,157 +15,157 @@ use super::parked_calls::ParkedCalls;
 use super::request_state::RequestState;
 use super::sealing::Seal;
 use super::view::{GroupMember, View};
-use super::{Common, GroupEvent};
+use super::{GatewayShared, GroupEvent};
 use crate::call::{Call, ChangeEvent, ListFingerprints};
 use crate::dialect::to_client::ServerInfo;
 use crate::metrics::{CallMetrics, CallOutcome};
 use crate::protocol::Method;
 use crate::upstream::{CatalogState, List, Upstream};
 
-/// A named set of upstreams, served at one address.
+/// A named set of upstreams served at one address.
 #[derive(Debug)]
 pub struct Group {
     name: Arc<str>,
-    /// What it shows now.
+    /// The current view, for readers on the hot path.
     view: ArcSwap<View>,
-    /// The same, for those who wait for another; changed under its lock.
+    /// The current view, for tasks that wait for the next one. Written under its lock, together with `view`.
     views: watch::Sender<Arc<View>>,
-    /// The last views, for clients that are in the middle of a list.
-    pub(super) before: Mutex<Vec<Arc<View>>>,
+    /// Previous views, so that clients can finish paging through a list that changed.
+    pub(super) recent_views: Mutex<Vec<Arc<View>>>,
     changes: broadcast::Sender<ChangeEvent>,
-    pub(super) common: Common,
+    pub(super) shared: GatewayShared,
     dirty: Notify,
-    /// Until when clients wait for upstreams that are being connected.
-    patience: Mutex<Instant>,
-    /// Whether anybody may have seen a list.
-    shown: AtomicBool,
-    followers: Mutex<Vec<(Arc<Upstream>, AbortHandle)>>,
+    /// Until when clients wait for upstreams that are still connecting.
+    ready_deadline: Mutex<Instant>,
+    /// Whether a client may have read a list. Before that, changes are not announced.
+    lists_served: AtomicBool,
+    watchers: Mutex<Vec<(Arc<Upstream>, AbortHandle)>>,
     ended: CancellationToken,
-    /// What is counted of the calls that we answer ourselves.
-    tallies: CallMetrics,
+    /// Metrics of the calls that the gateway answers itself.
+    local_metrics: CallMetrics,
 }
 
-/// How many changes may wait for those who listen; who falls behind is told that all changed.
-const CHANGES_WAITING: usize = 256;
-/// How long clients wait for upstreams that are being connected.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long to wait for more changes before the group is seen anew.
-const DEBOUNCE: Duration = Duration::from_millis(20);
-/// How many views are kept for clients that are in the middle of a list.
-const VIEWS: usize = 4;
+/// Changes buffered per listener; a listener that lags is sent every change it subscribed to.
+const CHANGE_CHANNEL_CAPACITY: usize = 256;
+/// How long clients wait for upstreams that are still connecting.
+const READY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to collect further changes before the view is rebuilt.
+const VIEW_DEBOUNCE: Duration = Duration::from_millis(20);
+/// Previous views kept for clients that are paging through a list.
+const MAX_RECENT_VIEWS: usize = 4;
 
-/// What a session sees that has lists of its own.
+/// The view of a session whose own leases announced different lists.
 #[derive(Debug)]
 struct SessionView {
-    /// The view that it was made from, and what became of the lists since.
-    made_from: (u64, Vec<u64>),
+    /// Epoch of the group's view and epochs of the session's own lists that this view was built from.
+    source_epochs: (u64, Vec<u64>),
     view: Arc<View>,
 }
 
 impl Group {
-    /// A group of these upstreams, in the order of the plan. Runs until it is ended.
-    pub(super) fn start(plan: GroupConfig, upstreams: &[Arc<Upstream>], common: &Common) -> Arc<Self> {
-        let name = Arc::clone(&plan.name);
-        let plan = Arc::new(plan);
-        let members = upstreams.iter().map(|upstream| GroupMember::new(Arc::clone(upstream), &plan)).collect();
-        let view = Arc::new(View::new(plan, members));
+    /// Starts a group with its upstreams in configured order. Its task runs until the group ends.
+    pub(super) fn start(config: GroupConfig, upstreams: &[Arc<Upstream>], common: &GatewayShared) -> Arc<Self> {
+        let name = Arc::clone(&config.name);
+        let config = Arc::new(config);
+        let members = upstreams.iter().map(|upstream| GroupMember::new(Arc::clone(upstream), &config)).collect();
+        let view = Arc::new(View::new(config, members));
         let group = Arc::new(Self {
             name,
             view: ArcSwap::new(Arc::clone(&view)),
             views: watch::Sender::new(view),
-            before: Mutex::default(),
-            changes: broadcast::Sender::new(CHANGES_WAITING),
-            common: common.clone(),
+            recent_views: Mutex::default(),
+            changes: broadcast::Sender::new(CHANGE_CHANNEL_CAPACITY),
+            shared: common.clone(),
             dirty: Notify::new(),
-            patience: Mutex::new(Instant::now() + PATIENCE),
-            shown: AtomicBool::new(false),
-            followers: Mutex::default(),
+            ready_deadline: Mutex::new(Instant::now() + READY_TIMEOUT),
+            lists_served: AtomicBool::new(false),
+            watchers: Mutex::default(),
             ended: common.closing.child_token(),
-            tallies: CallMetrics::default(),
+            local_metrics: CallMetrics::default(),
         });
-        group.follow(upstreams);
+        group.watch_upstreams(upstreams);
         tokio::spawn(Arc::clone(&group).run());
         group
     }
 
-    /// The group's name.
+    /// The name of the group.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// What it shows now.
+    /// The current view.
     pub fn view(&self) -> Guard<Arc<View>> {
         self.view.load()
     }
 
-    /// What the group says of itself.
+    /// The group's identity, capabilities and instructions.
     pub fn server(&self) -> ServerInfo {
         self.view().server.clone()
     }
 
     pub(super) fn parked(&self) -> &Arc<ParkedCalls> {
-        &self.common.parked_calls
+        &self.shared.parked_calls
     }
 
     /// The name of this node.
     pub(super) fn node(&self) -> Arc<str> {
-        Arc::clone(&self.common.node)
+        Arc::clone(&self.shared.node)
     }
 
-    /// The name of the node that holds what a call goes on with, if one does.
+    /// The node that holds the parked call which this call resumes, if any.
     pub fn parked_on(&self, call: &Call) -> Option<Arc<str>> {
-        match RequestState::of(self, call) {
+        match RequestState::from_call(self, call) {
             Ok(Some(RequestState::Parked(_, node))) => Some(node),
             _ => None,
         }
     }
 
     pub(super) fn seal(&self) -> &Seal {
-        &self.common.seal
+        &self.shared.seal
     }
 
-    /// What changes in the group, as it changes.
+    /// Subscribes to the changes of this group.
     pub fn changes(&self) -> broadcast::Receiver<ChangeEvent> {
         self.changes.subscribe()
     }
 
-    /// Cancelled when the group is no more, or everything ends.
+    /// Cancelled when the group is removed or the gateway shuts down.
     pub fn ended(&self) -> &CancellationToken {
         &self.ended
     }
 
-    /// Tells everybody who listens of a change.
+    /// Announces a change to all listeners.
     pub fn publish(&self, change: ChangeEvent) {
-        // Nobody may be listening; that is no fault.
-        let _ = self.common.told.send(GroupEvent { group: Arc::clone(&self.name), change: Some(change.clone()) });
+        // A send error means that there are no listeners.
+        let _ = self.shared.events.send(GroupEvent { group: Arc::clone(&self.name), change: Some(change.clone()) });
         let _ = self.changes.send(change);
     }
 
-    /// The group becomes another.
-    pub(super) fn become_plan(self: &Arc<Self>, plan: GroupConfig, upstreams: &[Arc<Upstream>]) {
-        let plan = Arc::new(plan);
-        *self.patience.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + PATIENCE;
-        let members = upstreams.iter().map(|upstream| GroupMember::new(Arc::clone(upstream), &plan)).collect();
-        self.follow(upstreams);
-        self.publish_view(View::new(plan, members), |_| true);
+    /// Applies a new configuration.
+    pub(super) fn reconfigure(self: &Arc<Self>, config: GroupConfig, upstreams: &[Arc<Upstream>]) {
+        let config = Arc::new(config);
+        *self.ready_deadline.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + READY_TIMEOUT;
+        let members = upstreams.iter().map(|upstream| GroupMember::new(Arc::clone(upstream), &config)).collect();
+        self.watch_upstreams(upstreams);
+        self.publish_view(View::new(config, members), |_| true);
     }
 
-    /// The group is no more.
+    /// Ends the group and its watchers.
     pub(super) fn end(&self) {
         self.ended.cancel();
-        self.unfollow();
+        self.stop_watchers();
     }
 
-    fn unfollow(&self) {
-        for (_, follower) in std::mem::take(&mut *self.followers.lock().unwrap_or_else(PoisonError::into_inner)) {
+    fn stop_watchers(&self) {
+        for (_, follower) in std::mem::take(&mut *self.watchers.lock().unwrap_or_else(PoisonError::into_inner)) {
             follower.abort();
         }
     }
 
-    /// Follows what becomes of these upstreams, and of no others. Nothing is missed of those that it
-    /// followed before.
-    fn follow(self: &Arc<Self>, upstreams: &[Arc<Upstream>]) {
-        let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Watches exactly these upstreams. Watchers of upstreams that stay keep running, so none of their
+    /// changes is lost.
+    fn watch_upstreams(self: &Arc<Self>, upstreams: &[Arc<Upstream>]) {
+        let mut followers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *followers);
         for upstream in upstreams {
             let known = before.iter().position(|(followed, _)| Arc::ptr_eq(followed, upstream));
@@ -173,8 +173,8 @@ impl Group {
                 Some(known) => before.swap_remove(known),
                 None => {
                     let (group, followed) = (Arc::clone(self), Arc::clone(upstream));
-                    let (states, updates) = (upstream.watch(), upstream.updates());
-                    let task = tokio::spawn(async move { group.follow_one(&followed, states, updates).await });
+                    let (states, updates) = (upstream.watch(), upstream.resource_updates());
+                    let task = tokio::spawn(async move { group.watch_upstream(&followed, states, updates).await });
                     (Arc::clone(upstream), task.abort_handle())
                 }
             });
@@ -186,7 +186,7 @@ impl Group {
         self.dirty.notify_one();
     }
 
-    async fn follow_one(
+    async fn watch_upstream(
         &self,
         upstream: &Arc<Upstream>,
         mut states: watch::Receiver<Arc<CatalogState>>,
@@ -199,10 +199,10 @@ impl Group {
                     Err(_) => return,
                 },
                 updated = updates.recv() => match updated {
-                    Ok(uri) => self.updated(upstream, uri),
-                    // Which of them were missed is not known.
+                    Ok(uri) => self.publish_resource_update(upstream, uri),
+                    // The missed URIs are unknown, so announce every subscribed one.
                     Err(broadcast::error::RecvError::Lagged(_)) => {
-                        upstream.wanted().into_iter().for_each(|uri| self.updated(upstream, uri));
+                        upstream.subscribed_uris().into_iter().for_each(|uri| self.publish_resource_update(upstream, uri));
                     }
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
@@ -210,65 +210,65 @@ impl Group {
         }
     }
 
-    /// A resource changed. Some may know it by the upstream's own URI.
-    fn updated(&self, upstream: &Arc<Upstream>, uri: Arc<str>) {
+    /// Announces a changed resource, also under the upstream's own URI where clients may use that.
+    fn publish_resource_update(&self, upstream: &Arc<Upstream>, uri: Arc<str>) {
         let Some(member) = self.member(upstream.name()) else { return };
-        let renamed = member.rename.uri(&uri);
+        let renamed = member.name_mapping.expose_uri(&uri);
         if renamed != *uri && self.view().is_own_uri(&uri, upstream) {
-            self.publish(ChangeEvent::Updated(uri));
+            self.publish(ChangeEvent::ResourceUpdated(uri));
         }
-        self.publish(ChangeEvent::Updated(renamed.into()));
+        self.publish(ChangeEvent::ResourceUpdated(renamed.into()));
     }
 
-    /// The member of that name, as it is seen now.
+    /// The member for an upstream, from the current view.
     pub(super) fn member(&self, upstream: &str) -> Option<GroupMember> {
         self.view().members.iter().find(|member| **member.upstream.name() == *upstream).cloned()
     }
 
-    /// Looks again when something has changed.
+    /// Rebuilds the view after changes, debounced.
     async fn run(self: Arc<Self>) {
         loop {
             tokio::select! {
-                () = self.ended.cancelled() => return self.unfollow(),
+                () = self.ended.cancelled() => return self.stop_watchers(),
                 () = self.dirty.notified() => {}
             }
-            tokio::time::sleep(DEBOUNCE).await;
+            tokio::time::sleep(VIEW_DEBOUNCE).await;
             let before = self.view();
-            let again = |member: &GroupMember| GroupMember::new(Arc::clone(&member.upstream), &before.plan);
+            let again = |member: &GroupMember| GroupMember::new(Arc::clone(&member.upstream), &before.config);
             let members = before.members.iter().map(again).collect();
-            // A plan that came meanwhile is newer than what was seen before it.
-            let is_current = |current: &View| Arc::ptr_eq(&current.plan, &before.plan);
-            self.publish_view(View::new(Arc::clone(&before.plan), members), is_current);
+            // A configuration applied meanwhile is newer than this view; keep it.
+            let is_current = |current: &View| Arc::ptr_eq(&current.config, &before.config);
+            self.publish_view(View::new(Arc::clone(&before.config), members), is_current);
         }
     }
 
-    /// Shows something else from now on, if it may, and tells what of it is new.
-    fn publish_view(&self, view: View, may: impl FnOnce(&View) -> bool) {
+    /// Publishes a view if `may` allows it, and announces the lists that changed.
+    fn publish_view(&self, view: View, is_allowed: impl FnOnce(&View) -> bool) {
         let mut previous = None;
         let view = Arc::new(view);
         self.views.send_if_modified(|current| {
-            let may = may(current);
-            if may {
+            let is_allowed = is_allowed(current);
+            if is_allowed {
                 self.view.store(Arc::clone(&view));
                 previous = Some(std::mem::replace(current, Arc::clone(&view)));
             }
-            may
+            is_allowed
         });
         let Some(previous) = previous else { return };
         for collision in view.collisions.iter().filter(|words| !previous.collisions.contains(words)) {
             tracing::error!(group = %self.name, "{collision}");
         }
-        let mut changes: Vec<ChangeEvent> = view.differences(&previous).into_iter().map(List::change).collect();
+        let mut changes: Vec<ChangeEvent> = view.changed_lists(&previous).into_iter().map(List::change_event).collect();
         changes.dedup();
         if !changes.is_empty() {
-            let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut before = self.recent_views.lock().unwrap_or_else(PoisonError::into_inner);
             before.push(previous);
-            let surplus = before.len().saturating_sub(VIEWS);
+            let surplus = before.len().saturating_sub(MAX_RECENT_VIEWS);
             before.drain(..surplus);
         }
-        // What becomes of a list before anybody could see it is no change.
-        let is_shown = view.is_settled() || !self.is_settling();
-        if !self.shown.fetch_or(is_shown, Ordering::AcqRel) && self.is_patient() {
+        // Nobody can have read the lists before the group was ready, so their changes are not announced.
+        let is_shown = view.all_settled() || !self.is_starting();
+        if !self.lists_served.fetch_or(is_shown, Ordering::AcqRel) && self.before_ready_deadline() {
             return;
         }
         for change in changes {
@@ -276,60 +276,67 @@ impl Group {
         }
     }
 
-    /// Waits until every upstream was reached or could not be, but not for long.
+    /// Waits until every upstream connected or failed to, at most until the ready deadline.
     pub async fn wait_ready(&self) {
-        let patience = *self.patience.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.view().is_settled() || patience <= Instant::now() {
+        let deadline = *self.ready_deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.view().all_settled() || deadline <= Instant::now() {
             return;
         }
         let mut views = self.views.subscribe();
-        let settled = views.wait_for(|view| view.is_settled());
-        // Who takes longer is left out, and comes back with a list change.
-        let _ = tokio::time::timeout_at(patience, settled).await;
+        let settled = views.wait_for(|view| view.all_settled());
+        // A slower upstream is left out; it is announced later by a list change.
+        let _ = tokio::time::timeout_at(deadline, settled).await;
     }
 
-    /// Whether some upstream is still waited for.
-    pub fn is_settling(&self) -> bool {
-        !self.view().is_settled() && self.is_patient()
+    /// Whether some upstream is still connecting and clients still wait for it.
+    pub fn is_starting(&self) -> bool {
+        !self.view().all_settled() && self.before_ready_deadline()
     }
 
-    fn is_patient(&self) -> bool {
-        *self.patience.lock().unwrap_or_else(PoisonError::into_inner) > Instant::now()
+    fn before_ready_deadline(&self) -> bool {
+        *self.ready_deadline.lock().unwrap_or_else(PoisonError::into_inner) > Instant::now()
     }
 
     /// Counts a call that ended.
-    pub(super) fn note(&self, to: (&CallMetrics, &Arc<str>), method: &Method, begun: Instant, ending: CallOutcome) {
-        let (tallies, upstream) = to;
-        let method = method.known().unwrap_or("other");
-        self.common.metrics.ended(tallies, (&self.name, upstream), method, begun.elapsed(), ending);
+    pub(super) fn record_call(
+        &self,
+        to: (&CallMetrics, &Arc<str>),
+        method: &Method,
+        started: Instant,
+        outcome: CallOutcome,
+    ) {
+        let (metrics, upstream) = to;
+        let method = method.known_name().unwrap_or("other");
+        self.shared.metrics.record_call(metrics, (&self.name, upstream), method, started.elapsed(), outcome);
     }
 
-    /// Counts a call that we have answered ourselves.
-    pub(super) fn note_own(&self, method: &Method, begun: Instant, ending: CallOutcome) {
-        self.note((&self.tallies, &self.common.ourselves), method, begun, ending);
+    /// Counts a call that the gateway answered itself.
+    pub(super) fn record_local_call(&self, method: &Method, started: Instant, outcome: CallOutcome) {
+        self.record_call((&self.local_metrics, &self.shared.local_label), method, started, outcome);
     }
 
-    /// Tells whether the lists that a session sees are the same on another node; those that it alone sees are not.
-    pub fn prints_for(&self, session: u128) -> ListFingerprints {
+    /// Content fingerprints of the lists that a session sees, to compare them after a takeover. Zero when the
+    /// session has lists of its own: another node cannot have the same.
+    pub fn list_fingerprints_for(&self, session: u128) -> ListFingerprints {
         let view = self.view();
         let has_own = |member: &GroupMember| {
-            member.upstream.own_lists(session).is_some_and(|(_, lists)| lists.iter().any(Option::is_some))
+            member.upstream.session_lists(session).is_some_and(|(_, lists)| lists.iter().any(Option::is_some))
         };
-        if view.members.iter().any(has_own) { ListFingerprints::default() } else { view.prints() }
+        if view.members.iter().any(has_own) { ListFingerprints::default() } else { view.list_fingerprints() }
     }
 
-    /// What a caller sees: what everybody does, or what its own connections have shown it.
+    /// The view for a call: the group's, or one with the lists that the session's own leases announced.
     pub(super) fn view_for(&self, call: &Call) -> Guard<Arc<View>> {
         let view = self.view();
         let Some(sink) = &call.sink else { return view };
-        let has_own = |member: &GroupMember| member.upstream.own_lists(sink.key()).is_some();
+        let has_own = |member: &GroupMember| member.upstream.session_lists(sink.key()).is_some();
         if !view.members.iter().any(has_own) {
             return view;
         }
-        let own: Vec<_> = view.members.iter().map(|member| member.upstream.own_lists(sink.key())).collect();
+        let own: Vec<_> = view.members.iter().map(|member| member.upstream.session_lists(sink.key())).collect();
         let epochs = own.iter().map(|own| own.as_ref().map_or(0, |(epoch, _)| *epoch)).collect();
         let made_from = (view.epoch, epochs);
-        if let Some(known) = sink.shelf().get::<SessionView>().filter(|known| known.made_from == made_from) {
+        if let Some(known) = sink.gateway_slot().get::<SessionView>().filter(|known| known.source_epochs == made_from) {
             return Guard::from_inner(Arc::clone(&known.view));
         }
         let mut members = view.members.clone();
@@ -343,8 +350,8 @@ impl Group {
             }
             member.state = Arc::new(state);
         }
-        let own = Arc::new(View::new(Arc::clone(&view.plan), members));
-        sink.shelf().put(Arc::new(SessionView { made_from, view: Arc::clone(&own) }));
+        let own = Arc::new(View::new(Arc::clone(&view.config), members));
+        sink.gateway_slot().set(Arc::new(SessionView { source_epochs: made_from, view: Arc::clone(&own) }));
         Guard::from_inner(own)
     }
 }

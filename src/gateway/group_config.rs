@@ -1,4 +1,4 @@
-//! What a group is configured to be.
+//! The configuration of a group.
 
 use std::sync::Arc;
 
@@ -6,70 +6,70 @@ use wildmatch::WildMatch;
 
 use crate::upstream::List;
 
-/// A group as it is configured. Two that are equal need not be told apart.
+/// The configuration of a group. A reload compares it: an equal one changes nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupConfig {
-    /// Its name, which is part of its address.
+    /// The name, part of the group's URL.
     pub name: Arc<str>,
-    /// The names of its upstreams, in order.
+    /// The names of its upstreams, in configured order.
     pub servers: Vec<Arc<str>>,
-    /// What things are called when there are several upstreams.
+    /// How names are mapped when the group has several upstreams.
     pub naming: Naming,
-    /// How to use it, instead of what the upstreams say.
+    /// Instructions for clients; they replace those of the upstreams.
     pub instructions: Option<String>,
-    /// Which tools are shown.
-    pub tools: ToolFilter,
-    /// Which prompts are shown.
-    pub prompts: ToolFilter,
-    /// Which resources and templates are shown.
-    pub resources: ToolFilter,
-    /// How many items a page of a list has.
+    /// Filter for tools.
+    pub tools: NameFilter,
+    /// Filter for prompts.
+    pub prompts: NameFilter,
+    /// Filter for resources and resource templates.
+    pub resources: NameFilter,
+    /// Items per page of a list.
     pub page_size: usize,
 }
 
-/// What things are called in a group of several upstreams.
+/// How names are mapped in a group with several upstreams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Naming {
-    /// Names begin with that of the upstream.
+    /// Names are prefixed with the name of the upstream.
     #[default]
     Prefix,
-    /// Names stay as they are; of two that are the same the first counts.
+    /// Names are unchanged. On a collision, the first upstream in configured order wins.
     Plain,
 }
 
-/// Which of many are let through: those that some pattern of `allow` fits, or all when there is
-/// none, without those that some pattern of `deny` fits. `*` stands for any letters, `?` for one.
+/// Allow and deny patterns for names. A name passes if a pattern of `allow` matches it (or `allow` is empty)
+/// and none of `deny` does. `*` matches any characters, `?` one.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct ToolFilter {
+pub struct NameFilter {
     allow: Vec<WildMatch>,
     deny: Vec<WildMatch>,
 }
 
-/// How many items a page has where nothing is said.
-pub const PAGE: usize = 1000;
+/// Default number of items per page.
+pub const DEFAULT_PAGE_SIZE: usize = 1000;
 
 impl GroupConfig {
-    /// A group of some upstreams, with nothing else said.
+    /// A group with default settings.
     pub fn new(name: &str, servers: impl IntoIterator<Item = Arc<str>>) -> Self {
         Self {
             name: name.into(),
             servers: servers.into_iter().collect(),
             naming: Naming::default(),
             instructions: None,
-            tools: ToolFilter::default(),
-            prompts: ToolFilter::default(),
-            resources: ToolFilter::default(),
-            page_size: PAGE,
+            tools: NameFilter::default(),
+            prompts: NameFilter::default(),
+            resources: NameFilter::default(),
+            page_size: DEFAULT_PAGE_SIZE,
         }
     }
 
-    /// Whether names are changed.
-    pub fn prefixes(&self) -> bool {
+    /// Whether names are prefixed.
+    pub fn uses_prefixes(&self) -> bool {
         self.servers.len() > 1 && self.naming == Naming::Prefix
     }
 
-    /// What is shown of a list.
-    pub fn filter(&self, list: List) -> &ToolFilter {
+    /// The filter that applies to a list.
+    pub fn filter(&self, list: List) -> &NameFilter {
         match list {
             List::Tools => &self.tools,
             List::Prompts => &self.prompts,
@@ -79,7 +79,7 @@ impl GroupConfig {
 }
 
 impl Naming {
-    /// Its name in a configuration.
+    /// The value in the configuration file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Prefix => "prefix",
@@ -88,21 +88,21 @@ impl Naming {
     }
 }
 
-impl ToolFilter {
-    /// A filter from its patterns.
+impl NameFilter {
+    /// Compiles the patterns.
     pub fn new(allow: &[String], deny: &[String]) -> Self {
         let patterns = |texts: &[String]| texts.iter().map(|text| WildMatch::new(text)).collect();
         Self { allow: patterns(allow), deny: patterns(deny) }
     }
 
-    /// Whether a name is let through.
-    pub fn passes(&self, name: &str) -> bool {
+    /// Whether a name passes the filter.
+    pub fn allows(&self, name: &str) -> bool {
         let any = |patterns: &[WildMatch]| patterns.iter().any(|pattern| pattern.matches(name));
         (self.allow.is_empty() || any(&self.allow)) && !any(&self.deny)
     }
 
-    /// Whether everything is.
-    pub fn is_open(&self) -> bool {
+    /// Whether every name passes.
+    pub fn allows_all(&self) -> bool {
         self.allow.is_empty() && self.deny.is_empty()
     }
 }
@@ -112,13 +112,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deny_is_stronger_than_allow() {
+    fn deny_wins_over_allow() {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let filter = ToolFilter::new(&texts(&["files__*", "x"]), &texts(&["*delete*"]));
+        let filter = NameFilter::new(&texts(&["files__*", "x"]), &texts(&["*delete*"]));
         for (name, passes) in [("files__read", true), ("files__delete_all", false), ("x", true), ("y", false)] {
-            assert_eq!(filter.passes(name), passes, "{name}");
+            assert_eq!(filter.allows(name), passes, "{name}");
         }
-        assert!(ToolFilter::default().passes("anything") && ToolFilter::default().is_open());
-        assert!(!ToolFilter::new(&[], &texts(&["*"])).passes("anything"));
+        assert!(NameFilter::default().allows("anything") && NameFilter::default().allows_all());
+        assert!(!NameFilter::new(&[], &texts(&["*"])).allows("anything"));
     }
 }

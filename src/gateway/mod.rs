@@ -1,5 +1,4 @@
-//! The heart: which group serves an address, which upstream answers a call, and what all of them
-//! show together.
+//! The gateway: groups and upstreams, routing of calls, and the merged view of each group.
 
 mod affinity;
 mod cursor;
@@ -29,49 +28,49 @@ use foldhash::HashMap;
 use parked_calls::ParkedCalls;
 
 pub use group::Group;
-pub use group_config::{GroupConfig, Naming, PAGE, ToolFilter};
-pub use parked_calls::{ParkingLimits, lost_with_its_node};
+pub use group_config::{DEFAULT_PAGE_SIZE, GroupConfig, NameFilter, Naming};
+pub use parked_calls::{ParkingLimits, parked_call_lost};
 pub use sealing::Seal;
 pub use view::{GroupMember, View};
 
-/// The name of the group that is served where an address names none.
+/// The group that is served where the URL names none.
 pub const DEFAULT_GROUP: &str = "default";
 
-/// All groups, and all upstreams.
+/// All groups and all upstreams.
 #[derive(Debug)]
 pub struct Gateway {
     groups: ArcSwap<HashMap<Arc<str>, Arc<Group>>>,
     upstreams: Mutex<Vec<Arc<Upstream>>>,
-    common: Common,
-    drain: Duration,
+    shared: GatewayShared,
+    drain_timeout: Duration,
 }
 
-/// What all groups have in common.
+/// State shared by all groups.
 #[derive(Debug, Clone)]
-struct Common {
-    told: broadcast::Sender<GroupEvent>,
+struct GatewayShared {
+    events: broadcast::Sender<GroupEvent>,
     seal: Seal,
-    /// The name of this node, which states of held calls carry; empty when it is alone.
+    /// The name of this node, written into request states of parked calls; empty without a cluster.
     node: Arc<str>,
     metrics: Arc<Metrics>,
     parked_calls: Arc<ParkedCalls>,
     closing: CancellationToken,
-    /// Stands for the upstream where we answer ourselves.
-    ourselves: Arc<str>,
+    /// The label `upstream` of calls that the gateway answers itself.
+    local_label: Arc<str>,
 }
 
-/// What governs a gateway.
+/// Settings that do not change on reload.
 #[derive(Debug, Clone)]
 pub struct GatewaySettings {
-    /// How long calls to what is removed may take to finish.
+    /// How long calls to a removed upstream may take to finish.
     pub drain: Duration,
-    /// What governs held calls.
-    pub holding: ParkingLimits,
-    /// The name of this node among others; empty when it is alone.
+    /// Limits on parked calls.
+    pub parking: ParkingLimits,
+    /// The name of this node in the cluster; empty without a cluster.
     pub node: Arc<str>,
 }
 
-/// What a gateway is to be.
+/// The upstreams and groups of a configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GatewayConfig {
     /// Every upstream.
@@ -80,104 +79,104 @@ pub struct GatewayConfig {
     pub groups: Vec<GroupConfig>,
 }
 
-/// A change in some group.
+/// A change in one group.
 #[derive(Debug, Clone)]
 pub struct GroupEvent {
-    /// The group's name.
+    /// The name of the group.
     pub group: Arc<str>,
-    /// What changed; nothing when the group is no more.
+    /// The change; `None` when the group was removed.
     pub change: Option<ChangeEvent>,
 }
 
-/// What another layout came to.
+/// The difference that a new configuration made.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Applied {
-    /// Upstreams that are new.
+pub struct AppliedChanges {
+    /// Upstreams that were added.
     pub added: Vec<Arc<str>>,
-    /// Upstreams that are other than they were.
+    /// Upstreams whose configuration changed.
     pub changed: Vec<Arc<str>>,
-    /// Upstreams that are no more.
+    /// Upstreams that were removed.
     pub removed: Vec<Arc<str>>,
-    /// Groups that are no more.
+    /// Groups that were removed.
     pub closed: Vec<Arc<str>>,
 }
 
-/// How many changes may wait for those who pass them on.
-const TOLD_WAITING: usize = 1024;
+/// Group events buffered per receiver.
+const GROUP_EVENT_CAPACITY: usize = 1024;
 
 impl Gateway {
-    /// A gateway of that layout.
-    pub fn new(layout: &GatewayConfig, settings: GatewaySettings, closing: CancellationToken) -> Self {
+    /// Starts every upstream and group of the configuration.
+    pub fn new(config: &GatewayConfig, settings: GatewaySettings, closing: CancellationToken) -> Self {
         let gateway = Self {
             groups: ArcSwap::default(),
             upstreams: Mutex::default(),
-            common: Common {
-                told: broadcast::Sender::new(TOLD_WAITING),
+            shared: GatewayShared {
+                events: broadcast::Sender::new(GROUP_EVENT_CAPACITY),
                 seal: Seal::random(),
                 node: settings.node,
                 metrics: Arc::default(),
-                parked_calls: Arc::new(ParkedCalls::new(settings.holding)),
+                parked_calls: Arc::new(ParkedCalls::new(settings.parking)),
                 closing,
-                ourselves: "rialto".into(),
+                local_label: "rialto".into(),
             },
-            drain: settings.drain,
+            drain_timeout: settings.drain,
         };
-        gateway.apply(layout);
+        gateway.apply(config);
         gateway
     }
 
-    /// The seal on what clients carry.
+    /// The seal for cursors, request states and session ids.
     pub fn seal(&self) -> &Seal {
-        &self.common.seal
+        &self.shared.seal
     }
 
-    /// The group of that name; the default one when there is no name.
+    /// The group with that name, or the default group.
     pub fn group(&self, name: Option<&str>) -> Option<Arc<Group>> {
         self.groups.load().get(name.unwrap_or(DEFAULT_GROUP)).cloned()
     }
 
-    /// Every group, by name.
+    /// All groups, sorted by name.
     pub fn groups(&self) -> Vec<Arc<Group>> {
         let mut groups: Vec<_> = self.groups.load().values().cloned().collect();
         groups.sort_by(|one, other| one.name().cmp(other.name()));
         groups
     }
 
-    /// Every upstream, in order.
+    /// All upstreams, in configured order.
     pub fn upstreams(&self) -> Vec<Arc<Upstream>> {
         self.lock().clone()
     }
 
-    /// What changes in any group, as it changes.
+    /// Subscribes to the changes of all groups.
     pub fn changes(&self) -> broadcast::Receiver<GroupEvent> {
-        self.common.told.subscribe()
+        self.shared.events.subscribe()
     }
 
-    /// How many calls wait for answers from their clients.
+    /// The number of parked calls.
     pub fn parked_calls(&self) -> usize {
-        self.common.parked_calls.count()
+        self.shared.parked_calls.count()
     }
 
-    /// What is counted.
+    /// The metrics of this gateway.
     pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.common.metrics
+        &self.shared.metrics
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Upstream>>> {
         self.upstreams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Becomes another layout. What is as it was goes on undisturbed; calls to an upstream that is
-    /// removed or changed may finish.
-    pub fn apply(&self, layout: &GatewayConfig) -> Applied {
-        let mut applied = Applied::default();
+    /// Applies a new configuration. Unchanged upstreams and groups are not disturbed; calls to removed or
+    /// changed upstreams may finish within the drain timeout.
+    pub fn apply(&self, config: &GatewayConfig) -> AppliedChanges {
+        let mut applied = AppliedChanges::default();
         let mut upstreams = self.lock();
-        let mut before = std::mem::take(&mut *upstreams);
-        for spec in &layout.upstreams {
-            let known = before.iter().position(|upstream| upstream.name() == &spec.name);
-            let kept = known.filter(|known| before[*known].spec() == spec);
+        let mut previous = std::mem::take(&mut *upstreams);
+        for spec in &config.upstreams {
+            let known = previous.iter().position(|upstream| upstream.name() == &spec.name);
+            let kept = known.filter(|known| previous[*known].spec() == spec);
             upstreams.push(match kept {
-                Some(kept) => before.swap_remove(kept),
+                Some(kept) => previous.swap_remove(kept),
                 None => {
                     let list = if known.is_some() { &mut applied.changed } else { &mut applied.added };
                     list.push(Arc::clone(&spec.name));
@@ -186,27 +185,27 @@ impl Gateway {
             });
         }
         let now = upstreams.clone();
-        let of_plan = |plan: &GroupConfig| -> Vec<Arc<Upstream>> {
+        let members_of = |group_config: &GroupConfig| -> Vec<Arc<Upstream>> {
             let find = |name: &Arc<str>| now.iter().find(|upstream| upstream.name() == name).cloned();
-            plan.servers.iter().filter_map(find).collect()
+            group_config.servers.iter().filter_map(find).collect()
         };
         let old = self.groups.load_full();
         let mut groups = HashMap::default();
-        for plan in &layout.groups {
-            let members = of_plan(plan);
-            let group = match old.get(&plan.name) {
+        for group_config in &config.groups {
+            let members = members_of(group_config);
+            let group = match old.get(&group_config.name) {
                 Some(group) => {
                     let view = group.view();
                     let same = view.members.len() == members.len()
                         && view.members.iter().zip(&members).all(|(seen, new)| Arc::ptr_eq(&seen.upstream, new));
-                    if *view.plan != *plan || !same {
-                        group.become_plan(plan.clone(), &members);
+                    if *view.config != *group_config || !same {
+                        group.reconfigure(group_config.clone(), &members);
                     }
                     Arc::clone(group)
                 }
-                None => Group::start(plan.clone(), &members, &self.common),
+                None => Group::start(group_config.clone(), &members, &self.shared),
             };
-            groups.insert(Arc::clone(&plan.name), group);
+            groups.insert(Arc::clone(&group_config.name), group);
         }
         for (name, group) in old.iter().filter(|(name, _)| !groups.contains_key(*name)) {
             group.end();
@@ -214,20 +213,20 @@ impl Gateway {
         }
         self.groups.store(Arc::new(groups));
         for group in &applied.closed {
-            // Nobody may be listening; that is no fault.
-            let _ = self.common.told.send(GroupEvent { group: Arc::clone(group), change: None });
+            // A send error means that there are no receivers.
+            let _ = self.shared.events.send(GroupEvent { group: Arc::clone(group), change: None });
         }
-        for upstream in before {
+        for upstream in previous {
             if !applied.changed.contains(upstream.name()) {
                 applied.removed.push(Arc::clone(upstream.name()));
             }
-            let drain = self.drain;
+            let drain = self.drain_timeout;
             tokio::spawn(async move { upstream.retire(drain).await });
         }
         applied
     }
 
-    /// Ends every connection to every upstream.
+    /// Closes all connections to all upstreams.
     pub async fn stop(&self) {
         let upstreams = std::mem::take(&mut *self.lock());
         futures_util::future::join_all(upstreams.iter().map(|upstream| upstream.stop())).await;

@@ -1,9 +1,9 @@
-//! Calls that wait for answers from a client of the per-request era.
+//! Parked calls: calls that wait for input from a client of the per-request era.
 //!
-//! A server that keeps sessions asks in the middle of a call, and waits. Such a client cannot be
-//! asked: its request ends with what is asked and a state, the upstream's call is held, and the
-//! client's next request with that state brings the answers and goes on from there. A state is
-//! sealed, good for one use, and for nobody but whom it was given to.
+//! A handshake-era server sends a request during a call and waits for the response. A per-request client
+//! cannot receive one: its request ends with an `input_required` result and a request state, the upstream
+//! call is parked, and the client's next request with that state delivers the responses and resumes the call.
+//! A request state is sealed, valid once and only for the caller it was issued to.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,126 +16,128 @@ use tokio_util::sync::CancellationToken;
 
 use super::group::Group;
 use super::request_state::{self, REQUEST_STATE, RequestState};
-use super::route::invalid;
+use super::route::invalid_params;
 use crate::call::{Answer, Call, Principal, Replies, Reply, ServerRequest};
 use crate::dialect::{server_requests, to_client};
-use crate::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
+use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Raw, code};
 
-/// What governs held calls.
+/// Limits on parked calls.
 #[derive(Debug, Clone, Copy)]
 pub struct ParkingLimits {
-    /// How many there may be in all.
+    /// Maximum number of parked calls.
     pub total: usize,
-    /// How many one caller may have.
+    /// Maximum number of parked calls of one caller.
     pub per_caller: usize,
-    /// How long people may take to answer.
+    /// How long a parked call waits for an elicitation.
     pub elicitation_timeout: Duration,
-    /// How long programs may take to answer.
+    /// How long a parked call waits for sampling and other server requests.
     pub sampling_timeout: Duration,
 }
 
-/// All held calls.
+/// All parked calls of this process.
 #[derive(Debug)]
 pub(super) struct ParkedCalls {
-    settings: ParkingLimits,
-    /// What the ids of its calls begin with, so that calls that another process held are known as such.
-    life: u64,
-    held: Mutex<HashMap<u128, ParkedEntry>>,
+    limits: ParkingLimits,
+    /// Random upper half of every id that this process issues, so that ids of a previous process are
+    /// recognized.
+    incarnation: u64,
+    entries: Mutex<HashMap<u128, ParkedEntry>>,
 }
 
 #[derive(Debug)]
 struct ParkedEntry {
     principal: Principal,
-    wanted: CancellationToken,
-    parked: JoinHandle<Option<Parked>>,
+    resumed: CancellationToken,
+    task: JoinHandle<Option<ParkedCall>>,
 }
 
-/// An upstream's call, and what became of it.
+/// An upstream call with its unanswered server requests and buffered replies.
 #[derive(Debug)]
-struct Parked {
+struct ParkedCall {
     replies: Replies,
-    /// Questions that are not answered, by the key that the client knows them by.
-    open: Vec<(String, ServerRequest)>,
+    /// Unanswered server requests by the key that the client knows.
+    pending: Vec<(String, ServerRequest)>,
     last_key: u32,
-    notices: VecDeque<Notification>,
+    notifications: VecDeque<Notification>,
     ended: Option<Answer>,
 }
 
-/// A client's request that works on an upstream's call.
-struct Attached {
+/// A client request attached to an upstream call.
+struct AttachedCall {
     group: Arc<Group>,
     call: Call,
-    parked: Option<Parked>,
+    parked: Option<ParkedCall>,
 }
 
-/// How long to wait for more questions before the client is told.
-const EXPIRE_BATCH: Duration = Duration::from_millis(30);
-/// How long a server may take to end a call by itself once it knows that nobody will answer.
-const ENDING: Duration = Duration::from_millis(250);
-/// How many notices are kept for a client that is away.
-const NOTICES: usize = 64;
+/// How long to collect further server requests before the client is sent the batch.
+const REQUEST_BATCH_WINDOW: Duration = Duration::from_millis(30);
+/// How long a server may take to end an abandoned call by itself before it is cancelled.
+const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_millis(250);
+/// Notifications buffered while no client request is attached.
+const MAX_BUFFERED_NOTIFICATIONS: usize = 64;
 
-/// Replies to a call of the per-request era, of which questions become results that ask for input.
+/// Attaches a per-request call to the replies of its upstream call: server requests become `input_required`
+/// results.
 pub(super) fn park(group: &Arc<Group>, call: Call, replies: Replies) -> Replies {
-    let parked = Parked { replies, open: Vec::new(), last_key: 0, notices: VecDeque::new(), ended: None };
+    let parked = ParkedCall { replies, pending: Vec::new(), last_key: 0, notifications: VecDeque::new(), ended: None };
     attach(group, call, parked)
 }
 
-fn attach(group: &Arc<Group>, call: Call, parked: Parked) -> Replies {
-    let attached = Attached { group: Arc::clone(group), call, parked: Some(parked) };
+fn attach(group: &Arc<Group>, call: Call, parked: ParkedCall) -> Replies {
+    let attached = AttachedCall { group: Arc::clone(group), call, parked: Some(parked) };
     Replies::stream(futures_util::stream::unfold(attached, |mut attached| async move {
         let reply = attached.next().await?;
         Some((reply, attached))
     }))
 }
 
-/// What a client is told whose call was held by a process that is no more.
-pub fn lost_with_its_node() -> ErrorObject {
+/// The error for a parked call that was lost with the process that held it.
+pub fn parked_call_lost() -> ErrorObject {
     let why = "Internal error: the call that waited for these answers was lost with the node that held it; \
         whether it was carried out is not known; call anew";
     ErrorObject::new(code::INTERNAL_ERROR, why)
 }
 
-/// Goes on with a held call, with what the client has to say.
+/// Resumes a parked call with the client's responses.
 pub(super) async fn resume(group: Arc<Group>, call: Call, id: u128) -> Replies {
-    let Some(slot) = group.parked().take(id) else {
-        if !group.parked().gave(id) {
-            return lost_with_its_node().into();
+    let Some(entry) = group.parked().take(id) else {
+        if !group.parked().issued(id) {
+            return parked_call_lost().into();
         }
-        return invalid("`requestState` was used already, or came too late; call anew").into();
+        return invalid_params("`requestState` was used already, or came too late; call anew").into();
     };
-    slot.wanted.cancel();
-    let Ok(Some(mut parked)) = slot.parked.await else {
-        return invalid("`requestState` came too late; call anew").into();
+    entry.resumed.cancel();
+    let Ok(Some(mut parked)) = entry.task.await else {
+        return invalid_params("`requestState` came too late; call anew").into();
     };
-    parked.answer(call.params.as_ref().and_then(|params| params.get("inputResponses")).as_ref());
+    parked.deliver_responses(call.params.as_ref().and_then(|params| params.get("inputResponses")).as_ref());
     attach(&group, call, parked)
 }
 
-fn halves(id: u128) -> (u64, u64) {
+fn split_id(id: u128) -> (u64, u64) {
     let [first, second] = [id >> 64, id & u128::from(u64::MAX)];
     (u64::try_from(first).unwrap_or(0), u64::try_from(second).unwrap_or(0))
 }
 
-// === impl Holder ===
+// === impl ParkedCalls ===
 
 impl ParkedCalls {
-    pub(super) fn new(settings: ParkingLimits) -> Self {
-        let (life, _) = halves(request_state::random());
-        Self { settings, life, held: Mutex::default() }
+    pub(super) fn new(limits: ParkingLimits) -> Self {
+        let (incarnation, _) = split_id(request_state::random_id());
+        Self { limits, incarnation, entries: Mutex::default() }
     }
 
-    /// An id that nobody can guess.
+    /// A new unguessable id.
     fn new_id(&self) -> u128 {
-        (u128::from(self.life) << 64) | u128::from(halves(request_state::random()).1)
+        (u128::from(self.incarnation) << 64) | u128::from(split_id(request_state::random_id()).1)
     }
 
-    /// Whether an id was given out here.
-    fn gave(&self, id: u128) -> bool {
-        halves(id).0 == self.life
+    /// Whether this process issued the id.
+    fn issued(&self, id: u128) -> bool {
+        split_id(id).0 == self.incarnation
     }
 
-    /// How many calls are held.
+    /// The number of parked calls.
     pub(super) fn count(&self) -> usize {
         self.lock().len()
     }
@@ -146,99 +148,99 @@ impl ParkedCalls {
 
     fn has_room(&self, principal: &Principal) -> bool {
         let held = self.lock();
-        let own = held.values().filter(|slot| slot.principal == *principal).count();
-        held.len() < self.settings.total && own < self.settings.per_caller
+        let own = held.values().filter(|entry| entry.principal == *principal).count();
+        held.len() < self.limits.total && own < self.limits.per_caller
     }
 
-    /// How long answers to these questions may take.
-    fn patience(&self, open: &[(String, ServerRequest)]) -> Duration {
-        let one = |(_, question): &(String, ServerRequest)| match question.method.as_str() {
-            "elicitation/create" => self.settings.elicitation_timeout,
-            _ => self.settings.sampling_timeout,
+    /// How long the client may take to respond: the shortest timeout of these server requests.
+    fn input_timeout(&self, open: &[(String, ServerRequest)]) -> Duration {
+        let one = |(_, request): &(String, ServerRequest)| match request.method.as_str() {
+            "elicitation/create" => self.limits.elicitation_timeout,
+            _ => self.limits.sampling_timeout,
         };
-        open.iter().map(one).min().unwrap_or(self.settings.sampling_timeout)
+        open.iter().map(one).min().unwrap_or(self.limits.sampling_timeout)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u128, ParkedEntry>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Attached ===
+// === impl AttachedCall ===
 
-impl Attached {
+impl AttachedCall {
     async fn next(&mut self) -> Option<Reply> {
         loop {
             let parked = self.parked.as_mut()?;
-            if let Some(notification) = parked.notices.pop_front() {
-                if let Some(notification) = self.passed_on(notification) {
-                    return Some(Reply::Notice(notification));
+            if let Some(notification) = parked.notifications.pop_front() {
+                if let Some(notification) = self.with_progress_token(notification) {
+                    return Some(Reply::Notification(notification));
                 }
                 continue;
             }
             if let Some(answer) = parked.ended.take() {
                 self.parked = None;
-                return Some(Reply::End(self.ended(answer)));
+                return Some(Reply::End(self.map_answer(answer)));
             }
-            if !parked.open.is_empty() {
-                parked.wait_for_more().await;
-                let parks = parked.ended.is_none() && parked.notices.is_empty();
+            if !parked.pending.is_empty() {
+                parked.collect_batch().await;
+                let parks = parked.ended.is_none() && parked.notifications.is_empty();
                 if parks && let Some(reply) = self.park() {
                     return Some(reply);
                 }
                 continue;
             }
             let reply = parked.replies.next().await?;
-            parked.note(reply);
+            parked.record(reply);
         }
     }
 
-    /// Progress under the name that this request has given it.
-    fn passed_on(&self, notification: Notification) -> Option<Notification> {
-        if notification.notice != Notice::Progress {
+    /// Replaces the progress token by that of the attached request; `None` when the client wants no progress.
+    fn with_progress_token(&self, notification: Notification) -> Option<Notification> {
+        if notification.method != NotificationMethod::Progress {
             return Some(notification);
         }
-        let (params, token) = (notification.params?, self.call.progress.clone()?);
+        let (params, token) = (notification.params?, self.call.progress_token.clone()?);
         let params = params.edit().set("progressToken", token).finish();
-        Some(Notification::new(Notice::Progress, Some(params)))
+        Some(Notification::new(NotificationMethod::Progress, Some(params)))
     }
 
-    /// Holds the call, and ends the client's request with what is asked. Nothing where no more
-    /// calls can be held: then whoever asks is told so.
+    /// Parks the call and ends the client's request with `input_required`. At the limit it rejects the server
+    /// requests instead and returns `None`.
     fn park(&mut self) -> Option<Reply> {
-        let holder = Arc::clone(self.group.parked());
+        let parked_calls = Arc::clone(self.group.parked());
         let mut parked = self.parked.take()?;
-        if !holder.has_room(&self.call.caller.principal) {
-            tracing::warn!(principal = %self.call.caller.principal, "no more calls can be held; a question is refused");
-            for (_, question) in parked.open.drain(..) {
-                question.refuse();
+        if !parked_calls.has_room(&self.call.caller.principal) {
+            tracing::warn!(principal = %self.call.caller.principal, "parked call limit reached; server request rejected");
+            for (_, request) in parked.pending.drain(..) {
+                request.refuse();
             }
             self.parked = Some(parked);
             return None;
         }
-        let patience = holder.patience(&parked.open);
-        let asked: Vec<(String, Raw)> = parked
-            .open
+        let timeout = parked_calls.input_timeout(&parked.pending);
+        let input_requests: Vec<(String, Raw)> = parked
+            .pending
             .iter()
-            .map(|(key, question)| {
-                (key.clone(), server_requests::input_request(&question.method, question.params.as_ref()))
+            .map(|(key, request)| {
+                (key.clone(), server_requests::input_request(&request.method, request.params.as_ref()))
             })
             .collect();
-        let id = holder.new_id();
-        let sealed = RequestState::Parked(id, self.group.node()).seal(&self.group, &self.call, patience);
-        let wanted = CancellationToken::new();
-        let waiting = wait(parked, wanted.clone(), Instant::now() + patience, Arc::clone(&holder), id);
-        let slot = ParkedEntry { principal: self.call.caller.principal.clone(), wanted, parked: tokio::spawn(waiting) };
-        holder.lock().insert(id, slot);
-        let result = to_client::input_required(&asked, &sealed, &self.group.view().server);
+        let id = parked_calls.new_id();
+        let sealed = RequestState::Parked(id, self.group.node()).seal(&self.group, &self.call, timeout);
+        let resumed = CancellationToken::new();
+        let waiting = wait_for_resume(parked, resumed.clone(), Instant::now() + timeout, Arc::clone(&parked_calls), id);
+        let entry = ParkedEntry { principal: self.call.caller.principal.clone(), resumed, task: tokio::spawn(waiting) };
+        parked_calls.lock().insert(id, entry);
+        let result = to_client::input_required(&input_requests, &sealed, &self.group.view().server);
         Some(Reply::End(Answer::result(result)))
     }
 
-    /// The end of the upstream's call. One that needs a person at some address first is asked for
-    /// again after the client has sent them there.
-    fn ended(&self, answer: Answer) -> Answer {
+    /// Maps the upstream's answer. A URL elicitation error becomes `input_required`, and the client's next
+    /// request repeats the call.
+    fn map_answer(&self, answer: Answer) -> Answer {
         let error = match &answer.outcome {
-            Ok(result) => match self.wrapped(result) {
+            Ok(result) => match self.seal_upstream_state(result) {
                 Some(result) => return Answer { outcome: Ok(result), ..answer },
                 None => return answer,
             },
@@ -252,108 +254,113 @@ impl Attached {
             let why = "Missing required client capability: elicitation.url";
             return Answer::error(ErrorObject::new(code::MISSING_CAPABILITY, why).with_data(needed));
         }
-        let asked = error.data().and_then(|data| data.get("elicitations")).map(|all| all.items()).unwrap_or_default();
-        let one = |(n, asked): (usize, &Raw)| {
-            let asked = asked.edit().set("mode", Raw::constant(r#""url""#)).finish();
-            (format!("u{}", n + 1), server_requests::input_request(&Method::from("elicitation/create"), Some(&asked)))
+        let input_requests =
+            error.data().and_then(|data| data.get("elicitations")).map(|all| all.items()).unwrap_or_default();
+        let one = |(n, input_requests): (usize, &Raw)| {
+            let input_requests = input_requests.edit().set("mode", Raw::constant(r#""url""#)).finish();
+            (
+                format!("u{}", n + 1),
+                server_requests::input_request(&Method::from("elicitation/create"), Some(&input_requests)),
+            )
         };
-        let asked: Vec<(String, Raw)> = asked.iter().enumerate().map(one).collect();
-        let sealed =
-            RequestState::Retry.seal(&self.group, &self.call, self.group.parked().settings.elicitation_timeout);
-        Answer::result(to_client::input_required(&asked, &sealed, &self.group.view().server))
+        let input_requests: Vec<(String, Raw)> = input_requests.iter().enumerate().map(one).collect();
+        let sealed = RequestState::Retry.seal(&self.group, &self.call, self.group.parked().limits.elicitation_timeout);
+        Answer::result(to_client::input_required(&input_requests, &sealed, &self.group.view().server))
     }
 }
 
-impl Attached {
-    /// A result whose state is the upstream's own, sealed for this caller: the upstream may know all of
-    /// us as one.
-    fn wrapped(&self, result: &Raw) -> Option<Raw> {
+impl AttachedCall {
+    /// Seals the upstream's own request state for this caller, as the upstream cannot tell callers apart.
+    fn seal_upstream_state(&self, result: &Raw) -> Option<Raw> {
         REQUEST_STATE.find(result.as_bytes())?;
         let asks = result.get("resultType").is_some_and(|kind| kind.text().as_deref() == Some("input_required"));
         let own = result.get("requestState").filter(|_| asks)?;
-        let sealed = RequestState::Upstream(own).seal(&self.group, &self.call, request_state::LIFETIME);
+        let sealed = RequestState::Upstream(own).seal(&self.group, &self.call, request_state::UPSTREAM_STATE_LIFETIME);
         Some(result.edit().set("requestState", Raw::of(&sealed)).finish())
     }
 }
 
-// === impl Parked ===
+// === impl ParkedCall ===
 
-impl Parked {
-    fn note(&mut self, reply: Reply) {
+impl ParkedCall {
+    fn record(&mut self, reply: Reply) {
         match reply {
-            Reply::Notice(notification) => {
-                let stale = |kept: &Notification| kept.notice == Notice::Progress;
-                if notification.notice == Notice::Progress && self.notices.len() >= NOTICES {
-                    self.notices.retain(|kept| !stale(kept));
+            Reply::Notification(notification) => {
+                let stale = |kept: &Notification| kept.method == NotificationMethod::Progress;
+                if notification.method == NotificationMethod::Progress
+                    && self.notifications.len() >= MAX_BUFFERED_NOTIFICATIONS
+                {
+                    self.notifications.retain(|kept| !stale(kept));
                 }
-                if self.notices.len() < NOTICES {
-                    self.notices.push_back(notification);
+                if self.notifications.len() < MAX_BUFFERED_NOTIFICATIONS {
+                    self.notifications.push_back(notification);
                 }
             }
-            Reply::Question(question) => {
+            Reply::ServerRequest(request) => {
                 self.last_key += 1;
-                self.open.push((format!("u{}", self.last_key), question));
+                self.pending.push((format!("u{}", self.last_key), request));
             }
             Reply::End(answer) => self.ended = Some(answer),
         }
     }
 
-    /// Takes whatever else comes at nearly the same time.
-    async fn wait_for_more(&mut self) {
-        let end = Instant::now() + EXPIRE_BATCH;
+    /// Collects the replies that arrive within the batch window.
+    async fn collect_batch(&mut self) {
+        let end = Instant::now() + REQUEST_BATCH_WINDOW;
         while self.ended.is_none() {
             match tokio::time::timeout_at(end, self.replies.next()).await {
-                Ok(Some(reply)) => self.note(reply),
+                Ok(Some(reply)) => self.record(reply),
                 Ok(None) | Err(_) => return,
             }
         }
     }
 
-    /// Passes answers on to whoever asked. One that is none stays open, and is asked again.
-    fn answer(&mut self, responses: Option<&Raw>) {
-        self.open.retain(|(_, question)| !question.answer.is_closed());
+    /// Delivers responses to their server requests. A request with an invalid response stays pending and is
+    /// sent again.
+    fn deliver_responses(&mut self, responses: Option<&Raw>) {
+        self.pending.retain(|(_, request)| !request.responder.is_closed());
         let Some(responses) = responses else { return };
         for (key, response) in responses.entries() {
-            let Some(at) = self.open.iter().position(|(open, _)| *open == key) else { continue };
-            if server_requests::answers(&self.open[at].1.method, &response) {
-                let (_, question) = self.open.remove(at);
-                // The upstream may have stopped waiting; then nobody wants the answer.
-                let _ = question.answer.send(Ok(response));
+            let Some(at) = self.pending.iter().position(|(open, _)| *open == key) else { continue };
+            if server_requests::is_valid_response(&self.pending[at].1.method, &response) {
+                let (_, request) = self.pending.remove(at);
+                // A send error means that the upstream stopped waiting.
+                let _ = request.responder.send(Ok(response));
             }
         }
     }
 }
 
-/// Holds a call until its client comes back, or does not.
-async fn wait(
-    mut parked: Parked,
-    wanted: CancellationToken,
+/// Keeps a call until the client resumes it or the deadline passes.
+async fn wait_for_resume(
+    mut parked: ParkedCall,
+    resumed: CancellationToken,
     deadline: Instant,
-    holder: Arc<ParkedCalls>,
+    parked_calls: Arc<ParkedCalls>,
     id: u128,
-) -> Option<Parked> {
+) -> Option<ParkedCall> {
     loop {
         let over = parked.ended.is_some();
         tokio::select! {
-            () = wanted.cancelled() => return Some(parked),
+            () = resumed.cancelled() => return Some(parked),
             () = tokio::time::sleep_until(deadline) => break,
             reply = parked.replies.next(), if !over => match reply {
-                Some(reply) => parked.note(reply),
+                Some(reply) => parked.record(reply),
                 None => break,
             },
         }
     }
-    // Whoever came for it just now has it already.
-    if holder.take(id).is_none() {
+    // A concurrent resume already took the entry; hand the call over.
+    if parked_calls.take(id).is_none() {
         return Some(parked);
     }
-    tracing::info!("a held call was abandoned by its client");
-    for (_, question) in parked.open.drain(..) {
-        question.abandon();
+    tracing::info!("parked call expired: its client did not resume it");
+    for (_, request) in parked.pending.drain(..) {
+        request.abandon();
     }
     let ended = async { while !matches!(parked.replies.next().await, None | Some(Reply::End(_))) {} };
-    // Otherwise dropping the replies cancels it, after it has been answered.
-    let _ = tokio::time::timeout(ENDING, ended).await;
+    // After the timeout, dropping the replies cancels the call.
+    let _ = tokio::time::timeout(ABANDONED_CALL_TIMEOUT, ended).await;
     None
 }
 

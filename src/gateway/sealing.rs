@@ -1,4 +1,4 @@
-//! Seals what clients carry for us, so that nobody can read it, change it or make it up.
+//! Authenticated encryption of tokens that clients carry: cursors, request states, session ids.
 
 use std::sync::Arc;
 
@@ -9,76 +9,77 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{ChaCha20Poly1305, Key, Nonce};
 use sha2::{Digest, Sha256};
 
-/// Seals what clients carry for us.
+/// Seals and opens tokens. Clones share the key.
 #[derive(Clone)]
 pub struct Seal(Arc<ArcSwap<SealingKeys>>);
 
 struct SealingKeys {
     cipher: ChaCha20Poly1305,
-    /// Makes nonces of what is sealed, where the same has to look the same.
-    marker: [u8; 32],
+    /// Derives nonces from the content for deterministic seals.
+    nonce_key: [u8; 32],
 }
 
-/// Bytes of a nonce.
-const NONCE: usize = 12;
+/// Length of a ChaCha20-Poly1305 nonce in bytes.
+const NONCE_LEN: usize = 12;
 
 impl Seal {
-    /// A seal that only this process knows.
+    /// A seal with a random key, valid in this process only.
     ///
     /// # Panics
-    /// When the system has no randomness to give; nothing would be safe without it.
+    /// When the operating system has no randomness.
     pub fn random() -> Self {
         let mut secret = [0; 32];
-        getrandom::fill(&mut secret).expect("the system gives randomness");
-        Self(Arc::new(ArcSwap::from_pointee(SealingKeys::of(&secret))))
+        getrandom::fill(&mut secret).expect("the operating system provides randomness");
+        Self(Arc::new(ArcSwap::from_pointee(SealingKeys::derive(&secret))))
     }
 
-    /// From now on a seal that all know who know the secret.
+    /// Replaces the key by one derived from a shared secret; all nodes with the secret open each other's
+    /// seals.
     pub fn set_key(&self, secret: &[u8]) {
-        self.0.store(Arc::new(SealingKeys::of(secret)));
+        self.0.store(Arc::new(SealingKeys::derive(secret)));
     }
 
-    /// Seals bytes for a purpose.
+    /// Seals bytes with a random nonce. `purpose` is associated data: [`Self::open`] needs the same.
     ///
     /// # Panics
-    /// When the system has no randomness to give.
+    /// When the operating system has no randomness.
     pub fn seal(&self, purpose: &str, bytes: &[u8]) -> String {
-        let mut nonce = [0; NONCE];
-        getrandom::fill(&mut nonce).expect("the system gives randomness");
-        self.close_with(nonce, purpose, bytes)
+        let mut nonce = [0; NONCE_LEN];
+        getrandom::fill(&mut nonce).expect("the operating system provides randomness");
+        self.encrypt(nonce, purpose, bytes)
     }
 
-    /// Seals bytes for a purpose so that the same bytes look the same each time.
+    /// Seals bytes with a nonce derived from the content: equal input gives an equal token.
     pub fn seal_deterministic(&self, purpose: &str, bytes: &[u8]) -> String {
         let mut hash = Sha256::new();
         let keys = self.0.load();
-        for part in [&keys.marker, purpose.as_bytes(), &[0], bytes] {
+        for part in [&keys.nonce_key, purpose.as_bytes(), &[0], bytes] {
             hash.update(part);
         }
-        let mut nonce = [0; NONCE];
-        nonce.copy_from_slice(&hash.finalize()[..NONCE]);
-        self.close_with(nonce, purpose, bytes)
+        let mut nonce = [0; NONCE_LEN];
+        nonce.copy_from_slice(&hash.finalize()[..NONCE_LEN]);
+        self.encrypt(nonce, purpose, bytes)
     }
 
-    fn close_with(&self, nonce: [u8; NONCE], purpose: &str, bytes: &[u8]) -> String {
+    fn encrypt(&self, nonce: [u8; NONCE_LEN], purpose: &str, bytes: &[u8]) -> String {
         let payload = Payload { msg: bytes, aad: purpose.as_bytes() };
-        let sealed = self.0.load().cipher.encrypt(&Nonce::from(nonce), payload).expect("a short text can be sealed");
+        let sealed = self.0.load().cipher.encrypt(&Nonce::from(nonce), payload).expect("a short token can be sealed");
         let mut out = nonce.to_vec();
         out.extend_from_slice(&sealed);
         URL_SAFE_NO_PAD.encode(out)
     }
 
-    /// What was sealed for that purpose; nothing when it was not, or was touched.
+    /// Opens a token; `None` when it was sealed for another purpose or key, or was modified.
     pub fn open(&self, purpose: &str, text: &str) -> Option<Vec<u8>> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-        let (nonce, sealed) = bytes.split_at_checked(NONCE)?;
-        let nonce: [u8; NONCE] = nonce.try_into().ok()?;
+        let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;
+        let nonce: [u8; NONCE_LEN] = nonce.try_into().ok()?;
         self.0.load().cipher.decrypt(&Nonce::from(nonce), Payload { msg: sealed, aad: purpose.as_bytes() }).ok()
     }
 }
 
 impl SealingKeys {
-    fn of(secret: &[u8]) -> Self {
+    fn derive(secret: &[u8]) -> Self {
         let derive = |purpose: &str| -> [u8; 32] {
             let mut hash = Sha256::new();
             for part in [purpose.as_bytes(), &[0], secret] {
@@ -86,7 +87,7 @@ impl SealingKeys {
             }
             hash.finalize().into()
         };
-        Self { cipher: ChaCha20Poly1305::new(&Key::from(derive("rialto seal"))), marker: derive("rialto marker") }
+        Self { cipher: ChaCha20Poly1305::new(&Key::from(derive("rialto seal"))), nonce_key: derive("rialto marker") }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `subscriptions/listen`: a call that stays open and tells of changes.
+//! `subscriptions/listen`: a call that stays open and streams change notifications.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::group::Group;
-use super::route::invalid;
+use super::route::invalid_params;
 use super::view::View;
 use crate::call::{Answer, Call, ChangeEvent, Replies, ReplySender};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::to_client;
-use crate::protocol::method::Family;
+use crate::protocol::method::Capability;
 use crate::protocol::{ErrorObject, Raw};
 use crate::upstream::SubscriptionGuard;
 
-/// Which changes one listener hears of.
+/// The changes that one listener subscribes to.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ListenFilter {
     tools: bool,
@@ -26,57 +26,57 @@ struct ListenFilter {
     updates: Vec<Arc<str>>,
 }
 
-/// How long upstreams may take to say what they tell of.
-const ANSWERED: Duration = Duration::from_secs(2);
+/// How long upstreams may take to confirm resource subscriptions.
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One listener at work.
+/// The task of one listen call.
 struct Listener {
-    wishes: ListenFilter,
-    subscription: Raw,
+    filter: ListenFilter,
+    subscription_id: Raw,
     changes: broadcast::Receiver<ChangeEvent>,
     closing: CancellationToken,
-    replier: ReplySender,
-    /// Upstreams tell of the resources as long as these are held.
-    watches: Vec<(Arc<str>, SubscriptionGuard)>,
+    replies: ReplySender,
+    /// Resource subscriptions at the upstreams; they end when the guards drop.
+    guards: Vec<(Arc<str>, SubscriptionGuard)>,
 }
 
 impl Group {
     pub(super) fn listen(&self, call: &Call, view: &View) -> Replies {
-        let lists = [Family::Tools, Family::Prompts, Family::Resources];
-        if !view.offers_updates() && !lists.into_iter().any(|family| view.lists_change(family)) {
+        let lists = [Capability::Tools, Capability::Prompts, Capability::Resources];
+        if !view.has_subscriptions() && !lists.into_iter().any(|capability| view.has_list_changes(capability)) {
             return method_not_found(&call.method).into();
         }
-        let asked = match ListenFilter::read(call.params.as_ref()) {
-            Ok(asked) => asked,
+        let requested = match ListenFilter::parse(call.params.as_ref()) {
+            Ok(requested) => requested,
             Err(error) => return error.into(),
         };
-        // From here on nothing is missed: the acknowledgement goes out after this.
+        // Subscribe before the acknowledgement is sent, so that no change after it is missed.
         let changes = self.changes();
-        let (wishes, watches) = asked.granted(view);
+        let (filter, guards) = requested.grant(view);
         let subscription = call.id.to_raw();
-        let (replier, replies) = Replies::channel();
+        let (sender, replies) = Replies::channel();
         let closing = self.ended().clone();
-        let listener = Listener { wishes, subscription, changes, closing, replier, watches };
+        let listener = Listener { filter, subscription_id: subscription, changes, closing, replies: sender, guards };
         tokio::spawn(listener.run());
         replies
     }
 }
 
 impl ListenFilter {
-    fn read(params: Option<&Raw>) -> Result<Self, ErrorObject> {
-        let asked = params.and_then(|params| params.get("notifications")).filter(Raw::is_object);
-        let asked =
-            asked.ok_or_else(|| invalid("`params.notifications` must be an object that says what to listen to"))?;
-        let flag = |key: &str| match asked.get(key).as_ref().map(Raw::as_bytes) {
+    fn parse(params: Option<&Raw>) -> Result<Self, ErrorObject> {
+        let requested = params.and_then(|params| params.get("notifications")).filter(Raw::is_object);
+        let requested = requested
+            .ok_or_else(|| invalid_params("`params.notifications` must be an object that says what to listen to"))?;
+        let flag = |key: &str| match requested.get(key).as_ref().map(Raw::as_bytes) {
             None | Some(b"false") => Ok(false),
             Some(b"true") => Ok(true),
-            Some(_) => Err(invalid(&format!("`notifications.{key}` must be true or false"))),
+            Some(_) => Err(invalid_params(&format!("`notifications.{key}` must be true or false"))),
         };
-        let updates = match asked.get("resourceSubscriptions") {
+        let updates = match requested.get("resourceSubscriptions") {
             None => Vec::new(),
-            Some(uris) => {
-                uris.read().map_err(|_| invalid("`notifications.resourceSubscriptions` must be a list of URIs"))?
-            }
+            Some(uris) => uris
+                .read()
+                .map_err(|_| invalid_params("`notifications.resourceSubscriptions` must be a list of URIs"))?,
         };
         Ok(Self {
             tools: flag("toolsListChanged")?,
@@ -86,24 +86,26 @@ impl ListenFilter {
         })
     }
 
-    /// What of it the group can do, but for resources, whose upstreams have to be asked: what has to be held
-    /// so that they are.
-    fn granted(self, view: &View) -> (Self, Vec<(Arc<str>, SubscriptionGuard)>) {
-        let mut watches = Vec::new();
+    /// Restricts the filter to what the group supports. Resource subscriptions are started here and granted
+    /// when the upstream confirms them.
+    fn grant(self, view: &View) -> (Self, Vec<(Arc<str>, SubscriptionGuard)>) {
+        let mut guards = Vec::new();
         for uri in self.updates {
-            let Some((member, own)) = view.by_uri(&uri).filter(|(member, _)| member.state.offers_updates()) else {
+            let Some((member, own)) =
+                view.find_by_uri(&uri).filter(|(member, _)| member.state.supports_resource_subscriptions())
+            else {
                 continue;
             };
-            let watch = member.upstream.subscribe(own);
-            watches.push((uri, watch));
+            let guard = member.upstream.subscribe(own);
+            guards.push((uri, guard));
         }
-        let wishes = Self {
-            tools: self.tools && view.lists_change(Family::Tools),
-            prompts: self.prompts && view.lists_change(Family::Prompts),
-            resources: self.resources && view.lists_change(Family::Resources),
+        let filter = Self {
+            tools: self.tools && view.has_list_changes(Capability::Tools),
+            prompts: self.prompts && view.has_list_changes(Capability::Prompts),
+            resources: self.resources && view.has_list_changes(Capability::Resources),
             updates: Vec::new(),
         };
-        (wishes, watches)
+        (filter, guards)
     }
 
     fn to_raw(&self) -> Raw {
@@ -124,67 +126,68 @@ impl ListenFilter {
         Raw::of(&granted)
     }
 
-    fn wants(&self, change: &ChangeEvent) -> bool {
+    fn matches(&self, change: &ChangeEvent) -> bool {
         match change {
             ChangeEvent::Tools => self.tools,
             ChangeEvent::Prompts => self.prompts,
             ChangeEvent::Resources => self.resources,
-            ChangeEvent::Updated(uri) => self.updates.iter().any(|wanted| wanted == uri),
+            ChangeEvent::ResourceUpdated(uri) => self.updates.iter().any(|wanted| wanted == uri),
         }
     }
 
-    /// Everything that was asked for, for a listener that missed something.
-    fn all(&self) -> Vec<ChangeEvent> {
+    /// All changes of the filter, for a listener that lagged.
+    fn all_changes(&self) -> Vec<ChangeEvent> {
         let lists = [ChangeEvent::Tools, ChangeEvent::Prompts, ChangeEvent::Resources];
-        let lists = lists.into_iter().filter(|change| self.wants(change));
-        lists.chain(self.updates.iter().cloned().map(ChangeEvent::Updated)).collect()
+        let lists = lists.into_iter().filter(|change| self.matches(change));
+        lists.chain(self.updates.iter().cloned().map(ChangeEvent::ResourceUpdated)).collect()
     }
 }
 
 impl Listener {
-    /// Waits until every upstream has said whether it tells of what is wanted of it, but not for long: who has not
-    /// answered by then is left out, as an acknowledgement cannot be amended.
-    async fn ask(&mut self) {
-        let deadline = Instant::now() + ANSWERED;
-        for (uri, watch) in std::mem::take(&mut self.watches) {
+    /// Waits for the upstreams to confirm the resource subscriptions. One that misses the timeout is not
+    /// granted, as the acknowledgement cannot be amended.
+    async fn await_subscriptions(&mut self) {
+        let deadline = Instant::now() + SUBSCRIBE_TIMEOUT;
+        for (uri, guard) in std::mem::take(&mut self.guards) {
             let granted = tokio::select! {
-                () = self.replier.abandoned() => return,
+                () = self.replies.cancelled() => return,
                 () = self.closing.cancelled() => return,
-                granted = tokio::time::timeout_at(deadline, watch.is_granted()) => granted.unwrap_or(false),
+                granted = tokio::time::timeout_at(deadline, guard.is_granted()) => granted.unwrap_or(false),
             };
             if granted {
-                self.wishes.updates.push(Arc::clone(&uri));
-                self.watches.push((uri, watch));
+                self.filter.updates.push(Arc::clone(&uri));
+                self.guards.push((uri, guard));
             }
         }
     }
 
-    /// Only this task waits for its reader; who reads too slowly is told of everything at once.
+    /// Only this task waits for its reader; a reader that lags gets every change of its filter.
     async fn run(mut self) {
-        self.ask().await;
-        let acknowledgement = to_client::listen_ack(&self.subscription, self.wishes.to_raw());
-        if !self.replier.notice(acknowledgement).await {
+        self.await_subscriptions().await;
+        let acknowledgement = to_client::listen_ack(&self.subscription_id, self.filter.to_raw());
+        if !self.replies.notify(acknowledgement).await {
             return;
         }
         loop {
             let changes = tokio::select! {
-                () = self.replier.abandoned() => return,
+                () = self.replies.cancelled() => return,
                 () = self.closing.cancelled() => break,
                 change = self.changes.recv() => match change {
-                    Ok(change) if self.wishes.wants(&change) => vec![change],
+                    Ok(change) if self.filter.matches(&change) => vec![change],
                     Ok(_) => continue,
-                    Err(broadcast::error::RecvError::Lagged(_)) => self.wishes.all(),
+                    Err(broadcast::error::RecvError::Lagged(_)) => self.filter.all_changes(),
                     Err(broadcast::error::RecvError::Closed) => break,
                 },
             };
             for change in changes {
                 let mut notification = change.notification();
-                notification.params = Some(to_client::subscribed(notification.params.as_ref(), &self.subscription));
-                if !self.replier.notice(notification).await {
+                notification.params =
+                    Some(to_client::with_subscription_id(notification.params.as_ref(), &self.subscription_id));
+                if !self.replies.notify(notification).await {
                     return;
                 }
             }
         }
-        self.replier.end(Answer::result(to_client::listen_result(&self.subscription))).await;
+        self.replies.end(Answer::result(to_client::listen_result(&self.subscription_id))).await;
     }
 }

@@ -1,5 +1,5 @@
-//! What a group shows at one moment: its names, its lists, what it says of itself. Made anew when
-//! something changes, and shared by everybody until then.
+//! The view of a group at one moment: names, merged lists, capabilities. Immutable; rebuilt on a change and
+//! shared by all calls until the next one.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -20,106 +20,111 @@ use crate::dialect::headers::{self, HeaderMirror};
 use crate::dialect::to_client::{self, CacheHint, ServerInfo};
 use crate::dialect::{Revision, meta, to_upstream};
 use crate::metrics::CallMetrics;
-use crate::protocol::method::Family;
+use crate::protocol::method::Capability;
 use crate::protocol::{ErrorObject, Raw, code};
-use crate::upstream::{CatalogState, HealthPhase, List, Listed, Upstream};
+use crate::upstream::{CatalogList, CatalogState, HealthPhase, List, Upstream};
 
-/// What a group shows at one moment.
+/// The view of a group at one moment.
 #[derive(Debug)]
 pub struct View {
-    /// Tells it from every other.
+    /// Unique number of this view.
     pub epoch: u64,
-    /// How the group is configured.
-    pub plan: Arc<GroupConfig>,
-    /// Its upstreams, in order.
+    /// The configuration of the group.
+    pub config: Arc<GroupConfig>,
+    /// The upstreams, in configured order.
     pub members: Vec<GroupMember>,
-    /// What it says of itself.
+    /// The group's identity, capabilities and instructions.
     pub server: ServerInfo,
-    /// Which capabilities it has, by their place in [`Family::ALL`].
-    families: [bool; Family::ALL.len()],
+    /// Whether the group has each capability, indexed as [`Capability::ALL`].
+    capabilities: [bool; Capability::ALL.len()],
     names: [NameTable; List::ALL.len()],
-    lists: [Merged; List::ALL.len()],
-    mirrors: HashMap<Box<str>, Vec<HeaderMirror>>,
-    /// Which member has a resource, by the URI that the upstream knows it by.
+    lists: [MergedList; List::ALL.len()],
+    header_mirrors: HashMap<Box<str>, Vec<HeaderMirror>>,
+    /// Index of the member that lists a resource, by the upstream's own URI.
     own_uris: HashMap<Box<str>, usize>,
-    /// The same for templates.
+    /// The upstream's own URI templates with the index of their member.
     own_templates: Vec<(Box<str>, usize)>,
-    /// Names that two upstreams have, in words.
+    /// Descriptions of name collisions, for the log.
     pub collisions: Vec<String>,
 }
 
-/// An upstream, and what was known of it.
+/// An upstream in a group with a snapshot of its catalog.
 #[derive(Debug, Clone)]
 pub struct GroupMember {
     /// The upstream.
     pub upstream: Arc<Upstream>,
-    /// What was known of it.
+    /// The catalog when the view was built.
     pub state: Arc<CatalogState>,
-    /// How its names look here.
-    pub rename: NameMapping,
-    /// What is counted of its calls.
-    pub(super) tallies: Arc<CallMetrics>,
+    /// The name mapping of the upstream in this group.
+    pub name_mapping: NameMapping,
+    /// Metrics of the calls from this group to the upstream.
+    pub(super) metrics: Arc<CallMetrics>,
 }
 
-/// One list of all upstreams together.
+/// One list merged from all members.
 #[derive(Debug, Default)]
-struct Merged {
-    /// What is shown: whose it is, which of its items, and under what name.
-    shown: Vec<(usize, usize, Box<str>)>,
-    /// Tells whether two lists are the same.
-    print: u64,
-    /// The same, whatever node has read them.
-    content: u64,
-    /// The pages, in the shapes of each revision, once somebody asked.
+struct MergedList {
+    /// Index of the member, index in its list, and exposed name of each item.
+    entries: Vec<(usize, usize, Box<str>)>,
+    /// Fingerprint of this list, including the change announcements of upstreams.
+    fingerprint: u64,
+    /// Fingerprint of the content alone, comparable between nodes.
+    content_fingerprint: u64,
+    /// The pages for each revision, rendered on first use.
     pages: [OnceLock<Vec<Raw>>; Revision::COUNT],
 }
 
-/// The `_meta` of a list that tells which upstreams are missing from it.
-const ABSENT: &str = "rialto/absent";
-/// How long what upstreams say of themselves may be together.
-const INSTRUCTIONS: usize = 16 << 10;
+/// The `_meta` key of a list result that names the servers missing from it.
+const UNAVAILABLE_SERVERS: &str = "rialto/unavailableServers";
+/// Maximum length of the merged instructions, in bytes.
+const MAX_INSTRUCTIONS_BYTES: usize = 16 << 10;
 
-static EPOCHS: AtomicU64 = AtomicU64::new(1);
+static NEXT_EPOCH: AtomicU64 = AtomicU64::new(1);
 
 impl GroupMember {
-    /// An upstream as it is now.
-    pub fn new(upstream: Arc<Upstream>, plan: &GroupConfig) -> Self {
-        let prefix = plan.prefixes().then(|| Arc::clone(upstream.name()));
-        let tasks = (plan.servers.len() > 1).then(|| Arc::clone(upstream.name()));
-        Self { state: upstream.state(), upstream, rename: NameMapping { prefix, tasks }, tallies: Arc::default() }
+    /// Takes a snapshot of an upstream's catalog.
+    pub fn new(upstream: Arc<Upstream>, config: &GroupConfig) -> Self {
+        let prefix = config.uses_prefixes().then(|| Arc::clone(upstream.name()));
+        let tasks = (config.servers.len() > 1).then(|| Arc::clone(upstream.name()));
+        Self {
+            state: upstream.state(),
+            upstream,
+            name_mapping: NameMapping { prefix, task_prefix: tasks },
+            metrics: Arc::default(),
+        }
     }
 
-    /// Whether what a client of that revision says has to be translated across eras.
+    /// Whether messages between this upstream and a client of that revision are translated across eras.
     pub(super) fn is_bridged_to(&self, client: Revision) -> bool {
         self.state.revision.is_some_and(|revision| revision.is_bridged_to(client))
     }
 
-    /// Whether it is not there, or what it shows of a list is not what it has now.
-    fn is_absent(&self, list: List) -> bool {
-        let unknown = self.state.offers(list.family()) == Some(true) && self.state.list(list).is_none();
-        let troubled = unknown || self.state.troubles.contains_key(list.member());
+    /// Whether the upstream is down, or its list is missing or stale.
+    fn is_unavailable_for(&self, list: List) -> bool {
+        let unknown = self.state.has_capability(list.capability()) == Some(true) && self.state.list(list).is_none();
+        let troubled = unknown || self.state.list_errors.contains_key(list.result_key());
         troubled || matches!(self.state.health.phase, HealthPhase::Starting | HealthPhase::Down)
     }
 }
 
 impl View {
-    /// What a group of these members shows.
-    pub fn new(plan: Arc<GroupConfig>, members: Vec<GroupMember>) -> Self {
+    /// Builds the view of these members.
+    pub fn new(config: Arc<GroupConfig>, members: Vec<GroupMember>) -> Self {
         let mut view = Self {
-            epoch: EPOCHS.fetch_add(1, Ordering::Relaxed),
-            server: introduce(&plan, &members),
-            families: [false; Family::ALL.len()],
+            epoch: NEXT_EPOCH.fetch_add(1, Ordering::Relaxed),
+            server: group_server_info(&config, &members),
+            capabilities: [false; Capability::ALL.len()],
             names: Default::default(),
             lists: Default::default(),
-            mirrors: HashMap::new(),
+            header_mirrors: HashMap::new(),
             own_uris: HashMap::new(),
             own_templates: Vec::new(),
             collisions: Vec::new(),
-            plan,
+            config,
             members,
         };
-        view.families = Family::ALL.map(|family| {
-            let offers = |member: &GroupMember| member.state.offers(family) == Some(true);
+        view.capabilities = Capability::ALL.map(|family| {
+            let offers = |member: &GroupMember| member.state.has_capability(family) == Some(true);
             view.server.capabilities.get(family.as_str()).is_some() || view.members.iter().any(offers)
         });
         for list in List::ALL {
@@ -130,37 +135,37 @@ impl View {
 
     fn merge(&mut self, list: List) {
         let mut names = NameTable::default();
-        let mut merged = Merged::default();
-        let mut print = DefaultHasher::new();
+        let mut merged = MergedList::default();
+        let mut fingerprint = DefaultHasher::new();
         let mut content = DefaultHasher::new();
         for (n, member) in self.members.iter().enumerate() {
             let Some(listed) = member.state.list(list) else { continue };
-            // What an upstream says to be another is told, whether or not it looks the same.
-            print.write_u64(member.state.announced[list as usize]);
+            // An announced change counts even if the content is equal.
+            fingerprint.write_u64(member.state.list_change_counts[list as usize]);
             for (m, item) in listed.items.iter().enumerate() {
-                let own = item.get(list.key());
+                let own = item.get(list.item_key());
                 let Some(own) = own.as_ref().and_then(Raw::text) else { continue };
-                let given: Box<str> = match (list, &member.rename.prefix) {
-                    (List::Tools | List::Prompts, Some(prefix)) => names.fresh(prefix, &own),
+                let exposed: Box<str> = match (list, &member.name_mapping.prefix) {
+                    (List::Tools | List::Prompts, Some(prefix)) => names.unique_name(prefix, &own),
                     (List::Tools | List::Prompts, None) => own.as_ref().into(),
-                    (List::Resources | List::Templates, _) => member.rename.uri(&own).into(),
+                    (List::Resources | List::Templates, _) => member.name_mapping.expose_uri(&own).into(),
                 };
-                if !self.plan.filter(list).passes(&given) {
+                if !self.config.filter(list).allows(&exposed) {
                     continue;
                 }
-                if let Err(collision) = names.give(&given, n, &own) {
-                    self.collisions.push(in_words(&collision, list, &self.members));
+                if let Err(collision) = names.insert(&exposed, n, &own) {
+                    self.collisions.push(describe_collision(&collision, list, &self.members));
                     continue;
                 }
-                for print in [&mut print, &mut content] {
-                    print.write(given.as_bytes());
-                    print.write(item.as_bytes());
+                for fingerprint in [&mut fingerprint, &mut content] {
+                    fingerprint.write(exposed.as_bytes());
+                    fingerprint.write(item.as_bytes());
                 }
                 match list {
                     List::Tools => {
-                        let mirrors = item.get("inputSchema").and_then(|schema| headers::mirrors(&schema).ok());
+                        let mirrors = item.get("inputSchema").and_then(|schema| headers::parse_mirrors(&schema).ok());
                         if let Some(mirrors) = mirrors.filter(|mirrors| !mirrors.is_empty()) {
-                            self.mirrors.insert(given.clone(), mirrors);
+                            self.header_mirrors.insert(exposed.clone(), mirrors);
                         }
                     }
                     List::Prompts => {}
@@ -169,165 +174,167 @@ impl View {
                     }
                     List::Templates => self.own_templates.push((own.as_ref().into(), n)),
                 }
-                merged.shown.push((n, m, given));
+                merged.entries.push((n, m, exposed));
             }
         }
-        (merged.print, merged.content) = (print.finish(), content.finish());
+        (merged.fingerprint, merged.content_fingerprint) = (fingerprint.finish(), content.finish());
         self.names[list as usize] = names;
         self.lists[list as usize] = merged;
     }
 
-    /// What it says of itself to a client of that revision.
+    /// The self-description for a client of that revision.
     pub fn server_for(&self, client: Revision) -> ServerInfo {
-        // Of several, only what is of the newest era is merged beyond what all eras have.
-        let revision = match self.only() {
+        // With several upstreams, only capabilities of the newest era are merged beyond the common ones.
+        let revision = match self.single_member() {
             Some(only) => only.state.revision.unwrap_or(client),
             None => Revision::NEWEST,
         };
-        let capabilities = to_upstream::offers(&self.server.capabilities, revision, client);
+        let capabilities = to_upstream::server_capabilities(&self.server.capabilities, revision, client);
         ServerInfo { capabilities, ..self.server.clone() }
     }
 
     /// Whether the group has a capability.
-    pub fn offers(&self, family: Family) -> bool {
-        self.families[family as usize]
+    pub fn has_capability(&self, family: Capability) -> bool {
+        self.capabilities[family as usize]
     }
 
-    /// Whether the group tells of changes to single resources.
-    pub fn offers_updates(&self) -> bool {
+    /// Whether the group supports resource subscriptions.
+    pub fn has_subscriptions(&self) -> bool {
         let subscribe = self.server.capabilities.at(&["resources", "subscribe"]);
         subscribe.is_some_and(|raw| raw.as_bytes() == b"true")
     }
 
-    /// Whether a list of the group may change while it is served.
-    pub fn lists_change(&self, family: Family) -> bool {
+    /// Whether the group declares `listChanged` for a capability.
+    pub fn has_list_changes(&self, family: Capability) -> bool {
         let path = [family.as_str(), "listChanged"];
         self.server.capabilities.at(&path).is_some_and(|raw| raw.as_bytes() == b"true")
     }
 
-    /// Whether every upstream was reached, or could not be.
-    pub fn is_settled(&self) -> bool {
-        self.members.iter().all(|member| member.state.settled)
+    /// Whether every upstream connected or failed to.
+    pub fn all_settled(&self) -> bool {
+        self.members.iter().all(|member| member.state.startup_finished)
     }
 
-    /// The lists that are not the same in another view.
-    pub fn differences(&self, other: &Self) -> Vec<List> {
-        let differs = |list: &List| self.print(*list) != other.print(*list);
+    /// The lists whose fingerprints differ from those of another view.
+    pub fn changed_lists(&self, other: &Self) -> Vec<List> {
+        let differs = |list: &List| self.list_fingerprint(*list) != other.list_fingerprint(*list);
         List::ALL.into_iter().filter(differs).collect()
     }
 
-    /// How many things are on a list.
+    /// The number of items on a list.
     pub fn count(&self, list: List) -> usize {
-        self.lists[list as usize].shown.len()
+        self.lists[list as usize].entries.len()
     }
 
-    /// Whether any tool wants arguments mirrored in headers.
-    pub fn mirrors_any(&self) -> bool {
-        !self.mirrors.is_empty()
+    /// Whether any tool has arguments mirrored in headers.
+    pub fn has_header_mirrors(&self) -> bool {
+        !self.header_mirrors.is_empty()
     }
 
-    /// The arguments of a tool that headers mirror.
-    pub fn mirrors(&self, tool: &str) -> &[HeaderMirror] {
-        self.mirrors.get(tool).map_or(&[], Vec::as_slice)
+    /// The arguments of a tool that are mirrored in headers.
+    pub fn header_mirrors(&self, tool: &str) -> &[HeaderMirror] {
+        self.header_mirrors.get(tool).map_or(&[], Vec::as_slice)
     }
 
-    /// The member at the only place there is.
-    pub fn only(&self) -> Option<&GroupMember> {
+    /// The member of a group with one upstream.
+    pub fn single_member(&self) -> Option<&GroupMember> {
         match self.members.as_slice() {
             [only] => Some(only),
             _ => None,
         }
     }
 
-    /// Who has a tool or a prompt, and what it calls it.
-    pub fn by_name<'n>(&'n self, list: List, name: &'n str) -> Option<(&'n GroupMember, &'n str)> {
+    /// The member that has a tool or prompt, and its own name for it.
+    pub fn find_by_name<'n>(&'n self, list: List, name: &'n str) -> Option<(&'n GroupMember, &'n str)> {
         if let Some((member, own)) = self.names[list as usize].resolve(name) {
             return Some((&self.members[member], own));
         }
-        // A single upstream knows best what it has.
-        self.only().filter(|_| self.plan.filter(list).passes(name)).map(|only| (only, name))
+        // A single upstream decides itself whether the name exists; it need not be listed.
+        self.single_member().filter(|_| self.config.filter(list).allows(name)).map(|only| (only, name))
     }
 
-    /// Who has a resource, and its URI there. One that is on no list may still be read: an upstream
-    /// need not list everything.
-    pub fn by_uri<'u>(&'u self, uri: &'u str) -> Option<(&'u GroupMember, &'u str)> {
+    /// The member that has a resource, and its own URI. The URI need not be listed: upstreams may serve
+    /// unlisted resources.
+    pub fn find_by_uri<'u>(&'u self, uri: &'u str) -> Option<(&'u GroupMember, &'u str)> {
         for list in [List::Resources, List::Templates] {
             if let Some((member, own)) = self.names[list as usize].resolve(uri) {
                 return Some((&self.members[member], own));
             }
         }
-        if !self.plan.resources.passes(uri) {
+        if !self.config.resources.allows(uri) {
             return None;
         }
-        if let Some(only) = self.only() {
+        if let Some(only) = self.single_member() {
             return Some((only, uri));
         }
-        if let Some((name, own)) = names::uri_in(uri).filter(|_| self.plan.prefixes()) {
+        if let Some((name, own)) = names::split_exposed_uri(uri).filter(|_| self.config.uses_prefixes()) {
             let named = self.members.iter().find(|member| **member.upstream.name() == *name);
             return named.map(|member| (member, own));
         }
-        self.by_own_uri(uri).map(|member| (member, uri))
+        self.find_by_own_uri(uri).map(|member| (member, uri))
     }
 
-    /// Who knows a URI as it is: whoever lists it, or has a template that it may come from. What a
-    /// filter hides under the name that is shown is hidden under this one, too.
-    fn by_own_uri(&self, uri: &str) -> Option<&GroupMember> {
+    /// The member that lists the upstream's own URI, or has a template that matches it. A filter on the
+    /// exposed URI applies here too.
+    fn find_by_own_uri(&self, uri: &str) -> Option<&GroupMember> {
         let may_expand = |(template, member): &&(Box<str>, usize)| {
-            names::expands(template, uri) && self.plan.resources.passes(&self.members[*member].rename.uri(uri))
+            names::matches_template(template, uri)
+                && self.config.resources.allows(&self.members[*member].name_mapping.expose_uri(uri))
         };
         let listed = self.own_uris.get(uri).copied();
         let member = listed.or_else(|| self.own_templates.iter().find(may_expand).map(|(_, member)| *member));
         member.map(|member| &self.members[member])
     }
 
-    /// Whether a URI as it is means what this upstream has.
+    /// Whether the upstream's own URI resolves to this upstream.
     pub(super) fn is_own_uri(&self, uri: &str, upstream: &Arc<Upstream>) -> bool {
-        self.by_own_uri(uri).is_some_and(|member| Arc::ptr_eq(&member.upstream, upstream))
+        self.find_by_own_uri(uri).is_some_and(|member| Arc::ptr_eq(&member.upstream, upstream))
     }
 
-    /// Tells whether two lists are the same.
-    pub(super) fn print(&self, list: List) -> u64 {
-        self.lists[list as usize].print
+    /// Fingerprint of a list, including the change announcements of upstreams.
+    pub(super) fn list_fingerprint(&self, list: List) -> u64 {
+        self.lists[list as usize].fingerprint
     }
 
-    /// Tells whether the lists on another node are the same.
-    pub fn prints(&self) -> ListFingerprints {
-        let [tools, prompts, resources, templates] = List::ALL.map(|list| self.lists[list as usize].content);
+    /// Content fingerprints, comparable between nodes.
+    pub fn list_fingerprints(&self) -> ListFingerprints {
+        let [tools, prompts, resources, templates] =
+            List::ALL.map(|list| self.lists[list as usize].content_fingerprint);
         [tools, prompts, resources ^ templates.rotate_left(1)]
     }
 
-    /// A page of a list, in the shapes of a revision.
+    /// A page of a list, converted to a revision.
     ///
     /// # Errors
-    /// When there is no such page.
+    /// When `offset` is not the start of a page.
     pub fn page(&self, list: List, offset: usize, to: Revision, seal: &Seal) -> Result<Raw, ErrorObject> {
         let merged = &self.lists[list as usize];
-        let pages = merged.pages[to as usize].get_or_init(|| self.pages(list, to, seal));
-        let size = self.plan.page_size.max(1);
+        let pages = merged.pages[to as usize].get_or_init(|| self.render_pages(list, to, seal));
+        let size = self.config.page_size.max(1);
         let Some(page) = pages.get(offset / size).filter(|_| offset.is_multiple_of(size)) else {
             return Err(ErrorObject::new(code::INVALID_PARAMS, "Invalid params: the list has no such page"));
         };
-        if to.facts().sessions {
+        if !to.has_result_envelope() {
             return Ok(page.clone());
         }
-        let hint = self.hint(list);
+        let hint = self.cache_hint(list);
         let ttl = Raw::of(&hint.ttl);
         let scope = Raw::constant(if hint.public { r#""public""# } else { r#""private""# });
         Ok(page.edit().set("ttlMs", ttl).set("cacheScope", scope).finish())
     }
 
-    /// How long a list may be kept: as long as the part of it that may be kept for the shortest.
-    fn hint(&self, list: List) -> CacheHint {
+    /// Cache hint of a merged list: the minimum TTL of its parts.
+    fn cache_hint(&self, list: List) -> CacheHint {
         let now = Instant::now();
         let mut whole = CacheHint { ttl: u64::MAX, public: true };
         for member in &self.members {
-            if member.is_absent(list) {
+            if member.is_unavailable_for(list) {
                 whole.ttl = 0;
             }
             let Some(listed) = member.state.list(list) else { continue };
-            let hint = listed.hint.unwrap_or(CacheHint { ttl: 0, public: false });
-            let left = match listed.expires() {
-                // What is in this process is always fresh.
+            let hint = listed.cache_hint.unwrap_or(CacheHint { ttl: 0, public: false });
+            let left = match listed.expires_at() {
+                // Lists of built-in servers never expire.
                 Some(_) if member.upstream.spec().is_built_in() => hint.ttl,
                 Some(expires) => expires.saturating_duration_since(now).as_millis().try_into().unwrap_or(u64::MAX),
                 None => 0,
@@ -338,91 +345,92 @@ impl View {
         if whole.ttl == u64::MAX { CacheHint { ttl: 0, public: false } } else { whole }
     }
 
-    fn pages(&self, list: List, to: Revision, seal: &Seal) -> Vec<Raw> {
-        let items = self.items(list, to);
-        let size = self.plan.page_size.max(1);
+    fn render_pages(&self, list: List, to: Revision, seal: &Seal) -> Vec<Raw> {
+        let items = self.render_items(list, to);
+        let size = self.config.page_size.max(1);
         let count = items.len().div_ceil(size).max(1);
         let envelope = self.envelope(list, to);
         let page = |n: usize| {
             let from = n * size;
             let items = Raw::of(&items[from..items.len().min(from + size)]);
-            let page = envelope.edit().set(list.member(), items).finish();
+            let page = envelope.edit().set(list.result_key(), items).finish();
             if n + 1 == count {
                 return page;
             }
             let offset = u32::try_from(from + size).unwrap_or(u32::MAX);
-            let cursor = Cursor { list, print: self.print(list), offset }.seal(seal, &self.plan.name);
+            let cursor =
+                Cursor { list, fingerprint: self.list_fingerprint(list), offset }.seal(seal, &self.config.name);
             page.edit().set("nextCursor", Raw::of(&cursor)).finish()
         };
         (0..count).map(page).collect()
     }
 
-    /// Everything on a list, renamed, in the shapes of a revision.
-    fn items(&self, list: List, to: Revision) -> Vec<Raw> {
-        let projected: Vec<Vec<Raw>> = self
+    /// All items of a list with exposed names, converted to a revision.
+    fn render_items(&self, list: List, to: Revision) -> Vec<Raw> {
+        let converted: Vec<Vec<Raw>> = self
             .members
             .iter()
-            .map(|member| member.state.list(list).map(|l| project(list, l, to)).unwrap_or_default())
+            .map(|member| member.state.list(list).map(|l| convert_items(list, l, to)).unwrap_or_default())
             .collect();
-        let item = |(n, m, given): &(usize, usize, Box<str>)| {
-            projected[*n].get(*m).map(|item| self.members[*n].rename.item(list, item, given))
+        let item = |(n, m, exposed): &(usize, usize, Box<str>)| {
+            converted[*n].get(*m).map(|item| self.members[*n].name_mapping.map_item(list, item, exposed))
         };
-        self.lists[list as usize].shown.iter().filter_map(item).collect()
+        self.lists[list as usize].entries.iter().filter_map(item).collect()
     }
 
-    /// What stands around a list.
+    /// The members of a list result around its items.
     fn envelope(&self, list: List, to: Revision) -> Raw {
-        let absent: Vec<&str> = self
+        let unavailable: Vec<&str> = self
             .members
             .iter()
-            .filter(|member| member.is_absent(list))
+            .filter(|member| member.is_unavailable_for(list))
             .map(|member| member.upstream.name().as_ref())
             .collect();
-        let only = self.only().and_then(|only| only.state.list(list));
+        let only = self.single_member().and_then(|only| only.state.list(list));
         let mut envelope = match only {
             Some(listed) => {
                 let result = Ok(listed.envelope.clone());
-                to_client::outcome(result, &list.method(), listed.revision, to, &self.server)
+                to_client::convert_outcome(result, &list.method(), listed.revision, to, &self.server)
                     .unwrap_or_else(|_| Raw::empty())
             }
             None => Raw::empty(),
         };
-        if !to.facts().sessions {
+        if to.has_result_envelope() {
             envelope = envelope.edit().set("resultType", Raw::constant(r#""complete""#)).finish();
             if envelope.at(&["_meta", meta::SERVER_INFO]).is_none() {
-                envelope = meta::with(Some(&envelope), meta::SERVER_INFO, self.server.info.clone());
+                envelope = meta::with_member(Some(&envelope), meta::SERVER_INFO, self.server.info.clone());
             }
         }
-        if absent.is_empty() {
+        if unavailable.is_empty() {
             return envelope;
         }
-        meta::with(Some(&envelope), ABSENT, Raw::of(&absent))
+        meta::with_member(Some(&envelope), UNAVAILABLE_SERVERS, Raw::of(&unavailable))
     }
 }
 
-fn in_words(collision: &Collision, list: List, members: &[GroupMember]) -> String {
+fn describe_collision(collision: &Collision, list: List, members: &[GroupMember]) -> String {
     let who = |n: usize| members[n].upstream.name();
     let (first, second) = (who(collision.first), who(collision.second));
     format!(
-        "{first} and {second} both have {:?} among their {}; that of {second} is left out",
+        "name collision: {first} and {second} both have {:?} among their {}; that of {second} is left out",
         collision.name,
-        list.member()
+        list.result_key()
     )
 }
 
-/// The items of one upstream in the shapes of a revision.
-fn project(list: List, listed: &Listed, to: Revision) -> Vec<Raw> {
+/// Converts the items of one upstream to a revision.
+fn convert_items(list: List, listed: &CatalogList, to: Revision) -> Vec<Raw> {
     if listed.revision == to {
         return listed.items.clone();
     }
-    let nobody = ServerInfo { info: Raw::empty(), capabilities: Raw::empty(), instructions: None };
-    let result = Raw::empty().edit().set(list.member(), Raw::of(&listed.items)).finish();
-    let projected = to_client::outcome(Ok(result), &list.method(), listed.revision, to, &nobody);
-    projected.ok().and_then(|result| result.get(list.member())).map(|items| items.items()).unwrap_or_default()
+    let unnamed = ServerInfo { info: Raw::empty(), capabilities: Raw::empty(), instructions: None };
+    let result = Raw::empty().edit().set(list.result_key(), Raw::of(&listed.items)).finish();
+    let converted = to_client::convert_outcome(Ok(result), &list.method(), listed.revision, to, &unnamed);
+    converted.ok().and_then(|result| result.get(list.result_key())).map(|items| items.items()).unwrap_or_default()
 }
 
-/// What a group says of itself: what its only upstream says, or what all of them are together.
-fn introduce(plan: &GroupConfig, members: &[GroupMember]) -> ServerInfo {
+/// The self-description of a group: that of its single upstream, or one merged from all.
+fn group_server_info(config: &GroupConfig, members: &[GroupMember]) -> ServerInfo {
     let known: Vec<(&str, &ServerInfo)> = members
         .iter()
         .filter_map(|member| Some((member.upstream.name().as_ref(), member.state.server.as_ref()?)))
@@ -430,33 +438,33 @@ fn introduce(plan: &GroupConfig, members: &[GroupMember]) -> ServerInfo {
     let mut server = match (members, known.as_slice()) {
         ([_], [(_, only)]) => (*only).clone(),
         _ => ServerInfo {
-            info: ourselves(plan),
-            capabilities: merged(&known, members.len()),
-            instructions: instructions(&known),
+            info: gateway_info(config),
+            capabilities: merge_capabilities(&known, members.len()),
+            instructions: merge_instructions(&known),
         },
     };
-    if let Some(instructions) = &plan.instructions {
+    if let Some(instructions) = &config.instructions {
         server.instructions = Some(Raw::of(instructions));
     }
-    server.capabilities = changeable(&server.capabilities);
+    server.capabilities = with_list_changed(&server.capabilities);
     server
 }
 
-fn ourselves(plan: &GroupConfig) -> Raw {
+fn gateway_info(config: &GroupConfig) -> Raw {
     let info =
-        json!({ "name": "rialto", "title": format!("Rialto: {}", plan.name), "version": env!("CARGO_PKG_VERSION") });
+        json!({ "name": "rialto", "title": format!("Rialto: {}", config.name), "version": env!("CARGO_PKG_VERSION") });
     Raw::of(&info)
 }
 
-/// What all upstreams can do together. While some are not known, everything: a handshake cannot be
-/// taken back, and what is missing later is an empty list.
-fn merged(known: &[(&str, &ServerInfo)], members: usize) -> Raw {
+/// Merges the capabilities of all upstreams. While some are unknown, all capabilities are declared: a
+/// handshake cannot be amended, and a missing capability becomes an empty list.
+fn merge_capabilities(known: &[(&str, &ServerInfo)], members: usize) -> Raw {
     let complete = known.len() == members;
     let mut capabilities = serde_json::Map::new();
     if known.iter().any(|(_, server)| to_upstream::has_tasks(&server.capabilities)) {
         capabilities.insert("extensions".into(), json!({ to_upstream::TASKS: {} }));
     }
-    for family in Family::ALL {
+    for family in Capability::ALL {
         let offered: Vec<Raw> =
             known.iter().filter_map(|(_, server)| server.capabilities.get(family.as_str())).collect();
         if offered.is_empty() && complete {
@@ -464,7 +472,7 @@ fn merged(known: &[(&str, &ServerInfo)], members: usize) -> Raw {
         }
         let mut capability = serde_json::Map::new();
         let subscribes = |offered: &Raw| offered.get("subscribe").is_some_and(|raw| raw.as_bytes() == b"true");
-        if family == Family::Resources && (!complete || offered.iter().any(subscribes)) {
+        if family == Capability::Resources && (!complete || offered.iter().any(subscribes)) {
             capability.insert("subscribe".into(), true.into());
         }
         capabilities.insert(family.as_str().into(), capability.into());
@@ -472,14 +480,14 @@ fn merged(known: &[(&str, &ServerInfo)], members: usize) -> Raw {
     Raw::of(&capabilities)
 }
 
-/// What upstreams say of how to use them, each under its name.
-fn instructions(known: &[(&str, &ServerInfo)]) -> Option<Raw> {
+/// Joins the instructions of the upstreams, each under its name.
+fn merge_instructions(known: &[(&str, &ServerInfo)]) -> Option<Raw> {
     let mut all = String::new();
     for (name, server) in known {
         let Some(text) = server.instructions.as_ref().and_then(Raw::text) else { continue };
         let part = format!("# {name}\n\n{text}\n\n");
-        if all.len() + part.len() > INSTRUCTIONS {
-            tracing::warn!(upstream = name, "its instructions are too long to be passed on with the others");
+        if all.len() + part.len() > MAX_INSTRUCTIONS_BYTES {
+            tracing::warn!(upstream = name, "instructions left out: the merged instructions would exceed the limit");
             continue;
         }
         all.push_str(&part);
@@ -487,10 +495,10 @@ fn instructions(known: &[(&str, &ServerInfo)]) -> Option<Raw> {
     (!all.is_empty()).then(|| Raw::of(all.trim_end()))
 }
 
-/// Whatever upstreams say, the lists of a group may change.
-fn changeable(capabilities: &Raw) -> Raw {
+/// Declares `listChanged`: the lists of a group can change even if those of its upstreams cannot.
+fn with_list_changed(capabilities: &Raw) -> Raw {
     let mut all = capabilities.clone();
-    for family in [Family::Tools, Family::Prompts, Family::Resources] {
+    for family in [Capability::Tools, Capability::Prompts, Capability::Resources] {
         if let Some(offered) = all.get(family.as_str()) {
             let offered = offered.edit().set("listChanged", Raw::constant("true")).finish();
             all = all.edit().set(family.as_str(), offered).finish();

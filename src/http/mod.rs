@@ -1,8 +1,8 @@
-//! HTTP as a library that knows nothing of MCP: the HTTP/1.1 codec, the client with its pool, event streams.
+//! HTTP/1.1 codec, pooled HTTP client and server-sent events.
 //!
-//! [`codec`] is sans-I/O: it turns bytes into heads and bodies and back, for both roles. [`client`] sends requests over
-//! pooled connections. [`sse`] is the format of event streams. [`read_buffer`] holds what has arrived on a connection and
-//! was not taken yet.
+//! [`codec`] is sans-I/O: it parses and encodes message heads and bodies for both roles. [`client`] sends requests over
+//! pooled connections. [`sse`] encodes and decodes event streams. [`read_buffer`] holds bytes read from a connection
+//! that the codec has not consumed yet.
 
 pub mod client;
 pub mod codec;

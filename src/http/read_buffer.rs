@@ -1,4 +1,4 @@
-//! What has arrived on a connection, and was not taken yet.
+//! Read buffer of one connection: bytes read from the socket that the codec has not consumed yet.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,152 +11,156 @@ use tokio_util::io::poll_read_buf;
 
 use super::codec::{BodyDecoder, Decoded};
 
-/// What has arrived on a connection, and was not taken yet.
+/// Bytes read from a connection and not consumed yet. Grows with the traffic and gives large allocations back.
 #[derive(Debug, Default)]
 pub struct ReadBuffer {
-    arrived: BytesMut,
-    /// The last reading has brought all that there was room for, so there is likely to be more.
-    more: bool,
+    bytes: BytesMut,
+    /// The last read filled all free space, so more bytes are probably waiting in the socket: read larger next time.
+    last_read_was_full: bool,
 }
 
-/// Why a body could not be read.
+/// Why a body could not be read to its end.
 #[derive(Debug)]
 pub enum BodyError {
-    /// It is longer than it may be.
+    /// The body exceeds the caller's limit.
     TooLong,
-    /// It broke off, or is none.
+    /// The connection was closed or failed within the body, or the body is malformed.
     Broken(io::Error),
 }
 
-/// How much is read at once, where nobody knows how much is coming.
-const READ: usize = 4 << 10;
-/// The same where more is likely to come.
-const READ_MORE: usize = 64 << 10;
-/// How much is read at once where little is expected.
-const LITTLE: usize = 256;
-/// With less room than this, more is made.
-const LEAST: usize = 1 << 10;
-/// Room for a body is made as it comes: somebody may say that it is longer than it is.
-const STRIDE: usize = 1 << 20;
-/// The longest body whose memory is kept for the next one.
+/// Space reserved for a read of unknown size, in bytes.
+const READ_SIZE: usize = 4 << 10;
+/// Space reserved once a read has filled its buffer.
+const LARGE_READ_SIZE: usize = 64 << 10;
+/// Space reserved by [`ReadBuffer::poll_read_small`].
+const SMALL_READ_SIZE: usize = 256;
+/// With less free space than this, [`READ_SIZE`] more is reserved before a read.
+const MIN_FREE_SPACE: usize = 1 << 10;
+/// At most this much is reserved ahead of the data, whatever length the peer announced.
+const MAX_RESERVE_STEP: usize = 1 << 20;
+/// The allocation of a larger body is not kept for the next message.
 const RETAINED_BUFFER_MAX: usize = 32 << 10;
 
 impl ReadBuffer {
-    /// Whether nothing is here.
+    /// Whether no unconsumed byte is buffered.
     pub fn is_empty(&self) -> bool {
-        self.arrived.is_empty()
+        self.bytes.is_empty()
     }
 
-    /// What is here, to be taken from.
+    /// The unconsumed bytes; the codec splits what it consumes off the front.
     pub fn buffered(&mut self) -> &mut BytesMut {
-        &mut self.arrived
+        &mut self.bytes
     }
 
-    /// Reads what comes; nothing when the other side has closed the connection.
-    pub fn poll_more(&mut self, stream: impl AsyncRead + Unpin, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.more {
-            self.arrived.reserve(READ_MORE);
-        } else if self.arrived.capacity() - self.arrived.len() < LEAST {
-            self.arrived.reserve(READ);
-        }
-        let room = self.arrived.capacity() - self.arrived.len();
-        let read = ready!(self.poll_fill(stream, context));
-        self.more = matches!(read, Ok(read) if read == room);
-        Poll::Ready(read)
-    }
-
-    /// The same where little is expected, and nothing is to be kept ready for it.
-    pub fn poll_little(
+    /// Reads into the buffer; `Ok(0)` means that the peer has closed the connection.
+    pub fn poll_read_more(
         &mut self,
         stream: impl AsyncRead + Unpin,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        if self.arrived.capacity() == self.arrived.len() {
-            self.arrived.reserve(LITTLE);
+        if self.last_read_was_full {
+            self.bytes.reserve(LARGE_READ_SIZE);
+        } else if self.bytes.capacity() - self.bytes.len() < MIN_FREE_SPACE {
+            self.bytes.reserve(READ_SIZE);
+        }
+        let room = self.bytes.capacity() - self.bytes.len();
+        let read = ready!(self.poll_fill(stream, context));
+        self.last_read_was_full = matches!(read, Ok(read) if read == room);
+        Poll::Ready(read)
+    }
+
+    /// Like [`Self::poll_read_more`], but reserves little space: for connections on which no data is expected.
+    pub fn poll_read_small(
+        &mut self,
+        stream: impl AsyncRead + Unpin,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if self.bytes.capacity() == self.bytes.len() {
+            self.bytes.reserve(SMALL_READ_SIZE);
         }
         self.poll_fill(stream, context)
     }
 
-    /// Keeps no room for what may come.
+    /// Releases unused capacity.
     pub fn shrink(&mut self) {
-        self.arrived = BytesMut::from(&self.arrived[..]);
+        self.bytes = BytesMut::from(&self.bytes[..]);
     }
 
-    /// Reads as much as there is room for.
+    /// Reads as much as fits into the free capacity.
     fn poll_fill(&mut self, mut stream: impl AsyncRead + Unpin, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        poll_read_buf(Pin::new(&mut stream), context, &mut self.arrived)
+        poll_read_buf(Pin::new(&mut stream), context, &mut self.bytes)
     }
 
-    /// Takes so many bytes once they are there.
+    /// Waits until `length` bytes are buffered and returns them.
     ///
     /// # Errors
-    /// When the connection ends before.
-    pub async fn take(&mut self, stream: &mut (impl AsyncRead + Unpin), length: usize) -> io::Result<Bytes> {
-        while self.arrived.len() < length {
-            if self.arrived.capacity() == self.arrived.len() || self.arrived.capacity() < length.min(STRIDE) {
-                let missing = length - self.arrived.len();
-                self.arrived.reserve(missing.min(STRIDE.max(self.arrived.len())));
+    /// When the connection is closed or fails first.
+    pub async fn read_exact(&mut self, stream: &mut (impl AsyncRead + Unpin), length: usize) -> io::Result<Bytes> {
+        while self.bytes.len() < length {
+            if self.bytes.capacity() == self.bytes.len() || self.bytes.capacity() < length.min(MAX_RESERVE_STEP) {
+                let missing = length - self.bytes.len();
+                self.bytes.reserve(missing.min(MAX_RESERVE_STEP.max(self.bytes.len())));
             }
             if poll_fn(|context| self.poll_fill(&mut *stream, context)).await? == 0 {
-                return Err(closed());
+                return Err(unexpected_eof());
             }
         }
-        let taken = self.arrived.split_to(length).freeze();
+        let data = self.bytes.split_to(length).freeze();
         if length > RETAINED_BUFFER_MAX {
-            // Its memory goes with it.
+            // The bytes share the buffer's allocation; drop the rest of it.
             self.shrink();
         }
-        Ok(taken)
+        Ok(data)
     }
 
-    /// The next piece of a body; nothing at its end.
-    pub fn poll_piece(
+    /// The next data of a body as the decoder finds it; `None` at the end of the body.
+    pub fn poll_body_data(
         &mut self,
         mut stream: impl AsyncRead + Unpin,
-        framing: &mut BodyDecoder,
+        decoder: &mut BodyDecoder,
         context: &mut Context<'_>,
     ) -> Poll<io::Result<Option<Bytes>>> {
         loop {
-            match framing.take(&mut self.arrived).map_err(io::Error::other)? {
+            match decoder.decode(&mut self.bytes).map_err(io::Error::other)? {
                 Decoded::Data(data) => return Poll::Ready(Ok(Some(data))),
                 Decoded::End => return Poll::Ready(Ok(None)),
-                Decoded::Missing => match (ready!(self.poll_more(&mut stream, context))?, &*framing) {
+                Decoded::NeedMore => match (ready!(self.poll_read_more(&mut stream, context))?, &*decoder) {
                     (0, BodyDecoder::UntilClose) => return Poll::Ready(Ok(None)),
-                    (0, _) => return Poll::Ready(Err(closed())),
+                    (0, _) => return Poll::Ready(Err(unexpected_eof())),
                     _ => {}
                 },
             }
         }
     }
 
-    /// The rest of a body, if it is no longer than that.
+    /// Reads the rest of a body of at most `max_bytes`.
     ///
     /// # Errors
-    /// When it is longer, or breaks off.
+    /// When the body is longer, malformed, or cut off.
     pub async fn read_body(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
-        framing: &mut BodyDecoder,
-        longest: usize,
+        decoder: &mut BodyDecoder,
+        max_bytes: usize,
     ) -> Result<Bytes, BodyError> {
-        if let BodyDecoder::Length(left) = framing {
-            let length = usize::try_from(*left).ok().filter(|length| *length <= longest).ok_or(BodyError::TooLong)?;
-            let body = self.take(stream, length).await.map_err(BodyError::Broken)?;
+        if let BodyDecoder::Length(left) = decoder {
+            let length = usize::try_from(*left).ok().filter(|length| *length <= max_bytes).ok_or(BodyError::TooLong)?;
+            let body = self.read_exact(stream, length).await.map_err(BodyError::Broken)?;
             *left = 0;
             return Ok(body);
         }
-        let mut all = BytesMut::new();
+        let mut body = BytesMut::new();
         loop {
-            let piece = poll_fn(|context| self.poll_piece(&mut *stream, framing, context)).await;
-            match piece.map_err(BodyError::Broken)? {
-                None => return Ok(all.freeze()),
-                Some(piece) if piece.len() > longest - all.len() => return Err(BodyError::TooLong),
-                Some(piece) => all.extend_from_slice(&piece),
+            let data = poll_fn(|context| self.poll_body_data(&mut *stream, decoder, context)).await;
+            match data.map_err(BodyError::Broken)? {
+                None => return Ok(body.freeze()),
+                Some(data) if data.len() > max_bytes - body.len() => return Err(BodyError::TooLong),
+                Some(data) => body.extend_from_slice(&data),
             }
         }
     }
 }
 
-fn closed() -> io::Error {
+fn unexpected_eof() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed in the middle of a message")
 }

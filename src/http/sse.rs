@@ -1,44 +1,44 @@
-//! The event-stream format: events to bytes, and bytes back to events.
+//! Server-sent events: encoding of single events and an incremental decoder with a size limit.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// One event of a stream.
+/// One server-sent event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Event {
+pub struct SseEvent {
     /// The `event` field; absent means `message`.
     pub name: Option<String>,
     /// The `id` field.
     pub id: Option<String>,
     /// The `retry` field, in milliseconds.
     pub retry: Option<u64>,
-    /// The `data` lines, joined.
+    /// The `data` lines, joined by line feeds.
     pub data: String,
 }
 
-/// A comment that keeps a quiet stream open.
+/// Comment that keeps an idle stream open through proxies.
 pub const KEEP_ALIVE: &[u8] = b": keepalive\n\n";
 
-/// One event with a message in it. `data` must be one line, as JSON without line breaks is.
+/// Encodes a `message` event. Line breaks in `data` become further `data` lines.
 pub fn message(id: Option<&str>, data: &[u8]) -> Bytes {
-    named("message", id, data)
+    encode_event("message", id, data)
 }
 
-/// The first event of an HTTP+SSE stream: where to send messages.
+/// Encodes an `endpoint` event whose data is a URI.
 pub fn endpoint(uri: &str) -> Bytes {
-    named("endpoint", None, uri.as_bytes())
+    encode_event("endpoint", None, uri.as_bytes())
 }
 
-/// An event that only tells the client from where to resume, and how long to wait before.
+/// Encodes an event without data that gives the client an id to resume from and a reconnection delay in milliseconds.
 pub fn priming(id: &str, retry: u64) -> Bytes {
     Bytes::from(format!("id: {id}\nretry: {retry}\ndata: \n\n"))
 }
 
-/// Only tells the client how long to wait before it reconnects.
+/// Encodes an event that only sets the client's reconnection delay.
 pub fn retry(milliseconds: u64) -> Bytes {
     Bytes::from(format!("retry: {milliseconds}\n\n"))
 }
 
-fn named(name: &str, id: Option<&str>, data: &[u8]) -> Bytes {
+fn encode_event(name: &str, id: Option<&str>, data: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(data.len() + 48);
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(name.as_bytes());
@@ -46,7 +46,7 @@ fn named(name: &str, id: Option<&str>, data: &[u8]) -> Bytes {
         out.extend_from_slice(b"\nid: ");
         out.extend_from_slice(id.as_bytes());
     }
-    // Line breaks are legal white space in JSON; each line of data needs the field's name.
+    // Line breaks are legal white space in JSON; each line needs its own `data` field.
     for line in data.split(|byte| matches!(byte, b'\n' | b'\r')) {
         out.extend_from_slice(b"\ndata: ");
         out.extend_from_slice(line);
@@ -55,74 +55,76 @@ fn named(name: &str, id: Option<&str>, data: &[u8]) -> Bytes {
     out.freeze()
 }
 
-/// Reads events from bytes that arrive in any pieces.
+/// Incremental decoder: accepts a stream in chunks of any size and bounds the size of an event.
 #[derive(Debug)]
-pub struct Decoder {
+pub struct SseDecoder {
     buffer: BytesMut,
-    /// How much of `buffer` is known to hold no line end.
+    /// Bytes of `buffer` already searched for a line end, so that each byte is searched once.
     searched: usize,
-    /// A carriage return ended the last line, so a line feed that follows belongs to it.
-    after_return: bool,
-    begun: bool,
-    event: Event,
+    /// The last line ended with CR, so an LF that follows belongs to the same line end.
+    skip_line_feed: bool,
+    /// The byte order mark is only skipped on the first line.
+    past_first_line: bool,
+    event: SseEvent,
     has_data: bool,
-    size: usize,
-    limit: usize,
+    /// Bytes of the current event so far.
+    event_bytes: usize,
+    max_event_bytes: usize,
 }
 
-/// An event or a line is larger than the decoder's limit.
+/// An event or a line exceeds the decoder's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge;
 
-impl Decoder {
-    /// A decoder that refuses events larger than `limit` bytes.
-    pub fn new(limit: usize) -> Self {
+impl SseDecoder {
+    /// A decoder that refuses events of more than `limit` bytes.
+    pub fn new(max_event_bytes: usize) -> Self {
         Self {
             buffer: BytesMut::new(),
             searched: 0,
-            after_return: false,
-            begun: false,
-            event: Event::default(),
+            skip_line_feed: false,
+            past_first_line: false,
+            event: SseEvent::default(),
             has_data: false,
-            size: 0,
-            limit,
+            event_bytes: 0,
+            max_event_bytes,
         }
     }
 
-    /// Takes bytes in and gives back the events that they complete. Events that say nothing are
-    /// dropped; one with an id or a time to wait but no data only tells how to resume.
+    /// Appends a chunk and returns the events that it completes. Events without data, id and retry are dropped; one with
+    /// an id or a retry but no data only affects resumption.
     ///
     /// # Errors
-    /// When one event is larger than the limit; the stream cannot be read on.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<Event>, TooLarge> {
+    /// When one event exceeds the limit; the stream cannot be decoded any further.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<SseEvent>, TooLarge> {
         let mut events = Vec::new();
         self.buffer.extend_from_slice(bytes);
-        while let Some(line) = self.line() {
-            self.size += line.len() + 1;
-            if self.size > self.limit {
+        while let Some(line) = self.next_line() {
+            self.event_bytes += line.len() + 1;
+            if self.event_bytes > self.max_event_bytes {
                 return Err(TooLarge);
             }
             if !line.is_empty() {
-                self.field(&line);
+                self.apply_field(&line);
                 continue;
             }
-            self.size = 0;
+            self.event_bytes = 0;
             let event = std::mem::take(&mut self.event);
-            let worth = std::mem::take(&mut self.has_data) || event.id.is_some() || event.retry.is_some();
-            if worth {
+            let is_relevant = std::mem::take(&mut self.has_data) || event.id.is_some() || event.retry.is_some();
+            if is_relevant {
                 events.push(event);
             }
         }
-        if self.size + self.buffer.len() > self.limit {
+        if self.event_bytes + self.buffer.len() > self.max_event_bytes {
             return Err(TooLarge);
         }
         Ok(events)
     }
 
-    /// The next whole line, without its end.
-    fn line(&mut self) -> Option<Bytes> {
-        if self.after_return && !self.buffer.is_empty() {
-            self.after_return = false;
+    /// The next complete line, without its line end.
+    fn next_line(&mut self) -> Option<Bytes> {
+        if self.skip_line_feed && !self.buffer.is_empty() {
+            self.skip_line_feed = false;
             if self.buffer[0] == b'\n' {
                 let _ = self.buffer.split_to(1);
             }
@@ -134,19 +136,19 @@ impl Decoder {
         };
         let end = self.searched + found;
         self.searched = 0;
-        self.after_return = self.buffer[end] == b'\r';
+        self.skip_line_feed = self.buffer[end] == b'\r';
         let mut line = self.buffer.split_to(end + 1).freeze();
         line.truncate(end);
-        if !std::mem::replace(&mut self.begun, true) && line.starts_with(b"\xef\xbb\xbf") {
-            self.size += 3; // it counts, however the bytes arrive
+        if !std::mem::replace(&mut self.past_first_line, true) && line.starts_with(b"\xef\xbb\xbf") {
+            self.event_bytes += 3; // The mark counts, however the bytes are chunked.
             return Some(line.slice(3..));
         }
         Some(line)
     }
 
-    fn field(&mut self, line: &[u8]) {
+    fn apply_field(&mut self, line: &[u8]) {
         let (name, value) = match line.iter().position(|byte| *byte == b':') {
-            Some(0) => return, // a comment
+            Some(0) => return, // comment line
             Some(colon) => (&line[..colon], &line[colon + 1..]),
             None => (line, &[][..]),
         };
@@ -174,12 +176,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn decode(bytes: &[u8]) -> Vec<Event> {
-        Decoder::new(1 << 20).push(bytes).unwrap()
+    fn decode(bytes: &[u8]) -> Vec<SseEvent> {
+        SseDecoder::new(1 << 20).push(bytes).unwrap()
     }
 
     #[test]
-    fn what_we_write_we_read() {
+    fn encoded_events_are_decoded() {
         let mut bytes = priming("0.0", 3000).to_vec();
         bytes.extend_from_slice(KEEP_ALIVE);
         bytes.extend_from_slice(&message(Some("0.1"), br#"{"a":1}"#));
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_line_end_counts() {
+    fn cr_lf_and_crlf_end_a_line() {
         let events = decode(b"\xef\xbb\xbfdata: a\r\ndata:b\rdata: c\n\r\n: note\n\ndata\n\n");
         assert_eq!(events.len(), 2);
         assert_eq!(events[0].data, "a\nb\nc");
@@ -200,46 +202,45 @@ mod tests {
     }
 
     #[test]
-    fn only_digits_are_a_time_to_wait() {
+    fn retry_with_other_than_digits_is_ignored() {
         let events = decode(b"retry: 5\nretry: x\nretry: +7\ndata: 1\n\n");
         assert_eq!(events[0].retry, Some(5));
     }
 
     #[test]
-    fn a_mark_at_the_beginning_counts_however_it_is_cut() {
+    fn byte_order_mark_counts_towards_the_limit_in_any_chunking() {
         let bytes = b"\xef\xbb\xbf\n";
-        let mut decoder = Decoder::new(1);
+        let mut decoder = SseDecoder::new(1);
         assert_eq!(decoder.push(bytes), Err(TooLarge));
-        let mut decoder = Decoder::new(1);
+        let mut decoder = SseDecoder::new(1);
         assert!(bytes.iter().any(|byte| decoder.push(&[*byte]).is_err()));
     }
 
     #[test]
-    fn an_event_over_the_limit_is_refused() {
-        assert_eq!(Decoder::new(17).push(b"data: 0123456789\n\n").map(|e| e.len()), Err(TooLarge));
-        assert_eq!(Decoder::new(18).push(b"data: 0123456789\n\n").map(|e| e.len()), Ok(1));
-        assert_eq!(Decoder::new(16).push(&[b'x'; 64]), Err(TooLarge));
+    fn event_over_the_limit_is_refused() {
+        assert_eq!(SseDecoder::new(17).push(b"data: 0123456789\n\n").map(|e| e.len()), Err(TooLarge));
+        assert_eq!(SseDecoder::new(18).push(b"data: 0123456789\n\n").map(|e| e.len()), Ok(1));
+        assert_eq!(SseDecoder::new(16).push(&[b'x'; 64]), Err(TooLarge));
     }
 
     proptest! {
-        /// However the bytes are cut, the same events come out.
         #[test]
-        fn pieces_do_not_matter(data in "[ -~\n\r]{0,40}", id in "[a-z0-9.]{1,8}", cuts in prop::collection::vec(0usize..200, 0..6)) {
+        fn chunk_boundaries_do_not_change_the_events(data in "[ -~\n\r]{0,40}", id in "[a-z0-9.]{1,8}", cuts in prop::collection::vec(0usize..200, 0..6)) {
             let mut bytes = message(Some(&id), data.as_bytes()).to_vec();
             bytes.extend_from_slice(&message(None, b"{}"));
-            let whole = decode(&bytes);
-            let mut decoder = Decoder::new(1 << 20);
-            let mut pieces = Vec::new();
+            let expected = decode(&bytes);
+            let mut decoder = SseDecoder::new(1 << 20);
+            let mut events = Vec::new();
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
             cuts.sort_unstable();
             let mut from = 0;
             for cut in cuts.into_iter().chain([bytes.len()]) {
-                pieces.extend(decoder.push(&bytes[from..cut]).unwrap());
+                events.extend(decoder.push(&bytes[from..cut]).unwrap());
                 from = cut;
             }
-            prop_assert_eq!(&pieces, &whole);
-            prop_assert_eq!(whole.len(), 2);
-            prop_assert_eq!(whole[0].data.clone(), data.replace('\r', "\n"));
+            prop_assert_eq!(&events, &expected);
+            prop_assert_eq!(expected.len(), 2);
+            prop_assert_eq!(expected[0].data.clone(), data.replace('\r', "\n"));
         }
     }
 }

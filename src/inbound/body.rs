@@ -15,7 +15,7 @@ use super::response_encoder::ReplyEncoder;
 use crate::call::{Replies, Reply};
 use crate::cluster::RelayedBody;
 use crate::http::sse;
-use crate::session::{Attachment, Session, Sessions};
+use crate::session::{Session, Sessions, StreamReader};
 
 /// Body of a response to a client.
 #[derive(Debug)]
@@ -44,9 +44,9 @@ pub struct EventStreamBody {
 #[derive(Debug)]
 enum EventSource {
     /// A resumable session stream; its frames carry event ids.
-    Session(Attachment),
+    Session(StreamReader),
     /// The only stream of an HTTP+SSE session; dropping it closes the session.
-    SingleStream(Attachment, #[allow(dead_code, reason = "held to be dropped")] CloseSessionOnDrop),
+    SingleStream(StreamReader, #[allow(dead_code, reason = "held to be dropped")] CloseSessionOnDrop),
     /// Replies to one call of the per-request era. Dropping them cancels the call.
     Call(Box<CallSource>),
     /// The source has ended and is dropped.
@@ -83,12 +83,12 @@ impl Drop for CloseSessionOnDrop {
 }
 
 impl EventStreamBody {
-    pub(super) fn for_session(reader: Attachment, heartbeat_interval: Duration) -> Self {
+    pub(super) fn for_session(reader: StreamReader, heartbeat_interval: Duration) -> Self {
         Self::new(EventSource::Session(reader), None, heartbeat_interval)
     }
 
     pub(super) fn for_single_stream(
-        reader: Attachment,
+        reader: StreamReader,
         preamble: Bytes,
         close_guard: CloseSessionOnDrop,
         heartbeat_interval: Duration,

@@ -16,11 +16,11 @@ use super::route::Route;
 use super::session_messages::{self, RunningCall};
 use super::{Inbound, per_request, sse};
 use crate::call::{Caller, Replies, Reply};
-use crate::dialect::classify::{self, Path};
+use crate::dialect::classify::{self, MessageClass};
 use crate::gateway::Group;
 use crate::protocol::json::depth_within;
 use crate::protocol::{Incoming, Invalid, Message, Method, Request};
-use crate::session::{NotBegun, Session, SessionId, SessionOwner, SessionTransport, StreamError, StreamTarget};
+use crate::session::{BeginCallError, Session, SessionId, SessionOwner, SessionTransport, StreamError, StreamTarget};
 use crate::store::EventId;
 use crate::timer::PooledTimer;
 
@@ -145,9 +145,9 @@ impl RequestContext<'_> {
 
     async fn handle_message(&self, message: Message) -> ServeResult {
         match classify::classify(&message, &self.parts.headers).map_err(Rejection::Refused)? {
-            Path::PerRequest(meta) => per_request::serve(self, message, meta).await,
-            Path::Handshake => Box::pin(self.open_session(message)).await,
-            Path::Session => {
+            MessageClass::PerRequest(meta) => per_request::serve(self, message, meta).await,
+            MessageClass::Handshake => Box::pin(self.open_session(message)).await,
+            MessageClass::Session => {
                 let id = match &message {
                     Message::Request(request) => Some(request.id.clone()),
                     _ => None,
@@ -170,10 +170,10 @@ impl RequestContext<'_> {
             return Err(Rejection::InvalidMessage(Invalid::request(Some(request.id), why)));
         }
         if let Some(cluster) = self.inbound.cluster.as_ref().filter(|_| self.inbound.shutdown.is_draining()) {
-            return Err(cluster.another().await?.map_or(Rejection::ShuttingDown, Rejection::OnOtherNode));
+            return Err(cluster.any_other_node().await?.map_or(Rejection::ShuttingDown, Rejection::OnOtherNode));
         }
         let client = session_messages::parse_initialize(request.params.as_ref());
-        let client = Arc::new(client.map_err(|error| Rejection::Refused(request.refused(error)))?);
+        let client = Arc::new(client.map_err(|error| Rejection::Refused(request.refuse(error)))?);
         let owner = SessionOwner { principal: self.caller.principal.clone(), group: Arc::clone(self.group.name()) };
         let result = session_messages::initialize_result(&self.group, &client).await;
         self.inbound.check_lease()?;
@@ -181,7 +181,7 @@ impl RequestContext<'_> {
         // No client knows the session id yet: close the session if this future is dropped before the response.
         let close_guard =
             CloseSessionOnDrop { sessions: Arc::clone(&self.inbound.sessions), session: Some(Arc::clone(&session)) };
-        session.knows_lists(None, &self.group.view().prints());
+        session.record_known_lists(None, &self.group.view().list_fingerprints());
         self.inbound.persist_new(&session).await?;
         close_guard.disarm();
         tracing::debug!(session = %session.id(), group = %session.group(), "session opened");
@@ -252,7 +252,7 @@ impl RequestContext<'_> {
         let first = loop {
             tokio::select! {
                 biased;
-                () = call.guard.unwanted() => {
+                () = call.guard.cancelled() => {
                     pending.0 = None;
                     if session.has_moved() {
                         return Err(Rejection::RelayPeerLost);
@@ -293,11 +293,11 @@ impl RequestContext<'_> {
         encoder: ReplyEncoder,
     ) -> Result<RunningCall, Rejection> {
         let id = request.id;
-        let guard = session.begin(id.clone()).map_err(|why| match why {
-            NotBegun::Duplicate => Rejection::InvalidMessage(Invalid::request(Some(id), why.to_string())),
-            NotBegun::TooMany => Rejection::TooManyCalls(id),
-            NotBegun::Ended if self.inbound.cluster.is_some() => Rejection::SessionMoving,
-            NotBegun::Ended => Rejection::StreamRefused(StreamError::Ended),
+        let guard = session.begin_call(id.clone()).map_err(|why| match why {
+            BeginCallError::DuplicateId => Rejection::InvalidMessage(Invalid::request(Some(id), why.to_string())),
+            BeginCallError::TooManyCalls => Rejection::TooManyCalls(id),
+            BeginCallError::SessionEnded if self.inbound.cluster.is_some() => Rejection::SessionMoving,
+            BeginCallError::SessionEnded => Rejection::StreamRefused(StreamError::SessionEnded),
         })?;
         Ok(RunningCall { guard, replies, encoder, in_flight: self.inbound.shutdown.track_call() })
     }
@@ -314,13 +314,14 @@ impl RequestContext<'_> {
         if response_count > 0 && response_count < items.len() {
             return Err(Rejection::MixedBatch);
         }
-        let is_per_request =
-            |message: &Message| matches!(classify::classify(message, &self.parts.headers), Ok(Path::PerRequest(_)));
+        let is_per_request = |message: &Message| {
+            matches!(classify::classify(message, &self.parts.headers), Ok(MessageClass::PerRequest(_)))
+        };
         if items.iter().flatten().any(is_per_request) {
             return Err(Rejection::BatchNotSupported);
         }
         let session = self.require_session_and_version().await?;
-        if !session.client().is_some_and(|client| client.revision.facts().batches) {
+        if !session.client().is_some_and(|client| client.revision.allows_batches()) {
             return Err(Rejection::BatchNotSupported);
         }
         let mut responses: Vec<Bytes> = Vec::new();
@@ -369,7 +370,7 @@ impl RequestContext<'_> {
                 tasks.spawn(call.run(stream));
             }
             while tasks.join_next().await.is_some() {}
-            session.finish(stream);
+            session.finish_stream(stream);
         });
         Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings.sse_heartbeat)))
     }
@@ -387,7 +388,7 @@ impl RequestContext<'_> {
             None => session.listen(),
             Some(id) => match id.to_str().ok().and_then(EventId::parse) {
                 Some(id) => session.resume(id),
-                None => Err(StreamError::Unknown),
+                None => Err(StreamError::UnknownEvent),
             },
         };
         let reader = reader.map_err(Rejection::StreamRefused)?;
@@ -431,7 +432,7 @@ struct DetachOnDrop(Option<RunningCall>);
 impl Drop for DetachOnDrop {
     fn drop(&mut self) {
         if let Some(call) = self.0.take() {
-            tokio::spawn(call.run_and_close_stream(StreamTarget::Nowhere));
+            tokio::spawn(call.run_and_close_stream(StreamTarget::Discard));
         }
     }
 }

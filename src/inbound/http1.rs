@@ -26,7 +26,7 @@ use super::respond::Rejection;
 use super::wake_gated::WakeGated;
 use super::{Admission, Inbound, ListenerRole, date_header};
 use crate::http::codec::{
-    BodyDecoder, BodyLength, Decoded, LAST_PIECE, RequestError, RequestHead, ResponseEncoder, put_piece,
+    BodyDecoder, BodyLength, Decoded, LAST_CHUNK, RequestError, RequestHead, ResponseEncoder, put_chunk,
 };
 use crate::http::read_buffer::{BodyError, ReadBuffer};
 use crate::timer::PooledTimer;
@@ -145,14 +145,14 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
                         || may_contain_head_end(&buffered[parsed_len.saturating_sub(3)..])
                         || buffered.len() > max_bytes)
                 {
-                    match RequestHead::take(buffered, max_headers, max_bytes) {
+                    match RequestHead::parse(buffered, max_headers, max_bytes) {
                         Ok(Some(head)) => return Poll::Ready(Ok(Some(Ok(head)))),
                         Ok(None) => {}
                         Err(error) => return Poll::Ready(Ok(Some(Err(error)))),
                     }
                 }
                 parsed_len = self.read_buffer.buffered().len();
-                match self.read_buffer.poll_more(&mut self.stream, context)? {
+                match self.read_buffer.poll_read_more(&mut self.stream, context)? {
                     Poll::Ready(0) => return Poll::Ready(Ok(None)),
                     Poll::Ready(_) => continue,
                     Poll::Pending => {}
@@ -194,7 +194,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
             self.flush_with(&[]).await?;
         }
         let end = Instant::now() + self.inbound.settings.body_timeout;
-        let read = PooledTimer::limit(end, self.read_buffer.read_body(&mut self.stream, framing, max_bytes)).await;
+        let read = PooledTimer::timeout_at(end, self.read_buffer.read_body(&mut self.stream, framing, max_bytes)).await;
         Ok(match read {
             Some(Ok(body)) => RequestBody::Buffered(body),
             Some(Err(BodyError::TooLong)) => RequestBody::Rejected(Rejection::BodyTooLarge(max_bytes)),
@@ -205,7 +205,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
 
     /// Discards the buffered part of a body; true when that was all of it.
     fn discard_body(&mut self, framing: &mut BodyDecoder) -> bool {
-        while let Ok(Decoded::Data(_)) = framing.take(self.read_buffer.buffered()) {}
+        while let Ok(Decoded::Data(_)) = framing.decode(self.read_buffer.buffered()) {}
         framing.is_done()
     }
 
@@ -225,7 +225,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
     fn poll_disconnected(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.poll_stopping(context);
         while self.read_buffer.buffered().len() < MAX_PIPELINE_BUFFER {
-            if let Ok(0) | Err(_) = ready!(self.read_buffer.poll_little(&mut self.stream, context)) {
+            if let Ok(0) | Err(_) = ready!(self.read_buffer.poll_read_small(&mut self.stream, context)) {
                 return Poll::Ready(());
             }
         }
@@ -235,20 +235,20 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
     /// Writes a response; true when the connection can be kept alive.
     async fn write_response(&mut self, response: Response<ResponseContent>, mode: ResponseMode) -> io::Result<bool> {
         let (parts, body) = response.into_parts();
-        let extent = match &body {
+        let body_length = match &body {
             ResponseContent::Empty => BodyLength::Length(0),
             ResponseContent::Full(bytes) => BodyLength::Length(bytes.len()),
             ResponseContent::Events(_) | ResponseContent::Relayed(_) if mode.is_http11 => BodyLength::Chunked,
             ResponseContent::Events(_) | ResponseContent::Relayed(_) => BodyLength::UntilClose,
         };
-        let keeps = mode.keep_alive && !self.is_stopping && extent != BodyLength::UntilClose;
+        let keep_alive = mode.keep_alive && !self.is_stopping && body_length != BodyLength::UntilClose;
         // The idle timeout for the next request counts from here.
         let now = Instant::now();
         self.read_deadline.at = now + self.inbound.settings.body_timeout;
         date_header::with_date(now.into_std(), |date| {
             let (status, headers) = (parts.status, &parts.headers);
-            ResponseEncoder { status, headers, extent, keeps, is_http11: mode.is_http11, date }
-                .put(&mut self.write_buffer);
+            ResponseEncoder { status, headers, body_length, keep_alive, is_http11: mode.is_http11, date }
+                .encode(&mut self.write_buffer);
         });
         drop(parts);
         match body {
@@ -260,11 +260,11 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
             }
             ResponseContent::Full(bytes) => self.flush_with(&bytes).await?,
             body => {
-                self.write_stream(body, extent == BodyLength::Chunked).await?;
+                self.write_stream(body, body_length == BodyLength::Chunked).await?;
                 self.read_deadline.at = Instant::now() + self.inbound.settings.body_timeout;
             }
         }
-        Ok(keeps && !self.is_stopping)
+        Ok(keep_alive && !self.is_stopping)
     }
 
     /// Writes a streaming body until it ends or the client disconnects.
@@ -278,7 +278,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
                         Poll::Pending => break,
                         Poll::Ready(None) => ended = true,
                         Poll::Ready(Some(Ok(frame))) => match frame.data_ref() {
-                            Some(data) if is_chunked && !data.is_empty() => put_piece(&mut self.write_buffer, data),
+                            Some(data) if is_chunked && !data.is_empty() => put_chunk(&mut self.write_buffer, data),
                             Some(data) => self.write_buffer.extend_from_slice(data),
                             None => {}
                         },
@@ -293,7 +293,7 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
             if ended && is_chunked {
-                self.write_buffer.extend_from_slice(LAST_PIECE);
+                self.write_buffer.extend_from_slice(LAST_CHUNK);
             }
             self.flush_with(&[]).await?;
             // Most streams are idle most of the time: hold no buffer between events.
@@ -339,13 +339,13 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
             let mut remaining = MAX_LINGER_BYTES;
             loop {
                 self.read_buffer.buffered().clear();
-                match poll_fn(|context| self.read_buffer.poll_more(&mut self.stream, context)).await {
+                match poll_fn(|context| self.read_buffer.poll_read_more(&mut self.stream, context)).await {
                     Ok(read @ 1..) if read < remaining => remaining -= read,
                     _ => return,
                 }
             }
         };
-        PooledTimer::limit(Instant::now() + LINGER_TIME, drain).await;
+        PooledTimer::timeout_at(Instant::now() + LINGER_TIME, drain).await;
         Ok(())
     }
 }

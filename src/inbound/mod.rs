@@ -201,7 +201,7 @@ impl Inbound {
                 Err(error) => tracing::warn!(%error, "moving a connection to its worker failed"),
             }
         };
-        connections.spawn_on(worker.keeping(connection), worker.runtime());
+        connections.spawn_on(worker.track_load(connection), worker.runtime());
     }
 
     /// Serves one HTTP/2 request.
@@ -387,7 +387,7 @@ impl Inbound {
     /// Publishes group changes to sessions and closes idle sessions, until the `closing` stage of a shutdown.
     pub async fn maintain_sessions(self: Arc<Self>) {
         let publishing = tokio::spawn(publish_changes(Arc::clone(&self.sessions), Arc::clone(&self.gateway)));
-        let mut ticks = tokio::time::interval(SESSION_SWEEP_INTERVAL.min(self.sessions.settings().idle));
+        let mut ticks = tokio::time::interval(SESSION_SWEEP_INTERVAL.min(self.sessions.settings().idle_timeout));
         loop {
             tokio::select! {
                 _ = ticks.tick() => self.sessions.sweep(),
@@ -398,7 +398,7 @@ impl Inbound {
 
     /// Marks a session as initialized; the first time runs the `on_initialized` hook.
     fn mark_initialized(&self, session: &Session) {
-        if session.initialized() {
+        if session.mark_initialized() {
             tracing::debug!(session = %session.id(), group = %session.group(), "session initialized");
             if let Some(hook) = &self.settings.hooks.on_initialized {
                 hook(session);
@@ -415,7 +415,9 @@ async fn publish_changes(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
         match changes.recv().await {
             Ok(GroupEvent { group, change: Some(change) }) => {
                 let shown = gateway.group(Some(&*group));
-                sessions.publish_with(&group, &change, |session| Some(shown.as_ref()?.prints_for(session.key())));
+                sessions.publish_with(&group, &change, |session| {
+                    Some(shown.as_ref()?.list_fingerprints_for(session.key()))
+                });
             }
             Ok(GroupEvent { group, change: None }) => close_removed_groups(&sessions, &gateway, |name| *name == *group),
             Err(RecvError::Lagged(_)) => {
@@ -423,7 +425,9 @@ async fn publish_changes(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
                 sessions.publish_all_updates();
                 for group in gateway.groups() {
                     for change in ChangeEvent::LISTS {
-                        sessions.publish_with(group.name(), &change, |session| Some(group.prints_for(session.key())));
+                        sessions.publish_with(group.name(), &change, |session| {
+                            Some(group.list_fingerprints_for(session.key()))
+                        });
                     }
                 }
             }
@@ -434,7 +438,7 @@ async fn publish_changes(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
 
 /// Closes the sessions of those groups selected by `concerns` that no longer exist.
 fn close_removed_groups(sessions: &Sessions, gateway: &Gateway, concerns: impl Fn(&str) -> bool) {
-    sessions.close_where(|group| concerns(group) && gateway.group(Some(group)).is_none());
+    sessions.close_groups(|group| concerns(group) && gateway.group(Some(group)).is_none());
 }
 
 impl Default for InboundSettings {

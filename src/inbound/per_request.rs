@@ -10,15 +10,15 @@ use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
 use crate::call::{Call, Caller, ClientInfo, Reply};
 use crate::cluster::Cluster;
-use crate::dialect::classify::{self, Checked, Told};
+use crate::dialect::classify::{self, CheckedRequest, RequestMeta};
 use crate::dialect::headers;
 use crate::protocol::{Invalid, Message, Method, Raw, Request};
 use crate::store::NodeId;
 use crate::timer::PooledTimer;
 
 /// Builds the call of a request that passed the dialect checks.
-pub(super) fn into_call(request: Request, checked: Checked, caller: Arc<Caller>) -> Call {
-    let Checked { revision, meta } = checked;
+pub(super) fn into_call(request: Request, checked: CheckedRequest, caller: Arc<Caller>) -> Call {
+    let CheckedRequest { revision, meta } = checked;
     let client = ClientInfo { revision, capabilities: meta.capabilities, info: meta.info };
     Call {
         id: request.id,
@@ -27,7 +27,7 @@ pub(super) fn into_call(request: Request, checked: Checked, caller: Arc<Caller>)
         client: Arc::new(client),
         caller,
         level: meta.level,
-        progress: meta.progress,
+        progress_token: meta.progress_token,
         sink: None,
     }
 }
@@ -36,7 +36,7 @@ pub(super) fn into_call(request: Request, checked: Checked, caller: Arc<Caller>)
 pub(super) async fn serve(
     context: &RequestContext<'_>,
     message: Message,
-    meta: Told,
+    meta: RequestMeta,
 ) -> Result<Response<ResponseContent>, Rejection> {
     let request = match message {
         Message::Request(request) => request,
@@ -47,7 +47,7 @@ pub(super) async fn serve(
             return Err(Rejection::InvalidMessage(Invalid::request(response.id, why)));
         }
     };
-    let checked = classify::check(&request, meta, &context.parts.headers).map_err(Rejection::Refused)?;
+    let checked = classify::check_request(&request, meta, &context.parts.headers).map_err(Rejection::Refused)?;
     check_mirrored_headers(context, &request)?;
     let call = into_call(request, checked, Arc::clone(&context.caller));
     if let Some(cluster) = context.inbound.cluster.as_ref().filter(|_| !context.is_relayed)
@@ -71,11 +71,11 @@ async fn required_node(
     if let Some(node_name) = context.group.parked_on(call) {
         return match node_name == *cluster.node().name() {
             true => Ok(None),
-            false => Ok(Some(cluster.named(&node_name).await?.ok_or(Rejection::ParkedCallLost)?)),
+            false => Ok(Some(cluster.find_node(&node_name).await?.ok_or(Rejection::ParkedCallLost)?)),
         };
     }
-    match context.group.place_of(call) {
-        Some(affinity) => Ok(cluster.place(&affinity).await?),
+    match context.group.affinity_key(call) {
+        Some(affinity) => Ok(cluster.affinity_owner(&affinity).await?),
         None => Ok(None),
     }
 }
@@ -86,18 +86,18 @@ fn check_mirrored_headers(context: &RequestContext<'_>, request: &Request) -> Re
         return Ok(());
     };
     let view = context.group.view();
-    if !view.mirrors_any() {
+    if !view.has_header_mirrors() {
         return Ok(());
     }
     let name = params.get("name");
     let Some(name) = name.as_ref().and_then(Raw::text) else { return Ok(()) };
-    let mirrors = view.mirrors(&name);
+    let mirrors = view.header_mirrors(&name);
     if mirrors.is_empty() {
         return Ok(());
     }
     let arguments = params.get("arguments").unwrap_or_else(Raw::empty);
-    let checked = headers::check(mirrors, &arguments, &context.parts.headers);
-    checked.map_err(|error| Rejection::Refused(request.refused(error)))
+    let checked = headers::check_mirrors(mirrors, &arguments, &context.parts.headers);
+    checked.map_err(|error| Rejection::Refused(request.refuse(error)))
 }
 
 /// Answers a call with JSON if the final response is the first reply; with an SSE stream if another reply comes first

@@ -11,7 +11,7 @@ use super::headers::LAST_EVENT_ID;
 use super::http::{RequestBody, RequestContext};
 use super::respond::{self, Rejection};
 use super::{Inbound, Route};
-use crate::cluster::{AnyBody, Cluster, RelayOutcome, RelayedRequest};
+use crate::cluster::{BoxedBody, Cluster, RelayOutcome, RelayedRequest};
 use crate::dialect::classify;
 use crate::session::{Session, SessionId};
 use crate::store::{EventId, NodeId, StoreError};
@@ -43,7 +43,7 @@ impl RequestContext<'_> {
             return Err(if is_moving { Rejection::SessionMoving } else { unknown() });
         }
         let key = id.to_string();
-        if let Some(owner) = cluster.owner_of(&key).filter(|_| !self.is_relayed) {
+        if let Some(owner) = cluster.cached_owner(&key).filter(|_| !self.is_relayed) {
             return Err(Rejection::OnOtherNode(owner));
         }
         match Box::pin(self.locate_or_adopt(cluster, id, &key)).await? {
@@ -60,7 +60,7 @@ impl RequestContext<'_> {
         owner: &NodeId,
     ) -> Result<Option<Response<ResponseContent>>, Rejection> {
         let request = RelayedRequest {
-            verb: self.parts.method.clone(),
+            method: self.parts.method.clone(),
             uri: self.parts.uri.clone(),
             headers: self.parts.headers.clone(),
             principal: self.caller.principal.to_string(),
@@ -68,19 +68,19 @@ impl RequestContext<'_> {
             body: self.body.get().cloned().unwrap_or_default(),
         };
         Ok(match cluster.relay(owner, request).await? {
-            RelayOutcome::Whole(status, headers, body) => {
+            RelayOutcome::Complete(status, headers, body) => {
                 Some(respond::relayed(status, headers, ResponseContent::Full(body)))
             }
-            RelayOutcome::Stream(status, headers, body) => {
-                // A listening stream ends when this node is_moving: the client can reopen it elsewhere. A call stream
+            RelayOutcome::Streaming(status, headers, body) => {
+                // A listening stream ends when this node leaves: the client can reopen it elsewhere. A call stream
                 // runs to its end.
                 let body = match self.parts.method {
-                    http::Method::GET => body.until(self.inbound.shutdown.leaving().clone()),
+                    http::Method::GET => body.until_cancelled(self.inbound.shutdown.leaving().clone()),
                     _ => body,
                 };
                 Some(respond::relayed(status, headers, ResponseContent::Relayed(Box::new(body))))
             }
-            RelayOutcome::NotThere => None,
+            RelayOutcome::NotOwner => None,
             RelayOutcome::Lost => return Err(Rejection::RelayPeerLost),
         })
     }
@@ -107,22 +107,22 @@ impl RequestContext<'_> {
                 match self.relay(cluster, &owner).await {
                     Ok(Some(response)) => {
                         if let Some(key) = self.session_key().filter(|_| response.status() == StatusCode::NOT_FOUND) {
-                            cluster.note_owner(&key, None);
+                            cluster.cache_owner(&key, None);
                         }
                         return Ok(response);
                     }
-                    Ok(None) => cluster.forget_places_of(&owner),
+                    Ok(None) => cluster.forget_affinities_to(&owner),
                     Err(rejection) => {
                         // The owner may be gone: forget it, so that the next request asks the store.
                         if let Some(key) = self.session_key() {
-                            cluster.note_owner(&key, None);
+                            cluster.cache_owner(&key, None);
                         }
                         return Err(for_request(rejection));
                     }
                 }
             }
             if let Some(key) = self.session_key() {
-                cluster.note_owner(&key, None);
+                cluster.cache_owner(&key, None);
             }
             if is_moving {
                 // The session is being handed over; give the store time to show the new owner.
@@ -144,11 +144,11 @@ impl RequestContext<'_> {
         let is_listening = self.parts.method == http::Method::GET && matches!(self.route, Route::Streamable { .. });
         let is_temporary =
             matches!(rejection, Rejection::StoreUnavailable | Rejection::RelayPeerLost | Rejection::ShuttingDown);
-        if !(is_listening && is_temporary && classify::takes_priming_events(headers)) {
+        if !(is_listening && is_temporary && classify::accepts_priming_events(headers)) {
             return Err(rejection);
         }
         let last_event_id = headers.get(&LAST_EVENT_ID).and_then(|id| id.to_str().ok()).and_then(EventId::parse);
-        let retry = self.inbound.sessions.settings().sse_retry;
+        let retry = self.inbound.sessions.settings().sse_retry_ms;
         tracing::debug!(?rejection, "listening stream unavailable; client told to reconnect");
         Ok(respond::reconnect_later(last_event_id.map(|id| id.to_string()).as_deref(), retry))
     }
@@ -159,11 +159,11 @@ impl Inbound {
     pub(crate) fn serve_relays(self: &Arc<Self>) {
         let Some(cluster) = &self.cluster else { return };
         let weak = Arc::downgrade(self);
-        cluster.answer_with(Arc::new(move |request| {
+        cluster.set_handler(Arc::new(move |request| {
             let inbound = weak.upgrade();
             Box::pin(async move {
                 let response = inbound?.serve_relayed(request).await?;
-                Some(response.map(|body| Box::pin(body) as AnyBody))
+                Some(response.map(|body| Box::pin(body) as BoxedBody))
             })
         }));
     }
@@ -171,7 +171,7 @@ impl Inbound {
     /// Serves a relayed request; `None` when its session is not on this node.
     pub(super) async fn serve_relayed(self: Arc<Self>, request: RelayedRequest) -> Option<Response<ResponseContent>> {
         let (mut parts, ()) = http::Request::new(()).into_parts();
-        (parts.method, parts.uri, parts.headers) = (request.verb, request.uri, request.headers);
+        (parts.method, parts.uri, parts.headers) = (request.method, request.uri, request.headers);
         let caller = Arc::new(self.policy.caller(request.principal.as_str().into(), &parts.headers, request.peer));
         let result = match Route::parse(parts.uri.path()) {
             Some(route) => self.dispatch(&parts, &route, caller, RequestBody::Buffered(request.body), true).await,

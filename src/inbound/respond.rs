@@ -7,7 +7,7 @@ use http::{HeaderMap, Response, StatusCode};
 use super::body::{EventStreamBody, ResponseContent};
 use super::headers::{EVENT_STREAM, JSON, SESSION_ID};
 use crate::dialect::classify::RefusedRequest;
-use crate::gateway::lost_with_its_node;
+use crate::gateway::parked_call_lost;
 use crate::http::codec::{self, RequestError};
 use crate::http::sse;
 use crate::policy::Denied;
@@ -111,8 +111,8 @@ impl Rejection {
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::StreamRefused(StreamError::TooMany) | Self::TooManyCalls(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::StreamRefused(StreamError::Ended) => StatusCode::NOT_FOUND,
+            Self::StreamRefused(StreamError::TooManyStreams) | Self::TooManyCalls(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::StreamRefused(StreamError::SessionEnded) => StatusCode::NOT_FOUND,
             Self::Refused(refused) => refused_status(refused.error.code()),
             Self::BodyIncomplete
             | Self::MalformedHttp(_)
@@ -147,7 +147,7 @@ impl Rejection {
                 let why = "Internal error: the node that has this call cannot be reached; whether it was carried out is not known";
                 return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
             }
-            Self::ParkedCallLost => return (None, lost_with_its_node()),
+            Self::ParkedCallLost => return (None, parked_call_lost()),
             Self::StoreFull => {
                 let why = "Internal error: the store has no room for what this call has to say before its answer; whether it was carried out is not known";
                 return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
@@ -192,16 +192,16 @@ impl Rejection {
             Self::SessionRequired => "Bad Request: the header `Mcp-Session-Id` is required".to_owned(),
             Self::SessionParameterRequired => "Bad Request: the query parameter `sessionId` is required".to_owned(),
             Self::SessionNotFound(id) => format!("Session not found: {}", echo_excerpt(&id)),
-            Self::StreamRefused(StreamError::Unknown) => {
+            Self::StreamRefused(StreamError::UnknownEvent) => {
                 "Bad Request: `Last-Event-ID` names no event of this session".to_owned()
             }
-            Self::StreamRefused(StreamError::Gone) => {
+            Self::StreamRefused(StreamError::EventsTrimmed) => {
                 "Bad Request: what came after `Last-Event-ID` is no longer kept; list and ask again".to_owned()
             }
-            Self::StreamRefused(StreamError::TooMany) => {
+            Self::StreamRefused(StreamError::TooManyStreams) => {
                 "Too Many Requests: the session has too many open streams; close one first".to_owned()
             }
-            Self::StreamRefused(StreamError::Ended) => "Session not found: it has just ended".to_owned(),
+            Self::StreamRefused(StreamError::SessionEnded) => "Session not found: it has just ended".to_owned(),
             Self::TooManyCalls(id) => {
                 let message = "Too Many Requests: too many calls run in this session; wait for some to end";
                 return (Some(id), ErrorObject::new(code::INVALID_REQUEST, message));

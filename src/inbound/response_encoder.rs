@@ -21,7 +21,13 @@ pub(super) struct ReplyEncoder {
 impl ReplyEncoder {
     /// Converts an outcome to the client's revision.
     pub(super) fn outcome(&self, answer: Answer) -> Outcome {
-        to_client::outcome(answer.outcome, &self.method, answer.revision, self.revision, &self.group.view().server)
+        to_client::convert_outcome(
+            answer.outcome,
+            &self.method,
+            answer.revision,
+            self.revision,
+            &self.group.view().server,
+        )
     }
 
     /// Encodes the final response.
@@ -37,12 +43,14 @@ impl ReplyEncoder {
     /// the result is `None`.
     pub(super) fn encode(&self, reply: Reply) -> Option<Bytes> {
         match reply {
-            Reply::Notice(notification) => Some(to_client::notification(notification, self.revision).encode()),
+            Reply::Notification(notification) => {
+                Some(to_client::convert_notification(notification, self.revision).encode())
+            }
             Reply::End(answer) => Some(self.response(answer)),
-            Reply::Question(question) => {
+            Reply::ServerRequest(question) => {
                 let why = format!("the client cannot be asked {}", question.method);
                 // The upstream may have cancelled the request; then the error is not needed.
-                let _ = question.answer.send(Err(ErrorObject::new(code::METHOD_NOT_FOUND, why)));
+                let _ = question.responder.send(Err(ErrorObject::new(code::METHOD_NOT_FOUND, why)));
                 None
             }
         }

@@ -11,7 +11,7 @@ use crate::call::{Answer, Call, Caller, ClientInfo, ClientSink, Replies, Reply};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::{Era, has_method, meta, negotiate, to_client};
 use crate::gateway::Group;
-use crate::protocol::{ErrorObject, Id, Level, Message, Method, Notice, Notification, Raw, Request, code};
+use crate::protocol::{ErrorObject, Id, Level, Message, Method, Notification, NotificationMethod, Raw, Request, code};
 use crate::session::{CallGuard, Session, StreamTarget};
 
 /// Longest resource URI that a session can subscribe to.
@@ -50,7 +50,7 @@ fn compact(raw: &Raw) -> Raw {
 /// later.
 pub(super) async fn initialize_result(group: &Group, client: &ClientInfo) -> Raw {
     group.wait_ready().await;
-    to_client::handshake(&group.view().server_for(client.revision), client.revision)
+    to_client::initialize_result(&group.view().server_for(client.revision), client.revision)
 }
 
 /// Starts a request of a session and returns its replies.
@@ -90,7 +90,7 @@ pub(super) fn handle_request(
         client: Arc::clone(client),
         caller: Arc::clone(caller),
         level: session.level(),
-        progress: meta::progress_token(params),
+        progress_token: meta::progress_token(params),
         sink: Some(Arc::clone(session) as Arc<dyn ClientSink>),
     })
 }
@@ -99,7 +99,7 @@ fn set_level(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObject>
     let level = params.and_then(|params| params.get("level"));
     let level = level.as_ref().and_then(Level::from_raw);
     let level = level.ok_or_else(|| invalid_params(&format!("`level` must be one of {}", Level::choices())))?;
-    session.set_level(level);
+    session.set_log_level(level);
     Ok(())
 }
 
@@ -120,15 +120,18 @@ fn check_subscription(session: &Session, params: Option<&Raw>) -> Result<(), Err
 /// Handles a notification or a response. One that matches nothing is ignored.
 pub(super) fn on_message(inbound: &Inbound, session: &Arc<Session>, group: &Group, message: Message) {
     match message {
-        Message::Notification(Notification { notice: Notice::Initialized, .. }) => inbound.mark_initialized(session),
-        Message::Notification(Notification { notice: Notice::Cancelled, params, .. }) => {
+        Message::Notification(Notification { method: NotificationMethod::Initialized, .. }) => {
+            inbound.mark_initialized(session);
+        }
+        Message::Notification(Notification { method: NotificationMethod::Cancelled, params, .. }) => {
             let id = params.as_ref().and_then(|params| params.get("requestId"));
             if let Some(id) = id.as_ref().and_then(Id::from_raw) {
-                session.cancel(&id);
+                session.cancel_call(&id);
             }
         }
         Message::Response(response) => {
-            let is_matched = response.id.as_ref().is_some_and(|id| session.answer(id, response.outcome));
+            let is_matched =
+                response.id.as_ref().is_some_and(|id| session.resolve_server_request(id, response.outcome));
             if !is_matched {
                 tracing::debug!(session = %session.id(), "response matches no server request");
             }
@@ -157,11 +160,11 @@ impl RunningCall {
     pub(super) async fn send(&mut self, stream: StreamTarget, reply: Reply) -> bool {
         let session = self.guard.session();
         match reply {
-            Reply::Question(question) => {
-                if self.encoder.revision.facts().sessions {
-                    session.ask_in(stream, &self.guard, question).await;
+            Reply::ServerRequest(question) => {
+                if self.encoder.revision.accepts_server_requests() {
+                    session.send_server_request(stream, &self.guard, question).await;
                 } else {
-                    self.encoder.encode(Reply::Question(question));
+                    self.encoder.encode(Reply::ServerRequest(question));
                 }
                 false
             }
@@ -184,7 +187,7 @@ impl RunningCall {
         loop {
             let reply = tokio::select! {
                 biased;
-                () = self.guard.unwanted() => return false,
+                () = self.guard.cancelled() => return false,
                 reply = self.replies.next() => reply,
             };
             let Some(reply) = reply else { return true };
@@ -198,9 +201,9 @@ impl RunningCall {
     pub(super) async fn run_and_close_stream(self, stream: StreamTarget) {
         let session = Arc::clone(self.guard.session());
         if self.run(stream).await {
-            session.finish(stream);
+            session.finish_stream(stream);
         } else {
-            session.abandon(stream);
+            session.abandon_stream(stream);
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::dialect::classify;
 use crate::gateway::Group;
 use crate::http::sse;
 use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code};
-use crate::session::{NotBegun, Session, SessionId, SessionOwner, SessionTransport, StreamTarget};
+use crate::session::{BeginCallError, Session, SessionId, SessionOwner, SessionTransport, StreamTarget};
 
 /// Opens the stream. Its first event is `endpoint`: `path` with the session id as a parameter.
 pub(super) async fn open_stream(
@@ -82,7 +82,7 @@ pub(super) async fn post_message(
             }
         }
         Incoming::Batch(items) => {
-            if !session.client().is_some_and(|client| client.revision.facts().batches) {
+            if !session.client().is_some_and(|client| client.revision.allows_batches()) {
                 return Err(Rejection::BatchNotSupported);
             }
             for item in items {
@@ -100,7 +100,7 @@ pub(super) async fn post_message(
 
 /// Whether a message is of the per-request era, which this transport does not serve.
 fn is_per_request(message: &Message) -> bool {
-    matches!(classify::classify(message, &http::HeaderMap::new()), Ok(classify::Path::PerRequest(_)))
+    matches!(classify::classify(message, &http::HeaderMap::new()), Ok(classify::MessageClass::PerRequest(_)))
 }
 
 /// Error that points a per-request client to Streamable HTTP.
@@ -139,7 +139,7 @@ pub(super) async fn handle_message(
                 Ok(client) => {
                     let client: Arc<ClientInfo> = Arc::new(client);
                     let result = session_messages::initialize_result(group, &client).await;
-                    session.introduce(client);
+                    session.set_client(client);
                     Ok(result)
                 }
                 Err(error) => Err(error),
@@ -167,12 +167,12 @@ async fn answer_request(
         session.deliver(StreamTarget::Listening, encoder.response(answer)).await;
         return true;
     }
-    match session.begin(request.id.clone()) {
+    match session.begin_call(request.id.clone()) {
         Ok(guard) => {
             let call = RunningCall { guard, replies, encoder, in_flight: inbound.shutdown.track_call() };
             tokio::spawn(call.run_and_close_stream(StreamTarget::Listening));
         }
-        Err(NotBegun::Ended) => return false,
+        Err(BeginCallError::SessionEnded) => return false,
         Err(not_begun) => {
             let error = ErrorObject::new(code::INVALID_REQUEST, format!("Invalid request: {not_begun}"));
             session.deliver(StreamTarget::Listening, encoder.encode_outcome(Err(error))).await;

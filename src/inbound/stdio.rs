@@ -14,13 +14,13 @@ use super::response_encoder::ReplyEncoder;
 use super::session_messages::RunningCall;
 use super::{Inbound, per_request, sse};
 use crate::call::Caller;
-use crate::dialect::classify::{self, Path, Told};
+use crate::dialect::classify::{self, MessageClass, RequestMeta};
 use crate::gateway::Group;
-use crate::ndjson::{Lines, TextLine, one_line};
+use crate::ndjson::{LineReader, TextLine, to_single_line};
 use crate::protocol::{
-    ErrorObject, Id, Incoming, Invalid, Message, Method, Notice, Notification, Raw, Request, Response, code,
+    ErrorObject, Id, Incoming, Invalid, Message, Method, Notification, NotificationMethod, Raw, Request, Response, code,
 };
-use crate::session::{Attachment, Session, SessionOwner, SessionTransport, StreamTarget};
+use crate::session::{Session, SessionOwner, SessionTransport, StreamReader, StreamTarget};
 
 /// How long the client may take to read the remaining output when the connection ends.
 const STDIO_DRAIN_TIME: Duration = Duration::from_secs(2);
@@ -57,7 +57,7 @@ where
     let (session, reader) = opened.map_err(|_| std::io::Error::other("session limit reached"))?;
     let mut writer = tokio::spawn(write_lines(reader, output));
     let draining = inbound.shutdown.draining().clone();
-    let mut lines = Lines::new(input, inbound.settings.limits.body_bytes);
+    let mut lines = LineReader::new(input, inbound.settings.limits.body_bytes);
     let mut connection = StdioConnection { inbound, group, session, caller, era: StdioEra::Undecided };
     let mut written = None;
     let read = tokio::select! {
@@ -85,9 +85,9 @@ where
 }
 
 /// Writes messages as lines until the stream ends.
-async fn write_lines(mut messages: Attachment, mut output: impl AsyncWrite + Unpin) -> std::io::Result<()> {
+async fn write_lines(mut messages: StreamReader, mut output: impl AsyncWrite + Unpin) -> std::io::Result<()> {
     while let Some(message) = messages.next().await {
-        output.write_all(&one_line(message)).await?;
+        output.write_all(&to_single_line(message)).await?;
         output.write_all(b"\n").await?;
         output.flush().await?;
     }
@@ -95,7 +95,7 @@ async fn write_lines(mut messages: Attachment, mut output: impl AsyncWrite + Unp
 }
 
 impl StdioConnection {
-    async fn read_lines<R: AsyncBufRead + Unpin>(&mut self, lines: &mut Lines<R>) -> std::io::Result<()> {
+    async fn read_lines<R: AsyncBufRead + Unpin>(&mut self, lines: &mut LineReader<R>) -> std::io::Result<()> {
         while let Some(line) = lines.next().await? {
             match line {
                 TextLine::TooLong => {
@@ -119,14 +119,14 @@ impl StdioConnection {
             Ok(Incoming::Batch(items)) => self.handle_batch(items).await,
             // No request id could be read, so there is nobody to answer: log it and go on.
             Err(invalid) if invalid.code == code::PARSE_ERROR => {
-                tracing::warn!(why = %invalid.why, "input line is not JSON; skipped");
+                tracing::warn!(why = %invalid.reason, "input line is not JSON; skipped");
             }
             Err(invalid) => self.send_response(invalid.response()).await,
         }
     }
 
     async fn handle_batch(&mut self, items: Vec<Result<Message, Invalid>>) {
-        if !self.session.client().is_some_and(|client| client.revision.facts().batches) {
+        if !self.session.client().is_some_and(|client| client.revision.allows_batches()) {
             let why = "batches exist in connections of 2025-03-26 only";
             return self.send_response(Invalid::request(None, why).response()).await;
         }
@@ -144,10 +144,10 @@ impl StdioConnection {
             Err(refused) => return self.send_response(Response::new(refused.id, Err(refused.error))).await,
         };
         match (message, path) {
-            (Message::Request(request), Path::PerRequest(meta)) => self.handle_per_request(request, meta).await,
+            (Message::Request(request), MessageClass::PerRequest(meta)) => self.handle_per_request(request, meta).await,
             (Message::Request(request), _) if self.era == StdioEra::PerRequest => {
                 let error = if request.method == Method::Initialize {
-                    classify::unsupported(&proposed_revision(&request))
+                    classify::unsupported_version(&proposed_revision(&request))
                 } else {
                     crate::dialect::meta::read(request.params.as_ref()).err().unwrap_or_else(missing_meta)
                 };
@@ -165,16 +165,16 @@ impl StdioConnection {
 
     /// Handles `notifications/cancelled` for a call of the per-request era.
     fn cancel(&self, notification: &Notification) {
-        if notification.notice != Notice::Cancelled {
+        if notification.method != NotificationMethod::Cancelled {
             return;
         }
         let id = notification.params.as_ref().and_then(|params| params.get("requestId"));
         if let Some(id) = id.as_ref().and_then(Id::from_raw) {
-            self.session.cancel(&id);
+            self.session.cancel_call(&id);
         }
     }
 
-    async fn handle_per_request(&mut self, request: Request, meta: Told) {
+    async fn handle_per_request(&mut self, request: Request, meta: RequestMeta) {
         if self.era == StdioEra::Handshake {
             let why = "this connection was opened by `initialize`; requests of another era need one of their own";
             return self.send_response(Invalid::request(Some(request.id), why).response()).await;
@@ -186,7 +186,7 @@ impl StdioConnection {
         if request.method != Method::Discover {
             self.era = StdioEra::PerRequest;
         }
-        let guard = match self.session.begin(request.id.clone()) {
+        let guard = match self.session.begin_call(request.id.clone()) {
             Ok(guard) => guard,
             Err(not_begun) => {
                 let invalid = Invalid::request(Some(request.id), not_begun.to_string());

@@ -11,7 +11,7 @@ use crate::call::{Caller, ChangeEvent, ClientSink, Replies, Reply};
 use crate::cluster::{Cluster, IncarnationObserver};
 use crate::gateway::Group;
 use crate::protocol::{Method, Raw, Request};
-use crate::session::{Record, Session, SessionId, SessionTransport, Sessions};
+use crate::session::{Session, SessionId, SessionRecord, SessionTransport, Sessions};
 use crate::store::NodeId;
 use crate::store::traits::{StoreFuture, WriteOutcome};
 
@@ -45,12 +45,12 @@ impl RequestContext<'_> {
             return Err(Rejection::StoreUnavailable);
         }
         let Some((owner, record)) = self.load_unowned(cluster, key).await? else { return Ok(None) };
-        if !record.can_move(id) {
+        if !record.can_be_adopted(id) {
             self.end_orphaned(cluster, key, owner.as_ref()).await?;
             return Ok(None);
         }
         if self.inbound.shutdown.is_draining() {
-            let other_node = cluster.another().await?;
+            let other_node = cluster.any_other_node().await?;
             return Err(other_node.map_or(Rejection::ShuttingDown, Rejection::OnOtherNode));
         }
         // Concurrent requests for one session wait for the first of them to adopt it.
@@ -96,19 +96,23 @@ impl RequestContext<'_> {
     ///
     /// # Errors
     /// When a live node owns it.
-    async fn load_unowned(&self, cluster: &Cluster, key: &str) -> Result<Option<(Option<NodeId>, Record)>, Rejection> {
-        if self.inbound.sessions.persister().is_some_and(|persister| persister.is_ending(key)) {
+    async fn load_unowned(
+        &self,
+        cluster: &Cluster,
+        key: &str,
+    ) -> Result<Option<(Option<NodeId>, SessionRecord)>, Rejection> {
+        if self.inbound.sessions.persister().is_some_and(|persister| persister.has_pending_delete(key)) {
             return Ok(None);
         }
         let Some(stored) = cluster.store().load(key).await? else { return Ok(None) };
-        let Some(record) = Record::read(&stored.record) else { return Ok(None) };
+        let Some(record) = SessionRecord::decode(&stored.record) else { return Ok(None) };
         if *record.principal != *self.caller.principal || *record.group != **self.group.name() {
             return Ok(None);
         }
         if let Some(owner) = stored.owner.as_ref().filter(|owner| **owner != *cluster.node())
             && cluster.is_alive(owner).await?
         {
-            cluster.note_owner(key, Some(owner));
+            cluster.cache_owner(key, Some(owner));
             return Err(Rejection::OnOtherNode(owner.clone()));
         }
         Ok(Some((stored.owner, record)))
@@ -121,7 +125,7 @@ impl RequestContext<'_> {
         cluster: &Cluster,
         id: SessionId,
         owner: Option<NodeId>,
-        record: Record,
+        record: SessionRecord,
     ) -> Result<Option<Arc<Session>>, Rejection> {
         let (store, this_node, key) = (cluster.store(), cluster.node(), id.to_string());
         // Check before the claim: another node may have capacity.
@@ -135,9 +139,9 @@ impl RequestContext<'_> {
         }
         // The previous owner may have written between the first load and the claim.
         let Some(stored) = store.load(&key).await? else { return Ok(None) };
-        let record = Record::read(&stored.record).unwrap_or(record);
-        let events = store.read(&key).await?;
-        cluster.note_owner(&key, None);
+        let record = SessionRecord::decode(&stored.record).unwrap_or(record);
+        let events = store.read_events(&key).await?;
+        cluster.cache_owner(&key, None);
         let Ok(session) = self.inbound.sessions.adopt(id, &record, events) else {
             store.claim(&key, Some(&this_node), None).await?;
             return Err(Rejection::TooManySessions);
@@ -154,7 +158,7 @@ impl RequestContext<'_> {
         let (session, group) = (Arc::clone(session), Arc::clone(&self.group));
         tokio::spawn(async move {
             group.wait_ready().await;
-            session.compare_lists(&group.view().prints());
+            session.notify_changed_lists(&group.view().list_fingerprints());
         });
     }
 }
@@ -181,7 +185,7 @@ impl Inbound {
                     if ends_with_result(replies).await {
                         session.resubscribed(&uri);
                         // Updates between the two subscriptions are unknown, so notify the client once.
-                        session.notify(ChangeEvent::Updated(uri.as_str().into()).notification());
+                        session.notify(ChangeEvent::ResourceUpdated(uri.as_str().into()).notification());
                         break;
                     }
                     tracing::debug!(session = %session.id(), uri, "resubscribe failed; will retry");

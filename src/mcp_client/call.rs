@@ -1,4 +1,4 @@
-//! One call to an upstream: its limits, its questions, and the rounds that it takes.
+//! One call to an upstream: timeouts, input rounds, retries and the hand-over to a task driver.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -7,65 +7,65 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::connection::{Connection, Headers};
+use super::connection::{Connection, RequestHeaders};
 use super::task_driver::{self, TaskDriver};
 use crate::call::{Answer, Call, Replies, Reply, ServerRequest};
 use crate::dialect::tasks as dialect;
 use crate::dialect::to_upstream::{self, InputRequired};
 use crate::error::{Error, ErrorKind, Result};
-use crate::protocol::{ErrorObject, Method, Notice, Notification, Outcome, Raw, code};
+use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Outcome, Raw, code};
 use crate::timer::PooledTimer;
 
-/// One call, over as many rounds as it takes.
+/// A call on its way, over all its input rounds.
 pub(super) struct UpstreamCall {
     connection: Arc<Connection>,
     call: Call,
-    /// The parameters, with what later rounds add.
+    /// The parameters of the next round: the caller's, with the input responses of earlier rounds.
     params: Option<Raw>,
     replies: Option<Replies>,
     queue: VecDeque<Reply>,
-    /// Questions that were passed on, and where their answers come.
-    asked: Vec<Asked>,
-    /// The addresses that somebody has agreed to go to.
-    visited: HashSet<String>,
-    /// How far the call has come, over all rounds.
-    progress: f64,
-    state: Option<Raw>,
-    rounds: u32,
-    /// The client was asked something, and may take its time.
-    asked_client: bool,
-    refreshed: bool,
-    /// The server is asked to make a task of it.
+    /// Input requests that were forwarded to the client, with the receivers of its responses.
+    pending_inputs: Vec<PendingInput>,
+    /// URLs of elicitations that the client has accepted.
+    accepted_urls: HashSet<String>,
+    /// Highest progress reported over all rounds.
+    highest_progress: f64,
+    request_state: Option<Raw>,
+    input_rounds: u32,
+    /// The client has received a server request, so the idle timeout no longer applies.
+    client_was_asked: bool,
+    mirrors_refreshed: bool,
+    /// The request asks the server to run the call as a task.
     as_task: bool,
-    /// The server is told that tasks are known here.
-    knows_tasks: bool,
-    /// What it became.
+    /// The request declares the tasks extension on behalf of a client that does not know it.
+    declares_tasks: bool,
+    /// Drives the call once the server has made it a task.
     task: Option<Box<TaskDriver>>,
-    end: Instant,
+    deadline: Instant,
 }
 
-/// A question that was passed on.
-struct Asked {
+/// An input request that was forwarded to the client.
+struct PendingInput {
     key: String,
-    answered: oneshot::Receiver<Outcome>,
-    /// The address that it sends people to.
+    response: oneshot::Receiver<Outcome>,
+    /// The URL of a URL-mode elicitation.
     url: Option<String>,
 }
 
-/// How long to wait when a server only says to come back, at first.
-const COME_BACK: Duration = Duration::from_millis(250);
-/// The longest of such waits.
-const COME_BACK_CAP: Duration = Duration::from_secs(5);
-/// How long a person may take at an address before the server is asked again, at first.
-const VISIT: Duration = Duration::from_secs(2);
-/// The longest of such waits.
-const VISIT_CAP: Duration = Duration::from_secs(30);
+/// First delay before a retry when the server returned a request state without input requests.
+const STATE_RETRY_INITIAL_DELAY: Duration = Duration::from_millis(250);
+/// Upper bound of that delay, which doubles with each round.
+const STATE_RETRY_MAX_DELAY: Duration = Duration::from_secs(5);
+/// First delay before a retry while the user visits a URL that was accepted earlier.
+const URL_RETRY_INITIAL_DELAY: Duration = Duration::from_secs(2);
+/// Upper bound of that delay, which doubles with each round.
+const URL_RETRY_MAX_DELAY: Duration = Duration::from_secs(30);
 
 impl UpstreamCall {
-    /// A call with these parameters, which may be more than its own.
+    /// A call that sends `params`, which may extend those of `call`.
     pub(super) fn new(connection: &Arc<Connection>, call: Call, params: Option<Raw>, as_task: bool) -> Self {
         if as_task {
-            connection.related().expect();
+            connection.task_registry().expect_task();
         }
         Self {
             params,
@@ -73,27 +73,27 @@ impl UpstreamCall {
             connection: Arc::clone(connection),
             replies: None,
             queue: VecDeque::new(),
-            asked: Vec::new(),
-            visited: HashSet::new(),
-            progress: f64::NEG_INFINITY,
-            state: None,
-            rounds: 0,
-            asked_client: false,
-            refreshed: false,
+            pending_inputs: Vec::new(),
+            accepted_urls: HashSet::new(),
+            highest_progress: f64::NEG_INFINITY,
+            request_state: None,
+            input_rounds: 0,
+            client_was_asked: false,
+            mirrors_refreshed: false,
             as_task,
-            knows_tasks: false,
+            declares_tasks: false,
             task: None,
-            end: Instant::now() + connection.settings().total_timeout,
+            deadline: Instant::now() + connection.settings().total_timeout,
         }
     }
 
-    /// The replies; dropping them cancels the call.
+    /// The replies of the call. Dropping them cancels it.
     pub(super) fn replies(self) -> Replies {
-        Replies::stream(futures_util::stream::unfold(Some(self), |conversation| async move {
-            let mut conversation = conversation?;
-            let reply = conversation.next().await;
-            let more = !matches!(reply, Reply::End(_));
-            Some((reply, more.then_some(conversation)))
+        Replies::stream(futures_util::stream::unfold(Some(self), |upstream_call| async move {
+            let mut upstream_call = upstream_call?;
+            let reply = upstream_call.next().await;
+            let has_more = !matches!(reply, Reply::End(_));
+            Some((reply, has_more.then_some(upstream_call)))
         }))
     }
 
@@ -105,188 +105,189 @@ impl UpstreamCall {
             if let Some(task) = &mut self.task {
                 return Box::pin(task.next()).await;
             }
-            if !self.asked.is_empty() || self.state.is_some() {
+            if !self.pending_inputs.is_empty() || self.request_state.is_some() {
                 if let Err(error) = Box::pin(self.answer_and_retry()).await {
-                    return self.failed(&error);
+                    return self.failure_reply(&error);
                 }
                 continue;
             }
-            let reply = match self.wait().await {
+            let reply = match self.next_from_server().await {
                 Ok(reply) => reply,
                 Err(error) => return Reply::End(Answer { outcome: Err(error), revision: self.connection.revision() }),
             };
             match reply {
                 Reply::End(answer) => {
-                    if let Some(reply) = self.ended(answer).await {
+                    if let Some(reply) = self.on_response(answer).await {
                         return reply;
                     }
                 }
-                Reply::Question(question) => {
-                    // However long the client takes does not count.
-                    self.asked_client = true;
-                    self.end = Instant::now() + self.connection.settings().total_timeout;
-                    return Reply::Question(question);
+                Reply::ServerRequest(request) => {
+                    // The time that the client takes does not count towards the timeouts.
+                    self.client_was_asked = true;
+                    self.deadline = Instant::now() + self.connection.settings().total_timeout;
+                    return Reply::ServerRequest(request);
                 }
-                Reply::Notice(notification) if !self.goes_on(&notification) => {}
-                notice @ Reply::Notice(_) => return notice,
+                Reply::Notification(notification) if !self.advances_progress(&notification) => {}
+                notification @ Reply::Notification(_) => return notification,
             }
         }
     }
 
-    /// Waits for the next reply, within the limits.
-    async fn wait(&mut self) -> std::result::Result<Reply, ErrorObject> {
+    /// Waits for the next message of the server, at most for the idle timeout and until the call's deadline.
+    async fn next_from_server(&mut self) -> std::result::Result<Reply, ErrorObject> {
         if self.replies.is_none() {
-            let mirrors = self.connection.mirrors_of(&self.call).await;
-            let params = self.connection.params(self.params.as_ref(), &self.call, self.knows_tasks);
-            let token = self.call.progress.clone();
-            let headers = Headers { mirrors: &mirrors, caller: &self.call.caller };
-            self.replies = Some(self.connection.send(self.call.method.clone(), params, token, headers));
+            let mirrors = self.connection.mirrors_for(&self.call).await;
+            let params = self.connection.params(self.params.as_ref(), &self.call, self.declares_tasks);
+            let progress_token = self.call.progress_token.clone();
+            let headers = RequestHeaders { mirrors: &mirrors, caller: &self.call.caller };
+            self.replies = Some(self.connection.send(self.call.method.clone(), params, progress_token, headers));
         }
         let settings = self.connection.settings();
-        let silence = if self.asked_client { settings.total_timeout } else { settings.idle_timeout };
+        let idle_timeout = if self.client_was_asked { settings.total_timeout } else { settings.idle_timeout };
         let now = Instant::now();
-        let Some(replies) = &mut self.replies else { return Err(lost()) };
+        let Some(replies) = &mut self.replies else { return Err(missing_response()) };
         let reply = match self.call.method {
             Method::Listen => replies.next().await,
-            _ => match PooledTimer::limit_from(now, (now + silence).min(self.end), replies.next()).await {
+            _ => match PooledTimer::timeout_at_from(now, (now + idle_timeout).min(self.deadline), replies.next()).await
+            {
                 Some(reply) => reply,
                 None => {
-                    let whole = Instant::now() >= self.end;
-                    let limit = if whole { settings.total_timeout } else { silence };
-                    let why = format!("Request timed out: the server was silent for {limit:?}");
-                    self.give_up();
-                    return Err(ErrorObject::unavailable(why));
+                    let is_total = Instant::now() >= self.deadline;
+                    let limit = if is_total { settings.total_timeout } else { idle_timeout };
+                    let message = format!("Request timed out: the server was silent for {limit:?}");
+                    self.cancel_in_flight();
+                    return Err(ErrorObject::unavailable(message));
                 }
             },
         };
-        reply.ok_or_else(lost)
+        reply.ok_or_else(missing_response)
     }
 
-    /// Looks at an answer: it may ask for input, or for headers that we do not know yet.
-    async fn ended(&mut self, answer: Answer) -> Option<Reply> {
+    /// Handles a response: it may require input, header mirrors that changed, or a task. `None` when the call continues.
+    async fn on_response(&mut self, answer: Answer) -> Option<Reply> {
         self.replies = None;
         let mismatch = matches!(&answer.outcome, Err(error) if error.code() == code::HEADER_MISMATCH);
-        if mismatch && self.connection.mirrors_arguments() && !std::mem::replace(&mut self.refreshed, true) {
-            // Its list of tools has changed since we read it.
-            Box::pin(self.connection.list_mirrors(&self.call)).await;
+        if mismatch && self.connection.requires_mirrors() && !std::mem::replace(&mut self.mirrors_refreshed, true) {
+            // The tool list has changed since it was read; read it again for the header mirrors.
+            Box::pin(self.connection.refresh_mirrors(&self.call)).await;
             return None;
         }
         if self.call.method == Method::ToolsCall && self.becomes_task(&answer.outcome) {
             return None;
         }
-        let answers_questions = self.call.client.revision.facts().sessions;
-        let (Ok(result), true) = (&answer.outcome, answers_questions && !self.connection.revision().facts().sessions)
+        let client_has_session = self.call.client.revision.accepts_server_requests();
+        let (Ok(result), true) = (&answer.outcome, client_has_session && self.connection.revision().asks_by_result())
         else {
             return Some(Reply::End(answer));
         };
         match to_upstream::input_required(result) {
             Ok(None) => Some(Reply::End(answer)),
             Ok(Some(input)) => {
-                self.rounds += 1;
-                if self.rounds > self.connection.settings().max_input_rounds {
-                    let why = format!(
+                self.input_rounds += 1;
+                if self.input_rounds > self.connection.settings().max_input_rounds {
+                    let message = format!(
                         "the server asked for input more than {} times",
                         self.connection.settings().max_input_rounds
                     );
-                    return Some(self.failed(&Error::new(ErrorKind::Protocol, why)));
+                    return Some(self.failure_reply(&Error::new(ErrorKind::Protocol, message)));
                 }
-                self.forward_reply(input);
+                self.forward_input_requests(input);
                 None
             }
-            Err(why) => Some(self.failed(&Error::new(ErrorKind::Protocol, why))),
+            Err(message) => Some(self.failure_reply(&Error::new(ErrorKind::Protocol, message))),
         }
     }
 
-    /// Whether an answer is a task that has to be driven here, or wants a caller that knows tasks.
+    /// Whether the call continues as a task that is driven here, or is sent again with the tasks extension declared.
     ///
-    /// A server of the per-request era may make a task of any call of a client that declares the
-    /// extension, and must not of any other's. A task has no progress and no log messages, and takes
-    /// longer to be noticed when it is done, so it is not declared for clients that do not know it:
-    /// whatever can be answered without a task is. A server that cannot do without answers `-32021` and
-    /// has done nothing yet, so then the call is made again with the extension declared, and what it
-    /// becomes is driven here. A client of that era is given the error itself, as it would be without us;
-    /// but a task that is made for one that did not ask for it is nothing that it could use.
+    /// A per-request server may make a task of a call only if the client declares the extension. Tasks report no
+    /// progress and no log messages, and their end is noticed later, so the extension is not declared for a client that
+    /// does not know it. A server that requires it responds `-32021` and has run nothing: the call is sent again with
+    /// the extension declared, and the task is driven here. A per-request client receives that error itself, as it would
+    /// from the server directly; a task that the server makes unasked is of no use to the client and is driven here, too.
     fn becomes_task(&mut self, outcome: &Outcome) -> bool {
         let (client, revision) = (&self.call.client, self.connection.revision());
         let result = match outcome {
             Ok(result) => result,
             Err(error) => {
-                let wanted = dialect::wanted_by(error) && revision.is_bridged_to(client.revision);
-                return wanted && !std::mem::replace(&mut self.knows_tasks, true);
+                let requires_tasks = dialect::requires_task_support(error) && revision.is_bridged_to(client.revision);
+                return requires_tasks && !std::mem::replace(&mut self.declares_tasks, true);
             }
         };
-        // In the handshake era a task is made where the client, or we for it, have asked for one.
-        if revision.facts().sessions && !self.as_task {
+        // In the handshake era only a request that asks for a task can become one.
+        if revision.creates_tasks_on_request() && !self.as_task {
             return false;
         }
-        let Some(task) = dialect::created(result, revision) else { return false };
-        if !self.as_task && dialect::known_to(&client.capabilities, client.revision) {
+        let Some(task) = dialect::created_task(result, revision) else { return false };
+        if !self.as_task && dialect::client_supports_tasks(&client.capabilities, client.revision) {
             return false;
         }
-        self.task = Some(TaskDriver::new(&self.connection, &self.call, &task, self.end));
-        self.expect_no_longer();
+        self.task = Some(TaskDriver::new(&self.connection, &self.call, &task, self.deadline));
+        self.stop_expecting_task();
         true
     }
 
-    fn expect_no_longer(&mut self) {
+    fn stop_expecting_task(&mut self) {
         if std::mem::take(&mut self.as_task) {
-            self.connection.related().expect_no_longer();
+            self.connection.task_registry().stop_expecting_task();
         }
     }
 
-    /// Drops what is under way, which cancels it; unless it becomes a task, which has its own way.
-    fn give_up(&mut self) {
+    /// Cancels the request in flight by dropping its replies. A call that is to become a task is cancelled by task id
+    /// instead, once that is known.
+    fn cancel_in_flight(&mut self) {
         if let Some(replies) = self.replies.take().filter(|_| self.as_task) {
-            task_driver::give_up(&self.connection, &self.call, replies);
+            task_driver::abandon_task_creation(&self.connection, &self.call, replies);
         }
     }
 
-    /// Whether a notice may be passed on: progress that begins anew with a round has to catch up first.
-    fn goes_on(&mut self, notification: &Notification) -> bool {
-        let told = notification.params.as_ref().filter(|_| notification.notice == Notice::Progress);
-        let value = told.and_then(|params| params.get("progress")).and_then(|value| value.read::<f64>().ok());
+    /// Whether a notification may be forwarded. Progress that restarts with a new round must exceed the previous highest
+    /// value first, because progress must increase.
+    fn advances_progress(&mut self, notification: &Notification) -> bool {
+        let params = notification.params.as_ref().filter(|_| notification.method == NotificationMethod::Progress);
+        let value = params.and_then(|params| params.get("progress")).and_then(|value| value.read::<f64>().ok());
         let Some(value) = value else { return true };
-        let further = self.rounds == 0 || value > self.progress;
-        self.progress = self.progress.max(value);
-        further
+        let advances = self.input_rounds == 0 || value > self.highest_progress;
+        self.highest_progress = self.highest_progress.max(value);
+        advances
     }
 
-    fn forward_reply(&mut self, input: InputRequired) {
-        self.state = input.state;
-        for (key, method, params) in input.questions {
-            let (answer, answered) = oneshot::channel();
+    fn forward_input_requests(&mut self, input: InputRequired) {
+        self.request_state = input.state;
+        for (key, method, params) in input.requests {
+            let (responder, response) = oneshot::channel();
             let url = params.as_ref().and_then(|params| params.get("url"));
             let url = url.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned);
-            if url.as_ref().is_some_and(|url| self.visited.contains(url)) {
-                // Somebody is on the way there already; the server only has to be asked again later.
-                let _ = answer.send(Ok(Raw::constant(r#"{"action":"accept"}"#)));
+            if url.as_ref().is_some_and(|url| self.accepted_urls.contains(url)) {
+                // The user has already accepted this URL; only the retry has to wait.
+                let _ = responder.send(Ok(Raw::constant(r#"{"action":"accept"}"#)));
             } else {
-                self.queue.push_back(Reply::Question(ServerRequest { method, params, answer }));
+                self.queue.push_back(Reply::ServerRequest(ServerRequest { method, params, responder }));
             }
-            self.asked.push(Asked { key, answered, url });
+            self.pending_inputs.push(PendingInput { key, response, url });
         }
     }
 
-    /// Waits for the client's answers, and sends the request again with them.
+    /// Waits for the client's responses to the input requests and prepares the retry that carries them.
     async fn answer_and_retry(&mut self) -> Result<()> {
-        let asked = std::mem::take(&mut self.asked);
-        let begun = Instant::now();
-        if asked.is_empty() {
-            // It only wants us to come back later.
-            let wait = COME_BACK * 2u32.saturating_pow(self.rounds.saturating_sub(1));
-            tokio::time::sleep(wait.min(COME_BACK_CAP)).await;
-        } else if asked.iter().all(|asked| asked.url.as_ref().is_some_and(|url| self.visited.contains(url))) {
-            let wait = VISIT * 2u32.saturating_pow(self.rounds.saturating_sub(2));
-            tokio::time::sleep(wait.min(VISIT_CAP)).await;
+        let pending = std::mem::take(&mut self.pending_inputs);
+        let started = Instant::now();
+        if pending.is_empty() {
+            // No input requests: the server only wants a retry later.
+            let delay = STATE_RETRY_INITIAL_DELAY * 2u32.saturating_pow(self.input_rounds.saturating_sub(1));
+            tokio::time::sleep(delay.min(STATE_RETRY_MAX_DELAY)).await;
+        } else if pending.iter().all(|input| input.url.as_ref().is_some_and(|url| self.accepted_urls.contains(url))) {
+            let delay = URL_RETRY_INITIAL_DELAY * 2u32.saturating_pow(self.input_rounds.saturating_sub(2));
+            tokio::time::sleep(delay.min(URL_RETRY_MAX_DELAY)).await;
         }
-        let mut answers = Vec::with_capacity(asked.len());
-        for Asked { key, answered, url } in asked {
-            match tokio::time::timeout(self.connection.settings().total_timeout, answered).await {
+        let mut responses = Vec::with_capacity(pending.len());
+        for PendingInput { key, response, url } in pending {
+            match tokio::time::timeout(self.connection.settings().total_timeout, response).await {
                 Ok(Ok(Ok(result))) => {
                     let action = result.get("action");
-                    let agreed = action.as_ref().and_then(Raw::text).as_deref() == Some("accept");
-                    self.visited.extend(url.filter(|_| agreed));
-                    answers.push((key, result.edit().remove("_meta").finish()));
+                    let is_accepted = action.as_ref().and_then(Raw::text).as_deref() == Some("accept");
+                    self.accepted_urls.extend(url.filter(|_| is_accepted));
+                    responses.push((key, result.edit().remove("_meta").finish()));
                 }
                 Ok(Ok(Err(error))) => {
                     return Err(Error::new(
@@ -300,14 +301,14 @@ impl UpstreamCall {
                 Err(_) => return Err(Error::new(ErrorKind::Timeout, "the client did not answer in time")),
             }
         }
-        self.end += begun.elapsed();
-        let state = self.state.take();
-        self.params = Some(to_upstream::retried(self.params.as_ref(), &answers, state.as_ref()));
+        self.deadline += started.elapsed();
+        let request_state = self.request_state.take();
+        self.params = Some(to_upstream::retry_params(self.params.as_ref(), &responses, request_state.as_ref()));
         Ok(())
     }
 
-    /// A call that cannot go on: a tool's failure is a result, anything else an error.
-    fn failed(&self, error: &Error) -> Reply {
+    /// The final reply of a call that cannot continue: `isError` for a tool call, a JSON-RPC error otherwise.
+    fn failure_reply(&self, error: &Error) -> Reply {
         let outcome = if self.call.method == Method::ToolsCall {
             let content = [serde_json::json!({ "type": "text", "text": error.to_string() })];
             Ok(Raw::of(&serde_json::json!({ "content": content, "isError": true, "resultType": "complete" })))
@@ -320,11 +321,11 @@ impl UpstreamCall {
 
 impl Drop for UpstreamCall {
     fn drop(&mut self) {
-        self.give_up();
-        self.expect_no_longer();
+        self.cancel_in_flight();
+        self.stop_expecting_task();
     }
 }
 
-fn lost() -> ErrorObject {
+fn missing_response() -> ErrorObject {
     ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the call ended without an answer")
 }

@@ -1,4 +1,4 @@
-//! A child process: started in a group of its own, ended step by step, never left behind.
+//! Child process of a stdio server: its own process group, an orderly stop, stderr forwarded to the log.
 
 use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 use super::reaper;
 use super::target::Command;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ndjson::{Lines, TextLine};
+use crate::ndjson::{LineReader, TextLine};
 
-/// The variables of our own environment that every child gets; others only by configuration.
-const INHERITED: [&str; 12] = [
+/// Environment variables that every child inherits; all others must be configured.
+const INHERITED_VARIABLES: [&str; 12] = [
     "PATH",
     "HOME",
     "USER",
@@ -31,110 +31,107 @@ const INHERITED: [&str; 12] = [
     "TZ",
     "XDG_CACHE_HOME",
 ];
-/// How many of the last lines on standard error are kept to explain an end.
-const LAST_WORDS: usize = 5;
-/// How long the last of them may take to arrive.
-const LAST_WORDS_WAIT: Duration = Duration::from_millis(200);
-/// The longest line on standard error that is logged whole.
-const LOG_LINE: usize = 4096;
+/// Lines of stderr that are kept to explain an exit.
+const STDERR_TAIL_LINES: usize = 5;
+/// How long to wait for the rest of stderr after the child has exited.
+const STDERR_DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
+/// Longer lines of stderr are not logged.
+const MAX_STDERR_LINE_BYTES: usize = 4096;
 
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
+static RUNNING_CHILDREN: AtomicUsize = AtomicUsize::new(0);
 
-/// How many children this process has.
-pub fn children() -> usize {
-    RUNNING.load(Ordering::Relaxed)
+/// Number of child processes that are running.
+pub fn running_children() -> usize {
+    RUNNING_CHILDREN.load(Ordering::Relaxed)
 }
 
-/// A child and what it said last on standard error.
+/// A running child process. Dropping it kills its process group.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ChildProcess {
     child: Child,
     group: Option<Pid>,
-    last_words: StderrTail,
-    errors: JoinHandle<()>,
+    stderr_tail: StderrTail,
+    stderr_task: JoinHandle<()>,
 }
 
-/// The last lines on standard error.
+/// The last lines of stderr, shared with the task that reads it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StderrTail(Arc<Mutex<VecDeque<String>>>);
 
-impl Process {
-    /// Starts a command.
+impl ChildProcess {
+    /// Starts a command with piped stdin, stdout and stderr.
     pub(super) fn start(command: &Command) -> Result<(Self, ChildStdin, ChildStdout)> {
         let mut process = tokio::process::Command::new(&command.program);
         process.args(&command.arguments).env_clear().process_group(0).kill_on_drop(true);
-        process.envs(INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        process.envs(INHERITED_VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         process.envs(command.environment.iter().map(|(name, value)| (name, value)));
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if let Some(folder) = &command.folder {
-            process.current_dir(folder);
+        if let Some(directory) = &command.working_directory {
+            process.current_dir(directory);
         }
-        reaper::prepare();
+        reaper::ensure_running();
         let mut child = process.spawn().map_err(|error| {
             let hint = match error.kind() {
                 std::io::ErrorKind::NotFound => "; is it installed, and on the PATH?",
                 _ => "",
             };
-            Error::new(
-                ErrorKind::Unreachable,
-                format!("the command {:?} cannot be started: {error}{hint}", command.program),
-            )
+            Error::new(ErrorKind::Unreachable, format!("child {:?} cannot be started: {error}{hint}", command.program))
         })?;
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         if let Some(group) = group {
-            reaper::adopt(group.as_raw_nonzero().get());
+            reaper::register_group(group.as_raw_nonzero().get());
         }
-        tracing::debug!(program = %command.program, id = ?child.id(), "a child was started");
+        tracing::debug!(program = %command.program, id = ?child.id(), "child started");
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(input), Some(output), Some(errors)) = pipes else {
-            return Err(Error::new(ErrorKind::Unreachable, "the child has no pipes"));
+        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
+            return Err(Error::new(ErrorKind::Unreachable, "child started without pipes"));
         };
-        let last_words = StderrTail::default();
-        let errors = tokio::spawn(log_errors(errors, command.program.clone(), last_words.clone()));
-        RUNNING.fetch_add(1, Ordering::Relaxed);
-        Ok((Self { child, group, last_words, errors }, input, output))
+        let stderr_tail = StderrTail::default();
+        let stderr_task = tokio::spawn(log_stderr(stderr, command.program.clone(), stderr_tail.clone()));
+        RUNNING_CHILDREN.fetch_add(1, Ordering::Relaxed);
+        Ok((Self { child, group, stderr_tail, stderr_task }, stdin, stdout))
     }
 
-    /// What it said last on standard error.
-    pub(super) fn last_words(&self) -> StderrTail {
-        self.last_words.clone()
+    /// The last lines of stderr.
+    pub(super) fn stderr_tail(&self) -> StderrTail {
+        self.stderr_tail.clone()
     }
 
-    /// Waits for a child that ends by itself, and for what it still had to say.
-    pub(super) async fn ended(&mut self) -> Option<ExitStatus> {
+    /// Waits until the child exits by itself, then briefly for the rest of its stderr.
+    pub(super) async fn wait_for_exit(&mut self) -> Option<ExitStatus> {
         let status = self.child.wait().await.ok();
-        // What it started may hold its standard error open for longer than it lives.
-        let _ = tokio::time::timeout(LAST_WORDS_WAIT, &mut self.errors).await;
+        // Descendants may hold stderr open for longer than the child lives.
+        let _ = tokio::time::timeout(STDERR_DRAIN_TIMEOUT, &mut self.stderr_task).await;
         status
     }
 
-    /// Ends a child whose input was closed: waits, asks, then kills the whole group.
-    pub(super) async fn stop(mut self, grace: Duration) {
+    /// Stops a child whose stdin was closed: waits for `stop_timeout`, sends SIGTERM, waits again, then kills the group.
+    pub(super) async fn stop(mut self, stop_timeout: Duration) {
         for signal in [None, Some(Signal::TERM)] {
             if let Some(signal) = signal {
                 self.signal(signal);
             }
-            if tokio::time::timeout(grace, self.child.wait()).await.is_ok() {
+            if tokio::time::timeout(stop_timeout, self.child.wait()).await.is_ok() {
                 break;
             }
         }
-        // Dropping it kills what is left of the group.
+        // Dropping `self` kills what is left of the process group.
     }
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // A group that is gone is what we want.
+            // The group may already be gone.
             let _ = kill_process_group(group, signal);
         }
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::Relaxed);
+        RUNNING_CHILDREN.fetch_sub(1, Ordering::Relaxed);
         self.signal(Signal::KILL);
         if let Some(group) = self.group {
-            reaper::release(group.as_raw_nonzero().get());
+            reaper::unregister_group(group.as_raw_nonzero().get());
         }
     }
 }
@@ -142,30 +139,30 @@ impl Drop for Process {
 impl StderrTail {
     fn push(&self, line: String) {
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == LAST_WORDS {
+        if lines.len() == STDERR_TAIL_LINES {
             lines.pop_front();
         }
         lines.push_back(line);
     }
 
-    /// The lines, as the end of a sentence.
-    pub(super) fn explained(&self) -> String {
+    /// The lines in one clause that can be appended to an error message; empty without lines.
+    pub(super) fn summary(&self) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.is_empty() {
             return String::new();
         }
-        format!("; it said: {}", lines.iter().map(String::as_str).collect::<Vec<_>>().join(" / "))
+        format!("; stderr: {}", lines.iter().map(String::as_str).collect::<Vec<_>>().join(" / "))
     }
 }
 
-async fn log_errors(errors: impl AsyncRead + Unpin, program: String, last_words: StderrTail) {
-    let mut lines = Lines::new(BufReader::new(errors), LOG_LINE);
+async fn log_stderr(stderr: impl AsyncRead + Unpin, program: String, stderr_tail: StderrTail) {
+    let mut lines = LineReader::new(BufReader::new(stderr), MAX_STDERR_LINE_BYTES);
     while let Ok(Some(line)) = lines.next().await {
         let text = match &line {
             TextLine::Text(text) => String::from_utf8_lossy(text).into_owned(),
-            TextLine::TooLong => "(a line too long to show)".to_owned(),
+            TextLine::TooLong => "(line too long)".to_owned(),
         };
         tracing::info!(target: "rialto::upstream::stderr", %program, "{text}");
-        last_words.push(text);
+        stderr_tail.push(text);
     }
 }

@@ -1,4 +1,4 @@
-//! A connection to an upstream, whatever transport it has.
+//! A connection to an upstream over any transport.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,95 +14,93 @@ use super::probe::{self, Opened, ProbeReport, Transport};
 use super::session_resumption::ResumableSession;
 use super::target::{ConnectionSettings, Target};
 use super::task_registry::TaskRegistry;
-use crate::call::{Call, Caller, ClientInfo, Replies, TRACE};
+use crate::call::{Call, Caller, ClientInfo, Replies, TRACE_HEADERS};
 use crate::dialect::Revision;
 use crate::dialect::headers::{self, HeaderMirror};
 use crate::dialect::tasks;
 use crate::dialect::to_client::ServerInfo;
-use crate::dialect::to_upstream::{self, ClientIdentity, Extras};
+use crate::dialect::to_upstream::{self, ClientIdentity, RequestExtras};
 use crate::error::{Error, Result};
 use crate::protocol::{Id, Method, Notification, Raw};
 
-/// A connection to an upstream.
+/// An open connection whose revision was negotiated.
 #[derive(Debug)]
 pub struct Connection {
     transport: Transport,
     server: ServerInfo,
-    offered: Vec<String>,
+    offered_revisions: Vec<String>,
     revision: Revision,
-    found: ProbeReport,
+    probe_report: ProbeReport,
     settings: ConnectionSettings,
     identity: ClientIdentity,
-    /// The headers that tools want mirrored, as last listed, of those that want any; nothing before the
-    /// first list.
+    /// Header mirrors by tool, for tools that have any; `None` until a tool list was read.
     mirrors: Mutex<Option<HashMap<String, Vec<HeaderMirror>>>>,
-    /// What is still to be said before the connection goes.
+    /// Messages to send before the connection closes, such as task cancellations.
     closing_tasks: TaskTracker,
 }
 
-/// How many pages of a list are read.
-const PAGES: usize = 100;
+/// Limit of `tools/list` pages read for header mirrors.
+const MAX_LIST_PAGES: usize = 100;
 
 impl Connection {
-    /// Finds out what is at the target, and opens a connection to it. What the upstream says by
-    /// itself goes to `unsolicited`.
+    /// Probes the target and opens a connection to it. Messages that belong to no call go to `unsolicited`.
     ///
     /// # Errors
-    /// When it cannot be reached, or speaks nothing that we speak.
+    /// When the target is unreachable, refuses us, or supports no revision that we support.
     pub async fn open(
         target: &Target,
         settings: ConnectionSettings,
-        speaker: ClientIdentity,
+        identity: ClientIdentity,
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Arc<Self>> {
-        Self::open_with(target, settings, speaker, unsolicited, None).await
+        Self::open_with(target, settings, identity, unsolicited, None).await
     }
 
-    /// The same, but goes on with the session that a notebook names.
+    /// Like [`Self::open`], but resumes the upstream session that `resumable` has saved, if any.
     pub(crate) async fn open_with(
         target: &Target,
         settings: ConnectionSettings,
-        speaker: ClientIdentity,
+        identity: ClientIdentity,
         unsolicited: mpsc::Sender<Unsolicited>,
-        notebook: Option<Arc<ResumableSession>>,
+        resumable: Option<Arc<ResumableSession>>,
     ) -> Result<Arc<Self>> {
-        let opening = probe::open(target, &settings, &speaker, &unsolicited, notebook.as_ref());
-        let Opened { wire, introduction, found } = opening.await?;
-        tracing::debug!(%target, revision = %introduction.revision, transport = found.transport, "connected");
+        let opened = probe::open(target, &settings, &identity, &unsolicited, resumable.as_ref());
+        let Opened { transport, hello, report } = opened.await?;
+        tracing::debug!(%target, revision = %hello.revision, transport = report.transport, "upstream connected");
         Ok(Arc::new(Self {
-            transport: wire,
-            server: introduction.server,
-            offered: introduction.offered,
-            revision: introduction.revision,
-            found,
+            transport,
+            server: hello.server,
+            offered_revisions: hello.offered,
+            revision: hello.revision,
+            probe_report: report,
             settings,
-            identity: speaker,
+            identity,
             mirrors: Mutex::default(),
             closing_tasks: TaskTracker::new(),
         }))
     }
 
-    /// What the server says of itself.
+    /// Name, capabilities and instructions of the server.
     pub fn server(&self) -> &ServerInfo {
         &self.server
     }
 
-    /// The revision that is spoken.
+    /// The negotiated revision.
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// The revisions that the server offers, as far as it says.
-    pub fn offered(&self) -> &[String] {
-        &self.offered
+    /// The revisions that the server lists, if it does.
+    pub fn offered_revisions(&self) -> &[String] {
+        &self.offered_revisions
     }
 
-    /// What was found, and how.
-    pub fn found(&self) -> &ProbeReport {
-        &self.found
+    /// How the transport and the revision were found.
+    pub fn probe_report(&self) -> &ProbeReport {
+        &self.probe_report
     }
 
-    /// The id of the session, where there is one.
+    /// The upstream session id; Streamable HTTP in the handshake era only.
     pub fn session_id(&self) -> Option<String> {
         match &self.transport {
             Transport::Http(http) => http.session_id(),
@@ -110,32 +108,32 @@ impl Connection {
         }
     }
 
-    /// Whether its session was opened elsewhere.
+    /// Whether the connection resumed a session that another node had opened.
     pub(crate) fn is_resumed(&self) -> bool {
         matches!(&self.transport, Transport::Http(http) if http.is_resumed())
     }
 
-    /// Who we are to the server.
-    pub fn speaker(&self) -> &ClientIdentity {
+    /// The identity that we present to the server.
+    pub fn identity(&self) -> &ClientIdentity {
         &self.identity
     }
 
-    /// Passes a call on. Dropping the replies cancels it.
+    /// Forwards a call. Dropping the replies cancels it.
     pub fn call(self: &Arc<Self>, call: Call) -> Replies {
         let params = call.params.clone();
         UpstreamCall::new(self, call, params, false).replies()
     }
 
-    /// Passes a call on that the server takes as a task only. Dropping the replies cancels it.
+    /// Forwards a call of a tool that runs only as a task. Dropping the replies cancels it.
     pub fn call_as_task(self: &Arc<Self>, call: Call) -> Replies {
-        // People may take longer than calls, so it is kept for longer than a call may take.
-        let kept = self.settings.total_timeout + Duration::from_secs(3600);
-        let params = tasks::augmented(call.params.as_ref(), kept);
+        // The task must outlive the call: elicitations may take longer than the total timeout.
+        let ttl = self.settings.total_timeout + Duration::from_secs(3600);
+        let params = tasks::with_task_request(call.params.as_ref(), ttl);
         UpstreamCall::new(self, call, Some(params), true).replies()
     }
 
-    /// A call of our own.
-    pub(crate) fn own_call(&self, method: Method, params: Option<Raw>) -> Call {
+    /// A call made by the gateway itself.
+    pub(crate) fn internal_call(&self, method: Method, params: Option<Raw>) -> Call {
         let client = ClientInfo {
             revision: self.revision,
             capabilities: self.identity.capabilities.clone(),
@@ -148,25 +146,27 @@ impl Connection {
             client: Arc::new(client),
             caller: Arc::new(Caller { principal: "rialto".into(), peer: None, headers: HeaderMap::new() }),
             level: None,
-            progress: None,
+            progress_token: None,
             sink: None,
         }
     }
 
-    /// Makes a request of our own and waits for its result, past everything that comes before it.
+    /// Sends a request of the gateway itself and waits for its result; notifications and server requests are dropped.
     ///
     /// # Errors
-    /// When the server answers with an error, or not at all.
+    /// When the server responds with an error or does not respond within the total timeout.
     pub async fn request(self: &Arc<Self>, method: Method, params: Option<Raw>) -> Result<Raw> {
-        let what = format!("`{method}`");
-        let replies = self.call(self.own_call(method, params));
-        probe::answer(replies, self.settings.total_timeout, &what).await?.map_err(Error::answered)
+        let description = format!("`{method}`");
+        let replies = self.call(self.internal_call(method, params));
+        probe::wait_for_response(replies, self.settings.total_timeout, &description)
+            .await?
+            .map_err(Error::from_error_response)
     }
 
     /// Sends a notification.
     ///
     /// # Errors
-    /// When the server does not take it.
+    /// When the server refuses it (Streamable HTTP); other transports do not report that.
     pub async fn notify(&self, notification: &Notification) -> Result<()> {
         match &self.transport {
             Transport::Http(http) => http.notify(notification).await,
@@ -181,8 +181,8 @@ impl Connection {
         }
     }
 
-    /// Waits until the connection is over, and says why. Over Streamable HTTP nothing stays open
-    /// that could tell, so this never ends there.
+    /// Waits until the connection is closed and returns the reason. Never resolves for Streamable HTTP, which has no
+    /// connection to observe.
     pub async fn closed(&self) -> Error {
         match &self.transport {
             Transport::Http(_) => std::future::pending().await,
@@ -191,7 +191,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection is over, as far as it can tell.
+    /// Whether the connection is closed, as far as the transport shows.
     pub fn is_closed(&self) -> bool {
         match &self.transport {
             Transport::Http(http) => http.is_closed(),
@@ -200,24 +200,24 @@ impl Connection {
         }
     }
 
-    /// Whether questions come with the call that they belong to.
-    pub fn attributes_questions(&self) -> bool {
+    /// Whether the transport tells which call a server request belongs to.
+    pub fn attributes_server_requests(&self) -> bool {
         matches!(self.transport, Transport::Http(_))
     }
 
-    /// Whether a call is at work, as far as the connection can tell.
-    pub fn is_busy(&self) -> bool {
+    /// Whether calls are in flight; always false for Streamable HTTP, which does not count them.
+    pub fn has_calls_in_flight(&self) -> bool {
         match &self.transport {
             Transport::Http(_) => false,
-            Transport::Stdio(stdio) => stdio.duplex.is_busy(),
-            Transport::Sse(sse) => sse.duplex.is_busy(),
+            Transport::Stdio(stdio) => stdio.duplex.has_calls_in_flight(),
+            Transport::Sse(sse) => sse.duplex.has_calls_in_flight(),
         }
     }
 
-    /// The tasks that are driven on it.
-    pub(super) fn related(&self) -> &TaskRegistry {
+    /// The tasks driven on this connection.
+    pub(super) fn task_registry(&self) -> &TaskRegistry {
         match &self.transport {
-            Transport::Http(http) => &http.questions.related,
+            Transport::Http(http) => &http.server_requests.task_registry,
             Transport::Stdio(stdio) => &stdio.duplex.tasks,
             Transport::Sse(sse) => &sse.duplex.tasks,
         }
@@ -231,8 +231,8 @@ impl Connection {
         &self.closing_tasks
     }
 
-    /// Ends the connection: the session is ended, unless another node goes on with it, the child
-    /// stopped, whoever still waits is told.
+    /// Closes the connection: pending calls fail, the upstream session is deleted unless another node resumes it, and a
+    /// child process is stopped.
     pub async fn close(&self) {
         self.closing_tasks.close();
         let _ = tokio::time::timeout(self.settings.stop_timeout, self.closing_tasks.wait()).await;
@@ -243,73 +243,87 @@ impl Connection {
         }
     }
 
-    pub(super) fn send(&self, method: Method, params: Option<Raw>, token: Option<Raw>, extra: Headers<'_>) -> Replies {
+    pub(super) fn send(
+        &self,
+        method: Method,
+        params: Option<Raw>,
+        progress_token: Option<Raw>,
+        headers: RequestHeaders<'_>,
+    ) -> Replies {
         match &self.transport {
-            Transport::Http(http) => http.call(method, params, token, extra),
-            Transport::Stdio(stdio) => stdio.duplex.call(method, params, token, self.revision),
-            Transport::Sse(sse) => sse.duplex.call(method, params, token, self.revision),
+            Transport::Http(http) => http.call(method, params, progress_token, headers),
+            Transport::Stdio(stdio) => stdio.duplex.call(method, params, progress_token, self.revision),
+            Transport::Sse(sse) => sse.duplex.call(method, params, progress_token, self.revision),
         }
     }
 
-    /// The parameters as the server is to get them, from somebody who knows tasks or does not.
-    pub(super) fn params(&self, params: Option<&Raw>, call: &Call, knows_tasks: bool) -> Option<Raw> {
-        let able = to_upstream::capabilities(&call.client.capabilities, call.client.revision, self.revision);
-        let speaker = ClientIdentity {
-            capabilities: if knows_tasks { tasks::declared(&able) } else { able },
+    /// The parameters as sent to the server, with the client's capabilities translated to the revision of the connection.
+    pub(super) fn params(&self, params: Option<&Raw>, call: &Call, declares_tasks: bool) -> Option<Raw> {
+        let capabilities =
+            to_upstream::client_capabilities(&call.client.capabilities, call.client.revision, self.revision);
+        let identity = ClientIdentity {
+            capabilities: if declares_tasks { tasks::with_tasks_declared(&capabilities) } else { capabilities },
             info: call.client.info.clone().unwrap_or_else(|| self.identity.info.clone()),
         };
-        let params =
-            to_upstream::params(params, self.revision, &speaker, &Extras { progress: None, level: call.level });
+        let params = to_upstream::request_params(
+            params,
+            self.revision,
+            &identity,
+            &RequestExtras { progress_token: None, level: call.level },
+        );
         match &self.transport {
-            Transport::Http(_) => params, // the trace goes into the headers
+            Transport::Http(_) => params, // trace context travels in HTTP headers
             Transport::Stdio(_) | Transport::Sse(_) => with_trace_meta(params, &call.caller.headers),
         }
     }
 
-    /// Whether calls of tools need headers that only the list of tools tells.
-    pub(super) fn mirrors_arguments(&self) -> bool {
-        matches!(self.transport, Transport::Http(_)) && !self.revision.facts().sessions
+    /// Whether tool calls need headers that mirror arguments: Streamable HTTP in the per-request era.
+    pub(super) fn requires_mirrors(&self) -> bool {
+        matches!(self.transport, Transport::Http(_)) && self.revision.mirrors_body_in_headers()
     }
 
-    /// The headers that a tool wants mirrored. Reads the list of tools when that was never read.
-    pub(super) async fn mirrors_of(&self, call: &Call) -> Vec<HeaderMirror> {
-        if call.method != Method::ToolsCall || !self.mirrors_arguments() || self.mirrors_nothing() {
+    /// The header mirrors of the tool that is called; reads the tool list if it was never read.
+    pub(super) async fn mirrors_for(&self, call: &Call) -> Vec<HeaderMirror> {
+        if call.method != Method::ToolsCall || !self.requires_mirrors() || self.no_tool_has_mirrors() {
             return Vec::new();
         }
         let name = call.params.as_ref().and_then(|params| params.get("name"));
         let Some(name) = name.as_ref().and_then(Raw::text) else { return Vec::new() };
         if self.known_mirrors(&name).is_none() {
-            Box::pin(self.list_mirrors(call)).await;
+            Box::pin(self.refresh_mirrors(call)).await;
         }
         self.known_mirrors(&name).unwrap_or_default()
     }
 
-    /// Whether the list of tools was read, and none of them wants anything mirrored.
-    fn mirrors_nothing(&self) -> bool {
+    /// Whether the tool list was read and no tool has header mirrors.
+    fn no_tool_has_mirrors(&self) -> bool {
         let known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
         known.as_ref().is_some_and(HashMap::is_empty)
     }
 
-    /// The headers that a tool wants mirrored; nothing when the list of tools was never read.
+    /// The header mirrors of a tool; `None` if the tool list was never read.
     fn known_mirrors(&self, tool: &str) -> Option<Vec<HeaderMirror>> {
         let known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
         known.as_ref().map(|known| known.get(tool).cloned().unwrap_or_default())
     }
 
-    /// Reads the whole list of tools for the headers that they want.
-    pub(super) async fn list_mirrors(&self, call: &Call) {
+    /// Reads all pages of the tool list and replaces the known header mirrors.
+    pub(super) async fn refresh_mirrors(&self, call: &Call) {
         let mut known = HashMap::new();
         let mut cursor: Option<Raw> = None;
-        for _ in 0..PAGES {
-            let before = cursor.take();
-            let params = before.clone().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish());
-            let headers = Headers { mirrors: &[], caller: &call.caller };
+        for _ in 0..MAX_LIST_PAGES {
+            let previous = cursor.take();
+            let params = previous.clone().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish());
+            let headers = RequestHeaders { mirrors: &[], caller: &call.caller };
             let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call, false), None, headers);
-            let Ok(Ok(page)) = probe::answer(replies, self.settings.idle_timeout, "`tools/list`").await else { break };
+            let Ok(Ok(page)) = probe::wait_for_response(replies, self.settings.idle_timeout, "`tools/list`").await
+            else {
+                break;
+            };
             known.extend(headers::mirrors_of_tools(&page));
-            known.retain(|_, wanted: &mut Vec<HeaderMirror>| !wanted.is_empty());
+            known.retain(|_, mirrors: &mut Vec<HeaderMirror>| !mirrors.is_empty());
             let next = page.get("nextCursor").filter(|next| !next.is_null());
-            if next.is_none() || next == before {
+            if next.is_none() || next == previous {
                 break;
             }
             cursor = next;
@@ -317,45 +331,45 @@ impl Connection {
         *self.mirrors.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
     }
 
-    /// A page of tools went by; its headers are worth remembering. Tools whose annotations are not
-    /// allowed must not be offered.
-    pub fn note_tools(&self, page: &Raw) -> Raw {
-        if !self.mirrors_arguments() {
+    /// Records the header mirrors of a page of tools and returns the page without tools whose mirror annotations are
+    /// invalid, which must not be offered.
+    pub fn record_mirrors(&self, page: &Raw) -> Raw {
+        if !self.requires_mirrors() {
             return page.clone();
         }
         let mut known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
-        let known_now = known.get_or_insert_default();
-        known_now.extend(headers::mirrors_of_tools(page));
-        known_now.retain(|_, wanted| !wanted.is_empty());
+        let mirrors = known.get_or_insert_default();
+        mirrors.extend(headers::mirrors_of_tools(page));
+        mirrors.retain(|_, tool_mirrors| !tool_mirrors.is_empty());
         let tools = page.get("tools").map(|tools| tools.items()).unwrap_or_default();
-        let allowed = |tool: &&Raw| match tool.get("inputSchema").map(|schema| headers::mirrors(&schema)) {
+        let is_valid = |tool: &&Raw| match tool.get("inputSchema").map(|schema| headers::parse_mirrors(&schema)) {
             Some(Err(why)) => {
-                tracing::warn!(tool = ?tool.get("name"), %why, "a tool is left out");
+                tracing::warn!(tool = ?tool.get("name"), reason = %why, "tool left out: invalid header mirror annotation");
                 false
             }
             _ => true,
         };
-        let kept: Vec<&Raw> = tools.iter().filter(allowed).collect();
-        if kept.len() == tools.len() {
+        let valid: Vec<&Raw> = tools.iter().filter(is_valid).collect();
+        if valid.len() == tools.len() {
             return page.clone();
         }
-        page.edit().set("tools", Raw::of(&kept)).finish()
+        page.edit().set("tools", Raw::of(&valid)).finish()
     }
 }
 
-/// What goes into the headers of a request, where it has some.
+/// Sources of the HTTP headers of a request; ignored by transports without headers.
 #[derive(Clone, Copy)]
-pub(super) struct Headers<'h> {
+pub(super) struct RequestHeaders<'h> {
     pub(super) mirrors: &'h [HeaderMirror],
     pub(super) caller: &'h Arc<Caller>,
 }
 
-/// Parameters with the trace that came in the client's headers, where they do not tell one already.
+/// Adds the trace context of the client's HTTP headers to `_meta`, unless it is there already.
 fn with_trace_meta(mut params: Option<Raw>, headers: &HeaderMap) -> Option<Raw> {
-    for name in TRACE {
+    for name in TRACE_HEADERS {
         let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
         if params.as_ref().and_then(|params| params.at(&["_meta", name])).is_none() {
-            params = Some(crate::dialect::meta::with(params.as_ref(), name, Raw::of(value)));
+            params = Some(crate::dialect::meta::with_member(params.as_ref(), name, Raw::of(value)));
         }
     }
     params

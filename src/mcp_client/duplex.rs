@@ -1,8 +1,8 @@
-//! A connection that messages go both ways on: stdio and HTTP+SSE.
+//! JSON-RPC over a bidirectional transport: stdio and HTTP+SSE.
 //!
-//! One task reads and never waits for anybody: what belongs to a call goes into the call's own
-//! queue, and when that is full notices are dropped, never the answer. Who waits for what is one
-//! table; once the connection is closed the table takes no more, and everybody in it is told.
+//! One task reads and never waits for a caller: messages of a call go into that call's bounded queue. When the queue is
+//! full, notifications are dropped, but never the response. Pending calls are one table; closing the connection fails
+//! all of them, and the table takes no more.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -18,103 +18,120 @@ use super::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::call::{Answer, Replies, Reply, ServerRequest};
 use crate::dialect::{Revision, meta};
 use crate::error::{Error, ErrorKind};
-use crate::protocol::{ErrorObject, Id, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code};
+use crate::protocol::{
+    ErrorObject, Id, Message, Method, Notification, NotificationMethod, Outcome, Raw, Request, Response, code,
+};
 
-/// How many replies may wait for the reader of one call; more notices than that are dropped.
-const REPLIES_WAITING: usize = 256;
-/// How many questions of the upstream may be open at once; more are dropped.
-const QUESTIONS: usize = 64;
-/// How many messages may wait to be written; who wants to send more waits.
-pub(super) const MESSAGES_WAITING: usize = 64;
+/// Replies that may wait for the reader of one call; further notifications are dropped.
+const REPLY_QUEUE_CAPACITY: usize = 256;
+/// Server requests that may be open at once; further ones are dropped.
+const MAX_OPEN_SERVER_REQUESTS: usize = 64;
+/// Messages that may wait to be written; further senders wait.
+pub(super) const OUTGOING_QUEUE_CAPACITY: usize = 64;
 
-/// One end of a two-way connection.
+/// Client end of a bidirectional connection.
 #[derive(Debug)]
 pub(super) struct Duplex {
     outgoing: mpsc::Sender<Bytes>,
-    table: Arc<PendingCalls>,
+    pending: Arc<PendingCalls>,
     pub(super) tasks: TaskRegistry,
     last_id: AtomicI64,
     unsolicited: UnsolicitedSender,
     closed: CancellationToken,
 }
 
-/// Who waits for what.
+/// Calls that await responses, by request id.
 #[derive(Debug, Default)]
 struct PendingCalls(Mutex<PendingState>);
 
 #[derive(Debug, Default)]
 struct PendingState {
     calls: HashMap<i64, PendingCall>,
-    /// Questions of the upstream that are not answered yet.
-    questions: HashMap<Id, oneshot::Sender<()>>,
-    /// Why there will be no more answers.
+    /// Server requests that were not responded to yet; dropping a sender withdraws the request.
+    server_requests: HashMap<Id, oneshot::Sender<()>>,
+    /// Set once the connection is closed, with the reason.
     closed: Option<Error>,
 }
 
 #[derive(Debug)]
 struct PendingCall {
     replies: mpsc::Sender<Reply>,
-    /// Room that is kept for the answer.
-    end: OwnedPermit<Reply>,
-    /// What the caller knows the progress by.
-    token: Option<Raw>,
+    /// Queue space reserved for the final response.
+    final_permit: OwnedPermit<Reply>,
+    /// The caller's progress token; the server is given the request id instead.
+    progress_token: Option<Raw>,
     revision: Revision,
-    /// It stays open to hear of changes, and nothing else belongs to it.
-    listens: bool,
-    /// What the server asks may belong to it.
-    converses: bool,
-    /// Log messages may belong to it.
-    logs: bool,
+    /// A `subscriptions/listen` request, which receives only its change notifications.
+    is_listen: bool,
+    /// A server request may belong to this call.
+    accepts_server_requests: bool,
+    /// A log message may belong to this call.
+    accepts_logs: bool,
 }
 
-/// Takes a call out of the table when nobody waits for it any more, and tells the upstream.
+/// Cancels a call at the server when its replies are dropped before the response.
 struct CancelOnDrop {
-    table: Arc<PendingCalls>,
+    pending: Arc<PendingCalls>,
     outgoing: mpsc::Sender<Bytes>,
     id: i64,
 }
 
 impl Duplex {
-    /// A connection that writes to `outgoing`.
+    /// A connection that writes encoded messages to `outgoing`.
     pub(super) fn new(outgoing: mpsc::Sender<Bytes>, unsolicited: mpsc::Sender<Unsolicited>) -> Self {
         let closed = CancellationToken::new();
-        let (table, tasks) = (Arc::default(), TaskRegistry::default());
+        let (pending, tasks) = (Arc::default(), TaskRegistry::default());
         let unsolicited = UnsolicitedSender::new(unsolicited);
-        Self { outgoing, table, tasks, last_id: AtomicI64::new(0), unsolicited, closed }
+        Self { outgoing, pending, tasks, last_id: AtomicI64::new(0), unsolicited, closed }
     }
 
-    /// Begins a request. `params` are as the upstream is to get them, but for the progress token,
-    /// which is made here when the caller has one.
-    pub(super) fn call(&self, method: Method, params: Option<Raw>, token: Option<Raw>, revision: Revision) -> Replies {
+    /// Sends a request once its replies are polled. `params` are as the server receives them, except for the progress
+    /// token, which is replaced by the request id where the caller has one.
+    pub(super) fn call(
+        &self,
+        method: Method,
+        params: Option<Raw>,
+        progress_token: Option<Raw>,
+        revision: Revision,
+    ) -> Replies {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let params = match &token {
-            Some(_) => Some(meta::with(params.as_ref(), "progressToken", Raw::of(&id))),
+        let params = match &progress_token {
+            Some(_) => Some(meta::with_member(params.as_ref(), "progressToken", Raw::of(&id))),
             None => params,
         };
-        self.send_request(id, &Request::new(id.into(), method, params), token, revision)
+        self.send_request(id, &Request::new(id.into(), method, params), progress_token, revision)
     }
 
-    fn send_request(&self, id: i64, request: &Request, token: Option<Raw>, revision: Revision) -> Replies {
-        let (replies, receiver) = mpsc::channel(REPLIES_WAITING);
-        let Ok(end) = replies.clone().try_reserve_owned() else {
+    fn send_request(&self, id: i64, request: &Request, progress_token: Option<Raw>, revision: Revision) -> Replies {
+        let (replies, receiver) = mpsc::channel(REPLY_QUEUE_CAPACITY);
+        let Ok(final_permit) = replies.clone().try_reserve_owned() else {
             return ErrorObject::new(code::INTERNAL_ERROR, "Internal error: a new queue is full").into();
         };
-        let listens = request.method == Method::Listen;
-        let converses = request.method.converses();
-        let logs = converses && (revision.facts().sessions || meta::asks_for_logs(request.params.as_ref()));
-        let waiting = PendingCall { replies, end, token, revision, listens, converses, logs };
-        if let Err(error) = self.table.enter(id, waiting) {
+        let is_listen = request.method == Method::Listen;
+        let accepts_server_requests = request.method.may_trigger_server_messages();
+        let accepts_logs = accepts_server_requests
+            && (revision.has_session_log_level() || meta::requests_logs(request.params.as_ref()));
+        let call = PendingCall {
+            replies,
+            final_permit,
+            progress_token,
+            revision,
+            is_listen,
+            accepts_server_requests,
+            accepts_logs,
+        };
+        if let Err(error) = self.pending.insert(id, call) {
             return error.into_object().into();
         }
-        let guard = CancelOnDrop { table: Arc::clone(&self.table), outgoing: self.outgoing.clone(), id };
+        let guard = CancelOnDrop { pending: Arc::clone(&self.pending), outgoing: self.outgoing.clone(), id };
         let outgoing = self.outgoing.clone();
         let message = request.encode();
-        let begin = (Some(message), receiver, guard);
-        Replies::stream(futures_util::stream::unfold(begin, move |(message, mut receiver, guard)| {
+        let start = (Some(message), receiver, guard);
+        Replies::stream(futures_util::stream::unfold(start, move |(message, mut receiver, guard)| {
             let outgoing = outgoing.clone();
             async move {
                 if let Some(message) = message {
-                    // Closed means that the table is, too, and the answer says so.
+                    // If the writer has gone, `close` ends this call with the reason.
                     let _ = outgoing.send(message).await;
                 }
                 let reply = receiver.recv().await?;
@@ -125,257 +142,259 @@ impl Duplex {
 
     /// Sends a notification.
     pub(super) async fn notify(&self, notification: &Notification) {
-        // A connection that is closed has told everybody who waits.
+        // A closed connection has already failed all pending calls.
         let _ = self.outgoing.send(notification.encode()).await;
     }
 
-    /// Takes a message from the upstream. Never waits.
-    pub(super) fn take(&self, message: Message) {
+    /// Handles a message of the server. Never waits.
+    pub(super) fn dispatch(&self, message: Message) {
         match message {
-            Message::Response(response) => self.complete(response),
+            Message::Response(response) => self.on_response(response),
             Message::Request(request) if request.method == Method::Ping => {
-                self.reply(&Response::new(Some(request.id), Ok(Raw::empty())));
+                self.try_respond(&Response::new(Some(request.id), Ok(Raw::empty())));
             }
-            Message::Request(request) => self.ask(request),
+            Message::Request(request) => self.on_server_request(request),
             Message::Notification(notification) => self.on_notification(notification),
         }
     }
 
-    fn complete(&self, response: Response) {
+    fn on_response(&self, response: Response) {
         let Some(id) = &response.id else {
-            tracing::debug!(outcome = ?response.outcome, "an answer came without an id");
+            tracing::debug!(outcome = ?response.outcome, "upstream response without an id ignored");
             return;
         };
-        let id = number(id).unwrap_or(-1);
-        match self.table.leave(id) {
-            Some(waiting) => waiting.answer(response.outcome),
-            None => tracing::debug!(id, "an answer came that nobody waits for"),
+        let id = numeric_id(id).unwrap_or(-1);
+        match self.pending.remove(id) {
+            Some(call) => call.complete(response.outcome),
+            None => tracing::debug!(id, "upstream response to an unknown request ignored"),
         }
     }
 
     fn on_notification(&self, notification: Notification) {
         let params = notification.params.as_ref();
-        match notification.notice {
-            Notice::Progress => {
+        match notification.method {
+            NotificationMethod::Progress => {
                 let token = params.and_then(|params| params.get("progressToken"));
-                let id = token.as_ref().and_then(Id::from_raw).as_ref().and_then(number);
-                let mut state = self.table.lock();
-                if let Some(waiting) = id.and_then(|id| state.calls.get_mut(&id)) {
-                    waiting.progress(&notification);
+                let id = token.as_ref().and_then(Id::from_raw).as_ref().and_then(numeric_id);
+                let mut state = self.pending.lock();
+                if let Some(call) = id.and_then(|id| state.calls.get_mut(&id)) {
+                    call.forward_progress(&notification);
                 }
             }
-            Notice::Cancelled => {
+            NotificationMethod::Cancelled => {
                 let id = params.and_then(|params| params.get("requestId"));
                 let Some(id) = id.as_ref().and_then(Id::from_raw) else { return };
-                let mut state = self.table.lock();
-                state.questions.remove(&id);
-                // A server ends a listen request this way, too.
-                let ours = number(&id).filter(|id| state.calls.get(id).is_some_and(|waiting| waiting.listens));
-                if let Some(waiting) = ours.and_then(|id| state.calls.remove(&id)) {
-                    waiting.answer(Ok(Raw::empty()));
+                let mut state = self.pending.lock();
+                state.server_requests.remove(&id);
+                // A server also ends a listen request with a cancellation.
+                let listen_id = numeric_id(&id).filter(|id| state.calls.get(id).is_some_and(|call| call.is_listen));
+                if let Some(call) = listen_id.and_then(|id| state.calls.remove(&id)) {
+                    call.complete(Ok(Raw::empty()));
                 }
             }
-            // In the per-request era news of changes name the request that asked for them.
-            _ if self.subscribed(&notification) => {}
+            // In the per-request era a change notification names the listen request that it belongs to.
+            _ if self.forward_to_listener(&notification) => {}
             _ if self.tasks.on_notification(&notification) => {}
-            // A log line does not say what it belongs to; with one call at work it is clear.
-            Notice::Message if self.only_call(|call| call.logs, |call| call.log(notification.clone())) => {}
-            _ => self.unsolicited.send(Unsolicited::Notice(notification)),
+            // A log message does not name its call; with one call in flight it is unambiguous.
+            NotificationMethod::Message
+                if self.with_only_call(|call| call.accepts_logs, |call| call.forward_log(notification.clone())) => {}
+            _ => self.unsolicited.send(Unsolicited::Notification(notification)),
         }
     }
 
-    /// Passes a question of the upstream on: to the one call at work, or to nobody's call.
-    fn ask(&self, request: Request) {
-        let (answer, answered) = oneshot::channel();
+    /// Forwards a server request: to the task it names, to the only call in flight, or as unsolicited.
+    fn on_server_request(&self, request: Request) {
+        let (responder, response) = oneshot::channel();
         let (withdraw, withdrawn) = oneshot::channel();
         let id = request.id;
         {
-            let mut state = self.table.lock();
-            if state.questions.len() >= QUESTIONS {
-                tracing::debug!("the upstream asks too much at once; a question is dropped");
+            let mut state = self.pending.lock();
+            if state.server_requests.len() >= MAX_OPEN_SERVER_REQUESTS {
+                tracing::debug!("upstream has too many open server requests; request dropped");
                 return;
             }
-            state.questions.insert(id.clone(), withdraw);
+            state.server_requests.insert(id.clone(), withdraw);
         }
         let outgoing = self.outgoing.clone();
-        let table = Arc::clone(&self.table);
+        let pending = Arc::clone(&self.pending);
         tokio::spawn(async move {
             let outcome = tokio::select! {
-                outcome = answered => outcome.unwrap_or_else(|_| Err(unanswered())),
+                outcome = response => outcome.unwrap_or_else(|_| Err(unsupported_by_client())),
                 _ = withdrawn => return,
             };
-            table.lock().questions.remove(&id);
+            pending.lock().server_requests.remove(&id);
             let _ = outgoing.send(Response::new(Some(id), outcome).encode()).await;
         });
-        let mut question = self.tasks.ask(ServerRequest { method: request.method, params: request.params, answer });
-        if question.is_none() {
+        let request = ServerRequest { method: request.method, params: request.params, responder };
+        let mut unrouted = self.tasks.route_server_request(request);
+        if unrouted.is_none() {
             return;
         }
-        let ask = |call: &mut PendingCall| {
-            if let Some(question) = question.take() {
-                call.question(question);
+        let forward = |call: &mut PendingCall| {
+            if let Some(request) = unrouted.take() {
+                call.forward_server_request(request);
             }
         };
-        self.only_call(|call| call.converses, ask);
-        if let Some(question) = question {
-            self.unsolicited.send(Unsolicited::Question(question));
+        self.with_only_call(|call| call.accepts_server_requests, forward);
+        if let Some(request) = unrouted {
+            self.unsolicited.send(Unsolicited::ServerRequest(request));
         }
     }
 
-    /// Passes a notice on to the listen request that it names; false when it names none of ours.
-    fn subscribed(&self, notification: &Notification) -> bool {
-        let id = meta::subscription(notification.params.as_ref());
-        let Some(id) = id.as_ref().and_then(Id::from_raw).as_ref().and_then(number) else { return false };
-        let mut state = self.table.lock();
-        let Some(waiting) = state.calls.get_mut(&id) else { return false };
-        if waiting.notice(notification.clone()) || !waiting.listens {
+    /// Forwards a notification to the listen request that it names; false when it names none of ours.
+    fn forward_to_listener(&self, notification: &Notification) -> bool {
+        let id = meta::subscription_id(notification.params.as_ref());
+        let Some(id) = id.as_ref().and_then(Id::from_raw).as_ref().and_then(numeric_id) else { return false };
+        let mut state = self.pending.lock();
+        let Some(call) = state.calls.get_mut(&id) else { return false };
+        if call.try_notify(notification.clone()) || !call.is_listen {
             return true;
         }
-        // One who listens and has missed a change must know: the request ends, and is made again.
-        if let Some(waiting) = state.calls.remove(&id) {
+        // A listener that missed a change must know: end the request, so that it is made again and everything re-read.
+        if let Some(call) = state.calls.remove(&id) {
             drop(state);
-            waiting.answer(Err(ErrorObject::unavailable("changes were told faster than they were read")));
+            call.complete(Err(ErrorObject::unavailable("changes were told faster than they were read")));
             let _ = self.outgoing.try_send(Notification::cancelled(&id.into()).encode());
         }
         true
     }
 
-    /// Does something to the one call at work that fits; false when there is none, or more than one.
-    fn only_call(&self, fits: impl Fn(&PendingCall) -> bool, act: impl FnOnce(&mut PendingCall)) -> bool {
-        let mut state = self.table.lock();
-        let mut calls = state.calls.values_mut().filter(|waiting| fits(waiting));
+    /// Runs `act` on the only pending call that satisfies `fits`; false when there is none or more than one.
+    fn with_only_call(&self, fits: impl Fn(&PendingCall) -> bool, act: impl FnOnce(&mut PendingCall)) -> bool {
+        let mut state = self.pending.lock();
+        let mut calls = state.calls.values_mut().filter(|call| fits(call));
         match (calls.next(), calls.next()) {
-            (Some(waiting), None) => {
-                act(waiting);
+            (Some(call), None) => {
+                act(call);
                 true
             }
             _ => false,
         }
     }
 
-    /// Sends a short answer from the reading task, which may not wait.
-    fn reply(&self, response: &Response) {
+    /// Sends a short response from the reader task, which must not wait.
+    fn try_respond(&self, response: &Response) {
         let message = response.encode();
         if self.outgoing.try_send(message).is_err() {
-            // It asks whether we are there, and does not read that we are.
-            tracing::debug!("a ping was not answered");
+            // The server sends pings and does not read our responses.
+            tracing::debug!("ping response dropped: outgoing queue is full");
         }
     }
 
-    /// Something that cannot be told apart was lost: everybody who waits is told.
+    /// Fails all pending calls: a message was lost, and its call is unknown.
     pub(super) fn fail_all(&self, error: &Error) {
-        let calls = std::mem::take(&mut self.table.lock().calls);
-        for waiting in calls.into_values() {
-            waiting.answer(Err(error.clone().into_object()));
+        let calls = std::mem::take(&mut self.pending.lock().calls);
+        for call in calls.into_values() {
+            call.complete(Err(error.clone().into_object()));
         }
     }
 
-    /// The connection is over.
+    /// Closes the connection and fails all pending calls. The first reason is kept.
     pub(super) fn close(&self, error: Error) {
-        let mut state = self.table.lock();
+        let mut state = self.pending.lock();
         let calls = std::mem::take(&mut state.calls);
-        state.questions.clear();
-        let why = state.closed.get_or_insert(error).clone();
+        state.server_requests.clear();
+        let reason = state.closed.get_or_insert(error).clone();
         drop(state);
-        for waiting in calls.into_values() {
-            waiting.answer(Err(why.clone().into_object()));
+        for call in calls.into_values() {
+            call.complete(Err(reason.clone().into_object()));
         }
         self.closed.cancel();
     }
 
-    /// Waits until the connection is over, and says why.
+    /// Waits until the connection is closed and returns the reason.
     pub(super) async fn closed(&self) -> Error {
         self.closed.cancelled().await;
-        self.closed_why()
+        self.close_reason()
     }
 
-    /// Whether the connection is over.
+    /// Whether the connection is closed.
     pub(super) fn is_closed(&self) -> bool {
-        self.table.lock().closed.is_some()
+        self.pending.lock().closed.is_some()
     }
 
-    /// Whether a call is at work.
-    pub(super) fn is_busy(&self) -> bool {
-        !self.table.lock().calls.is_empty()
+    /// Whether calls are in flight.
+    pub(super) fn has_calls_in_flight(&self) -> bool {
+        !self.pending.lock().calls.is_empty()
     }
 
-    fn closed_why(&self) -> Error {
-        let closed = self.table.lock().closed.clone();
+    fn close_reason(&self) -> Error {
+        let closed = self.pending.lock().closed.clone();
         closed.unwrap_or_else(|| Error::new(ErrorKind::Broken, "the connection was closed"))
     }
 }
 
-/// One of our ids as it comes back. A number written as a string is a common slip.
-fn number(id: &Id) -> Option<i64> {
+/// A request id of ours as the server returns it. Some servers turn the number into a string.
+fn numeric_id(id: &Id) -> Option<i64> {
     match id {
         Id::Number(id) => Some(*id),
         Id::Text(text) => text.parse().ok(),
     }
 }
 
-fn unanswered() -> ErrorObject {
+fn unsupported_by_client() -> ErrorObject {
     ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this")
 }
 
-// === impl Table ===
+// === impl PendingCalls ===
 
 impl PendingCalls {
     fn lock(&self) -> MutexGuard<'_, PendingState> {
         self.0.lock().expect("no thread panics while it holds this lock")
     }
 
-    fn enter(&self, id: i64, waiting: PendingCall) -> Result<(), Error> {
+    fn insert(&self, id: i64, call: PendingCall) -> Result<(), Error> {
         let mut state = self.lock();
         if let Some(error) = &state.closed {
             return Err(error.clone());
         }
-        state.calls.insert(id, waiting);
+        state.calls.insert(id, call);
         Ok(())
     }
 
-    fn leave(&self, id: i64) -> Option<PendingCall> {
+    fn remove(&self, id: i64) -> Option<PendingCall> {
         self.lock().calls.remove(&id)
     }
 }
 
-// === impl Waiting ===
+// === impl PendingCall ===
 
 impl PendingCall {
-    fn answer(self, outcome: Outcome) {
-        self.end.send(Reply::End(Answer { outcome, revision: self.revision }));
+    fn complete(self, outcome: Outcome) {
+        self.final_permit.send(Reply::End(Answer { outcome, revision: self.revision }));
     }
 
-    /// Passes a notice on; false when its reader is too slow for it, or gone.
-    fn notice(&mut self, notification: Notification) -> bool {
-        let taken = self.replies.try_send(Reply::Notice(notification)).is_ok();
-        if !taken {
-            tracing::debug!("a notice was dropped; the reader of its call is too slow or gone");
+    /// Forwards a notification; false when the call's queue is full or its reader has gone.
+    fn try_notify(&mut self, notification: Notification) -> bool {
+        let queued = self.replies.try_send(Reply::Notification(notification)).is_ok();
+        if !queued {
+            tracing::debug!("upstream notification dropped: its call reads too slowly or has gone");
         }
-        taken
+        queued
     }
 
-    fn log(&mut self, notification: Notification) {
-        self.notice(notification);
+    fn forward_log(&mut self, notification: Notification) {
+        self.try_notify(notification);
     }
 
-    fn progress(&mut self, notification: &Notification) {
-        let (Some(token), Some(params)) = (&self.token, &notification.params) else { return };
-        let params = params.edit().set("progressToken", token.clone()).finish();
-        self.notice(Notification::new(Notice::Progress, Some(params)));
+    fn forward_progress(&mut self, notification: &Notification) {
+        let (Some(progress_token), Some(params)) = (&self.progress_token, &notification.params) else { return };
+        let params = params.edit().set("progressToken", progress_token.clone()).finish();
+        self.try_notify(Notification::new(NotificationMethod::Progress, Some(params)));
     }
 
-    fn question(&mut self, question: ServerRequest) {
-        // Dropped, it tells the upstream that nobody answers.
-        let _ = self.replies.try_send(Reply::Question(question));
+    fn forward_server_request(&mut self, request: ServerRequest) {
+        // If the queue is full, dropping the request sends an error response to the server.
+        let _ = self.replies.try_send(Reply::ServerRequest(request));
     }
 }
 
-// === impl Abandon ===
+// === impl CancelOnDrop ===
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        if self.table.leave(self.id).is_none() {
-            return; // it was answered
+        if self.pending.remove(self.id).is_none() {
+            return; // the response has arrived
         }
         let message = Notification::cancelled(&self.id.into()).encode();
         if let Err(mpsc::error::TrySendError::Full(message)) = self.outgoing.try_send(message) {
@@ -392,19 +411,19 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A listen request that has missed a change ends, so that it is made again and everything read anew.
     #[tokio::test]
-    async fn a_listen_request_whose_reader_falls_behind_ends_and_is_cancelled() {
+    async fn listen_request_with_a_slow_reader_ends_and_is_cancelled() {
         let (outgoing, mut sent) = mpsc::channel(8);
-        let (unsolicited, _heard) = mpsc::channel(8);
+        let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
         let duplex = Duplex::new(outgoing, unsolicited);
         let mut replies = duplex.call(Method::Listen, None, None, Revision::NEWEST);
         assert!(tokio::time::timeout(std::time::Duration::from_millis(1), replies.next()).await.is_err());
         assert!(Message::parse(&sent.recv().await.unwrap()).is_ok());
         let meta = json!({ "io.modelcontextprotocol/subscriptionId": 1 });
-        let notice = Notification::new(Notice::ToolsChanged, Some(Raw::of(&json!({ "_meta": meta }))));
-        for _ in 0..REPLIES_WAITING + 10 {
-            duplex.take(Message::Notification(notice.clone()));
+        let notification =
+            Notification::new(NotificationMethod::ToolsChanged, Some(Raw::of(&json!({ "_meta": meta }))));
+        for _ in 0..REPLY_QUEUE_CAPACITY + 10 {
+            duplex.dispatch(Message::Notification(notification.clone()));
         }
         let mut last = None;
         while let Some(reply) = replies.next().await {

@@ -1,8 +1,8 @@
-//! Speaks MCP to one server, of whatever revision, over stdio, HTTP+SSE or Streamable HTTP.
+//! MCP client for one server, of any revision, over stdio, HTTP+SSE or Streamable HTTP.
 //!
-//! [`Target`] says where a server is. [`Connection::open`] probes what it speaks and opens a connection;
-//! [`Connection::call`] makes one call on it, through all its input rounds and tasks. What the server says outside of any
-//! call is [`Unsolicited`].
+//! [`Target`] is the address of a server. [`Connection::open`] probes the server and opens a connection;
+//! [`Connection::call`] runs one call through all its input rounds and tasks. Messages of the server that belong to no
+//! call are [`Unsolicited`].
 
 mod batch;
 mod call;
@@ -20,10 +20,10 @@ mod task_driver;
 mod task_registry;
 mod unsolicited;
 
-pub use child::children;
+pub use child::running_children;
 pub use connection::Connection;
 pub use probe::ProbeReport;
-pub(crate) use probe::answer;
+pub(crate) use probe::wait_for_response;
 pub(crate) use session_resumption::ResumableSession;
 pub use target::{Address, Command, ConnectionSettings, HttpTransport, Target, fetch};
 pub use unsolicited::Unsolicited;

@@ -1,9 +1,8 @@
-//! Finds out what an upstream is, and opens a connection to it.
+//! Probes an upstream for its transport and revision, and opens a connection to it.
 //!
-//! What is pinned is not asked. Otherwise a server is asked `server/discover` first, which those of
-//! the newest era must answer and which does nothing anywhere. Whatever else comes back means a
-//! handshake; an address that takes no POST is tried as HTTP+SSE. A session that is remembered from
-//! another node is gone on with, and nothing is asked.
+//! Pinned values are not probed. Otherwise `server/discover` is sent first: per-request servers must implement it, and it
+//! has no side effects anywhere. Any other outcome leads to a handshake; a URL that refuses POST is tried as HTTP+SSE. A
+//! session saved by another node is resumed without a probe.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,11 +19,11 @@ use super::streamable::{ProbeOutcome, StreamableClient};
 use super::target::{Address, Command, ConnectionSettings, HttpTransport, Target};
 use crate::call::{Replies, Reply};
 use crate::dialect::Revision;
-use crate::dialect::to_upstream::{self, ClientIdentity, Extras, ServerHello, Verdict};
+use crate::dialect::to_upstream::{self, ClientIdentity, RequestExtras, ServerHello, Verdict};
 use crate::error::{Error, ErrorKind, Result};
-use crate::protocol::{Method, Notice, Notification, Outcome, Raw, code};
+use crate::protocol::{Method, Notification, NotificationMethod, Outcome, Raw, code};
 
-/// The ways to an upstream.
+/// Client side of each transport.
 #[derive(Debug)]
 pub(super) enum Transport {
     Stdio(StdioClient),
@@ -32,99 +31,99 @@ pub(super) enum Transport {
     Http(Arc<StreamableClient>),
 }
 
-/// What was found, and how.
+/// How the transport and the revision of an upstream were found.
 #[derive(Debug, Clone)]
 pub struct ProbeReport {
     /// The transport: `stdio`, `sse` or `streamable-http`.
     pub transport: &'static str,
-    /// Why the revision was chosen.
+    /// Why the revision was chosen, as a clause.
     pub why: String,
-    /// What is worth knowing about the server beyond that.
+    /// Deviations of the server that a user should know, as clauses.
     pub oddities: Vec<String>,
-    /// How long it took to find out.
-    pub took: Duration,
+    /// Duration of probe and handshake.
+    pub elapsed: Duration,
 }
 
-/// An open way to an upstream that has introduced itself.
+/// An open transport with the server's answer to the probe or handshake.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) wire: Transport,
-    pub(super) introduction: ServerHello,
-    pub(super) found: ProbeReport,
+    pub(super) transport: Transport,
+    pub(super) hello: ServerHello,
+    pub(super) report: ProbeReport,
 }
 
-/// Programs that may have to fetch what they run.
-const RUNNERS: [&str; 9] = ["npx", "npm", "bunx", "pnpm", "uvx", "uv", "pipx", "docker", "podman"];
+/// Package runners that may install the server first; they get the startup timeout.
+const PACKAGE_RUNNERS: [&str; 9] = ["npx", "npm", "bunx", "pnpm", "uvx", "uv", "pipx", "docker", "podman"];
 
-/// What is being connected.
+/// One attempt to connect.
 struct Connector<'a> {
     settings: &'a ConnectionSettings,
-    speaker: &'a ClientIdentity,
+    identity: &'a ClientIdentity,
     unsolicited: &'a mpsc::Sender<Unsolicited>,
-    notebook: Option<&'a Arc<ResumableSession>>,
+    resumable: Option<&'a Arc<ResumableSession>>,
     oddities: Vec<String>,
 }
 
-/// Opens a connection.
+/// Opens a connection to a target.
 pub(super) async fn open(
     target: &Target,
     settings: &ConnectionSettings,
-    speaker: &ClientIdentity,
+    identity: &ClientIdentity,
     unsolicited: &mpsc::Sender<Unsolicited>,
-    notebook: Option<&Arc<ResumableSession>>,
+    resumable: Option<&Arc<ResumableSession>>,
 ) -> Result<Opened> {
-    let begun = Instant::now();
-    let mut attempt = Connector { settings, speaker, unsolicited, notebook, oddities: Vec::new() };
-    let (wire, introduction, why) = match target {
-        Target::Command(command) => attempt.command(command).await?,
-        Target::Url(address) => attempt.address(address).await?,
+    let started = Instant::now();
+    let mut connector = Connector { settings, identity, unsolicited, resumable, oddities: Vec::new() };
+    let (transport, hello, why) = match target {
+        Target::Command(command) => connector.connect_command(command).await?,
+        Target::Url(address) => connector.connect_url(address).await?,
     };
-    let transport = match &wire {
+    let name = match &transport {
         Transport::Stdio(_) => "stdio",
         Transport::Sse(_) => "sse",
         Transport::Http(_) => "streamable-http",
     };
-    let found = ProbeReport { transport, why, oddities: attempt.oddities, took: begun.elapsed() };
-    Ok(Opened { wire, introduction, found })
+    let report = ProbeReport { transport: name, why, oddities: connector.oddities, elapsed: started.elapsed() };
+    Ok(Opened { transport, hello, report })
 }
 
 type HandshakeResult = (Transport, ServerHello, String);
 
 impl Connector<'_> {
-    async fn command(&mut self, command: &Command) -> Result<HandshakeResult> {
+    /// Starts a command. A server that exits on `server/discover` is started again for a handshake.
+    async fn connect_command(&mut self, command: &Command) -> Result<HandshakeResult> {
         let name = std::path::Path::new(&command.program).file_name().map(|name| name.to_string_lossy().into_owned());
-        let runner = name.is_some_and(|name| RUNNERS.contains(&name.as_str()));
-        let patience = if runner { self.settings.startup_timeout } else { self.settings.discovery_timeout };
+        let is_package_runner = name.is_some_and(|name| PACKAGE_RUNNERS.contains(&name.as_str()));
+        let timeout = if is_package_runner { self.settings.startup_timeout } else { self.settings.discovery_timeout };
         let stdio = StdioClient::start(command, self.settings, self.unsolicited.clone())?;
         let pinned = self.settings.revision;
-        if pinned.is_some_and(|revision| revision.facts().sessions) {
-            let introduction = self.handshake(&stdio.duplex, patience).await?;
-            return Ok((Transport::Stdio(stdio), introduction, "the revision is pinned".into()));
+        if pinned.is_some_and(|revision| revision.opens_with_handshake()) {
+            let hello = self.handshake(&stdio.duplex, timeout).await?;
+            return Ok((Transport::Stdio(stdio), hello, "the revision is pinned".into()));
         }
-        let why = match self.discover(&stdio.duplex, patience).await {
-            Ok(Verdict::PerRequest(introduction)) => {
-                return Ok((Transport::Stdio(stdio), *introduction, "it answers `server/discover`".into()));
+        let why = match self.discover(&stdio.duplex, timeout).await {
+            Ok(Verdict::PerRequest(hello)) => {
+                return Ok((Transport::Stdio(stdio), *hello, "it answers `server/discover`".into()));
             }
             Ok(verdict) => handshake_reason(verdict, pinned)?,
             Err(error) if pinned.is_some() => return Err(error),
             Err(error) if stdio.duplex.is_closed() => {
-                // Some servers end when they are asked something before a handshake.
-                self.oddities
-                    .push(format!("it ended when it was asked `server/discover` ({error}) and was started again"));
-                let again = StdioClient::start(command, self.settings, self.unsolicited.clone())?;
-                let introduction = self.handshake(&again.duplex, patience).await?;
-                return Ok((Transport::Stdio(again), introduction, "it does not know `server/discover`".into()));
+                // Some servers exit when the first message is not `initialize`.
+                self.oddities.push(format!("it exited after `server/discover` ({error}) and was started again"));
+                let restarted = StdioClient::start(command, self.settings, self.unsolicited.clone())?;
+                let hello = self.handshake(&restarted.duplex, timeout).await?;
+                return Ok((Transport::Stdio(restarted), hello, "it does not know `server/discover`".into()));
             }
             Err(error) => format!("it did not answer `server/discover` ({error})"),
         };
-        match self.handshake(&stdio.duplex, patience).await {
-            Ok(introduction) => Ok((Transport::Stdio(stdio), introduction, why)),
-            // It was only slow to start, and has answered the question when nobody waited any more.
-            Err(error) if error.kind() == ErrorKind::Answer(code::UNSUPPORTED_VERSION) => {
-                match self.discover(&stdio.duplex, patience).await {
-                    Ok(Verdict::PerRequest(introduction)) => {
+        match self.handshake(&stdio.duplex, timeout).await {
+            Ok(hello) => Ok((Transport::Stdio(stdio), hello, why)),
+            // It started slowly and responded to `server/discover` after the timeout.
+            Err(error) if error.kind() == ErrorKind::ErrorResponse(code::UNSUPPORTED_VERSION) => {
+                match self.discover(&stdio.duplex, timeout).await {
+                    Ok(Verdict::PerRequest(hello)) => {
                         self.oddities.push("it was slow to answer `server/discover`".into());
-                        Ok((Transport::Stdio(stdio), *introduction, "it answers `server/discover`".into()))
+                        Ok((Transport::Stdio(stdio), *hello, "it answers `server/discover`".into()))
                     }
                     _ => Err(error),
                 }
@@ -133,63 +132,64 @@ impl Connector<'_> {
         }
     }
 
-    async fn address(&mut self, address: &Address) -> Result<HandshakeResult> {
+    /// Connects to a URL: resumes a saved session, probes Streamable HTTP, and falls back to HTTP+SSE.
+    async fn connect_url(&mut self, address: &Address) -> Result<HandshakeResult> {
         if address.transport == Some(HttpTransport::Sse) {
-            return self.sse(address, "the transport is pinned".into()).await;
+            return self.connect_sse(address, "the transport is pinned".into()).await;
         }
-        let (said, notebook) = (self.unsolicited.clone(), self.notebook.cloned());
-        let http = StreamableClient::new(address, self.settings, self.speaker.clone(), said, notebook);
-        if let Some(entry) = self.notebook.and_then(|notebook| notebook.read()) {
-            let introduction = http.resume(entry).await;
-            return Ok((Transport::Http(http), introduction, "its session was opened elsewhere".into()));
+        let (unsolicited, resumable) = (self.unsolicited.clone(), self.resumable.cloned());
+        let http = StreamableClient::new(address, self.settings, self.identity.clone(), unsolicited, resumable);
+        if let Some(saved) = self.resumable.and_then(|resumable| resumable.load()) {
+            let hello = http.resume(saved).await;
+            return Ok((Transport::Http(http), hello, "its session was opened by another node".into()));
         }
         let pinned = self.settings.revision;
-        let why = if pinned.is_some_and(|revision| revision.facts().sessions) {
+        let why = if pinned.is_some_and(|revision| revision.opens_with_handshake()) {
             "the revision is pinned".to_owned()
         } else {
             match self.discover_http(&http).await? {
-                Verdict::PerRequest(introduction) => {
-                    http.set_revision(introduction.revision);
-                    return Ok((Transport::Http(http), *introduction, "it answers `server/discover`".into()));
+                Verdict::PerRequest(hello) => {
+                    http.set_revision(hello.revision);
+                    return Ok((Transport::Http(http), *hello, "it answers `server/discover`".into()));
                 }
                 verdict => handshake_reason(verdict, pinned)?,
             }
         };
         let proposed = pinned.unwrap_or(Revision::NEWEST_HANDSHAKE);
-        let mut half_open = HalfOpen(Some(Arc::clone(&http)));
+        let mut guard = CloseUnlessOpened(Some(Arc::clone(&http)));
         match http.initialize(proposed).await {
-            Ok(introduction) => {
-                half_open.0 = None;
+            Ok(hello) => {
+                guard.0 = None;
                 if http.session_id().is_none() {
                     self.oddities.push("it opens no session".into());
                 }
-                Ok((Transport::Http(http), introduction, why))
+                Ok((Transport::Http(http), hello, why))
             }
-            Err(error) if address.transport.is_none() && takes_no_post(&error) => {
-                let sse = self.sse(address, format!("it takes no POST ({error})")).await;
+            Err(error) if address.transport.is_none() && refuses_post(&error) => {
+                let sse = self.connect_sse(address, format!("it takes no POST ({error})")).await;
                 sse.map_err(|_| error)
             }
             Err(error) => Err(error),
         }
     }
 
-    async fn sse(&mut self, address: &Address, why: String) -> Result<HandshakeResult> {
+    async fn connect_sse(&mut self, address: &Address, why: String) -> Result<HandshakeResult> {
         let sse = SseClient::open(address, self.settings, self.unsolicited.clone()).await?;
-        let introduction = self.handshake(&sse.duplex, self.settings.discovery_timeout).await?;
-        Ok((Transport::Sse(sse), introduction, why))
+        let hello = self.handshake(&sse.duplex, self.settings.discovery_timeout).await?;
+        Ok((Transport::Sse(sse), hello, why))
     }
 
-    /// Asks a two-way connection what it is.
-    async fn discover(&self, duplex: &Duplex, patience: Duration) -> Result<Verdict> {
+    /// Sends `server/discover` on a bidirectional connection, a second time if the server offers another revision.
+    async fn discover(&self, duplex: &Duplex, timeout: Duration) -> Result<Verdict> {
         let mut revision = self.settings.revision.unwrap_or(Revision::NEWEST);
-        for again in [true, false] {
-            let params = to_upstream::params(None, revision, self.speaker, &Extras::default());
+        for may_renegotiate in [true, false] {
+            let params = to_upstream::request_params(None, revision, self.identity, &RequestExtras::default());
             let replies = duplex.call(Method::Discover, params, None, revision);
-            let outcome = answer(replies, patience, "`server/discover`").await?;
+            let outcome = wait_for_response(replies, timeout, "`server/discover`").await?;
             if duplex.is_closed() {
                 return Err(duplex.closed().await);
             }
-            match to_upstream::verdict(&outcome, again) {
+            match to_upstream::parse_discover_outcome(&outcome, may_renegotiate) {
                 Verdict::Renegotiate(other) => revision = other,
                 verdict => return Ok(verdict),
             }
@@ -199,48 +199,51 @@ impl Connector<'_> {
 
     async fn discover_http(&self, http: &StreamableClient) -> Result<Verdict> {
         let mut revision = self.settings.revision.unwrap_or(Revision::NEWEST);
-        for again in [true, false] {
+        for may_renegotiate in [true, false] {
             match http.probe(revision).await? {
                 ProbeOutcome::Status(status) => {
                     return Ok(Verdict::Handshake(format!("it answered `server/discover` with {status}")));
                 }
-                ProbeOutcome::Outcome(outcome) => match to_upstream::verdict(&outcome, again) {
-                    Verdict::Renegotiate(other) => revision = other,
-                    verdict => return Ok(verdict),
-                },
+                ProbeOutcome::Outcome(outcome) => {
+                    match to_upstream::parse_discover_outcome(&outcome, may_renegotiate) {
+                        Verdict::Renegotiate(other) => revision = other,
+                        verdict => return Ok(verdict),
+                    }
+                }
             }
         }
         Err(Error::new(ErrorKind::Revision, "it offers revisions that it then refuses"))
     }
 
-    /// Opens by a handshake on a two-way connection.
-    async fn handshake(&self, duplex: &Duplex, patience: Duration) -> Result<ServerHello> {
-        let pinned = self.settings.revision.filter(|revision| revision.facts().sessions);
+    /// Performs the `initialize` handshake on a bidirectional connection.
+    async fn handshake(&self, duplex: &Duplex, timeout: Duration) -> Result<ServerHello> {
+        let pinned = self.settings.revision.filter(|revision| revision.opens_with_handshake());
         let proposed = pinned.unwrap_or(Revision::NEWEST_HANDSHAKE);
-        let params: Raw = to_upstream::initialize(proposed, self.speaker);
+        let params: Raw = to_upstream::initialize_params(proposed, self.identity);
         let replies = duplex.call(Method::Initialize, Some(params), None, proposed);
-        let result = match answer(replies, patience, "`initialize`").await? {
+        let result = match wait_for_response(replies, timeout, "`initialize`").await? {
             Ok(result) => result,
             Err(_) if duplex.is_closed() => return Err(duplex.closed().await),
-            Err(object) => return Err(Error::answered(object)),
+            Err(object) => return Err(Error::from_error_response(object)),
         };
-        let introduction = to_upstream::read_handshake(&result).map_err(|why| Error::new(ErrorKind::Revision, why))?;
-        duplex.notify(&Notification::new(Notice::Initialized, None)).await;
-        Ok(introduction)
+        let hello =
+            to_upstream::parse_initialize_result(&result).map_err(|why| Error::new(ErrorKind::Revision, why))?;
+        duplex.notify(&Notification::new(NotificationMethod::Initialized, None)).await;
+        Ok(hello)
     }
 }
 
-/// Why a handshake follows, or why nothing can.
+/// The reason for a handshake, or the error if the verdict allows none.
 fn handshake_reason(verdict: Verdict, pinned: Option<Revision>) -> Result<String> {
     match verdict {
-        Verdict::Handshake(why) => match pinned {
-            None => Ok(why),
+        Verdict::Handshake(reason) => match pinned {
+            None => Ok(reason),
             Some(revision) => {
-                Err(Error::new(ErrorKind::Revision, format!("the revision is pinned to {revision}, but {why}")))
+                Err(Error::new(ErrorKind::Revision, format!("the revision is pinned to {revision}, but {reason}")))
             }
         },
         Verdict::UnsupportedRevision(offered) => {
-            Err(Error::new(ErrorKind::Revision, format!("it speaks only {}, which we do not", offered.join(", "))))
+            Err(Error::new(ErrorKind::Revision, format!("it supports only {}, and we do not", offered.join(", "))))
         }
         Verdict::Renegotiate(_) | Verdict::PerRequest(_) => {
             Err(Error::new(ErrorKind::Revision, "it offers revisions that it then refuses"))
@@ -248,7 +251,8 @@ fn handshake_reason(verdict: Verdict, pinned: Option<Revision>) -> Result<String
     }
 }
 
-fn takes_no_post(error: &Error) -> bool {
+/// Whether an error to `initialize` means that the URL may be an HTTP+SSE endpoint, as the specification describes.
+fn refuses_post(error: &Error) -> bool {
     let statuses = [
         StatusCode::BAD_REQUEST,
         StatusCode::NOT_FOUND,
@@ -260,9 +264,10 @@ fn takes_no_post(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Status(status) if statuses.iter().any(|known| known.as_u16() == status))
 }
 
-/// The answer to a request, past everything that comes before it.
-pub(crate) async fn answer(mut replies: Replies, patience: Duration, what: &str) -> Result<Outcome> {
-    let read = async {
+/// Waits for the final response of a request; notifications and server requests are dropped. `what` names the request
+/// in the timeout error.
+pub(crate) async fn wait_for_response(mut replies: Replies, timeout: Duration, what: &str) -> Result<Outcome> {
+    let response = async {
         loop {
             match replies.next().await {
                 Some(Reply::End(answer)) => return answer.outcome,
@@ -276,16 +281,16 @@ pub(crate) async fn answer(mut replies: Replies, patience: Duration, what: &str)
             }
         }
     };
-    match tokio::time::timeout(patience, read).await {
+    match tokio::time::timeout(timeout, response).await {
         Ok(outcome) => Ok(outcome),
-        Err(_) => Err(Error::new(ErrorKind::Timeout, format!("no answer to {what} came within {patience:?}"))),
+        Err(_) => Err(Error::new(ErrorKind::Timeout, format!("no response to {what} within {timeout:?}"))),
     }
 }
 
-/// A session that is being opened. Whoever gives up half way leaves nothing of it at the server.
-struct HalfOpen(Option<Arc<StreamableClient>>);
+/// Closes a session whose handshake was abandoned, so that none is left open at the server.
+struct CloseUnlessOpened(Option<Arc<StreamableClient>>);
 
-impl Drop for HalfOpen {
+impl Drop for CloseUnlessOpened {
     fn drop(&mut self) {
         if let (Some(http), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
             runtime.spawn(async move { http.close().await });

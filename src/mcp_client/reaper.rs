@@ -1,17 +1,16 @@
-//! Sees to it that no child outlives us, also when we are killed.
+//! Kills the process groups of our children when this process dies in any way, SIGKILL included.
 //!
-//! One small shell waits on a pipe and keeps the list of process groups that we started. When we
-//! end in whatever way, the pipe closes and it kills those that are left. Unlike a parent-death
-//! signal this reaches the children of children (`npx` starts a shell that starts a server), does
-//! not depend on the thread that started the child, and needs no unsafe code.
+//! A small shell reads the list of process groups from a pipe. When this process ends, the pipe closes and the shell
+//! kills the groups that are left. Unlike a parent-death signal this reaches grandchildren (`npx` starts a shell that
+//! starts a server), does not depend on the thread that spawned the child, and needs no unsafe code.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Reads `+group` and `-group` lines; at the end kills every group that is left.
-const SCRIPT: &str = r#"
+/// Reads `+group` and `-group` lines; at end of input kills every group that is left.
+const REAPER_SCRIPT: &str = r#"
 groups=" "
 while read -r line; do
   group="${line#?}"
@@ -23,55 +22,55 @@ done
 for group in $groups; do kill -9 "-$group" 2>/dev/null; done
 "#;
 
-static SHELL: Mutex<Option<Child>> = Mutex::new(None);
+static REAPER: Mutex<Option<Child>> = Mutex::new(None);
 
-/// Makes sure that the shell is there before a child is started, so that next to no time passes
-/// between a child's start and its being known.
-pub(super) fn prepare() {
-    let mut shell = SHELL.lock().unwrap_or_else(PoisonError::into_inner);
-    if shell.is_none() {
-        *shell = start();
+/// Starts the reaper if it is not running. Called before a child is spawned, to keep the time short in which the child
+/// is not registered.
+pub(super) fn ensure_running() {
+    let mut reaper = REAPER.lock().unwrap_or_else(PoisonError::into_inner);
+    if reaper.is_none() {
+        *reaper = spawn_reaper();
     }
 }
 
-/// Remembers a process group that has to end with us.
-pub(super) fn adopt(group: i32) {
-    tell(&format!("+{group}\n"));
+/// Registers a process group to be killed when this process dies.
+pub(super) fn register_group(group: i32) {
+    send_line(&format!("+{group}\n"));
 }
 
-/// Forgets a process group that has ended.
-pub(super) fn release(group: i32) {
-    tell(&format!("-{group}\n"));
+/// Removes a process group that has ended.
+pub(super) fn unregister_group(group: i32) {
+    send_line(&format!("-{group}\n"));
 }
 
-fn tell(line: &str) {
-    let mut shell = SHELL.lock().unwrap_or_else(PoisonError::into_inner);
-    // A shell that is gone is started anew, once; without one children end with their input only.
+fn send_line(line: &str) {
+    let mut reaper = REAPER.lock().unwrap_or_else(PoisonError::into_inner);
+    // A reaper that has gone is restarted once; without one, children see only the end of their stdin.
     for _ in 0..2 {
-        if shell.is_none() {
-            *shell = start();
+        if reaper.is_none() {
+            *reaper = spawn_reaper();
         }
-        let input = shell.as_mut().and_then(|shell| shell.stdin.as_mut());
-        let Some(input) = input else { return };
-        match input.write_all(line.as_bytes()) {
+        let stdin = reaper.as_mut().and_then(|reaper| reaper.stdin.as_mut());
+        let Some(stdin) = stdin else { return };
+        match stdin.write_all(line.as_bytes()) {
             Ok(()) => return,
             Err(error) => {
-                tracing::debug!(%error, "the keeper of children is gone");
-                *shell = None;
+                tracing::debug!(%error, "child reaper has gone; restarting it");
+                *reaper = None;
             }
         }
     }
 }
 
-fn start() -> Option<Child> {
+fn spawn_reaper() -> Option<Child> {
     let mut command = Command::new("sh");
-    command.arg("-c").arg(SCRIPT).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    // A group of its own, so that an interrupt at the terminal does not end it before us.
+    command.arg("-c").arg(REAPER_SCRIPT).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    // In a process group of its own, so that Ctrl-C at the terminal does not end it before this process.
     command.process_group(0);
     match command.spawn() {
         Ok(child) => Some(child),
         Err(error) => {
-            tracing::warn!(%error, "no shell could be started; children of ours may outlive a kill");
+            tracing::warn!(%error, "starting the child reaper failed; children may outlive a killed gateway");
             None
         }
     }

@@ -1,5 +1,4 @@
-//! What is remembered of the session that a server keeps for one of ours, so that another node can go
-//! on with it.
+//! Saves the upstream session that belongs to a client session, so that another node can resume it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,43 +11,43 @@ use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ServerHello};
 use crate::protocol::Raw;
 
-/// Where the session of one client with one server is written down.
+/// Saved record of one client's session with one upstream, kept with the client session in the store.
 #[derive(Debug)]
 pub(crate) struct ResumableSession {
     upstream: Arc<str>,
-    /// Where the server is; a session of one that is elsewhere is not gone on with.
+    /// URL of the server; a session of another URL is not resumed.
     url: String,
-    /// The only revision that may be spoken, if there is such a one.
-    pinned: Option<Revision>,
+    /// The configured revision; a session of another revision is not resumed.
+    pinned_revision: Option<Revision>,
     sink: Arc<dyn ClientSink>,
-    page: Mutex<Saved>,
+    saved: Mutex<Saved>,
 }
 
 #[derive(Debug, Default)]
 struct Saved {
-    /// What is remembered, as far as it is of the session that we have.
-    written: Option<Bytes>,
-    /// Nothing is written any more: the upstream goes, and its sessions with it.
-    over: bool,
+    /// The stored record, as long as it describes our current session.
+    record: Option<Bytes>,
+    /// The upstream is being removed: nothing is saved any more.
+    is_retired: bool,
 }
 
-/// A session to go on with.
+/// A saved session to resume.
 #[derive(Debug)]
 pub(crate) struct SavedSession {
-    pub(crate) session: HeaderValue,
-    /// What the server answered to `initialize`.
-    pub(crate) result: Raw,
-    pub(crate) introduction: ServerHello,
-    /// After which the ids of requests begin.
-    pub(crate) first_id: i64,
+    pub(crate) session_id: HeaderValue,
+    /// Result of the server's `initialize` response.
+    pub(crate) initialize_result: Raw,
+    pub(crate) hello: ServerHello,
+    /// Request ids of the resumed session start above this number.
+    pub(crate) request_id_base: i64,
 }
 
 impl ResumableSession {
-    /// One for a client, where the server is of a kind that can be gone on with.
+    /// `None` for HTTP+SSE servers, whose sessions end with their connection.
     pub(crate) fn new(
         upstream: &Arc<str>,
         address: &Address,
-        pinned: Option<Revision>,
+        pinned_revision: Option<Revision>,
         sink: &Arc<dyn ClientSink>,
     ) -> Option<Arc<Self>> {
         if address.transport == Some(HttpTransport::Sse) {
@@ -57,110 +56,109 @@ impl ResumableSession {
         Some(Arc::new(Self {
             upstream: Arc::clone(upstream),
             url: address.url.to_string(),
-            pinned,
+            pinned_revision,
             sink: Arc::clone(sink),
-            page: Mutex::default(),
+            saved: Mutex::default(),
         }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Saved> {
-        self.page.lock().unwrap_or_else(PoisonError::into_inner)
+        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session to go on with, if one is remembered and can be read.
-    pub(crate) fn read(&self) -> Option<SavedSession> {
-        let mut page = self.lock();
-        if page.over {
+    /// The saved session, if there is one and it fits this upstream.
+    pub(crate) fn load(&self) -> Option<SavedSession> {
+        let mut saved = self.lock();
+        if saved.is_retired {
             return None;
         }
-        let written = self.sink.remembered(&self.upstream)?;
-        let entry = self.understood(&written).zip(first_id());
-        let Some(((session, result, introduction), first_id)) = entry else {
-            tracing::debug!(upstream = %self.upstream, "what is remembered of a session is of no use");
+        let record = self.sink.saved_upstream_session(&self.upstream)?;
+        let decoded = self.decode(&record).zip(random_request_id_base());
+        let Some(((session_id, initialize_result, hello), request_id_base)) = decoded else {
+            tracing::debug!(upstream = %self.upstream, "saved upstream session cannot be resumed; ignored");
             return None;
         };
-        page.written = Some(written);
-        Some(SavedSession { session, result, introduction, first_id })
+        saved.record = Some(record);
+        Some(SavedSession { session_id, initialize_result, hello, request_id_base })
     }
 
-    fn understood(&self, written: &Bytes) -> Option<(HeaderValue, Raw, ServerHello)> {
-        let written = Raw::parse(written).ok()?;
-        let text = |key: &str| written.get(key)?.text().map(|text| text.into_owned());
-        let result = written.get("result")?;
-        let introduction = to_upstream::read_handshake(&result).ok()?;
+    fn decode(&self, record: &Bytes) -> Option<(HeaderValue, Raw, ServerHello)> {
+        let record = Raw::parse(record).ok()?;
+        let text = |key: &str| record.get(key)?.text().map(|text| text.into_owned());
+        let result = record.get("result")?;
+        let hello = to_upstream::parse_initialize_result(&result).ok()?;
         let revision = Revision::parse(&text("revision")?)?;
-        let same = text("url")? == self.url && revision == introduction.revision;
-        let wanted = self.pinned.is_none_or(|pinned| pinned == revision);
-        let session = HeaderValue::from_str(&text("session")?).ok()?;
-        (same && wanted && !session.is_empty()).then_some((session, result, introduction))
+        let is_same_server = text("url")? == self.url && revision == hello.revision;
+        let is_allowed = self.pinned_revision.is_none_or(|pinned| pinned == revision);
+        let session_id = HeaderValue::from_str(&text("session")?).ok()?;
+        (is_same_server && is_allowed && !session_id.is_empty()).then_some((session_id, result, hello))
     }
 
-    /// Writes down the session that we have, with what the server answered to `initialize`.
-    pub(crate) fn write(&self, current: impl FnOnce() -> Option<(HeaderValue, Raw)>) {
-        let mut page = self.lock();
-        // Looked at only now, so that of two who write at once the last one writes the last.
-        let entry = current().and_then(|(session, result)| self.entry(&session, &result));
-        if entry == page.written {
+    /// Saves the current session: its id and the result of `initialize`.
+    pub(crate) fn save(&self, current: impl FnOnce() -> Option<(HeaderValue, Raw)>) {
+        let mut saved = self.lock();
+        // Read under the lock, so that of two concurrent saves the later one stores the later session.
+        let record = current().and_then(|(session_id, result)| self.encode(&session_id, &result));
+        if record == saved.record {
             return;
         }
-        if page.over || self.sink.moved_to_other_node() {
-            // Nobody will know of this one.
-            page.written = None;
+        if saved.is_retired || self.sink.moved_to_other_node() {
+            // Another node owns the client session now; the new upstream session stays ours.
+            saved.record = None;
             return;
         }
-        page.written.clone_from(&entry);
-        self.sink.remember(&self.upstream, entry);
+        saved.record.clone_from(&record);
+        self.sink.save_upstream_session(&self.upstream, record);
     }
 
-    fn entry(&self, session: &HeaderValue, result: &Raw) -> Option<Bytes> {
-        let revision = to_upstream::read_handshake(result).ok()?.revision;
+    fn encode(&self, session_id: &HeaderValue, result: &Raw) -> Option<Bytes> {
+        let revision = to_upstream::parse_initialize_result(result).ok()?.revision;
         let empty = Raw::empty();
-        let entry = empty.edit().set("url", Raw::of(self.url.as_str()));
-        let entry = entry.set("session", Raw::of(session.to_str().ok()?));
-        let entry = entry.set("revision", Raw::of(revision.facts().name));
-        Some(entry.set("result", result.clone()).finish().bytes())
+        let record = empty.edit().set("url", Raw::of(self.url.as_str()));
+        let record = record.set("session", Raw::of(session_id.to_str().ok()?));
+        let record = record.set("revision", Raw::of(revision.as_str()));
+        Some(record.set("result", result.clone()).finish().bytes())
     }
 
-    /// Whether the client is served elsewhere now.
+    /// Whether another node has taken the client session over and ours has ended.
     pub(crate) fn moved_to_other_node(&self) -> bool {
         self.sink.ended().is_cancelled() && self.sink.moved_to_other_node()
     }
 
-    /// The upstream goes: whoever takes its place must not go on with a session that ends with it.
+    /// The upstream is being removed: erases the record, so that its successor does not resume a session that ends.
     pub(crate) fn retire(&self) {
-        let mut page = self.lock();
-        page.over = true;
+        let mut saved = self.lock();
+        saved.is_retired = true;
         if !self.sink.moved_to_other_node() {
-            self.forget(&mut page);
+            self.erase(&mut saved);
         }
     }
 
-    /// Our connection ends; true when the session stays, because another node goes on with it. One
-    /// that nobody else knows of does not.
+    /// The connection closes. True when the upstream session must stay open, because another node resumes it from the
+    /// saved record.
     pub(crate) fn close(&self) -> bool {
-        let mut page = self.lock();
+        let mut saved = self.lock();
         if self.sink.moved_to_other_node() {
-            return page.written.take().is_some();
+            return saved.record.take().is_some();
         }
-        self.forget(&mut page);
+        self.erase(&mut saved);
         false
     }
 
-    /// Takes back what was written, unless somebody else has written since.
-    fn forget(&self, page: &mut Saved) {
-        let Some(written) = page.written.take() else { return };
-        // Of a client that is gone nothing is remembered anyway.
-        let there = !self.sink.ended().is_cancelled();
-        if there && self.sink.remembered(&self.upstream) == Some(written) {
-            self.sink.remember(&self.upstream, None);
+    /// Erases our record, unless another node has replaced it.
+    fn erase(&self, saved: &mut Saved) {
+        let Some(record) = saved.record.take() else { return };
+        // The records of an ended client session are removed with it.
+        let is_alive = !self.sink.ended().is_cancelled();
+        if is_alive && self.sink.saved_upstream_session(&self.upstream) == Some(record) {
+            self.sink.save_upstream_session(&self.upstream, None);
         }
     }
 }
 
-/// Where the ids of requests begin in a session that had some before: somewhere else every time, or
-/// the answer to one that still runs could be taken for another's. Some servers read no more than
-/// 32 bits.
-fn first_id() -> Option<i64> {
+/// Random start of request ids in a resumed session: a response to a request that the previous node sent must not match
+/// one of ours. 30 bits, because some servers read ids as 32-bit integers.
+fn random_request_id_base() -> Option<i64> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).ok()?;
     Some(i64::from(u32::from_le_bytes(random) >> 2) + 1)

@@ -1,4 +1,4 @@
-//! An upstream over HTTP+SSE: it speaks on one stream, we speak by POST.
+//! HTTP+SSE transport: the server sends on one event stream, and we send by POST.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,79 +11,81 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Unsolicited;
-use super::batch::parsed;
-use super::duplex::{Duplex, MESSAGES_WAITING};
+use super::batch::messages_in_event;
+use super::duplex::{Duplex, OUTGOING_QUEUE_CAPACITY};
 use super::target::{Address, ConnectionSettings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::EventReader;
-use crate::http::client::{HttpClient, is_media, redacted, resolve, same_origin};
+use crate::http::client::{HttpClient, has_media_type, redacted, resolve, same_origin};
 use crate::http::codec::RequestEncoder;
 use crate::protocol::{Message, Response};
 
-/// How long a message waits for the one before it to be taken.
-const TURN: Duration = Duration::from_millis(500);
+/// A POST waits this long for the previous one, to keep messages in order.
+const POST_ORDER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A stream and the address to send to.
+/// An open event stream with the task that posts our messages.
 #[derive(Debug)]
 pub(super) struct SseClient {
     pub(super) duplex: Arc<Duplex>,
-    open: CancellationToken,
+    shutdown: CancellationToken,
 }
 
 impl SseClient {
-    /// Opens the stream and waits for its first event.
+    /// Opens the event stream and waits for its `endpoint` event.
     pub(super) async fn open(
         address: &Address,
         settings: &ConnectionSettings,
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Self> {
-        let web = Arc::new(address.client(settings));
+        let http = Arc::new(address.http_client(settings));
         let headers = |head: &mut RequestEncoder| head.put_static(&ACCEPT, "text/event-stream");
-        let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.discovery_timeout)).await?;
+        let response = http.send(Verb::GET, headers, Bytes::new(), Some(settings.discovery_timeout)).await?;
         let status = response.head.status();
         if !status.is_success() {
-            let body = web.read(response.body, settings.discovery_timeout).await.unwrap_or_default();
-            return Err(Error::refused(&web.url(), status, &body));
+            let body = http.read_body(response.body, settings.discovery_timeout).await.unwrap_or_default();
+            return Err(Error::from_status(&http.url(), status, &body));
         }
-        if !is_media(&response.head, "text/event-stream") {
-            return Err(Error::new(ErrorKind::Protocol, format!("{} is no event stream", redacted(&web.url()))));
+        if !has_media_type(&response.head, "text/event-stream") {
+            return Err(Error::new(ErrorKind::Protocol, format!("{} is not an event stream", redacted(&http.url()))));
         }
-        let mut events = EventReader::new(response.body, web.limit());
+        let mut events = EventReader::new(response.body, http.max_body_bytes());
         let first = tokio::time::timeout(settings.discovery_timeout, events.next()).await;
         let endpoint = match first {
-            Ok(Ok(Some(event))) if event.name.as_deref() == Some("endpoint") => endpoint(&web.url(), &event.data)?,
+            Ok(Ok(Some(event))) if event.name.as_deref() == Some("endpoint") => {
+                resolve_endpoint(&http.url(), &event.data)?
+            }
             Ok(Err(error)) => return Err(error.into()),
             _ => {
                 return Err(Error::new(
                     ErrorKind::Protocol,
-                    format!("{} does not begin with an `endpoint` event", redacted(&web.url())),
+                    format!("{} does not begin with an `endpoint` event", redacted(&http.url())),
                 ));
             }
         };
-        let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING);
+        let (outgoing, messages) = mpsc::channel(OUTGOING_QUEUE_CAPACITY);
         let duplex = Arc::new(Duplex::new(outgoing, unsolicited));
-        let open = CancellationToken::new();
-        let (ended, closing, grace) = (open.clone(), Arc::clone(&duplex), settings.stop_timeout);
-        let posting = Posting { duplex: Arc::clone(&duplex), web, endpoint, patience: settings.idle_timeout };
-        let (reader, writer) = (read(Arc::clone(&duplex), events), posting.run(messages, ended.clone()));
+        let shutdown = CancellationToken::new();
+        let (cancelled, closing, stop_timeout) = (shutdown.clone(), Arc::clone(&duplex), settings.stop_timeout);
+        let poster = MessagePoster { duplex: Arc::clone(&duplex), http, endpoint, timeout: settings.idle_timeout };
+        let (reader, writer) = (read_events(Arc::clone(&duplex), events), poster.run(messages, cancelled.clone()));
         tokio::spawn(async move {
             tokio::select! {
                 () = reader => {}
-                // Ends when everything is posted that was said before the end.
+                // Ends after shutdown, when all messages sent before it are posted.
                 () = writer => {}
-                () = async { ended.cancelled().await; tokio::time::sleep(grace).await } => {}
+                () = async { cancelled.cancelled().await; tokio::time::sleep(stop_timeout).await } => {}
             }
             closing.close(Error::new(ErrorKind::Broken, "the event stream ended"));
         });
-        Ok(Self { duplex, open })
+        Ok(Self { duplex, shutdown })
     }
 }
 
 impl SseClient {
-    /// Ends the stream, after what is being posted. Whoever waits is told at once.
+    /// Closes the connection: pending calls fail at once, the stream ends after the messages being posted.
     pub(super) fn close(&self) {
         self.duplex.close(Error::new(ErrorKind::Broken, "the connection was closed"));
-        self.open.cancel();
+        self.shutdown.cancel();
     }
 }
 
@@ -93,27 +95,27 @@ impl Drop for SseClient {
     }
 }
 
-/// Where to send messages: a reference that must stay within the stream's origin, or a server
-/// could make us send credentials elsewhere.
-fn endpoint(base: &Uri, reference: &str) -> Result<Uri> {
+/// Resolves the POST endpoint. It must stay within the origin of the stream, or a server could make us send credentials
+/// elsewhere.
+fn resolve_endpoint(base: &Uri, reference: &str) -> Result<Uri> {
     let uri = resolve(base, reference.trim());
     match uri {
         Some(uri) if same_origin(base, &uri) => Ok(uri),
         Some(uri) => Err(Error::new(
             ErrorKind::Protocol,
-            format!("{} wants messages at another origin, {}; refused", redacted(base), redacted(&uri)),
+            format!("{} names a message endpoint at another origin, {}; refused", redacted(base), redacted(&uri)),
         )),
         None => Err(Error::new(
             ErrorKind::Protocol,
-            format!("{} wants messages at something that is no address", redacted(base)),
+            format!("{} names a message endpoint that is not a valid URL", redacted(base)),
         )),
     }
 }
 
-async fn read(duplex: Arc<Duplex>, mut events: EventReader) {
+async fn read_events(duplex: Arc<Duplex>, mut events: EventReader) {
     loop {
         match events.next().await {
-            Ok(Some(event)) => parsed(event).into_iter().for_each(|message| duplex.take(message)),
+            Ok(Some(event)) => messages_in_event(event).into_iter().for_each(|message| duplex.dispatch(message)),
             Ok(None) => return,
             Err(error) => {
                 duplex.close(error.into());
@@ -123,62 +125,62 @@ async fn read(duplex: Arc<Duplex>, mut events: EventReader) {
     }
 }
 
-/// Posts what is said to the server. The stream is the session there, so it stays open until what was said before the
-/// end is posted.
-struct Posting {
+/// Posts outgoing messages. The stream is the session at the server, so it stays open until all messages sent before the
+/// shutdown are posted.
+struct MessagePoster {
     duplex: Arc<Duplex>,
-    web: Arc<HttpClient>,
+    http: Arc<HttpClient>,
     endpoint: Uri,
-    patience: Duration,
+    timeout: Duration,
 }
 
-impl Posting {
-    async fn run(self, mut messages: mpsc::Receiver<Bytes>, ended: CancellationToken) {
-        let posting = Arc::new(self);
+impl MessagePoster {
+    async fn run(self, mut messages: mpsc::Receiver<Bytes>, shutdown: CancellationToken) {
+        let poster = Arc::new(self);
         let mut posts = JoinSet::new();
-        let mut ending = false;
+        let mut is_draining = false;
         loop {
             let message = tokio::select! {
                 message = messages.recv() => message,
-                () = ended.cancelled(), if !ending => {
-                    ending = true;
+                () = shutdown.cancelled(), if !is_draining => {
+                    is_draining = true;
                     messages.close();
                     continue;
                 }
             };
             let Some(message) = message else { break };
-            let (done, taken) = oneshot::channel::<()>();
-            let posting = Arc::clone(&posting);
+            let (done, accepted) = oneshot::channel::<()>();
+            let poster = Arc::clone(&poster);
             posts.spawn(async move {
                 let _done = done;
-                posting.post(message).await;
+                poster.post(message).await;
             });
-            // Some servers take a request only when they have answered it; what they ask meanwhile could
-            // not be answered if everything else waited for that.
-            let _ = tokio::time::timeout(TURN, taken).await;
+            // Some servers accept a POST only after they have responded to the request in it. Waiting longer would
+            // block our responses to the server requests they send meanwhile.
+            let _ = tokio::time::timeout(POST_ORDER_TIMEOUT, accepted).await;
             while posts.try_join_next().is_some() {}
         }
         while posts.join_next().await.is_some() {}
     }
 
     async fn post(&self, message: Bytes) {
-        let Self { duplex, web, endpoint, patience } = self;
+        let Self { duplex, http, endpoint, timeout } = self;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let sent = web.send_to(endpoint, &Verb::POST, &headers, &message, *patience).await;
-        let error = match sent {
+        let response = http.send_to(endpoint, &Verb::POST, &headers, &message, *timeout).await;
+        let error = match response {
             Ok(response) if response.head.status().is_success() => return,
             Ok(response) => {
-                let body = web.read(response.body, *patience).await.unwrap_or_default();
-                Error::refused(&web.url(), response.head.status(), &body)
+                let body = http.read_body(response.body, *timeout).await.unwrap_or_default();
+                Error::from_status(&http.url(), response.head.status(), &body)
             }
             Err(error) => error.into(),
         };
-        // The request was not taken, so its answer will not come on the stream.
+        // The server did not accept the request, so no response will arrive on the stream.
         if let Ok(Message::Request(request)) = Message::parse(&message) {
-            duplex.take(Message::Response(Response::new(Some(request.id), Err(error.into_object()))));
+            duplex.dispatch(Message::Response(Response::new(Some(request.id), Err(error.into_object()))));
         } else {
-            tracing::debug!(%error, "a message was not taken");
+            tracing::debug!(%error, "posting a message to the upstream failed");
         }
     }
 }
@@ -190,9 +192,9 @@ mod tests {
     #[test]
     fn messages_stay_within_the_origin() {
         let base: Uri = "http://h:1/sse".parse().unwrap();
-        assert_eq!(endpoint(&base, "/m?s=1").unwrap().to_string(), "http://h:1/m?s=1");
+        assert_eq!(resolve_endpoint(&base, "/m?s=1").unwrap().to_string(), "http://h:1/m?s=1");
         for bad in ["http://evil/m", "//evil/m", "https://h:1/m", "http://h:2/m", "http://"] {
-            assert!(endpoint(&base, bad).is_err(), "{bad}");
+            assert!(resolve_endpoint(&base, bad).is_err(), "{bad}");
         }
     }
 }

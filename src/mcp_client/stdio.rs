@@ -1,4 +1,4 @@
-//! An upstream that is a child process.
+//! Stdio transport: a child process that exchanges newline-delimited JSON.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,130 +8,132 @@ use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Unsolicited;
-use super::batch::messages;
-use super::child::Process;
-use super::duplex::{Duplex, MESSAGES_WAITING};
+use super::batch::parse_messages;
+use super::child::ChildProcess;
+use super::duplex::{Duplex, OUTGOING_QUEUE_CAPACITY};
 use super::target::{Command, ConnectionSettings};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ndjson::{Lines, TextLine};
+use crate::ndjson::{LineReader, TextLine};
 
-/// A child and the connection to it.
+/// A child process and the JSON-RPC connection to it.
 #[derive(Debug)]
 pub(super) struct StdioClient {
     pub(super) duplex: Arc<Duplex>,
+    /// Asks the child task to stop the child; the inner sender is signalled when it has exited.
     stop: Mutex<Option<oneshot::Sender<oneshot::Sender<()>>>>,
 }
 
 impl StdioClient {
-    /// Starts the child.
+    /// Starts the child and the tasks that read, write and watch it.
     pub(super) fn start(
         command: &Command,
         settings: &ConnectionSettings,
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Self> {
-        let (process, input, output) = Process::start(command)?;
-        let (outgoing, messages) = mpsc::channel(MESSAGES_WAITING);
+        let (process, stdin, stdout) = ChildProcess::start(command)?;
+        let (outgoing, messages) = mpsc::channel(OUTGOING_QUEUE_CAPACITY);
         let duplex = Arc::new(Duplex::new(outgoing, unsolicited));
         let (stop, stopped) = oneshot::channel();
-        let writer = tokio::spawn(write(input, messages));
-        let reader = read(Arc::clone(&duplex), output, settings.message_bytes);
-        let keeper = Keeper { process, duplex: Arc::clone(&duplex), writer, program: command.program.clone() };
-        tokio::spawn(keeper.run(reader, stopped, settings.stop_timeout));
+        let writer = tokio::spawn(write_messages(stdin, messages));
+        let reader = read_messages(Arc::clone(&duplex), stdout, settings.message_bytes);
+        let task = ChildTask { process, duplex: Arc::clone(&duplex), writer, program: command.program.clone() };
+        tokio::spawn(task.run(reader, stopped, settings.stop_timeout));
         Ok(Self { duplex, stop: Mutex::new(Some(stop)) })
     }
 
-    /// Ends the child, step by step, and waits for it.
+    /// Stops the child and waits for its exit.
     pub(super) async fn close(&self) {
         let (done, ended) = oneshot::channel();
         let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let told = stop.is_some_and(|stop| stop.send(done).is_ok());
-        if told {
+        let requested = stop.is_some_and(|stop| stop.send(done).is_ok());
+        if requested {
             let _ = ended.await;
         }
     }
 }
 
-/// Looks after one child until it ends.
-struct Keeper {
-    process: Process,
+/// Watches one child until it exits or is stopped.
+struct ChildTask {
+    process: ChildProcess,
     duplex: Arc<Duplex>,
     writer: tokio::task::JoinHandle<()>,
     program: String,
 }
 
-impl Keeper {
+impl ChildTask {
     async fn run(
         self,
         reader: impl Future<Output = ()>,
         stopped: oneshot::Receiver<oneshot::Sender<()>>,
-        grace: std::time::Duration,
+        stop_timeout: std::time::Duration,
     ) {
         let Self { mut process, duplex, mut writer, program } = self;
         let done = tokio::select! {
             () = reader => None,
-            // What it does not read it will not answer.
+            // A child that closed its stdin will not respond any more.
             _ = &mut writer => None,
-            // A dropped handle asks for the end as well.
+            // A dropped `StdioClient` stops the child as well.
             done = stopped => Some(done.ok()),
         };
         match done {
             Some(done) => {
                 duplex.close(Error::new(ErrorKind::Broken, "the connection was closed"));
-                writer.abort(); // closes the child's input
-                process.stop(grace).await;
+                writer.abort(); // closes the child's stdin
+                process.stop(stop_timeout).await;
                 if let Some(done) = done {
                     let _ = done.send(());
                 }
             }
             None => {
-                // Its output ended: it exits now, or it cannot be talked to any more.
-                let status = tokio::time::timeout(grace + grace, process.ended()).await.ok().flatten();
-                let how = status.map_or_else(|| "closed its output".to_owned(), |status| format!("ended ({status})"));
-                let words = process.last_words().explained();
-                duplex.close(Error::new(ErrorKind::Broken, format!("the command {program:?} {how}{words}")));
+                // Its stdout ended: it exits soon, or it cannot be talked to any more.
+                let status =
+                    tokio::time::timeout(stop_timeout + stop_timeout, process.wait_for_exit()).await.ok().flatten();
+                let how = status.map_or_else(|| "closed its stdout".to_owned(), |status| format!("exited ({status})"));
+                let stderr = process.stderr_tail().summary();
+                duplex.close(Error::new(ErrorKind::Broken, format!("child {program:?} {how}{stderr}")));
                 writer.abort();
-                process.stop(grace).await;
+                process.stop(stop_timeout).await;
             }
         }
     }
 }
 
-async fn write(mut input: ChildStdin, mut messages: mpsc::Receiver<Bytes>) {
+async fn write_messages(mut stdin: ChildStdin, mut messages: mpsc::Receiver<Bytes>) {
     while let Some(message) = messages.recv().await {
-        let line = crate::ndjson::one_line(message);
+        let line = crate::ndjson::to_single_line(message);
         let written = async {
-            input.write_all(&line).await?;
-            input.write_all(b"\n").await?;
-            input.flush().await
+            stdin.write_all(&line).await?;
+            stdin.write_all(b"\n").await?;
+            stdin.flush().await
         };
         if let Err(error) = written.await {
-            // The reader sees the end of the child and tells everybody why.
-            tracing::debug!(%error, "the child does not read any more");
+            // The reader sees the end of stdout and closes the connection with the reason.
+            tracing::debug!(%error, "writing to the child's stdin failed");
             return;
         }
     }
 }
 
-async fn read(duplex: Arc<Duplex>, output: ChildStdout, limit: usize) {
-    let mut lines = Lines::new(BufReader::new(output), limit);
+async fn read_messages(duplex: Arc<Duplex>, stdout: ChildStdout, max_line_bytes: usize) {
+    let mut lines = LineReader::new(BufReader::new(stdout), max_line_bytes);
     while let Ok(Some(line)) = lines.next().await {
         match line {
-            TextLine::Text(text) => take(&duplex, &text),
+            TextLine::Text(text) => dispatch_line(&duplex, &text),
             TextLine::TooLong => {
-                tracing::warn!(limit, "the child wrote a line that is too long; it was skipped");
-                let why = format!("the server wrote a message of more than {limit} bytes");
-                duplex.fail_all(&Error::new(ErrorKind::Protocol, why));
+                tracing::warn!(max_line_bytes, "child wrote a line over the limit; line skipped");
+                let message = format!("the server wrote a message of more than {max_line_bytes} bytes");
+                duplex.fail_all(&Error::new(ErrorKind::Protocol, message));
             }
         }
     }
 }
 
-fn take(duplex: &Duplex, text: &Bytes) {
-    match messages(text) {
-        Ok(messages) => messages.into_iter().for_each(|message| duplex.take(message)),
+fn dispatch_line(duplex: &Duplex, text: &Bytes) {
+    match parse_messages(text) {
+        Ok(messages) => messages.into_iter().for_each(|message| duplex.dispatch(message)),
         Err(invalid) => {
-            let shown = String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned();
-            tracing::warn!(why = %invalid.why, line = %shown, "the child wrote something that is no message; it was skipped");
+            let excerpt = String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned();
+            tracing::warn!(reason = %invalid.reason, line = %excerpt, "child wrote an invalid message to stdout; line skipped");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where an upstream is, and how patient we are with it.
+//! Address of an upstream, and the settings of connections to it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,40 +11,40 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::HttpClient;
 use bytes::Bytes;
 
-/// Where an upstream is.
+/// Where an upstream is reached.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Target {
-    /// A process that we start, on its standard input and output.
+    /// A child process, over its stdin and stdout.
     Command(Command),
-    /// An address.
+    /// A URL, over Streamable HTTP or HTTP+SSE.
     Url(Address),
 }
 
-/// A process to start.
+/// A command to start. `Debug` shows no arguments and no values of variables, which may be secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Command {
-    /// The program.
+    /// Name or path of the program.
     pub program: String,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<String>,
-    /// Environment variables that it gets beside the few that every child gets.
+    /// Environment variables beside the inherited ones.
     pub environment: Vec<(String, String)>,
-    /// Where it runs; here when nothing is said.
-    pub folder: Option<PathBuf>,
+    /// Working directory; that of the gateway by default.
+    pub working_directory: Option<PathBuf>,
 }
 
-/// An address to call.
+/// A URL with its headers. `Debug` shows neither query nor header values, which may be secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Address {
     /// The URL.
     pub url: Uri,
-    /// Headers to send along. Their values are secrets.
+    /// Headers sent with every request; their values are secrets.
     pub headers: HeaderMap,
-    /// The transport, if it is not to be found out.
+    /// The transport; probed if `None`.
     pub transport: Option<HttpTransport>,
 }
 
-/// The two transports over HTTP.
+/// Transports over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpTransport {
     /// Streamable HTTP.
@@ -53,62 +53,61 @@ pub enum HttpTransport {
     Sse,
 }
 
-/// How an upstream is treated.
+/// Timeouts and limits of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionSettings {
-    /// The revision to speak, if it is not to be found out.
+    /// The revision; probed if `None`.
     pub revision: Option<Revision>,
-    /// How long a connection may take to open.
+    /// Limit for opening a TCP or TLS connection.
     pub connect_timeout: Duration,
-    /// How long an answer may take to begin while we find out what is there. A command that has
-    /// to install itself first may take `first_start`.
+    /// Limit for each response during probe and handshake. Package runners get `startup_timeout` instead.
     pub discovery_timeout: Duration,
-    /// How long a command may take to say its first word.
+    /// Limit for the first response of a command that may have to install itself.
     pub startup_timeout: Duration,
-    /// How long a call may be silent. Progress begins this time anew.
+    /// How long a call may go without any message; progress restarts it.
     pub idle_timeout: Duration,
-    /// How long a call may take in all, whatever it reports.
+    /// Limit for a whole call, whatever progress it reports.
     pub total_timeout: Duration,
-    /// How long a child may take to end after its input was closed, and again after it was told to.
+    /// How long a child may take to exit after its stdin was closed, and again after SIGTERM.
     pub stop_timeout: Duration,
-    /// How often a quiet connection is pinged, where the revision has pings.
+    /// Interval of pings on an idle connection, in revisions that have pings.
     pub ping_interval: Option<Duration>,
-    /// The largest message that is read.
+    /// Limit of one received message, in bytes.
     pub message_bytes: usize,
-    /// How often a call may be asked for input before it is given up.
+    /// Limit of input rounds in one call.
     pub max_input_rounds: u32,
 }
 
 impl Target {
-    /// A command line: a program and its arguments.
+    /// A command with its arguments.
     pub fn command(program: impl Into<String>, arguments: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::Command(Command {
             program: program.into(),
             arguments: arguments.into_iter().map(Into::into).collect(),
             environment: Vec::new(),
-            folder: None,
+            working_directory: None,
         })
     }
 
-    /// An address.
+    /// A URL, without headers and with the transport probed.
     ///
     /// # Errors
-    /// When it is not an absolute URL of HTTP.
+    /// When it is not an absolute HTTP URL, or holds credentials.
     pub fn url(url: &str) -> Result<Self> {
-        let wrong = |why: &str| {
-            Error::new(ErrorKind::Usage, format!("{url:?} {why}; give something like http://127.0.0.1:3001/mcp"))
+        let invalid = |reason: &str| {
+            Error::new(ErrorKind::Usage, format!("{url:?} {reason}; give something like http://127.0.0.1:3001/mcp"))
         };
-        let uri: Uri = url.parse().map_err(|_| wrong("is no URL"))?;
+        let uri: Uri = url.parse().map_err(|_| invalid("is no URL"))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.authority().is_none() {
-            return Err(wrong("is no HTTP address"));
+            return Err(invalid("is no HTTP address"));
         }
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return Err(wrong("has credentials in it; give them as a header"));
+            return Err(invalid("has credentials in it; give them as a header"));
         }
         Ok(Self::Url(Address { url: uri, headers: HeaderMap::new(), transport: None }))
     }
 
-    /// The transport that reaches it, as far as that is plain.
+    /// Name of the transport, with Streamable HTTP for a URL that was not probed.
     pub fn transport(&self) -> &'static str {
         match self {
             Self::Command(_) => "stdio",
@@ -117,10 +116,10 @@ impl Target {
         }
     }
 
-    /// The same address with a header to send along.
+    /// Adds a header to a URL target.
     ///
     /// # Errors
-    /// When it is no header, or the target is a command.
+    /// When the header is invalid, or the target is a command.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Self> {
         let Self::Url(address) = &mut self else {
             return Err(Error::new(
@@ -139,21 +138,21 @@ impl Target {
     }
 }
 
-/// Reads what is at an address.
+/// Downloads the content of a URL.
 ///
 /// # Errors
-/// When it cannot be reached, or answers with anything but success.
+/// When the URL is unreachable or the status is not a success.
 pub async fn fetch(address: &Address, settings: &ConnectionSettings) -> Result<Bytes> {
-    let web = address.client(settings);
-    let response = web.send(Verb::GET, |_| (), Bytes::new(), Some(settings.discovery_timeout)).await?;
+    let client = address.http_client(settings);
+    let response = client.send(Verb::GET, |_| (), Bytes::new(), Some(settings.discovery_timeout)).await?;
     let status = response.head.status();
-    let body = web.read(response.body, settings.idle_timeout).await?;
-    if status.is_success() { Ok(body) } else { Err(Error::refused(&web.url(), status, &body)) }
+    let body = client.read_body(response.body, settings.idle_timeout).await?;
+    if status.is_success() { Ok(body) } else { Err(Error::from_status(&client.url(), status, &body)) }
 }
 
 impl Address {
-    /// An HTTP client for it.
-    pub(super) fn client(&self, settings: &ConnectionSettings) -> HttpClient {
+    /// An HTTP client with the URL, headers and limits of this upstream.
+    pub(super) fn http_client(&self, settings: &ConnectionSettings) -> HttpClient {
         HttpClient::new(self.url.clone(), self.headers.clone(), settings.connect_timeout, settings.message_bytes)
     }
 }
@@ -171,17 +170,17 @@ impl fmt::Display for Target {
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&String> = self.environment.iter().map(|(name, _)| name).collect();
-        let mut shown = f.debug_struct("Command");
-        shown.field("program", &self.program).field("arguments", &self.arguments.len());
-        shown.field("environment", &names).field("folder", &self.folder).finish()
+        let mut debug = f.debug_struct("Command");
+        debug.field("program", &self.program).field("arguments", &self.arguments.len());
+        debug.field("environment", &names).field("working_directory", &self.working_directory).finish()
     }
 }
 
 impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&HeaderName> = self.headers.keys().collect();
-        let mut shown = f.debug_struct("Address");
-        shown
+        let mut debug = f.debug_struct("Address");
+        debug
             .field("url", &crate::http::client::redacted(&self.url))
             .field("headers", &names)
             .field("transport", &self.transport)

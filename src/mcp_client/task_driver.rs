@@ -1,9 +1,8 @@
-//! Calls that became tasks, for callers that know nothing of tasks: they are driven here until they
-//! are done, and the caller gets a plain result.
+//! Drives calls that the server turned into tasks, for clients that do not know tasks: the client gets a plain result.
 //!
-//! Where a server of the per-request era says how far a task is, it brings along what it asks and, in
-//! the end, the result; answers go back by `tasks/update`. In the handshake era it only says how far,
-//! and `tasks/result` brings what it asks and the result. Whoever drops the call cancels the task.
+//! In the per-request era a task's status carries its input requests and, at the end, its result; input responses go back
+//! with `tasks/update`. In the handshake era the status carries neither: `tasks/result` delivers server requests and the
+//! result. Dropping the call cancels the task.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,423 +14,440 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::connection::{Connection, Headers};
+use super::connection::{Connection, RequestHeaders};
 use super::probe;
 use crate::call::{Answer, Call, Replies, Reply, ServerRequest};
 use crate::dialect::tasks::{self, Task, TaskStatus};
 use crate::dialect::to_upstream;
 use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
 
-/// A task at work, and the call that it stands for.
+/// A running task and the call that it replaces.
 pub(super) struct TaskDriver {
     connection: Arc<Connection>,
     call: Call,
     id: String,
     status: TaskStatus,
-    /// What the server says of it on whatever stream it likes.
-    told: mpsc::Receiver<Reply>,
-    /// The request that is under way: how far it is, or answers.
-    asking: Option<PendingRequest>,
-    /// The request for the result, where the revision has one.
-    result: Option<PendingRequest>,
+    /// Status notifications and server requests that name the task, from any stream.
+    server_events: mpsc::Receiver<Reply>,
+    /// The `tasks/get` or `tasks/update` request in flight.
+    status_request: Option<PendingRequest>,
+    /// The `tasks/result` request in flight; handshake era only.
+    result_request: Option<PendingRequest>,
     queue: VecDeque<Reply>,
-    /// What was passed on to the client, until it is answered.
-    open: FuturesUnordered<BoxFuture<'static, InputAnswer>>,
-    /// The keys of everything that was ever passed on; they are asked once.
-    keys: HashSet<String>,
-    /// What the server has not been told yet.
-    answers: Vec<(String, Raw)>,
-    /// When to ask how far it is.
-    due: Instant,
-    asked: u32,
+    /// Input requests that were forwarded to the client and await its response.
+    open_inputs: FuturesUnordered<BoxFuture<'static, InputAnswer>>,
+    /// Keys of all input requests forwarded so far; each is forwarded once.
+    seen_input_keys: HashSet<String>,
+    /// Input responses that were not sent to the server yet.
+    unsent_answers: Vec<(String, Raw)>,
+    /// When to poll the status next.
+    next_poll: Instant,
+    polls: u32,
     failures: u32,
-    /// When patience ends.
-    end: Instant,
-    /// The server knows that it is over.
-    over: bool,
+    /// When the call times out.
+    deadline: Instant,
+    /// The task has ended at the server, so there is nothing to cancel.
+    is_finished: bool,
 }
 
-/// A request of ours.
+/// A request of the driver in flight.
 struct PendingRequest {
     replies: Replies,
-    /// The answers that it carries.
+    /// The input responses that it carries.
     answers: Vec<(String, Raw)>,
-    end: Instant,
+    deadline: Instant,
 }
 
-/// What the client said to a question, by its key.
+/// The client's response to an input request, by its key.
 type InputAnswer = (String, Result<Outcome, oneshot::error::RecvError>);
 
-/// What comes next.
-enum Step {
-    Answered(InputAnswer),
-    Asked(Option<Reply>),
-    Result(Option<Reply>),
-    Told(Reply),
-    Due,
-    Late,
+/// What [`TaskDriver::next_event`] waited for.
+enum DriverEvent {
+    ClientAnswered(InputAnswer),
+    StatusReply(Option<Reply>),
+    ResultReply(Option<Reply>),
+    ServerSent(Reply),
+    PollDue,
+    TimedOut,
 }
 
-/// The least that we wait before we ask again, whatever the server says.
-const LEAST: Duration = Duration::from_millis(100);
-/// How long to wait before asking where the server does not say, at first.
-const WAIT: Duration = Duration::from_millis(250);
-/// The longest of such waits.
-const WAIT_CAP: Duration = Duration::from_secs(5);
-/// How often in a row the server may be out of reach before the task is given up.
-const FAILURES: u32 = 3;
+/// Lower bound of the poll interval, whatever the server asks for.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// First poll interval where the server names none; doubles with each poll.
+const INITIAL_POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Upper bound of the doubled interval.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Failed requests in a row after which the task is given up.
+const MAX_CONSECUTIVE_FAILURES: u32 = 3;
 
 impl TaskDriver {
-    /// Drives a task that a call has become; patience ends at `end`.
-    pub(super) fn new(connection: &Arc<Connection>, call: &Call, task: &Task, end: Instant) -> Box<Self> {
-        tracing::debug!(method = %call.method, "a call has become a task");
-        let mut driven = Self {
+    /// Drives the task that `call` has become; the call times out at `deadline`.
+    pub(super) fn new(connection: &Arc<Connection>, call: &Call, task: &Task, deadline: Instant) -> Box<Self> {
+        tracing::debug!(method = %call.method, "call became a task");
+        let mut driver = Self {
             connection: Arc::clone(connection),
             call: call.clone(),
             id: task.id.clone(),
             status: task.status,
-            told: connection.related().enter(&task.id),
-            asking: None,
-            result: None,
+            server_events: connection.task_registry().register(&task.id),
+            status_request: None,
+            result_request: None,
             queue: VecDeque::new(),
-            open: FuturesUnordered::new(),
-            keys: HashSet::new(),
-            answers: Vec::new(),
-            due: Instant::now(),
-            asked: 0,
+            open_inputs: FuturesUnordered::new(),
+            seen_input_keys: HashSet::new(),
+            unsent_answers: Vec::new(),
+            next_poll: Instant::now(),
+            polls: 0,
             failures: 0,
-            end,
-            over: false,
+            deadline,
+            is_finished: false,
         };
         if task.status == TaskStatus::Working {
-            driven.due += driven.pace(task);
+            driver.next_poll += driver.poll_interval(task);
         }
-        Box::new(driven)
+        Box::new(driver)
     }
 
-    /// The next reply to the call; nothing more may be asked for after its answer.
+    /// The next reply to the call. Must not be called after the final reply.
     pub(super) async fn next(&mut self) -> Reply {
         loop {
             if let Some(reply) = self.queue.pop_front() {
                 return reply;
             }
-            if self.asking.is_none() && !self.answers.is_empty() {
-                self.update();
+            if self.status_request.is_none() && !self.unsent_answers.is_empty() {
+                self.send_answers();
             }
-            match self.step().await {
-                Step::Answered((key, answered)) => self.answered(key, answered),
-                Step::Asked(reply) => self.replied(reply),
-                Step::Result(reply) => self.resulted(reply),
-                Step::Told(reply) => self.on_notification(reply),
-                Step::Due => {
-                    self.asked = self.asked.saturating_add(1);
-                    self.asking = Some(self.ask("tasks/get", &tasks::named(&self.id)));
+            match self.next_event().await {
+                DriverEvent::ClientAnswered((key, response)) => self.on_client_answer(key, response),
+                DriverEvent::StatusReply(reply) => self.on_status_reply(reply),
+                DriverEvent::ResultReply(reply) => self.on_result_reply(reply),
+                DriverEvent::ServerSent(reply) => self.on_server_event(reply),
+                DriverEvent::PollDue => {
+                    self.polls = self.polls.saturating_add(1);
+                    self.status_request = Some(self.send_request("tasks/get", &tasks::task_params(&self.id)));
                 }
-                Step::Late => self.late(),
+                DriverEvent::TimedOut => self.on_timeout(),
             }
         }
     }
 
-    /// Waits for whatever comes first. Cancel-safe.
-    async fn step(&mut self) -> Step {
-        let ends = [&self.asking, &self.result].into_iter().flatten().map(|asking| asking.end);
-        // A result may take as long as its task does.
-        let waits =
-            |end: &Instant| self.status.is_final() || self.asking.as_ref().is_some_and(|asking| asking.end == *end);
-        let late = ends.filter(waits).chain([self.end]).min().unwrap_or(self.end);
-        let is_due = self.asking.is_none() && !(self.status.is_final() && self.result.is_some());
+    /// Waits for the next event. Cancel-safe.
+    async fn next_event(&mut self) -> DriverEvent {
+        let deadlines =
+            [&self.status_request, &self.result_request].into_iter().flatten().map(|request| request.deadline);
+        // A result request may take as long as its task, so its deadline counts only once the task has ended.
+        let applies = |deadline: &Instant| {
+            self.status.is_final() || self.status_request.as_ref().is_some_and(|request| request.deadline == *deadline)
+        };
+        let timeout = deadlines.filter(applies).chain([self.deadline]).min().unwrap_or(self.deadline);
+        let may_poll = self.status_request.is_none() && !(self.status.is_final() && self.result_request.is_some());
         tokio::select! {
-            Some(answered) = self.open.next(), if !self.open.is_empty() => Step::Answered(answered),
-            reply = next(&mut self.asking), if self.asking.is_some() => Step::Asked(reply),
-            reply = next(&mut self.result), if self.result.is_some() => Step::Result(reply),
-            Some(reply) = self.told.recv() => Step::Told(reply),
-            () = tokio::time::sleep_until(self.due), if is_due => Step::Due,
-            () = tokio::time::sleep_until(late) => Step::Late,
+            Some(answer) = self.open_inputs.next(), if !self.open_inputs.is_empty() => DriverEvent::ClientAnswered(answer),
+            reply = next(&mut self.status_request), if self.status_request.is_some() => DriverEvent::StatusReply(reply),
+            reply = next(&mut self.result_request), if self.result_request.is_some() => DriverEvent::ResultReply(reply),
+            Some(reply) = self.server_events.recv() => DriverEvent::ServerSent(reply),
+            () = tokio::time::sleep_until(self.next_poll), if may_poll => DriverEvent::PollDue,
+            () = tokio::time::sleep_until(timeout) => DriverEvent::TimedOut,
         }
     }
 
-    fn ask(&self, method: &str, params: &Raw) -> PendingRequest {
+    /// Sends a request about the task, with the idle timeout as its deadline.
+    fn send_request(&self, method: &str, params: &Raw) -> PendingRequest {
         let replies = send(&self.connection, &self.call, method, params);
-        PendingRequest { replies, answers: Vec::new(), end: Instant::now() + self.connection.settings().idle_timeout }
+        PendingRequest {
+            replies,
+            answers: Vec::new(),
+            deadline: Instant::now() + self.connection.settings().idle_timeout,
+        }
     }
 
-    /// Tells the server what the client has answered.
-    fn update(&mut self) {
-        let answers = std::mem::take(&mut self.answers);
-        let params = to_upstream::retried(Some(&tasks::named(&self.id)), &answers, None);
-        self.asking = Some(PendingRequest { answers, ..self.ask("tasks/update", &params) });
+    /// Sends the client's input responses with `tasks/update`.
+    fn send_answers(&mut self) {
+        let answers = std::mem::take(&mut self.unsent_answers);
+        let params = to_upstream::retry_params(Some(&tasks::task_params(&self.id)), &answers, None);
+        self.status_request = Some(PendingRequest { answers, ..self.send_request("tasks/update", &params) });
     }
 
-    /// How long to wait before the server is asked again: as long as it wants, within reason. At least
-    /// as often as a call may be silent, because a server that is gone is only noticed by asking.
-    fn pace(&self, task: &Task) -> Duration {
-        let most = self.connection.settings().idle_timeout.max(LEAST);
-        let own = WAIT.saturating_mul(2u32.saturating_pow(self.asked)).min(WAIT_CAP);
-        task.pace.unwrap_or(own).clamp(LEAST, most)
+    /// Time until the next poll: what the server asks for, within bounds. At most the idle timeout, because only a poll
+    /// detects that the server has gone.
+    fn poll_interval(&self, task: &Task) -> Duration {
+        let max_interval = self.connection.settings().idle_timeout.max(MIN_POLL_INTERVAL);
+        let default_interval =
+            INITIAL_POLL_INTERVAL.saturating_mul(2u32.saturating_pow(self.polls)).min(MAX_POLL_INTERVAL);
+        task.poll_interval.unwrap_or(default_interval).clamp(MIN_POLL_INTERVAL, max_interval)
     }
 
-    fn late(&mut self) {
+    /// The call's deadline has passed, or that of a request in flight.
+    fn on_timeout(&mut self) {
         let now = Instant::now();
-        if now >= self.end {
-            let cap = self.connection.settings().total_timeout;
-            let why = format!("Request timed out: the task was not done within {cap:?}");
-            return self.fail(ErrorObject::unavailable(why));
+        if now >= self.deadline {
+            let total_timeout = self.connection.settings().total_timeout;
+            let message = format!("Request timed out: the task was not done within {total_timeout:?}");
+            return self.fail(ErrorObject::unavailable(message));
         }
-        let silence = self.connection.settings().idle_timeout;
-        let why = ErrorObject::unavailable(format!("Request timed out: the server was silent for {silence:?}"));
-        let is_late = |asking: &mut PendingRequest| asking.end <= now;
-        if self.asking.take_if(is_late).map(|asking| self.answers.extend(asking.answers)).is_none() {
-            self.result = None;
+        let idle_timeout = self.connection.settings().idle_timeout;
+        let error = ErrorObject::unavailable(format!("Request timed out: the server was silent for {idle_timeout:?}"));
+        let is_overdue = |request: &mut PendingRequest| request.deadline <= now;
+        if self.status_request.take_if(is_overdue).map(|request| self.unsent_answers.extend(request.answers)).is_none()
+        {
+            self.result_request = None;
         }
-        self.trouble(why);
+        self.on_unavailable(error);
     }
 
-    /// What came back for a request of ours.
-    fn replied(&mut self, reply: Option<Reply>) {
+    /// Handles a reply to `tasks/get` or `tasks/update`.
+    fn on_status_reply(&mut self, reply: Option<Reply>) {
         let outcome = match reply {
-            Some(Reply::Notice(notification)) => return self.forward_reply(notification),
-            Some(Reply::Question(question)) => return self.question(question),
+            Some(Reply::Notification(notification)) => return self.forward_notification(notification),
+            Some(Reply::ServerRequest(request)) => return self.forward_server_request(request),
             Some(Reply::End(answer)) => answer.outcome,
             None => Err(ErrorObject::unavailable("no answer came")),
         };
-        let answers = self.asking.take().map(|asking| asking.answers).unwrap_or_default();
+        let answers = self.status_request.take().map(|request| request.answers).unwrap_or_default();
         match outcome {
             Err(error) if error.is_unavailable() => {
-                self.answers.extend(answers);
-                self.trouble(error);
+                self.unsent_answers.extend(answers);
+                self.on_unavailable(error);
             }
-            Err(error) => self.lost(&error),
+            Err(error) => self.on_unknown_task(&error),
             Ok(_) if !answers.is_empty() => {
                 self.failures = 0;
-                self.due = self.due.min(Instant::now() + LEAST);
+                self.next_poll = self.next_poll.min(Instant::now() + MIN_POLL_INTERVAL);
             }
             Ok(result) => {
                 self.failures = 0;
-                match tasks::read(&result, self.connection.revision()) {
-                    Ok(task) => self.on_reply(&task, Some(&result)),
+                match tasks::parse_task(&result, self.connection.revision()) {
+                    Ok(task) => self.on_status(&task, Some(&result)),
                     Err(why) => self.fail(ErrorObject::new(code::INTERNAL_ERROR, format!("Internal error: {why}"))),
                 }
             }
         }
     }
 
-    /// How far the task is.
-    fn on_reply(&mut self, task: &Task, whole: Option<&Raw>) {
+    /// Handles a new status of the task; `body` is the response that carried it, if any.
+    fn on_status(&mut self, task: &Task, body: Option<&Raw>) {
         self.status = task.status;
-        self.due = Instant::now() + self.pace(task);
-        let inlined = tasks::are_inlined(self.connection.revision());
+        self.next_poll = Instant::now() + self.poll_interval(task);
+        let inlined = tasks::results_are_inline(self.connection.revision());
         match task.status {
             TaskStatus::Working => {}
             TaskStatus::Cancelled => {
-                let why = task.message.as_deref().unwrap_or("it does not say why");
-                let error = ErrorObject::new(code::INTERNAL_ERROR, format!("The server has cancelled the task: {why}"));
-                self.done(Err(error));
+                let reason = task.message.as_deref().unwrap_or("it does not say why");
+                let error =
+                    ErrorObject::new(code::INTERNAL_ERROR, format!("The server has cancelled the task: {reason}"));
+                self.finish(Err(error));
             }
-            _ if !inlined => self.want_result(),
-            TaskStatus::InputRequired => self.input_required(whole),
+            _ if !inlined => self.request_result(),
+            TaskStatus::InputRequired => self.forward_input_requests(body),
             TaskStatus::Completed => {
                 let error =
                     || ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the task is done without a result");
-                self.done(whole.and_then(tasks::inlined).ok_or_else(error));
+                self.finish(body.and_then(tasks::inline_result).ok_or_else(error));
             }
             TaskStatus::Failed => {
-                let why = task.message.as_deref().unwrap_or("it does not say why");
-                let error = || ErrorObject::new(code::INTERNAL_ERROR, format!("The task has failed: {why}"));
-                let own = whole.and_then(|task| task.get("error")).and_then(ErrorObject::read);
-                self.done(Err(own.unwrap_or_else(error)));
+                let reason = task.message.as_deref().unwrap_or("it does not say why");
+                let error = || ErrorObject::new(code::INTERNAL_ERROR, format!("The task has failed: {reason}"));
+                let server_error = body.and_then(|task| task.get("error")).and_then(ErrorObject::read);
+                self.finish(Err(server_error.unwrap_or_else(error)));
             }
         }
     }
 
-    fn want_result(&mut self) {
-        match &mut self.result {
-            Some(asking) if self.status.is_final() => {
-                asking.end = Instant::now() + self.connection.settings().idle_timeout;
+    /// Sends `tasks/result` unless it is in flight; once the task has ended, the response is due within the idle timeout.
+    fn request_result(&mut self) {
+        match &mut self.result_request {
+            Some(request) if self.status.is_final() => {
+                request.deadline = Instant::now() + self.connection.settings().idle_timeout;
             }
             Some(_) => {}
-            None => self.result = Some(self.ask("tasks/result", &tasks::named(&self.id))),
+            None => self.result_request = Some(self.send_request("tasks/result", &tasks::task_params(&self.id))),
         }
     }
 
-    /// What came for the request for the result.
-    fn resulted(&mut self, reply: Option<Reply>) {
+    /// Handles a reply to `tasks/result`.
+    fn on_result_reply(&mut self, reply: Option<Reply>) {
         let outcome = match reply {
-            Some(Reply::Notice(notification)) => return self.forward_reply(notification),
-            Some(Reply::Question(question)) => return self.question(question),
+            Some(Reply::Notification(notification)) => return self.forward_notification(notification),
+            Some(Reply::ServerRequest(request)) => return self.forward_server_request(request),
             Some(Reply::End(answer)) => answer.outcome,
             None => Err(ErrorObject::unavailable("no result came")),
         };
-        self.result = None;
+        self.result_request = None;
         match outcome {
-            Ok(result) => self.done(Ok(tasks::unrelated(&result))),
-            Err(error) if error.is_unavailable() => self.trouble(error),
-            Err(error) if self.status.is_final() => self.done(Err(error)),
-            // It has ended just now, or the server does not let us wait; how far it is will tell.
-            Err(_) => self.due = self.due.min(Instant::now() + LEAST),
+            Ok(result) => self.finish(Ok(tasks::without_related_task(&result))),
+            Err(error) if error.is_unavailable() => self.on_unavailable(error),
+            Err(error) if self.status.is_final() => self.finish(Err(error)),
+            // The task has just ended, or the server does not let us wait for the result: poll the status soon.
+            Err(_) => self.next_poll = self.next_poll.min(Instant::now() + MIN_POLL_INTERVAL),
         }
     }
 
-    /// What the server says of the task by itself.
-    fn on_notification(&mut self, reply: Reply) {
+    /// Handles a status notification or server request that names the task.
+    fn on_server_event(&mut self, reply: Reply) {
         match reply {
-            Reply::Question(question) => self.question(question),
-            Reply::Notice(Notification { params: Some(params), .. }) => {
-                if let Ok(task) = tasks::read(&params, self.connection.revision()) {
-                    self.on_reply(&task, None);
+            Reply::ServerRequest(request) => self.forward_server_request(request),
+            Reply::Notification(Notification { params: Some(params), .. }) => {
+                if let Ok(task) = tasks::parse_task(&params, self.connection.revision()) {
+                    self.on_status(&task, None);
                 }
             }
-            Reply::Notice(_) | Reply::End(_) => {}
+            Reply::Notification(_) | Reply::End(_) => {}
         }
     }
 
-    fn forward_reply(&mut self, notification: Notification) {
-        let params = notification.params.as_ref().map(tasks::unrelated);
-        self.queue.push_back(Reply::Notice(Notification::new(notification.notice, params)));
+    fn forward_notification(&mut self, notification: Notification) {
+        let params = notification.params.as_ref().map(tasks::without_related_task);
+        self.queue.push_back(Reply::Notification(Notification::new(notification.method, params)));
     }
 
-    /// Passes on what is asked in the middle of the task. The answer has to name the task, which the
-    /// client does not know.
-    fn question(&mut self, question: ServerRequest) {
-        let ServerRequest { method, params, answer: mut wanted } = question;
-        let (answer, answered) = oneshot::channel::<Outcome>();
+    /// Forwards a server request of the task without its task metadata, which is added again to the client's response.
+    fn forward_server_request(&mut self, request: ServerRequest) {
+        let ServerRequest { method, params, responder: mut to_server } = request;
+        let (answer, response) = oneshot::channel::<Outcome>();
         let id = self.id.clone();
         tokio::spawn(async move {
             tokio::select! {
-                answered = answered => if let Ok(outcome) = answered {
-                    let _ = wanted.send(outcome.map(|result| tasks::answering(&result, &id)));
+                response = response => if let Ok(outcome) = response {
+                    let _ = to_server.send(outcome.map(|result| tasks::with_related_task(&result, &id)));
                 },
-                () = wanted.closed() => {} // it was taken back
+                () = to_server.closed() => {} // the server has cancelled its request
             }
         });
-        self.put(ServerRequest { method, params: params.as_ref().map(tasks::unrelated), answer });
+        self.queue_server_request(ServerRequest {
+            method,
+            params: params.as_ref().map(tasks::without_related_task),
+            responder: answer,
+        });
     }
 
-    /// However long the client takes does not count.
-    fn put(&mut self, question: ServerRequest) {
-        self.end = Instant::now() + self.connection.settings().total_timeout;
-        self.queue.push_back(Reply::Question(question));
+    /// Queues a server request and restarts the total timeout: the time that the client takes does not count.
+    fn queue_server_request(&mut self, request: ServerRequest) {
+        self.deadline = Instant::now() + self.connection.settings().total_timeout;
+        self.queue.push_back(Reply::ServerRequest(request));
     }
 
-    /// Passes on what is asked, each thing once.
-    fn input_required(&mut self, task: Option<&Raw>) {
-        let asked = match to_upstream::input_requests(task.and_then(|task| task.get("inputRequests")).as_ref()) {
-            Ok(asked) => asked,
+    /// Forwards the input requests of a status, each of them once.
+    fn forward_input_requests(&mut self, task: Option<&Raw>) {
+        let input_requests = match to_upstream::input_requests(task.and_then(|task| task.get("inputRequests")).as_ref())
+        {
+            Ok(input_requests) => input_requests,
             Err(why) => return self.fail(ErrorObject::new(code::INTERNAL_ERROR, format!("Internal error: {why}"))),
         };
-        for (key, method, params) in asked {
-            if !self.keys.insert(key.clone()) {
+        for (key, method, params) in input_requests {
+            if !self.seen_input_keys.insert(key.clone()) {
                 continue;
             }
-            let (answer, answered) = oneshot::channel();
-            self.open.push(Box::pin(async move { (key, answered.await) }));
-            self.put(ServerRequest { method, params, answer });
+            let (answer, response) = oneshot::channel();
+            self.open_inputs.push(Box::pin(async move { (key, response.await) }));
+            self.queue_server_request(ServerRequest { method, params, responder: answer });
         }
     }
 
-    /// The client's answer. One that refuses has no place in the answers, and ends the call.
-    fn answered(&mut self, key: String, answered: Result<Outcome, oneshot::error::RecvError>) {
-        let why = match answered {
-            Ok(Ok(result)) => return self.answers.push((key, result.edit().remove("_meta").finish())),
+    /// Handles the client's response to an input request. An error cannot be sent in `tasks/update`, so it ends the call.
+    fn on_client_answer(&mut self, key: String, response: Result<Outcome, oneshot::error::RecvError>) {
+        let message = match response {
+            Ok(Ok(result)) => return self.unsent_answers.push((key, result.edit().remove("_meta").finish())),
             Ok(Err(error)) => format!("the client did not answer: {}", error.message()),
             Err(_) => "the client does not answer questions of this kind".to_owned(),
         };
-        let content = [serde_json::json!({ "type": "text", "text": why })];
+        let content = [serde_json::json!({ "type": "text", "text": message })];
         let failed = serde_json::json!({ "content": content, "isError": true, "resultType": "complete" });
-        self.end_with(Ok(Raw::of(&failed)));
+        self.end_call(Ok(Raw::of(&failed)));
     }
 
-    /// The server is out of reach; that may pass.
-    fn trouble(&mut self, error: ErrorObject) {
+    /// Handles a failed request: retries with back-off, then gives the task up.
+    fn on_unavailable(&mut self, error: ErrorObject) {
         self.failures += 1;
-        if self.failures > FAILURES || self.connection.is_closed() {
+        if self.failures > MAX_CONSECUTIVE_FAILURES || self.connection.is_closed() {
             return self.fail(error);
         }
         self.status = TaskStatus::Working;
-        self.due = Instant::now() + WAIT.saturating_mul(2u32.saturating_pow(self.failures));
+        self.next_poll = Instant::now() + INITIAL_POLL_INTERVAL.saturating_mul(2u32.saturating_pow(self.failures));
     }
 
-    /// The server does not know the task that it has made; there is nothing left to cancel.
-    fn lost(&mut self, error: &ErrorObject) {
-        let why = format!("The server has lost the task: {}", error.message());
+    /// The server does not know the task that it has created; there is nothing to cancel.
+    fn on_unknown_task(&mut self, error: &ErrorObject) {
+        let message = format!("The server has lost the task: {}", error.message());
         let data = Raw::of(&serde_json::json!({ "code": error.code() }));
-        self.done(Err(ErrorObject::new(code::INTERNAL_ERROR, why).with_data(data)));
+        self.finish(Err(ErrorObject::new(code::INTERNAL_ERROR, message).with_data(data)));
     }
 
-    /// The task is over.
-    fn done(&mut self, outcome: Outcome) {
-        self.over = true;
-        self.end_with(outcome);
+    /// Ends the call; the task has ended at the server.
+    fn finish(&mut self, outcome: Outcome) {
+        self.is_finished = true;
+        self.end_call(outcome);
     }
 
-    /// The call is over, and the task is not wanted any more.
+    /// Ends the call; dropping the driver then cancels the task.
     fn fail(&mut self, error: ErrorObject) {
-        self.end_with(Err(error));
+        self.end_call(Err(error));
     }
 
-    fn end_with(&mut self, outcome: Outcome) {
+    fn end_call(&mut self, outcome: Outcome) {
         self.queue.push_back(Reply::End(Answer { outcome, revision: self.connection.revision() }));
     }
 }
 
 impl Drop for TaskDriver {
     fn drop(&mut self) {
-        self.connection.related().leave(&self.id);
-        if !self.over {
-            cancel(&self.connection, &self.call, self.id.clone());
+        self.connection.task_registry().unregister(&self.id);
+        if !self.is_finished {
+            spawn_cancel(&self.connection, &self.call, self.id.clone());
         }
     }
 }
 
-async fn next(asking: &mut Option<PendingRequest>) -> Option<Reply> {
-    match asking {
-        Some(asking) => asking.replies.next().await,
+async fn next(request: &mut Option<PendingRequest>) -> Option<Reply> {
+    match request {
+        Some(request) => request.replies.next().await,
         None => None,
     }
 }
 
-/// Sends something that is about a task, as somebody who knows tasks.
+/// Sends a request about a task, with the tasks extension declared.
 fn send(connection: &Connection, call: &Call, method: &str, params: &Raw) -> Replies {
     let params = connection.params(Some(params), call, true);
-    let headers = Headers { mirrors: &[], caller: &call.caller };
+    let headers = RequestHeaders { mirrors: &[], caller: &call.caller };
     connection.send(Method::from(method), params, None, headers)
 }
 
-/// Tells the server that nobody wants a task any more, where it can be told.
-fn cancel(connection: &Arc<Connection>, call: &Call, id: String) {
+/// Cancels a task in the background.
+fn spawn_cancel(connection: &Arc<Connection>, call: &Call, id: String) {
     let (connection, call) = (Arc::clone(connection), call.clone());
-    part(&Arc::clone(&connection), async move { cancelled(&connection, &call, &id).await });
+    spawn_before_close(&Arc::clone(&connection), async move { send_cancel(&connection, &call, &id).await });
 }
 
-async fn cancelled(connection: &Connection, call: &Call, id: &str) {
-    if !tasks::ended_by(&connection.server().capabilities, connection.revision()) {
+/// Sends `tasks/cancel` if the server supports it.
+async fn send_cancel(connection: &Connection, call: &Call, id: &str) {
+    if !tasks::server_cancels_tasks(&connection.server().capabilities, connection.revision()) {
         return;
     }
-    let replies = send(connection, call, "tasks/cancel", &tasks::named(id));
-    let patience = connection.settings().idle_timeout;
-    if let Ok(Err(error)) | Err(error) = probe::answer(replies, patience, "`tasks/cancel`")
+    let replies = send(connection, call, "tasks/cancel", &tasks::task_params(id));
+    let timeout = connection.settings().idle_timeout;
+    if let Ok(Err(error)) | Err(error) = probe::wait_for_response(replies, timeout, "`tasks/cancel`")
         .await
-        .map(|outcome| outcome.map_err(crate::error::Error::answered))
+        .map(|outcome| outcome.map_err(crate::error::Error::from_error_response))
     {
-        tracing::debug!(%error, "a task was not cancelled");
+        tracing::debug!(%error, "cancelling an upstream task failed");
     }
 }
 
-/// A call that was to become a task is given up. Nobody knows the task's name yet, and a task may only
-/// be cancelled by that, so it is waited for.
-pub(super) fn give_up(connection: &Arc<Connection>, call: &Call, replies: Replies) {
+/// Cancels a call that is to become a task before its response has arrived. A task is cancelled by its id only, so the
+/// response is awaited in the background.
+pub(super) fn abandon_task_creation(connection: &Arc<Connection>, call: &Call, replies: Replies) {
     let (connection, call) = (Arc::clone(connection), call.clone());
-    part(&Arc::clone(&connection), async move {
-        let patience = connection.settings().idle_timeout;
-        let Ok(Ok(result)) = probe::answer(replies, patience, "`tools/call`").await else { return };
-        if let Some(task) = tasks::created(&result, connection.revision()).filter(|task| !task.status.is_final()) {
-            cancelled(&connection, &call, &task.id).await;
+    spawn_before_close(&Arc::clone(&connection), async move {
+        let timeout = connection.settings().idle_timeout;
+        let Ok(Ok(result)) = probe::wait_for_response(replies, timeout, "`tools/call`").await else { return };
+        if let Some(task) = tasks::created_task(&result, connection.revision()).filter(|task| !task.status.is_final()) {
+            send_cancel(&connection, &call, &task.id).await;
         }
     });
 }
 
-/// Says a last word before the connection may go.
-fn part(connection: &Connection, word: impl Future<Output = ()> + Send + 'static) {
+/// Spawns work that [`Connection::close`] waits for.
+fn spawn_before_close(connection: &Connection, work: impl Future<Output = ()> + Send + 'static) {
     if tokio::runtime::Handle::try_current().is_ok() {
-        connection.closing_tasks().spawn(word);
+        connection.closing_tasks().spawn(work);
     }
 }

@@ -1,4 +1,4 @@
-//! Tasks that are driven here, and what a server says of them. It may do so on any stream.
+//! Registry of the tasks driven on one connection: routes what the server sends about them on any stream.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,27 +7,25 @@ use tokio::sync::mpsc;
 
 use crate::call::{Reply, ServerRequest};
 use crate::dialect::tasks;
-use crate::protocol::{Notice, Notification};
+use crate::protocol::{Notification, NotificationMethod};
 
-/// The tasks of one connection that are driven here.
+/// The tasks of one connection that [`super::task_driver`] drives.
 #[derive(Debug, Default)]
 pub(super) struct TaskRegistry(Mutex<RegistryState>);
 
 #[derive(Debug, Default)]
 struct RegistryState {
-    driven: HashMap<String, mpsc::Sender<Reply>>,
-    /// How many calls are about to become tasks. What a server tells of a task may come before we know
-    /// that it is ours.
-    expected: usize,
-    /// Tasks that were driven, the last one first. What a server tells of a task may come after its end.
-    over: VecDeque<String>,
+    drivers: HashMap<String, mpsc::Sender<Reply>>,
+    /// Calls that are about to become tasks. Status notifications may arrive before the response that names the task.
+    expected_tasks: usize,
+    /// Tasks that have ended, most recent first. Status notifications may arrive after the end.
+    finished_tasks: VecDeque<String>,
 }
 
-/// How much may wait for whoever drives a task; a question beyond that is not answered, and how far
-/// the task is will be asked.
-const WAITING: usize = 16;
-/// How many tasks that are over are remembered.
-const OVER: usize = 64;
+/// Messages that may wait for one driver. A server request beyond that is refused; a lost status is polled.
+const DRIVER_QUEUE_CAPACITY: usize = 16;
+/// Number of ended tasks that are remembered.
+const MAX_FINISHED_TASKS: usize = 64;
 
 impl TaskRegistry {
     fn lock(&self) -> MutexGuard<'_, RegistryState> {
@@ -35,61 +33,61 @@ impl TaskRegistry {
     }
 
     /// A call is about to become a task.
-    pub(super) fn expect(&self) {
-        self.lock().expected += 1;
+    pub(super) fn expect_task(&self) {
+        self.lock().expected_tasks += 1;
     }
 
-    /// It has become one, or will not.
-    pub(super) fn expect_no_longer(&self) {
+    /// The call has become a task, or will not.
+    pub(super) fn stop_expecting_task(&self) {
         let mut state = self.lock();
-        state.expected = state.expected.saturating_sub(1);
+        state.expected_tasks = state.expected_tasks.saturating_sub(1);
     }
 
-    /// A task is driven from now on; what belongs to it comes there.
-    pub(super) fn enter(&self, task: &str) -> mpsc::Receiver<Reply> {
-        let (teller, told) = mpsc::channel(WAITING);
-        self.lock().driven.insert(task.to_owned(), teller);
-        told
+    /// Registers a task; messages that name it go to the returned receiver.
+    pub(super) fn register(&self, task: &str) -> mpsc::Receiver<Reply> {
+        let (sender, receiver) = mpsc::channel(DRIVER_QUEUE_CAPACITY);
+        self.lock().drivers.insert(task.to_owned(), sender);
+        receiver
     }
 
-    /// It is driven no longer.
-    pub(super) fn leave(&self, task: &str) {
+    /// Removes a task that is no longer driven.
+    pub(super) fn unregister(&self, task: &str) {
         let mut state = self.lock();
-        state.driven.remove(task);
-        state.over.push_front(task.to_owned());
-        state.over.truncate(OVER);
+        state.drivers.remove(task);
+        state.finished_tasks.push_front(task.to_owned());
+        state.finished_tasks.truncate(MAX_FINISHED_TASKS);
     }
 
-    /// Passes a question on to the task that it belongs to; gives it back where there is none.
-    pub(super) fn ask(&self, question: ServerRequest) -> Option<ServerRequest> {
+    /// Routes a server request to the driver of the task that it names; returns it if there is none.
+    pub(super) fn route_server_request(&self, request: ServerRequest) -> Option<ServerRequest> {
         let driver = {
             let state = self.lock();
-            let of = |question: &ServerRequest| tasks::related(question.params.as_ref());
-            let task = of(&question).filter(|_| !state.driven.is_empty());
-            task.and_then(|task| state.driven.get(&task).cloned())
+            let related_task = |request: &ServerRequest| tasks::related_task_id(request.params.as_ref());
+            let task = related_task(&request).filter(|_| !state.drivers.is_empty());
+            task.and_then(|task| state.drivers.get(&task).cloned())
         };
         match driver {
             Some(driver) => {
-                // Dropped, it tells the server that nobody answers.
-                let _ = driver.try_send(Reply::Question(question));
+                // If the queue is full, dropping the request sends an error response to the server.
+                let _ = driver.try_send(Reply::ServerRequest(request));
                 None
             }
-            None => Some(question),
+            None => Some(request),
         }
     }
 
-    /// Takes what tells how far a task is that is driven here; false when it is something else. Nobody
-    /// may rely on being told, so that one too many is no loss to whoever has tasks of its own.
+    /// Consumes a status notification of a task driven here; false for any other notification. Status notifications are
+    /// optional in the protocol, so consuming one of a client's own task does no harm.
     pub(super) fn on_notification(&self, notification: &Notification) -> bool {
-        let Notice::Other(name) = &notification.notice else { return false };
-        let Some(task) = tasks::told_of(name, notification.params.as_ref()) else { return false };
+        let NotificationMethod::Other(name) = &notification.method else { return false };
+        let Some(task) = tasks::status_task_id(name, notification.params.as_ref()) else { return false };
         let state = self.lock();
-        match state.driven.get(&task) {
+        match state.drivers.get(&task) {
             Some(driver) => {
-                let _ = driver.try_send(Reply::Notice(notification.clone()));
+                let _ = driver.try_send(Reply::Notification(notification.clone()));
                 true
             }
-            None => state.expected > 0 || state.over.contains(&task),
+            None => state.expected_tasks > 0 || state.finished_tasks.contains(&task),
         }
     }
 }
@@ -106,32 +104,32 @@ mod tests {
     }
 
     #[test]
-    fn what_names_a_task_reaches_whoever_drives_it() {
-        let related = TaskRegistry::default();
-        let ask = |params: &str| {
+    fn messages_that_name_a_task_reach_its_driver() {
+        let registry = TaskRegistry::default();
+        let request = |params: &str| {
             let (answer, _) = oneshot::channel();
-            ServerRequest { method: Method::from("elicitation/create"), params: raw(params), answer }
+            ServerRequest { method: Method::from("elicitation/create"), params: raw(params), responder: answer }
         };
         let named = r#"{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}"#;
-        assert!(related.ask(ask(named)).is_some(), "nobody drives it");
-        let mut told = related.enter("t");
-        assert!(related.ask(ask(named)).is_none());
-        assert!(matches!(told.try_recv(), Ok(Reply::Question(_))));
+        assert!(registry.route_server_request(request(named)).is_some(), "no driver is registered");
+        let mut driver = registry.register("t");
+        assert!(registry.route_server_request(request(named)).is_none());
+        assert!(matches!(driver.try_recv(), Ok(Reply::ServerRequest(_))));
         assert!(
-            related.ask(ask(r#"{"_meta":{}}"#)).is_some()
-                && related.ask(ask(&named.replace("\"t\"", "\"u\""))).is_some()
+            registry.route_server_request(request(r#"{"_meta":{}}"#)).is_some()
+                && registry.route_server_request(request(&named.replace("\"t\"", "\"u\""))).is_some()
         );
         let status = |id: &str| {
             let params = raw(&format!(r#"{{"taskId":"{id}","status":"completed"}}"#));
-            Notification::new(Notice::from("notifications/tasks/status"), params)
+            Notification::new(NotificationMethod::from("notifications/tasks/status"), params)
         };
-        assert!(related.on_notification(&status("t")) && !related.on_notification(&status("u")));
-        assert!(matches!(told.try_recv(), Ok(Reply::Notice(_))));
-        related.leave("t");
-        assert!(related.on_notification(&status("t")), "its last word comes late");
-        related.expect();
-        assert!(related.on_notification(&status("u")), "it may be the one that is expected");
-        related.expect_no_longer();
-        assert!(!related.on_notification(&status("u")));
+        assert!(registry.on_notification(&status("t")) && !registry.on_notification(&status("u")));
+        assert!(matches!(driver.try_recv(), Ok(Reply::Notification(_))));
+        registry.unregister("t");
+        assert!(registry.on_notification(&status("t")), "status after the end of the task");
+        registry.expect_task();
+        assert!(registry.on_notification(&status("u")), "status of an expected task");
+        registry.stop_expecting_task();
+        assert!(!registry.on_notification(&status("u")));
     }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use http::{HeaderMap, HeaderName, Uri};
 
-use crate::call::{Caller, Principal, REQUEST_ID, TRACE};
+use crate::call::{Caller, Principal, REQUEST_ID, TRACE_HEADERS};
 
 pub use auth::Tokens;
 pub use host_origin::HostOriginRules;
@@ -27,9 +27,9 @@ pub struct Policy {
 
 /// Trace and request id headers, forwarded with every call; only their first value.
 static ALWAYS_FORWARDED: [HeaderName; 4] = [
-    HeaderName::from_static(TRACE[0]),
-    HeaderName::from_static(TRACE[1]),
-    HeaderName::from_static(TRACE[2]),
+    HeaderName::from_static(TRACE_HEADERS[0]),
+    HeaderName::from_static(TRACE_HEADERS[1]),
+    HeaderName::from_static(TRACE_HEADERS[2]),
     REQUEST_ID,
 ];
 

@@ -1,4 +1,4 @@
-//! The envelope of a JSON-RPC message, read once, with its members still raw.
+//! Parser for the JSON-RPC envelope; the members stay raw.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,9 +8,9 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::scan::skip_space;
-use super::valid::{past_string, past_value};
+use super::valid::{validate_string, validate_value};
 
-/// An envelope with its members still raw.
+/// The members of a JSON-RPC envelope, unparsed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Envelope<'a> {
     pub(super) version: Option<&'a str>,
@@ -23,23 +23,23 @@ pub(super) struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    /// Reads an envelope.
+    /// Parses an envelope.
     ///
     /// # Errors
-    /// When the text is not JSON, or no object with each member once.
+    /// When the text is not JSON, or not an object with unique members.
     pub(super) fn read(text: &'a [u8]) -> Result<Self, serde_json::Error> {
-        // As a string it is not looked at again, piece by piece.
+        // Validate UTF-8 once; `from_slice` would validate every string again.
         match std::str::from_utf8(text) {
-            Ok(text) => match Self::usual(text) {
+            Ok(text) => match Self::parse_fast(text) {
                 Some(envelope) => Ok(envelope),
-                None => Self::any(serde_json::Deserializer::from_str(text)),
+                None => Self::parse_general(serde_json::Deserializer::from_str(text)),
             },
-            Err(_) => Self::any(serde_json::Deserializer::from_slice(text)),
+            Err(_) => Self::parse_general(serde_json::Deserializer::from_slice(text)),
         }
     }
 
-    /// Reads one that is as nearly all are, several times as fast; nothing where it is not.
-    fn usual(whole: &'a str) -> Option<Self> {
+    /// Fast path for envelopes without escaped or duplicate keys; `None` falls back to the general parser.
+    fn parse_fast(whole: &'a str) -> Option<Self> {
         let text = whole.as_bytes();
         let mut envelope = Self::default();
         let mut at = skip_space(text, 0);
@@ -48,14 +48,14 @@ impl<'a> Envelope<'a> {
         }
         loop {
             let begin = skip_space(text, at + 1);
-            let end = past_string(text, begin)?;
+            let end = validate_string(text, begin)?;
             at = skip_space(text, end);
             if *text.get(at)? != b':' {
                 return None;
             }
             let value = skip_space(text, at + 1);
-            at = past_value(text, value)?;
-            envelope.put(&whole[begin + 1..end - 1], &whole[value..at])?;
+            at = validate_value(text, value)?;
+            envelope.insert(&whole[begin + 1..end - 1], &whole[value..at])?;
             at = skip_space(text, at);
             match text.get(at)? {
                 b',' => {}
@@ -66,9 +66,9 @@ impl<'a> Envelope<'a> {
         (skip_space(text, at + 1) == text.len()).then_some(envelope)
     }
 
-    /// Nothing where a member is there already, or may be another than it seems.
-    fn put(&mut self, key: &str, value: &'a str) -> Option<()> {
-        match self.slot(key) {
+    /// Returns `None` for a duplicate member or a key with escapes.
+    fn insert(&mut self, key: &str, value: &'a str) -> Option<()> {
+        match self.member_slot(key) {
             Some(slot) if slot.is_none() => *slot = Some(value),
             None if !key.contains('\\') => self.extra.push((key.into(), value)),
             _ => return None,
@@ -76,8 +76,8 @@ impl<'a> Envelope<'a> {
         Some(())
     }
 
-    /// Where a member goes that JSON-RPC knows.
-    fn slot(&mut self, key: &str) -> Option<&mut Option<&'a str>> {
+    /// The field for a member that JSON-RPC defines.
+    fn member_slot(&mut self, key: &str) -> Option<&mut Option<&'a str>> {
         Some(match key {
             "jsonrpc" => &mut self.version,
             "id" => &mut self.id,
@@ -89,13 +89,15 @@ impl<'a> Envelope<'a> {
         })
     }
 
-    fn any<R: serde_json::de::Read<'a>>(mut text: serde_json::Deserializer<R>) -> Result<Self, serde_json::Error> {
+    fn parse_general<R: serde_json::de::Read<'a>>(
+        mut text: serde_json::Deserializer<R>,
+    ) -> Result<Self, serde_json::Error> {
         let envelope = text.deserialize_any(EnvelopeVisitor)?;
         text.end().map(|()| envelope)
     }
 }
 
-/// The name of a member, borrowed where it has no escapes. `Cow` alone would copy it.
+/// A key, borrowed where it has no escapes. A plain `Cow` would always copy.
 #[derive(Deserialize)]
 struct EnvelopeKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
@@ -111,7 +113,7 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut envelope = Envelope::default();
         while let Some(EnvelopeKey(key)) = map.next_key::<EnvelopeKey<'de>>()? {
-            match envelope.slot(&key) {
+            match envelope.member_slot(&key) {
                 Some(Some(_)) => {
                     map.next_value::<IgnoredAny>()?;
                     return Err(serde::de::Error::custom("a member stands there twice"));
@@ -129,28 +131,28 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn slowly(text: &str) -> Option<Envelope<'_>> {
-        Envelope::any(serde_json::Deserializer::from_str(text)).ok()
+    fn parse_slowly(text: &str) -> Option<Envelope<'_>> {
+        Envelope::parse_general(serde_json::Deserializer::from_str(text)).ok()
     }
 
     #[test]
-    fn what_is_usual_is_read_the_fast_way() {
+    fn common_envelopes_take_the_fast_path() {
         let text =
             "\n{ \"jsonrpc\" :\"2.0\",\"id\":1 , \"method\":\"a\\u0062\",\"params\":{\"a\":[1,{}]},\"x\":null}\n ";
-        let envelope = Envelope::usual(text).unwrap();
+        let envelope = Envelope::parse_fast(text).unwrap();
         assert_eq!(envelope.params, Some("{\"a\":[1,{}]}"));
         assert_eq!(envelope.extra, [("x".into(), "null")]);
         for text in
             ["{}", "[]", "{\"id\":1,\"id\":2}", "{\"i\\u0064\":1}", "{\"id\":1}x", "{\"id\":1,}", "{\"id\":}", ""]
         {
-            assert!(Envelope::usual(text).is_none(), "{text}");
+            assert!(Envelope::parse_fast(text).is_none(), "{text}");
         }
     }
 
     proptest! {
-        /// Whatever is read the fast way, the slow way reads the same.
+        /// The fast path must agree with the general parser.
         #[test]
-        fn both_ways_say_the_same(
+        fn fast_path_agrees_with_the_general_parser(
             members in prop::collection::vec((prop::sample::select(vec![
                 "jsonrpc", "id", "method", "params", "result", "error", "x", "y\\n", "",
             ]), prop::sample::select(vec!["1", "\"a\"", "{\"a\":[]}", " [1 , 2]", "tru", "\"\\q\"", "nul l"])), 0..5),
@@ -158,9 +160,9 @@ mod tests {
         ) {
             let members: Vec<String> = members.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
             let text = format!("{{{}{end}", members.join(","));
-            if let Some(envelope) = Envelope::usual(&text) {
-                prop_assert_eq!(Some(envelope), slowly(&text));
-            } else if let Some(envelope) = slowly(&text) {
+            if let Some(envelope) = Envelope::parse_fast(&text) {
+                prop_assert_eq!(Some(envelope), parse_slowly(&text));
+            } else if let Some(envelope) = parse_slowly(&text) {
                 let odd = text.contains('\\') || envelope == Envelope::default();
                 prop_assert!(odd, "{} is as usual as any", text);
             }

@@ -1,7 +1,7 @@
-//! Raw JSON: text that is known to be valid and is passed on byte for byte.
+//! Raw JSON: validated text that is forwarded byte for byte.
 //!
-//! [`Raw`] is a cheap handle on validated text. [`members`] walks one object without looking
-//! deeper, and [`Edit`] sets or removes members while every other byte stays as it came.
+//! [`Raw`] is a cheap handle on validated text. [`members`] iterates over one object without descending, and
+//! [`Edit`] sets or removes members while every other byte stays.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,29 +15,29 @@ use serde_json::value::RawValue;
 pub use super::scan::depth_within;
 use super::scan::{skip_space, skip_string, skip_value};
 
-/// One JSON value as the text that was received, shared and never copied.
+/// One JSON value as received text, reference counted.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Raw(Bytes);
 
-/// One member of an object: where its key and its value stand in the object's text.
+/// The position of one member in the text of its object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// The key with its quotes.
     pub key: Range<usize>,
-    /// Whether there is an escape in the key, so that it is not written as it is spelled.
+    /// Whether the key has an escape, so that it must be unescaped to be compared.
     pub escaped: bool,
-    /// The value, without the white space around it.
+    /// The value without surrounding white space.
     pub value: Range<usize>,
 }
 
-/// Changes to the members of one object, applied together by [`Edit::finish`].
+/// Edits to the members of one object, applied together by [`Edit::finish`].
 #[derive(Debug)]
 pub struct Edit<'a> {
     object: &'a Raw,
     changes: Vec<MemberEdit<'a>>,
 }
 
-/// A member that is set, or taken out where there is no value.
+/// Sets a member, or removes it when `value` is `None`.
 #[derive(Debug)]
 struct MemberEdit<'a> {
     key: Cow<'a, str>,
@@ -45,7 +45,7 @@ struct MemberEdit<'a> {
     done: bool,
 }
 
-/// Walks the members of one object, in order. Made by [`members`].
+/// Iterator over the members of one object, in order. Created by [`members`].
 #[derive(Debug)]
 pub struct Members<'a> {
     text: &'a [u8],
@@ -55,36 +55,36 @@ pub struct Members<'a> {
 // === impl Raw ===
 
 impl Raw {
-    /// Checks that `text` is one JSON value and keeps it without the white space around it.
+    /// Validates that `text` is one JSON value and trims surrounding white space.
     ///
     /// # Errors
-    /// When `text` is not valid JSON, or not valid UTF-8.
+    /// When `text` is not valid JSON or not valid UTF-8.
     pub fn parse(text: &Bytes) -> Result<Self, serde_json::Error> {
         let value: &RawValue = serde_json::from_slice(text)?;
         let inner = text.slice_ref(value.get().as_bytes());
         Ok(Self(inner))
     }
 
-    /// The part of `text` that `value` was borrowed from, without copying. It must be valid JSON.
-    pub(super) fn part(text: &Bytes, value: &str) -> Self {
+    /// The slice of `text` that `value` borrows, without copying. It must be valid JSON.
+    pub(super) fn slice(text: &Bytes, value: &str) -> Self {
         Self(text.slice_ref(value.as_bytes()))
     }
 
-    /// Writes a value as JSON.
+    /// Serializes a value.
     ///
     /// # Panics
-    /// When the value cannot be written as JSON: a map with keys that are not strings.
+    /// When the value cannot be serialized: a map with keys that are not strings.
     pub fn of(value: &(impl Serialize + ?Sized)) -> Self {
         let text = serde_json::to_vec(value).expect("the value has a JSON form");
         Self(text.into())
     }
 
-    /// Text of ours that is known to be valid JSON.
+    /// A literal that must be valid JSON.
     pub const fn constant(text: &'static str) -> Self {
         Self(Bytes::from_static(text.as_bytes()))
     }
 
-    /// Text that was just put together from valid parts.
+    /// Text assembled from valid parts; validated in debug builds only.
     pub(crate) fn trusted(text: Bytes) -> Self {
         debug_assert!(serde_json::from_slice::<&RawValue>(&text).is_ok());
         Self(text)
@@ -95,12 +95,12 @@ impl Raw {
         Self::constant("{}")
     }
 
-    /// The text.
+    /// The JSON text.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The text, shared.
+    /// The JSON text, reference counted.
     pub fn bytes(&self) -> Bytes {
         self.0.clone()
     }
@@ -120,8 +120,8 @@ impl Raw {
         self.0.first() == Some(&b'n')
     }
 
-    /// The value of one member, if this is an object that has it. The last one counts when a key
-    /// stands there twice, as it does for most readers.
+    /// The value of a member, if this is an object that has it. Of duplicate keys the last one counts, as in
+    /// most parsers.
     pub fn get(&self, key: &str) -> Option<Raw> {
         let mut found = None;
         for member in members(&self.0) {
@@ -132,13 +132,13 @@ impl Raw {
         found.map(|at| Raw(self.0.slice(at)))
     }
 
-    /// Whether a member of that name could be anywhere in here. Says so too often rather than too seldom,
-    /// and much faster than a walk.
-    pub(crate) fn may_have(&self, key: &Finder<'_>) -> bool {
+    /// Whether a key could occur at any depth. May be a false positive, never a false negative; much faster
+    /// than parsing.
+    pub(crate) fn may_have_key(&self, key: &Finder<'_>) -> bool {
         key.find(&self.0).is_some() || memchr::memchr(b'\\', &self.0).is_some()
     }
 
-    /// The values of several members, in one pass; the last one counts, as in [`Raw::get`].
+    /// The values of several members in one pass; of duplicates the last one counts, as in [`Raw::get`].
     pub fn pick<const N: usize>(&self, keys: [&str; N]) -> [Option<Raw>; N] {
         let mut found = [const { None }; N];
         for member in members(&self.0) {
@@ -149,19 +149,18 @@ impl Raw {
         found.map(|at| at.map(|at| Raw(self.0.slice(at))))
     }
 
-    /// Whether this is an object that is not empty.
+    /// Whether this is an object with at least one member.
     pub fn has_members(&self) -> bool {
         members(&self.0).next().is_some()
     }
 
-    /// Whether something holds for every member. It is given each key as it is written, without its quotes, and
-    /// its value.
-    pub fn all(&self, mut holds: impl FnMut(&[u8], &[u8]) -> bool) -> bool {
+    /// Whether a predicate holds for every member. It gets the key as written, without quotes, and the value.
+    pub fn all_members(&self, mut holds: impl FnMut(&[u8], &[u8]) -> bool) -> bool {
         let text = &self.0;
         members(text).all(|member| holds(&text[member.key.start + 1..member.key.end - 1], &text[member.value]))
     }
 
-    /// Follows several members down.
+    /// The value at a path of members.
     pub fn at(&self, path: &[&str]) -> Option<Raw> {
         let mut here = self.clone();
         for key in path {
@@ -170,21 +169,21 @@ impl Raw {
         Some(here)
     }
 
-    /// The members of this object, as keys and values.
+    /// The members of this object.
     pub fn entries(&self) -> impl Iterator<Item = (Cow<'_, str>, Raw)> {
         members(&self.0).map(|member| (key_text(&self.0[member.key]), Raw(self.0.slice(member.value))))
     }
 
-    /// The elements of this array; nothing when it is not one.
+    /// The elements of this array; empty when it is not an array.
     pub fn items(&self) -> Vec<Raw> {
         if !self.is_array() {
             return Vec::new();
         }
         let items: Vec<&RawValue> = serde_json::from_slice(&self.0).unwrap_or_default();
-        items.into_iter().map(|item| Raw::part(&self.0, item.get())).collect()
+        items.into_iter().map(|item| Raw::slice(&self.0, item.get())).collect()
     }
 
-    /// This value if it is a string.
+    /// The unescaped string, if this is a string without lone surrogates.
     pub fn text(&self) -> Option<Cow<'_, str>> {
         if self.0.first() != Some(&b'"') {
             return None;
@@ -192,7 +191,7 @@ impl Raw {
         string(&self.0)
     }
 
-    /// Reads the value into a type.
+    /// Deserializes the value.
     ///
     /// # Errors
     /// When the value is not of that type.
@@ -200,8 +199,8 @@ impl Raw {
         serde_json::from_slice(&self.0)
     }
 
-    /// This object without some of its members, in one pass; the very same text when none of them is
-    /// there. `drop` gets each key as it is written, without its quotes, and its value.
+    /// Removes members in one pass; unchanged bytes when none matches. `drop` gets the key as written,
+    /// without quotes, and the value.
     pub fn without(&self, mut drop: impl FnMut(&[u8], &[u8]) -> bool) -> Raw {
         let text = &self.0;
         let mut out: Option<BytesMut> = None;
@@ -212,7 +211,7 @@ impl Raw {
             match (drop(key, &text[member.value.clone()]), &mut out) {
                 (true, Some(_)) => {}
                 (true, None) => {
-                    // What stands before the member goes with it: its comma, or the brace alone.
+                    // Remove the comma before the member with it, or keep only the brace.
                     let mut begun = BytesMut::with_capacity(text.len());
                     begun.extend_from_slice(if kept { &text[..end] } else { b"{" });
                     out = Some(begun);
@@ -234,9 +233,9 @@ impl Raw {
         }
     }
 
-    /// This object with one member set to what is made of its value; the very same text when that is what it was.
-    /// Something else stays as it is.
-    pub fn changed(&self, key: &str, change: impl FnOnce(Option<Raw>) -> Raw) -> Raw {
+    /// Replaces one member by a function of its value; unchanged bytes when the result is equal. A value that
+    /// is not an object stays as it is.
+    pub fn map_member(&self, key: &str, change: impl FnOnce(Option<Raw>) -> Raw) -> Raw {
         let text = &self.0;
         let (mut found, mut count, mut last) = (None, 0, None);
         for member in members(text) {
@@ -261,7 +260,7 @@ impl Raw {
             None => {
                 out.extend_from_slice(&text[..last]);
                 out.put_u8(b',');
-                put_text(&mut out, key);
+                put_string(&mut out, key);
                 out.put_u8(b':');
                 out.extend_from_slice(&value.0);
                 out.extend_from_slice(&text[last..]);
@@ -270,9 +269,9 @@ impl Raw {
         Raw::trusted(out.freeze())
     }
 
-    /// Begins changes to the members of this object.
+    /// Starts an edit of this object.
     pub fn edit(&self) -> Edit<'_> {
-        Edit { object: self, changes: Vec::with_capacity(ROOM) }
+        Edit { object: self, changes: Vec::with_capacity(EDIT_CAPACITY) }
     }
 }
 
@@ -297,27 +296,27 @@ impl Serialize for Raw {
 
 // === impl Edit ===
 
-/// Room for as many changes as there usually are.
-const ROOM: usize = 8;
+/// Initial capacity for edits; more are rare.
+const EDIT_CAPACITY: usize = 8;
 
 impl<'a> Edit<'a> {
-    /// Sets a member: in its place when it is there, at the end when it is not.
+    /// Sets a member: in place when it exists, else at the end.
     #[must_use]
     pub fn set(mut self, key: impl Into<Cow<'a, str>>, value: Raw) -> Self {
         self.changes.push(MemberEdit { key: key.into(), value: Some(value), done: false });
         self
     }
 
-    /// Takes a member out, if it is there.
+    /// Removes a member if it exists.
     #[must_use]
     pub fn remove(mut self, key: impl Into<Cow<'a, str>>) -> Self {
         self.changes.push(MemberEdit { key: key.into(), value: None, done: false });
         self
     }
 
-    /// The object with the changes made; the very same text when nothing changes.
+    /// Applies the edits; unchanged bytes when nothing changes.
     ///
-    /// Something that is not an object stays as it is.
+    /// A value that is not an object stays as it is.
     pub fn finish(mut self) -> Raw {
         if self.changes.is_empty() || !self.object.is_object() {
             return self.object.clone();
@@ -331,7 +330,7 @@ impl<'a> Edit<'a> {
             let mut changes = self.changes.iter_mut().rev();
             match changes.find(|change| member.is(text, &change.key)) {
                 Some(MemberEdit { value: None, .. }) => {
-                    // What stands before the member goes with it: its comma, or the brace alone.
+                    // Remove the comma before the member with it, or keep only the brace.
                     if copied == 0 {
                         out.put_u8(b'{');
                     }
@@ -360,7 +359,7 @@ impl<'a> Edit<'a> {
             if kept {
                 out.put_u8(b',');
             }
-            put_text(&mut out, key);
+            put_string(&mut out, key);
             out.put_u8(b':');
             out.extend_from_slice(value.as_bytes());
             kept = true;
@@ -374,8 +373,8 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// Writes a string with its quotes.
-pub(super) fn put_text(out: &mut BytesMut, text: &str) {
+/// Writes a quoted and escaped string.
+pub(super) fn put_string(out: &mut BytesMut, text: &str) {
     if text.bytes().any(|byte| matches!(byte, 0..0x20 | b'"' | b'\\')) {
         serde_json::to_writer(out.writer(), text).expect("a string has a JSON form");
         return;
@@ -385,8 +384,8 @@ pub(super) fn put_text(out: &mut BytesMut, text: &str) {
     out.put_u8(b'"');
 }
 
-/// Copies `range`, which begins with the brace or with what follows the member before it. A comma
-/// that would stand first, because the members before it were taken out, is left out.
+/// Copies `range`, which starts at the brace or right after the previous member. Skips the leading comma when
+/// all previous members were removed.
 fn copy_gap(out: &mut BytesMut, text: &[u8], range: Range<usize>, kept: bool) {
     let mut part = &text[range.clone()];
     if range.start > 0 && !kept {
@@ -406,8 +405,8 @@ impl Member {
     }
 }
 
-/// Walks the members of the object in `text`, which must be valid JSON; yields nothing for
-/// anything that is not an object.
+/// Iterates over the members of the object in `text`, which must be valid JSON; empty when it is not an
+/// object.
 pub fn members(text: &[u8]) -> Members<'_> {
     let at = match text.first() {
         Some(b'{') => 1,
@@ -439,12 +438,12 @@ impl Iterator for Members<'_> {
     }
 }
 
-/// What a quoted key says.
+/// The unescaped text of a quoted key.
 fn key_text(quoted: &[u8]) -> Cow<'_, str> {
     string(quoted).unwrap_or(Cow::Borrowed("\u{fffd}"))
 }
 
-/// What a quoted string says; nothing when it says what no text can, half of a surrogate pair.
+/// The unescaped text of a quoted string; `None` for a lone surrogate.
 fn string(quoted: &[u8]) -> Option<Cow<'_, str>> {
     let plain = quoted.get(1..quoted.len().saturating_sub(1))?;
     if memchr::memchr(b'\\', plain).is_none() {
@@ -463,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn edits_touch_nothing_else() {
+    fn edits_keep_all_other_bytes() {
         let cases = [
             (r#"{"a":1}"#, "a", Some("2"), r#"{"a":2}"#),
             (r#"{ "a" : 1 , "b":2 }"#, "a", Some("9"), r#"{ "a" : 9 , "b":2 }"#),
@@ -495,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_left_out_in_one_pass() {
+    fn members_are_removed_in_one_pass() {
         let cases = [
             (r#"{"a":1,"b":2,"c":3}"#, r#"{"b":2}"#),
             (r#"{ "b" : 2 , "a" : 1 }"#, r#"{ "b" : 2 }"#),
@@ -511,14 +510,14 @@ mod tests {
     }
 
     #[test]
-    fn several_changes_at_once() {
+    fn several_edits_apply_together() {
         let object = raw(r#"{"a":1,"b":2,"c":3,"d":4}"#);
         let edited = object.edit().remove("a").remove("c").set("d", raw("true")).set("e", raw("null")).finish();
         assert_eq!(edited.to_string(), r#"{"b":2,"d":true,"e":null}"#);
     }
 
     #[test]
-    fn the_last_change_of_a_key_counts() {
+    fn last_edit_of_a_key_wins() {
         let object = raw(r#"{"a":1}"#);
         assert_eq!(object.edit().set("b", raw("1")).set("b", raw("2")).finish().to_string(), r#"{"a":1,"b":2}"#);
         assert_eq!(object.edit().set("b", raw("1")).remove("b").finish().to_string(), r#"{"a":1}"#);
@@ -533,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_found_at_any_depth_of_siblings() {
+    fn nested_members_are_found() {
         let value = raw(r#"{"a":{"b":[{"c":1}],"d":"x"},"e":-1.5e3}"#);
         assert_eq!(value.at(&["a", "d"]).unwrap().text().unwrap(), "x");
         assert_eq!(value.get("e").unwrap().to_string(), "-1.5e3");
@@ -542,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_made_of_what_it_was() {
+    fn member_is_mapped_in_place() {
         for (object, expected) in [
             (r#"{ "a" : 1 , "b":2 }"#, r#"{ "a" : [1] , "b":2 }"#),
             (r#"{"b":2 }"#, r#"{"b":2,"a":[] }"#),
@@ -552,7 +551,7 @@ mod tests {
             ("[1]", "[1]"),
         ] {
             let listed = |value: Option<Raw>| Raw::of(&value.into_iter().collect::<Vec<_>>());
-            assert_eq!(raw(object).changed("a", listed).to_string(), expected, "{object}");
+            assert_eq!(raw(object).map_member("a", listed).to_string(), expected, "{object}");
         }
     }
 
@@ -574,9 +573,9 @@ mod tests {
     }
 
     proptest! {
-        /// Setting and removing a member does to the text what it does to the value.
+        /// Edits of the text must agree with edits of the parsed value.
         #[test]
-        fn edits_agree_with_values(value in any_json(), key in ".*", with in any_json(), pretty: bool) {
+        fn text_edits_agree_with_value_edits(value in any_json(), key in ".*", with in any_json(), pretty: bool) {
             let text = if pretty { serde_json::to_vec_pretty(&value) } else { serde_json::to_vec(&value) };
             let object = Raw::parse(&text.unwrap().into()).unwrap();
             let some_key = value.as_object().and_then(|map| map.keys().next().cloned()).unwrap_or_default();

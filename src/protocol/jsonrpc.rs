@@ -1,7 +1,7 @@
 //! JSON-RPC 2.0 messages as a closed set: request, notification, response, or a batch of these.
 //!
-//! The envelope is read once. `params`, `result` and `error` stay raw, members that JSON-RPC does
-//! not know are kept beside them, and what is absent is never written.
+//! The envelope is parsed once. `params`, `result` and `error` stay raw, unknown members are kept, and absent
+//! members are never written.
 
 use std::fmt;
 
@@ -10,142 +10,142 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::envelope::Envelope;
-use super::json::{Raw, put_text};
-use super::method::{Method, Notice};
+use super::json::{Raw, put_string};
+use super::method::{Method, NotificationMethod};
 
-/// The id of a request: a string or an integer, never null. Its JSON type is part of it, so `7`
-/// and `"7"` are two ids.
+/// A request id: a string or an integer, never null. The JSON type is significant: `7` and `"7"` are
+/// different ids.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Id {
-    /// An integer.
+    /// An integer id.
     Number(i64),
-    /// A string.
+    /// A string id.
     Text(Box<str>),
 }
 
-/// A message that wants an answer.
+/// A request: a message with a method and an id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// What the answer will be known by.
+    /// The id that the response repeats.
     pub id: Id,
-    /// What is asked.
+    /// The method.
     pub method: Method,
-    /// With what, as it came.
+    /// The parameters, as received.
     pub params: Option<Raw>,
-    /// Members of the envelope that JSON-RPC does not know.
+    /// Envelope members that JSON-RPC does not define.
     pub extra: Extra,
 }
 
-/// A message that wants no answer.
+/// A notification: a message with a method and no id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notification {
-    /// What it tells.
-    pub notice: Notice,
-    /// The details, as they came.
+    /// The method of the notification.
+    pub method: NotificationMethod,
+    /// The parameters, as received.
     pub params: Option<Raw>,
-    /// Members of the envelope that JSON-RPC does not know.
+    /// Envelope members that JSON-RPC does not define.
     pub extra: Extra,
 }
 
-/// An answer to a request.
+/// The response to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Response {
-    /// The request's id; absent only in an error about a request whose id could not be read.
+    /// The id of the request; `None` only in an error about a request whose id could not be parsed.
     pub id: Option<Id>,
     /// The result or the error.
     pub outcome: Outcome,
-    /// Members of the envelope that JSON-RPC does not know.
+    /// Envelope members that JSON-RPC does not define.
     pub extra: Extra,
 }
 
-/// How a request ended: a result or an error, never both.
+/// A result or an error, never both.
 pub type Outcome = Result<Raw, ErrorObject>;
 
-/// Members of an envelope that JSON-RPC does not know, in the order they came.
+/// Envelope members that JSON-RPC does not define, in the order received.
 pub type Extra = Vec<(Box<str>, Raw)>;
 
-/// The `error` member of a response: the code, and the whole object as it came.
+/// The `error` member of a response: its code and the whole object as received.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ErrorObject {
     code: i64,
     raw: Raw,
-    /// Nobody answered with it: it stands for an answer that did not come. Never on the wire.
+    /// Set when the upstream never answered and this error takes the place of its answer. Not serialized.
     unavailable: bool,
 }
 
 /// Any single message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
-    /// Wants an answer.
+    /// A request.
     Request(Request),
-    /// Wants none.
+    /// A notification.
     Notification(Notification),
-    /// Is an answer.
+    /// A response.
     Response(Response),
 }
 
-/// What a body or a line may hold.
+/// The content of an HTTP body or of a line.
 #[derive(Debug)]
 pub enum Incoming {
-    /// One message.
+    /// A single message.
     One(Message),
-    /// An array of messages (2025-03-26 only); each is good or bad by itself.
+    /// A batch (2025-03-26 only); each entry is valid or invalid by itself.
     Batch(Vec<Result<Message, Invalid>>),
 }
 
-/// Why something is not a message.
+/// The error for text that is not a valid message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Invalid {
     /// [`code::PARSE_ERROR`] or [`code::INVALID_REQUEST`].
     pub code: i64,
-    /// The id of the request, where it could be read.
+    /// The id of the request, if it could be parsed.
     pub id: Option<Id>,
-    /// What is wrong, for people.
-    pub why: String,
+    /// The description of the fault.
+    pub reason: String,
 }
 
-/// Error codes, those of JSON-RPC and those that MCP adds.
+/// Error codes of JSON-RPC and of MCP.
 pub mod code {
     /// The text is not JSON.
     pub const PARSE_ERROR: i64 = -32700;
-    /// The JSON is not a message.
+    /// The JSON is not a valid message.
     pub const INVALID_REQUEST: i64 = -32600;
-    /// Nobody here knows the method.
+    /// The method does not exist.
     pub const METHOD_NOT_FOUND: i64 = -32601;
-    /// The parameters do not fit the method.
+    /// The parameters are invalid.
     pub const INVALID_PARAMS: i64 = -32602;
-    /// The fault is ours.
+    /// Internal error.
     pub const INTERNAL_ERROR: i64 = -32603;
     /// The resource does not exist (handshake era).
     pub const RESOURCE_NOT_FOUND: i64 = -32002;
-    /// A person has to go to some address first (2025-11-25).
+    /// The user must open a URL first (2025-11-25).
     pub const URL_ELICITATION_REQUIRED: i64 = -32042;
-    /// A mirrored header is missing, malformed, or does not agree with the body (2026-07-28).
+    /// A mirrored header is missing, malformed, or differs from the body (2026-07-28).
     pub const HEADER_MISMATCH: i64 = -32020;
     /// The request needs a client capability that was not declared (2026-07-28).
     pub const MISSING_CAPABILITY: i64 = -32021;
-    /// The revision is not served (2026-07-28).
+    /// The revision is not supported (2026-07-28).
     pub const UNSUPPORTED_VERSION: i64 = -32022;
 }
 
 // === impl Incoming ===
 
 impl Incoming {
-    /// Reads a body or a line, with at most so many messages.
+    /// Parses a body or a line with at most `max_messages` messages.
     ///
     /// # Errors
-    /// When the text is not JSON, or is neither one message nor an array of some, but not too many.
-    pub fn parse(text: &Bytes, most: usize) -> Result<Self, Invalid> {
+    /// When the text is not JSON, not a message, or a batch that is empty or too long.
+    pub fn parse(text: &Bytes, max_messages: usize) -> Result<Self, Invalid> {
         let first = text.iter().find(|b| !b.is_ascii_whitespace());
         if first != Some(&b'[') {
             return Message::parse(text).map(Self::One);
         }
         let mut deserializer = serde_json::Deserializer::from_slice(text);
-        let items = deserializer.deserialize_seq(BatchVisitor { most });
+        let items = deserializer.deserialize_seq(BatchVisitor { max_messages });
         let items = match items.and_then(|items| deserializer.end().map(|()| items)) {
             Ok(items) => items,
             Err(error) if error.is_data() && is_json(text) => {
-                return Err(Invalid::request(None, format!("a batch may hold {most} messages")));
+                return Err(Invalid::request(None, format!("a batch may hold {max_messages} messages")));
             }
             Err(error) => return Err(Invalid::syntax(&error)),
         };
@@ -157,9 +157,9 @@ impl Incoming {
     }
 }
 
-/// Reads the items of a batch, and stops at the first that is too many.
+/// Collects the entries of a batch, and fails at the first beyond the limit.
 struct BatchVisitor {
-    most: usize,
+    max_messages: usize,
 }
 
 impl<'de> Visitor<'de> for BatchVisitor {
@@ -172,7 +172,7 @@ impl<'de> Visitor<'de> for BatchVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = list.next_element()? {
-            if items.len() == self.most {
+            if items.len() == self.max_messages {
                 return Err(serde::de::Error::custom("too many messages"));
             }
             items.push(item);
@@ -184,7 +184,7 @@ impl<'de> Visitor<'de> for BatchVisitor {
 // === impl Message ===
 
 impl Message {
-    /// Reads one message.
+    /// Parses one message.
     ///
     /// # Errors
     /// When the text is not JSON, or the JSON is not a message.
@@ -198,7 +198,7 @@ impl Message {
         }
     }
 
-    /// The message as text.
+    /// Serializes the message.
     pub fn encode(&self) -> Bytes {
         match self {
             Self::Request(request) => request.encode(),
@@ -208,20 +208,20 @@ impl Message {
     }
 }
 
-/// Whether the text is JSON at all.
+/// Whether the text is valid JSON.
 fn is_json(text: &[u8]) -> bool {
     serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
-/// Tells the kinds of message apart.
+/// Builds the message from its envelope.
 fn classify(envelope: Envelope<'_>, text: &Bytes) -> Result<Message, Invalid> {
     let id = envelope.id.map(Id::read);
     let known = id.clone().and_then(Result::ok);
-    let refuse = |why: &str| Err(Invalid::request(known.clone(), why));
+    let refuse = |reason: &str| Err(Invalid::request(known.clone(), reason));
     if envelope.version != Some(r#""2.0""#) {
         return refuse("the member `jsonrpc` must be \"2.0\"");
     }
-    let raw = |value: &str| Raw::part(text, value);
+    let raw = |value: &str| Raw::slice(text, value);
     let extra = envelope.extra.into_iter();
     let extra = extra.map(|(key, value)| (key, raw(value))).collect();
     match (envelope.method, envelope.result, envelope.error) {
@@ -230,24 +230,26 @@ fn classify(envelope: Envelope<'_>, text: &Bytes) -> Result<Message, Invalid> {
             let Some(method) = method.text() else {
                 return refuse("the member `method` must be a string");
             };
-            // Null parameters are a common slip; they say the same as none.
+            // Some clients send `"params": null`; treat it as absent.
             let params = envelope.params.map(raw).filter(|params| !params.is_null());
             if params.as_ref().is_some_and(|params| !params.is_object()) {
                 return refuse("the member `params` must be an object");
             }
             match id {
-                None => {
-                    Ok(Message::Notification(Notification { notice: Notice::from(method.as_ref()), params, extra }))
-                }
+                None => Ok(Message::Notification(Notification {
+                    method: NotificationMethod::from(method.as_ref()),
+                    params,
+                    extra,
+                })),
                 Some(Ok(id)) => {
                     Ok(Message::Request(Request { id, method: Method::from(method.as_ref()), params, extra }))
                 }
-                Some(Err(why)) => refuse(why),
+                Some(Err(reason)) => refuse(reason),
             }
         }
         (None, Some(result), None) => match id {
             Some(Ok(id)) => Ok(Message::Response(Response { id: Some(id), outcome: Ok(raw(result)), extra })),
-            Some(Err(why)) => refuse(why),
+            Some(Err(reason)) => refuse(reason),
             None => refuse("a response needs the `id` of its request"),
         },
         (None, None, Some(error)) => {
@@ -256,7 +258,7 @@ fn classify(envelope: Envelope<'_>, text: &Bytes) -> Result<Message, Invalid> {
             };
             let unread = envelope.id.is_none_or(|id| id == "null");
             match id {
-                Some(Err(why)) if !unread => refuse(why),
+                Some(Err(reason)) if !unread => refuse(reason),
                 id => Ok(Message::Response(Response { id: id.and_then(Result::ok), outcome: Err(error), extra })),
             }
         }
@@ -269,89 +271,89 @@ fn classify(envelope: Envelope<'_>, text: &Bytes) -> Result<Message, Invalid> {
 // === impl Request, Notification, Response ===
 
 impl Request {
-    /// A request of ours.
+    /// A new request.
     pub fn new(id: Id, method: Method, params: Option<Raw>) -> Self {
         let extra = Extra::new();
         Self { id, method, params, extra }
     }
 
-    /// The request as text.
+    /// Serializes the request.
     pub fn encode(&self) -> Bytes {
-        let mut out = open(self.params.as_ref());
+        let mut out = begin_envelope(self.params.as_ref());
         self.id.write(&mut out);
         write_method(&mut out, self.method.as_str(), self.params.as_ref());
-        close(out, &self.extra)
+        finish_envelope(out, &self.extra)
     }
 }
 
 impl Notification {
-    /// A notification of ours.
-    pub fn new(notice: Notice, params: Option<Raw>) -> Self {
+    /// A new notification.
+    pub fn new(method: NotificationMethod, params: Option<Raw>) -> Self {
         let extra = Extra::new();
-        Self { notice, params, extra }
+        Self { method, params, extra }
     }
 
-    /// Says that a request is no longer wanted.
+    /// A `notifications/cancelled` for a request.
     pub fn cancelled(id: &Id) -> Self {
         let params = Raw::empty().edit().set("requestId", id.to_raw()).finish();
-        Self::new(Notice::Cancelled, Some(params))
+        Self::new(NotificationMethod::Cancelled, Some(params))
     }
 
-    /// The notification as text.
+    /// Serializes the notification.
     pub fn encode(&self) -> Bytes {
-        let mut out = open(self.params.as_ref());
-        write_method(&mut out, self.notice.as_str(), self.params.as_ref());
-        close(out, &self.extra)
+        let mut out = begin_envelope(self.params.as_ref());
+        write_method(&mut out, self.method.as_str(), self.params.as_ref());
+        finish_envelope(out, &self.extra)
     }
 }
 
 impl Response {
-    /// An answer of ours.
+    /// A new response.
     pub fn new(id: Option<Id>, outcome: Outcome) -> Self {
         let extra = Extra::new();
         Self { id, outcome, extra }
     }
 
-    /// The response as text. An error whose request could not be read has the id `null`.
+    /// Serializes the response. Without an id it is written as `null`.
     pub fn encode(&self) -> Bytes {
         let (name, value) = match &self.outcome {
             Ok(result) => (&b",\"result\":"[..], result),
             Err(error) => (&b",\"error\":"[..], &error.raw),
         };
-        let mut out = open(Some(value));
+        let mut out = begin_envelope(Some(value));
         match &self.id {
             Some(id) => id.write(&mut out),
             None => out.extend_from_slice(b",\"id\":null"),
         }
         out.extend_from_slice(name);
         out.extend_from_slice(value.as_bytes());
-        close(out, &self.extra)
+        finish_envelope(out, &self.extra)
     }
 }
 
-/// Room for the payload and a usual envelope, so that writing seldom moves it.
-const ENVELOPE_ROOM: usize = 96;
+/// Buffer capacity for the envelope around a payload; enough for most, so that the buffer rarely grows.
+const ENVELOPE_CAPACITY: usize = 96;
 
-fn open(payload: Option<&Raw>) -> BytesMut {
+fn begin_envelope(payload: Option<&Raw>) -> BytesMut {
     let size = payload.map_or(0, |raw| raw.as_bytes().len());
-    let mut out = BytesMut::with_capacity(size + ENVELOPE_ROOM);
+    let mut out = BytesMut::with_capacity(size + ENVELOPE_CAPACITY);
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\"");
     out
 }
 
 fn write_method(out: &mut BytesMut, method: &str, params: Option<&Raw>) {
     out.extend_from_slice(b",\"method\":");
-    put_text(out, method);
+    put_string(out, method);
     if let Some(params) = params {
         out.extend_from_slice(b",\"params\":");
         out.extend_from_slice(params.as_bytes());
     }
 }
 
-fn close(mut out: BytesMut, extra: &Extra) -> Bytes {
+fn finish_envelope(mut out: BytesMut, extra: &Extra) -> Bytes {
     for (key, value) in extra {
         out.put_u8(b',');
-        put_text(&mut out, key);
+        put_string(&mut out, key);
         out.put_u8(b':');
         out.extend_from_slice(value.as_bytes());
     }
@@ -362,7 +364,7 @@ fn close(mut out: BytesMut, extra: &Extra) -> Bytes {
 // === impl Id ===
 
 impl Id {
-    /// Reads an id from its JSON text.
+    /// Parses an id from its JSON text.
     fn read(text: &str) -> Result<Self, &'static str> {
         match text.as_bytes().first() {
             Some(b'"') => {
@@ -373,13 +375,13 @@ impl Id {
         }
     }
 
-    /// Reads an id from a value inside a payload, such as `requestId`.
+    /// Parses an id inside a payload, such as `requestId`.
     pub fn from_raw(raw: &Raw) -> Option<Self> {
         let text = std::str::from_utf8(raw.as_bytes()).ok()?;
         Self::read(text).ok()
     }
 
-    /// The id as a value to put inside a payload.
+    /// The id as a JSON value.
     pub fn to_raw(&self) -> Raw {
         match self {
             Self::Number(number) => Raw::of(number),
@@ -394,7 +396,7 @@ impl Id {
                 use fmt::Write;
                 write!(out, "{number}").expect("memory can be written to");
             }
-            Self::Text(text) => put_text(out, text),
+            Self::Text(text) => put_string(out, text),
         }
     }
 }
@@ -417,38 +419,38 @@ impl From<i64> for Id {
 // === impl ErrorObject ===
 
 impl ErrorObject {
-    /// An error of ours.
+    /// A new error.
     pub fn new(code: i64, message: impl AsRef<str>) -> Self {
         let message = message.as_ref();
         let raw = Raw::of(&serde_json::json!({ "code": code, "message": message }));
         Self { code, raw, unavailable: false }
     }
 
-    /// An error that stands for an answer that did not come.
+    /// An error in place of an answer that the upstream did not give.
     pub fn unavailable(message: impl AsRef<str>) -> Self {
         Self { unavailable: true, ..Self::new(code::INTERNAL_ERROR, message) }
     }
 
-    /// Whether nobody answered with it: it stands for an answer that did not come.
+    /// Whether the upstream never answered and this error takes the place of its answer.
     pub fn is_unavailable(&self) -> bool {
         self.unavailable
     }
 
-    /// The same error with `data`.
+    /// Sets `data`.
     #[must_use]
     pub fn with_data(self, data: Raw) -> Self {
         let raw = self.raw.edit().set("data", data).finish();
         Self { raw, ..self }
     }
 
-    /// The same error under another code.
+    /// Replaces the code.
     #[must_use]
     pub fn with_code(self, code: i64) -> Self {
         let raw = self.raw.edit().set("code", Raw::of(&code)).finish();
         Self { code, raw, ..self }
     }
 
-    /// An error as it was written; nothing when it is none.
+    /// Parses an error object; `None` when it is not an object with an integer code.
     pub fn read(raw: Raw) -> Option<Self> {
         if !raw.is_object() {
             return None;
@@ -457,18 +459,18 @@ impl ErrorObject {
         Some(Self { code, raw, unavailable: false })
     }
 
-    /// What kind of error it is.
+    /// The error code.
     pub fn code(&self) -> i64 {
         self.code
     }
 
-    /// What it says, for people.
+    /// The message text.
     pub fn message(&self) -> String {
         let message = self.raw.get("message");
         message.and_then(|m| m.text().map(std::borrow::Cow::into_owned)).unwrap_or_default()
     }
 
-    /// What it says, for programs.
+    /// The member `data`.
     pub fn data(&self) -> Option<Raw> {
         self.raw.get("data")
     }
@@ -479,20 +481,20 @@ impl ErrorObject {
 impl Invalid {
     /// The text is not JSON.
     fn syntax(error: &serde_json::Error) -> Self {
-        let why = format!("the text is not valid JSON: {error}");
-        Self { code: code::PARSE_ERROR, id: None, why }
+        let reason = format!("the text is not valid JSON: {error}");
+        Self { code: code::PARSE_ERROR, id: None, reason }
     }
 
-    /// The JSON is not a message.
-    pub fn request(id: Option<Id>, why: impl Into<String>) -> Self {
-        let why = why.into();
-        Self { code: code::INVALID_REQUEST, id, why }
+    /// The JSON is not a valid message.
+    pub fn request(id: Option<Id>, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { code: code::INVALID_REQUEST, id, reason }
     }
 
-    /// The answer to give.
+    /// The error response to send.
     pub fn response(self) -> Response {
         let name = if self.code == code::PARSE_ERROR { "Parse error" } else { "Invalid request" };
-        let error = ErrorObject::new(self.code, format!("{name}: {}", self.why));
+        let error = ErrorObject::new(self.code, format!("{name}: {}", self.reason));
         Response::new(self.id, Err(error))
     }
 }
@@ -507,11 +509,14 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart() {
+    fn message_kinds_are_distinguished() {
         let request = parse(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).unwrap();
         assert!(matches!(request, Message::Request(_)));
         let notification = parse(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).unwrap();
-        assert!(matches!(notification, Message::Notification(Notification { notice: Notice::Initialized, .. })));
+        assert!(matches!(
+            notification,
+            Message::Notification(Notification { method: NotificationMethod::Initialized, .. })
+        ));
         let result = parse(r#"{"jsonrpc":"2.0","id":"a","result":null}"#).unwrap();
         assert!(matches!(result, Message::Response(Response { outcome: Ok(_), .. })));
         let error = parse(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}"#).unwrap();
@@ -519,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused_by_name() {
+    fn invalid_messages_are_refused_with_a_reason() {
         let cases = [
             ("{", code::PARSE_ERROR, "JSON"),
             ("{} x", code::PARSE_ERROR, "JSON"),
@@ -548,12 +553,12 @@ mod tests {
         for (text, code, word) in cases {
             let invalid = parse(text).unwrap_err();
             assert_eq!(invalid.code, code, "{text}");
-            assert!(invalid.why.contains(word), "{text}: {}", invalid.why);
+            assert!(invalid.reason.contains(word), "{text}: {}", invalid.reason);
         }
     }
 
     #[test]
-    fn an_error_names_the_request_when_it_can() {
+    fn error_carries_the_request_id_if_readable() {
         let invalid = parse(r#"{"jsonrpc":"2.0","id":"x","method":1}"#).unwrap_err();
         assert_eq!(invalid.id, Some(Id::Text("x".into())));
     }
@@ -570,14 +575,14 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_read_one_by_one() {
+    fn batch_entries_are_parsed_independently() {
         let text = Bytes::from_static(br#" [{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0"},3]"#);
         let Incoming::Batch(items) = Incoming::parse(&text, 3).unwrap() else { panic!() };
         assert!(items[0].is_ok() && items[1].is_err() && items[2].is_err());
         let empty = Incoming::parse(&Bytes::from_static(b"[]"), 3).unwrap_err();
         assert_eq!(empty.code, code::INVALID_REQUEST);
         let long = Incoming::parse(&text, 2).unwrap_err();
-        assert_eq!((long.code, long.why.as_str()), (code::INVALID_REQUEST, "a batch may hold 2 messages"));
+        assert_eq!((long.code, long.reason.as_str()), (code::INVALID_REQUEST, "a batch may hold 2 messages"));
     }
 
     #[test]
@@ -587,8 +592,8 @@ mod tests {
     }
 
     proptest! {
-        /// A message in our own order of members survives reading and writing byte for byte,
-        /// whatever its payload and its unknown members hold.
+        /// A message with members in our order must survive parsing and serializing byte for byte, whatever
+        /// its payload and unknown members.
         #[test]
         fn round_trip_is_exact(
             id in prop_oneof![any::<i64>().prop_map(|n| n.to_string()), "[a-z]{0,8}".prop_map(|s| format!("\"{s}\""))],
@@ -609,9 +614,9 @@ mod tests {
             prop_assert_eq!(message.encode(), text.as_bytes());
         }
 
-        /// Nothing that arrives makes the reader panic, and what it takes it can write and read again.
+        /// No input may make the parser panic, and every accepted message must survive a round trip.
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_parse_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(message) = Message::parse(&Bytes::from(bytes)) {
                 prop_assert_eq!(Message::parse(&message.encode()).unwrap(), message);
             }

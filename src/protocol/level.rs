@@ -1,30 +1,30 @@
-//! How important a log message is, as the protocol counts it.
+//! Log levels of MCP, those of syslog.
 
 use super::json::Raw;
 
-/// The levels, least important first.
+/// Log levels, least severe first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// Details for finding faults.
+    /// Debugging details.
     Debug,
-    /// What happens in the ordinary course.
+    /// Normal operation.
     Info,
-    /// Ordinary but worth a look.
+    /// Normal but significant.
     Notice,
-    /// Something may be wrong.
+    /// A possible problem.
     Warning,
-    /// Something went wrong.
+    /// A failed operation.
     Error,
-    /// A part does not work.
+    /// A failed component.
     Critical,
-    /// Act at once.
+    /// Immediate action is required.
     Alert,
-    /// Nothing works.
+    /// The system is unusable.
     Emergency,
 }
 
 impl Level {
-    /// Every level, least important first.
+    /// Every level, least severe first.
     pub const ALL: [Level; 8] = [
         Self::Debug,
         Self::Info,
@@ -50,17 +50,17 @@ impl Level {
         }
     }
 
-    /// The level of that name.
+    /// The level with that name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.as_str() == name)
     }
 
-    /// The level that a JSON string names.
+    /// The level named by a JSON string.
     pub fn from_raw(raw: &Raw) -> Option<Self> {
         raw.text().and_then(|name| Self::parse(&name))
     }
 
-    /// What to tell someone who named a level that does not exist.
+    /// The names of all levels, for error messages.
     pub fn choices() -> String {
         Self::ALL.map(Self::as_str).join(", ")
     }

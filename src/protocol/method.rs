@@ -1,6 +1,6 @@
-//! Every method and notification by name, and how each is routed.
+//! Methods of requests and notifications, and how requests are routed.
 //!
-//! A name that is not in the tables is kept as it came: extensions pass without a release of ours.
+//! Unknown names are kept as received, so that extensions pass through.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ macro_rules! names {
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         pub enum $type {
             $($(#[$variant_doc])* $variant,)+
-            /// A name that is not in the table.
+            /// A method that is not in the table.
             Other(Box<str>),
         }
 
         impl $type {
-            /// The name on the wire, if it is one of the protocol's own.
-            pub fn known(&self) -> Option<&'static str> {
+            /// The name on the wire, if MCP itself defines it.
+            pub fn known_name(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$variant => Some($name),)+
                     Self::Other(_) => None,
@@ -50,15 +50,15 @@ macro_rules! names {
 }
 
 names! {
-    /// What a request asks.
+    /// The method of a request.
     Method {
-        /// Opens a session (handshake era).
+        /// Opens a session. (handshake era)
         Initialize = "initialize",
-        /// Is anybody there? (handshake era)
+        /// Checks that the peer is alive. (handshake era)
         Ping = "ping",
-        /// What is served here? (per-request era)
+        /// Returns capabilities and supported revisions. (per-request era)
         Discover = "server/discover",
-        /// Tell me of changes. (per-request era)
+        /// Streams change notifications. (per-request era)
         Listen = "subscriptions/listen",
         /// Lists tools.
         ToolsList = "tools/list",
@@ -74,46 +74,46 @@ names! {
         TemplatesList = "resources/templates/list",
         /// Reads a resource.
         ResourcesRead = "resources/read",
-        /// Tell me when a resource changes. (handshake era)
+        /// Subscribes to changes of a resource. (handshake era)
         Subscribe = "resources/subscribe",
-        /// Tell me no longer. (handshake era)
+        /// Unsubscribes from changes of a resource. (handshake era)
         Unsubscribe = "resources/unsubscribe",
         /// Completes an argument.
         Complete = "completion/complete",
-        /// Chooses what is logged to the client. (handshake era)
+        /// Sets the log level of a session. (handshake era)
         SetLevel = "logging/setLevel",
     }
 }
 
 names! {
-    /// What a notification tells.
-    Notice {
-        /// The client has read the answer to `initialize`.
+    /// The method of a notification.
+    NotificationMethod {
+        /// The client has received the result of `initialize`.
         Initialized = "notifications/initialized",
-        /// A request is no longer wanted.
+        /// A request was cancelled.
         Cancelled = "notifications/cancelled",
-        /// How far a request has come.
+        /// Progress of a request.
         Progress = "notifications/progress",
-        /// A line for the client's log.
+        /// A log message.
         Message = "notifications/message",
-        /// The list of tools is another now.
+        /// The list of tools changed.
         ToolsChanged = "notifications/tools/list_changed",
-        /// The list of prompts is another now.
+        /// The list of prompts changed.
         PromptsChanged = "notifications/prompts/list_changed",
-        /// The list of resources is another now.
+        /// The list of resources changed.
         ResourcesChanged = "notifications/resources/list_changed",
-        /// A resource is another now.
+        /// A resource changed.
         ResourceUpdated = "notifications/resources/updated",
-        /// The client's roots are others now.
+        /// The list of the client's roots changed.
         RootsChanged = "notifications/roots/list_changed",
-        /// The first word on a listen stream. (per-request era)
+        /// The acknowledgement of a listen call. (per-request era)
         Acknowledged = "notifications/subscriptions/acknowledged",
     }
 }
 
-/// Which capability of a server a method belongs to.
+/// The server capability that a method belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
+pub enum Capability {
     /// `tools`
     Tools,
     /// `prompts`
@@ -126,34 +126,34 @@ pub enum Family {
     Logging,
 }
 
-/// Where a request is answered.
+/// Which part of the gateway answers a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MethodRoute {
-    /// By the gateway itself.
-    Here,
-    /// By all upstreams, merged into one list.
+    /// The gateway itself.
+    Gateway,
+    /// All upstreams, merged into one list.
     List,
-    /// By the one upstream that has what `params.name` says.
+    /// The upstream that has the name in `params.name`.
     ByName,
-    /// By the one upstream that has what `params.uri` says.
+    /// The upstream that has the URI in `params.uri`.
     ByUri,
-    /// By the one upstream that has what `params.ref` says.
+    /// The upstream that has the prompt or template in `params.ref`.
     ByReference,
-    /// Unknown to us; passed on where only one upstream can be meant.
+    /// Unknown method; forwarded where only one upstream can be meant.
     Unknown,
 }
 
-/// The methods of the tasks extension that name a task.
-const TASKS: [&str; 3] = ["tasks/get", "tasks/update", "tasks/cancel"];
+/// Task methods with the parameter `taskId`.
+const TASK_METHODS: [&str; 3] = ["tasks/get", "tasks/update", "tasks/cancel"];
 
 // === impl Method ===
 
 impl Method {
-    /// Where a request with this method is answered.
+    /// How a request with this method is routed.
     pub fn route(&self) -> MethodRoute {
         match self {
-            Self::Initialize | Self::Ping | Self::Discover | Self::Listen | Self::SetLevel => MethodRoute::Here,
-            Self::Subscribe | Self::Unsubscribe => MethodRoute::Here,
+            Self::Initialize | Self::Ping | Self::Discover | Self::Listen | Self::SetLevel => MethodRoute::Gateway,
+            Self::Subscribe | Self::Unsubscribe => MethodRoute::Gateway,
             Self::ToolsList | Self::PromptsList | Self::ResourcesList | Self::TemplatesList => MethodRoute::List,
             Self::ToolsCall | Self::PromptsGet => MethodRoute::ByName,
             Self::ResourcesRead => MethodRoute::ByUri,
@@ -162,13 +162,13 @@ impl Method {
         }
     }
 
-    /// Whether a server may have something to ask or to log because of it. Whatever else runs beside
-    /// such a request, a list that is read say, what the server says is not about that.
-    pub fn converses(&self) -> bool {
+    /// Whether a server may send requests or log messages because of this method. Such messages are
+    /// attributed to these calls, never to a list request that runs concurrently.
+    pub fn may_trigger_server_messages(&self) -> bool {
         match self {
             Self::ToolsCall | Self::PromptsGet | Self::ResourcesRead | Self::Complete => true,
-            // How far a task is may be asked beside anything else.
-            Self::Other(name) => !TASKS.contains(&name.as_ref()),
+            // Polling a task triggers no messages.
+            Self::Other(name) => !TASK_METHODS.contains(&name.as_ref()),
             Self::Initialize | Self::Ping | Self::Discover | Self::Listen | Self::SetLevel => false,
             Self::ToolsList | Self::PromptsList | Self::ResourcesList | Self::TemplatesList => false,
             Self::Subscribe | Self::Unsubscribe => false,
@@ -176,21 +176,21 @@ impl Method {
     }
 
     /// The capability that a server must have for this method to exist.
-    pub fn family(&self) -> Option<Family> {
+    pub fn capability(&self) -> Option<Capability> {
         match self {
-            Self::ToolsList | Self::ToolsCall => Some(Family::Tools),
-            Self::PromptsList | Self::PromptsGet => Some(Family::Prompts),
+            Self::ToolsList | Self::ToolsCall => Some(Capability::Tools),
+            Self::PromptsList | Self::PromptsGet => Some(Capability::Prompts),
             Self::ResourcesList | Self::TemplatesList | Self::ResourcesRead | Self::Subscribe | Self::Unsubscribe => {
-                Some(Family::Resources)
+                Some(Capability::Resources)
             }
-            Self::Complete => Some(Family::Completions),
-            Self::SetLevel => Some(Family::Logging),
+            Self::Complete => Some(Capability::Completions),
+            Self::SetLevel => Some(Capability::Logging),
             Self::Initialize | Self::Ping | Self::Discover | Self::Listen | Self::Other(_) => None,
         }
     }
 
-    /// Whether it is one of the methods that have to do with tasks.
-    pub fn is_of_tasks(&self) -> bool {
+    /// Whether this is a method of tasks.
+    pub fn is_task_method(&self) -> bool {
         self.as_str().starts_with("tasks/")
     }
 
@@ -199,16 +199,16 @@ impl Method {
         match self {
             Self::ToolsCall | Self::PromptsGet => Some("name"),
             Self::ResourcesRead => Some("uri"),
-            Self::Other(name) if TASKS.contains(&name.as_ref()) => Some("taskId"),
+            Self::Other(name) if TASK_METHODS.contains(&name.as_ref()) => Some("taskId"),
             _ => None,
         }
     }
 }
 
-// === impl Family ===
+// === impl Capability ===
 
-impl Family {
-    /// Every family, in the order of their values.
+impl Capability {
+    /// Every capability, in the order of the discriminants.
     pub const ALL: [Self; 5] = [Self::Tools, Self::Prompts, Self::Resources, Self::Completions, Self::Logging];
 
     /// The name of the capability.

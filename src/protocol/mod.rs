@@ -1,7 +1,7 @@
-//! What a message is: JSON-RPC envelopes, raw payloads and method names.
+//! MCP messages: JSON-RPC envelopes, raw payloads and method names.
 //!
-//! Pure: no I/O, no clock, nothing that depends on a revision. Payloads are never modelled; they
-//! stay the bytes that arrived, and [`json::Edit`] changes single members of them.
+//! Pure: no I/O, no clock, nothing that depends on a revision. Payloads have no typed model; they stay the
+//! bytes received, and [`json::Edit`] edits single members.
 
 mod envelope;
 pub mod json;
@@ -14,4 +14,4 @@ mod valid;
 pub use json::{Edit, Raw};
 pub use jsonrpc::{ErrorObject, Id, Incoming, Invalid, Message, Notification, Outcome, Request, Response, code};
 pub use level::Level;
-pub use method::{Method, Notice};
+pub use method::{Method, NotificationMethod};

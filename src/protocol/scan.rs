@@ -1,6 +1,6 @@
-//! Finds the ends of things in JSON text, byte by byte or faster.
+//! Scans valid JSON text for the ends of strings and values.
 
-/// Past white space.
+/// The first position after white space.
 pub(super) fn skip_space(text: &[u8], mut at: usize) -> usize {
     while matches!(text.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
         at += 1;
@@ -8,11 +8,11 @@ pub(super) fn skip_space(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Past the string that begins at `at`, and whether there is an escape in it.
+/// The position after the string at `at`, and whether it has an escape.
 pub(super) fn skip_string(text: &[u8], at: usize) -> (usize, bool) {
     let mut at = at + 1;
     let mut escaped = false;
-    while let Some(found) = stop(text, at) {
+    while let Some(found) = find_quote_or_backslash(text, at) {
         if text[found] == b'"' {
             return (found + 1, escaped);
         }
@@ -22,22 +22,22 @@ pub(super) fn skip_string(text: &[u8], at: usize) -> (usize, bool) {
     (text.len(), escaped)
 }
 
-/// How many times eight bytes are looked at here before others, who are faster once they have begun,
-/// are asked to.
-const NEAR: usize = 6;
+/// Eight-byte words searched with SWAR before `memchr` takes over, which is faster on long strings only.
+const SWAR_WORDS_MAX: usize = 6;
 /// The lowest bit of each byte.
-pub(super) const ONES: u64 = u64::from_le_bytes([1; 8]);
+pub(super) const LOW_BITS: u64 = u64::from_le_bytes([1; 8]);
 /// The highest bit of each byte.
-pub(super) const TOPS: u64 = ONES << 7;
+pub(super) const HIGH_BITS: u64 = LOW_BITS << 7;
 
-/// The first quote or backslash from `at` on. Most strings are short.
-fn stop(text: &[u8], at: usize) -> Option<usize> {
+/// The first quote or backslash from `at` on. Optimized for short strings.
+fn find_quote_or_backslash(text: &[u8], at: usize) -> Option<usize> {
     let rest = text.get(at..)?;
     let (words, _) = rest.as_chunks::<8>();
-    let near = words.len().min(NEAR);
+    let near = words.len().min(SWAR_WORDS_MAX);
     for (n, word) in words[..near].iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        let found = zeros(word ^ (ONES * b'"' as u64)) | zeros(word ^ (ONES * b'\\' as u64));
+        let found =
+            mark_zero_bytes(word ^ (LOW_BITS * b'"' as u64)) | mark_zero_bytes(word ^ (LOW_BITS * b'\\' as u64));
         if found != 0 {
             return Some(at + n * 8 + found.trailing_zeros() as usize / 8);
         }
@@ -46,12 +46,12 @@ fn stop(text: &[u8], at: usize) -> Option<usize> {
     memchr::memchr2(b'"', b'\\', &rest[far..]).map(|found| at + far + found)
 }
 
-/// Marks the bytes that are zero. The lowest mark is right; one above it may be too many.
-pub(super) const fn zeros(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word & TOPS
+/// Sets the high bit of zero bytes. The lowest mark is exact; higher ones may be false.
+pub(super) const fn mark_zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
 }
 
-/// Past the value that begins at `at`.
+/// The position after the value at `at`.
 pub(super) fn skip_value(text: &[u8], mut at: usize) -> usize {
     match text.get(at) {
         Some(b'"') => return skip_string(text, at).0,
@@ -85,10 +85,10 @@ pub(super) fn skip_value(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Whether `text` nests arrays and objects no deeper than `limit`. Looks at brackets outside
-/// strings only, so it may be asked before the text is known to be valid.
+/// Whether `text` nests arrays and objects no deeper than `limit`. Counts brackets outside strings only, so
+/// the text need not be validated first.
 pub fn depth_within(text: &[u8], limit: usize) -> bool {
-    // Most texts have not even so many brackets.
+    // Most texts have fewer brackets than the limit in total.
     if memchr::memchr2_iter(b'{', b'[', text).nth(limit).is_none() {
         return true;
     }
@@ -120,11 +120,11 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Wherever a quote or a backslash stands, the first is found.
+        /// Finds the first quote or backslash at any position.
         #[test]
-        fn strings_end_where_they_end(text in prop::collection::vec(prop_oneof![9 => any::<u8>(), 1 => Just(b'"'), 1 => Just(b'\\')], 0..120), at in 0usize..20) {
+        fn first_quote_or_backslash_is_found(text in prop::collection::vec(prop_oneof![9 => any::<u8>(), 1 => Just(b'"'), 1 => Just(b'\\')], 0..120), at in 0usize..20) {
             let expected = text.get(at..).and_then(|rest| rest.iter().position(|byte| matches!(byte, b'"' | b'\\')));
-            prop_assert_eq!(stop(&text, at), expected.map(|found| found + at));
+            prop_assert_eq!(find_quote_or_backslash(&text, at), expected.map(|found| found + at));
         }
     }
 }

@@ -1,28 +1,28 @@
-//! Whether text is JSON, and where a value ends: one pass over what every call carries.
+//! Validates JSON and finds the end of a value in one pass, for the envelope of every call.
 //!
-//! What is accepted here is valid. What is not may be valid all the same: a value that is nested very deep is left to
-//! others, who are slower and say what is wrong.
+//! Accepted text is valid JSON. Rejected text may still be valid: deeply nested values are left to
+//! `serde_json`, which is slower and reports errors.
 
-use super::scan::{ONES, TOPS, skip_space, zeros};
+use super::scan::{HIGH_BITS, LOW_BITS, mark_zero_bytes, skip_space};
 
-/// Deeper than this nothing is followed: there is one bit for each level.
-const DEEPEST: u32 = u128::BITS;
-/// Strings longer than this are looked through by others, who are faster once they have begun.
-const NEAR: usize = 64;
+/// Maximum nesting depth: one bit per level.
+const MAX_DEPTH: u32 = u128::BITS;
+/// Bytes of a string searched with SWAR before `memchr` takes over, which is faster on long strings only.
+const SWAR_BYTES_MAX: usize = 64;
 
-/// Past the valid value that begins at `at`, in text that is UTF-8.
-pub(super) fn past_value(text: &[u8], mut at: usize) -> Option<usize> {
-    // Which of the levels are objects; the lowest bit is the innermost.
+/// The position after the valid value at `at`. The text must be UTF-8.
+pub(super) fn validate_value(text: &[u8], mut at: usize) -> Option<usize> {
+    // Bit stack of the open levels: 1 for an object; the lowest bit is the innermost.
     let (mut objects, mut depth) = (0u128, 0);
     loop {
-        // Here a value begins.
+        // A value starts here.
         match text.get(at)? {
-            b'"' => at = past_string(text, at)?,
-            b'-' | b'0'..=b'9' => at = past_number(text, at)?,
-            b't' => at = past_word(text, at, b"true")?,
-            b'f' => at = past_word(text, at, b"false")?,
-            b'n' => at = past_word(text, at, b"null")?,
-            open @ (b'{' | b'[') if depth < DEEPEST => {
+            b'"' => at = validate_string(text, at)?,
+            b'-' | b'0'..=b'9' => at = validate_number(text, at)?,
+            b't' => at = validate_literal(text, at, b"true")?,
+            b'f' => at = validate_literal(text, at, b"false")?,
+            b'n' => at = validate_literal(text, at, b"null")?,
+            open @ (b'{' | b'[') if depth < MAX_DEPTH => {
                 let is_object = *open == b'{';
                 at = skip_space(text, at + 1);
                 let close = if is_object { b'}' } else { b']' };
@@ -31,14 +31,14 @@ pub(super) fn past_value(text: &[u8], mut at: usize) -> Option<usize> {
                 } else {
                     (objects, depth) = (objects << 1 | u128::from(is_object), depth + 1);
                     if is_object {
-                        at = past_key(text, at)?;
+                        at = validate_key(text, at)?;
                     }
                     continue;
                 }
             }
             _ => return None,
         }
-        // Here one has ended.
+        // A value has ended.
         loop {
             if depth == 0 {
                 return Some(at);
@@ -47,7 +47,7 @@ pub(super) fn past_value(text: &[u8], mut at: usize) -> Option<usize> {
             let in_object = objects & 1 == 1;
             match (text.get(at)?, in_object) {
                 (b',', true) => {
-                    at = past_key(text, skip_space(text, at + 1))?;
+                    at = validate_key(text, skip_space(text, at + 1))?;
                     break;
                 }
                 (b',', false) => {
@@ -61,20 +61,20 @@ pub(super) fn past_value(text: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Past a key, its colon and the white space after that.
-fn past_key(text: &[u8], at: usize) -> Option<usize> {
-    let at = skip_space(text, past_string(text, at)?);
+/// The position after a key, its colon and white space.
+fn validate_key(text: &[u8], at: usize) -> Option<usize> {
+    let at = skip_space(text, validate_string(text, at)?);
     (*text.get(at)? == b':').then(|| skip_space(text, at + 1))
 }
 
-/// Past the string that begins at `at`.
-pub(super) fn past_string(text: &[u8], at: usize) -> Option<usize> {
+/// The position after the valid string at `at`.
+pub(super) fn validate_string(text: &[u8], at: usize) -> Option<usize> {
     if *text.get(at)? != b'"' {
         return None;
     }
     let mut at = at + 1;
     loop {
-        at = stop(text, at)?;
+        at = find_string_stop(text, at)?;
         match text[at] {
             b'"' => return Some(at + 1),
             b'\\' => {
@@ -90,13 +90,15 @@ pub(super) fn past_string(text: &[u8], at: usize) -> Option<usize> {
 }
 
 /// The first quote, backslash or control character from `at` on.
-fn stop(text: &[u8], at: usize) -> Option<usize> {
+fn find_string_stop(text: &[u8], at: usize) -> Option<usize> {
     let rest = text.get(at..)?;
-    let near = &rest[..rest.len().min(NEAR)];
+    let near = &rest[..rest.len().min(SWAR_BYTES_MAX)];
     let (words, tail) = near.as_chunks::<8>();
     for (n, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        let found = zeros(word ^ (ONES * b'"' as u64)) | zeros(word ^ (ONES * b'\\' as u64)) | low(word);
+        let found = mark_zero_bytes(word ^ (LOW_BITS * b'"' as u64))
+            | mark_zero_bytes(word ^ (LOW_BITS * b'\\' as u64))
+            | mark_control_bytes(word);
         if found != 0 {
             return Some(at + n * 8 + found.trailing_zeros() as usize / 8);
         }
@@ -105,28 +107,28 @@ fn stop(text: &[u8], at: usize) -> Option<usize> {
     if near.len() == rest.len() {
         return tail.iter().position(is_stop).map(|found| at + words.len() * 8 + found);
     }
-    let far = &rest[NEAR..];
+    let far = &rest[SWAR_BYTES_MAX..];
     let end = memchr::memchr2(b'"', b'\\', far)?;
-    // In pieces that can be looked at as a whole.
+    // Test whole chunks for control characters, so that the loop is vectorized.
     let control = far[..end].chunks(256).position(|piece| piece.iter().fold(false, |any, byte| any | (*byte < b' ')));
     let found = match control {
         None => end,
         Some(n) => n * 256 + far[n * 256..end].iter().position(|byte| *byte < b' ')?,
     };
-    Some(at + NEAR + found)
+    Some(at + SWAR_BYTES_MAX + found)
 }
 
-/// Marks the bytes that are below a space. The lowest mark is right; one above it may be too many.
-const fn low(word: u64) -> u64 {
-    word.wrapping_sub(ONES * b' ' as u64) & !word & TOPS
+/// Sets the high bit of bytes below a space. The lowest mark is exact; higher ones may be false.
+const fn mark_control_bytes(word: u64) -> u64 {
+    word.wrapping_sub(LOW_BITS * b' ' as u64) & !word & HIGH_BITS
 }
 
-fn past_word(text: &[u8], at: usize, word: &[u8]) -> Option<usize> {
+fn validate_literal(text: &[u8], at: usize, word: &[u8]) -> Option<usize> {
     text[at..].starts_with(word).then_some(at + word.len())
 }
 
-/// Past the number that begins at `at`.
-fn past_number(text: &[u8], mut at: usize) -> Option<usize> {
+/// The position after the valid number at `at`.
+fn validate_number(text: &[u8], mut at: usize) -> Option<usize> {
     let digits = |mut at: usize| {
         let begin = at;
         while matches!(text.get(at), Some(b'0'..=b'9')) {
@@ -154,10 +156,10 @@ mod tests {
     use proptest::prelude::*;
     use serde::de::IgnoredAny;
 
-    /// Whether the whole text is one value.
+    /// Whether the whole text is one valid value.
     fn is_valid(text: &str) -> bool {
         let text = text.as_bytes();
-        past_value(text, skip_space(text, 0)).is_some_and(|end| skip_space(text, end) == text.len())
+        validate_value(text, skip_space(text, 0)).is_some_and(|end| skip_space(text, end) == text.len())
     }
 
     fn check(text: &str) {
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_others_say() {
+    fn agrees_with_serde_json() {
         let long = |fill: &str| format!("\"{}{fill}{}\"", "x".repeat(300), "y".repeat(300));
         for text in [
             "",
@@ -242,14 +244,14 @@ mod tests {
             check(&long(fill));
         }
         let deep = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(is_valid(&deep(DEEPEST as usize)));
-        assert!(!is_valid(&deep(DEEPEST as usize + 1)), "others look at that");
+        assert!(is_valid(&deep(MAX_DEPTH as usize)));
+        assert!(!is_valid(&deep(MAX_DEPTH as usize + 1)), "others look at that");
     }
 
     proptest! {
-        /// Text that is nearly JSON.
+        /// Text that is almost JSON.
         #[test]
-        fn it_says_what_others_say_of_anything(
+        fn agrees_with_serde_json_on_near_json(
             parts in prop::collection::vec(prop::sample::select(vec![
                 "{", "}", "[", "]", ",", ":", "\"", "\"a\"", "\\", "\\n", "\\u0041", "1", "-", "0", ".", "e", "E+", "true",
                 "null", " ", "\n", "\t", "x", "é", "\u{1}", "\"k\":", "[1]", "{\"a\":2}", "12345678", "abcdefghijk",
@@ -258,9 +260,9 @@ mod tests {
             check(&parts.concat());
         }
 
-        /// Text that is JSON, and the same with one byte changed.
+        /// Valid JSON, and the same with one character replaced.
         #[test]
-        fn it_says_what_others_say_of_json(texts in prop::collection::vec(".{0,80}", 1..5), at in any::<prop::sample::Index>(), other in any::<char>()) {
+        fn agrees_with_serde_json_on_mutated_json(texts in prop::collection::vec(".{0,80}", 1..5), at in any::<prop::sample::Index>(), other in any::<char>()) {
             let value = serde_json::json!({ "a": texts, "b": { "c": [1.5e3, -7, true, null], "d": {} } });
             let text = value.to_string();
             check(&text);

@@ -1,4 +1,4 @@
-//! A session as the rest of the gateway knows it: somebody who can be reached outside of calls.
+//! [`ClientSink`] for sessions: messages from the gateway that belong to no call.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::outbox::StreamTarget;
-use super::{NO_CALL, QUESTIONS, Session, SubscriptionHold};
+use super::{MAX_PENDING_SERVER_REQUESTS, NO_CALL_SERIAL, Session, SubscriptionHold};
 use crate::call::{ClientSink, DropGuard, GatewaySlot, ServerRequest};
 use crate::dialect::to_client;
-use crate::protocol::{Level, Notice, Notification};
+use crate::protocol::{Level, Notification, NotificationMethod};
 
 impl ClientSink for Session {
     fn key(&self) -> u128 {
@@ -17,31 +17,31 @@ impl ClientSink for Session {
     }
 
     fn level(&self) -> Option<Level> {
-        self.lock().level
+        self.lock().log_level
     }
 
     fn notify(&self, notification: Notification) {
         let notification = match self.client.get() {
-            Some(client) => to_client::notification(notification, client.revision),
+            Some(client) => to_client::convert_notification(notification, client.revision),
             None => notification,
         };
-        // A log that nobody reads must not end the session.
-        if notification.notice == Notice::Message && self.lock().outbox.is_behind(StreamTarget::Listening) {
+        // Log notifications are dropped for a lagging reader, so that a full queue does not close the session.
+        if notification.method == NotificationMethod::Message && self.lock().outbox.is_behind(StreamTarget::Listening) {
             return;
         }
         self.send(StreamTarget::Listening, notification.encode());
-        self.knows_own_list(&notification.notice);
+        self.record_private_list(&notification.method);
     }
 
-    fn ask(self: Arc<Self>, question: ServerRequest) {
+    fn send_request(self: Arc<Self>, request: ServerRequest) {
         let stream = {
-            let live = self.lock();
-            if live.closed || live.server_requests.len() >= QUESTIONS {
-                return; // dropping the question says that no answer will come
+            let state = self.lock();
+            if state.closed || state.server_requests.len() >= MAX_PENDING_SERVER_REQUESTS {
+                return; // dropping the request fails it at the upstream
             }
-            live.outbox.best_for_questions()
+            state.outbox.server_request_target()
         };
-        let message = self.enter(stream, NO_CALL, question);
+        let message = self.register_server_request(stream, NO_CALL_SERIAL, request);
         self.send(stream, message);
     }
 
@@ -49,40 +49,40 @@ impl ClientSink for Session {
         &self.ended
     }
 
-    fn subscribed(&self, uri: &str, kept: DropGuard) {
-        self.change(|live| {
-            live.forget_pending_subscription(uri);
-            if !live.closed {
-                live.subscriptions.insert(uri.into(), SubscriptionHold(kept));
+    fn add_subscription(&self, uri: &str, guard: DropGuard) {
+        self.update(|state| {
+            state.forget_pending_subscription(uri);
+            if !state.closed {
+                state.subscriptions.insert(uri.into(), SubscriptionHold(guard));
             }
         });
     }
 
-    fn unsubscribed(&self, uri: &str) {
-        self.change(|live| {
-            live.forget_pending_subscription(uri);
-            live.subscriptions.remove(uri)
+    fn remove_subscription(&self, uri: &str) {
+        self.update(|state| {
+            state.forget_pending_subscription(uri);
+            state.subscriptions.remove(uri)
         });
     }
 
-    fn follows(&self, uri: &str) -> bool {
+    fn is_subscribed(&self, uri: &str) -> bool {
         self.lock().subscriptions.contains_key(uri)
     }
 
-    fn shelf(&self) -> &GatewaySlot {
-        &self.shelf
+    fn gateway_slot(&self) -> &GatewaySlot {
+        &self.gateway_slot
     }
 
-    fn remembered(&self, upstream: &str) -> Option<Bytes> {
-        self.lock().persistence.as_ref().and_then(|keeping| keeping.upstreams.get(upstream).cloned())
+    fn saved_upstream_session(&self, upstream: &str) -> Option<Bytes> {
+        self.lock().persistence.as_ref().and_then(|persistence| persistence.upstream_sessions.get(upstream).cloned())
     }
 
-    fn remember(&self, upstream: &str, what: Option<Bytes>) {
-        self.change(|live| {
-            if let Some(keeping) = &mut live.persistence {
-                match what {
-                    Some(what) => drop(keeping.upstreams.insert(upstream.to_owned(), what)),
-                    None => drop(keeping.upstreams.remove(upstream)),
+    fn save_upstream_session(&self, upstream: &str, saved: Option<Bytes>) {
+        self.update(|state| {
+            if let Some(persistence) = &mut state.persistence {
+                match saved {
+                    Some(saved) => drop(persistence.upstream_sessions.insert(upstream.to_owned(), saved)),
+                    None => drop(persistence.upstream_sessions.remove(upstream)),
                 }
             }
         });

@@ -1,8 +1,8 @@
-//! Names of sessions: the transport, and 128 random bits.
+//! Session ids: a transport prefix and 128 random bits.
 
 use std::fmt;
 
-/// The transports that have sessions. A session of one can never be reached through another.
+/// Transports with sessions. An id of one transport never resolves on another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SessionTransport {
     /// Streamable HTTP.
@@ -13,7 +13,7 @@ pub enum SessionTransport {
     Stdio,
 }
 
-/// The name of a session.
+/// A session id, written as `transport:` and 32 lowercase hex digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId {
     transport: SessionTransport,
@@ -21,7 +21,7 @@ pub struct SessionId {
 }
 
 impl SessionTransport {
-    /// Its name, which ids of this transport begin with.
+    /// Prefix of the session ids of this transport; also its label in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -32,19 +32,19 @@ impl SessionTransport {
 }
 
 impl SessionId {
-    /// A new id that nobody can guess.
+    /// Generates an unguessable id.
     ///
     /// # Panics
-    /// When the system has no randomness to give; no session would be safe without it.
+    /// When the operating system's random number generator fails.
     pub fn random(transport: SessionTransport) -> Self {
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).expect("the system gives randomness");
+        getrandom::fill(&mut bytes).expect("the system random number generator works");
         let key = u128::from_be_bytes(bytes);
         Self { transport, key }
     }
 
-    /// Reads an id that arrived on a transport. Without a prefix it is understood as of that
-    /// transport; with the prefix of another one it is no id here, whatever follows.
+    /// Parses an id received on a transport. An id without prefix is taken as one of that transport; any other prefix
+    /// is refused.
     pub fn parse(text: &str, arrived_on: SessionTransport) -> Option<Self> {
         let key = match text.split_once(':') {
             None => text,
@@ -52,30 +52,30 @@ impl SessionId {
             Some(_) => return None,
         };
         let ([high, low], []) = key.as_bytes().as_chunks::<16>() else { return None };
-        let key = (u128::from(number(high)?) << 64) | u128::from(number(low)?);
+        let key = (u128::from(parse_hex(high)?) << 64) | u128::from(parse_hex(low)?);
         Some(Self { transport: arrived_on, key })
     }
 
-    /// The random part.
+    /// The random 128 bits.
     pub(super) fn key(self) -> u128 {
         self.key
     }
 
-    /// The transport it belongs to.
+    /// The transport that the session was opened on.
     pub fn transport(&self) -> SessionTransport {
         self.transport
     }
 }
 
-/// Reads sixteen digits, in the one way that we write them.
-fn number(digits: &[u8; 16]) -> Option<u64> {
-    digits.iter().try_fold(0, |number, digit| {
-        let value = match digit {
+/// Parses sixteen lowercase hex digits. Upper case and signs are refused, so that every id has one spelling.
+fn parse_hex(digits: &[u8; 16]) -> Option<u64> {
+    digits.iter().try_fold(0, |value, digit| {
+        let nibble = match digit {
             b'0'..=b'9' => digit - b'0',
             b'a'..=b'f' => digit - b'a' + 10,
             _ => return None,
         };
-        Some(number << 4 | u64::from(value))
+        Some(value << 4 | u64::from(nibble))
     })
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_belong_to_one_transport() {
+    fn ids_resolve_on_their_own_transport_only() {
         let id = SessionId::random(SessionTransport::Http);
         let text = id.to_string();
         let bare = text.strip_prefix("http:").unwrap();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_we_write_is_read() {
+    fn malformed_ids_are_refused() {
         for bad in [
             "",
             "http:",

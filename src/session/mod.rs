@@ -1,8 +1,7 @@
-//! What a client of the handshake era expects us to remember.
+//! Handshake-era sessions: running calls, pending server requests, subscriptions and the outbox of each client.
 //!
-//! A session belongs to the caller and the group that opened it; to anybody else it does not
-//! exist. [`Sessions`] finds and expires them, a [`Session`] knows its running calls, its
-//! unanswered questions and its outbox.
+//! A session belongs to the principal and the group that opened it; for anyone else it does not exist. [`Sessions`]
+//! is the registry that creates, finds and expires them.
 
 mod handle;
 mod id;
@@ -29,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 pub use id::{SessionId, SessionTransport};
 pub use outbox::{StreamError, StreamTarget};
 pub use persister::Persister;
-pub use record::Record;
+pub use record::SessionRecord;
 pub use registry::{SessionLimitReached, SessionOwner, SessionStats, Sessions};
-pub use stream_reader::Attachment;
+pub use stream_reader::StreamReader;
 
 use crate::call::{ChangeEvent, ClientInfo, DropGuard, GatewaySlot, Principal, ServerRequest};
 use crate::protocol::{Id, Level, Notification, Outcome, Request};
@@ -39,26 +38,26 @@ use crate::store::{EventId, Retention};
 use outbox::{Outbox, Streams};
 use persistence::Persistence;
 
-/// What governs sessions.
+/// Limits and timeouts for sessions.
 #[derive(Debug, Clone)]
 pub struct SessionSettings {
-    /// How many sessions there may be in all.
-    pub sessions: usize,
-    /// How many open streams one session may have.
-    pub streams: usize,
-    /// How many calls may run in one session.
-    pub calls: usize,
-    /// How many resources one session may be subscribed to.
-    pub subscriptions: usize,
-    /// How long a session may be unused before it ends.
-    pub idle: Duration,
-    /// What is kept for clients that resume.
+    /// Most sessions on this node.
+    pub max_sessions: usize,
+    /// Most stream readers attached to one session.
+    pub max_streams: usize,
+    /// Most calls in flight in one session.
+    pub max_calls: usize,
+    /// Most resource subscriptions of one session.
+    pub max_subscriptions: usize,
+    /// A session without requests, running calls or readers expires after this time.
+    pub idle_timeout: Duration,
+    /// Bounds of the event log from which clients resume.
     pub retention: Retention,
-    /// What clients are told to wait before they reconnect, in milliseconds.
-    pub sse_retry: u64,
+    /// Value of the SSE `retry` field, in milliseconds.
+    pub sse_retry_ms: u64,
 }
 
-/// One session.
+/// A handshake-era session. All methods are safe to call from any task.
 #[derive(Debug)]
 pub struct Session {
     id: SessionId,
@@ -67,90 +66,90 @@ pub struct Session {
     client: OnceLock<Arc<ClientInfo>>,
     settings: Arc<SessionSettings>,
     state: Mutex<SessionState>,
-    /// Told when a connection has read something, for calls that wait for their client.
-    read: Notify,
-    /// What the gateway remembers of it.
-    shelf: GatewaySlot,
+    /// Notified when a reader makes progress, a checkpoint is acknowledged, or the session closes.
+    progress: Notify,
+    /// State that the gateway attaches to this session.
+    gateway_slot: GatewaySlot,
     ended: CancellationToken,
-    me: Weak<Session>,
-    /// It lives on on another node.
+    weak_self: Weak<Session>,
+    /// Another node owns the session, or is about to: upstream sessions must be left open for it.
     moved: AtomicBool,
 }
 
-/// The part that changes. The lock is held for moments only, never across an await.
+/// Mutable state. Its lock is never held across an await.
 #[derive(Debug)]
 struct SessionState {
     outbox: Outbox,
-    used: Instant,
-    level: Option<Level>,
+    last_used: Instant,
+    log_level: Option<Level>,
     calls: Vec<CallEntry>,
-    last_call: u64,
+    last_call_serial: u64,
     server_requests: Vec<PendingServerRequest>,
-    last_server_request: i64,
-    /// The resources that it hears of, and what has to be held for that.
+    last_server_request_id: i64,
+    /// Subscribed URIs. The guard is `None` when a lease of this session delivers the updates, not the group.
     subscriptions: BTreeMap<Box<str>, SubscriptionHold>,
-    /// The client has said that it is ready.
+    /// The client sent `notifications/initialized`.
     initialized: bool,
     closed: bool,
-    /// It does not come back: what is not kept by now never will be.
-    over: bool,
-    /// What is known of its copy in a shared store, where there is one.
+    /// Closed for good, as opposed to frozen for a release: unpersisted events will never become durable.
+    terminated: bool,
+    /// Persistence state; `None` without a shared store.
     persistence: Option<Box<Persistence>>,
 }
 
-/// What has to be held for a subscription.
+/// Keeps the upstream subscription alive while the session has it.
 struct SubscriptionHold(DropGuard);
 
 impl fmt::Debug for SubscriptionHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Held")
+        f.write_str("SubscriptionHold")
     }
 }
 
-/// A call that is not answered yet. Dropping it says that it is not wanted.
+/// A running call. Dropping the entry cancels it.
 #[derive(Debug)]
 struct CallEntry {
     id: Id,
-    /// Tells it from a later call with the same id.
+    /// Distinguishes this call from a later one that reuses the JSON-RPC id.
     serial: u64,
-    _unwanted: oneshot::Sender<()>,
+    _cancel_on_drop: oneshot::Sender<()>,
 }
 
 #[derive(Debug)]
 struct PendingServerRequest {
     id: i64,
-    /// The call that it was asked for.
-    call: u64,
-    /// Where it was asked.
+    /// Serial of the call that caused the request, or [`NO_CALL_SERIAL`].
+    call_serial: u64,
+    /// The stream that carried the request; its cancellation goes there too.
     stream: StreamTarget,
-    answer: oneshot::Sender<Outcome>,
+    response_sender: oneshot::Sender<Outcome>,
 }
 
-/// A call in the session's books. Dropping it takes the call out of them.
+/// Registration of a running call; dropping it deregisters the call and cancels its server requests.
 #[derive(Debug)]
 pub struct CallGuard {
     session: Arc<Session>,
     serial: u64,
-    unwanted: oneshot::Receiver<()>,
+    cancelled: oneshot::Receiver<()>,
 }
 
-/// Why a call cannot begin.
+/// Reasons to refuse a new call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotBegun {
-    /// A call with this id is running.
-    Duplicate,
-    /// As many calls run as may.
-    TooMany,
-    /// The session has ended.
-    Ended,
+pub enum BeginCallError {
+    /// A call with this JSON-RPC id is still running.
+    DuplicateId,
+    /// [`SessionSettings::max_calls`] calls are running.
+    TooManyCalls,
+    /// The session is closed, or frozen for a release to another node.
+    SessionEnded,
 }
 
-impl fmt::Display for NotBegun {
+impl fmt::Display for BeginCallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Duplicate => "a request with this id is running already",
-            Self::TooMany => "too many calls run in this session",
-            Self::Ended => "the session has ended",
+            Self::DuplicateId => "a request with this id is running already",
+            Self::TooManyCalls => "too many calls run in this session",
+            Self::SessionEnded => "the session has ended",
         })
     }
 }
@@ -158,301 +157,306 @@ impl fmt::Display for NotBegun {
 // === impl Session ===
 
 impl Session {
-    /// Its name.
+    /// The session id.
     pub fn id(&self) -> SessionId {
         self.id
     }
 
-    /// The name of its group.
+    /// Name of the group that the session was opened on.
     pub fn group(&self) -> &Arc<str> {
         &self.group
     }
 
-    /// Its client, once that has introduced itself.
+    /// Client info from `initialize`; `None` before that request.
     pub fn client(&self) -> Option<&Arc<ClientInfo>> {
         self.client.get()
     }
 
-    /// The client introduces itself; false when it had done so before.
-    pub fn introduce(&self, client: Arc<ClientInfo>) -> bool {
-        let introduced = self.client.set(client).is_ok();
-        self.change(|_| ());
-        introduced
+    /// Stores the client info from `initialize`; returns false if it was already set.
+    pub fn set_client(&self, client: Arc<ClientInfo>) -> bool {
+        let is_first = self.client.set(client).is_ok();
+        self.update(|_| ());
+        is_first
     }
 
-    /// The client chooses what is logged to it.
-    pub fn set_level(&self, level: Level) {
-        self.change(|live| live.level = Some(level));
+    /// Sets the minimum level for log notifications.
+    pub fn set_log_level(&self, level: Level) {
+        self.update(|state| state.log_level = Some(level));
     }
 
-    /// Whether the client may hear of one more resource.
+    /// Whether a subscription to `uri` fits within [`SessionSettings::max_subscriptions`].
     pub fn may_subscribe(&self, uri: &str) -> bool {
-        let live = self.lock();
-        live.subscriptions.len() < self.settings.subscriptions || live.subscriptions.contains_key(uri)
+        let state = self.lock();
+        state.subscriptions.len() < self.settings.max_subscriptions || state.subscriptions.contains_key(uri)
     }
 
-    /// The client says that it is ready; true the first time.
-    pub fn initialized(&self) -> bool {
+    /// Records `notifications/initialized`; returns true the first time, and only after `initialize`.
+    pub fn mark_initialized(&self) -> bool {
         if self.client.get().is_none() || self.lock().initialized {
             return false;
         }
-        self.change(|live| !std::mem::replace(&mut live.initialized, true))
+        self.update(|state| !std::mem::replace(&mut state.initialized, true))
     }
 
-    /// The resources that it hears of through its group; what its own connection to a server tells is not among them.
-    fn shared_subscriptions(&self) -> Vec<Arc<str>> {
-        let live = self.lock();
-        let shared = live.subscriptions.iter().filter(|(_, held)| held.0.is_some());
+    /// Subscriptions served by the group's shared upstream connection, not by a lease of this session.
+    fn group_subscriptions(&self) -> Vec<Arc<str>> {
+        let state = self.lock();
+        let shared = state.subscriptions.iter().filter(|(_, hold)| hold.0.is_some());
         shared.map(|(uri, _)| Arc::from(&**uri)).collect()
     }
 
-    fn hears(&self, change: &ChangeEvent) -> bool {
+    fn is_interested_in(&self, change: &ChangeEvent) -> bool {
         match change {
-            // What a server tells the session itself does not come this way, too.
-            ChangeEvent::Updated(uri) => self.lock().subscriptions.get(&**uri).is_some_and(|held| held.0.is_some()),
+            // Updates for a leased subscription arrive through the lease; publishing them here would duplicate them.
+            ChangeEvent::ResourceUpdated(uri) => {
+                self.lock().subscriptions.get(&**uri).is_some_and(|hold| hold.0.is_some())
+            }
             ChangeEvent::Tools | ChangeEvent::Prompts | ChangeEvent::Resources => self.client.get().is_some(),
         }
     }
 
-    /// Enters a call into the books.
+    /// Registers a call.
     ///
     /// # Errors
-    /// When a call with this id is running, too many are, or the session has ended.
-    pub fn begin(self: &Arc<Self>, id: Id) -> Result<CallGuard, NotBegun> {
-        let (sender, unwanted) = oneshot::channel();
-        let mut live = self.lock();
-        if live.closed {
-            return Err(NotBegun::Ended);
+    /// When a call with this id is running, [`SessionSettings::max_calls`] is reached, or the session is closed.
+    pub fn begin_call(self: &Arc<Self>, id: Id) -> Result<CallGuard, BeginCallError> {
+        let (cancel_sender, cancelled) = oneshot::channel();
+        let mut state = self.lock();
+        if state.closed {
+            return Err(BeginCallError::SessionEnded);
         }
-        if live.calls.iter().any(|running| running.id == id) {
-            return Err(NotBegun::Duplicate);
+        if state.calls.iter().any(|running| running.id == id) {
+            return Err(BeginCallError::DuplicateId);
         }
-        if live.calls.len() >= self.settings.calls {
-            return Err(NotBegun::TooMany);
+        if state.calls.len() >= self.settings.max_calls {
+            return Err(BeginCallError::TooManyCalls);
         }
-        live.last_call += 1;
-        let serial = live.last_call;
-        live.calls.push(CallEntry { id, serial, _unwanted: sender });
-        drop(live);
-        Ok(CallGuard { session: Arc::clone(self), serial, unwanted })
+        state.last_call_serial += 1;
+        let serial = state.last_call_serial;
+        state.calls.push(CallEntry { id, serial, _cancel_on_drop: cancel_sender });
+        drop(state);
+        Ok(CallGuard { session: Arc::clone(self), serial, cancelled })
     }
 
-    /// A call is not wanted any more. One that is not running is none of our business.
-    pub fn cancel(&self, id: &Id) {
+    /// Cancels a call on `notifications/cancelled`; unknown ids are ignored.
+    pub fn cancel_call(&self, id: &Id) {
         self.lock().calls.retain(|running| running.id != *id);
     }
 
-    /// Opens a stream for a call, with its connection.
+    /// Opens an SSE stream for a call and attaches its first reader.
     ///
     /// # Errors
-    /// When the session has as many streams as it may, or has ended.
-    pub fn open_stream(self: &Arc<Self>) -> Result<(StreamTarget, Attachment), StreamError> {
-        let most = self.settings.streams;
-        let (number, serial) = self.with_streams(|streams, retry| match streams.connections() {
-            open if open >= most => Err(StreamError::TooMany),
+    /// When [`SessionSettings::max_streams`] readers are attached, or the session is closed.
+    pub fn open_stream(self: &Arc<Self>) -> Result<(StreamTarget, StreamReader), StreamError> {
+        let limit = self.settings.max_streams;
+        let (number, serial) = self.with_streams(|streams, retry| match streams.reader_count() {
+            open if open >= limit => Err(StreamError::TooManyStreams),
             _ => Ok(streams.open(retry)),
         })?;
-        Ok((StreamTarget::Call(number), Attachment::new(Arc::clone(self), number, serial)))
+        Ok((StreamTarget::Call(number), StreamReader::new(Arc::clone(self), number, serial)))
     }
 
-    /// Attaches a connection that listens for what belongs to no call.
+    /// Attaches a reader to the listening stream, which carries messages that belong to no call.
     ///
     /// # Errors
-    /// When the session has as many streams as it may, or has ended.
-    pub fn listen(self: &Arc<Self>) -> Result<Attachment, StreamError> {
-        let most = self.settings.streams;
-        let (number, serial) = self.with_streams(|streams, retry| streams.listen(retry, most))?;
+    /// When [`SessionSettings::max_streams`] readers are attached to call streams, or the session is closed.
+    pub fn listen(self: &Arc<Self>) -> Result<StreamReader, StreamError> {
+        let limit = self.settings.max_streams;
+        let (number, serial) = self.with_streams(|streams, retry| streams.listen(retry, limit))?;
         tracing::debug!(session = %self.id, reader = serial, "listening stream opened");
-        Ok(Attachment::new(Arc::clone(self), number, serial))
+        Ok(StreamReader::new(Arc::clone(self), number, serial))
     }
 
-    /// Attaches a connection to a stream that broke, after the last event that arrived.
+    /// Attaches a reader to the stream of `id` and replays the events after it (`Last-Event-ID`).
     ///
     /// # Errors
-    /// When the id is not of this session, or what came after it is no longer kept.
-    pub fn resume(self: &Arc<Self>, id: EventId) -> Result<Attachment, StreamError> {
-        let most = self.settings.streams;
-        let (number, serial) = self.with_streams(|streams, retry| streams.resume(id, retry, most))?;
+    /// When the id is not of this session, or events after it were trimmed.
+    pub fn resume(self: &Arc<Self>, id: EventId) -> Result<StreamReader, StreamError> {
+        let limit = self.settings.max_streams;
+        let (number, serial) = self.with_streams(|streams, retry| streams.resume(id, retry, limit))?;
         tracing::debug!(session = %self.id, stream = number, reader = serial, after = id.position, "stream resumed");
-        Ok(Attachment::new(Arc::clone(self), number, serial))
+        Ok(StreamReader::new(Arc::clone(self), number, serial))
     }
 
     fn with_streams<T>(
         &self,
-        act: impl FnOnce(&mut Streams, Option<u64>) -> Result<T, StreamError>,
+        operation: impl FnOnce(&mut Streams, Option<u64>) -> Result<T, StreamError>,
     ) -> Result<T, StreamError> {
-        let primed = self.client.get().is_some_and(|client| client.revision.facts().primed);
-        let retry = primed.then_some(self.settings.sse_retry);
-        let mut live = self.lock();
-        if live.closed {
-            return Err(StreamError::Ended);
+        let supports_priming = self.client.get().is_some_and(|client| client.revision.sends_priming_events());
+        let retry = supports_priming.then_some(self.settings.sse_retry_ms);
+        let mut state = self.lock();
+        if state.closed {
+            return Err(StreamError::SessionEnded);
         }
-        let done = match &mut live.outbox {
-            Outbox::Streams(streams) => act(streams, retry),
-            Outbox::Single(_) => Err(StreamError::Unknown),
+        let result = match &mut state.outbox {
+            Outbox::Streams(streams) => operation(streams, retry),
+            Outbox::Single(_) => Err(StreamError::UnknownEvent),
         };
-        self.mark(&mut live, true);
-        done
+        self.mark_dirty(&mut state, true);
+        result
     }
 
-    /// Sends a message on a stream; never waits. A session that lives by one connection ends
-    /// when that does not keep up at all.
+    /// Appends a message to a stream without waiting. Closes a single-connection session whose queue is full.
     pub fn send(&self, stream: StreamTarget, message: Bytes) {
-        let mut live = self.lock();
-        let sent = |live: &mut SessionState| live.outbox.send(stream, message, &self.settings.retention);
-        if !live.closed && !self.append(&mut live, sent) {
-            tracing::debug!(session = %self.id, "the connection does not keep up; the session ends");
-            live.close();
+        let mut state = self.lock();
+        let append_message = |state: &mut SessionState| state.outbox.send(stream, message, &self.settings.retention);
+        if !state.closed && !self.append(&mut state, append_message) {
+            tracing::debug!(session = %self.id, "session closed: client does not read its connection");
+            state.close();
             self.ended.cancel();
         }
     }
 
-    /// Sends a message on a stream, and waits while its client is behind: on a stream that can be
-    /// resumed for a while, on a single connection until that is gone. Only the task of a single
-    /// call may use it.
+    /// Appends a message to a stream, waiting while its reader lags: at most `SLOW_READER_TIMEOUT` on a resumable
+    /// stream, without limit on a single connection. Only the task that runs the call may use it.
     pub async fn deliver(&self, stream: StreamTarget, message: Bytes) {
-        self.deliver_and(stream, message, |_| ()).await;
+        self.deliver_with(stream, message, |_| ()).await;
     }
 
-    async fn deliver_and(&self, stream: StreamTarget, message: Bytes, then: impl FnOnce(&mut SessionState)) {
-        let patience = Instant::now() + PATIENCE;
-        let mut patient = true;
+    async fn deliver_with(&self, stream: StreamTarget, message: Bytes, before_append: impl FnOnce(&mut SessionState)) {
+        let deadline = Instant::now() + SLOW_READER_TIMEOUT;
+        let mut may_wait = true;
         loop {
-            let read = self.read.notified();
-            tokio::pin!(read);
-            read.as_mut().enable();
+            let progress = self.progress.notified();
+            tokio::pin!(progress);
+            progress.as_mut().enable();
             let resumable = {
-                let mut live = self.lock();
-                if live.closed {
+                let mut state = self.lock();
+                if state.closed {
                     return;
                 }
-                if !patient || !live.outbox.is_behind(stream) {
-                    let put = |live: &mut SessionState| {
-                        then(live);
-                        live.outbox.put(stream, message, &self.settings.retention);
+                if !may_wait || !state.outbox.is_behind(stream) {
+                    let append_message = |state: &mut SessionState| {
+                        before_append(state);
+                        state.outbox.append(stream, message, &self.settings.retention);
                     };
-                    return self.append(&mut live, put);
+                    return self.append(&mut state, append_message);
                 }
-                matches!(live.outbox, Outbox::Streams(_))
+                matches!(state.outbox, Outbox::Streams(_))
             };
             if resumable {
-                patient = tokio::time::timeout_at(patience, read).await.is_ok();
+                may_wait = tokio::time::timeout_at(deadline, progress).await.is_ok();
             } else {
-                read.await;
+                progress.await;
             }
         }
     }
 
-    /// Nothing more comes on a call's stream.
-    pub fn finish(&self, stream: StreamTarget) {
-        self.change(|live| live.outbox.finish(stream));
+    /// Marks a call's stream as complete; readers end after its last event.
+    pub fn finish_stream(&self, stream: StreamTarget) {
+        self.update(|state| state.outbox.finish(stream));
     }
 
-    /// A call's stream ends without an answer, because the client wants none.
-    pub fn abandon(&self, stream: StreamTarget) {
-        self.change(|live| live.outbox.abandon(stream));
+    /// Drops a call's stream and its events when the client cancelled the call.
+    pub fn abandon_stream(&self, stream: StreamTarget) {
+        self.update(|state| state.outbox.abandon(stream));
     }
 
-    /// Asks the client something on the stream of a call. Where nobody can hear it, whoever asks
-    /// is told so at once.
-    pub async fn ask_in(&self, stream: StreamTarget, call: &CallGuard, question: ServerRequest) {
-        if stream == StreamTarget::Nowhere {
-            return; // dropping the question says that no answer will come
+    /// Sends a server request on the stream of a call. Without a stream the request is dropped, which fails it at
+    /// once.
+    pub async fn send_server_request(&self, stream: StreamTarget, call: &CallGuard, request: ServerRequest) {
+        if stream == StreamTarget::Discard {
+            return; // dropping the request fails it at the upstream
         }
-        let message = call.session.enter(stream, call.serial, question);
+        let message = call.session.register_server_request(stream, call.serial, request);
         self.deliver(stream, message).await;
     }
 
-    /// Enters a question into the books, and gives it an id. One that is taken back before it is answered is taken
-    /// back from the client at once.
-    fn enter(self: &Arc<Self>, stream: StreamTarget, call: u64, question: ServerRequest) -> Bytes {
-        let ServerRequest { method, params, answer: mut asker } = question;
-        let (answer, answered) = oneshot::channel();
-        let mut live = self.lock();
-        live.last_server_request += 1;
-        let id = live.last_server_request;
-        live.server_requests.push(PendingServerRequest { id, call, stream, answer });
-        drop(live);
+    /// Registers a server request, assigns its id and returns the encoded message. When the upstream drops its
+    /// receiver before the response, the client gets `notifications/cancelled`.
+    fn register_server_request(
+        self: &Arc<Self>,
+        stream: StreamTarget,
+        call_serial: u64,
+        request: ServerRequest,
+    ) -> Bytes {
+        let ServerRequest { method, params, responder: mut upstream_sender } = request;
+        let (response_sender, client_response) = oneshot::channel();
+        let mut state = self.lock();
+        state.last_server_request_id += 1;
+        let id = state.last_server_request_id;
+        state.server_requests.push(PendingServerRequest { id, call_serial, stream, response_sender });
+        drop(state);
         let session = Arc::clone(self);
         tokio::spawn(async move {
             tokio::select! {
-                // An answer that will not come drops whoever asked, and that says so.
-                outcome = answered => if let Ok(outcome) = outcome {
-                    // Whoever asked may have gone; then nobody wants the answer.
-                    let _ = asker.send(outcome);
+                // On a closed channel `upstream_sender` is dropped, which fails the request at the upstream.
+                outcome = client_response => if let Ok(outcome) = outcome {
+                    // The upstream may have dropped its receiver; the response is then discarded.
+                    let _ = upstream_sender.send(outcome);
                 },
-                () = asker.closed() => session.withdraw(id),
+                () = upstream_sender.closed() => session.withdraw_server_request(id),
             }
         });
         Request::new(id.into(), method, params).encode()
     }
 
-    /// Nobody wants the answer to a question any more.
-    fn withdraw(&self, id: i64) {
-        let mut live = self.lock();
-        let Some(at) = live.server_requests.iter().position(|asked| asked.id == id) else { return };
-        let asked = live.server_requests.swap_remove(at);
-        drop(live);
-        self.send(asked.stream, Notification::cancelled(&id.into()).encode());
+    /// Cancels one server request at the client because the upstream no longer waits for it.
+    fn withdraw_server_request(&self, id: i64) {
+        let mut state = self.lock();
+        let Some(index) = state.server_requests.iter().position(|pending| pending.id == id) else { return };
+        let pending = state.server_requests.swap_remove(index);
+        drop(state);
+        self.send(pending.stream, Notification::cancelled(&id.into()).encode());
     }
 
-    /// The client answers a question; false when there is none of that id.
-    pub fn answer(&self, id: &Id, outcome: Outcome) -> bool {
-        let mut live = self.lock();
-        let asked = live.server_requests.iter().position(|asked| Id::from(asked.id) == *id);
-        let Some(asked) = asked.map(|at| live.server_requests.swap_remove(at)) else { return false };
-        drop(live);
-        // Whoever asked may have gone; then nobody wants the answer.
-        let _ = asked.answer.send(outcome);
+    /// Completes a server request with the client's response; returns false for an unknown id.
+    pub fn resolve_server_request(&self, id: &Id, outcome: Outcome) -> bool {
+        let mut state = self.lock();
+        let pending = state.server_requests.iter().position(|pending| Id::from(pending.id) == *id);
+        let Some(pending) = pending.map(|index| state.server_requests.swap_remove(index)) else { return false };
+        drop(state);
+        // The upstream may have dropped its receiver; the response is then discarded.
+        let _ = pending.response_sender.send(outcome);
         true
     }
 
-    /// Takes a call out of the books, and its questions back.
-    fn forget(&self, call: u64) {
-        self.lock().calls.retain(|running| running.serial != call);
-        self.cancel_server_requests(call);
+    /// Deregisters a call and cancels its server requests.
+    fn end_call(&self, call_serial: u64) {
+        self.lock().calls.retain(|running| running.serial != call_serial);
+        self.cancel_server_requests_of(call_serial);
     }
 
-    /// Takes the questions of a call back.
-    fn cancel_server_requests(&self, call: u64) {
-        let mut live = self.lock();
-        let before = std::mem::take(&mut live.server_requests);
-        let (open, rest): (Vec<_>, Vec<_>) = before.into_iter().partition(|asked| asked.call == call);
-        live.server_requests = rest;
-        drop(live);
-        for asked in open {
-            self.send(asked.stream, Notification::cancelled(&asked.id.into()).encode());
+    /// Cancels the pending server requests of a call.
+    fn cancel_server_requests_of(&self, call_serial: u64) {
+        let mut state = self.lock();
+        let all = std::mem::take(&mut state.server_requests);
+        let (cancelled, rest): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|pending| pending.call_serial == call_serial);
+        state.server_requests = rest;
+        drop(state);
+        for pending in cancelled {
+            self.send(pending.stream, Notification::cancelled(&pending.id.into()).encode());
         }
     }
 
-    /// The next thing for a connection to write.
-    fn poll(&self, number: u32, serial: u64, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    /// Polls the next durable event for a reader; `None` ends the response body.
+    fn poll_stream(&self, number: u32, serial: u64, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let next = {
-            let mut live = self.lock();
-            let safe = live.durable_up_to();
-            match live.outbox.poll(number, serial, safe, context) {
-                // It waits for something to be kept.
-                Poll::Pending if live.over => Poll::Ready(None),
+            let mut state = self.lock();
+            let durable = state.durable_up_to();
+            match state.outbox.poll(number, serial, durable, context) {
+                // A terminated session is not persisted again, so the event would never become durable.
+                Poll::Pending if state.terminated => Poll::Ready(None),
                 next => next,
             }
         };
         if matches!(next, Poll::Ready(Some(_))) {
-            self.read.notify_waiters();
+            self.progress.notify_waiters();
         }
         next
     }
 
-    /// A connection is gone.
-    fn detach(&self, number: u32, serial: u64) {
+    fn detach_reader(&self, number: u32, serial: u64) {
         tracing::debug!(session = %self.id, stream = number, reader = serial, "stream reader detached");
         self.lock().outbox.detach(number, serial);
-        self.read.notify_waiters();
+        self.progress.notify_waiters();
     }
 
     fn close(&self) {
         self.lock().close();
         self.ended.cancel();
-        self.read.notify_waiters();
+        self.progress.notify_waiters();
     }
 
     fn lock(&self) -> MutexGuard<'_, SessionState> {
@@ -460,43 +464,45 @@ impl Session {
     }
 }
 
-/// How many questions may wait for answers.
-const QUESTIONS: usize = 64;
-/// Stands for the call of a question that belongs to none.
-const NO_CALL: u64 = 0;
-/// How long a call waits for a client that is behind before it goes on without it; the client can
+/// Most server requests outside of calls that may await a response in one session.
+const MAX_PENDING_SERVER_REQUESTS: usize = 64;
+/// Call serial of server requests that belong to no call.
+const NO_CALL_SERIAL: u64 = 0;
+/// Longest that a call waits for a lagging reader of a resumable stream. After it the call goes on; the client can
 /// resume.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SLOW_READER_TIMEOUT: Duration = Duration::from_secs(5);
 
-// === impl Live ===
+// === impl SessionState ===
 
 impl SessionState {
     fn new(outbox: Outbox) -> Self {
         Self {
             outbox,
-            used: Instant::now(),
-            level: None,
+            last_used: Instant::now(),
+            log_level: None,
             calls: Vec::new(),
-            last_call: 0,
+            last_call_serial: 0,
             server_requests: Vec::new(),
-            last_server_request: 0,
+            last_server_request_id: 0,
             subscriptions: BTreeMap::new(),
             initialized: false,
             closed: false,
-            over: false,
+            terminated: false,
             persistence: None,
         }
     }
 
-    /// Whether a client is there, or was so lately that it may resume.
-    fn may_come_back(&self, settings: &SessionSettings, now: Instant) -> bool {
-        self.outbox.is_attached() || !self.calls.is_empty() || now.duration_since(self.used) <= settings.retention.age
+    /// Whether a client is attached, or was active recently enough to resume from the event log.
+    fn client_may_resume(&self, settings: &SessionSettings, now: Instant) -> bool {
+        self.outbox.is_attached()
+            || !self.calls.is_empty()
+            || now.duration_since(self.last_used) <= settings.retention.max_age
     }
 
-    /// Gives up the running calls, the unanswered questions and the connections.
+    /// Cancels running calls and pending server requests, drops subscriptions and ends the readers.
     fn close(&mut self) {
         self.closed = true;
-        self.over = true;
+        self.terminated = true;
         self.calls = Vec::new();
         self.server_requests = Vec::new();
         self.subscriptions = BTreeMap::new();
@@ -504,37 +510,37 @@ impl SessionState {
     }
 }
 
-// === impl Running ===
+// === impl CallGuard ===
 
 impl CallGuard {
-    /// The session that the call runs in.
+    /// The session that owns the call.
     pub fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
-    /// Waits until the call is not wanted any more.
-    pub async fn unwanted(&mut self) {
-        // The sender never sends; it is dropped.
-        let _ = (&mut self.unwanted).await;
+    /// Resolves when the call is cancelled or the session closes. Cancel-safe.
+    pub async fn cancelled(&mut self) {
+        // The sender is only ever dropped, never used.
+        let _ = (&mut self.cancelled).await;
     }
 }
 
 impl Drop for CallGuard {
     fn drop(&mut self) {
-        self.session.forget(self.serial);
+        self.session.end_call(self.serial);
     }
 }
 
 impl Default for SessionSettings {
     fn default() -> Self {
         Self {
-            sessions: 100_000,
-            streams: 32,
-            calls: 1000,
-            subscriptions: 1000,
-            idle: Duration::from_secs(900),
+            max_sessions: 100_000,
+            max_streams: 32,
+            max_calls: 1000,
+            max_subscriptions: 1000,
+            idle_timeout: Duration::from_secs(900),
             retention: Retention::default(),
-            sse_retry: 3000,
+            sse_retry_ms: 3000,
         }
     }
 }

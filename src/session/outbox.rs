@@ -1,8 +1,8 @@
-//! What a session sends: where it goes, and what is kept for a client that went away.
+//! Outgoing messages of a session and the event log from which clients resume.
 //!
-//! Nothing is pushed. A message is kept, and the connection that is attached to its stream reads
-//! it from there at its own pace; it can lag, break and be replaced, and nothing is lost as long
-//! as it is kept. Who sends never waits, except a call's own task, for its own client.
+//! Readers pull: a message is appended to the log and the attached reader takes it at its own pace. A reader can
+//! lag, break or be replaced without loss until its events are trimmed. Senders never wait, except the task of a
+//! call for that call's own client.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -16,40 +16,40 @@ use crate::http::sse;
 use crate::protocol::Id;
 use crate::store::{EventId, EventLog, Retention};
 
-/// Where a message goes.
+/// Destination of a message within a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamTarget {
-    /// To the stream that a call opened.
+    /// The SSE stream of a call, by number.
     Call(u32),
-    /// To the stream that listens for what belongs to no call.
+    /// The listening stream, for messages that belong to no call.
     Listening,
-    /// To nobody: the connection of its call was gone before it had a stream.
-    Nowhere,
+    /// Dropped: the client disconnected before the call had a stream.
+    Discard,
 }
 
-/// Why a stream cannot be had.
+/// Reasons to refuse a stream reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamError {
-    /// The id names no event of this session.
-    Unknown,
-    /// What came after it is no longer kept.
-    Gone,
-    /// The session has as many open streams as it may.
-    TooMany,
-    /// The session has ended.
-    Ended,
+    /// The event id was never assigned by this session.
+    UnknownEvent,
+    /// Events after this id were trimmed from the log.
+    EventsTrimmed,
+    /// [`SessionSettings::max_streams`](super::SessionSettings::max_streams) readers are attached.
+    TooManyStreams,
+    /// The session is closed.
+    SessionEnded,
 }
 
-/// What a session sends.
+/// Outgoing side of a session, by transport.
 #[derive(Debug)]
 pub(super) enum Outbox {
-    /// Many streams, each numbered and resumable: Streamable HTTP.
+    /// Streamable HTTP: many numbered, resumable streams.
     Streams(Streams),
-    /// One connection that everything goes to: HTTP+SSE and stdio.
+    /// HTTP+SSE and stdio: one connection that carries every message.
     Single(MessageQueue),
 }
 
-/// The streams of one session.
+/// The SSE streams of one session over a shared event log.
 #[derive(Debug)]
 pub(super) struct Streams {
     log: EventLog,
@@ -59,7 +59,7 @@ pub(super) struct Streams {
     last_serial: u64,
 }
 
-/// The streams of one session as they are kept.
+/// Serialized form of [`Streams`] without the events.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct StreamsRecord {
     pub(super) last_number: u32,
@@ -67,7 +67,7 @@ pub(super) struct StreamsRecord {
     pub(super) calls: Vec<SseStreamRecord>,
 }
 
-/// Messages for a single connection.
+/// Message queue of a single-connection session.
 #[derive(Debug, Default)]
 pub(super) struct MessageQueue {
     messages: VecDeque<Bytes>,
@@ -75,12 +75,12 @@ pub(super) struct MessageQueue {
     closed: bool,
 }
 
-/// How many messages may wait for a single connection before those who can wait do. Notices of
-/// changes cannot; they find room beyond, once each, and more of them than this end the session.
-pub(super) const MESSAGES_WAITING: usize = 256;
-/// How far a connection may lag behind its call before the call waits for it, in events.
-pub(super) const LAG: usize = 256;
-const LISTENING: u32 = 0;
+/// Queue length at which calls wait for a single connection. Notifications cannot wait: each distinct one is queued
+/// up to twice this bound, and beyond that the session closes.
+pub(super) const MAX_QUEUED_MESSAGES: usize = 256;
+/// Lag, in events, beyond which a call waits for its reader.
+pub(super) const MAX_READER_LAG: usize = 256;
+const LISTENING_STREAM: u32 = 0;
 
 // === impl Streams ===
 
@@ -88,23 +88,24 @@ impl Streams {
     pub(super) fn new() -> Self {
         Self {
             log: EventLog::default(),
-            listening: SseStream::new(LISTENING, 0),
+            listening: SseStream::new(LISTENING_STREAM, 0),
             calls: Vec::new(),
-            last_number: LISTENING,
+            last_number: LISTENING_STREAM,
             last_serial: 0,
         }
     }
 
-    /// Streams that go on from what is kept of them. Positions begin anew after all that were given out.
-    pub(super) fn resumed(kept: &StreamsRecord, events: Vec<(EventId, Instant, Bytes)>, position: u64) -> Self {
-        let known = |id: &EventId| id.stream == LISTENING || kept.calls.iter().any(|call| call.number == id.stream);
-        let log = EventLog::resumed(events.into_iter().filter(|(id, ..)| known(id)), position);
-        let listening = SseStream::resumed(&kept.listening, &log);
-        let calls = kept.calls.iter().map(|call| SseStream::resumed(call, &log)).collect();
-        Self { listening, calls, last_number: kept.last_number, last_serial: 0, log }
+    /// Restores streams from their record and stored events. New positions start after `position`.
+    pub(super) fn from_record(record: &StreamsRecord, events: Vec<(EventId, Instant, Bytes)>, position: u64) -> Self {
+        let known =
+            |id: &EventId| id.stream == LISTENING_STREAM || record.calls.iter().any(|call| call.number == id.stream);
+        let log = EventLog::restored(events.into_iter().filter(|(id, ..)| known(id)), position);
+        let listening = SseStream::from_record(&record.listening, &log);
+        let calls = record.calls.iter().map(|call| SseStream::from_record(call, &log)).collect();
+        Self { listening, calls, last_number: record.last_number, last_serial: 0, log }
     }
 
-    /// What is to be kept of them beside their events.
+    /// Serializes the streams without their events.
     pub(super) fn record(&self) -> StreamsRecord {
         StreamsRecord {
             last_number: self.last_number,
@@ -113,179 +114,182 @@ impl Streams {
         }
     }
 
-    /// The events.
     pub(super) fn log(&self) -> &EventLog {
         &self.log
     }
 
-    /// The number that was given out last.
+    /// Number of the newest stream.
     pub(super) fn last_number(&self) -> u32 {
         self.last_number
     }
 
-    /// A stream owes an answer to these requests.
+    /// Sets the requests that a stream must answer.
     pub(super) fn expect_response(&mut self, number: u32, ids: Vec<Id>) {
-        if let Some(route) = self.route(number) {
-            route.owed = ids;
+        if let Some(stream) = self.stream_mut(number) {
+            stream.expected_responses = ids;
         }
     }
 
-    /// A request of a stream is answered.
+    /// Removes a request from the expected responses of a stream.
     pub(super) fn response_sent(&mut self, number: u32, id: &Id) {
-        if let Some(route) = self.route(number) {
-            route.owed.retain(|owed| owed != id);
+        if let Some(stream) = self.stream_mut(number) {
+            stream.expected_responses.retain(|expected| expected != id);
         }
     }
 
-    /// Wakes every connection: what they may be given has changed.
+    /// Wakes every reader after the durability watermark moved.
     pub(super) fn wake_all(&mut self) {
-        for route in self.calls.iter_mut().chain([&mut self.listening]) {
-            route.wake_all();
+        for stream in self.calls.iter_mut().chain([&mut self.listening]) {
+            stream.wake_all();
         }
     }
 
-    /// Lets every connection go; their clients can resume.
+    /// Detaches every reader; the clients can resume.
     pub(super) fn disconnect_readers(&mut self) {
         self.wake_all();
-        for route in self.calls.iter_mut().chain([&mut self.listening]) {
-            route.readers.clear();
+        for stream in self.calls.iter_mut().chain([&mut self.listening]) {
+            stream.readers.clear();
         }
     }
 
-    fn serial(&mut self) -> u64 {
+    fn next_serial(&mut self) -> u64 {
         self.last_serial += 1;
         self.last_serial
     }
 
-    fn route(&mut self, number: u32) -> Option<&mut SseStream> {
+    fn stream_mut(&mut self, number: u32) -> Option<&mut SseStream> {
         match number {
-            LISTENING => Some(&mut self.listening),
-            number => self.calls.iter_mut().find(|route| route.number == number),
+            LISTENING_STREAM => Some(&mut self.listening),
+            number => self.calls.iter_mut().find(|stream| stream.number == number),
         }
     }
 
-    /// Opens a stream for a call, with its connection.
+    /// Opens a call stream and attaches its first reader; returns stream number and reader serial.
     pub(super) fn open(&mut self, retry: Option<u64>) -> (u32, u64) {
         self.last_number += 1;
-        let serial = self.serial();
-        let mut route = SseStream::new(self.last_number, self.log.position());
-        route.attach(serial, route.began, retry);
-        self.calls.push(route);
+        let serial = self.next_serial();
+        let mut stream = SseStream::new(self.last_number, self.log.last_position());
+        stream.attach(serial, stream.start_position, retry);
+        self.calls.push(stream);
         (self.last_number, serial)
     }
 
-    /// Attaches a connection that listens, from what no connection has read yet.
-    pub(super) fn listen(&mut self, retry: Option<u64>, most: usize) -> Result<(u32, u64), StreamError> {
-        let position = self.listening.read.max(self.listening.trimmed);
-        self.attach_listening(position, retry, most)
+    /// Attaches a listening reader at the first unread event.
+    pub(super) fn listen(&mut self, retry: Option<u64>, limit: usize) -> Result<(u32, u64), StreamError> {
+        let position = self.listening.read_position.max(self.listening.trimmed_position);
+        self.attach_listening(position, retry, limit)
     }
 
-    /// Too many listeners of one client are most likely dead ones: the oldest has to go.
-    fn attach_listening(&mut self, position: u64, retry: Option<u64>, most: usize) -> Result<(u32, u64), StreamError> {
-        if self.connections() >= most {
+    /// At the limit the oldest listening reader is replaced: it is most likely a dead connection.
+    fn attach_listening(&mut self, position: u64, retry: Option<u64>, limit: usize) -> Result<(u32, u64), StreamError> {
+        if self.reader_count() >= limit {
             if self.listening.readers.is_empty() {
-                return Err(StreamError::TooMany);
+                return Err(StreamError::TooManyStreams);
             }
             if let Some(waker) = self.listening.readers.remove(0).waker {
                 waker.wake();
             }
         }
-        let serial = self.serial();
+        let serial = self.next_serial();
         self.listening.attach(serial, position, retry);
-        Ok((LISTENING, serial))
+        Ok((LISTENING_STREAM, serial))
     }
 
-    /// Attaches a connection to the stream of an event, after that event. One that was still
-    /// attached to a call's stream is replaced: it is most likely dead.
-    pub(super) fn resume(&mut self, id: EventId, retry: Option<u64>, most: usize) -> Result<(u32, u64), StreamError> {
-        if id.position > self.log.position() {
-            return Err(StreamError::Unknown);
+    /// Attaches a reader after event `id`. On a call stream it replaces the previous reader, which is most likely a
+    /// dead connection.
+    pub(super) fn resume(&mut self, id: EventId, retry: Option<u64>, limit: usize) -> Result<(u32, u64), StreamError> {
+        if id.position > self.log.last_position() {
+            return Err(StreamError::UnknownEvent);
         }
-        if id.stream == LISTENING {
-            if id.position < self.listening.trimmed {
-                return Err(StreamError::Gone);
+        if id.stream == LISTENING_STREAM {
+            if id.position < self.listening.trimmed_position {
+                return Err(StreamError::EventsTrimmed);
             }
-            return self.attach_listening(id.position, retry, most);
+            return self.attach_listening(id.position, retry, limit);
         }
-        let connections = self.connections();
-        let serial = self.serial();
+        let reader_count = self.reader_count();
+        let serial = self.next_serial();
         let known = id.stream <= self.last_number;
-        let Some(route) = self.route(id.stream) else {
-            return Err(if known { StreamError::Gone } else { StreamError::Unknown });
+        let Some(stream) = self.stream_mut(id.stream) else {
+            return Err(if known { StreamError::EventsTrimmed } else { StreamError::UnknownEvent });
         };
-        if id.position < route.began {
-            return Err(StreamError::Unknown);
+        if id.position < stream.start_position {
+            return Err(StreamError::UnknownEvent);
         }
-        if id.position < route.trimmed {
-            return Err(StreamError::Gone);
+        if id.position < stream.trimmed_position {
+            return Err(StreamError::EventsTrimmed);
         }
-        if connections - route.readers.len() >= most {
-            return Err(StreamError::TooMany);
+        if reader_count - stream.readers.len() >= limit {
+            return Err(StreamError::TooManyStreams);
         }
-        route.wake_all();
-        route.readers.clear();
-        route.attach(serial, id.position, retry);
+        stream.wake_all();
+        stream.readers.clear();
+        stream.attach(serial, id.position, retry);
         Ok((id.stream, serial))
     }
 
-    /// How many connections are attached.
-    pub(super) fn connections(&self) -> usize {
-        let calls: usize = self.calls.iter().map(|route| route.readers.len()).sum();
+    /// Number of attached readers.
+    pub(super) fn reader_count(&self) -> usize {
+        let calls: usize = self.calls.iter().map(|stream| stream.readers.len()).sum();
         calls + self.listening.readers.len()
     }
 
     fn send(&mut self, number: u32, message: &[u8], retention: &Retention) {
         let id = self.log.next_id(number);
-        let Some(route) = self.route(number) else { return };
-        route.last = id.position;
-        route.wake();
+        let Some(stream) = self.stream_mut(number) else { return };
+        stream.last_position = id.position;
+        stream.wake();
         let event = sse::message(Some(&id.to_string()), message);
         let now = Instant::now();
         self.log.append(number, event, now);
         self.trim(retention, now);
     }
 
-    /// Drops what is no longer kept, and streams that nothing is left of.
+    /// Trims the log and removes completed streams without remaining events.
     fn trim(&mut self, retention: &Retention, now: Instant) {
         let Self { log, listening, calls, .. } = self;
         let mut dropped = false;
         log.trim(retention, now, |id| {
             dropped = true;
-            let route = match id.stream {
-                LISTENING => Some(&mut *listening),
-                number => calls.iter_mut().find(|route| route.number == number),
+            let stream = match id.stream {
+                LISTENING_STREAM => Some(&mut *listening),
+                number => calls.iter_mut().find(|stream| stream.number == number),
             };
-            if let Some(route) = route {
-                route.trimmed = route.trimmed.max(id.position);
-                route.wake(); // a reader that lags this far has to notice
+            if let Some(stream) = stream {
+                stream.trimmed_position = stream.trimmed_position.max(id.position);
+                stream.wake(); // a reader behind the trimmed position must end
             }
         });
         if dropped {
-            calls.retain(|route| !route.finished || route.trimmed < route.last);
+            calls.retain(|stream| !stream.finished || stream.trimmed_position < stream.last_position);
             calls.shrink_to_fit();
         }
     }
 
-    /// A stream ends without its answer, and nobody may wait for it.
+    /// Removes a stream and its events, and ends its readers.
     fn abandon(&mut self, number: u32) {
-        if let Some(route) = self.route(number) {
-            route.wake_all();
+        if let Some(stream) = self.stream_mut(number) {
+            stream.wake_all();
         }
-        self.calls.retain(|route| route.number != number);
-        self.log.forget(number);
+        self.calls.retain(|stream| stream.number != number);
+        self.log.drop_stream(number);
     }
 
-    /// Whether a connection lags so far behind that its call should wait for it.
-    fn lags(&self, number: u32) -> bool {
-        let route = self.calls.iter().find(|route| route.number == number);
-        let Some(route) = route.filter(|route| !route.readers.is_empty()) else { return false };
-        // Positions run through the session, so this counts too much rather than too little.
-        route.last - route.read > LAG as u64
-            && self.log.after(EventId { stream: number, position: route.read }).nth(LAG).is_some()
+    /// Whether the reader of a call stream lags by more than [`MAX_READER_LAG`] events.
+    fn reader_lags(&self, number: u32) -> bool {
+        let stream = self.calls.iter().find(|stream| stream.number == number);
+        let Some(stream) = stream.filter(|stream| !stream.readers.is_empty()) else { return false };
+        // Positions are shared by all streams: this cheap upper bound avoids the scan in the common case.
+        stream.last_position - stream.read_position > MAX_READER_LAG as u64
+            && self
+                .log
+                .stream_after(EventId { stream: number, position: stream.read_position })
+                .nth(MAX_READER_LAG)
+                .is_some()
     }
 }
 
-// === impl Queue ===
+// === impl MessageQueue ===
 
 impl MessageQueue {
     fn push(&mut self, message: Bytes) {
@@ -310,88 +314,89 @@ impl MessageQueue {
 // === impl Outbox ===
 
 impl Outbox {
-    /// Sends a message of a call, which has waited until its client was not too far behind.
-    pub(super) fn put(&mut self, stream: StreamTarget, message: Bytes, retention: &Retention) {
+    /// Appends a message regardless of lag; the caller has waited for the reader already.
+    pub(super) fn append(&mut self, stream: StreamTarget, message: Bytes, retention: &Retention) {
         match (self, stream) {
             (Self::Single(queue), _) => queue.push(message),
             (Self::Streams(streams), StreamTarget::Call(number)) => streams.send(number, &message, retention),
-            (Self::Streams(streams), StreamTarget::Listening) => streams.send(LISTENING, &message, retention),
-            (Self::Streams(_), StreamTarget::Nowhere) => {}
+            (Self::Streams(streams), StreamTarget::Listening) => streams.send(LISTENING_STREAM, &message, retention),
+            (Self::Streams(_), StreamTarget::Discard) => {}
         }
     }
 
-    /// Sends a notice that nobody waits with; false when the client is so far behind that the
-    /// session cannot go on. To one that is behind, what already waits is not said twice.
+    /// Appends a message whose sender cannot wait; returns false when the session must close because its queue is
+    /// full. A lagging connection gets no duplicate of a message that is still queued.
     pub(super) fn send(&mut self, stream: StreamTarget, message: Bytes, retention: &Retention) -> bool {
         if let Self::Single(queue) = self {
-            let waiting = queue.messages.len();
-            if waiting >= 2 * MESSAGES_WAITING {
+            let queued = queue.messages.len();
+            if queued >= 2 * MAX_QUEUED_MESSAGES {
                 return false;
             }
-            if waiting >= MESSAGES_WAITING && queue.messages.range(waiting / 2..).any(|other| *other == message) {
+            if queued >= MAX_QUEUED_MESSAGES && queue.messages.range(queued / 2..).any(|other| *other == message) {
                 return true;
             }
         }
-        self.put(stream, message, retention);
+        self.append(stream, message, retention);
         true
     }
 
-    /// Where a question that belongs to no call is most likely heard.
-    pub(super) fn best_for_questions(&self) -> StreamTarget {
+    /// Picks the stream for a server request outside of calls: a listening reader if there is one, else the newest
+    /// open call stream.
+    pub(super) fn server_request_target(&self) -> StreamTarget {
         let Self::Streams(streams) = self else { return StreamTarget::Listening };
         if !streams.listening.readers.is_empty() {
             return StreamTarget::Listening;
         }
-        let open = streams.calls.iter().rev().find(|route| !route.readers.is_empty() && !route.finished);
-        open.map_or(StreamTarget::Listening, |route| StreamTarget::Call(route.number))
+        let open = streams.calls.iter().rev().find(|stream| !stream.readers.is_empty() && !stream.finished);
+        open.map_or(StreamTarget::Listening, |stream| StreamTarget::Call(stream.number))
     }
 
-    /// Whether a call should wait before it sends more on a stream.
+    /// Whether a call must wait before it appends to this stream.
     pub(super) fn is_behind(&self, stream: StreamTarget) -> bool {
         match (self, stream) {
-            (Self::Single(queue), _) => queue.messages.len() >= MESSAGES_WAITING,
-            (Self::Streams(streams), StreamTarget::Call(number)) => streams.lags(number),
+            (Self::Single(queue), _) => queue.messages.len() >= MAX_QUEUED_MESSAGES,
+            (Self::Streams(streams), StreamTarget::Call(number)) => streams.reader_lags(number),
             (Self::Streams(_), _) => false,
         }
     }
 
-    /// The next thing for a connection to write.
+    /// Polls the next durable event for a reader.
     pub(super) fn poll(
         &mut self,
         number: u32,
         serial: u64,
-        safe: DurableUpTo,
+        durable: DurableUpTo,
         context: &mut Context<'_>,
     ) -> Poll<Option<Bytes>> {
         match self {
             Self::Single(queue) => queue.poll(context),
             Self::Streams(streams) => {
                 let Streams { log, listening, calls, .. } = streams;
-                let route = match number {
-                    LISTENING => Some(listening),
-                    number => calls.iter_mut().find(|route| route.number == number),
+                let stream = match number {
+                    LISTENING_STREAM => Some(listening),
+                    number => calls.iter_mut().find(|stream| stream.number == number),
                 };
-                match route {
-                    Some(route) => route.poll(serial, log, safe, context),
+                match stream {
+                    Some(stream) => stream.poll(serial, log, durable, context),
                     None => Poll::Ready(None),
                 }
             }
         }
     }
 
-    /// A connection is gone.
+    /// Detaches a reader.
     pub(super) fn detach(&mut self, number: u32, serial: u64) {
         let Self::Streams(streams) = self else { return };
-        if let Some(route) = streams.route(number) {
-            route.detach(serial);
+        if let Some(stream) = streams.stream_mut(number) {
+            stream.detach(serial);
         }
     }
 
     pub(super) fn finish(&mut self, stream: StreamTarget) {
         let (Self::Streams(streams), StreamTarget::Call(number)) = (self, stream) else { return };
-        if let Some(route) = streams.route(number) {
-            route.finished = true;
-            route.wake();
+        if let Some(stream) = streams.stream_mut(number) {
+            stream.finished = true;
+            stream.wake();
         }
     }
 
@@ -401,40 +406,40 @@ impl Outbox {
         }
     }
 
-    /// Whether a connection is attached.
+    /// Whether any reader is attached.
     pub(super) fn is_attached(&self) -> bool {
         match self {
             Self::Single(_) => true,
-            Self::Streams(streams) => streams.connections() > 0,
+            Self::Streams(streams) => streams.reader_count() > 0,
         }
     }
 
-    /// How many connections, events and bytes of events it holds.
-    pub(super) fn holds(&self) -> (usize, usize, usize) {
+    /// Number of readers, events and event bytes.
+    pub(super) fn usage(&self) -> (usize, usize, usize) {
         match self {
             Self::Single(queue) => (1, queue.messages.len(), queue.messages.iter().map(Bytes::len).sum()),
-            Self::Streams(streams) => (streams.connections(), streams.log.len(), streams.log.bytes()),
+            Self::Streams(streams) => (streams.reader_count(), streams.log.len(), streams.log.bytes()),
         }
     }
 
-    /// Whether something waits for a client that may come back. Drops what is no longer kept.
+    /// Trims the log, then says whether unread events remain for a client that may resume.
     pub(super) fn has_unread(&mut self, retention: &Retention, now: Instant) -> bool {
         match self {
             Self::Single(_) => false,
             Self::Streams(streams) => {
                 streams.trim(retention, now);
-                streams.listening.unread() || streams.calls.iter().any(SseStream::unread)
+                streams.listening.has_unread() || streams.calls.iter().any(SseStream::has_unread)
             }
         }
     }
 
-    /// Nothing more comes: connections read what is there, and end.
+    /// Completes every stream: readers drain what is there and end.
     pub(super) fn close(&mut self) {
         match self {
             Self::Streams(streams) => {
-                for route in streams.calls.iter_mut().chain([&mut streams.listening]) {
-                    route.finished = true;
-                    route.wake_all();
+                for stream in streams.calls.iter_mut().chain([&mut streams.listening]) {
+                    stream.finished = true;
+                    stream.wake_all();
                 }
             }
             Self::Single(queue) => {

@@ -1,8 +1,8 @@
-//! The part of a session that is kept in a shared store: what has changed, and how far that is safe.
+//! Persistence state of a session: what changed since the last write, and which events are durable.
 //!
-//! Whoever changes a session marks it, and goes on. The [`Keeper`](super::Keeper) writes what is new, many
-//! sessions at a time; connections are given nothing before it is kept, so nothing that a client has seen
-//! is lost with the node.
+//! A change marks the session dirty and returns at once. The [`Persister`] writes the deltas of many sessions in
+//! one batch and acknowledges a checkpoint for each. Readers are sent durable events only, so nothing that a client
+//! has seen is lost with the node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,364 +14,379 @@ use tokio::time::Instant;
 
 use super::outbox::Outbox;
 use super::sse_stream::DurableUpTo;
-use super::{CallGuard, Persister, Record, Session, SessionState, StreamTarget};
+use super::{CallGuard, Persister, Session, SessionRecord, SessionState, StreamTarget};
 use crate::call::{ChangeEvent, ClientSink, ListFingerprints, Principal};
-use crate::protocol::{ErrorObject, Id, Notice, Response, code};
+use crate::protocol::{ErrorObject, Id, NotificationMethod, Response, code};
 use crate::store::traits::{SessionDelta, StoredEvent};
 
-/// What is known of the copy of a session in the store.
+/// Write-behind state of one session.
 #[derive(Debug)]
 pub(super) struct Persistence {
     pub(super) persister: Arc<Persister>,
-    /// Counts the changes of what is remembered, on from node to node.
+    /// Version of the record, incremented on each change and increasing across owners.
     version: u64,
-    /// The change that is kept.
-    saved: u64,
+    /// Latest version that the store acknowledged.
+    saved_version: u64,
     durable: DurableUpTo,
-    /// The keeper knows that there is something to write.
+    /// The session is in the persister's queue.
     queued: bool,
     pub(super) takeovers: u32,
-    pub(super) upstreams: BTreeMap<String, Bytes>,
-    /// The resources that it was subscribed to elsewhere.
+    pub(super) upstream_sessions: BTreeMap<String, Bytes>,
+    /// Subscriptions of the previous owner that this node has not re-established yet.
     pub(super) pending_subscriptions: Vec<String>,
-    /// The lists that the client knows, or was told to look at.
-    pub(super) lists: Option<ListFingerprints>,
+    /// Fingerprints of the lists that the client has seen or was notified of.
+    pub(super) known_lists: Option<ListFingerprints>,
 }
 
-/// How far a session is kept once what was taken from it is written.
+/// Version and durable position that a session reaches when the delta taken with it is written.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Checkpoint {
     version: u64,
-    safe: DurableUpTo,
+    durable: DurableUpTo,
 }
 
-/// How long one who answers waits until what was changed is kept.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest that a response waits for its session to be persisted. Readers of unpersisted events are disconnected
+/// after the same time.
+pub(super) const PERSIST_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Persistence {
     pub(super) fn new(persister: Arc<Persister>, takeovers: u32) -> Self {
         let durable = DurableUpTo { position: 0, number: 0 };
-        // What the node before may have written last, or writes too late, is less.
-        let before = u64::from(takeovers) << 32;
+        // Above any version that the previous owner can have written, even one that arrives late.
+        let base_version = u64::from(takeovers) << 32;
         Self {
             persister,
-            version: before + 1,
-            saved: before,
+            version: base_version + 1,
+            saved_version: base_version,
             durable,
             queued: false,
             takeovers,
-            upstreams: BTreeMap::new(),
+            upstream_sessions: BTreeMap::new(),
             pending_subscriptions: Vec::new(),
-            lists: None,
+            known_lists: None,
         }
     }
 
-    /// Everything that is there was read from the store.
-    pub(super) fn all_kept(&mut self, position: u64, number: u32) {
+    /// Marks everything that was loaded from the store as durable.
+    pub(super) fn mark_durable(&mut self, position: u64, number: u32) {
         self.durable = DurableUpTo { position, number };
     }
 }
 
 impl SessionState {
-    /// What connections may be given.
+    /// Durability watermark for readers; unlimited without a shared store.
     pub(super) fn durable_up_to(&self) -> DurableUpTo {
-        self.persistence.as_ref().map_or(DurableUpTo::ALL, |keeping| keeping.durable)
+        self.persistence.as_ref().map_or(DurableUpTo::ALL, |persistence| persistence.durable)
     }
 
-    /// The answer to a request is about to be sent on its stream.
+    /// Removes a request from the expected responses of its stream. The caller marks the session dirty by sending the
+    /// response.
     pub(super) fn response_sent(&mut self, stream: StreamTarget, id: &Id) {
-        if let (Some(keeping), Outbox::Streams(streams), StreamTarget::Call(number)) =
+        if let (Some(persistence), Outbox::Streams(streams), StreamTarget::Call(number)) =
             (&mut self.persistence, &mut self.outbox, stream)
         {
             streams.response_sent(number, id);
-            keeping.version += 1; // whoever sends it marks the session
+            persistence.version += 1; // the append that follows marks the session dirty
         }
     }
 
-    /// What it was subscribed to elsewhere does not have to be subscribed to anew.
+    /// Removes a subscription from those that must be re-established after a takeover.
     pub(super) fn forget_pending_subscription(&mut self, uri: &str) {
-        if let Some(keeping) = &mut self.persistence {
-            keeping.pending_subscriptions.retain(|other| other != uri);
+        if let Some(persistence) = &mut self.persistence {
+            persistence.pending_subscriptions.retain(|other| other != uri);
         }
     }
 
-    fn first_kept(&self) -> u64 {
+    fn first_retained(&self) -> u64 {
         match &self.outbox {
-            Outbox::Streams(streams) => streams.log().first(),
+            Outbox::Streams(streams) => streams.log().first_position(),
             Outbox::Single(_) => 0,
         }
     }
 }
 
 impl Session {
-    /// Changes something that is kept.
-    pub(super) fn change<T>(&self, act: impl FnOnce(&mut SessionState) -> T) -> T {
-        let mut live = self.lock();
-        let done = act(&mut live);
-        self.mark(&mut live, true);
-        done
+    /// Changes persisted state and marks the record dirty.
+    pub(super) fn update<T>(&self, operation: impl FnOnce(&mut SessionState) -> T) -> T {
+        let mut state = self.lock();
+        let result = operation(&mut state);
+        self.mark_dirty(&mut state, true);
+        result
     }
 
-    /// Sends something that is kept.
-    pub(super) fn append<T>(&self, live: &mut SessionState, act: impl FnOnce(&mut SessionState) -> T) -> T {
-        let before = live.persistence.is_some().then(|| live.first_kept());
-        let done = act(live);
+    /// Appends events and marks the session dirty; the record only when events were trimmed.
+    pub(super) fn append<T>(&self, state: &mut SessionState, operation: impl FnOnce(&mut SessionState) -> T) -> T {
+        let before = state.persistence.is_some().then(|| state.first_retained());
+        let result = operation(state);
         if let Some(before) = before {
-            let trimmed = before != live.first_kept();
-            self.mark(live, trimmed);
+            let trimmed = before != state.first_retained();
+            self.mark_dirty(state, trimmed);
         }
-        done
+        result
     }
 
-    /// There is something new to keep.
-    pub(super) fn mark(&self, live: &mut SessionState, record: bool) {
-        let Some(keeping) = &mut live.persistence else { return };
-        keeping.version += u64::from(record);
-        if !std::mem::replace(&mut keeping.queued, true) {
-            keeping.persister.queue(self.me.upgrade());
+    /// Queues the session for the persister, once. `record_changed` says whether the record must be written too.
+    pub(super) fn mark_dirty(&self, state: &mut SessionState, record_changed: bool) {
+        let Some(persistence) = &mut state.persistence else { return };
+        persistence.version += u64::from(record_changed);
+        if !std::mem::replace(&mut persistence.queued, true) {
+            persistence.persister.enqueue(self.weak_self.upgrade());
         }
     }
 
-    /// The stream of a call owes answers to these requests, should this node not give them.
+    /// Records the requests that a call stream must answer. A node that takes over fails them with an error response.
     pub fn expect_response(&self, stream: StreamTarget, ids: impl FnOnce() -> Vec<Id>) {
-        let mut live = self.lock();
-        let kept = live.persistence.is_some();
-        if let (true, Outbox::Streams(streams), StreamTarget::Call(number)) = (kept, &mut live.outbox, stream) {
+        let mut state = self.lock();
+        let persisted = state.persistence.is_some();
+        if let (true, Outbox::Streams(streams), StreamTarget::Call(number)) = (persisted, &mut state.outbox, stream) {
             streams.expect_response(number, ids());
-            self.mark(&mut live, true);
+            self.mark_dirty(&mut state, true);
         }
     }
 
-    /// Sends the answer to a call as [`Session::deliver`] does. The call is in the books until that is on its
-    /// stream, and in the same moment neither runs nor is owed: who looks in between would lose it.
+    /// Appends the response of a call as [`Session::deliver`] does. Under one lock the call is deregistered, removed
+    /// from the expected responses and its response appended: a takeover never sees it as lost in between.
     pub async fn deliver_response(&self, stream: StreamTarget, call: &CallGuard, id: &Id, message: Bytes) {
-        self.cancel_server_requests(call.serial);
-        let concluded = |live: &mut SessionState| {
-            live.calls.retain(|running| running.serial != call.serial);
-            live.response_sent(stream, id);
+        self.cancel_server_requests_of(call.serial);
+        let remove_call = |state: &mut SessionState| {
+            state.calls.retain(|running| running.serial != call.serial);
+            state.response_sent(stream, id);
         };
-        self.deliver_and(stream, message, concluded).await;
+        self.deliver_with(stream, message, remove_call).await;
     }
 
-    /// The client has seen no lists but these, or was told that there are others.
-    pub(crate) fn knows_lists(&self, change: Option<&ChangeEvent>, prints: &ListFingerprints) {
-        let mut live = self.lock();
-        let Some(keeping) = &mut live.persistence else { return };
-        let before = keeping.lists;
-        let lists = keeping.lists.get_or_insert(*prints);
-        for (place, _) in
+    /// Stores the fingerprints of the lists that the client knows: all of them, or the one that changed.
+    pub(crate) fn record_known_lists(&self, change: Option<&ChangeEvent>, fingerprints: &ListFingerprints) {
+        let mut state = self.lock();
+        let Some(persistence) = &mut state.persistence else { return };
+        let before = persistence.known_lists;
+        let lists = persistence.known_lists.get_or_insert(*fingerprints);
+        for (index, _) in
             ChangeEvent::LISTS.iter().enumerate().filter(|(_, list)| change.is_none_or(|change| change == *list))
         {
-            lists[place] = prints[place];
+            lists[index] = fingerprints[index];
         }
-        if keeping.lists != before {
-            self.mark(&mut live, true);
-        }
-    }
-
-    /// The client is told of lists that it alone sees, so no other node can tell whether it knows its own.
-    pub(super) fn knows_own_list(&self, notice: &Notice) {
-        let told = |change: &&ChangeEvent| change.notification().notice == *notice;
-        if let Some(change) = ChangeEvent::LISTS.iter().find(told) {
-            self.knows_lists(Some(change), &ListFingerprints::default());
+        if persistence.known_lists != before {
+            self.mark_dirty(&mut state, true);
         }
     }
 
-    /// Tells the client of the lists that are others here than on the node that it was on.
-    pub(crate) fn compare_lists(&self, prints: &ListFingerprints) {
-        let known = self.lock().persistence.as_ref().and_then(|keeping| keeping.lists);
-        for (place, change) in ChangeEvent::LISTS.iter().enumerate() {
-            if known.is_none_or(|known| known[place] != prints[place]) {
+    /// Invalidates the fingerprint of a list served from the client's own lease, since no other node can compute it.
+    pub(super) fn record_private_list(&self, notice: &NotificationMethod) {
+        let announces = |change: &&ChangeEvent| change.notification().method == *notice;
+        if let Some(change) = ChangeEvent::LISTS.iter().find(announces) {
+            self.record_known_lists(Some(change), &ListFingerprints::default());
+        }
+    }
+
+    /// After a takeover: notifies the client of every list that differs from what it knew on the previous owner.
+    pub(crate) fn notify_changed_lists(&self, fingerprints: &ListFingerprints) {
+        let known = self.lock().persistence.as_ref().and_then(|persistence| persistence.known_lists);
+        for (index, change) in ChangeEvent::LISTS.iter().enumerate() {
+            if known.is_none_or(|known| known[index] != fingerprints[index]) {
                 self.notify(change.notification());
-                self.knows_lists(Some(change), prints);
+                self.record_known_lists(Some(change), fingerprints);
             }
         }
     }
 
-    /// The session as it is to be kept.
-    pub(super) fn record(&self, live: &SessionState) -> Record {
-        let mut record = Record::new(&self.principal, &self.group);
+    /// Builds the record to store.
+    pub(super) fn record(&self, state: &SessionState) -> SessionRecord {
+        let mut record = SessionRecord::new(&self.principal, &self.group);
         if let Some(client) = self.client.get() {
-            record.describe(client, live.level);
+            record.set_client(client, state.log_level);
         }
-        record.initialized = live.initialized;
-        record.subscriptions = live.subscriptions.keys().map(ToString::to_string).collect();
-        if let Some(keeping) = &live.persistence {
-            record.subscriptions.extend(keeping.pending_subscriptions.iter().cloned());
-            record.takeovers = keeping.takeovers;
-            record.lists = keeping.lists;
+        record.initialized = state.initialized;
+        record.subscriptions = state.subscriptions.keys().map(ToString::to_string).collect();
+        if let Some(persistence) = &state.persistence {
+            record.subscriptions.extend(persistence.pending_subscriptions.iter().cloned());
+            record.takeovers = persistence.takeovers;
+            record.lists = persistence.known_lists;
             let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
-            record.upstreams = keeping.upstreams.iter().map(|(name, what)| (name.clone(), text(what))).collect();
+            record.upstreams = persistence
+                .upstream_sessions
+                .iter()
+                .map(|(name, saved_session)| (name.clone(), text(saved_session)))
+                .collect();
         }
-        if let Outbox::Streams(streams) = &live.outbox {
+        if let Outbox::Streams(streams) = &state.outbox {
             record.streams = Some(streams.record());
         }
         record
     }
 
-    /// What is new since it was written last, or all that there is; nothing when it has ended.
-    pub(super) fn delta(&self, all: bool, life: Duration) -> Option<(SessionDelta, Checkpoint)> {
-        self.delta_of(&mut self.lock(), all, life)
+    /// Takes the unwritten changes, or with `full` the whole session; `None` when the session is closed.
+    pub(super) fn delta(&self, full: bool, ttl: Duration) -> Option<(SessionDelta, Checkpoint)> {
+        self.delta_of(&mut self.lock(), full, ttl)
     }
 
-    fn delta_of(&self, live: &mut SessionState, all: bool, life: Duration) -> Option<(SessionDelta, Checkpoint)> {
-        if live.closed {
+    fn delta_of(&self, state: &mut SessionState, full: bool, ttl: Duration) -> Option<(SessionDelta, Checkpoint)> {
+        if state.closed {
             return None;
         }
-        let keeping = live.persistence.as_mut()?;
-        keeping.queued = false;
-        let (version, saved, safe) = (keeping.version, keeping.saved, keeping.durable);
-        let mut news = SessionDelta { life, version, ..SessionDelta::default() };
-        let mut mark = Checkpoint { version, safe };
-        if let Outbox::Streams(streams) = &live.outbox {
+        let persistence = state.persistence.as_mut()?;
+        persistence.queued = false;
+        let (version, saved, durable) = (persistence.version, persistence.saved_version, persistence.durable);
+        let mut delta = SessionDelta { ttl, version, ..SessionDelta::default() };
+        let mut checkpoint = Checkpoint { version, durable };
+        if let Outbox::Streams(streams) = &state.outbox {
             let log = streams.log();
-            let from = if all { 0 } else { safe.position };
-            news.events = log.since(from).map(|(id, at, event)| kept(id, at, event)).collect();
-            news.keep_from = log.first();
-            mark.safe = DurableUpTo { position: log.position(), number: streams.last_number() };
+            let from = if full { 0 } else { durable.position };
+            delta.events = log.all_after(from).map(|(id, at, event)| to_stored_event(id, at, event)).collect();
+            delta.trim_before = log.first_position();
+            checkpoint.durable = DurableUpTo { position: log.last_position(), number: streams.last_number() };
         }
-        if all || version != saved {
-            news.record = Some(self.record(live).write());
+        if full || version != saved {
+            delta.record = Some(self.record(state).encode());
         }
-        Some((news, mark))
+        Some((delta, checkpoint))
     }
 
-    /// What is new, for the last time here: nothing begins in it any more. Nothing when it has ended, or
-    /// something runs in it that must not be cut off.
-    pub(super) fn freeze(&self, life: Duration, cut: bool) -> Option<(SessionDelta, Checkpoint)> {
-        let mut live = self.lock();
-        if !cut && !live.calls.is_empty() {
+    /// Takes the last delta and closes the session to new work before a release. `None` when it is closed already, or
+    /// calls are running and `cut_running_calls` is false.
+    pub(super) fn freeze(&self, ttl: Duration, cut_running_calls: bool) -> Option<(SessionDelta, Checkpoint)> {
+        let mut state = self.lock();
+        if !cut_running_calls && !state.calls.is_empty() {
             return None;
         }
-        let news = self.delta_of(&mut live, false, life)?;
-        live.closed = true;
+        let delta = self.delta_of(&mut state, false, ttl)?;
+        state.closed = true;
         self.moved.store(true, Ordering::Release);
-        Some(news)
+        Some(delta)
     }
 
-    /// It stays after all.
+    /// Reopens a frozen session because its release failed.
     pub(super) fn unfreeze(&self) {
-        let mut live = self.lock();
-        live.closed = false;
+        let mut state = self.lock();
+        state.closed = false;
         self.moved.store(false, Ordering::Release);
-        if let Some(keeping) = &mut live.persistence {
-            keeping.queued = false;
+        if let Some(persistence) = &mut state.persistence {
+            persistence.queued = false;
         }
-        self.mark(&mut live, false);
+        self.mark_dirty(&mut state, false);
     }
 
-    /// Whether a copy of it belongs in the store.
+    /// Whether the session is written to a shared store.
     pub(super) fn is_persisted(&self) -> bool {
         self.lock().persistence.is_some()
     }
 
-    /// What was taken is written.
-    pub(super) fn ack(&self, mark: Checkpoint) {
-        let mut live = self.lock();
-        let Some(keeping) = &mut live.persistence else { return };
-        keeping.saved = keeping.saved.max(mark.version);
-        keeping.durable.position = keeping.durable.position.max(mark.safe.position);
-        keeping.durable.number = keeping.durable.number.max(mark.safe.number);
-        if let Outbox::Streams(streams) = &mut live.outbox {
+    /// Acknowledges a checkpoint: raises the watermark and wakes the readers.
+    pub(super) fn ack(&self, checkpoint: Checkpoint) {
+        let mut state = self.lock();
+        let Some(persistence) = &mut state.persistence else { return };
+        persistence.saved_version = persistence.saved_version.max(checkpoint.version);
+        persistence.durable.position = persistence.durable.position.max(checkpoint.durable.position);
+        persistence.durable.number = persistence.durable.number.max(checkpoint.durable.number);
+        if let Outbox::Streams(streams) = &mut state.outbox {
             streams.wake_all();
         }
-        drop(live);
-        self.read.notify_waiters();
+        drop(state);
+        self.progress.notify_waiters();
     }
 
-    /// Something could not be written, and is to be tried again.
+    /// Queues the session again after a failed write.
     pub(super) fn nack(&self) {
-        self.mark(&mut self.lock(), false);
+        self.mark_dirty(&mut self.lock(), false);
     }
 
-    /// Waits until what was changed so far is kept; false when that takes too long.
+    /// Waits until all changes so far are persisted; returns false after `PERSIST_TIMEOUT`. Cancel-safe.
     pub async fn flush(&self) -> bool {
-        let wanted = match &self.lock().persistence {
-            Some(keeping) => keeping.version,
+        let target_version = match &self.lock().persistence {
+            Some(persistence) => persistence.version,
             None => return true,
         };
-        let kept = async {
+        let persisted = async {
             loop {
-                let written = self.read.notified();
-                tokio::pin!(written);
-                written.as_mut().enable();
+                let progress = self.progress.notified();
+                tokio::pin!(progress);
+                progress.as_mut().enable();
                 {
-                    let live = self.lock();
-                    let saved = live.persistence.as_ref().map_or(u64::MAX, |keeping| keeping.saved);
-                    if saved >= wanted || live.over {
-                        return saved >= wanted || !self.has_moved();
+                    let state = self.lock();
+                    let saved = state.persistence.as_ref().map_or(u64::MAX, |persistence| persistence.saved_version);
+                    if saved >= target_version || state.terminated {
+                        return saved >= target_version || !self.has_moved();
                     }
                 }
-                written.await;
+                progress.await;
             }
         };
-        tokio::time::timeout(PATIENCE, kept).await.unwrap_or(false)
+        tokio::time::timeout(PERSIST_TIMEOUT, persisted).await.unwrap_or(false)
     }
 
-    /// Whether it lives on on another node.
+    /// Whether another node owns the session, or a release to it is under way.
     pub fn has_moved(&self) -> bool {
         self.moved.load(Ordering::Acquire)
     }
 
-    /// Whether it is this caller's, and on its way to another node.
+    /// Whether the session belongs to this principal and group and is moving to another node.
     pub fn is_moving_for(&self, principal: &Principal, group: &str) -> bool {
         self.has_moved() && self.principal == *principal && *self.group == *group
     }
 
-    /// Lets every connection go; their clients can resume.
+    /// Disconnects every reader of a persisted session; the clients can resume.
     pub(super) fn disconnect_readers(&self) {
-        let mut live = self.lock();
-        let kept = live.persistence.is_some();
-        if let (true, Outbox::Streams(streams)) = (kept, &mut live.outbox) {
+        let mut state = self.lock();
+        let persisted = state.persistence.is_some();
+        if let (true, Outbox::Streams(streams)) = (persisted, &mut state.outbox) {
             streams.disconnect_readers();
         }
     }
 
-    /// Lets every connection go, if one waits for something that cannot be kept.
+    /// Disconnects the readers if the log has events that are not durable.
     pub(super) fn disconnect_unpersisted_readers(&self) {
-        let mut live = self.lock();
-        let safe = live.durable_up_to();
-        if let Outbox::Streams(streams) = &mut live.outbox
-            && streams.log().position() > safe.position
+        let mut state = self.lock();
+        let durable = state.durable_up_to();
+        if let Outbox::Streams(streams) = &mut state.outbox
+            && streams.log().last_position() > durable.position
         {
             streams.disconnect_readers();
         }
     }
 
-    /// Ends the stream of calls that ran on another node, with an error for each that has no answer.
-    pub(super) fn fail_expected(&self, stream: StreamTarget, ids: Vec<Id>) {
+    /// Answers requests that ran on the previous owner with an error each, and completes their stream.
+    pub(super) fn fail_expected_responses(&self, stream: StreamTarget, ids: Vec<Id>) {
         for id in ids {
-            let why = "Internal error: the node that ran this call is gone; whether it was carried out is not known";
-            let error = ErrorObject::new(code::INTERNAL_ERROR, why);
+            let message =
+                "Internal error: the node that ran this call is gone; whether it was carried out is not known";
+            let error = ErrorObject::new(code::INTERNAL_ERROR, message);
             self.send(stream, Response::new(Some(id), Err(error)).encode());
         }
-        self.finish(stream);
+        self.finish_stream(stream);
     }
 
-    /// How many calls run in it.
-    pub fn running(&self) -> usize {
+    /// Number of running calls.
+    pub fn running_calls(&self) -> usize {
         self.lock().calls.len()
     }
 
-    /// The resources that it was subscribed to elsewhere, which have to be subscribed to anew.
+    /// Subscriptions of the previous owner that must be re-established.
     pub fn pending_subscriptions(&self) -> Vec<String> {
-        self.lock().persistence.as_ref().map(|keeping| keeping.pending_subscriptions.clone()).unwrap_or_default()
+        self.lock()
+            .persistence
+            .as_ref()
+            .map(|persistence| persistence.pending_subscriptions.clone())
+            .unwrap_or_default()
     }
 
-    /// One of them is.
+    /// Marks a pending subscription as re-established.
     pub fn resubscribed(&self, uri: &str) {
-        self.change(|live| live.forget_pending_subscription(uri));
+        self.update(|state| state.forget_pending_subscription(uri));
     }
 }
 
-fn kept(id: crate::store::EventId, at: Instant, event: &Bytes) -> StoredEvent {
+fn to_stored_event(id: crate::store::EventId, at: Instant, event: &Bytes) -> StoredEvent {
     let at = SystemTime::now().checked_sub(at.elapsed()).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    StoredEvent { id, at: at.map_or(0, |at| u64::try_from(at.as_millis()).unwrap_or(u64::MAX)), event: event.clone() }
+    StoredEvent {
+        id,
+        at_ms: at.map_or(0, |at| u64::try_from(at.as_millis()).unwrap_or(u64::MAX)),
+        event: event.clone(),
+    }
 }
 
-/// When a kept event happened, by the clock of this process.
-pub(super) fn happened(event: &StoredEvent) -> Instant {
+/// Converts the wall-clock time of a stored event to this process's monotonic clock.
+pub(super) fn event_instant(event: &StoredEvent) -> Instant {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let age = now.saturating_sub(Duration::from_millis(event.at));
+    let age = now.saturating_sub(Duration::from_millis(event.at_ms));
     Instant::now().checked_sub(age).unwrap_or_else(Instant::now)
 }

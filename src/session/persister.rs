@@ -1,4 +1,4 @@
-//! Writes what is new in the sessions of this node to a shared store, many at a time.
+//! Writes session deltas to the shared store in batches.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,112 +8,113 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, RwLock};
 use tokio::time::Instant;
 
-use super::persistence::{Checkpoint, PATIENCE};
+use super::persistence::{Checkpoint, PERSIST_TIMEOUT};
 use super::{Session, Sessions};
 use crate::store::traits::{SessionDelta, WriteOutcome};
 use crate::store::{ClusterStore, NodeId, StoreError};
 
-/// Writes what is new to a shared store.
+/// Write-behind task for the sessions of this node. Writes happen one at a time, in queue order.
 #[derive(Debug)]
 pub struct Persister {
     store: Arc<dyn ClusterStore>,
     node: Arc<ArcSwap<NodeId>>,
-    /// How long a session is kept that nobody writes or touches.
-    life: Duration,
+    /// Time to live of a stored session after its last write or touch.
+    ttl: Duration,
     queue: Mutex<PersistQueue>,
-    work: Notify,
-    /// Held by those who write in the node's name, and by none of them while that changes.
-    name: RwLock<()>,
-    /// Held by the one who writes: of two who do, the older news could come last.
-    writing: tokio::sync::Mutex<()>,
+    wake: Notify,
+    /// Read-locked by writers that use the node's incarnation, write-locked while that changes.
+    incarnation_lock: RwLock<()>,
+    /// Serializes batches; of two concurrent ones the older delta could be applied last.
+    write_lock: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct PersistQueue {
-    changed: VecDeque<Arc<Session>>,
-    /// With the node that they were of: what it is by then may be another.
-    ended: Vec<(String, Arc<NodeId>)>,
+    dirty: VecDeque<Arc<Session>>,
+    /// Closed sessions to delete, with the incarnation that owned them at that time.
+    pending_deletes: Vec<(String, Arc<NodeId>)>,
 }
 
-/// How many sessions are written at a time.
+/// Most sessions in one write.
 const SESSION_BATCH: usize = 128;
-/// How many bytes of events are written at a time, once there are that many.
-const BYTES_BATCH: usize = 1 << 20;
-/// How long to wait before a store that is away is asked again.
-const PAUSE: Duration = Duration::from_millis(200);
+/// A batch takes no further session once it has this many bytes of events.
+const EVENT_BYTES_BATCH: usize = 1 << 20;
+/// Delay before a failed write is retried.
+const PERSIST_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Persister {
-    /// A keeper for a node, which may become another life of itself.
-    pub fn new(store: Arc<dyn ClusterStore>, node: Arc<ArcSwap<NodeId>>, life: Duration) -> Arc<Self> {
-        let (queue, work, name, writing) = (Mutex::default(), Notify::new(), RwLock::default(), Default::default());
-        Arc::new(Self { store, node, life, queue, work, name, writing })
+    /// A persister for the node in `node`, whose incarnation may change.
+    pub fn new(store: Arc<dyn ClusterStore>, node: Arc<ArcSwap<NodeId>>, ttl: Duration) -> Arc<Self> {
+        let (queue, wake, incarnation_lock, write_lock) =
+            (Mutex::default(), Notify::new(), RwLock::default(), Default::default());
+        Arc::new(Self { store, node, ttl, queue, wake, incarnation_lock, write_lock })
     }
 
     fn lock(&self) -> MutexGuard<'_, PersistQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// There is something new in a session.
-    pub(super) fn queue(&self, session: Option<Arc<Session>>) {
+    /// Queues a session whose state changed.
+    pub(super) fn enqueue(&self, session: Option<Arc<Session>>) {
         if let Some(session) = session {
-            self.lock().changed.push_back(session);
-            self.work.notify_one();
+            self.lock().dirty.push_back(session);
+            self.wake.notify_one();
         }
     }
 
-    /// A session has ended.
-    pub(super) fn ended(&self, session: &Session) {
+    /// Queues the deletion of a closed session.
+    pub(super) fn queue_delete(&self, session: &Session) {
         let node = self.node.load_full();
-        self.lock().ended.push((session.id().to_string(), node));
-        self.work.notify_one();
+        self.lock().pending_deletes.push((session.id().to_string(), node));
+        self.wake.notify_one();
     }
 
-    /// Whether a session of this node has ended, and the store does not know yet.
-    pub fn is_ending(&self, id: &str) -> bool {
-        self.lock().ended.iter().any(|(other, _)| other == id)
+    /// Whether a closed session is still to be deleted from the store.
+    pub fn has_pending_delete(&self, id: &str) -> bool {
+        self.lock().pending_deletes.iter().any(|(other, _)| other == id)
     }
 
-    /// Keeps a new session.
+    /// Stores a new session.
     ///
     /// # Errors
-    /// When the store is away.
+    /// When the store is unavailable.
     pub async fn create(&self, session: &Session) -> Result<(), StoreError> {
-        let Some((news, mark)) = session.delta(true, self.life) else { return Ok(()) };
-        let _name = self.name.read().await;
+        let Some((delta, checkpoint)) = session.delta(true, self.ttl) else { return Ok(()) };
+        let _incarnation = self.incarnation_lock.read().await;
         let node = self.node.load_full();
-        let record = news.record.unwrap_or_default();
-        self.store.create(&session.id().to_string(), &node, record, self.life).await?;
-        session.ack(mark);
+        let record = delta.record.unwrap_or_default();
+        self.store.create(&session.id().to_string(), &node, record, self.ttl).await?;
+        session.ack(checkpoint);
         Ok(())
     }
 
-    /// Writes until the end of the process.
+    /// Runs the persister task; never returns.
     pub async fn run(self: Arc<Self>, sessions: Arc<Sessions>) {
         loop {
-            self.work.notified().await;
-            let mut since = Instant::now();
-            while let Err(error) = self.write(&sessions).await {
-                tracing::debug!(%error, "sessions cannot be kept");
-                if since.elapsed() >= PATIENCE {
-                    // Whoever waits for it can resume when it is.
+            self.wake.notified().await;
+            let mut failing_since = Instant::now();
+            while let Err(error) = self.write_pending(&sessions).await {
+                tracing::debug!(%error, "session write failed; retrying");
+                if failing_since.elapsed() >= PERSIST_TIMEOUT {
+                    // Clients of these readers can resume once the store is back.
                     sessions.disconnect_unpersisted_readers();
-                    since = Instant::now();
+                    failing_since = Instant::now();
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(PERSIST_RETRY_INTERVAL).await;
             }
         }
     }
 
-    /// Writes everything that is new. What has ended comes first: it makes room.
+    /// Writes all queued changes. Deletes go first because they free memory in the store.
     ///
     /// # Errors
-    /// When the store is away; what is not written stays to be written.
-    pub async fn write(&self, sessions: &Sessions) -> Result<(), StoreError> {
-        let _writing = self.writing.lock().await;
-        let _name = self.name.read().await;
+    /// When the store is unavailable; unwritten sessions stay queued.
+    pub async fn write_pending(&self, sessions: &Sessions) -> Result<(), StoreError> {
+        let _write_guard = self.write_lock.lock().await;
+        let _incarnation = self.incarnation_lock.read().await;
         self.delete_ended().await?;
         loop {
-            let batch = self.take();
+            let batch = self.take_batch();
             if batch.is_empty() {
                 return Ok(());
             }
@@ -121,34 +122,34 @@ impl Persister {
         }
     }
 
-    /// Forgets what has ended.
+    /// Writes only the queued deletes.
     ///
     /// # Errors
-    /// When the store is away; what is not forgotten stays to be.
+    /// When the store is unavailable; the remaining deletes stay queued.
     pub async fn finish_deletes(&self) -> Result<(), StoreError> {
-        let _writing = self.writing.lock().await;
-        let _name = self.name.read().await;
+        let _write_guard = self.write_lock.lock().await;
+        let _incarnation = self.incarnation_lock.read().await;
         self.delete_ended().await
     }
 
     async fn delete_ended(&self) -> Result<(), StoreError> {
         loop {
-            let ended = self.lock().ended.last().cloned();
-            let Some((id, node)) = ended else { return Ok(()) };
+            let next_delete = self.lock().pending_deletes.last().cloned();
+            let Some((id, node)) = next_delete else { return Ok(()) };
             self.store.delete(&id, &node).await?;
-            self.lock().ended.retain(|(other, _)| *other != id);
+            self.lock().pending_deletes.retain(|(other, _)| *other != id);
         }
     }
 
-    fn take(&self) -> Vec<(Arc<Session>, String, SessionDelta, Checkpoint)> {
+    fn take_batch(&self) -> Vec<(Arc<Session>, String, SessionDelta, Checkpoint)> {
         let mut batch = Vec::new();
         let mut bytes = 0;
-        while batch.len() < SESSION_BATCH && bytes < BYTES_BATCH {
-            let Some(session) = self.lock().changed.pop_front() else { break };
-            if let Some((news, mark)) = session.delta(false, self.life) {
-                bytes += news.events.iter().map(|event| event.event.len()).sum::<usize>();
+        while batch.len() < SESSION_BATCH && bytes < EVENT_BYTES_BATCH {
+            let Some(session) = self.lock().dirty.pop_front() else { break };
+            if let Some((delta, checkpoint)) = session.delta(false, self.ttl) {
+                bytes += delta.events.iter().map(|event| event.event.len()).sum::<usize>();
                 let id = session.id().to_string();
-                batch.push((session, id, news, mark));
+                batch.push((session, id, delta, checkpoint));
             }
         }
         batch
@@ -160,44 +161,44 @@ impl Persister {
         batch: Vec<(Arc<Session>, String, SessionDelta, Checkpoint)>,
     ) -> Result<(), StoreError> {
         let node = self.node.load_full();
-        let mut marks = Vec::with_capacity(batch.len());
-        let mut news = Vec::with_capacity(batch.len());
-        for (session, id, one, mark) in batch {
-            marks.push((session, mark));
-            news.push((id, one));
+        let mut checkpoints = Vec::with_capacity(batch.len());
+        let mut deltas = Vec::with_capacity(batch.len());
+        for (session, id, delta, checkpoint) in batch {
+            checkpoints.push((session, checkpoint));
+            deltas.push((id, delta));
         }
-        let written = match self.store.write(&node, &news).await {
-            Ok(written) => written,
+        let outcomes = match self.store.write_deltas(&node, &deltas).await {
+            Ok(outcomes) => outcomes,
             Err(error) => {
-                marks.iter().for_each(|(session, _)| session.nack());
+                checkpoints.iter().for_each(|(session, _)| session.nack());
                 return Err(error);
             }
         };
-        let mut done = Ok(());
-        for ((session, mark), written) in marks.into_iter().zip(written) {
-            match written {
-                WriteOutcome::Applied => session.ack(mark),
-                // What cannot be restored is to be written again; the others must hear of themselves.
-                WriteOutcome::NotFound => done = self.restore(&session).await.and(done),
+        let mut result = Ok(());
+        for ((session, checkpoint), outcome) in checkpoints.into_iter().zip(outcomes) {
+            match outcome {
+                WriteOutcome::Applied => session.ack(checkpoint),
+                // A failed restore must not keep the other sessions of the batch from their outcome.
+                WriteOutcome::NotFound => result = self.restore(&session).await.and(result),
                 WriteOutcome::NotOwner => sessions.release(&session),
             }
         }
-        done
+        result
     }
 
-    /// The store has forgotten a session that lives here.
+    /// Writes a whole session again after the store lost it.
     ///
     /// # Errors
-    /// When the store is away.
+    /// When the store is unavailable.
     pub async fn restore(&self, session: &Arc<Session>) -> Result<(), StoreError> {
-        let Some((news, mark)) = session.delta(true, self.life) else { return Ok(()) };
+        let Some((delta, checkpoint)) = session.delta(true, self.ttl) else { return Ok(()) };
         let (id, node) = (session.id().to_string(), self.node.load_full());
         let restored = async {
-            self.store.create(&id, &node, news.record.clone().unwrap_or_default(), self.life).await?;
-            self.store.write(&node, &[(id.clone(), news)]).await
+            self.store.create(&id, &node, delta.record.clone().unwrap_or_default(), self.ttl).await?;
+            self.store.write_deltas(&node, &[(id.clone(), delta)]).await
         };
         match restored.await {
-            Ok(written) if written == [WriteOutcome::Applied] => session.ack(mark),
+            Ok(outcomes) if outcomes == [WriteOutcome::Applied] => session.ack(checkpoint),
             Ok(_) => session.nack(),
             Err(error) => {
                 session.nack();
@@ -207,51 +208,58 @@ impl Persister {
         Ok(())
     }
 
-    /// The same for many, some at a time.
-    async fn restore_all(&self, forgotten: &[Arc<Session>]) -> Result<(), StoreError> {
-        for some in forgotten.chunks(SESSION_BATCH) {
-            futures_util::future::try_join_all(some.iter().map(|session| self.restore(session))).await?;
+    /// Restores many sessions, [`SESSION_BATCH`] concurrently.
+    async fn restore_all(&self, missing: &[Arc<Session>]) -> Result<(), StoreError> {
+        for chunk in missing.chunks(SESSION_BATCH) {
+            futures_util::future::try_join_all(chunk.iter().map(|session| self.restore(session))).await?;
         }
         Ok(())
     }
 
-    /// Keeps sessions for another while.
+    /// Extends the time to live of sessions; restores lost ones and releases those with another owner.
     ///
     /// # Errors
-    /// When the store is away.
-    pub async fn touch(&self, sessions: &Sessions, used: &[Arc<Session>]) -> Result<(), StoreError> {
-        let _name = self.name.read().await;
-        let mut done = Ok(());
-        for some in used.chunks(SESSION_BATCH) {
-            let ids: Vec<String> = some.iter().map(|session| session.id().to_string()).collect();
-            let found = self.store.touch(&ids, &self.node.load_full(), self.life).await?;
-            let mut forgotten = Vec::new();
-            for (session, found) in some.iter().zip(found) {
+    /// When the store is unavailable.
+    pub async fn touch(&self, sessions: &Sessions, active: &[Arc<Session>]) -> Result<(), StoreError> {
+        let _incarnation = self.incarnation_lock.read().await;
+        let mut result = Ok(());
+        for chunk in active.chunks(SESSION_BATCH) {
+            let ids: Vec<String> = chunk.iter().map(|session| session.id().to_string()).collect();
+            let found = self.store.touch(&ids, &self.node.load_full(), self.ttl).await?;
+            let mut missing = Vec::new();
+            for (session, found) in chunk.iter().zip(found) {
                 match found {
                     WriteOutcome::Applied => {}
-                    WriteOutcome::NotFound => forgotten.push(Arc::clone(session)),
+                    WriteOutcome::NotFound => missing.push(Arc::clone(session)),
                     WriteOutcome::NotOwner => sessions.release(session),
                 }
             }
-            done = self.restore_all(&forgotten).await.and(done);
+            result = self.restore_all(&missing).await.and(result);
         }
-        done
+        result
     }
 
-    /// Lets a session go, so that another node can take it over as it is now; false when something runs in it
-    /// that is not to be cut off.
+    /// Writes the last delta of a session and gives up its ownership, so that another node can adopt it. Returns false
+    /// when calls are running and `cut_running_calls` is false.
     ///
     /// # Errors
-    /// When the store is away.
-    pub async fn release(&self, sessions: &Sessions, session: &Arc<Session>, cut: bool) -> Result<bool, StoreError> {
-        let _name = self.name.read().await;
+    /// When the store is unavailable; the session then stays here.
+    pub async fn release(
+        &self,
+        sessions: &Sessions,
+        session: &Arc<Session>,
+        cut_running_calls: bool,
+    ) -> Result<bool, StoreError> {
+        let _incarnation = self.incarnation_lock.read().await;
         let node = self.node.load_full();
         let id = session.id().to_string();
-        let Some((news, mark)) = session.freeze(self.life, cut) else { return Ok(session.running() == 0) };
+        let Some((delta, checkpoint)) = session.freeze(self.ttl, cut_running_calls) else {
+            return Ok(session.running_calls() == 0);
+        };
         let released = async {
-            let nothing_new = news.record.is_none() && news.events.is_empty();
-            if nothing_new || self.store.write(&node, &[(id.clone(), news)]).await? == [WriteOutcome::Applied] {
-                session.ack(mark); // those who are connected are given it before they go
+            let nothing_new = delta.record.is_none() && delta.events.is_empty();
+            if nothing_new || self.store.write_deltas(&node, &[(id.clone(), delta)]).await? == [WriteOutcome::Applied] {
+                session.ack(checkpoint); // attached readers get these events before they are disconnected
                 self.store.claim(&id, Some(&node), None).await?;
             }
             Ok(true)
@@ -264,45 +272,46 @@ impl Persister {
         released
     }
 
-    async fn claim_again(&self, session: &Session, from: &NodeId, to: &NodeId) -> Result<WriteOutcome, StoreError> {
+    async fn reclaim(&self, session: &Session, from: &NodeId, to: &NodeId) -> Result<WriteOutcome, StoreError> {
         let id = session.id().to_string();
         let claimed = self.store.claim(&id, Some(from), Some(to)).await?;
         if claimed != WriteOutcome::NotOwner {
             return Ok(claimed);
         }
-        // Taken over by others, or by us when this was begun before, maybe in a life that never came to be.
-        match self.store.load(&id).await?.and_then(|kept| kept.owner) {
+        // Another node owns it, or an earlier attempt of this node claimed it for an incarnation that was never
+        // completed.
+        match self.store.load(&id).await?.and_then(|stored| stored.owner) {
             Some(owner) if owner == *to => Ok(WriteOutcome::Applied),
             Some(owner) if owner.name() == to.name() => self.store.claim(&id, Some(&owner), Some(to)).await,
             _ => Ok(WriteOutcome::NotOwner),
         }
     }
 
-    /// The node has begun another life: its sessions are taken over from the one before, but for those
-    /// that another node has by now.
+    /// Moves the ownership of all sessions to a new incarnation of this node, and releases those that another node
+    /// owns by now.
     ///
     /// # Errors
-    /// When the store is away.
+    /// When the store is unavailable; the call can be repeated.
     pub async fn on_new_incarnation(&self, sessions: &Sessions, from: &NodeId, to: &NodeId) -> Result<(), StoreError> {
-        let _name = self.name.write().await;
-        let mut forgotten = Vec::new();
+        let _incarnation = self.incarnation_lock.write().await;
+        let mut missing = Vec::new();
         let all: Vec<_> = sessions.all().into_iter().filter(|session| session.is_persisted()).collect();
-        for some in all.chunks(SESSION_BATCH) {
-            let claims = some.iter().map(|session| self.claim_again(session, from, to));
-            for (session, claimed) in some.iter().zip(futures_util::future::try_join_all(claims).await?) {
+        for chunk in all.chunks(SESSION_BATCH) {
+            let claims = chunk.iter().map(|session| self.reclaim(session, from, to));
+            for (session, claimed) in chunk.iter().zip(futures_util::future::try_join_all(claims).await?) {
                 match claimed {
                     WriteOutcome::Applied => {}
-                    WriteOutcome::NotFound => forgotten.push(Arc::clone(session)),
+                    WriteOutcome::NotFound => missing.push(Arc::clone(session)),
                     WriteOutcome::NotOwner => sessions.release(session),
                 }
             }
         }
         self.node.store(Arc::new(to.clone()));
-        self.restore_all(&forgotten).await
+        self.restore_all(&missing).await
     }
 
-    /// How long a session is kept that nobody writes or touches.
-    pub fn life(&self) -> Duration {
-        self.life
+    /// Time to live of a stored session after its last write or touch.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
     }
 }

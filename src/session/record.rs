@@ -1,4 +1,4 @@
-//! A session as it is kept in a shared store, so that another node can go on with it.
+//! Serialized form of a session in the shared store, from which another node adopts it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,16 +13,17 @@ use crate::call::{ClientInfo, ListFingerprints, Principal};
 use crate::dialect::Revision;
 use crate::protocol::{Level, Raw};
 
-/// A session as it is kept.
+/// The stored state of a session except its events.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Record {
-    /// Tells records of this shape from later ones.
+pub struct SessionRecord {
+    /// Format version; records with another one are ignored.
     shape: u32,
-    /// Who opened it.
+    /// Principal that opened the session.
     pub principal: String,
-    /// At which group.
+    /// Group that the session was opened on.
     pub group: String,
-    /// How often it was taken over.
+    /// Number of takeovers so far. It is the high half of event positions and record versions, so both grow across
+    /// owners.
     pub(super) takeovers: u32,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     revision: Option<String>,
@@ -35,25 +36,24 @@ pub struct Record {
     pub(super) initialized: bool,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) subscriptions: Vec<String>,
-    /// The lists that its client knows.
+    /// Fingerprints of the lists that the client has seen or was notified of.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) lists: Option<ListFingerprints>,
-    /// The sessions that upstreams keep for it.
+    /// Resumable upstream sessions by upstream name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub(super) upstreams: BTreeMap<String, String>,
-    /// Its streams; nothing where everything goes to one connection.
+    /// Stream state; `None` for single-connection sessions.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) streams: Option<StreamsRecord>,
 }
 
-/// The shape that is written and read.
-const SHAPE: u32 = 1;
+/// Format version that this build writes and reads.
+const RECORD_SHAPE: u32 = 1;
 
-impl Record {
-    /// A record of who opened a session, and where.
+impl SessionRecord {
     pub(super) fn new(principal: &Principal, group: &str) -> Self {
         Self {
-            shape: SHAPE,
+            shape: RECORD_SHAPE,
             principal: principal.to_string(),
             group: group.to_owned(),
             takeovers: 0,
@@ -69,22 +69,21 @@ impl Record {
         }
     }
 
-    /// Reads a record; nothing when it is none that we know.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice(bytes).ok().filter(|record: &Self| record.shape == SHAPE)
+    /// Decodes a record; `None` when it is malformed or has another format version.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok().filter(|record: &Self| record.shape == RECORD_SHAPE)
     }
 
-    /// As it is kept.
-    pub(super) fn write(&self) -> Bytes {
+    pub(super) fn encode(&self) -> Bytes {
         serde_json::to_vec(self).unwrap_or_default().into()
     }
 
-    /// Whether another node can go on with the session: not when it lives by one connection.
-    pub fn can_move(&self, id: SessionId) -> bool {
+    /// Whether another node can adopt the session. Single-connection sessions end with their connection.
+    pub fn can_be_adopted(&self, id: SessionId) -> bool {
         id.transport() == SessionTransport::Http && self.streams.is_some() && self.client().is_some()
     }
 
-    pub(super) fn describe(&mut self, client: &ClientInfo, level: Option<Level>) {
+    pub(super) fn set_client(&mut self, client: &ClientInfo, level: Option<Level>) {
         let raw = |raw: &Raw| serde_json::from_slice(raw.as_bytes()).ok();
         self.revision = Some(client.revision.to_string());
         self.capabilities = raw(&client.capabilities);

@@ -1,4 +1,4 @@
-//! All sessions of this process: opening, finding, ending, and telling them of changes.
+//! Registry of all sessions of this process: create, find, adopt, expire, and publish list changes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::outbox::{MessageQueue, Outbox, Streams};
 use super::persistence::{self, Persistence};
 use super::{
-    Attachment, Persister, Record, Session, SessionId, SessionSettings, SessionState, SessionTransport, StreamTarget,
+    Persister, Session, SessionId, SessionRecord, SessionSettings, SessionState, SessionTransport, StreamReader,
+    StreamTarget,
 };
 use crate::call::{ChangeEvent, ClientInfo, GatewaySlot, ListFingerprints, Principal};
 use crate::dialect::Revision;
@@ -19,187 +20,189 @@ use crate::protocol::Id;
 use crate::store::traits::StoredEvent;
 use foldhash::HashMap;
 
-/// All sessions of this process.
+/// The sessions of this process by id.
 #[derive(Debug)]
 pub struct Sessions {
     settings: Arc<SessionSettings>,
-    /// Keeps them in a shared store, where there is one.
+    /// Persists sessions to the shared store; `None` without one.
     persister: Option<Arc<Persister>>,
     map: Mutex<HashMap<SessionId, Arc<Session>>>,
 }
 
-/// Who opens a session, and where.
+/// Principal and group that a session belongs to.
 #[derive(Debug, Clone)]
 pub struct SessionOwner {
-    /// Who opens it.
+    /// Principal that opens the session.
     pub principal: Principal,
-    /// At which group.
+    /// Group that the session is opened on.
     pub group: Arc<str>,
 }
 
-/// What sessions there are, and what they hold.
+/// Session figures for metrics and status.
 #[derive(Debug, Clone, Default)]
 pub struct SessionStats {
-    /// How many there are of each kind: group, transport, and revision once that is known.
-    pub alike: BTreeMap<(Arc<str>, &'static str, Option<Revision>), usize>,
-    /// Streams that are open.
-    pub streams: usize,
-    /// Events that are kept.
+    /// Session count by group, transport and negotiated revision (`None` before `initialize`).
+    pub by_kind: BTreeMap<(Arc<str>, &'static str, Option<Revision>), usize>,
+    /// Attached stream readers.
+    pub open_streams: usize,
+    /// Events in all event logs.
     pub events: usize,
-    /// Bytes of these.
+    /// Size of these events in bytes.
     pub event_bytes: usize,
 }
 
-/// There are as many sessions as there may be.
+/// Error: [`SessionSettings::max_sessions`] is reached, or the record cannot be adopted.
 #[derive(Debug)]
 pub struct SessionLimitReached;
 
 impl Sessions {
-    /// No sessions yet.
+    /// An empty registry whose sessions live in memory only.
     pub fn new(settings: SessionSettings) -> Self {
         Self { settings: Arc::new(settings), persister: None, map: Mutex::default() }
     }
 
-    /// No sessions yet; those that will be are kept in a shared store, too.
-    pub fn with_persister(settings: SessionSettings, keeper: Arc<Persister>) -> Self {
-        Self { persister: Some(keeper), ..Self::new(settings) }
+    /// An empty registry whose sessions are persisted to a shared store.
+    pub fn with_persister(settings: SessionSettings, persister: Arc<Persister>) -> Self {
+        Self { persister: Some(persister), ..Self::new(settings) }
     }
 
-    /// Who keeps them in a shared store.
+    /// The persister; `None` without a shared store.
     pub fn persister(&self) -> Option<&Arc<Persister>> {
         self.persister.as_ref()
     }
 
-    /// What governs sessions.
+    /// Limits and timeouts of these sessions.
     pub fn settings(&self) -> &SessionSettings {
         &self.settings
     }
 
-    /// Opens a session of Streamable HTTP, whose client has introduced itself.
+    /// Opens a Streamable HTTP session after `initialize`.
     ///
     /// # Errors
-    /// When there are too many.
-    pub fn open(&self, opening: SessionOwner, client: Arc<ClientInfo>) -> Result<Arc<Session>, SessionLimitReached> {
+    /// When [`SessionSettings::max_sessions`] is reached.
+    pub fn open(&self, owner: SessionOwner, client: Arc<ClientInfo>) -> Result<Arc<Session>, SessionLimitReached> {
         let outbox = Outbox::Streams(Streams::new());
-        self.insert(SessionTransport::Http, opening, OnceLock::from(client), outbox)
+        self.create(SessionTransport::Http, owner, OnceLock::from(client), outbox)
     }
 
-    /// Opens a session that lives as long as its one connection; its client will introduce
-    /// itself on it.
+    /// Opens a single-connection session (HTTP+SSE, stdio) and its reader; `initialize` arrives on it later.
     ///
     /// # Errors
-    /// When there are too many.
+    /// When [`SessionSettings::max_sessions`] is reached.
     pub fn open_single(
         &self,
         transport: SessionTransport,
-        opening: SessionOwner,
-    ) -> Result<(Arc<Session>, Attachment), SessionLimitReached> {
-        let session = self.insert(transport, opening, OnceLock::new(), Outbox::Single(MessageQueue::default()))?;
-        let attachment = Attachment::new(Arc::clone(&session), 0, 0);
-        Ok((session, attachment))
+        owner: SessionOwner,
+    ) -> Result<(Arc<Session>, StreamReader), SessionLimitReached> {
+        let session = self.create(transport, owner, OnceLock::new(), Outbox::Single(MessageQueue::default()))?;
+        let reader = StreamReader::new(Arc::clone(&session), 0, 0);
+        Ok((session, reader))
     }
 
-    fn insert(
+    fn create(
         &self,
         transport: SessionTransport,
-        opening: SessionOwner,
+        owner: SessionOwner,
         client: OnceLock<Arc<ClientInfo>>,
         outbox: Outbox,
     ) -> Result<Arc<Session>, SessionLimitReached> {
-        let mut live = SessionState::new(outbox);
-        if let Some(keeper) = self.persister.as_ref().filter(|_| transport != SessionTransport::Stdio) {
-            live.persistence = Some(Box::new(Persistence::new(Arc::clone(keeper), 0)));
+        let mut state = SessionState::new(outbox);
+        if let Some(persister) = self.persister.as_ref().filter(|_| transport != SessionTransport::Stdio) {
+            state.persistence = Some(Box::new(Persistence::new(Arc::clone(persister), 0)));
         }
-        self.enter(SessionId::random(transport), opening, client, live)
+        self.register(SessionId::random(transport), owner, client, state)
     }
 
-    fn enter(
+    fn register(
         &self,
         id: SessionId,
-        opening: SessionOwner,
+        owner: SessionOwner,
         client: OnceLock<Arc<ClientInfo>>,
-        live: SessionState,
+        state: SessionState,
     ) -> Result<Arc<Session>, SessionLimitReached> {
-        let session = Arc::new_cyclic(|me| Session {
+        let session = Arc::new_cyclic(|weak_self| Session {
             id,
-            principal: opening.principal,
-            group: opening.group,
+            principal: owner.principal,
+            group: owner.group,
             client,
             settings: Arc::clone(&self.settings),
-            state: Mutex::new(live),
-            read: Notify::new(),
-            shelf: GatewaySlot::default(),
+            state: Mutex::new(state),
+            progress: Notify::new(),
+            gateway_slot: GatewaySlot::default(),
             ended: CancellationToken::new(),
-            me: Weak::clone(me),
+            weak_self: Weak::clone(weak_self),
             moved: AtomicBool::new(false),
         });
         let mut map = self.lock();
-        if map.len() >= self.settings.sessions {
+        if map.len() >= self.settings.max_sessions {
             return Err(SessionLimitReached);
         }
         map.insert(session.id, Arc::clone(&session));
         Ok(session)
     }
 
-    /// The session of that id, if it is the caller's, at this group. Finding it is using it.
+    /// Finds a session of this principal and group, and resets its idle timer.
     pub fn find(&self, id: SessionId, principal: &Principal, group: &str) -> Option<Arc<Session>> {
         let session = self.lock().get(&id).map(Arc::clone)?;
         if session.principal != *principal || *session.group != *group {
             return None;
         }
-        let mut live = session.lock();
-        if live.closed {
+        let mut state = session.lock();
+        if state.closed {
             return None;
         }
-        live.used = Instant::now();
-        drop(live);
+        state.last_used = Instant::now();
+        drop(state);
         Some(session)
     }
 
-    /// The session of that id, whoever's it is.
+    /// Finds a session without checking principal or group.
     pub fn get(&self, id: SessionId) -> Option<Arc<Session>> {
         self.lock().get(&id).map(Arc::clone)
     }
 
-    /// Goes on with a session that lived on another node, whose answers to running calls will not come.
+    /// Takes over a session of another node from its stored record and events. Calls that ran there are answered with
+    /// an error.
     ///
     /// # Errors
-    /// When there are too many, or nobody can go on with it.
+    /// When [`SessionSettings::max_sessions`] is reached, or the record cannot be adopted.
     pub fn adopt(
         &self,
         id: SessionId,
-        record: &Record,
+        record: &SessionRecord,
         events: Vec<StoredEvent>,
     ) -> Result<Arc<Session>, SessionLimitReached> {
-        let (Some(keeper), Some(client), Some(streams)) = (&self.persister, record.client(), &record.streams) else {
+        let (Some(persister), Some(client), Some(streams)) = (&self.persister, record.client(), &record.streams) else {
             return Err(SessionLimitReached);
         };
         let takeovers = record.takeovers + 1;
-        // Nothing that was given out before is given out again.
+        // A new high half: positions, record versions and request ids of earlier owners are never reused.
         let position = u64::from(takeovers) << 32;
-        let owed: Vec<(u32, Vec<Id>)> = streams.calls.iter().map(|call| (call.number, call.owed())).collect();
-        let events = events.into_iter().map(|event| (event.id, persistence::happened(&event), event.event)).collect();
-        let mut live = SessionState::new(Outbox::Streams(Streams::resumed(streams, events, position)));
-        let mut kept = Persistence::new(Arc::clone(keeper), takeovers);
-        kept.all_kept(position, streams.last_number);
-        kept.upstreams = record.upstreams.iter().map(|(name, what)| (name.clone(), what.clone().into())).collect();
-        kept.pending_subscriptions.clone_from(&record.subscriptions);
-        kept.lists = record.lists;
-        live.persistence = Some(Box::new(kept));
-        live.level = record.level();
-        live.initialized = record.initialized;
-        live.last_server_request = i64::from(takeovers) << 32;
-        let opening = SessionOwner { principal: record.principal.as_str().into(), group: record.group.as_str().into() };
-        let session = self.enter(id, opening, OnceLock::from(client), live)?;
-        for (number, ids) in owed {
-            session.fail_expected(StreamTarget::Call(number), ids);
+        let expected: Vec<(u32, Vec<Id>)> =
+            streams.calls.iter().map(|call| (call.number, call.expected_responses())).collect();
+        let events =
+            events.into_iter().map(|event| (event.id, persistence::event_instant(&event), event.event)).collect();
+        let mut state = SessionState::new(Outbox::Streams(Streams::from_record(streams, events, position)));
+        let mut persistence = Persistence::new(Arc::clone(persister), takeovers);
+        persistence.mark_durable(position, streams.last_number);
+        persistence.upstream_sessions =
+            record.upstreams.iter().map(|(name, saved_session)| (name.clone(), saved_session.clone().into())).collect();
+        persistence.pending_subscriptions.clone_from(&record.subscriptions);
+        persistence.known_lists = record.lists;
+        state.persistence = Some(Box::new(persistence));
+        state.log_level = record.level();
+        state.initialized = record.initialized;
+        state.last_server_request_id = i64::from(takeovers) << 32;
+        let owner = SessionOwner { principal: record.principal.as_str().into(), group: record.group.as_str().into() };
+        let session = self.register(id, owner, OnceLock::from(client), state)?;
+        for (number, ids) in expected {
+            session.fail_expected_responses(StreamTarget::Call(number), ids);
         }
-        session.change(|_| ());
+        session.update(|_| ());
         Ok(session)
     }
 
-    /// A session is not this node's any more: it lives on another one, or, where it lives by one connection, another
-    /// node has ended it.
+    /// Drops a session that this node no longer owns, without deleting it from the store.
     pub fn release(&self, session: &Session) {
         self.lock().remove(&session.id);
         let moved = session.id.transport() == SessionTransport::Http;
@@ -208,39 +211,39 @@ impl Sessions {
         session.close();
     }
 
-    /// Lets every connection go whose client can resume.
+    /// Disconnects every reader of a persisted session; their clients resume elsewhere.
     pub fn disconnect_all_readers(&self) {
         self.all().iter().for_each(|session| session.disconnect_readers());
     }
 
-    /// Lets the connections go that wait for something that cannot be kept.
+    /// Disconnects readers that wait for events which the store has not acknowledged.
     pub(super) fn disconnect_unpersisted_readers(&self) {
         self.all().iter().for_each(|session| session.disconnect_unpersisted_readers());
     }
 
-    /// Ends a session and everything that belongs to it.
+    /// Closes a session and queues its deletion from the store, unless another node owns it.
     pub fn close(&self, session: &Session) {
-        let known = self.lock().remove(&session.id).is_some();
+        let was_registered = self.lock().remove(&session.id).is_some();
         session.close();
-        if let Some(keeper) = self.persister.as_ref().filter(|_| known && !session.has_moved()) {
-            keeper.ended(session);
+        if let Some(persister) = self.persister.as_ref().filter(|_| was_registered && !session.has_moved()) {
+            persister.queue_delete(session);
         }
     }
 
-    /// Ends a session that nothing runs in; false when something does.
+    /// Closes a session without running calls; returns false when calls are running.
     pub fn close_idle(&self, session: &Session) -> bool {
         {
-            let mut live = session.lock();
-            if !live.calls.is_empty() {
+            let mut state = session.lock();
+            if !state.calls.is_empty() {
                 return false;
             }
-            live.close();
+            state.close();
         }
         self.close(session);
         true
     }
 
-    /// Ends every session, but for those that another node can go on with.
+    /// Closes every session at shutdown. Persisted Streamable HTTP sessions are released for adoption instead.
     pub fn close_all(&self) {
         for session in self.all() {
             match self.persister.is_some() && session.id.transport() == SessionTransport::Http {
@@ -250,99 +253,101 @@ impl Sessions {
         }
     }
 
-    /// Ends every session of some groups.
-    pub fn close_where(&self, ended: impl Fn(&str) -> bool) {
-        for session in self.all().into_iter().filter(|session| ended(&session.group)) {
+    /// Closes every session whose group name matches.
+    pub fn close_groups(&self, is_closing: impl Fn(&str) -> bool) {
+        for session in self.all().into_iter().filter(|session| is_closing(&session.group)) {
             self.close(&session);
         }
     }
 
-    /// Whether there are as many as there may be.
+    /// Whether [`SessionSettings::max_sessions`] is reached.
     pub fn is_full(&self) -> bool {
-        self.count() >= self.settings.sessions
+        self.count() >= self.settings.max_sessions
     }
 
-    /// How many there are.
+    /// Number of open sessions.
     pub fn count(&self) -> usize {
         self.lock().len()
     }
 
-    /// Looks at all of them.
+    /// Collects the figures of all sessions. Locks each session once.
     pub fn stats(&self) -> SessionStats {
-        let mut survey = SessionStats::default();
+        let mut stats = SessionStats::default();
         for session in self.all() {
             let revision = session.client.get().map(|client| client.revision);
             let kind = (Arc::clone(&session.group), session.id.transport().as_str(), revision);
-            *survey.alike.entry(kind).or_default() += 1;
-            let (streams, events, bytes) = session.lock().outbox.holds();
-            survey.streams += streams;
-            survey.events += events;
-            survey.event_bytes += bytes;
+            *stats.by_kind.entry(kind).or_default() += 1;
+            let (streams, events, bytes) = session.lock().outbox.usage();
+            stats.open_streams += streams;
+            stats.events += events;
+            stats.event_bytes += bytes;
         }
-        survey
+        stats
     }
 
-    /// Ends the sessions that nobody has used for too long, and drops events that are too old.
+    /// Expires idle sessions and trims old events.
     pub fn sweep(&self) {
         let now = Instant::now();
         let mut expired = Vec::new();
         for session in self.all() {
-            let mut live = session.lock();
-            let unread = live.outbox.has_unread(&self.settings.retention, now);
-            if live.outbox.is_attached() || !live.calls.is_empty() {
-                live.used = now;
+            let mut state = session.lock();
+            let unread = state.outbox.has_unread(&self.settings.retention, now);
+            if state.outbox.is_attached() || !state.calls.is_empty() {
+                state.last_used = now;
             }
-            let idle = now.duration_since(live.used) >= self.settings.idle;
-            // One that is on its way to another node is closed, too, and must not be deleted.
-            let over = live.over || (!live.closed && idle && !unread);
-            drop(live);
-            if over {
+            let idle = now.duration_since(state.last_used) >= self.settings.idle_timeout;
+            // A session frozen for release is closed too, but must not be deleted from the store.
+            let is_expired = state.terminated || (!state.closed && idle && !unread);
+            drop(state);
+            if is_expired {
                 expired.push(session);
             }
         }
         for session in expired {
-            tracing::debug!(session = %session.id, "the session expired");
+            tracing::debug!(session = %session.id, "session expired");
             self.close(&session);
         }
     }
 
-    /// Tells every session of a group of a change. Nothing here waits: a session whose
-    /// connection is stuck or gone keeps the notice for later. One that nobody has used for longer
-    /// than notices are kept is left alone, or it would never end.
+    /// Publishes a change to every interested session of a group, without waiting. Sessions whose clients can no
+    /// longer resume are skipped; otherwise the unread notification would keep them from expiring.
     pub fn publish(&self, group: &str, change: &ChangeEvent) {
         self.publish_with(group, change, |_| None);
     }
 
-    /// The same; what tells the lists of a session from others is remembered for the next node, after the notice.
+    /// As [`Sessions::publish`]; stores the session's new list fingerprints after the notification, for a later
+    /// takeover.
     pub(crate) fn publish_with(
         &self,
         group: &str,
         change: &ChangeEvent,
-        prints: impl Fn(&Session) -> Option<ListFingerprints>,
+        fingerprints: impl Fn(&Session) -> Option<ListFingerprints>,
     ) {
         let notification = change.notification().encode();
         let now = Instant::now();
         for session in self.all() {
-            if *session.group == *group && session.hears(change) && session.lock().may_come_back(&self.settings, now) {
+            if *session.group == *group
+                && session.is_interested_in(change)
+                && session.lock().client_may_resume(&self.settings, now)
+            {
                 session.send(StreamTarget::Listening, notification.clone());
-                if let Some(prints) = prints(&session) {
-                    session.knows_lists(Some(change), &prints);
+                if let Some(fingerprints) = fingerprints(&session) {
+                    session.record_known_lists(Some(change), &fingerprints);
                 }
             }
         }
     }
 
-    /// Tells every session that each resource that it hears of through its group may have changed: what was told of
-    /// some was missed.
+    /// Publishes an update for every group subscription of every session, after notifications may have been missed.
     pub fn publish_all_updates(&self) {
         for session in self.all() {
-            for uri in session.shared_subscriptions() {
-                session.send(StreamTarget::Listening, ChangeEvent::Updated(uri).notification().encode());
+            for uri in session.group_subscriptions() {
+                session.send(StreamTarget::Listening, ChangeEvent::ResourceUpdated(uri).notification().encode());
             }
         }
     }
 
-    /// All of them.
+    /// Snapshot of all sessions.
     pub fn all(&self) -> Vec<Arc<Session>> {
         self.lock().values().map(Arc::clone).collect()
     }

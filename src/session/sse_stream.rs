@@ -1,4 +1,4 @@
-//! One stream of a session: what of it was read, and who reads it.
+//! One SSE stream of a session: read position and attached readers.
 
 use std::task::{Context, Poll, Waker};
 
@@ -9,46 +9,46 @@ use crate::http::sse;
 use crate::protocol::{Id, Raw};
 use crate::store::{EventId, EventLog};
 
-/// One stream: what of it was read, and who reads it.
+/// Read position and readers of one stream. Its events are in the session's [`EventLog`].
 #[derive(Debug)]
 pub(super) struct SseStream {
     pub(super) number: u32,
-    /// The connections, the one that is served last. Only listening has more than one.
+    /// Attached readers; only the last one is sent events. More than one occurs on the listening stream only.
     pub(super) readers: Vec<AttachedReader>,
-    /// The position up to which it was read.
-    pub(super) read: u64,
-    /// The position at which it began.
-    pub(super) began: u64,
-    /// The position of its last event.
-    pub(super) last: u64,
-    /// The highest position that is no longer kept.
-    pub(super) trimmed: u64,
-    /// Nothing comes after its last event.
+    /// Position of the last event that a reader took.
+    pub(super) read_position: u64,
+    /// Position of the session's log when the stream was opened.
+    pub(super) start_position: u64,
+    /// Position of the stream's newest event.
+    pub(super) last_position: u64,
+    /// Highest position of this stream that was trimmed from the log.
+    pub(super) trimmed_position: u64,
+    /// No event follows the newest one.
     pub(super) finished: bool,
-    /// The position at which a new reader is told to begin, before anything else.
-    pub(super) primed: Option<(u64, u64)>,
-    /// The requests that it owes an answer to. Known only where somebody else could have to give it.
-    pub(super) owed: Vec<Id>,
+    /// Priming event to send before any other: position and `retry` in milliseconds.
+    pub(super) priming: Option<(u64, u64)>,
+    /// Requests still to be answered on this stream; tracked for persisted sessions only.
+    pub(super) expected_responses: Vec<Id>,
 }
 
-/// A connection that reads a stream.
+/// A reader attached to a stream.
 #[derive(Debug)]
 pub(super) struct AttachedReader {
     pub(super) serial: u64,
     pub(super) waker: Option<Waker>,
 }
 
-/// What a connection may be given of a session that is kept elsewhere, too: nothing that could be lost
-/// with this node.
+/// Durability watermark: readers may be sent events up to `position`; later ones are not acknowledged by the store
+/// yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DurableUpTo {
-    /// Events up to this position.
+    /// Highest durable event position.
     pub(super) position: u64,
-    /// Streams up to this number.
+    /// Highest durable stream number.
     pub(super) number: u32,
 }
 
-/// A stream as it is kept.
+/// Serialized form of [`SseStream`].
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct SseStreamRecord {
     pub(super) number: u32,
@@ -57,104 +57,104 @@ pub(super) struct SseStreamRecord {
     pub(super) last: u64,
     trimmed: u64,
     finished: bool,
-    /// The requests that it owes an answer to, as JSON.
+    /// Ids of requests still to be answered, as JSON values.
     owed: Vec<serde_json::Value>,
 }
 
 impl SseStreamRecord {
-    /// The requests that it owes an answer to.
-    pub(super) fn owed(&self) -> Vec<Id> {
+    /// Ids of requests still to be answered.
+    pub(super) fn expected_responses(&self) -> Vec<Id> {
         self.owed.iter().filter_map(|id| Id::from_raw(&Raw::of(id))).collect()
     }
 }
 
 impl DurableUpTo {
-    /// Everything is.
+    /// Watermark of sessions without a shared store: no event waits for an acknowledgement.
     pub(super) const ALL: Self = Self { position: u64::MAX, number: u32::MAX };
 }
 
-// === impl Route ===
+// === impl SseStream ===
 
 impl SseStream {
-    pub(super) fn new(number: u32, began: u64) -> Self {
+    pub(super) fn new(number: u32, start_position: u64) -> Self {
         Self {
             number,
             readers: Vec::new(),
-            read: began,
-            began,
-            last: began,
-            trimmed: 0,
+            read_position: start_position,
+            start_position,
+            last_position: start_position,
+            trimmed_position: 0,
             finished: false,
-            primed: None,
-            owed: Vec::new(),
+            priming: None,
+            expected_responses: Vec::new(),
         }
     }
 
     pub(super) fn record(&self) -> SseStreamRecord {
         SseStreamRecord {
             number: self.number,
-            read: self.read,
-            began: self.began,
-            last: self.last,
-            trimmed: self.trimmed,
+            read: self.read_position,
+            began: self.start_position,
+            last: self.last_position,
+            trimmed: self.trimmed_position,
             finished: self.finished,
-            owed: self.owed.iter().map(|id| id.to_raw().read().unwrap_or_default()).collect(),
+            owed: self.expected_responses.iter().map(|id| id.to_raw().read().unwrap_or_default()).collect(),
         }
     }
 
-    /// A stream that goes on. What is kept of it may reach further than its record does.
-    pub(super) fn resumed(record: &SseStreamRecord, log: &EventLog) -> Self {
-        let last = log.after(EventId { stream: record.number, position: record.last }).last();
+    /// Restores a stream. The stored events may be newer than the record, which is written less often.
+    pub(super) fn from_record(record: &SseStreamRecord, log: &EventLog) -> Self {
+        let last = log.stream_after(EventId { stream: record.number, position: record.last }).last();
         Self {
-            read: record.read,
-            last: last.map_or(record.last, |(id, _)| id.position),
-            trimmed: record.trimmed,
+            read_position: record.read,
+            last_position: last.map_or(record.last, |(id, _)| id.position),
+            trimmed_position: record.trimmed,
             finished: record.finished,
             ..Self::new(record.number, record.began)
         }
     }
 
-    /// Attaches a connection that begins after `position`.
+    /// Attaches a reader after `position`; it becomes the one that is sent events.
     pub(super) fn attach(&mut self, serial: u64, position: u64, retry: Option<u64>) {
-        self.read = position;
-        self.primed = retry.map(|retry| (position, retry));
-        self.wake(); // the one that was served before has to notice
+        self.read_position = position;
+        self.priming = retry.map(|retry| (position, retry));
+        self.wake(); // the reader served so far must register its waker again
         self.readers.push(AttachedReader { serial, waker: None });
     }
 
-    /// The next thing for a connection to write; the end when another has taken its place, or
-    /// nothing comes any more, or what it would read next is no longer kept.
+    /// Polls the next durable event for a reader. `None` when the reader was detached, the stream is complete, or the
+    /// next event was trimmed.
     pub(super) fn poll(
         &mut self,
         serial: u64,
         log: &EventLog,
-        safe: DurableUpTo,
+        durable: DurableUpTo,
         context: &mut Context<'_>,
     ) -> Poll<Option<Bytes>> {
-        let Some(at) = self.readers.iter().position(|reader| reader.serial == serial) else {
+        let Some(index) = self.readers.iter().position(|reader| reader.serial == serial) else {
             return Poll::Ready(None);
         };
-        let served = at + 1 == self.readers.len();
-        if self.number > safe.number {
-            self.readers[at].waker = Some(context.waker().clone());
+        let is_served = index + 1 == self.readers.len();
+        if self.number > durable.number {
+            self.readers[index].waker = Some(context.waker().clone());
             return Poll::Pending;
         }
-        if let Some((position, retry)) = self.primed.take_if(|_| served) {
+        if let Some((position, retry)) = self.priming.take_if(|_| is_served) {
             let id = EventId { stream: self.number, position };
             return Poll::Ready(Some(sse::priming(&id.to_string(), retry)));
         }
-        if served && self.read < self.trimmed {
+        if is_served && self.read_position < self.trimmed_position {
             return Poll::Ready(None);
         }
-        if served && self.read < self.last {
-            let after = EventId { stream: self.number, position: self.read };
-            match log.after(after).next() {
-                Some((id, event)) if id.position <= safe.position => {
-                    self.read = id.position;
+        if is_served && self.read_position < self.last_position {
+            let after = EventId { stream: self.number, position: self.read_position };
+            match log.stream_after(after).next() {
+                Some((id, event)) if id.position <= durable.position => {
+                    self.read_position = id.position;
                     return Poll::Ready(Some(event));
                 }
                 Some(_) => {
-                    self.readers[at].waker = Some(context.waker().clone());
+                    self.readers[index].waker = Some(context.waker().clone());
                     return Poll::Pending;
                 }
                 None => {}
@@ -163,13 +163,13 @@ impl SseStream {
         if self.finished {
             return Poll::Ready(None);
         }
-        self.readers[at].waker = Some(context.waker().clone());
+        self.readers[index].waker = Some(context.waker().clone());
         Poll::Pending
     }
 
     pub(super) fn detach(&mut self, serial: u64) {
         self.readers.retain(|reader| reader.serial != serial);
-        self.wake(); // the one before it, if any, goes on
+        self.wake(); // the previous reader, if any, is served again
     }
 
     pub(super) fn wake(&mut self) {
@@ -182,8 +182,8 @@ impl SseStream {
         self.readers.iter_mut().filter_map(|reader| reader.waker.take()).for_each(Waker::wake);
     }
 
-    /// Whether something is kept that nobody has read.
-    pub(super) fn unread(&self) -> bool {
-        self.read.max(self.trimmed) < self.last
+    /// Whether the log holds events that no reader took.
+    pub(super) fn has_unread(&self) -> bool {
+        self.read_position.max(self.trimmed_position) < self.last_position
     }
 }

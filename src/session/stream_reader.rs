@@ -1,4 +1,4 @@
-//! A connection that reads a stream of a session.
+//! The reading end of one session stream.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -7,32 +7,33 @@ use bytes::Bytes;
 
 use super::Session;
 
-/// A connection that reads a stream of a session. Dropping it detaches the connection.
+/// A client connection attached to a stream. Dropping it detaches the reader.
 #[derive(Debug)]
-pub struct Attachment {
+pub struct StreamReader {
     session: Arc<Session>,
-    number: u32,
+    stream_number: u32,
     serial: u64,
 }
 
-impl Attachment {
-    pub(super) fn new(session: Arc<Session>, number: u32, serial: u64) -> Self {
-        Self { session, number, serial }
+impl StreamReader {
+    pub(super) fn new(session: Arc<Session>, stream_number: u32, serial: u64) -> Self {
+        Self { session, stream_number, serial }
     }
 
-    /// The next thing to write; nothing when the stream has ended, or another connection reads it.
+    /// Polls the next event; `None` when the stream is complete, another reader replaced this one, or it lags behind
+    /// the trimmed events.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        self.session.poll(self.number, self.serial, context)
+        self.session.poll_stream(self.stream_number, self.serial, context)
     }
 
-    /// The next thing to write; nothing when the stream has ended. Cancel-safe.
+    /// Waits for the next event, as [`StreamReader::poll_next`]. Cancel-safe.
     pub async fn next(&mut self) -> Option<Bytes> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 }
 
-impl Drop for Attachment {
+impl Drop for StreamReader {
     fn drop(&mut self) {
-        self.session.detach(self.number, self.serial);
+        self.session.detach_reader(self.stream_number, self.serial);
     }
 }

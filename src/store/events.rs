@@ -1,8 +1,7 @@
-//! The events of one session, kept so that a client that lost its connection can resume.
+//! Event log of one session, from which a client resumes a broken stream.
 //!
-//! The log belongs to its session, so an id from another session finds nothing here. Positions
-//! run through the whole session: an event's id names its stream and its position, is unique in
-//! the session, and reading after it yields later events of the same stream only.
+//! Positions count through the whole session. An event id is stream number and position, so it is unique in the
+//! session, and a read after it yields later events of that stream only. An id of another session finds nothing.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,32 +10,32 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-/// Where an event stands: its stream, and its position in the session.
+/// SSE event id, written as `STREAM.POSITION`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EventId {
-    /// The stream.
+    /// Stream number within the session.
     pub stream: u32,
-    /// The position.
+    /// Position in the session's log, counted from 1.
     pub position: u64,
 }
 
-/// How much is kept, and how long.
+/// Bounds of an event log.
 #[derive(Debug, Clone, Copy)]
 pub struct Retention {
-    /// How many events.
-    pub count: usize,
-    /// How many bytes of events.
-    pub bytes: usize,
-    /// How long.
-    pub age: Duration,
+    /// Most events.
+    pub max_events: usize,
+    /// Most bytes of events.
+    pub max_bytes: usize,
+    /// Greatest age of an event.
+    pub max_age: Duration,
 }
 
-/// The events of one session.
+/// Retained events of one session, oldest first.
 #[derive(Debug, Default)]
 pub struct EventLog {
     entries: VecDeque<LoggedEvent>,
     bytes: usize,
-    /// The position that was given out last.
+    /// Position of the newest event, also after it was trimmed.
     position: u64,
 }
 
@@ -50,23 +49,23 @@ struct LoggedEvent {
 // === impl EventLog ===
 
 impl EventLog {
-    /// The position that was given out last.
-    pub fn position(&self) -> u64 {
+    /// Position of the newest event, also after it was trimmed.
+    pub fn last_position(&self) -> u64 {
         self.position
     }
 
-    /// How many bytes they have together.
+    /// Bytes of all retained events.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The id that the next event of a stream gets.
+    /// Id of the next event if it goes to this stream.
     pub fn next_id(&self, stream: u32) -> EventId {
         EventId { stream, position: self.position + 1 }
     }
 
-    /// A log that goes on after another: its events, and the position that the next one comes after.
-    pub fn resumed(events: impl IntoIterator<Item = (EventId, Instant, Bytes)>, position: u64) -> Self {
+    /// Restores a log from stored events; the next event comes after `position`.
+    pub fn restored(events: impl IntoIterator<Item = (EventId, Instant, Bytes)>, position: u64) -> Self {
         let mut log = Self { position, ..Self::default() };
         for (id, at, event) in events {
             log.bytes += event.len();
@@ -75,18 +74,18 @@ impl EventLog {
         log
     }
 
-    /// The position of the oldest event that is kept, or that the next one will have.
-    pub fn first(&self) -> u64 {
+    /// Position of the oldest retained event; that of the next event when the log is empty.
+    pub fn first_position(&self) -> u64 {
         self.entries.front().map_or(self.position + 1, |entry| entry.id.position)
     }
 
-    /// The events of all streams after a position, in order, with when they happened.
-    pub fn since(&self, position: u64) -> impl Iterator<Item = (EventId, Instant, &Bytes)> + '_ {
+    /// Events of all streams after a position, in order, with their time.
+    pub fn all_after(&self, position: u64) -> impl Iterator<Item = (EventId, Instant, &Bytes)> + '_ {
         let from = self.entries.partition_point(|entry| entry.id.position <= position);
         self.entries.range(from..).map(|entry| (entry.id, entry.at, &entry.event))
     }
 
-    /// Keeps an event under [`EventLog::next_id`].
+    /// Appends an event under [`EventLog::next_id`].
     pub fn append(&mut self, stream: u32, event: Bytes, now: Instant) -> EventId {
         let id = self.next_id(stream);
         self.position = id.position;
@@ -95,16 +94,16 @@ impl EventLog {
         id
     }
 
-    /// The events of one stream after a position, in order.
-    pub fn after(&self, id: EventId) -> impl Iterator<Item = (EventId, Bytes)> + '_ {
+    /// Events of one stream after an id, in order.
+    pub fn stream_after(&self, id: EventId) -> impl Iterator<Item = (EventId, Bytes)> + '_ {
         let from = self.entries.partition_point(|entry| entry.id.position <= id.position);
         let later = self.entries.range(from..);
         let of_stream = later.filter(move |entry| entry.id.stream == id.stream);
         of_stream.map(|entry| (entry.id, entry.event.clone()))
     }
 
-    /// Drops one stream's events.
-    pub fn forget(&mut self, stream: u32) {
+    /// Removes the events of one stream.
+    pub fn drop_stream(&mut self, stream: u32) {
         let bytes = &mut self.bytes;
         self.entries.retain(|entry| {
             let keep = entry.id.stream != stream;
@@ -115,11 +114,11 @@ impl EventLog {
         });
     }
 
-    /// Drops what is too old or too much, oldest first, and tells what was dropped.
+    /// Drops the oldest events until the log is within its bounds; calls `dropped` for each.
     pub fn trim(&mut self, retention: &Retention, now: Instant, mut dropped: impl FnMut(EventId)) {
         while let Some(first) = self.entries.front() {
-            let over = self.entries.len() > retention.count || self.bytes > retention.bytes;
-            if !over && now.duration_since(first.at) <= retention.age {
+            let over = self.entries.len() > retention.max_events || self.bytes > retention.max_bytes;
+            if !over && now.duration_since(first.at) <= retention.max_age {
                 break;
             }
             self.bytes -= first.event.len();
@@ -127,17 +126,17 @@ impl EventLog {
             self.entries.pop_front();
         }
         if self.entries.is_empty() {
-            // An idle session should not hold room for the events it once had.
+            // Frees the buffer, so that an idle session holds no memory for past events.
             self.entries = VecDeque::new();
         }
     }
 
-    /// How many events are kept.
+    /// Number of retained events.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether none is kept.
+    /// Whether the log has no events.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -146,7 +145,7 @@ impl EventLog {
 // === impl EventId ===
 
 impl EventId {
-    /// Reads an id that we gave out.
+    /// Parses the form that `Display` writes, as found in `Last-Event-ID`.
     pub fn parse(text: &str) -> Option<Self> {
         let (stream, position) = text.trim().split_once('.')?;
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -165,7 +164,7 @@ impl fmt::Display for EventId {
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { count: 1000, bytes: 8 << 20, age: Duration::from_secs(600) }
+        Self { max_events: 1000, max_bytes: 8 << 20, max_age: Duration::from_secs(600) }
     }
 }
 
@@ -175,7 +174,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ids_are_read_as_they_are_written() {
+    fn event_ids_round_trip_and_malformed_ones_are_refused() {
         let id = EventId { stream: 3, position: 14 };
         assert_eq!(EventId::parse(&id.to_string()), Some(id));
         for bad in ["", "3", "3.", ".1", "a.1", "3.-1", "3.+1", "3.1.2", "99999999999.1"] {
@@ -184,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn too_many_too_large_and_too_old_are_dropped() {
+    fn events_over_count_bytes_or_age_are_trimmed() {
         let now = Instant::now();
-        let retention = Retention { count: 3, bytes: 10, age: Duration::from_secs(5) };
+        let retention = Retention { max_events: 3, max_bytes: 10, max_age: Duration::from_secs(5) };
         let mut log = EventLog::default();
         for _ in 0..4 {
             log.append(1, Bytes::from_static(b"ab"), now);
@@ -196,7 +195,7 @@ mod tests {
         assert_eq!((log.len(), dropped), (3, vec![1]));
         log.append(2, Bytes::from_static(b"0123456"), now + Duration::from_secs(3));
         log.trim(&retention, now + Duration::from_secs(3), |_| {});
-        assert_eq!(log.len(), 2); // 9 bytes; 11 were too many
+        assert_eq!(log.len(), 2); // 9 bytes are left; 11 were over the limit
         log.trim(&retention, now + Duration::from_secs(6), |_| {});
         assert_eq!(log.len(), 1);
         log.trim(&retention, now + Duration::from_secs(60), |_| {});
@@ -204,9 +203,9 @@ mod tests {
     }
 
     proptest! {
-        /// Reading after an id gives what a plain list of everything that was appended would.
+        /// Model test: the log behaves as a plain list of all appended events.
         #[test]
-        fn reading_agrees_with_a_plain_list(
+        fn stream_reads_match_a_list_model(
             streams in prop::collection::vec(0u32..4, 0..40),
             from in 0u64..45,
             stream in 0u32..4,
@@ -219,12 +218,12 @@ mod tests {
                 let event = Bytes::from(n.to_string());
                 list.push((log.append(stream, event.clone(), now), event));
             }
-            if let Some(gone) = forgotten {
-                log.forget(gone);
-                list.retain(|(id, _)| id.stream != gone);
+            if let Some(dropped) = forgotten {
+                log.drop_stream(dropped);
+                list.retain(|(id, _)| id.stream != dropped);
             }
             let expected: Vec<_> = list.into_iter().filter(|(id, _)| id.stream == stream && id.position > from).collect();
-            let found: Vec<_> = log.after(EventId { stream, position: from }).collect();
+            let found: Vec<_> = log.stream_after(EventId { stream, position: from }).collect();
             prop_assert_eq!(found, expected);
         }
     }

@@ -1,5 +1,5 @@
-//! A store in the memory of one process. Several nodes in that process can share it, which is how
-//! tests and those who embed the gateway run a cluster without a server.
+//! In-memory store. Several nodes in one process can share it, so tests and embedders run a cluster without a
+//! server.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,101 +15,107 @@ use super::traits::{
 };
 use super::{ClusterStore, NodeId, StoreError};
 
-/// A store in memory.
+/// A [`ClusterStore`] in process memory.
 #[derive(Debug, Default)]
-pub struct Memory {
-    all: Mutex<All>,
-    sent: Notify,
+pub struct MemoryStore {
+    state: Mutex<MemoryState>,
+    mail_arrived: Notify,
 }
 
 #[derive(Debug, Default)]
-struct All {
-    sessions: HashMap<String, Kept>,
+struct MemoryState {
+    sessions: HashMap<String, MemorySession>,
     nodes: BTreeMap<Arc<str>, (NodeId, Instant)>,
-    mail: HashMap<NodeId, Mail>,
-    places: HashMap<String, (NodeId, Instant)>,
-    secret: Option<Bytes>,
+    mailboxes: HashMap<NodeId, Mailbox>,
+    affinities: HashMap<String, (NodeId, Instant)>,
+    shared_key: Option<Bytes>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct MemorySession {
     owner: Option<NodeId>,
-    /// Nothing once it was deleted.
+    /// `None` is the tombstone of a deleted session.
     record: Option<Bytes>,
     version: u64,
     events: VecDeque<StoredEvent>,
-    until: Instant,
+    expires_at: Instant,
 }
 
 #[derive(Debug)]
-struct Mail {
+struct Mailbox {
     messages: VecDeque<Bytes>,
-    until: Instant,
+    expires_at: Instant,
 }
 
-impl ClusterStore for Memory {}
+impl ClusterStore for MemoryStore {}
 
-/// How long one who receives waits for a message.
-const WAIT: Duration = Duration::from_secs(1);
+/// Longest wait of `receive` for the first message.
+const MEMORY_RECEIVE_WAIT: Duration = Duration::from_secs(1);
 
-impl Memory {
-    /// A store with nothing in it.
+impl MemoryStore {
+    /// An empty store.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// What is there now; what has outlived its time is not.
-    fn lock(&self) -> MutexGuard<'_, All> {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Removes a session without leaving a tombstone, like a store that lost its data. For tests.
+    pub fn forget(&self, id: &str) {
+        self.lock().sessions.remove(id);
+    }
+
+    /// Locks the state after removing expired entries.
+    fn lock(&self) -> MutexGuard<'_, MemoryState> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        all.sessions.retain(|_, kept| kept.until > now);
-        all.nodes.retain(|_, (_, until)| *until > now);
-        all.mail.retain(|_, mail| mail.until > now);
-        all.places.retain(|_, (_, until)| *until > now);
-        all
+        state.sessions.retain(|_, session| session.expires_at > now);
+        state.nodes.retain(|_, (_, expires_at)| *expires_at > now);
+        state.mailboxes.retain(|_, mailbox| mailbox.expires_at > now);
+        state.affinities.retain(|_, (_, expires_at)| *expires_at > now);
+        state
     }
 }
 
-/// Something that is known at once.
-fn at_once<'a, T: Send + 'a>(value: T) -> StoreFuture<'a, T> {
+fn ready<'a, T: Send + 'a>(value: T) -> StoreFuture<'a, T> {
     Box::pin(std::future::ready(Ok::<T, StoreError>(value)))
 }
 
-impl All {
-    fn owned(&mut self, id: &str, owner: &NodeId) -> Result<&mut Kept, WriteOutcome> {
+impl MemoryState {
+    fn owned_session(&mut self, id: &str, owner: &NodeId) -> Result<&mut MemorySession, WriteOutcome> {
         match self.sessions.get_mut(id) {
             None => Err(WriteOutcome::NotFound),
-            Some(kept) if kept.record.is_some() && kept.owner.as_ref() == Some(owner) => Ok(kept),
+            Some(session) if session.record.is_some() && session.owner.as_ref() == Some(owner) => Ok(session),
             Some(_) => Err(WriteOutcome::NotOwner),
         }
     }
 
-    fn standing(&self, node: &NodeId) -> NodeStatus {
+    fn status(&self, node: &NodeId) -> NodeStatus {
         match self.nodes.get(node.name()) {
             None => NodeStatus::Expired,
-            Some((there, _)) if there == node => NodeStatus::Alive,
+            Some((live, _)) if live == node => NodeStatus::Alive,
             Some(_) => NodeStatus::Replaced,
         }
     }
 }
 
-impl SessionStore for Memory {
-    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> StoreFuture<'a, bool> {
-        let mut all = self.lock();
-        if all.sessions.contains_key(id) {
-            return at_once(false);
+impl SessionStore for MemoryStore {
+    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, ttl: Duration) -> StoreFuture<'a, bool> {
+        let mut state = self.lock();
+        if state.sessions.contains_key(id) {
+            return ready(false);
         }
-        let until = Instant::now() + life;
+        let expires_at = Instant::now() + ttl;
         let (owner, record, events) = (Some(owner.clone()), Some(record), VecDeque::new());
-        let kept = Kept { owner, record, version: 0, events, until };
-        all.sessions.insert(id.to_owned(), kept);
-        at_once(true)
+        let session = MemorySession { owner, record, version: 0, events, expires_at };
+        state.sessions.insert(id.to_owned(), session);
+        ready(true)
     }
 
     fn load<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<StoredSession>> {
-        let all = self.lock();
-        let found = |kept: &Kept| Some(StoredSession { owner: kept.owner.clone(), record: kept.record.clone()? });
-        at_once(all.sessions.get(id).and_then(found))
+        let state = self.lock();
+        let found = |session: &MemorySession| {
+            Some(StoredSession { owner: session.owner.clone(), record: session.record.clone()? })
+        };
+        ready(state.sessions.get(id).and_then(found))
     }
 
     fn claim<'a>(
@@ -118,170 +124,171 @@ impl SessionStore for Memory {
         from: Option<&'a NodeId>,
         to: Option<&'a NodeId>,
     ) -> StoreFuture<'a, WriteOutcome> {
-        let mut all = self.lock();
-        at_once(match all.sessions.get_mut(id) {
+        let mut state = self.lock();
+        ready(match state.sessions.get_mut(id) {
             None => WriteOutcome::NotFound,
-            Some(kept) if kept.record.is_some() && kept.owner.as_ref() == from => {
-                kept.owner = to.cloned();
+            Some(session) if session.record.is_some() && session.owner.as_ref() == from => {
+                session.owner = to.cloned();
                 WriteOutcome::Applied
             }
             Some(_) => WriteOutcome::NotOwner,
         })
     }
 
-    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, life: Duration) -> StoreFuture<'a, Vec<WriteOutcome>> {
-        let mut all = self.lock();
-        let until = Instant::now() + life;
-        let one = |id: &String| match all.owned(id, owner) {
-            Ok(kept) => {
-                kept.until = until;
+    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, ttl: Duration) -> StoreFuture<'a, Vec<WriteOutcome>> {
+        let mut state = self.lock();
+        let expires_at = Instant::now() + ttl;
+        let apply = |id: &String| match state.owned_session(id, owner) {
+            Ok(session) => {
+                session.expires_at = expires_at;
                 WriteOutcome::Applied
             }
-            Err(why) => why,
+            Err(outcome) => outcome,
         };
-        at_once(ids.iter().map(one).collect())
+        ready(ids.iter().map(apply).collect())
     }
 
     fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> StoreFuture<'a, WriteOutcome> {
-        let mut all = self.lock();
-        at_once(match all.owned(id, owner) {
-            Ok(kept) => {
-                (kept.record, kept.events) = (None, VecDeque::new());
+        let mut state = self.lock();
+        ready(match state.owned_session(id, owner) {
+            Ok(session) => {
+                (session.record, session.events) = (None, VecDeque::new());
                 WriteOutcome::Applied
             }
-            Err(why) => why,
+            Err(outcome) => outcome,
         })
     }
 }
 
-impl EventStore for Memory {
-    fn write<'a>(
+impl EventStore for MemoryStore {
+    fn write_deltas<'a>(
         &'a self,
         owner: &'a NodeId,
-        news: &'a [(String, SessionDelta)],
+        deltas: &'a [(String, SessionDelta)],
     ) -> StoreFuture<'a, Vec<WriteOutcome>> {
-        let mut all = self.lock();
+        let mut state = self.lock();
         let now = Instant::now();
-        let one = |(id, news): &(String, SessionDelta)| match all.owned(id, owner) {
-            Ok(kept) => {
-                if let Some(record) = news.record.as_ref().filter(|_| news.version >= kept.version) {
-                    (kept.record, kept.version) = (Some(record.clone()), news.version);
+        let apply = |(id, delta): &(String, SessionDelta)| match state.owned_session(id, owner) {
+            Ok(session) => {
+                if let Some(record) = delta.record.as_ref().filter(|_| delta.version >= session.version) {
+                    (session.record, session.version) = (Some(record.clone()), delta.version);
                 }
-                let last = kept.events.back().map_or(0, |event| event.id.position);
-                kept.events.extend(news.events.iter().filter(|event| event.id.position > last).cloned());
-                while kept.events.front().is_some_and(|event| event.id.position < news.keep_from) {
-                    kept.events.pop_front();
+                let last = session.events.back().map_or(0, |event| event.id.position);
+                session.events.extend(delta.events.iter().filter(|event| event.id.position > last).cloned());
+                while session.events.front().is_some_and(|event| event.id.position < delta.trim_before) {
+                    session.events.pop_front();
                 }
-                kept.until = now + news.life;
+                session.expires_at = now + delta.ttl;
                 WriteOutcome::Applied
             }
-            Err(why) => why,
+            Err(outcome) => outcome,
         };
-        at_once(news.iter().map(one).collect())
+        ready(deltas.iter().map(apply).collect())
     }
 
-    fn read<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Vec<StoredEvent>> {
-        let all = self.lock();
-        at_once(all.sessions.get(id).map(|kept| kept.events.iter().cloned().collect()).unwrap_or_default())
+    fn read_events<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Vec<StoredEvent>> {
+        let state = self.lock();
+        ready(state.sessions.get(id).map(|session| session.events.iter().cloned().collect()).unwrap_or_default())
     }
 }
 
-impl NodeStore for Memory {
-    fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, ()> {
-        self.lock().nodes.insert(Arc::clone(node.name()), (node.clone(), Instant::now() + life));
-        at_once(())
+impl NodeStore for MemoryStore {
+    fn join<'a>(&'a self, node: &'a NodeId, ttl: Duration) -> StoreFuture<'a, ()> {
+        self.lock().nodes.insert(Arc::clone(node.name()), (node.clone(), Instant::now() + ttl));
+        ready(())
     }
 
-    fn heartbeat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus> {
-        let mut all = self.lock();
-        let until = Instant::now() + life;
-        let standing = all.standing(node);
-        if standing == NodeStatus::Alive {
-            all.nodes.insert(Arc::clone(node.name()), (node.clone(), until));
-            if let Some(mail) = all.mail.get_mut(node) {
-                mail.until = until;
+    fn heartbeat<'a>(&'a self, node: &'a NodeId, ttl: Duration) -> StoreFuture<'a, NodeStatus> {
+        let mut state = self.lock();
+        let expires_at = Instant::now() + ttl;
+        let status = state.status(node);
+        if status == NodeStatus::Alive {
+            state.nodes.insert(Arc::clone(node.name()), (node.clone(), expires_at));
+            if let Some(mailbox) = state.mailboxes.get_mut(node) {
+                mailbox.expires_at = expires_at;
             }
         }
-        at_once(standing)
+        ready(status)
     }
 
     fn leave<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, ()> {
-        let mut all = self.lock();
-        if all.standing(node) == NodeStatus::Alive {
-            all.nodes.remove(node.name());
+        let mut state = self.lock();
+        if state.status(node) == NodeStatus::Alive {
+            state.nodes.remove(node.name());
         }
-        at_once(())
+        ready(())
     }
 
     fn node_status<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>> {
-        let all = self.lock();
-        at_once(nodes.iter().map(|node| all.standing(node)).collect())
+        let state = self.lock();
+        ready(nodes.iter().map(|node| state.status(node)).collect())
     }
 
-    fn named<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<NodeId>> {
-        at_once(self.lock().nodes.get(name).map(|(node, _)| node.clone()))
+    fn find_node<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<NodeId>> {
+        ready(self.lock().nodes.get(name).map(|(node, _)| node.clone()))
     }
 
     fn members(&self) -> StoreFuture<'_, Vec<NodeId>> {
-        at_once(self.lock().nodes.values().map(|(node, _)| node.clone()).collect())
+        ready(self.lock().nodes.values().map(|(node, _)| node.clone()).collect())
     }
 
-    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, ()> {
-        let mut all = self.lock();
-        let until = Instant::now() + life;
-        let mail = all.mail.entry(to.clone()).or_insert_with(|| Mail { messages: VecDeque::new(), until });
-        mail.messages.extend(messages);
-        mail.until = until;
-        drop(all);
-        self.sent.notify_waiters();
-        at_once(())
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()> {
+        let mut state = self.lock();
+        let expires_at = Instant::now() + ttl;
+        let mailbox =
+            state.mailboxes.entry(to.clone()).or_insert_with(|| Mailbox { messages: VecDeque::new(), expires_at });
+        mailbox.messages.extend(messages);
+        mailbox.expires_at = expires_at;
+        drop(state);
+        self.mail_arrived.notify_waiters();
+        ready(())
     }
 
     fn receive<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, Vec<Bytes>> {
         Box::pin(async move {
-            let end = Instant::now() + WAIT;
+            let deadline = Instant::now() + MEMORY_RECEIVE_WAIT;
             loop {
-                let sent = self.sent.notified();
-                tokio::pin!(sent);
-                sent.as_mut().enable();
-                let taken: Vec<Bytes> = match self.lock().mail.get_mut(node) {
-                    Some(mail) => mail.messages.drain(..).collect(),
+                let arrived = self.mail_arrived.notified();
+                tokio::pin!(arrived);
+                arrived.as_mut().enable();
+                let messages: Vec<Bytes> = match self.lock().mailboxes.get_mut(node) {
+                    Some(mailbox) => mailbox.messages.drain(..).collect(),
                     None => Vec::new(),
                 };
-                if !taken.is_empty() || tokio::time::timeout_at(end, sent).await.is_err() {
-                    return Ok(taken);
+                if !messages.is_empty() || tokio::time::timeout_at(deadline, arrived).await.is_err() {
+                    return Ok(messages);
                 }
             }
         })
     }
 
     fn unsend<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool> {
-        let mut all = self.lock();
-        let Some(mail) = all.mail.get_mut(to) else { return at_once(false) };
-        let before = mail.messages.len();
-        mail.messages.retain(|waiting| *waiting != message);
-        at_once(mail.messages.len() < before)
+        let mut state = self.lock();
+        let Some(mailbox) = state.mailboxes.get_mut(to) else { return ready(false) };
+        let before = mailbox.messages.len();
+        mailbox.messages.retain(|queued| *queued != message);
+        ready(mailbox.messages.len() < before)
     }
 
-    fn place_of<'a>(
+    fn claim_affinity<'a>(
         &'a self,
         name: &'a str,
         node: &'a NodeId,
         instead_of: Option<&'a NodeId>,
-        life: Duration,
+        ttl: Duration,
     ) -> StoreFuture<'a, NodeId> {
-        let mut all = self.lock();
-        if let Some((holder, _)) = all.places.get(name)
-            && holder != node
-            && Some(holder) != instead_of
+        let mut state = self.lock();
+        if let Some((owner, _)) = state.affinities.get(name)
+            && owner != node
+            && Some(owner) != instead_of
         {
-            return at_once(holder.clone());
+            return ready(owner.clone());
         }
-        all.places.insert(name.to_owned(), (node.clone(), Instant::now() + life));
-        at_once(node.clone())
+        state.affinities.insert(name.to_owned(), (node.clone(), Instant::now() + ttl));
+        ready(node.clone())
     }
 
     fn shared_key(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
-        at_once(self.lock().secret.get_or_insert(offered).clone())
+        ready(self.lock().shared_key.get_or_insert(offered).clone())
     }
 }

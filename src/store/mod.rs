@@ -1,7 +1,6 @@
-//! What must outlive a connection, and what must outlive a node.
+//! State that outlives a connection or a node.
 //!
-//! [`EventLog`] is in the session itself. The three contracts in [`contract`] are for what several nodes
-//! share.
+//! [`EventLog`] belongs to one session in memory. The traits in [`traits`] are for state that several nodes share.
 
 mod events;
 mod memory;
@@ -11,8 +10,8 @@ mod settings;
 pub mod traits;
 
 pub use events::{EventId, EventLog, Retention};
-pub use memory::Memory;
+pub use memory::MemoryStore;
 pub use node_id::NodeId;
-pub use redis::Redis;
+pub use redis::RedisStore;
 pub use settings::StoreSettings;
 pub use traits::{ClusterStore, StoreError};

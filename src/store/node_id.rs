@@ -1,54 +1,54 @@
-//! Names of nodes.
+//! Node ids.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A node in one of its lives: one that starts again under its name is another.
+/// A node name and one incarnation of it. A node that restarts or loses its lease gets a new incarnation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId {
     name: Arc<str>,
-    life: u64,
+    incarnation: u64,
 }
 
 impl NodeId {
-    /// A node of that name that begins to live now.
+    /// A new incarnation of the node with that name.
     ///
     /// # Panics
-    /// When the system has no randomness to give.
-    pub fn begin(name: impl Into<Arc<str>>) -> Self {
+    /// When the operating system's random number generator fails.
+    pub fn generate(name: impl Into<Arc<str>>) -> Self {
         let mut bytes = [0; 8];
-        getrandom::fill(&mut bytes).expect("the system gives randomness");
-        Self { name: name.into(), life: u64::from_be_bytes(bytes) }
+        getrandom::fill(&mut bytes).expect("the system random number generator works");
+        Self { name: name.into(), incarnation: u64::from_be_bytes(bytes) }
     }
 
-    /// The same node in another life.
+    /// A new incarnation of the same node.
     #[must_use]
     pub fn next_incarnation(&self) -> Self {
-        Self::begin(Arc::clone(&self.name))
+        Self::generate(Arc::clone(&self.name))
     }
 
-    /// Reads what [`NodeId`] is written as.
+    /// Parses the form that `Display` writes: `NAME/INCARNATION`.
     pub fn parse(text: &str) -> Option<Self> {
-        let (name, life) = text.rsplit_once('/')?;
-        let hex = life.len() == 16 && life.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        let life = u64::from_str_radix(life, 16).ok().filter(|_| hex && !name.is_empty())?;
-        Some(Self { name: name.into(), life })
+        let (name, incarnation) = text.rsplit_once('/')?;
+        let hex = incarnation.len() == 16 && incarnation.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let incarnation = u64::from_str_radix(incarnation, 16).ok().filter(|_| hex && !name.is_empty())?;
+        Some(Self { name: name.into(), incarnation })
     }
 
-    /// Its name, which it keeps from life to life.
+    /// Node name, the same in every incarnation.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// Which of its lives this is.
+    /// Incarnation as 16 hex digits.
     pub fn incarnation(&self) -> String {
-        format!("{:016x}", self.life)
+        format!("{:016x}", self.incarnation)
     }
 }
 
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{:016x}", self.name, self.life)
+        write!(f, "{}/{:016x}", self.name, self.incarnation)
     }
 }
 
@@ -57,15 +57,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn node_ids_round_trip_and_malformed_ones_are_refused() {
         for name in ["a", "host:3001", "a/b", "{x}"] {
-            let node = NodeId::begin(name);
+            let node = NodeId::generate(name);
             assert_eq!(NodeId::parse(&node.to_string()), Some(node));
         }
         for bad in ["", "a", "/0123456789abcdef", "a/1", "a/0123456789abcdeF", "a/+123456789abcdef"] {
             assert_eq!(NodeId::parse(bad), None, "{bad}");
         }
-        let node = NodeId::begin("a");
+        let node = NodeId::generate("a");
         assert_ne!(node, node.next_incarnation());
         assert_eq!(node.name(), node.next_incarnation().name());
     }

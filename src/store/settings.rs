@@ -1,4 +1,4 @@
-//! What governs the store and the cluster.
+//! Settings of the store and the cluster.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,28 +6,28 @@ use std::time::Duration;
 
 use super::redis::RedisAddress;
 
-/// Where sessions are kept, and how this node shares them with others.
+/// Shared store and cluster membership of this node.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreSettings {
-    /// Where Redis is; nothing when all is kept in this process.
+    /// Redis URL; `None` keeps sessions in this process.
     pub url: Option<String>,
-    /// What all keys in the store begin with.
+    /// Prefix of every key in the store.
     pub prefix: String,
-    /// How long the store may take to answer.
+    /// Timeout of a store operation.
     pub timeout: Duration,
-    /// How long a node may be silent before others take over.
+    /// Lease duration: other nodes take over after this time without a heartbeat.
     pub lease: Duration,
-    /// The name of this node, if it was given one.
+    /// Configured node name.
     pub node: Option<String>,
-    /// What seals that which clients carry, if it was given.
+    /// Configured key that seals request state; otherwise the nodes share one through the store.
     pub sealing_key: Option<String>,
 }
 
 impl StoreSettings {
-    /// The name of a node that listens there: its own, or that of the machine, with the port.
+    /// Name of this node: the configured one, or `HOSTNAME:PORT`.
     pub fn node_name(&self, listen: SocketAddr) -> String {
-        let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-        self.node.clone().unwrap_or_else(|| format!("{}:{}", machine(), listen.port()))
+        let hostname = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        self.node.clone().unwrap_or_else(|| format!("{}:{}", hostname(), listen.port()))
     }
 }
 
@@ -44,17 +44,17 @@ impl Default for StoreSettings {
     }
 }
 
-/// What is secret is not shown.
+/// Redacts the password in the URL and the sealing key.
 impl fmt::Debug for StoreSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, prefix, timeout, lease, node, sealing_key: secret } = self;
+        let Self { url, prefix, timeout, lease, node, sealing_key } = self;
         f.debug_struct("StoreSettings")
             .field("url", &url.as_deref().map(RedisAddress::parse))
             .field("prefix", prefix)
             .field("timeout", timeout)
             .field("lease", lease)
             .field("node", node)
-            .field("secret", &secret.as_ref().map(|_| "***"))
+            .field("sealing_key", &sealing_key.as_ref().map(|_| "***"))
             .finish()
     }
 }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_named_after_its_machine_and_port() {
+    fn default_node_name_is_hostname_and_port() {
         let listen = SocketAddr::from(([127, 0, 0, 1], 3001));
         let name = StoreSettings::default().node_name(listen);
         assert!(name.ends_with(":3001") && name.len() > ":3001".len(), "{name}");
@@ -73,10 +73,10 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_shown() {
+    fn debug_output_redacts_secrets() {
         let url = Some("redis://ann:s3cret@h".to_owned());
         let settings = StoreSettings { url, sealing_key: Some("s3cret".into()), ..StoreSettings::default() };
-        let shown = format!("{settings:?}");
-        assert!(!shown.contains("s3cret") && shown.contains("redis://ann:***@h:6379"), "{shown}");
+        let printed = format!("{settings:?}");
+        assert!(!printed.contains("s3cret") && printed.contains("redis://ann:***@h:6379"), "{printed}");
     }
 }

@@ -1,7 +1,7 @@
-//! What a shared store does: three small contracts, which every implementation keeps.
+//! Contracts of a shared store: sessions, events and nodes.
 //!
-//! `tests/it/store.rs` runs one suite against all of them. What is kept has an owner, the node that a
-//! session lives on: only the owner writes, and who is the owner changes in one step or not at all.
+//! `tests/it/store.rs` runs one suite against every implementation. Each stored session has an owner node: only the
+//! owner writes, and ownership changes by compare-and-set.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,84 +12,84 @@ use bytes::Bytes;
 
 use super::{EventId, NodeId};
 
-/// What is asked of a store.
+/// Future of a store operation. Operations complete in bounded time.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// The store is not to be had, or cannot take any more.
+/// Store error: unreachable, timed out or out of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreError {
-    /// Why, for people.
-    pub why: Arc<str>,
-    /// Whether it may have done what it was asked all the same.
+    /// Cause, for logs; never contains the password.
+    pub reason: Arc<str>,
+    /// Whether the operation may have been applied, or still may be.
     pub maybe_applied: bool,
 }
 
-/// A session as it is kept.
+/// A stored session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSession {
-    /// The node that it lives on; nothing when that has let it go.
+    /// Owner node; `None` when it was released for adoption.
     pub owner: Option<NodeId>,
-    /// What is remembered of it.
+    /// Serialized session record.
     pub record: Bytes,
 }
 
-/// An event as it is kept.
+/// A stored event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEvent {
-    /// Its stream and position.
+    /// Stream and position.
     pub id: EventId,
-    /// When it happened, in milliseconds since 1970.
-    pub at: u64,
-    /// What is sent.
+    /// Time of the event in milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// Encoded SSE event.
     pub event: Bytes,
 }
 
-/// What is new in one session.
+/// Changes of one session since its last write.
 #[derive(Debug, Clone, Default)]
 pub struct SessionDelta {
-    /// What is remembered of it from now on; nothing when that has not changed.
+    /// New session record; `None` when it did not change.
     pub record: Option<Bytes>,
-    /// Which of its records that is: one of a lesser version than is kept comes late, and is not kept.
+    /// Version of the record. A record older than the stored one arrived late and is ignored.
     pub version: u64,
-    /// Events that come after all that are there, in order.
+    /// New events in order, all after the stored ones; those already stored are skipped.
     pub events: Vec<StoredEvent>,
-    /// Events before this position are not kept any longer.
-    pub keep_from: u64,
-    /// How long it is kept unless something is written again, or it is touched.
-    pub life: Duration,
+    /// Stored events before this position are deleted.
+    pub trim_before: u64,
+    /// Time to live from this write on, renewed by later writes and touches.
+    pub ttl: Duration,
 }
 
-/// What became of something that was to be written.
+/// Outcome of a conditional write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// It is kept.
+    /// The write was applied.
     Applied,
-    /// There is no such session.
+    /// The session is not stored.
     NotFound,
-    /// The session is another node's, and nothing was written.
+    /// Another node owns the session, or it was deleted; nothing was written.
     NotOwner,
 }
 
-/// Whether a node is who it says.
+/// State of a node incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeStatus {
-    /// It is there.
+    /// Its lease is valid.
     Alive,
-    /// It was not heard of in time.
+    /// Its lease ran out without a heartbeat, or it left.
     Expired,
-    /// Another node has taken its name.
+    /// Another incarnation holds the node name.
     Replaced,
 }
 
-/// Sessions: kept, found, taken over.
+/// Stored sessions and their ownership.
 pub trait SessionStore: fmt::Debug + Send + Sync {
-    /// Keeps a new session of `owner`; false when there is one of that id. Any record is later than this one.
-    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, life: Duration) -> StoreFuture<'a, bool>;
+    /// Stores a new session of `owner`; false when the id exists. Its record has version 0.
+    fn create<'a>(&'a self, id: &'a str, owner: &'a NodeId, record: Bytes, ttl: Duration) -> StoreFuture<'a, bool>;
 
-    /// The session, if it is kept.
+    /// Loads a session; `None` when it is not stored or was deleted.
     fn load<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<StoredSession>>;
 
-    /// Makes `to` the owner, or nobody, if `from` is it now.
+    /// Changes the owner from `from` to `to` atomically; `None` means no owner.
     fn claim<'a>(
         &'a self,
         id: &'a str,
@@ -97,109 +97,113 @@ pub trait SessionStore: fmt::Debug + Send + Sync {
         to: Option<&'a NodeId>,
     ) -> StoreFuture<'a, WriteOutcome>;
 
-    /// Keeps sessions of `owner` for another `life`; tells of each what it found.
-    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, life: Duration) -> StoreFuture<'a, Vec<WriteOutcome>>;
+    /// Renews the time to live of sessions of `owner`; outcomes are in the order of `ids`.
+    fn touch<'a>(&'a self, ids: &'a [String], owner: &'a NodeId, ttl: Duration) -> StoreFuture<'a, Vec<WriteOutcome>>;
 
-    /// Forgets a session of `owner` and its events. For as long as it would have been kept it is known to
-    /// have been deleted: it is nobody's, and there is no other of its id.
+    /// Deletes a session of `owner` and its events. A tombstone stays for the rest of its time to live, so that the id
+    /// cannot be created again.
     fn delete<'a>(&'a self, id: &'a str, owner: &'a NodeId) -> StoreFuture<'a, WriteOutcome>;
 }
 
-/// The events of sessions.
+/// Stored events of sessions.
 pub trait EventStore: fmt::Debug + Send + Sync {
-    /// Writes what is new in sessions of `owner`, for each all or nothing; tells of each what became of it.
-    fn write<'a>(&'a self, owner: &'a NodeId, news: &'a [(String, SessionDelta)])
-    -> StoreFuture<'a, Vec<WriteOutcome>>;
+    /// Writes deltas of sessions of `owner`, each atomically; outcomes are in the order of `deltas`. Repeating a write
+    /// is harmless.
+    fn write_deltas<'a>(
+        &'a self,
+        owner: &'a NodeId,
+        deltas: &'a [(String, SessionDelta)],
+    ) -> StoreFuture<'a, Vec<WriteOutcome>>;
 
-    /// The events of a session that are kept, in order.
-    fn read<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Vec<StoredEvent>>;
+    /// Reads all stored events of a session, in order.
+    fn read_events<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Vec<StoredEvent>>;
 }
 
-/// The nodes of a cluster, and what they send one another.
+/// Cluster members and their mailboxes.
 pub trait NodeStore: fmt::Debug + Send + Sync {
-    /// A node is there from now on, for a `life` after each beat. One that had its name before is not.
-    fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, ()>;
+    /// Starts the lease of a node for `ttl`. An earlier incarnation with the same name is replaced.
+    fn join<'a>(&'a self, node: &'a NodeId, ttl: Duration) -> StoreFuture<'a, ()>;
 
-    /// The node is still there.
-    fn heartbeat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus>;
+    /// Renews the lease if the node still holds its name; otherwise only reports its status.
+    fn heartbeat<'a>(&'a self, node: &'a NodeId, ttl: Duration) -> StoreFuture<'a, NodeStatus>;
 
-    /// The node goes, and its name is free. What was sent to it can be taken back for a while.
+    /// Ends the lease and frees the name. The mailbox stays until it expires, so that messages can be unsent.
     fn leave<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, ()>;
 
-    /// How nodes are, in the order in which they are asked for.
+    /// Status of nodes, in the order of `nodes`.
     fn node_status<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>>;
 
-    /// The node of that name, if it is there.
-    fn named<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<NodeId>>;
+    /// Finds the live node with that name.
+    fn find_node<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<NodeId>>;
 
-    /// All nodes that are there; one that came just now may be missing.
+    /// All live nodes; one that joined just now may be missing.
     fn members(&self) -> StoreFuture<'_, Vec<NodeId>>;
 
-    /// Sends messages to a node, in order. They wait for it no longer than `life`.
-    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, ()>;
+    /// Appends messages to a node's mailbox, in order. The mailbox expires `ttl` after the last one. A full store
+    /// refuses it.
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()>;
 
-    /// The same for what answers something that was taken, or ends it: that is taken by a store that has no room
-    /// for more, too.
-    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, ()> {
-        self.send(to, messages, life)
+    /// As [`NodeStore::send`], for messages that continue or end work already accepted: also a full store takes them.
+    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()> {
+        self.send(to, messages, ttl)
     }
 
-    /// Takes what was sent to a node, each message once, in order; waits a while for the first.
+    /// Takes messages from a node's mailbox, in order and each once; waits a bounded time for the first. Cancel-safe.
     fn receive<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, Vec<Bytes>>;
 
-    /// Takes a message back that the node has not taken, however often it is there; true when it never will.
+    /// Removes every copy of a message from a mailbox; true when it was there, so that the node will never receive it.
     fn unsend<'a>(&'a self, to: &'a NodeId, message: Bytes) -> StoreFuture<'a, bool>;
 
-    /// Who has a place of that name: `node`, for a `life` from now, when it has it already, nobody does, or
-    /// `instead_of` does; whoever it is otherwise.
-    fn place_of<'a>(
+    /// Claims an affinity name for `node` for `ttl` if it is free, already its own, or held by `instead_of`; returns
+    /// the owner.
+    fn claim_affinity<'a>(
         &'a self,
         name: &'a str,
         node: &'a NodeId,
         instead_of: Option<&'a NodeId>,
-        life: Duration,
+        ttl: Duration,
     ) -> StoreFuture<'a, NodeId>;
 
-    /// A secret that all nodes share: what was offered first.
+    /// Returns the key that all nodes share: the first one that was offered.
     fn shared_key(&self, offered: Bytes) -> StoreFuture<'_, Bytes>;
 }
 
-/// A store that several nodes share.
+/// A store shared by the nodes of a cluster.
 pub trait ClusterStore: SessionStore + EventStore + NodeStore {
-    /// How often it was asked something over a network.
+    /// Number of network round trips so far.
     fn round_trips(&self) -> u64 {
         0
     }
 
-    /// How often a connection to it was opened: after another one it may be another server, or have been
-    /// restarted, and not know what it was told last.
+    /// Number of connections opened so far. After a reconnect the store may have been restarted or failed over, and
+    /// have lost recent writes.
     fn connects(&self) -> u64 {
         0
     }
 
-    /// Whether it has no room for more, as far as is known. Sessions can be claimed, touched and deleted then,
-    /// nodes join and beat, and replies are sent; what begins something is refused.
+    /// Whether the store is out of memory, as last observed. Claims, touches, deletes, joins, heartbeats and replies
+    /// still work then; writes and requests are refused.
     fn is_full(&self) -> bool {
         false
     }
 
-    /// Where it is, for people.
-    fn place_name(&self) -> String {
+    /// Address for logs, without the password.
+    fn location(&self) -> String {
         "this process".to_owned()
     }
 }
 
 impl StoreError {
-    /// The same, of something that may have been done all the same.
+    /// Marks the error as one whose operation may have been applied.
     #[must_use]
-    pub fn perhaps_done(self) -> Self {
+    pub fn into_maybe_applied(self) -> Self {
         Self { maybe_applied: true, ..self }
     }
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the store is away: {}", self.why)
+        write!(f, "store unavailable: {}", self.reason)
     }
 }
 

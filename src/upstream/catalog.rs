@@ -1,5 +1,5 @@
-//! Looks after what is known of an upstream: its lists are read once and again when they change, on
-//! one connection that is kept for it. Nobody who asks for a list waits for this.
+//! Catalog task of one upstream: reads its lists on a shared connection and re-reads them on list-changed
+//! notifications, cache expiry or a poll interval. Clients are served from the cache and never wait for a read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,65 +11,65 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::health::{Health, HealthPhase};
-use super::lists::{self, List, Listed};
+use super::lists::{self, CatalogList, List};
 use super::spec::UpstreamSpec;
 use super::state::CatalogShared;
 use crate::call::{Replies, Reply};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::{Connection, Unsolicited};
-use crate::protocol::{Method, Notice, Notification, Raw};
+use crate::protocol::{Method, Notification, NotificationMethod, Raw};
 
-/// Looks after one upstream.
+/// Maintains the catalog of one upstream for as long as the upstream runs.
 #[derive(Debug)]
 pub(super) struct Catalog {
     pub(super) spec: UpstreamSpec,
     pub(super) shared: Arc<CatalogShared>,
     pub(super) connections: watch::Receiver<Option<Arc<Connection>>>,
     pub(super) health: watch::Receiver<Health>,
-    pub(super) heard: mpsc::Receiver<Unsolicited>,
+    pub(super) unsolicited: mpsc::Receiver<Unsolicited>,
     pub(super) stop: CancellationToken,
 }
 
-/// What is to be done on one connection, and when.
+/// State that lives as long as one catalog connection.
 struct CatalogTask {
     connection: Arc<Connection>,
-    /// The lists that have to be read, and when.
-    due: Vec<(List, Instant)>,
-    /// The resources that this connection has asked to hear of.
+    /// When each list is due to be read next; a list has at most one entry.
+    scheduled_reads: Vec<(List, Instant)>,
+    /// Resource URIs that this connection has asked the upstream to subscribe to.
     subscribed: BTreeSet<Arc<str>>,
-    /// Which of them the upstream tells of, as far as it has answered.
+    /// The upstream's answer per subscribed URI: true when the subscription was accepted.
     granted: BTreeMap<Arc<str>, bool>,
-    /// The call that tells of changes, in the per-request era.
-    listening: Option<Replies>,
-    /// The one before, until the new one is acknowledged: nothing is missed in between.
-    former: Option<Replies>,
-    /// When that has to be made again.
-    listen_at: Option<Instant>,
-    /// From when on it is news that a list is another, even if it looks the same.
-    news_from: Option<Instant>,
-    /// How often changes of lists were told and not passed on yet.
-    announced: [u64; List::ALL.len()],
-    /// How often in a row it ended without having told anything.
-    ends: u32,
-    /// It does not tell of changes, whatever it said of itself.
+    /// The open `subscriptions/listen` call (per-request era).
+    listen: Option<Replies>,
+    /// The previous listen call, kept open until the new one is acknowledged so that no notification is lost.
+    previous_listen: Option<Replies>,
+    /// When the listen call is retried.
+    relisten_at: Option<Instant>,
+    /// From this instant a list-changed notification counts as a change even if the re-read list is identical.
+    count_changes_from: Option<Instant>,
+    /// List-changed notifications received per list since the list was last read.
+    pending_changes: [u64; List::ALL.len()],
+    /// Consecutive listen calls that ended without delivering a notification.
+    listen_failures: u32,
+    /// The upstream refused the listen call, whatever capabilities it declared, so its lists are polled.
     polling_only: bool,
 }
 
-/// How long to wait for more changes before a list is read again.
-const DEBOUNCE: Duration = Duration::from_millis(100);
-/// How long after the first reading it is no news that a list is another, unless it turns out to be: many servers say
-/// so as they begin, and nobody can tell whether that is in what was read.
-const BEGINNING: Duration = Duration::from_millis(250);
-/// How long after a failure a list is read again.
-const AGAIN: Duration = Duration::from_secs(10);
-/// The least time between two readings that nobody asked for.
-const LEAST_TTL: Duration = Duration::from_secs(1);
-/// How long the lists wait for an upstream to say what it will tell of.
-const ACKNOWLEDGED: Duration = Duration::from_secs(1);
-/// How long after its end the call that tells of changes is made again.
-const LISTEN_AGAIN: Duration = Duration::from_secs(2);
-/// How many times that the wait may become when it ends again and again.
-const LONGEST_LISTEN: u32 = 15;
+/// Coalesces bursts of list-changed notifications into one read.
+const LIST_CHANGE_DEBOUNCE: Duration = Duration::from_millis(100);
+/// Ignore list-changed notifications for this long after the first read unless the re-read differs: many
+/// servers emit one at start.
+const STARTUP_CHANGE_WINDOW: Duration = Duration::from_millis(250);
+/// Delay before a list whose read failed is read again.
+const LIST_RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// Lower bound on the upstream's cache TTL, so that a tiny `ttlMs` does not cause a tight read loop.
+const MIN_LIST_TTL: Duration = Duration::from_secs(1);
+/// How long the first list reads wait for the listen acknowledgement.
+const LISTEN_ACK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Delay before a listen call that ended is repeated; multiplied by the number of consecutive failures.
+const LISTEN_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// Upper bound on that multiplier.
+const MAX_LISTEN_RETRY_FACTOR: u32 = 15;
 
 impl Catalog {
     pub(super) async fn run(mut self) {
@@ -82,45 +82,45 @@ impl Catalog {
 
     async fn run_loop(&mut self) {
         loop {
-            self.note_health();
+            self.publish_health();
             let connection = self.connections.borrow_and_update().clone();
             match connection {
                 Some(connection) => {
-                    self.attend(connection).await;
-                    self.shared.answered(BTreeMap::new());
+                    self.maintain(connection).await;
+                    self.shared.set_grants(BTreeMap::new());
                 }
                 None => self.wait_for_connection().await,
             }
             if self.connections.has_changed().is_err() {
-                return; // the upstream is gone
+                return; // the supervisor is gone
             }
         }
     }
 
-    fn note_health(&mut self) {
+    fn publish_health(&mut self) {
         let health = self.health.borrow_and_update().clone();
         let state = self.shared.state();
-        if state.health == health && (state.settled || health.phase != HealthPhase::Down) {
-            return; // it was only asked whether it is still there
+        if state.health == health && (state.startup_finished || health.phase != HealthPhase::Down) {
+            return; // a successful ping, nothing to publish
         }
-        self.shared.change(|state| {
+        self.shared.modify(|state| {
             if health.phase == HealthPhase::Down {
-                state.settled = true;
+                state.startup_finished = true;
             }
-            // Connected is not yet ready: the lists have to be read first.
-            if health.phase == HealthPhase::Ready && !state.settled {
+            // A connection alone is not ready: the lists have to be read first.
+            if health.phase == HealthPhase::Ready && !state.startup_finished {
                 return;
             }
             state.health = health;
         });
     }
 
-    /// Waits for a connection. After a while its lists are not served any more.
+    /// Waits for a connection. Drops the stale lists once `serve_stale_for` has passed.
     async fn wait_for_connection(&mut self) {
-        let mut forget = Some(Instant::now() + self.spec.serve_stale_for);
+        let mut drop_lists_at = Some(Instant::now() + self.spec.serve_stale_for);
         loop {
             let patience = async {
-                match forget {
+                match drop_lists_at {
                     Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
@@ -135,64 +135,64 @@ impl Catalog {
                     if changed.is_err() {
                         return;
                     }
-                    self.note_health();
+                    self.publish_health();
                 }
-                // Nothing that was said before the connection broke matters now.
-                Some(_) = self.heard.recv() => {}
+                // Notifications from the broken connection are obsolete: everything is read again on the next one.
+                Some(_) = self.unsolicited.recv() => {}
                 () = patience => {
-                    forget = None;
-                    self.shared.change(|state| state.lists = Default::default());
+                    drop_lists_at = None;
+                    self.shared.modify(|state| state.lists = Default::default());
                 }
             }
         }
     }
 
-    /// Keeps everything up to date while there is a connection.
-    async fn attend(&mut self, connection: Arc<Connection>) {
-        self.shared.change(|state| {
+    /// Keeps lists and subscriptions up to date until the connection ends.
+    async fn maintain(&mut self, connection: Arc<Connection>) {
+        self.shared.modify(|state| {
             state.server = Some(connection.server().clone());
             state.revision = Some(connection.revision());
-            state.transport = connection.found().transport;
+            state.transport = connection.probe_report().transport;
         });
-        let mut duty = CatalogTask {
+        let mut task = CatalogTask {
             connection,
-            due: Vec::new(),
+            scheduled_reads: Vec::new(),
             subscribed: BTreeSet::new(),
             granted: BTreeMap::new(),
-            listening: None,
-            former: None,
-            listen_at: None,
-            news_from: None,
-            announced: Default::default(),
-            ends: 0,
+            listen: None,
+            previous_listen: None,
+            relisten_at: None,
+            count_changes_from: None,
+            pending_changes: Default::default(),
+            listen_failures: 0,
             polling_only: false,
         };
         let state = self.shared.state();
-        if !duty.connection.revision().facts().sessions {
-            // Before any list is read, so that no change is missed between.
-            self.listen(&mut duty);
-            if duty.listening.is_some()
-                && let Ok(reply) = tokio::time::timeout(ACKNOWLEDGED, next_of(&mut duty.listening)).await
+        if task.connection.revision().listens_by_call() {
+            // Listen before the first read, so that no change falls between the two.
+            self.start_listen(&mut task);
+            if task.listen.is_some()
+                && let Ok(reply) = tokio::time::timeout(LISTEN_ACK_TIMEOUT, next_reply(&mut task.listen)).await
             {
-                self.listened(&mut duty, reply);
+                self.on_listen_reply(&mut task, reply);
             }
         }
-        let offered = |list: &List| state.offers(list.family()) == Some(true);
+        let offered = |list: &List| state.has_capability(list.capability()) == Some(true);
         for list in List::ALL.into_iter().filter(|list| !offered(list)) {
-            self.shared.change(|state| state.lists[list as usize] = None);
+            self.shared.modify(|state| state.lists[list as usize] = None);
         }
-        // What was said to change before the lists are read is in them.
-        while let Ok(heard) = self.heard.try_recv() {
-            self.on_unsolicited(&mut duty, heard);
+        // Changes announced before the first read are already part of it.
+        while let Ok(message) = self.unsolicited.try_recv() {
+            self.on_unsolicited(&mut task, message);
         }
-        duty.due.retain(|(_, at)| *at > Instant::now() + DEBOUNCE);
-        self.read(&mut duty, List::ALL.into_iter().filter(offered)).await;
-        duty.news_from = Some(Instant::now() + BEGINNING);
-        self.shared.change(|state| state.settled = true);
-        self.note_health();
-        self.subscribe(&mut duty).await;
+        task.scheduled_reads.retain(|(_, at)| *at > Instant::now() + LIST_CHANGE_DEBOUNCE);
+        self.read_lists(&mut task, List::ALL.into_iter().filter(offered)).await;
+        task.count_changes_from = Some(Instant::now() + STARTUP_CHANGE_WINDOW);
+        self.shared.modify(|state| state.startup_finished = true);
+        self.publish_health();
+        self.sync_subscriptions(&mut task).await;
         loop {
-            let next = duty.due.iter().map(|(_, at)| *at).chain(duty.listen_at).min();
+            let next = task.scheduled_reads.iter().map(|(_, at)| *at).chain(task.relisten_at).min();
             let timer = async {
                 match next {
                     Some(at) => tokio::time::sleep_until(at).await,
@@ -205,256 +205,269 @@ impl Catalog {
                     if changed.is_err() {
                         return;
                     }
-                    self.note_health();
+                    self.publish_health();
                 }
-                heard = self.heard.recv() => match heard {
+                message = self.unsolicited.recv() => match message {
                     None => return,
-                    Some(heard) => self.on_unsolicited(&mut duty, heard),
+                    Some(message) => self.on_unsolicited(&mut task, message),
                 },
-                reply = next_of(&mut duty.listening) => self.listened(&mut duty, reply),
-                reply = next_of(&mut duty.former) => match reply {
-                    Some(Reply::Notice(notification)) => self.on_notification(&mut duty, &notification),
-                    _ => duty.former = None,
+                reply = next_reply(&mut task.listen) => self.on_listen_reply(&mut task, reply),
+                reply = next_reply(&mut task.previous_listen) => match reply {
+                    Some(Reply::Notification(notification)) => self.on_notification(&mut task, &notification),
+                    _ => task.previous_listen = None,
                 },
-                () = self.shared.announcing.notified() => duty.announce(&self.shared.take_announced()),
-                () = self.shared.subscriptions_changed.notified() => self.subscribe(&mut duty).await,
-                () = timer => self.do_what_is_due(&mut duty).await,
+                () = self.shared.list_change_reported.notified() => {
+                    task.on_list_changes(&self.shared.take_reported_list_changes());
+                }
+                () = self.shared.subscriptions_changed.notified() => self.sync_subscriptions(&mut task).await,
+                () = timer => self.run_scheduled(&mut task).await,
             }
         }
     }
 
-    fn on_unsolicited(&self, duty: &mut CatalogTask, heard: Unsolicited) {
-        match heard {
-            Unsolicited::Notice(notification) => self.on_notification(duty, &notification),
-            // Nobody stands behind this connection who could answer; dropping it says so.
-            Unsolicited::Question(question) => drop(question),
-            Unsolicited::Reopened => {
-                duty.subscribed.clear();
+    fn on_unsolicited(&self, task: &mut CatalogTask, message: Unsolicited) {
+        match message {
+            Unsolicited::Notification(notification) => self.on_notification(task, &notification),
+            // The catalog connection has no client behind it; dropping the server request answers it with an error.
+            Unsolicited::ServerRequest(question) => drop(question),
+            Unsolicited::SessionReopened => {
+                task.subscribed.clear();
                 self.shared.subscriptions_changed.notify_one();
-                duty.read_all_again();
+                task.schedule_all_lists();
             }
             Unsolicited::Missed => {
-                duty.subscribed.iter().for_each(|uri| self.shared.updated(Arc::clone(uri)));
-                duty.read_all_again();
+                task.subscribed.iter().for_each(|uri| self.shared.publish_resource_update(Arc::clone(uri)));
+                task.schedule_all_lists();
             }
         }
     }
 
-    fn on_notification(&self, duty: &mut CatalogTask, notification: &Notification) {
-        duty.announce(List::told_by(&notification.notice));
-        if notification.notice == Notice::ResourceUpdated {
+    fn on_notification(&self, task: &mut CatalogTask, notification: &Notification) {
+        task.on_list_changes(List::changed_by(&notification.method));
+        if notification.method == NotificationMethod::ResourceUpdated {
             let uri = notification.params.as_ref().and_then(|params| params.get("uri"));
             if let Some(uri) = uri.as_ref().and_then(Raw::text) {
-                self.shared.updated(uri.as_ref().into());
+                self.shared.publish_resource_update(uri.as_ref().into());
             }
         }
     }
 
-    async fn do_what_is_due(&self, duty: &mut CatalogTask) {
+    async fn run_scheduled(&self, task: &mut CatalogTask) {
         let now = Instant::now();
-        let (due, later): (Vec<_>, Vec<_>) = duty.due.iter().copied().partition(|(_, at)| *at <= now);
-        duty.due = later;
+        let (due, later): (Vec<_>, Vec<_>) = task.scheduled_reads.iter().copied().partition(|(_, at)| *at <= now);
+        task.scheduled_reads = later;
         let state = self.shared.state();
         let due = due.into_iter().map(|(list, _)| list);
-        self.read(duty, due.filter(|list| state.offers(list.family()) == Some(true))).await;
-        if duty.listen_at.is_some_and(|at| at <= now) {
-            duty.listen_at = None;
-            self.listen(duty);
+        self.read_lists(task, due.filter(|list| state.has_capability(list.capability()) == Some(true))).await;
+        if task.relisten_at.is_some_and(|at| at <= now) {
+            task.relisten_at = None;
+            self.start_listen(task);
         }
     }
 
-    /// Reads some lists at once, and says when they have to be read again.
-    async fn read(&self, duty: &mut CatalogTask, lists: impl Iterator<Item = List>) {
-        let connection = &duty.connection;
-        let announced = &mut duty.announced;
-        let lists: Vec<_> = lists.map(|list| (list, std::mem::take(&mut announced[list as usize]))).collect();
+    /// Reads the given lists concurrently and schedules the next read of each.
+    async fn read_lists(&self, task: &mut CatalogTask, lists: impl Iterator<Item = List>) {
+        let connection = &task.connection;
+        let change_count = &mut task.pending_changes;
+        let lists: Vec<_> = lists.map(|list| (list, std::mem::take(&mut change_count[list as usize]))).collect();
         let limit = self.spec.settings.idle_timeout;
-        let readings = lists.into_iter().map(|(list, announced)| async move {
-            let read = match tokio::time::timeout(limit, lists::read(connection, list)).await {
+        let reads = lists.into_iter().map(|(list, change_count)| async move {
+            let read = match tokio::time::timeout(limit, lists::read_all_pages(connection, list)).await {
                 Ok(read) => read,
                 Err(_) => Err(Error::new(ErrorKind::Timeout, format!("it was not read within {limit:?}"))),
             };
-            self.note_list(list, &read, announced);
-            (list, read.map(|listed| listed.expires()))
+            self.publish_list(list, &read, change_count);
+            (list, read.map(|listed| listed.expires_at()))
         });
-        let read = futures_util::future::join_all(readings).await;
+        let read = futures_util::future::join_all(reads).await;
         let now = Instant::now();
         let state = self.shared.state();
         for (list, expires) in read {
-            let polled = || (duty.polling_only || !state.tells_of(list)).then(|| now + self.spec.list_poll_interval);
+            let polled = || {
+                (task.polling_only || !state.supports_list_changed(list)).then(|| now + self.spec.list_poll_interval)
+            };
             let next = match expires {
-                Ok(expires) => expires.map(|at| at.max(now + LEAST_TTL)).or_else(polled),
-                Err(_) => Some(now + AGAIN),
+                Ok(expires) => expires.map(|at| at.max(now + MIN_LIST_TTL)).or_else(polled),
+                Err(_) => Some(now + LIST_RETRY_INTERVAL),
             };
             if let Some(next) = next {
-                duty.schedule(list, next);
+                task.schedule(list, next);
             }
         }
     }
 
-    fn note_list(&self, list: List, read: &Result<Listed>, announced: u64) {
+    fn publish_list(&self, list: List, read: &Result<CatalogList>, change_count: u64) {
         if let Err(error) = read {
-            tracing::warn!(upstream = %self.spec.name, list = list.member(), %error, "a list cannot be read");
+            tracing::warn!(upstream = %self.spec.name, list = list.result_key(), %error, "list read failed");
         }
-        self.shared.change(|state| match read {
+        self.shared.modify(|state| match read {
             Ok(listed) => {
                 state.lists[list as usize] = Some(Arc::new(listed.clone()));
-                state.announced[list as usize] += announced;
-                state.troubles.remove(list.member());
+                state.list_change_counts[list as usize] += change_count;
+                state.list_errors.remove(list.result_key());
             }
             Err(error) => {
-                state.troubles.insert(list.member(), error.to_string());
+                state.list_errors.insert(list.result_key(), error.to_string());
             }
         });
     }
 
-    /// Subscribes to what somebody wants to hear of, and to nothing else.
-    async fn subscribe(&self, duty: &mut CatalogTask) {
-        if !self.shared.state().offers_updates() {
+    /// Brings the upstream's resource subscriptions in line with the URIs that clients subscribe to.
+    async fn sync_subscriptions(&self, task: &mut CatalogTask) {
+        if !self.shared.state().supports_resource_subscriptions() {
             return;
         }
-        let wanted: BTreeSet<Arc<str>> = self.shared.wanted().into_iter().collect();
-        if wanted == duty.subscribed {
+        let wanted: BTreeSet<Arc<str>> = self.shared.subscribed_uris().into_iter().collect();
+        if wanted == task.subscribed {
             return;
         }
-        if !duty.connection.revision().facts().sessions {
-            self.listen(duty);
+        if task.connection.revision().listens_by_call() {
+            self.start_listen(task);
             return;
         }
-        let connection = Arc::clone(&duty.connection);
-        for uri in duty.subscribed.difference(&wanted) {
-            // What was refused need not be ended.
-            if duty.granted.remove(uri) != Some(false) {
-                self.ask(&connection, Method::Unsubscribe, uri).await;
+        let connection = Arc::clone(&task.connection);
+        for uri in task.subscribed.difference(&wanted) {
+            // A subscription that was refused needs no unsubscribe.
+            if task.granted.remove(uri) != Some(false) {
+                self.change_subscription(&connection, Method::Unsubscribe, uri).await;
             }
         }
-        self.shared.answered(duty.granted.clone());
-        for uri in wanted.difference(&duty.subscribed) {
-            let granted = self.ask(&connection, Method::Subscribe, uri).await;
-            duty.granted.insert(Arc::clone(uri), granted);
-            self.shared.answered(duty.granted.clone());
+        self.shared.set_grants(task.granted.clone());
+        for uri in wanted.difference(&task.subscribed) {
+            let granted = self.change_subscription(&connection, Method::Subscribe, uri).await;
+            task.granted.insert(Arc::clone(uri), granted);
+            self.shared.set_grants(task.granted.clone());
         }
-        duty.subscribed = wanted;
+        task.subscribed = wanted;
     }
 
-    /// Asks for a change of a subscription; true when it was made.
-    async fn ask(&self, connection: &Arc<Connection>, method: Method, uri: &str) -> bool {
-        let asked = connection.request(method.clone(), Some(Raw::of(&json!({ "uri": uri })))).await;
-        if let Err(error) = &asked {
-            tracing::debug!(upstream = %self.spec.name, %method, %error, "a subscription was not changed");
+    /// Sends a subscribe or unsubscribe request; true when the upstream accepted it.
+    async fn change_subscription(&self, connection: &Arc<Connection>, method: Method, uri: &str) -> bool {
+        let outcome = connection.request(method.clone(), Some(Raw::of(&json!({ "uri": uri })))).await;
+        if let Err(error) = &outcome {
+            tracing::debug!(upstream = %self.spec.name, %method, %error, "subscription change failed");
         }
-        asked.is_ok()
+        outcome.is_ok()
     }
 
-    /// Makes the call that tells of changes, with everything that is wanted now.
-    fn listen(&self, duty: &mut CatalogTask) {
-        let wanted = self.shared.wanted();
-        duty.subscribed = wanted.iter().cloned().collect();
-        duty.granted.retain(|uri, _| duty.subscribed.contains(uri));
-        self.shared.answered(duty.granted.clone());
-        let mut asked = serde_json::Map::new();
+    /// Starts a `subscriptions/listen` call for all list changes and subscribed URIs, replacing the current one.
+    fn start_listen(&self, task: &mut CatalogTask) {
+        let wanted = self.shared.subscribed_uris();
+        task.subscribed = wanted.iter().cloned().collect();
+        task.granted.retain(|uri, _| task.subscribed.contains(uri));
+        self.shared.set_grants(task.granted.clone());
+        let mut filter = serde_json::Map::new();
         let state = self.shared.state();
         for (list, member) in [
             (List::Tools, "toolsListChanged"),
             (List::Prompts, "promptsListChanged"),
             (List::Resources, "resourcesListChanged"),
         ] {
-            if state.tells_of(list) {
-                asked.insert(member.into(), true.into());
+            if state.supports_list_changed(list) {
+                filter.insert(member.into(), true.into());
             }
         }
-        if !wanted.is_empty() && state.offers_updates() {
-            asked
+        if !wanted.is_empty() && state.supports_resource_subscriptions() {
+            filter
                 .insert("resourceSubscriptions".into(), json!(wanted.iter().map(AsRef::as_ref).collect::<Vec<&str>>()));
         }
-        if asked.is_empty() {
-            (duty.listening, duty.former) = (None, None);
+        if filter.is_empty() {
+            (task.listen, task.previous_listen) = (None, None);
             return;
         }
-        if duty.former.is_none() {
-            duty.former = duty.listening.take();
+        if task.previous_listen.is_none() {
+            task.previous_listen = task.listen.take();
         }
-        let params = Raw::of(&json!({ "notifications": asked }));
-        duty.listening = Some(duty.connection.call(duty.connection.own_call(Method::Listen, Some(params))));
+        let params = Raw::of(&json!({ "notifications": filter }));
+        task.listen = Some(task.connection.call(task.connection.internal_call(Method::Listen, Some(params))));
     }
 
-    fn listened(&self, duty: &mut CatalogTask, reply: Option<Reply>) {
+    fn on_listen_reply(&self, task: &mut CatalogTask, reply: Option<Reply>) {
         match reply {
-            Some(Reply::Notice(notification)) => {
-                duty.ends = 0;
-                if notification.notice == Notice::Acknowledged {
-                    duty.former = None;
-                    duty.grant(granted_by(&notification).as_deref());
-                    self.shared.answered(duty.granted.clone());
+            Some(Reply::Notification(notification)) => {
+                task.listen_failures = 0;
+                if notification.method == NotificationMethod::Acknowledged {
+                    task.previous_listen = None;
+                    task.set_granted(acknowledged_uris(&notification).as_deref());
+                    self.shared.set_grants(task.granted.clone());
                 }
-                self.on_notification(duty, &notification);
+                self.on_notification(task, &notification);
             }
-            Some(Reply::Question(question)) => drop(question),
+            Some(Reply::ServerRequest(question)) => drop(question),
             Some(Reply::End(answer)) => {
-                (duty.listening, duty.former) = (None, None);
-                duty.ends += 1;
+                (task.listen, task.previous_listen) = (None, None);
+                task.listen_failures += 1;
                 match answer.outcome {
                     Err(error) if !error.is_unavailable() => {
-                        tracing::info!(upstream = %self.spec.name, error = error.message(), "it does not tell of changes");
-                        duty.polling_only = true;
-                        duty.grant(Some(&[]));
-                        self.shared.answered(duty.granted.clone());
+                        tracing::info!(upstream = %self.spec.name, error = error.message(), "listen refused, polling lists");
+                        task.polling_only = true;
+                        task.set_granted(Some(&[]));
+                        self.shared.set_grants(task.granted.clone());
                     }
-                    _ => duty.listen_at = Some(Instant::now() + LISTEN_AGAIN * duty.ends.min(LONGEST_LISTEN)),
+                    _ => {
+                        task.relisten_at = Some(
+                            Instant::now() + LISTEN_RETRY_INTERVAL * task.listen_failures.min(MAX_LISTEN_RETRY_FACTOR),
+                        );
+                    }
                 }
-                // What changes meanwhile is not told.
+                // Changes in the gap until the next listen call go unannounced: re-read the lists, report every URI as updated.
                 for list in List::ALL {
-                    duty.schedule(list, Instant::now() + LISTEN_AGAIN * duty.ends.min(LONGEST_LISTEN) + DEBOUNCE);
+                    task.schedule(
+                        list,
+                        Instant::now()
+                            + LISTEN_RETRY_INTERVAL * task.listen_failures.min(MAX_LISTEN_RETRY_FACTOR)
+                            + LIST_CHANGE_DEBOUNCE,
+                    );
                 }
-                for uri in &duty.subscribed {
-                    self.shared.updated(Arc::clone(uri));
+                for uri in &task.subscribed {
+                    self.shared.publish_resource_update(Arc::clone(uri));
                 }
             }
-            None => duty.listening = None,
+            None => task.listen = None,
         }
     }
 }
 
-/// The resources that an acknowledgement names; nothing when it does not say what it acknowledges.
-fn granted_by(acknowledged: &Notification) -> Option<Vec<String>> {
-    let told = acknowledged.params.as_ref()?.get("notifications")?;
-    Some(told.get("resourceSubscriptions").and_then(|uris| uris.read().ok()).unwrap_or_default())
+/// Resource URIs named by a listen acknowledgement; `None` when it names no notifications at all.
+fn acknowledged_uris(acknowledged: &Notification) -> Option<Vec<String>> {
+    let notifications = acknowledged.params.as_ref()?.get("notifications")?;
+    Some(notifications.get("resourceSubscriptions").and_then(|uris| uris.read().ok()).unwrap_or_default())
 }
 
 impl CatalogTask {
-    /// The upstream tells of these resources and of no others; of all where it does not say.
-    fn grant(&mut self, told: Option<&[String]>) {
-        let is_told = |uri: &Arc<str>| told.is_none_or(|told| told.iter().any(|told| **told == **uri));
-        self.granted = self.subscribed.iter().map(|uri| (Arc::clone(uri), is_told(uri))).collect();
+    /// Marks exactly these URIs as granted; all of them when the acknowledgement does not list any.
+    fn set_granted(&mut self, uris: Option<&[String]>) {
+        let is_granted = |uri: &Arc<str>| uris.is_none_or(|uris| uris.iter().any(|granted| **granted == **uri));
+        self.granted = self.subscribed.iter().map(|uri| (Arc::clone(uri), is_granted(uri))).collect();
     }
 
-    /// Lists are others now, as the upstream says.
-    fn announce(&mut self, lists: &[List]) {
+    /// Schedules a re-read of lists that the upstream announced as changed.
+    fn on_list_changes(&mut self, lists: &[List]) {
         let now = Instant::now();
         for list in lists {
-            self.schedule(*list, now + DEBOUNCE);
-            self.announced[*list as usize] += u64::from(self.news_from.is_some_and(|from| from <= now));
+            self.schedule(*list, now + LIST_CHANGE_DEBOUNCE);
+            self.pending_changes[*list as usize] += u64::from(self.count_changes_from.is_some_and(|from| from <= now));
         }
     }
 
-    /// Any list may be another.
-    fn read_all_again(&mut self) {
+    /// Schedules a re-read of every list, for when notifications may have been lost.
+    fn schedule_all_lists(&mut self) {
         for list in List::ALL {
-            self.schedule(list, Instant::now() + DEBOUNCE);
+            self.schedule(list, Instant::now() + LIST_CHANGE_DEBOUNCE);
         }
     }
 
-    /// A list has to be read at some time, or sooner if that was said before.
+    /// Schedules a read; an earlier read that is already scheduled wins.
     fn schedule(&mut self, list: List, at: Instant) {
-        match self.due.iter_mut().find(|(due, _)| *due == list) {
+        match self.scheduled_reads.iter_mut().find(|(due, _)| *due == list) {
             Some((_, due)) => *due = (*due).min(at),
-            None => self.due.push((list, at)),
+            None => self.scheduled_reads.push((list, at)),
         }
     }
 }
 
-/// The next reply of a call that may not be there.
-async fn next_of(replies: &mut Option<Replies>) -> Option<Reply> {
+/// The next reply of an optional call; pending forever without one.
+async fn next_reply(replies: &mut Option<Replies>) -> Option<Reply> {
     match replies {
         Some(replies) => replies.next().await,
         None => std::future::pending().await,

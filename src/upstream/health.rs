@@ -1,42 +1,41 @@
-//! How an upstream is, and since when.
+//! Health of an upstream as status, metrics and error messages report it.
 
 use std::fmt;
 use std::time::SystemTime;
 
-/// How an upstream is.
+/// Health of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HealthPhase {
-    /// It is being connected; a command may have to install itself first.
+    /// Connecting for the first time or reconnecting; a command may have to install packages first.
     Starting,
-    /// It answers.
+    /// Connected and answering.
     Ready,
-    /// It is connected, but did not answer lately.
+    /// Connected, but the last ping failed.
     Degraded,
-    /// It cannot be reached; we keep trying.
+    /// Unreachable; reconnecting with back-off.
     Down,
 }
 
-/// How an upstream is, why, and since when.
+/// Health of an upstream with its reason and its start time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// How it is.
+    /// Current phase.
     pub phase: HealthPhase,
-    /// Why, where that needs saying.
+    /// Error behind the phase, absent while ready.
     pub reason: Option<String>,
-    /// Since when.
+    /// When the current phase began.
     pub since: SystemTime,
-    /// How often it was connected.
+    /// Successful connects since start.
     pub connects: u64,
 }
 
 impl Health {
-    /// At the very beginning.
     pub(super) fn starting() -> Self {
         Self { phase: HealthPhase::Starting, reason: None, since: SystemTime::now(), connects: 0 }
     }
 
-    /// Becomes something else; the time begins anew only when it is really something else.
-    pub(super) fn become_phase(&mut self, phase: HealthPhase, reason: Option<String>) {
+    /// Sets phase and reason; `since` moves only when the phase differs.
+    pub(super) fn set_phase(&mut self, phase: HealthPhase, reason: Option<String>) {
         if self.phase != phase {
             self.since = SystemTime::now();
         }

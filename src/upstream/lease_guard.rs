@@ -1,4 +1,4 @@
-//! A connection in use.
+//! Guards for a connection while a call uses it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,74 +6,74 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::leases::Lease;
 use crate::mcp_client::Connection;
 
-/// A connection in use. Dropping it gives it back.
+/// An upstream connection held for one call; dropping it releases the lease.
 #[derive(Debug)]
 pub struct LeaseGuard {
     connection: Arc<Connection>,
-    lent: Option<Arc<Lease>>,
-    _busy: InFlightGuard,
+    lease: Option<Arc<Lease>>,
+    _in_flight: InFlightGuard,
 }
 
-/// Counts the calls at work.
+/// Counts one call in flight until dropped.
 #[derive(Debug)]
 pub(super) struct InFlightGuard(Arc<AtomicUsize>);
 
-/// Gives a connection back that could not be used.
+/// Releases a lease unless it was handed on to a [`LeaseGuard`].
 pub(super) struct ReleaseOnDrop(pub(super) Option<Arc<Lease>>);
 
 impl Drop for ReleaseOnDrop {
     fn drop(&mut self) {
-        if let Some(lent) = self.0.take() {
-            lent.give_back();
+        if let Some(lease) = self.0.take() {
+            lease.release();
         }
     }
 }
 
-// === impl Borrowed ===
+// === impl LeaseGuard ===
 
 impl LeaseGuard {
-    /// A connection that only this caller uses.
-    pub(super) fn own(connection: Arc<Connection>, lent: Arc<Lease>, busy: InFlightGuard) -> Self {
-        Self { connection, lent: Some(lent), _busy: busy }
+    /// Guard for a connection leased to this caller alone.
+    pub(super) fn exclusive(connection: Arc<Connection>, lease: Arc<Lease>, in_flight: InFlightGuard) -> Self {
+        Self { connection, lease: Some(lease), _in_flight: in_flight }
     }
 
-    /// A connection that everybody uses.
-    pub(super) fn shared(connection: Arc<Connection>, busy: InFlightGuard) -> Self {
-        Self { connection, lent: None, _busy: busy }
+    /// Guard for the connection that all clients share.
+    pub(super) fn shared(connection: Arc<Connection>, in_flight: InFlightGuard) -> Self {
+        Self { connection, lease: None, _in_flight: in_flight }
     }
 
-    /// The connection.
+    /// The connection to send the call on.
     pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 
-    /// Whether a question on it is sure to be meant for this caller: it has the connection for itself,
-    /// or questions come as answers to its calls.
-    pub fn may_ask(&self) -> bool {
-        self.lent.is_some() || !self.connection.revision().facts().sessions
+    /// Whether a server request on this connection can be attributed to this caller: the connection is leased,
+    /// or the revision carries server requests in the response to a call.
+    pub fn allows_server_requests(&self) -> bool {
+        self.lease.is_some() || self.connection.revision().asks_by_result()
     }
 
-    /// The session subscribed to a resource, or no longer does; a new connection is told.
-    pub fn remember(&self, uri: &str, subscribed: bool) {
-        let Some(lent) = &self.lent else { return };
-        let mut memory = lent.lock();
+    /// Records a subscription, or its end, for replay after a reconnect.
+    pub fn record_subscription(&self, uri: &str, subscribed: bool) {
+        let Some(lease) = &self.lease else { return };
+        let mut replay_state = lease.lock();
         if subscribed {
-            memory.subscriptions.insert(uri.into());
+            replay_state.subscriptions.insert(uri.into());
         } else {
-            memory.subscriptions.remove(uri);
+            replay_state.subscriptions.remove(uri);
         }
     }
 }
 
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
-        if let Some(lent) = &self.lent {
-            lent.give_back();
+        if let Some(lease) = &self.lease {
+            lease.release();
         }
     }
 }
 
-// === impl Busy ===
+// === impl InFlightGuard ===
 
 impl InFlightGuard {
     pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {

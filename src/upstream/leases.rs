@@ -1,5 +1,5 @@
-//! Connections that are lent to clients: a server that keeps sessions gets one for each client, so
-//! that what it says and asks reaches the right one.
+//! Leases: a server that keeps sessions gets one connection per client, so that its notifications and server
+//! requests reach the client they are meant for.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::Upstream;
 use super::lease_guard::{LeaseGuard, ReleaseOnDrop};
-use super::lists::{self, List, Listed};
+use super::lists::{self, CatalogList, List};
 use super::spec::SpecKind;
 use super::supervisor::{self, back_off};
 use crate::call::{Call, ChangeEvent, ClientSink, Principal};
@@ -21,109 +21,108 @@ use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::{Connection, ConnectionSettings, ResumableSession, Target, Unsolicited};
-use crate::protocol::method::Family;
+use crate::protocol::method::Capability;
 use crate::protocol::{Level, Method, Notification, Raw};
 use foldhash::HashMap;
 
-/// Whom a connection is lent to.
+/// Who a lease belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum LeaseKey {
-    /// A session.
+    /// A client session, by its key.
     Session(u128),
-    /// Whoever calls without a session, as long as they are the same and can do the same.
+    /// Calls without a session, grouped by principal and declared client capabilities.
     Caller(Principal, Bytes),
 }
 
-/// All connections of one upstream that are lent.
+/// All leases of one upstream, bounded by `permits`.
 #[derive(Debug)]
 pub(super) struct Leases {
-    lent: Mutex<HashMap<LeaseKey, Vec<Arc<Lease>>>>,
+    leases: Mutex<HashMap<LeaseKey, Vec<Arc<Lease>>>>,
     permits: Arc<Semaphore>,
 }
 
-/// A connection that is lent.
+/// A connection to the upstream that one client has for itself, reopened when it breaks.
 #[derive(Debug)]
 pub(super) struct Lease {
-    lessee: LeaseKey,
-    speaker: ClientIdentity,
+    key: LeaseKey,
+    identity: ClientIdentity,
     connection: watch::Sender<Option<Arc<Connection>>>,
-    /// Held while it is opened, so that one does it and the others wait.
-    opening: Arc<tokio::sync::Mutex<()>>,
-    /// Its client is gone, and nothing may be opened for it any more.
-    over: AtomicBool,
-    /// Told when something is to be done that takes time.
-    chores: Notify,
-    said: mpsc::Sender<Unsolicited>,
-    /// Where its session is written down, if another node could go on with it.
+    /// Serializes opening: one task connects, the others wait for it.
+    open_lock: Arc<tokio::sync::Mutex<()>>,
+    /// The client is gone; the lease must not be opened again.
+    is_closed: AtomicBool,
+    /// Wakes the maintenance loop.
+    maintenance_due: Notify,
+    unsolicited: mpsc::Sender<Unsolicited>,
+    /// Where the upstream session is saved so that another node can resume it.
     resumable: Option<Arc<ResumableSession>>,
-    /// How many calls use it.
-    running: AtomicUsize,
-    memory: Mutex<ReplayState>,
-    /// Counts what becomes of the lists of its own.
-    epoch: AtomicU64,
+    /// Calls that use the lease now.
+    calls_in_flight: AtomicUsize,
+    replay_state: Mutex<ReplayState>,
+    /// Incremented whenever `own_lists` changes; 0 while the client sees only the shared catalog.
+    list_epoch: AtomicU64,
     _permit: OwnedSemaphorePermit,
 }
 
-/// What a new connection has to be told that the one before knew.
+/// State that is replayed on a new connection, and the lists that only this lease has.
 #[derive(Debug)]
 pub(super) struct ReplayState {
-    used: Instant,
-    level: Option<Level>,
+    last_used: Instant,
+    log_level: Option<Level>,
     pub(super) subscriptions: BTreeSet<Box<str>>,
-    /// The lists that are others on this connection than elsewhere.
-    own: [Option<Arc<Listed>>; List::ALL.len()],
-    /// The lists that have to be looked at.
-    changed: [bool; List::ALL.len()],
-    /// The server has forgotten what it knew.
-    forgotten: bool,
+    /// Lists that differ from the shared catalog on this connection.
+    own_lists: [Option<Arc<CatalogList>>; List::ALL.len()],
+    /// Lists announced as changed and not read again yet.
+    changed_lists: [bool; List::ALL.len()],
+    /// The server started a new session, so log level and subscriptions have to be replayed.
+    session_lost: bool,
 }
 
-/// How many things that a server says by itself may wait.
-const SAID_WAITING: usize = 256;
-/// How long after a change the lists of one client are compared with those of the catalog, which
-/// hears of most changes, too, and has read its lists again by then.
-const SETTLE: Duration = Duration::from_millis(400);
-/// How long one who chooses what is logged waits for each server to know.
-const LEVEL_PATIENCE: Duration = Duration::from_secs(1);
+/// Queue bound for notifications and server requests on one lease.
+const MAX_QUEUED_LEASE_MESSAGES: usize = 256;
+/// Delay between a list-changed notification on a lease and comparing its list with the catalog, which usually
+/// gets the same notification and has re-read its list by then.
+const LIST_COMPARE_DELAY: Duration = Duration::from_millis(400);
+/// How long `logging/setLevel` waits for one server before the client is answered.
+const SET_LEVEL_TIMEOUT: Duration = Duration::from_secs(1);
 
-// === impl Lending ===
+// === impl Leases ===
 
 impl Leases {
-    pub(super) fn new(most: usize) -> Self {
-        Self { lent: Mutex::default(), permits: Arc::new(Semaphore::new(most)) }
+    pub(super) fn new(max_leases: usize) -> Self {
+        Self { leases: Mutex::default(), permits: Arc::new(Semaphore::new(max_leases)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, Vec<Arc<Lease>>>> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many are lent.
     pub(super) fn count(&self) -> usize {
         self.lock().values().map(Vec::len).sum()
     }
 
-    /// Nobody shall go on with what is lent here.
+    /// Marks every saved session as not resumable by another node.
     pub(super) fn retire(&self) {
-        let lent: Vec<Arc<Lease>> = self.lock().values().flatten().cloned().collect();
-        for notebook in lent.iter().filter_map(|lent| lent.resumable.as_ref()) {
-            notebook.retire();
+        let leases: Vec<Arc<Lease>> = self.lock().values().flatten().cloned().collect();
+        for resumable in leases.iter().filter_map(|lease| lease.resumable.as_ref()) {
+            resumable.retire();
         }
     }
 
-    fn of_session(&self, key: u128) -> Option<Arc<Lease>> {
-        self.lock().get(&LeaseKey::Session(key)).and_then(|all| all.first()).cloned()
+    fn session_lease(&self, key: u128) -> Option<Arc<Lease>> {
+        self.lock().get(&LeaseKey::Session(key)).and_then(|leases| leases.first()).cloned()
     }
 
-    /// Takes one out of the books, unless somebody uses it and it is not `over`.
-    fn remove(&self, lent: &Arc<Lease>, over: bool) -> bool {
+    /// Removes a lease. Without `force` it stays, and false is returned, while calls use it.
+    fn remove(&self, lease: &Arc<Lease>, force: bool) -> bool {
         let mut all = self.lock();
-        if !over && lent.running.load(Ordering::Acquire) > 0 {
+        if !force && lease.calls_in_flight.load(Ordering::Acquire) > 0 {
             return false;
         }
-        if let Some(same) = all.get_mut(&lent.lessee) {
-            same.retain(|other| !Arc::ptr_eq(other, lent));
-            if same.is_empty() {
-                all.remove(&lent.lessee);
+        if let Some(key_leases) = all.get_mut(&lease.key) {
+            key_leases.retain(|other| !Arc::ptr_eq(other, lease));
+            if key_leases.is_empty() {
+                all.remove(&lease.key);
             }
         }
         true
@@ -133,266 +132,269 @@ impl Leases {
 // === impl Upstream ===
 
 impl Upstream {
-    /// The connection that was lent to the caller, counted as in use; a new one where there is none.
+    /// Finds or creates the caller's lease and counts one call in flight on it.
     fn get_or_create(
         self: &Arc<Self>,
         call: &Call,
         sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
     ) -> Result<Arc<Lease>> {
-        let lessee = LeaseKey::of(call);
+        let key = LeaseKey::for_call(call);
         let mut all = self.leases.lock();
-        let same = all.entry(lessee.clone()).or_default();
-        if let Some(lent) = find_reusable(same, call) {
-            return Ok(lent);
+        let key_leases = all.entry(key.clone()).or_default();
+        if let Some(lease) = find_reusable(key_leases, call) {
+            return Ok(lease);
         }
         let Ok(permit) = Arc::clone(&self.leases.permits).try_acquire_owned() else {
-            if same.is_empty() {
-                all.remove(&lessee);
+            if key_leases.is_empty() {
+                all.remove(&key);
             }
-            let most = self.spec.max_leases;
-            return Err(Error::new(ErrorKind::Unreachable, format!("all its {most} connections are in use")));
+            let max_leases = self.spec.max_leases;
+            return Err(Error::new(ErrorKind::Unreachable, format!("all its {max_leases} connections are in use")));
         };
-        let (said, heard) = mpsc::channel(SAID_WAITING);
+        let (unsolicited, receiver) = mpsc::channel(MAX_QUEUED_LEASE_MESSAGES);
         let sink = sink();
-        let lent = Arc::new(Lease {
-            lessee,
-            speaker: self.identity_for(call),
+        let lease = Arc::new(Lease {
+            key,
+            identity: self.identity_for(call),
             connection: watch::Sender::new(None),
-            opening: Arc::default(),
-            over: AtomicBool::new(false),
-            chores: Notify::new(),
-            said,
+            open_lock: Arc::default(),
+            is_closed: AtomicBool::new(false),
+            maintenance_due: Notify::new(),
+            unsolicited,
             resumable: self.resumption_for(sink.as_ref()),
-            running: AtomicUsize::new(1),
-            memory: Mutex::new(ReplayState {
-                used: Instant::now(),
-                level: None,
+            calls_in_flight: AtomicUsize::new(1),
+            replay_state: Mutex::new(ReplayState {
+                last_used: Instant::now(),
+                log_level: None,
                 subscriptions: BTreeSet::new(),
-                own: Default::default(),
-                changed: Default::default(),
-                forgotten: false,
+                own_lists: Default::default(),
+                changed_lists: Default::default(),
+                session_lost: false,
             }),
-            epoch: AtomicU64::new(0),
+            list_epoch: AtomicU64::new(0),
             _permit: permit,
         });
-        same.push(Arc::clone(&lent));
+        key_leases.push(Arc::clone(&lease));
         drop(all);
-        self.tasks.spawn(Arc::clone(self).run_lease(Arc::clone(&lent), heard, sink));
-        Ok(lent)
+        self.tasks.spawn(Arc::clone(self).run_lease(Arc::clone(&lease), receiver, sink));
+        Ok(lease)
     }
 
-    /// A connection of the caller's own, where one is open and the server has to be told nothing first.
+    /// Acquires the caller's lease without waiting: only if it is open and has the call's log level already.
     pub(super) fn try_acquire_lease(&self, call: &Call) -> Option<LeaseGuard> {
-        let lent = find_reusable(self.leases.lock().get(&LeaseKey::of(call))?, call)?;
-        let mut claim = ReleaseOnDrop(Some(Arc::clone(&lent)));
-        let connection = lent.open_connection()?;
-        if call.level.is_some_and(|level| self.logs() && lent.lock().level != Some(level)) {
+        let lease = find_reusable(self.leases.lock().get(&LeaseKey::for_call(call))?, call)?;
+        let mut release_on_drop = ReleaseOnDrop(Some(Arc::clone(&lease)));
+        let connection = lease.open_connection()?;
+        if call.level.is_some_and(|level| self.supports_logging() && lease.lock().log_level != Some(level)) {
             return None;
         }
-        claim.0 = None;
-        Some(LeaseGuard::own(connection, lent, self.in_flight_guard()))
+        release_on_drop.0 = None;
+        Some(LeaseGuard::exclusive(connection, lease, self.in_flight_guard()))
     }
 
-    /// Where the session of a client is saved, where the server is of a kind whose sessions can be resumed.
+    /// Where to save the client's upstream session; only sessions over HTTP can be resumed.
     fn resumption_for(&self, sink: Option<&Arc<dyn ClientSink>>) -> Option<Arc<ResumableSession>> {
         let SpecKind::Target(Target::Url(address)) = &self.spec.kind else { return None };
         ResumableSession::new(&self.spec.name, address, self.spec.settings.revision, sink?)
     }
 
-    /// Who a server is to think that it speaks with: the client, with what we can pass on for it.
+    /// The identity declared upstream: the client's, with the capabilities that can be bridged.
     fn identity_for(&self, call: &Call) -> ClientIdentity {
         let to = self.state().revision.unwrap_or(Revision::NEWEST_HANDSHAKE);
-        let mut capabilities = to_upstream::capabilities(&call.client.capabilities, call.client.revision, to);
+        let mut capabilities = to_upstream::client_capabilities(&call.client.capabilities, call.client.revision, to);
         if !self.spec.allow_server_requests {
-            capabilities = QUESTIONS.iter().fold(capabilities, |left, kind| left.edit().remove(*kind).finish());
+            capabilities =
+                SERVER_REQUEST_CAPABILITIES.iter().fold(capabilities, |left, kind| left.edit().remove(*kind).finish());
         }
         ClientIdentity { capabilities, info: call.client.info.clone().unwrap_or_else(|| self.identity.info.clone()) }
     }
 
-    /// A connection of the caller's own to a server that keeps sessions.
+    /// Acquires the caller's lease, opening its connection if necessary.
     pub(super) async fn acquire_lease(
         self: &Arc<Self>,
         call: &Call,
         sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
     ) -> Result<LeaseGuard> {
-        let lent = self.get_or_create(call, sink)?;
-        // From here on it is given back, whatever happens.
-        let mut claim = ReleaseOnDrop(Some(Arc::clone(&lent)));
-        let connection = match lent.open_connection() {
+        let lease = self.get_or_create(call, sink)?;
+        // From here on the lease is released on every path, also when this future is dropped.
+        let mut release_on_drop = ReleaseOnDrop(Some(Arc::clone(&lease)));
+        let connection = match lease.open_connection() {
             Some(connection) => connection,
-            None => self.open(&lent).await?,
+            None => self.open_lease(&lease).await?,
         };
-        if let Some(level) = call.level.filter(|_| self.logs()).filter(|level| lent.lock().level != Some(*level)) {
-            lent.lock().level = Some(level);
+        if let Some(level) =
+            call.level.filter(|_| self.supports_logging()).filter(|level| lease.lock().log_level != Some(*level))
+        {
+            lease.lock().log_level = Some(level);
             set_log_level(&connection, level).await;
         }
-        claim.0 = None;
-        Ok(LeaseGuard::own(connection, lent, self.in_flight_guard()))
+        release_on_drop.0 = None;
+        Ok(LeaseGuard::exclusive(connection, lease, self.in_flight_guard()))
     }
 
-    fn logs(&self) -> bool {
-        self.state().offers(Family::Logging) == Some(true)
+    fn supports_logging(&self) -> bool {
+        self.state().has_capability(Capability::Logging) == Some(true)
     }
 
-    /// Opens the connection, unless somebody else just did.
-    async fn open(self: &Arc<Self>, lent: &Arc<Lease>) -> Result<Arc<Connection>> {
-        let opening = Arc::clone(&lent.opening).lock_owned().await;
-        if let Some(connection) = lent.open_connection() {
+    /// Opens the lease's connection, unless another task just did.
+    async fn open_lease(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<Arc<Connection>> {
+        let open_guard = Arc::clone(&lease.open_lock).lock_owned().await;
+        if let Some(connection) = lease.open_connection() {
             return Ok(connection);
         }
-        if lent.over.load(Ordering::Acquire) {
+        if lease.is_closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Unreachable, "the client is gone"));
         }
-        self.check_wanted()?;
+        self.check_not_retired()?;
         self.check_reachable()?;
-        // In a task of its own, which holds the lock: a caller that goes away must not leave it half
-        // done, nor may it be closed before it is open.
-        let (upstream, lent_too) = (Arc::clone(self), Arc::clone(lent));
+        // A task of its own holds the lock: a cancelled caller must not leave a half-open connection, and the
+        // connection must not be closed before it is open.
+        let (upstream, opened_lease) = (Arc::clone(self), Arc::clone(lease));
         let revision = self.state().revision;
         let opened = tokio::spawn(async move {
-            let _opening = opening;
+            let _open_guard = open_guard;
             let settings = ConnectionSettings {
                 revision: upstream.spec.settings.revision.or(revision),
                 ..upstream.spec.settings.clone()
             };
-            let (speaker, said, notebook) =
-                (lent_too.speaker.clone(), lent_too.said.clone(), lent_too.resumable.clone());
-            let opening = Connection::open_with(upstream.target()?, settings, speaker, said, notebook);
+            let (identity, unsolicited, resumable) =
+                (opened_lease.identity.clone(), opened_lease.unsolicited.clone(), opened_lease.resumable.clone());
+            let opening = Connection::open_with(upstream.target()?, settings, identity, unsolicited, resumable);
             let grace = upstream.spec.settings.stop_timeout;
-            let Some(opened) = supervisor::opened(opening, &upstream.stop, grace).await else {
+            let Some(opened) = supervisor::open_unless_stopped(opening, &upstream.stop, grace).await else {
                 return Err(Error::new(ErrorKind::Unreachable, "the upstream was removed"));
             };
             let connection = opened?;
-            lent_too.renew(&connection).await;
-            lent_too.connection.send_replace(Some(Arc::clone(&connection)));
-            lent_too.look_again();
-            if connection.is_resumed() && connection.server().tells_of_changes() {
-                // What the session has of its own was seen only where it was before.
-                lent_too.note_changed(&List::ALL);
+            opened_lease.replay_onto(&connection).await;
+            opened_lease.connection.send_replace(Some(Arc::clone(&connection)));
+            opened_lease.recheck_own_lists();
+            if connection.is_resumed() && connection.server().announces_changes() {
+                // The lists of a resumed session were only known to the node that had it before.
+                opened_lease.mark_lists_changed(&List::ALL);
             }
             Ok(connection)
         });
         opened.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Broken, "it could not be connected")))
     }
 
-    /// Hears what a server says to one client, and lets the connection go with the client.
+    /// Runs a lease until its client is gone, then removes it and closes its connection.
     async fn run_lease(
         self: Arc<Self>,
-        lent: Arc<Lease>,
-        mut heard: mpsc::Receiver<Unsolicited>,
+        lease: Arc<Lease>,
+        mut receiver: mpsc::Receiver<Unsolicited>,
         sink: Option<Arc<dyn ClientSink>>,
     ) {
-        self.attend(&lent, &mut heard, sink.as_ref()).await;
-        self.leases.remove(&lent, true);
-        lent.over.store(true, Ordering::Release);
-        // A connection that is being opened just now has to be closed, too.
-        let _opening = lent.opening.lock().await;
-        let connection = lent.connection.send_replace(None);
+        self.serve_lease(&lease, &mut receiver, sink.as_ref()).await;
+        self.leases.remove(&lease, true);
+        lease.is_closed.store(true, Ordering::Release);
+        // Wait for a connection that is being opened, so that it is closed as well.
+        let _open_guard = lease.open_lock.lock().await;
+        let connection = lease.connection.send_replace(None);
         if let Some(connection) = connection {
             connection.close().await;
         }
     }
 
-    /// Hears what a server says to one client, until the client is gone or the upstream is. What it was doing is
-    /// dropped at its end, so that nothing is sent from here once the connection is being closed.
-    async fn attend(
+    /// Forwards unsolicited messages to the client until the client or the upstream is gone. Maintenance is dropped
+    /// on return, so nothing is sent while the connection is being closed.
+    async fn serve_lease(
         self: &Arc<Self>,
-        lent: &Arc<Lease>,
-        heard: &mut mpsc::Receiver<Unsolicited>,
+        lease: &Arc<Lease>,
+        receiver: &mut mpsc::Receiver<Unsolicited>,
         sink: Option<&Arc<dyn ClientSink>>,
     ) {
-        let mut connections = lent.connection.subscribe();
-        let gone = async {
+        let mut connections = lease.connection.subscribe();
+        let client_gone = async {
             match sink {
                 Some(sink) => sink.ended().cancelled().await,
-                None => self.idle(lent).await,
+                None => self.wait_idle(lease).await,
             }
         };
-        let chores = self.run_chores(lent, sink);
-        tokio::pin!(gone, chores);
+        let maintenance = self.run_maintenance(lease, sink);
+        tokio::pin!(client_gone, maintenance);
         loop {
             let connection = connections.borrow_and_update().clone();
-            let broke = async {
+            let connection_lost = async {
                 match &connection {
                     Some(connection) => connection.closed().await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
-                () = &mut gone => break,
+                () = &mut client_gone => break,
                 () = self.stop.cancelled() => break,
-                () = &mut chores => {}
+                () = &mut maintenance => {}
                 _ = connections.changed() => {}
-                why = broke => {
-                    tracing::info!(upstream = %self.spec.name, %why, "a connection of a client is lost");
-                    lent.connection.send_replace(None);
+                reason = connection_lost => {
+                    tracing::info!(upstream = %self.spec.name, %reason, "lease connection lost");
+                    lease.connection.send_replace(None);
                     if let Some(connection) = connection {
                         connection.close().await;
                     }
-                    self.tasks.spawn(Arc::clone(self).reconnect(Arc::clone(lent), sink.cloned()));
+                    self.tasks.spawn(Arc::clone(self).reconnect(Arc::clone(lease), sink.cloned()));
                 }
-                Some(said) = heard.recv() => lent.on_unsolicited(said, sink),
+                Some(message) = receiver.recv() => lease.on_unsolicited(message, sink),
             }
         }
     }
 
-    /// Ends when nobody has used the connection for a while.
-    async fn idle(&self, lent: &Arc<Lease>) {
+    /// Completes once the lease has been idle for `lease_idle_timeout` and was removed.
+    async fn wait_idle(&self, lease: &Arc<Lease>) {
         loop {
-            let end = lent.lock().used + self.spec.lease_idle_timeout;
+            let end = lease.lock().last_used + self.spec.lease_idle_timeout;
             tokio::time::sleep_until(end).await;
-            let unused = lent.lock().used + self.spec.lease_idle_timeout <= Instant::now();
-            if unused && self.leases.remove(lent, false) {
+            let is_idle = lease.lock().last_used + self.spec.lease_idle_timeout <= Instant::now();
+            if is_idle && self.leases.remove(lease, false) {
                 return;
             }
-            if unused {
-                lent.lock().used = Instant::now();
+            if is_idle {
+                lease.lock().last_used = Instant::now();
             }
         }
     }
 
-    /// Opens a connection that broke anew where somebody listens on it.
-    async fn reconnect(self: Arc<Self>, lent: Arc<Lease>, sink: Option<Arc<dyn ClientSink>>) {
+    /// Reopens a broken connection with back-off for as long as its client has subscriptions.
+    async fn reconnect(self: Arc<Self>, lease: Arc<Lease>, sink: Option<Arc<dyn ClientSink>>) {
         let Some(sink) = sink else { return };
         let mut failures = 0;
-        while !lent.lock().subscriptions.is_empty() {
+        while !lease.lock().subscriptions.is_empty() {
             failures += 1;
             tokio::select! {
                 () = tokio::time::sleep(back_off(failures)) => {}
                 () = sink.ended().cancelled() => return,
                 () = self.stop.cancelled() => return,
             }
-            if self.open(&lent).await.is_ok() {
-                return lent.tell_missed(Some(&sink));
+            if self.open_lease(&lease).await.is_ok() {
+                return lease.notify_missed_updates(Some(&sink));
             }
         }
     }
 
-    /// Does what takes time, so that it holds up nothing that the server says. Never ends.
-    async fn run_chores(&self, lent: &Lease, sink: Option<&Arc<dyn ClientSink>>) {
+    /// Replays state and re-reads lists, outside the loop that forwards messages. Never returns.
+    async fn run_maintenance(&self, lease: &Lease, sink: Option<&Arc<dyn ClientSink>>) {
         loop {
-            lent.chores.notified().await;
-            let forgotten = std::mem::take(&mut lent.lock().forgotten);
-            if let Some(connection) = lent.open_connection().filter(|_| forgotten) {
-                lent.renew(&connection).await;
-                lent.tell_missed(sink);
+            lease.maintenance_due.notified().await;
+            let session_lost = std::mem::take(&mut lease.lock().session_lost);
+            if let Some(connection) = lease.open_connection().filter(|_| session_lost) {
+                lease.replay_onto(&connection).await;
+                lease.notify_missed_updates(sink);
             }
-            if lent.lock().changed == [false; List::ALL.len()] {
+            if lease.lock().changed_lists == [false; List::ALL.len()] {
                 continue;
             }
-            tokio::time::sleep(SETTLE).await;
-            let changed = std::mem::take(&mut lent.lock().changed);
+            tokio::time::sleep(LIST_COMPARE_DELAY).await;
+            let changed = std::mem::take(&mut lease.lock().changed_lists);
             if sink.is_none() {
-                // Nobody has a session here: what one caller has changed, all see.
+                // Callers without a session see the shared catalog, so it has to re-read the list.
                 let lists: Vec<List> = List::ALL.into_iter().filter(|list| changed[*list as usize]).collect();
-                self.shared.announce(&lists);
+                self.shared.report_list_changes(&lists);
                 continue;
             }
-            let Some(connection) = lent.open_connection() else { continue };
+            let Some(connection) = lease.open_connection() else { continue };
             let mut changes = Vec::new();
             for list in List::ALL.into_iter().filter(|list| changed[*list as usize]) {
-                if self.read_own(lent, &connection, list).await {
-                    changes.push(list.change());
+                if self.refresh_own_list(lease, &connection, list).await {
+                    changes.push(list.change_event());
                 }
             }
             changes.dedup();
@@ -404,54 +406,54 @@ impl Upstream {
         }
     }
 
-    /// Reads a list that a connection has said to be another now; true when it is another than its
-    /// client has seen.
-    async fn read_own(&self, lent: &Lease, connection: &Arc<Connection>, list: List) -> bool {
-        let Ok(listed) = lists::read(connection, list).await else { return false };
+    /// Re-reads a list that was announced as changed; true when it differs from what its client has seen.
+    async fn refresh_own_list(&self, lease: &Lease, connection: &Arc<Connection>, list: List) -> bool {
+        let Ok(listed) = lists::read_all_pages(connection, list).await else { return false };
         let shared = self.state().list(list).cloned();
-        let same = |other: &Option<Arc<Listed>>| other.as_ref().is_some_and(|other| other.items == listed.items);
-        let is_shared = same(&shared);
-        let mut memory = lent.lock();
-        let own = &mut memory.own[list as usize];
-        // Everybody hears from the catalog what everybody sees.
-        let differs = if own.is_some() { !same(own) } else { !is_shared };
+        let is_same =
+            |other: &Option<Arc<CatalogList>>| other.as_ref().is_some_and(|other| other.items == listed.items);
+        let is_shared = is_same(&shared);
+        let mut replay_state = lease.lock();
+        let own = &mut replay_state.own_lists[list as usize];
+        // A list equal to the shared one is announced by the catalog.
+        let differs = if own.is_some() { !is_same(own) } else { !is_shared };
         let before = std::mem::replace(own, (!is_shared).then(|| Arc::new(listed)));
         if before.is_some() || own.is_some() {
-            lent.epoch.fetch_add(1, Ordering::AcqRel);
+            lease.list_epoch.fetch_add(1, Ordering::AcqRel);
         }
         differs
     }
 
-    /// The lists that one session has of its own, and a number that changes when they do.
-    pub fn own_lists(&self, session: u128) -> Option<(u64, [Option<Arc<Listed>>; List::ALL.len()])> {
-        let lent = self.leases.of_session(session)?;
-        match lent.epoch.load(Ordering::Acquire) {
+    /// Lists that one session has of its own, with an epoch that changes whenever they do.
+    pub fn session_lists(&self, session: u128) -> Option<(u64, [Option<Arc<CatalogList>>; List::ALL.len()])> {
+        let lease = self.leases.session_lease(session)?;
+        match lease.list_epoch.load(Ordering::Acquire) {
             0 => None,
-            epoch => Some((epoch, lent.lock().own.clone())),
+            list_epoch => Some((list_epoch, lease.lock().own_lists.clone())),
         }
     }
 
-    /// Passes on to the server what a client tells.
+    /// Forwards a notification of a client to its upstream session, without waiting for it.
     pub fn forward_notification(&self, session: u128, notification: &Notification) {
-        let connection = self.leases.of_session(session).and_then(|lent| lent.open_connection());
+        let connection = self.leases.session_lease(session).and_then(|lease| lease.open_connection());
         let Some(connection) = connection else { return };
-        // What else a client writes beside the method and its parameters is not for the server.
-        let notification = Notification::new(notification.notice.clone(), notification.params.clone());
+        // Only method and params are forwarded; other members of the client's message are not.
+        let notification = Notification::new(notification.method.clone(), notification.params.clone());
         tokio::spawn(async move {
             if let Err(error) = connection.notify(&notification).await {
-                tracing::debug!(%error, "a notice of a client was not taken");
+                tracing::debug!(%error, "client notification not forwarded");
             }
         });
     }
 
-    /// A session chooses what is logged to it.
-    pub async fn set_level(&self, session: u128, level: Level) {
-        let Some(lent) = self.leases.of_session(session) else { return };
-        lent.lock().level = Some(level);
-        if let Some(connection) = lent.open_connection().filter(|_| self.logs()) {
-            // In a task of its own: one that does not answer holds up nobody for long.
-            let chosen = tokio::spawn(async move { set_log_level(&connection, level).await });
-            let _ = tokio::time::timeout(LEVEL_PATIENCE, chosen).await;
+    /// Sets the log level of one session and replays it on later connections.
+    pub async fn set_session_log_level(&self, session: u128, level: Level) {
+        let Some(lease) = self.leases.session_lease(session) else { return };
+        lease.lock().log_level = Some(level);
+        if let Some(connection) = lease.open_connection().filter(|_| self.supports_logging()) {
+            // In a task of its own, so that a server that does not answer delays the client by one timeout only.
+            let request = tokio::spawn(async move { set_log_level(&connection, level).await });
+            let _ = tokio::time::timeout(SET_LEVEL_TIMEOUT, request).await;
         }
     }
 }
@@ -459,22 +461,22 @@ impl Upstream {
 async fn set_log_level(connection: &Arc<Connection>, level: Level) {
     let params = Raw::of(&json!({ "level": level.as_str() }));
     if let Err(error) = connection.request(Method::SetLevel, Some(params)).await {
-        tracing::debug!(%error, "the level of log messages was not chosen");
+        tracing::debug!(%error, "logging/setLevel failed");
     }
 }
 
-/// What a server may ask a client, by the capability that says so.
-pub const QUESTIONS: [&str; 3] = ["sampling", "elicitation", "roots"];
+/// Client capabilities that allow a server to send requests.
+pub const SERVER_REQUEST_CAPABILITIES: [&str; 3] = ["sampling", "elicitation", "roots"];
 
-/// Whether a client can be asked anything.
-fn asks(capabilities: &Raw) -> bool {
-    QUESTIONS.iter().any(|kind| capabilities.get(kind).is_some())
+/// Whether a client declared any capability that allows server requests.
+fn accepts_server_requests(capabilities: &Raw) -> bool {
+    SERVER_REQUEST_CAPABILITIES.iter().any(|kind| capabilities.get(kind).is_some())
 }
 
-// === impl Lessee ===
+// === impl LeaseKey ===
 
 impl LeaseKey {
-    fn of(call: &Call) -> Self {
+    fn for_call(call: &Call) -> Self {
         match &call.sink {
             Some(sink) => Self::Session(sink.key()),
             None => Self::Caller(call.caller.principal.clone(), call.client.capabilities.bytes()),
@@ -482,87 +484,90 @@ impl LeaseKey {
     }
 }
 
-/// One of the connections of a caller that a call can use, counted as in use. Without a session only one
-/// call at a time can be told what the server asks or logs.
-fn find_reusable(all: &[Arc<Lease>], call: &Call) -> Option<Arc<Lease>> {
-    let alone = call.sink.is_none() && (call.level.is_some() || asks(&call.client.capabilities));
-    let fits = |lent: &&Arc<Lease>| !alone || lent.running.load(Ordering::Acquire) == 0 || lent.attributes();
-    let lent = all.iter().find(fits)?;
-    lent.running.fetch_add(1, Ordering::AcqRel);
-    Some(Arc::clone(lent))
+/// Finds a lease that the call can use and counts it in flight. Without a session, a call that can get server
+/// requests or log messages needs a lease to itself unless the connection attributes them to calls.
+fn find_reusable(leases: &[Arc<Lease>], call: &Call) -> Option<Arc<Lease>> {
+    let needs_idle_lease =
+        call.sink.is_none() && (call.level.is_some() || accepts_server_requests(&call.client.capabilities));
+    let is_usable = |lease: &&Arc<Lease>| {
+        !needs_idle_lease || lease.calls_in_flight.load(Ordering::Acquire) == 0 || lease.attributes_server_requests()
+    };
+    let lease = leases.iter().find(is_usable)?;
+    lease.calls_in_flight.fetch_add(1, Ordering::AcqRel);
+    Some(Arc::clone(lease))
 }
 
-// === impl Lent ===
+// === impl Lease ===
 
 impl Lease {
     pub(super) fn lock(&self) -> MutexGuard<'_, ReplayState> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.replay_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open_connection(&self) -> Option<Arc<Connection>> {
         self.connection.borrow().clone().filter(|connection| !connection.is_closed())
     }
 
-    fn attributes(&self) -> bool {
-        self.connection.borrow().as_ref().is_some_and(|connection| connection.attributes_questions())
+    fn attributes_server_requests(&self) -> bool {
+        self.connection.borrow().as_ref().is_some_and(|connection| connection.attributes_server_requests())
     }
 
-    /// Takes what a server says by itself. Never waits.
-    fn on_unsolicited(&self, said: Unsolicited, sink: Option<&Arc<dyn ClientSink>>) {
-        match said {
-            Unsolicited::Question(question) => match sink {
-                Some(sink) => Arc::clone(sink).ask(question),
+    /// Forwards a notification or server request to the client. Never blocks.
+    fn on_unsolicited(&self, message: Unsolicited, sink: Option<&Arc<dyn ClientSink>>) {
+        match message {
+            Unsolicited::ServerRequest(question) => match sink {
+                Some(sink) => Arc::clone(sink).send_request(question),
                 None => question.abandon(),
             },
-            Unsolicited::Notice(notification) => {
-                let lists = List::told_by(&notification.notice);
+            Unsolicited::Notification(notification) => {
+                let lists = List::changed_by(&notification.method);
                 if !lists.is_empty() {
-                    return self.note_changed(lists);
+                    return self.mark_lists_changed(lists);
                 }
                 if let Some(sink) = sink {
                     sink.notify(notification);
                 }
             }
-            Unsolicited::Reopened => {
-                self.lock().forgotten = true;
-                self.look_again();
+            Unsolicited::SessionReopened => {
+                self.lock().session_lost = true;
+                self.recheck_own_lists();
             }
             Unsolicited::Missed => {
-                self.tell_missed(sink);
-                self.look_again();
+                self.notify_missed_updates(sink);
+                self.recheck_own_lists();
             }
         }
     }
 
-    fn note_changed(&self, lists: &[List]) {
-        let mut memory = self.lock();
+    fn mark_lists_changed(&self, lists: &[List]) {
+        let mut replay_state = self.lock();
         for list in lists {
-            memory.changed[*list as usize] = true;
+            replay_state.changed_lists[*list as usize] = true;
         }
-        drop(memory);
-        self.chores.notify_one();
+        drop(replay_state);
+        self.maintenance_due.notify_one();
     }
 
-    /// Tells of every resource that was subscribed to: what happened meanwhile was not told.
-    fn tell_missed(&self, sink: Option<&Arc<dyn ClientSink>>) {
+    /// Reports every subscribed resource as updated: updates during the gap were lost.
+    fn notify_missed_updates(&self, sink: Option<&Arc<dyn ClientSink>>) {
         let missed: Vec<Box<str>> = self.lock().subscriptions.iter().cloned().collect();
         for (uri, sink) in missed.iter().zip(std::iter::repeat(sink).flatten()) {
-            sink.notify(ChangeEvent::Updated(uri.as_ref().into()).notification());
+            sink.notify(ChangeEvent::ResourceUpdated(uri.as_ref().into()).notification());
         }
     }
 
-    /// A new connection need not have the lists of its own that the one before had.
-    fn look_again(&self) {
-        let has_own = |list: &List| self.lock().own[*list as usize].is_some();
+    /// Marks own lists for a re-read: a new connection may not have them any more.
+    fn recheck_own_lists(&self) {
+        let has_own = |list: &List| self.lock().own_lists[*list as usize].is_some();
         let own: Vec<List> = List::ALL.into_iter().filter(has_own).collect();
-        self.note_changed(&own);
+        self.mark_lists_changed(&own);
     }
 
-    /// Tells a new connection what the one before knew.
-    async fn renew(&self, connection: &Arc<Connection>) {
+    /// Replays log level and subscriptions on a new connection.
+    async fn replay_onto(&self, connection: &Arc<Connection>) {
         let (level, subscriptions) = {
-            let memory = self.lock();
-            (memory.level, memory.subscriptions.clone())
+            let replay_state = self.lock();
+            (replay_state.log_level, replay_state.subscriptions.clone())
         };
         if let Some(level) = level {
             set_log_level(connection, level).await;
@@ -570,13 +575,13 @@ impl Lease {
         for uri in subscriptions {
             let params = Raw::of(&json!({ "uri": uri }));
             if let Err(error) = connection.request(Method::Subscribe, Some(params)).await {
-                tracing::debug!(%error, "a subscription was not renewed");
+                tracing::debug!(%error, "subscription replay failed");
             }
         }
     }
 
-    pub(super) fn give_back(&self) {
-        self.lock().used = Instant::now();
-        self.running.fetch_sub(1, Ordering::AcqRel);
+    pub(super) fn release(&self) {
+        self.lock().last_used = Instant::now();
+        self.calls_in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 }

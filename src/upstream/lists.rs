@@ -1,4 +1,4 @@
-//! The lists of an upstream: tools, prompts, resources, templates, each read whole.
+//! Lists of an upstream (tools, prompts, resources, resource templates), each read through all its pages.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,53 +11,53 @@ use crate::dialect::to_client::CacheHint;
 use crate::dialect::{Revision, tasks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::Connection;
-use crate::protocol::method::Family;
-use crate::protocol::{Method, Notice, Raw};
+use crate::protocol::method::Capability;
+use crate::protocol::{Method, NotificationMethod, Raw};
 
-/// Which list.
+/// One of the lists that a server can have; also its index in per-list arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum List {
-    /// The tools.
+    /// `tools/list`.
     Tools,
-    /// The prompts.
+    /// `prompts/list`.
     Prompts,
-    /// The resources.
+    /// `resources/list`.
     Resources,
-    /// The resource templates.
+    /// `resources/templates/list`.
     Templates,
 }
 
-/// A list as an upstream gave it.
+/// A complete list as the upstream sent it.
 #[derive(Debug, Clone)]
-pub struct Listed {
-    /// What is on it, as it came, each name once.
+pub struct CatalogList {
+    /// The items as raw JSON, without duplicates.
     pub items: Vec<Raw>,
-    /// The result that brought it, without the list itself.
+    /// The other members of the result, without the list and its cursor.
     pub envelope: Raw,
-    /// The revision whose shapes it has.
+    /// Revision whose schema the items follow.
     pub revision: Revision,
-    /// How long it may be kept, where the upstream says so.
-    pub hint: Option<CacheHint>,
-    /// When it was read.
-    pub read: Instant,
-    /// The tools on it that can be called as tasks only.
-    pub tasks: HashSet<Box<str>>,
+    /// The upstream's cache hint.
+    pub cache_hint: Option<CacheHint>,
+    /// When the read finished its first page.
+    pub read_at: Instant,
+    /// Names of tools that can be called as tasks only.
+    pub task_only_tools: HashSet<Box<str>>,
 }
 
-/// How many pages of a list are read.
-const PAGES: usize = 100;
-/// How many items a list may have.
-const ITEMS: usize = 10_000;
-/// How large a list may be.
-const LIST_BYTES: usize = 64 << 20;
+/// Pages read before a list counts as endless.
+const MAX_LIST_PAGES: usize = 100;
+/// Items that a list may have.
+const MAX_LIST_ITEMS: usize = 10_000;
+/// Total bytes that the pages of a list may have.
+const MAX_LIST_BYTES: usize = 64 << 20;
 
 // === impl List ===
 
 impl List {
-    /// Every list, in the order of their values.
+    /// Every list, in the order of the discriminants.
     pub const ALL: [Self; 4] = [Self::Tools, Self::Prompts, Self::Resources, Self::Templates];
 
-    /// The method that asks for it.
+    /// The method that reads the list.
     pub fn method(self) -> Method {
         match self {
             Self::Tools => Method::ToolsList,
@@ -67,13 +67,13 @@ impl List {
         }
     }
 
-    /// The list that a method asks for.
-    pub fn asked_by(method: &Method) -> Option<Self> {
+    /// The list that a method reads.
+    pub fn from_method(method: &Method) -> Option<Self> {
         Self::ALL.into_iter().find(|list| list.method() == *method)
     }
 
-    /// The member of the result that holds it.
-    pub fn member(self) -> &'static str {
+    /// The member of the result that holds the items.
+    pub fn result_key(self) -> &'static str {
         match self {
             Self::Tools => "tools",
             Self::Prompts => "prompts",
@@ -82,8 +82,8 @@ impl List {
         }
     }
 
-    /// The member of an item that names it.
-    pub fn key(self) -> &'static str {
+    /// The member of an item that identifies it.
+    pub fn item_key(self) -> &'static str {
         match self {
             Self::Tools | Self::Prompts => "name",
             Self::Resources => "uri",
@@ -91,17 +91,17 @@ impl List {
         }
     }
 
-    /// The capability that a server must have for the list to exist.
-    pub fn family(self) -> Family {
+    /// The server capability that announces the list.
+    pub fn capability(self) -> Capability {
         match self {
-            Self::Tools => Family::Tools,
-            Self::Prompts => Family::Prompts,
-            Self::Resources | Self::Templates => Family::Resources,
+            Self::Tools => Capability::Tools,
+            Self::Prompts => Capability::Prompts,
+            Self::Resources | Self::Templates => Capability::Resources,
         }
     }
 
-    /// What tells that it is another now.
-    pub fn change(self) -> ChangeEvent {
+    /// The change event to send when the list differs.
+    pub fn change_event(self) -> ChangeEvent {
         match self {
             Self::Tools => ChangeEvent::Tools,
             Self::Prompts => ChangeEvent::Prompts,
@@ -109,102 +109,111 @@ impl List {
         }
     }
 
-    /// The lists that a notice tells of.
-    pub fn told_by(notice: &Notice) -> &'static [Self] {
+    /// The lists that a list-changed notification refers to.
+    pub fn changed_by(notice: &NotificationMethod) -> &'static [Self] {
         match notice {
-            Notice::ToolsChanged => &[Self::Tools],
-            Notice::PromptsChanged => &[Self::Prompts],
-            Notice::ResourcesChanged => &[Self::Resources, Self::Templates],
+            NotificationMethod::ToolsChanged => &[Self::Tools],
+            NotificationMethod::PromptsChanged => &[Self::Prompts],
+            NotificationMethod::ResourcesChanged => &[Self::Resources, Self::Templates],
             _ => &[],
         }
     }
 }
 
-// === impl Listed ===
+// === impl CatalogList ===
 
-impl Listed {
-    /// A list that was made here, from the result of its method.
-    pub fn whole(list: List, result: &Raw, revision: Revision) -> Self {
-        let mut listed = Self::empty(revision, envelope(list, result), hint(result));
-        listed.add(list, result, &mut HashSet::new());
+impl CatalogList {
+    /// A list from a single result of its method, for servers in this process.
+    pub fn from_result(list: List, result: &Raw, revision: Revision) -> Self {
+        let mut listed = Self::empty(revision, envelope(list, result), cache_hint(result));
+        listed.add_page(list, result, &mut HashSet::new());
         listed
     }
 
-    fn empty(revision: Revision, envelope: Raw, hint: Option<CacheHint>) -> Self {
-        Self { items: Vec::new(), envelope, revision, hint, read: Instant::now(), tasks: HashSet::new() }
+    fn empty(revision: Revision, envelope: Raw, cache_hint: Option<CacheHint>) -> Self {
+        Self {
+            items: Vec::new(),
+            envelope,
+            revision,
+            cache_hint,
+            read_at: Instant::now(),
+            task_only_tools: HashSet::new(),
+        }
     }
 
-    /// Adds the items of a page; those without a name, and those whose name was there, are left out.
-    fn add(&mut self, list: List, page: &Raw, seen: &mut HashSet<String>) {
-        for item in page.get(list.member()).map(|list| list.items()).unwrap_or_default() {
-            let name = item.get(list.key());
+    /// Adds the items of a page; items without an identifier and duplicates are skipped.
+    fn add_page(&mut self, list: List, page: &Raw, seen: &mut HashSet<String>) {
+        for item in page.get(list.result_key()).map(|list| list.items()).unwrap_or_default() {
+            let name = item.get(list.item_key());
             let Some(name) = name.as_ref().and_then(Raw::text) else {
-                tracing::warn!(list = list.member(), "an item without a name is left out");
+                tracing::warn!(list = list.result_key(), "list item without a name skipped");
                 continue;
             };
             if seen.insert(name.clone().into_owned()) {
-                if list == List::Tools && tasks::needed_by(&item) {
-                    self.tasks.insert(name.as_ref().into());
+                if list == List::Tools && tasks::tool_requires_task(&item) {
+                    self.task_only_tools.insert(name.as_ref().into());
                 }
                 self.items.push(item);
             } else {
-                tracing::warn!(list = list.member(), %name, "a name is on the list twice; the second is left out");
+                tracing::warn!(list = list.result_key(), %name, "duplicate list item skipped");
             }
         }
     }
 
-    /// When it has to be read again, where the upstream says so.
-    pub fn expires(&self) -> Option<Instant> {
-        let hint = self.hint.filter(|hint| hint.ttl > 0)?;
-        self.read.checked_add(Duration::from_millis(hint.ttl))
+    /// When the cache hint expires; `None` without a positive TTL.
+    pub fn expires_at(&self) -> Option<Instant> {
+        let hint = self.cache_hint.filter(|hint| hint.ttl > 0)?;
+        self.read_at.checked_add(Duration::from_millis(hint.ttl))
     }
 }
 
 /// Reads a list through all its pages.
 ///
 /// # Errors
-/// When the upstream does not give it, or it has no end.
-pub async fn read(connection: &Arc<Connection>, list: List) -> Result<Listed> {
-    let mut listed: Option<Listed> = None;
+/// The request fails, the result is not a list, or a bound on pages, items or bytes is exceeded.
+pub async fn read_all_pages(connection: &Arc<Connection>, list: List) -> Result<CatalogList> {
+    let mut listed: Option<CatalogList> = None;
     let mut seen = HashSet::new();
     let mut bytes = 0;
     let mut cursor: Option<Raw> = None;
-    for _ in 0..PAGES {
+    for _ in 0..MAX_LIST_PAGES {
         let params = cursor.as_ref().map(|cursor| Raw::empty().edit().set("cursor", cursor.clone()).finish());
         let mut page = connection.request(list.method(), params).await?;
         if list == List::Tools {
-            page = connection.note_tools(&page);
+            page = connection.record_mirrors(&page);
         }
-        if !page.is_object() || page.get(list.member()).is_some_and(|items| !items.is_array()) {
-            return Err(wrong(format!("the answer to `{}` is no list", list.method())));
+        if !page.is_object() || page.get(list.result_key()).is_some_and(|items| !items.is_array()) {
+            return Err(protocol_error(format!("the answer to `{}` is no list", list.method())));
         }
         bytes += page.as_bytes().len();
-        let first = || Listed::empty(connection.revision(), envelope(list, &page), hint(&page));
-        let all = listed.get_or_insert_with(first);
-        all.add(list, &page, &mut seen);
-        if all.items.len() > ITEMS || bytes > LIST_BYTES {
-            return Err(wrong(format!("the list has more than {ITEMS} items or {LIST_BYTES} bytes")));
+        let first = || CatalogList::empty(connection.revision(), envelope(list, &page), cache_hint(&page));
+        let list_so_far = listed.get_or_insert_with(first);
+        list_so_far.add_page(list, &page, &mut seen);
+        if list_so_far.items.len() > MAX_LIST_ITEMS || bytes > MAX_LIST_BYTES {
+            return Err(protocol_error(format!(
+                "the list has more than {MAX_LIST_ITEMS} items or {MAX_LIST_BYTES} bytes"
+            )));
         }
         let next = page.get("nextCursor").filter(|cursor| !cursor.is_null());
         if next.is_none() || next == cursor {
-            return listed.take().ok_or_else(|| wrong("the list has no page".into()));
+            return listed.take().ok_or_else(|| protocol_error("the list has no page".into()));
         }
         cursor = next;
     }
-    Err(wrong(format!("the list has more than {PAGES} pages")))
+    Err(protocol_error(format!("the list has more than {MAX_LIST_PAGES} pages")))
 }
 
-fn wrong(why: String) -> Error {
+fn protocol_error(why: String) -> Error {
     Error::new(ErrorKind::Protocol, why)
 }
 
-/// A result without its list and its cursor, in memory of its own.
+/// A result without its list and cursor, copied so that it does not keep the page's buffer alive.
 fn envelope(list: List, page: &Raw) -> Raw {
-    let rest = page.edit().remove(list.member()).remove("nextCursor").finish();
+    let rest = page.edit().remove(list.result_key()).remove("nextCursor").finish();
     Raw::trusted(bytes::Bytes::copy_from_slice(rest.as_bytes()))
 }
 
-fn hint(page: &Raw) -> Option<CacheHint> {
+fn cache_hint(page: &Raw) -> Option<CacheHint> {
     let ttl = page.get("ttlMs")?.read().ok()?;
     let scope = page.get("cacheScope");
     Some(CacheHint { ttl, public: scope.as_ref().and_then(Raw::text).as_deref() == Some("public") })

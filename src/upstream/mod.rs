@@ -1,8 +1,8 @@
-//! Servers that we call.
+//! Configured servers and what the gateway needs of them.
 //!
-//! A [`Connection`] reaches one over stdio, HTTP+SSE or Streamable HTTP, whatever revision it
-//! speaks; [`Target`] says where it is. What it says by itself, outside of any call, is
-//! [`Unsolicited`].
+//! A [`Supervisor`] keeps the shared connection of a remote server open, the catalog task keeps its lists current,
+//! and leases give each client a connection of its own where the server keeps sessions. Servers inside this
+//! process ([`LocalServer`]) need none of these.
 
 mod catalog;
 mod health;
@@ -14,11 +14,10 @@ mod spec;
 mod state;
 mod supervisor;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use serde_json::json;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
@@ -29,6 +28,7 @@ use crate::call::{Call, ChangeEvent, ClientSink, Replies};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::ClientIdentity;
 use crate::error::{Error, ErrorKind as Wrong, Result};
+use crate::local::LocalServer;
 use crate::local::elements::Elements;
 use crate::local::rest::{self, Rest, RestLimits};
 use crate::mcp_client::{ConnectionSettings, Target};
@@ -41,14 +41,14 @@ use state::CatalogShared;
 
 pub use health::{Health, HealthPhase};
 pub use lease_guard::LeaseGuard;
-pub use leases::QUESTIONS;
-pub use lists::{List, Listed};
+pub use leases::SERVER_REQUEST_CAPABILITIES;
+pub use lists::{CatalogList, List};
 pub use revision_counts::RevisionPair;
 pub use spec::{ConnectionMode, SpecKind, UpstreamSpec};
 pub use state::{CatalogState, SubscriptionGuard};
 pub use supervisor::Supervisor;
 
-/// One configured server, whatever way it is reached, with what is known of it.
+/// One configured server with its connections, leases and catalog.
 #[derive(Debug)]
 pub struct Upstream {
     spec: UpstreamSpec,
@@ -56,7 +56,7 @@ pub struct Upstream {
     kind: UpstreamKind,
     shared: Arc<CatalogShared>,
     leases: Leases,
-    /// How many calls use it.
+    /// Calls that use the upstream now.
     calls_in_flight: Arc<AtomicUsize>,
     revision_counts: RevisionCounts,
     retired: CancellationToken,
@@ -66,191 +66,186 @@ pub struct Upstream {
 
 #[derive(Debug)]
 enum UpstreamKind {
-    Elements(Elements),
-    Rest(Arc<ArcSwapOption<Rest>>),
+    /// In this process; empty until an API document is loaded.
+    Local(LocalSlot),
     Remote(Supervisor),
 }
 
-/// How many things that an upstream says by itself may wait.
-const HEARD_WAITING: usize = 1024;
-/// How long a call waits for an upstream that is being connected.
-const START_PATIENCE: Duration = Duration::from_secs(5);
-/// How often a retired upstream is looked at.
-const RETIRING: Duration = Duration::from_millis(50);
+/// Where a local server is put once it is ready.
+type LocalSlot = Arc<OnceLock<Box<dyn LocalServer>>>;
+
+/// Queue bound for notifications and server requests on the catalog connection.
+const MAX_QUEUED_UNSOLICITED: usize = 1024;
+/// How long a call waits for an upstream that is still connecting.
+const CONNECTION_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often [`Upstream::retire`] checks whether the calls in flight have finished.
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Upstream {
-    /// Begins to look after a server.
+    /// Starts the upstream's tasks; returns before it is connected.
     pub fn start(spec: UpstreamSpec) -> Arc<Self> {
         let info = json!({ "name": "rialto", "title": "Rialto", "version": env!("CARGO_PKG_VERSION") });
-        let speaker = ClientIdentity { capabilities: Raw::empty(), info: Raw::of(&info) };
+        let identity = ClientIdentity { capabilities: Raw::empty(), info: Raw::of(&info) };
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let (kind, shared) = match &spec.kind {
             SpecKind::Elements(spotlight) => {
                 let elements = Elements::new(*spotlight);
-                let shared = CatalogShared::local(built_in(&elements));
-                tasks.spawn(follow(elements.clone(), Arc::clone(&shared), stop.clone()));
-                (UpstreamKind::Elements(elements), shared)
+                let mut state = CatalogState::starting("in this process");
+                state.set_local_server(&elements);
+                let shared = CatalogShared::local(state);
+                tasks.spawn(follow_elements(elements.clone(), Arc::clone(&shared), stop.clone()));
+                let server: Box<dyn LocalServer> = Box::new(elements);
+                (UpstreamKind::Local(Arc::new(server.into())), shared)
             }
             SpecKind::Rest(api) => {
                 let shared = CatalogShared::local(CatalogState::starting("rest"));
-                let loaded: Arc<ArcSwapOption<Rest>> = Arc::default();
-                let loading = Loading {
+                let slot = LocalSlot::default();
+                let loader = RestLoader {
                     name: Arc::clone(&spec.name),
                     api: api.clone(),
                     limits: rest_limits(&spec.settings),
                     shared: Arc::clone(&shared),
-                    loaded: Arc::clone(&loaded),
+                    slot: Arc::clone(&slot),
                 };
                 let stop = stop.clone();
-                tasks.spawn(async move { stop.run_until_cancelled(loading.run()).await });
-                (UpstreamKind::Rest(loaded), shared)
+                tasks.spawn(async move { stop.run_until_cancelled(loader.run()).await });
+                (UpstreamKind::Local(slot), shared)
             }
             SpecKind::Target(target) => {
                 let shared = CatalogShared::new(CatalogState::starting(target.transport()));
-                let (said, heard) = mpsc::channel(HEARD_WAITING);
-                let managed = Supervisor::start(target.clone(), spec.settings.clone(), speaker.clone(), said);
+                let (unsolicited_sender, unsolicited_receiver) = mpsc::channel(MAX_QUEUED_UNSOLICITED);
+                let supervisor =
+                    Supervisor::start(target.clone(), spec.settings.clone(), identity.clone(), unsolicited_sender);
                 let catalog = Catalog {
                     spec: spec.clone(),
                     shared: Arc::clone(&shared),
-                    connections: managed.connections(),
-                    health: managed.watch(),
-                    heard,
+                    connections: supervisor.watch_connection(),
+                    health: supervisor.watch_health(),
+                    unsolicited: unsolicited_receiver,
                     stop: stop.clone(),
                 };
                 tasks.spawn(catalog.run());
-                (UpstreamKind::Remote(managed), shared)
+                (UpstreamKind::Remote(supervisor), shared)
             }
         };
-        let lending = Leases::new(spec.max_leases);
+        let leases = Leases::new(spec.max_leases);
         let retired = CancellationToken::new();
-        let (busy, met) = (Arc::default(), RevisionCounts::default());
-        Arc::new(Self {
-            spec,
-            identity: speaker,
-            kind,
-            shared,
-            leases: lending,
-            calls_in_flight: busy,
-            revision_counts: met,
-            retired,
-            stop,
-            tasks,
-        })
+        let (calls_in_flight, revision_counts) = (Arc::default(), RevisionCounts::default());
+        Arc::new(Self { spec, identity, kind, shared, leases, calls_in_flight, revision_counts, retired, stop, tasks })
     }
 
-    /// What it is called here.
+    /// Configured name.
     pub fn name(&self) -> &Arc<str> {
         &self.spec.name
     }
 
-    /// What it is configured to be.
+    /// Configuration of the upstream.
     pub fn spec(&self) -> &UpstreamSpec {
         &self.spec
     }
 
-    /// What is known of it.
+    /// Current catalog: health, server info and lists.
     pub fn state(&self) -> Arc<CatalogState> {
         self.shared.state()
     }
 
-    /// What is known of it, as that changes.
+    /// Catalog that notifies of each change.
     pub fn watch(&self) -> watch::Receiver<Arc<CatalogState>> {
         self.shared.watch()
     }
 
-    /// The resources that change, as far as somebody [wants](Self::want) to hear of them.
-    pub fn updates(&self) -> broadcast::Receiver<Arc<str>> {
-        self.shared.updates()
+    /// URIs of [subscribed](Self::subscribe) resources as they are updated.
+    pub fn resource_updates(&self) -> broadcast::Receiver<Arc<str>> {
+        self.shared.resource_updates()
     }
 
-    /// Somebody wants to hear of a resource, until what is given back is dropped.
+    /// Subscribes to updates of a resource until the guard is dropped.
     pub fn subscribe(&self, uri: &str) -> SubscriptionGuard {
         self.shared.subscribe(uri)
     }
 
-    /// The resources that somebody [wants](Self::want) to hear of.
-    pub fn wanted(&self) -> Vec<Arc<str>> {
-        self.shared.wanted()
+    /// URIs with at least one [subscription](Self::subscribe).
+    pub fn subscribed_uris(&self) -> Vec<Arc<str>> {
+        self.shared.subscribed_uris()
     }
 
-    /// How many connections are lent to clients.
+    /// Connections leased to clients now.
     pub fn lease_count(&self) -> usize {
         self.leases.count()
     }
 
-    /// How many calls use it.
+    /// Calls that use the upstream now.
     pub fn calls_in_flight(&self) -> usize {
         self.calls_in_flight.load(Ordering::Acquire)
     }
 
-    /// A call of a client is passed on to it, in the revision that it speaks.
+    /// Counts a forwarded call by the revisions of client and server.
     pub fn count_revision_pair(&self, client: Revision, server: Revision) {
-        self.revision_counts.note(client, server);
+        self.revision_counts.increment(client, server);
     }
 
-    /// Which clients have met it, and how often.
+    /// Forwarded calls by revision pair.
     pub fn revision_pairs(&self) -> Vec<RevisionPair> {
-        self.revision_counts.meetings()
+        self.revision_counts.pairs()
     }
 
-    /// The replies to a call, where the server is in this process.
-    pub fn answer(&self, call: &Call) -> Option<Replies> {
+    /// Calls a server in this process; `None` for a remote one.
+    pub fn call_local(&self, call: &Call) -> Option<Replies> {
         match &self.kind {
-            UpstreamKind::Elements(elements) => Some(elements.call(call)),
-            UpstreamKind::Rest(loaded) => Some(match loaded.load().as_deref() {
-                Some(rest) => rest.call(call),
+            UpstreamKind::Local(slot) => Some(match slot.get() {
+                Some(server) => server.call(call),
                 None => ErrorObject::unavailable("its document is not loaded").into(),
             }),
             UpstreamKind::Remote(_) => None,
         }
     }
 
-    /// Whether it runs as a child, and keeps something for those who call it.
+    /// Whether the server is a child process that keeps sessions, as far as its revision is known.
     pub fn is_child_with_sessions(&self) -> bool {
         matches!(self.spec.kind, SpecKind::Target(Target::Command(_)))
-            && self.state().revision.is_none_or(|revision| revision.facts().sessions)
+            && self.state().revision.is_none_or(|revision| revision.has_sessions())
     }
 
-    /// Whether a caller has a connection of its own to this server, as far as is known.
-    pub fn lends(&self, call: &Call) -> bool {
-        let keeps_sessions = self.state().revision.is_some_and(|revision| revision.facts().sessions);
+    /// Whether the caller uses a lease, as far as the server's revision is known.
+    pub fn uses_lease(&self, call: &Call) -> bool {
+        let keeps_sessions = self.state().revision.is_some_and(|revision| revision.has_sessions());
         matches!(self.kind, UpstreamKind::Remote(_))
             && self.spec.connection_mode == ConnectionMode::PerClient
             && keeps_sessions
             && call.sink.is_some()
     }
 
-    /// A connection for a call, where one is open.
+    /// A connection for a call, only if it can be had without waiting.
     pub fn try_acquire(&self, call: &Call) -> Option<LeaseGuard> {
-        let UpstreamKind::Remote(managed) = &self.kind else { return None };
+        let UpstreamKind::Remote(supervisor) = &self.kind else { return None };
         let revision = self.shared.revision().filter(|_| !self.retired.is_cancelled())?;
-        if self.spec.connection_mode == ConnectionMode::Shared || !revision.facts().sessions {
-            return Some(LeaseGuard::shared(managed.open_connection()?, self.in_flight_guard()));
+        if self.spec.connection_mode == ConnectionMode::Shared || !revision.has_sessions() {
+            return Some(LeaseGuard::shared(supervisor.open_connection()?, self.in_flight_guard()));
         }
         self.try_acquire_lease(call)
     }
 
-    /// A connection for a call. Waits while it is opened, but not for a server that is down.
+    /// A connection for a call. Waits while one is opened, but fails at once when the server is down.
     ///
     /// # Errors
-    /// When the server cannot be reached.
+    /// The upstream is down, was removed, has no lease left, or does not connect in time.
     pub async fn acquire(
         self: &Arc<Self>,
         call: &Call,
         sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
     ) -> Result<LeaseGuard> {
-        self.check_wanted()?;
-        let UpstreamKind::Remote(managed) = &self.kind else {
+        self.check_not_retired()?;
+        let UpstreamKind::Remote(supervisor) = &self.kind else {
             return Err(Error::new(Wrong::Usage, "it needs no connection"));
         };
         let state = self.state();
         let revision = match state.revision {
             Some(revision) => revision,
-            None => managed.connection(START_PATIENCE).await?.revision(),
+            None => supervisor.connection(CONNECTION_WAIT_TIMEOUT).await?.revision(),
         };
-        if self.spec.connection_mode == ConnectionMode::Shared || !revision.facts().sessions {
-            let connection = managed.connection(START_PATIENCE).await?;
+        if self.spec.connection_mode == ConnectionMode::Shared || !revision.has_sessions() {
+            let connection = supervisor.connection(CONNECTION_WAIT_TIMEOUT).await?;
             return Ok(LeaseGuard::shared(connection, self.in_flight_guard()));
         }
         self.acquire_lease(call, sink).await
@@ -260,10 +255,10 @@ impl Upstream {
         InFlightGuard::new(&self.calls_in_flight)
     }
 
-    /// Why it cannot be connected just now, if that is known.
+    /// Fails with the supervisor's reason while the upstream is down.
     fn check_reachable(&self) -> Result<()> {
-        let UpstreamKind::Remote(managed) = &self.kind else { return Ok(()) };
-        let health = managed.health();
+        let UpstreamKind::Remote(supervisor) = &self.kind else { return Ok(()) };
+        let health = supervisor.health();
         match health.phase {
             HealthPhase::Down => {
                 let reason = health.reason.unwrap_or_default();
@@ -273,7 +268,7 @@ impl Upstream {
         }
     }
 
-    fn check_wanted(&self) -> Result<()> {
+    fn check_not_retired(&self) -> Result<()> {
         match self.retired.is_cancelled() {
             true => Err(Error::new(Wrong::Unreachable, "the upstream was removed")),
             false => Ok(()),
@@ -287,41 +282,41 @@ impl Upstream {
         }
     }
 
-    /// Takes no more calls, lets those at work finish for a while, then stops.
-    pub async fn retire(&self, patience: Duration) {
+    /// Refuses new calls, waits up to `drain_timeout` for those in flight, then stops.
+    pub async fn retire(&self, drain_timeout: Duration) {
         self.retired.cancel();
         self.leases.retire();
-        let end = Instant::now() + patience;
+        let end = Instant::now() + drain_timeout;
         while self.calls_in_flight() > 0 && Instant::now() < end {
-            tokio::time::sleep(RETIRING).await;
+            tokio::time::sleep(DRAIN_POLL_INTERVAL).await;
         }
         self.stop().await;
     }
 
-    /// Ends every connection: sessions are ended, but for those of clients that live on elsewhere, and
-    /// children stopped.
+    /// Closes every connection and stops child processes. Upstream sessions are ended, except those that another
+    /// node may resume.
     pub async fn stop(&self) {
         self.retired.cancel();
         self.stop.cancel();
-        if let UpstreamKind::Remote(managed) = &self.kind {
-            managed.stop().await;
+        if let UpstreamKind::Remote(supervisor) = &self.kind {
+            supervisor.stop().await;
         }
         self.tasks.close();
         self.tasks.wait().await;
     }
 }
 
-/// Loads what an HTTP API has to offer.
-struct Loading {
+/// Loads the tools of an HTTP API in the background.
+struct RestLoader {
     name: Arc<str>,
     api: rest::RestSpec,
     limits: RestLimits,
     shared: Arc<CatalogShared>,
-    loaded: Arc<ArcSwapOption<Rest>>,
+    slot: LocalSlot,
 }
 
-impl Loading {
-    /// Tries until it is there.
+impl RestLoader {
+    /// Retries with back-off until the API description is loaded.
     async fn run(self) {
         let mut failures = 0;
         let rest = loop {
@@ -329,70 +324,44 @@ impl Loading {
                 Ok(rest) => break rest,
                 Err(error) => {
                     failures += 1;
-                    tracing::warn!(upstream = %self.name, %error, failures, "its document cannot be loaded");
-                    self.shared.change(|state| {
-                        state.settled = true;
-                        state.health.become_phase(HealthPhase::Down, Some(error.to_string()));
+                    tracing::warn!(upstream = %self.name, %error, failures, "API document load failed");
+                    self.shared.modify(|state| {
+                        state.startup_finished = true;
+                        state.health.set_phase(HealthPhase::Down, Some(error.to_string()));
                     });
                     tokio::time::sleep(supervisor::back_off(failures)).await;
                 }
             }
         };
-        let rest = Arc::new(rest);
-        self.loaded.store(Some(Arc::clone(&rest)));
-        self.shared.change(|state| {
-            state.settled = true;
-            state.health.become_phase(HealthPhase::Ready, None);
+        let server = self.slot.get_or_init(|| Box::new(rest));
+        self.shared.modify(|state| {
+            state.set_local_server(server.as_ref());
             state.health.connects += 1;
-            state.server = Some(rest.server().clone());
-            state.revision = Some(Revision::NEWEST);
-            let tools = Listed::whole(List::Tools, rest.tools(), Revision::NEWEST);
-            state.lists[List::Tools as usize] = Some(Arc::new(tools));
         });
     }
 }
 
 fn rest_limits(settings: &ConnectionSettings) -> RestLimits {
-    let ConnectionSettings {
-        connect_timeout: connect,
-        discovery_timeout: probe,
-        idle_timeout: call,
-        message_bytes,
-        ..
-    } = *settings;
-    RestLimits { connect_timeout: connect, discovery_timeout: probe, call_timeout: call, message_bytes }
+    let ConnectionSettings { connect_timeout, discovery_timeout, idle_timeout, message_bytes, .. } = *settings;
+    RestLimits { connect_timeout, discovery_timeout, call_timeout: idle_timeout, message_bytes }
 }
 
-/// What is known of the built-in server.
-fn built_in(elements: &Elements) -> CatalogState {
-    let mut state = CatalogState::starting("in this process");
-    state.health.become_phase(HealthPhase::Ready, None);
-    state.settled = true;
-    state.server = Some(elements.server().clone());
-    state.revision = Some(Revision::NEWEST);
-    for list in List::ALL {
-        let listed = Listed::whole(list, elements.list(&list.method()), Revision::NEWEST);
-        state.lists[list as usize] = Some(Arc::new(listed));
-    }
-    state
-}
-
-/// Passes on what changes at the built-in server.
-async fn follow(elements: Elements, shared: Arc<CatalogShared>, stop: CancellationToken) {
+/// Publishes the resource updates of the built-in server.
+async fn follow_elements(elements: Elements, shared: Arc<CatalogShared>, stop: CancellationToken) {
     let mut changes = elements.changes();
-    let pass_on = async {
+    let forward_changes = async {
         loop {
             match changes.recv().await {
-                Ok(ChangeEvent::Updated(uri)) => shared.updated(uri),
+                Ok(ChangeEvent::ResourceUpdated(uri)) => shared.publish_resource_update(uri),
                 Ok(_) => {}
-                Err(broadcast::error::RecvError::Lagged(_)) => shared.update_all(),
+                Err(broadcast::error::RecvError::Lagged(_)) => shared.publish_all_resource_updates(),
                 Err(broadcast::error::RecvError::Closed) => return,
             }
         }
     };
     tokio::select! {
         () = stop.cancelled() => {}
-        () = pass_on => {}
-        () = elements.clone().run() => {}
+        () = forward_changes => {}
+        () = elements.clone().run_spotlight() => {}
     }
 }

@@ -1,40 +1,39 @@
-//! Who has met an upstream: calls, counted by the revisions of both sides.
+//! Calls by the revisions of client and upstream.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::dialect::{FACTS, Revision};
+use crate::dialect::{FEATURES, Revision};
 
-/// Calls that were passed on, by the client's revision and by the one that the upstream spoke. There is a place
-/// for every pair, so that it never grows.
+/// Forwarded calls by client and server revision: a fixed matrix, so memory is bounded.
 #[derive(Debug, Default)]
 pub(super) struct RevisionCounts([[AtomicU64; Revision::COUNT]; Revision::COUNT]);
 
-/// Calls of clients of one revision.
+/// Calls between clients of one revision and an upstream of one revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RevisionPair {
-    /// The clients' revision.
+    /// Revision of the clients.
     pub client: Revision,
-    /// The one that the upstream spoke.
+    /// Revision spoken to the upstream.
     pub server: Revision,
-    /// How many calls were passed on.
+    /// Calls forwarded.
     pub calls: u64,
 }
 
 impl RevisionCounts {
-    pub(super) fn note(&self, client: Revision, server: Revision) {
+    pub(super) fn increment(&self, client: Revision, server: Revision) {
         self.0[client as usize][server as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The pairs that have met, oldest first.
-    pub(super) fn meetings(&self) -> Vec<RevisionPair> {
-        let of = |place: usize| FACTS[place].revision;
+    /// Pairs with at least one call, oldest client revision first.
+    pub(super) fn pairs(&self) -> Vec<RevisionPair> {
+        let revision_at = |index: usize| FEATURES[index].revision;
         let row = |(client, row): (usize, &[AtomicU64; Revision::COUNT])| {
-            let one = move |(server, calls): (usize, &AtomicU64)| RevisionPair {
-                client: of(client),
-                server: of(server),
+            let cell = move |(server, calls): (usize, &AtomicU64)| RevisionPair {
+                client: revision_at(client),
+                server: revision_at(server),
                 calls: calls.load(Ordering::Relaxed),
             };
-            row.iter().enumerate().map(one).filter(|meeting| meeting.calls > 0).collect::<Vec<_>>()
+            row.iter().enumerate().map(cell).filter(|pair| pair.calls > 0).collect::<Vec<_>>()
         };
         self.0.iter().enumerate().flat_map(row).collect()
     }
@@ -45,17 +44,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_counted() {
-        let met = RevisionCounts::default();
-        assert_eq!(met.meetings(), []);
-        met.note(Revision::NEWEST, Revision::NEWEST_HANDSHAKE);
-        met.note(Revision::NEWEST, Revision::NEWEST_HANDSHAKE);
-        met.note(Revision::NEWEST_HANDSHAKE, Revision::NEWEST);
-        let meeting = |client, server, calls| RevisionPair { client, server, calls };
+    fn calls_are_counted_by_revision_pair() {
+        let counts = RevisionCounts::default();
+        assert_eq!(counts.pairs(), []);
+        counts.increment(Revision::NEWEST, Revision::NEWEST_HANDSHAKE);
+        counts.increment(Revision::NEWEST, Revision::NEWEST_HANDSHAKE);
+        counts.increment(Revision::NEWEST_HANDSHAKE, Revision::NEWEST);
+        let pair = |client, server, calls| RevisionPair { client, server, calls };
         let expected = [
-            meeting(Revision::NEWEST_HANDSHAKE, Revision::NEWEST, 1),
-            meeting(Revision::NEWEST, Revision::NEWEST_HANDSHAKE, 2),
+            pair(Revision::NEWEST_HANDSHAKE, Revision::NEWEST, 1),
+            pair(Revision::NEWEST, Revision::NEWEST_HANDSHAKE, 2),
         ];
-        assert_eq!(met.meetings(), expected);
+        assert_eq!(counts.pairs(), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! What a server is configured to be.
+//! Configuration of one upstream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,54 +6,54 @@ use std::time::Duration;
 use crate::local::rest;
 use crate::mcp_client::{ConnectionSettings, Target};
 
-/// A server as it is configured. Two that are equal need not be told apart.
+/// Configuration of an upstream. A reload keeps the running upstream when the new spec is equal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpstreamSpec {
-    /// What it is called here; names and URIs of a group with several servers begin with it.
+    /// Configured name; the prefix of names and URIs in groups with several servers.
     pub name: Arc<str>,
-    /// What it is.
+    /// Built in, remote or an HTTP API.
     pub kind: SpecKind,
-    /// How it is treated.
+    /// Timeouts and limits of its connections.
     pub settings: ConnectionSettings,
-    /// Whether clients share a connection to it.
+    /// One connection per client, or one for all.
     pub connection_mode: ConnectionMode,
-    /// How many connections may be lent to clients at once.
+    /// Leases open at the same time.
     pub max_leases: usize,
-    /// After how long an unused connection that was lent to callers without a session is closed.
+    /// Idle time after which a lease of callers without a session is closed.
     pub lease_idle_timeout: Duration,
-    /// How often its lists are read again when nothing says whether they changed.
+    /// How often lists are re-read when the server neither sends list-changed notifications nor a TTL.
     pub list_poll_interval: Duration,
-    /// How long its lists are still served while it is away.
+    /// How long cached lists are served while the upstream is down.
     pub serve_stale_for: Duration,
-    /// Whether it may ask clients something.
+    /// Whether server requests are forwarded to clients.
     pub allow_server_requests: bool,
-    /// Stands for what is in the files that it names; it is another server when that changes.
-    pub contents: u64,
+    /// Fingerprint of the files that the configuration refers to; a different one makes it another upstream.
+    pub file_fingerprint: u64,
 }
 
-/// What a server is.
+/// Kind of upstream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SpecKind {
-    /// The built-in periodic table; the element in its spotlight changes this often.
+    /// The built-in periodic table, with its spotlight interval.
     Elements(Duration),
-    /// A server somewhere else.
+    /// An MCP server reached over a transport.
     Target(Target),
-    /// An HTTP API whose operations become tools.
+    /// An HTTP API whose operations are tools.
     Rest(rest::RestSpec),
 }
 
-/// Whether clients share a connection.
+/// How clients share connections to an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ConnectionMode {
-    /// Each client has its own, where the server keeps sessions.
+    /// One lease per client, where the server keeps sessions.
     #[default]
     PerClient,
-    /// All clients share one, and the server cannot ask them anything.
+    /// One connection for all clients; the server cannot send requests to them.
     Shared,
 }
 
 impl ConnectionMode {
-    /// Its name in a configuration.
+    /// Value of the `connection` setting.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::PerClient => "per-client",
@@ -63,17 +63,17 @@ impl ConnectionMode {
 }
 
 impl UpstreamSpec {
-    /// Whether it needs no connection, and asks nobody anything.
+    /// Whether the server runs in this process: no connection, no server requests.
     pub fn is_local(&self) -> bool {
         matches!(self.kind, SpecKind::Elements(_) | SpecKind::Rest(_))
     }
 
-    /// Whether it is in this process and never changes.
+    /// Whether this is the built-in periodic table.
     pub fn is_built_in(&self) -> bool {
         matches!(self.kind, SpecKind::Elements(_))
     }
 
-    /// A server with nothing but a name and what it is.
+    /// A spec with default settings.
     pub fn new(name: &str, kind: SpecKind) -> Self {
         Self {
             name: name.into(),
@@ -85,7 +85,7 @@ impl UpstreamSpec {
             list_poll_interval: Duration::from_secs(60),
             serve_stale_for: Duration::from_secs(300),
             allow_server_requests: true,
-            contents: 0,
+            file_fingerprint: 0,
         }
     }
 }

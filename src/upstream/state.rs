@@ -1,145 +1,160 @@
-//! What is known of an upstream: how it is, what it says of itself, and its lists.
+//! Catalog state of an upstream (health, server info, lists) and the subscriptions to its resources.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, broadcast, watch};
 
-use super::health::Health;
-use super::lists::{List, Listed};
+use super::health::{Health, HealthPhase};
+use super::lists::{CatalogList, List};
 use crate::call::Call;
 use crate::dialect::to_client::ServerInfo;
 use crate::dialect::{Revision, tasks};
-use crate::protocol::method::Family;
+use crate::local::LocalServer;
+use crate::protocol::method::Capability;
 use crate::protocol::{Method, Raw};
 
-/// What is known of an upstream.
+/// Snapshot of the catalog of an upstream.
 #[derive(Debug, Clone)]
 pub struct CatalogState {
-    /// How it is.
+    /// Health of the upstream.
     pub health: Health,
-    /// Whether it was reached, or could not be, at least once.
-    pub settled: bool,
-    /// What it says of itself, as last seen.
+    /// Whether the first connect has succeeded with its lists read, or has failed.
+    pub startup_finished: bool,
+    /// Server info from the last connect.
     pub server: Option<ServerInfo>,
-    /// The revision that it speaks, as last seen.
+    /// Revision from the last connect.
     pub revision: Option<Revision>,
-    /// The transport that reaches it.
+    /// Transport in use.
     pub transport: &'static str,
-    /// Its lists, as last seen, by their place in [`List::ALL`].
-    pub lists: [Option<Arc<Listed>>; List::ALL.len()],
-    /// How often it has said that a list is another now, by their place in [`List::ALL`].
-    pub announced: [u64; List::ALL.len()],
-    /// The lists that it could not give, and why.
-    pub troubles: BTreeMap<&'static str, String>,
+    /// Cached lists, indexed by [`List`].
+    pub lists: [Option<Arc<CatalogList>>; List::ALL.len()],
+    /// List-changed notifications per list, indexed by [`List`]; clients are notified when a count moves.
+    pub list_change_counts: [u64; List::ALL.len()],
+    /// Error of the last read of each list that failed.
+    pub list_errors: BTreeMap<&'static str, String>,
 }
 
-/// What those who look after an upstream share with those who use it.
+/// Catalog state shared between the catalog task, the leases and the gateway.
 #[derive(Debug)]
 pub(super) struct CatalogShared {
     state: watch::Sender<Arc<CatalogState>>,
-    /// Resources that changed, by their URI.
-    updates: broadcast::Sender<Arc<str>>,
-    /// Resources that somebody wants to hear of, and how many do.
-    wanted: Mutex<BTreeMap<Arc<str>, usize>>,
-    /// Which of these the upstream tells of, as far as it has answered; nothing where it need not be asked.
-    answers: Option<watch::Sender<BTreeMap<Arc<str>, bool>>>,
-    /// Told when what is wanted becomes another.
+    /// URIs of updated resources.
+    resource_updates: broadcast::Sender<Arc<str>>,
+    /// Subscribers per resource URI.
+    subscriber_counts: Mutex<BTreeMap<Arc<str>, usize>>,
+    /// Whether the upstream granted each subscription; `None` for servers in this process, which grant all.
+    grants: Option<watch::Sender<BTreeMap<Arc<str>, bool>>>,
+    /// Wakes the catalog task when the set of subscribed URIs changes.
     pub(super) subscriptions_changed: Notify,
-    /// Lists that a connection lent to callers has said to be others.
-    announced: Mutex<Vec<List>>,
-    /// Told when there are some.
-    pub(super) announcing: Notify,
+    /// Lists that leases without a session reported as changed.
+    reported_list_changes: Mutex<Vec<List>>,
+    /// Wakes the catalog task when `reported_list_changes` is not empty.
+    pub(super) list_change_reported: Notify,
 }
 
-/// Somebody wants to hear of a resource, until this is dropped.
+/// Subscription to one resource; dropping it unsubscribes.
 #[derive(Debug)]
 pub struct SubscriptionGuard {
     shared: Arc<CatalogShared>,
     uri: Arc<str>,
 }
 
-/// How many changes of resources may wait for those who listen; who falls behind misses the oldest.
-const UPDATES_WAITING: usize = 1024;
+/// Queue bound for resource updates; a receiver that lags loses the oldest.
+const MAX_QUEUED_RESOURCE_UPDATES: usize = 1024;
 
-// === impl State ===
+// === impl CatalogState ===
 
 impl CatalogState {
-    /// At the very beginning.
     pub(super) fn starting(transport: &'static str) -> Self {
         Self {
             health: Health::starting(),
-            settled: false,
+            startup_finished: false,
             server: None,
             revision: None,
             transport,
             lists: Default::default(),
-            announced: Default::default(),
-            troubles: BTreeMap::new(),
+            list_change_counts: Default::default(),
+            list_errors: BTreeMap::new(),
         }
     }
 
-    /// One of its lists, as last seen.
-    pub fn list(&self, list: List) -> Option<&Arc<Listed>> {
+    /// Fills in the catalog of a local server, which is ready and has its lists at once.
+    pub(super) fn set_local_server(&mut self, server: &dyn LocalServer) {
+        self.startup_finished = true;
+        self.health.set_phase(HealthPhase::Ready, None);
+        self.server = Some(server.server_info().clone());
+        self.revision = Some(Revision::NEWEST);
+        for list in List::ALL {
+            let result = server.list(&list.method());
+            let read = |result| Arc::new(CatalogList::from_result(list, result, Revision::NEWEST));
+            self.lists[list as usize] = result.map(read);
+        }
+    }
+
+    /// Cached list, if it was read.
+    pub fn list(&self, list: List) -> Option<&Arc<CatalogList>> {
         self.lists[list as usize].as_ref()
     }
 
-    /// Whether it has a capability; nothing when that is not known.
-    pub fn offers(&self, family: Family) -> Option<bool> {
+    /// Whether the server has a capability; `None` before the first connect.
+    pub fn has_capability(&self, family: Capability) -> Option<bool> {
         let server = self.server.as_ref()?;
-        // The oldest revision completes arguments without saying so.
-        let unsaid = family == Family::Completions
-            && self.revision.is_some_and(|revision| !revision.facts().completions_capability);
+        // Revisions without a `completions` capability complete arguments without declaring it.
+        let unsaid =
+            family == Capability::Completions && self.revision.is_some_and(|revision| !revision.declares_completions());
         Some(unsaid || server.capabilities.get(family.as_str()).is_some())
     }
 
-    /// Whether it tells of changes to single resources.
-    pub fn offers_updates(&self) -> bool {
-        self.flag(&["resources", "subscribe"])
+    /// Whether the server supports `resources/subscribe`.
+    pub fn supports_resource_subscriptions(&self) -> bool {
+        self.capability_flag(&["resources", "subscribe"])
     }
 
-    /// Whether a call can be made as a task only.
-    pub fn needs_task(&self, call: &Call) -> bool {
-        let known = self.list(List::Tools).filter(|tools| call.method == Method::ToolsCall && !tools.tasks.is_empty());
+    /// Whether the called tool can be run as a task only.
+    pub fn requires_task(&self, call: &Call) -> bool {
+        let known = self
+            .list(List::Tools)
+            .filter(|tools| call.method == Method::ToolsCall && !tools.task_only_tools.is_empty());
         let (Some(tools), Some(server), Some(revision)) = (known, &self.server, self.revision) else { return false };
         let name = call.params.as_ref().and_then(|params| params.get("name"));
-        let named = name.as_ref().and_then(Raw::text).is_some_and(|name| tools.tasks.contains(name.as_ref()));
-        named && tasks::taken_by(&server.capabilities, revision)
+        let named = name.as_ref().and_then(Raw::text).is_some_and(|name| tools.task_only_tools.contains(name.as_ref()));
+        named && tasks::server_accepts_tasks(&server.capabilities, revision)
     }
 
-    /// Whether it tells when a list changes.
-    pub(super) fn tells_of(&self, list: List) -> bool {
-        self.flag(&[list.family().as_str(), "listChanged"])
+    /// Whether the server sends list-changed notifications for a list.
+    pub(super) fn supports_list_changed(&self, list: List) -> bool {
+        self.capability_flag(&[list.capability().as_str(), "listChanged"])
     }
 
-    fn flag(&self, path: &[&str]) -> bool {
-        let found = self.server.as_ref().and_then(|server| server.capabilities.at(path));
-        found.as_ref().map(Raw::as_bytes) == Some(b"true")
+    fn capability_flag(&self, path: &[&str]) -> bool {
+        let value = self.server.as_ref().and_then(|server| server.capabilities.at(path));
+        value.as_ref().map(Raw::as_bytes) == Some(b"true")
     }
 }
 
-// === impl Shared ===
+// === impl CatalogShared ===
 
 impl CatalogShared {
-    /// Shared with an upstream that has to be asked before it tells of resources.
+    /// State of a remote upstream, which grants each subscription explicitly.
     pub(super) fn new(state: CatalogState) -> Arc<Self> {
-        Self::with(state, Some(watch::Sender::default()))
+        Self::with_grants(state, Some(watch::Sender::default()))
     }
 
-    /// Shared with one in this process, which tells of whatever is wanted.
+    /// State of a server in this process, which grants every subscription.
     pub(super) fn local(state: CatalogState) -> Arc<Self> {
-        Self::with(state, None)
+        Self::with_grants(state, None)
     }
 
-    fn with(state: CatalogState, answers: Option<watch::Sender<BTreeMap<Arc<str>, bool>>>) -> Arc<Self> {
+    fn with_grants(state: CatalogState, answers: Option<watch::Sender<BTreeMap<Arc<str>, bool>>>) -> Arc<Self> {
         Arc::new(Self {
-            answers,
+            grants: answers,
             state: watch::Sender::new(Arc::new(state)),
-            updates: broadcast::Sender::new(UPDATES_WAITING),
-            wanted: Mutex::default(),
+            resource_updates: broadcast::Sender::new(MAX_QUEUED_RESOURCE_UPDATES),
+            subscriber_counts: Mutex::default(),
             subscriptions_changed: Notify::new(),
-            announced: Mutex::default(),
-            announcing: Notify::new(),
+            reported_list_changes: Mutex::default(),
+            list_change_reported: Notify::new(),
         })
     }
 
@@ -147,7 +162,7 @@ impl CatalogShared {
         Arc::clone(&self.state.borrow())
     }
 
-    /// The revision that is spoken, once that is known.
+    /// Revision from the last connect.
     pub(super) fn revision(&self) -> Option<Revision> {
         self.state.borrow().revision
     }
@@ -156,47 +171,47 @@ impl CatalogShared {
         self.state.subscribe()
     }
 
-    pub(super) fn change(&self, change: impl FnOnce(&mut CatalogState)) {
+    pub(super) fn modify(&self, change: impl FnOnce(&mut CatalogState)) {
         self.state.send_modify(|state| change(Arc::make_mut(state)));
     }
 
-    pub(super) fn updates(&self) -> broadcast::Receiver<Arc<str>> {
-        self.updates.subscribe()
+    pub(super) fn resource_updates(&self) -> broadcast::Receiver<Arc<str>> {
+        self.resource_updates.subscribe()
     }
 
-    /// A resource changed.
-    pub(super) fn updated(&self, uri: Arc<str>) {
-        // Nobody may be listening; that is no fault.
-        let _ = self.updates.send(uri);
+    /// Publishes that a resource was updated.
+    pub(super) fn publish_resource_update(&self, uri: Arc<str>) {
+        // An error means no receiver, which is fine.
+        let _ = self.resource_updates.send(uri);
     }
 
-    /// Any resource may have changed: what was told of some was missed.
-    pub(super) fn update_all(&self) {
-        self.wanted().into_iter().for_each(|uri| self.updated(uri));
+    /// Reports every subscribed resource as updated, for when updates were lost.
+    pub(super) fn publish_all_resource_updates(&self) {
+        self.subscribed_uris().into_iter().for_each(|uri| self.publish_resource_update(uri));
     }
 
-    /// Lists are others, as a connection lent to callers has said.
-    pub(super) fn announce(&self, lists: &[List]) {
+    /// Reports lists that changed on a lease without a session.
+    pub(super) fn report_list_changes(&self, lists: &[List]) {
         if !lists.is_empty() {
-            self.announced.lock().unwrap_or_else(PoisonError::into_inner).extend(lists);
-            self.announcing.notify_one();
+            self.reported_list_changes.lock().unwrap_or_else(PoisonError::into_inner).extend(lists);
+            self.list_change_reported.notify_one();
         }
     }
 
-    /// The lists that were said to be others.
-    pub(super) fn take_announced(&self) -> Vec<List> {
-        std::mem::take(&mut *self.announced.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Takes the lists reported since the last call.
+    pub(super) fn take_reported_list_changes(&self) -> Vec<List> {
+        std::mem::take(&mut *self.reported_list_changes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The resources that somebody wants to hear of.
-    pub(super) fn wanted(&self) -> Vec<Arc<str>> {
-        self.lock().keys().cloned().collect()
+    /// URIs with at least one subscriber.
+    pub(super) fn subscribed_uris(&self) -> Vec<Arc<str>> {
+        self.lock_subscribers().keys().cloned().collect()
     }
 
     pub(super) fn subscribe(self: &Arc<Self>, uri: &str) -> SubscriptionGuard {
         let uri: Arc<str> = uri.into();
         let count = {
-            let mut wanted = self.lock();
+            let mut wanted = self.lock_subscribers();
             let count = wanted.entry(Arc::clone(&uri)).or_default();
             *count += 1;
             *count
@@ -207,9 +222,9 @@ impl CatalogShared {
         SubscriptionGuard { shared: Arc::clone(self), uri }
     }
 
-    /// The upstream has answered what it tells of.
-    pub(super) fn answered(&self, granted: BTreeMap<Arc<str>, bool>) {
-        if let Some(answers) = &self.answers {
+    /// Replaces the grants; waiters are woken only on a difference.
+    pub(super) fn set_grants(&self, granted: BTreeMap<Arc<str>, bool>) {
+        if let Some(answers) = &self.grants {
             answers.send_if_modified(|known| {
                 let is_new = *known != granted;
                 *known = granted;
@@ -218,15 +233,15 @@ impl CatalogShared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, usize>> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_subscribers(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, usize>> {
+        self.subscriber_counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SubscriptionGuard {
-    /// Waits until it is known whether the upstream tells of the resource, and says so.
+    /// Waits for the upstream's answer; true when it granted the subscription.
     pub async fn is_granted(&self) -> bool {
-        let Some(answers) = &self.shared.answers else { return true };
+        let Some(answers) = &self.shared.grants else { return true };
         let mut answers = answers.subscribe();
         let answered = answers.wait_for(|known| known.contains_key(&self.uri)).await;
         answered.is_ok_and(|known| known.get(&self.uri) == Some(&true))
@@ -235,7 +250,7 @@ impl SubscriptionGuard {
 
 impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
-        let mut wanted = self.shared.lock();
+        let mut wanted = self.shared.lock_subscribers();
         let Some(count) = wanted.get_mut(&self.uri) else { return };
         *count -= 1;
         if *count == 0 {

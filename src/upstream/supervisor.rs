@@ -1,4 +1,4 @@
-//! An upstream that is kept connected: opened, watched, and opened again when it breaks.
+//! Supervisor of an upstream: connects, pings, and reconnects with back-off.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::{self, Connection, ConnectionSettings, Target, Unsolicited};
 use crate::protocol::Method;
 
-/// The first wait before a new try.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
-/// The longest.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// How long a connection has to live to count as a good one.
-const LIVED: Duration = Duration::from_secs(30);
-/// How often in a row it may fail to answer before it is connected anew.
-const SILENCES: u32 = 2;
+/// Base of the exponential back-off between connects.
+const BACK_OFF_BASE: Duration = Duration::from_millis(250);
+/// Upper bound of the back-off.
+const MAX_BACK_OFF: Duration = Duration::from_secs(30);
+/// A connection that lived this long resets the back-off.
+const STABLE_CONNECTION_AGE: Duration = Duration::from_secs(30);
+/// Consecutive failed pings after which an idle connection is replaced.
+const MAX_FAILED_PINGS: u32 = 2;
 
-/// An upstream that is kept connected.
+/// Handle to the task that keeps an upstream connected.
 #[derive(Debug)]
 pub struct Supervisor {
     health: watch::Receiver<Health>,
@@ -35,7 +35,7 @@ pub struct Supervisor {
 struct SupervisorTask {
     target: Target,
     settings: ConnectionSettings,
-    speaker: ClientIdentity,
+    identity: ClientIdentity,
     unsolicited: mpsc::Sender<Unsolicited>,
     health: watch::Sender<Health>,
     current: watch::Sender<Option<Arc<Connection>>>,
@@ -43,20 +43,20 @@ struct SupervisorTask {
 }
 
 impl Supervisor {
-    /// Begins to keep an upstream connected.
+    /// Spawns the supervisor task.
     pub fn start(
         target: Target,
         settings: ConnectionSettings,
-        speaker: ClientIdentity,
+        identity: ClientIdentity,
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Self {
         let (health_sender, health) = watch::channel(Health::starting());
         let (current_sender, current) = watch::channel(None);
         let stop = CancellationToken::new();
-        let keeper = SupervisorTask {
+        let task = SupervisorTask {
             target,
             settings,
-            speaker,
+            identity,
             unsolicited,
             health: health_sender,
             current: current_sender,
@@ -66,26 +66,26 @@ impl Supervisor {
         let done = stopped.clone().drop_guard();
         tokio::spawn(async move {
             let _done = done;
-            keeper.run().await;
+            task.run().await;
         });
         Self { health, current, stop, stopped }
     }
 
-    /// How it is.
+    /// Current health.
     pub fn health(&self) -> Health {
         self.health.borrow().clone()
     }
 
-    /// How it is, as that changes.
-    pub fn watch(&self) -> watch::Receiver<Health> {
+    /// Health that notifies of each change.
+    pub fn watch_health(&self) -> watch::Receiver<Health> {
         self.health.clone()
     }
 
-    /// The connection. Waits while it is being opened, but not when it cannot be.
+    /// The connection. Waits while it is being opened, but fails at once when the upstream is down.
     ///
     /// # Errors
-    /// When the upstream is down, or does not come up in time.
-    pub async fn connection(&self, patience: Duration) -> Result<Arc<Connection>> {
+    /// The upstream is down, was removed, or does not connect in time.
+    pub async fn connection(&self, timeout_after: Duration) -> Result<Arc<Connection>> {
         if let Some(connection) = self.open_connection() {
             return Ok(connection);
         }
@@ -110,23 +110,23 @@ impl Supervisor {
                 }
             }
         };
-        match tokio::time::timeout(patience, ready).await {
+        match tokio::time::timeout(timeout_after, ready).await {
             Ok(ready) => ready,
             Err(_) => Err(Error::new(ErrorKind::Timeout, "the upstream is still starting")),
         }
     }
 
-    /// The connection, if there is one just now.
+    /// The connection, if one is open now.
     pub fn open_connection(&self) -> Option<Arc<Connection>> {
         self.current.borrow().clone()
     }
 
-    /// The connection, as that changes; nothing while there is none.
-    pub fn connections(&self) -> watch::Receiver<Option<Arc<Connection>>> {
+    /// The connection as it changes; `None` while disconnected.
+    pub fn watch_connection(&self) -> watch::Receiver<Option<Arc<Connection>>> {
         self.current.clone()
     }
 
-    /// Ends the connection, and does not open it again.
+    /// Closes the connection and waits until the supervisor task has ended.
     pub async fn stop(&self) {
         self.stop.cancel();
         self.stopped.cancelled().await;
@@ -136,25 +136,26 @@ impl Supervisor {
 impl SupervisorTask {
     async fn run(self) {
         let mut failures = 0;
-        // What was found the last time, which spares the next start the asking.
-        let mut known: Option<Revision> = None;
+        // The revision found by the last connect spares the next one the discovery.
+        let mut known_revision: Option<Revision> = None;
         loop {
-            let settings = ConnectionSettings { revision: self.settings.revision.or(known), ..self.settings.clone() };
-            let opening = Connection::open(&self.target, settings, self.speaker.clone(), self.unsolicited.clone());
-            let Some(opened) = opened(opening, &self.stop, self.settings.stop_timeout).await else { return };
+            let settings =
+                ConnectionSettings { revision: self.settings.revision.or(known_revision), ..self.settings.clone() };
+            let open = Connection::open(&self.target, settings, self.identity.clone(), self.unsolicited.clone());
+            let Some(opened) = open_unless_stopped(open, &self.stop, self.settings.stop_timeout).await else { return };
             match opened {
                 Ok(connection) => {
                     let opened_at = Instant::now();
-                    known = Some(connection.revision());
-                    self.become_phase(HealthPhase::Ready, None);
+                    known_revision = Some(connection.revision());
+                    self.set_health(HealthPhase::Ready, None);
                     self.health.send_modify(|health| health.connects += 1);
                     if self.health.borrow().connects > 1 {
-                        // What was subscribed to on the connection before is not on this one.
-                        let _ = self.unsolicited.send(Unsolicited::Reopened).await;
+                        // Subscriptions of the previous connection are lost: the catalog has to repeat them.
+                        let _ = self.unsolicited.send(Unsolicited::SessionReopened).await;
                     }
                     self.current.send_replace(Some(Arc::clone(&connection)));
                     let why = tokio::select! {
-                        why = self.watch(&connection) => why,
+                        why = self.monitor(&connection) => why,
                         () = self.stop.cancelled() => {
                             self.current.send_replace(None);
                             connection.close().await;
@@ -162,31 +163,31 @@ impl SupervisorTask {
                         }
                     };
                     self.current.send_replace(None);
-                    tracing::warn!(target = %self.target, %why, "the upstream is lost; it is connected anew");
-                    self.become_phase(HealthPhase::Starting, Some(why.to_string()));
+                    tracing::warn!(target = %self.target, %why, "upstream connection lost, reconnecting");
+                    self.set_health(HealthPhase::Starting, Some(why.to_string()));
                     connection.close().await;
-                    // One that breaks again and again is not tried in a tight loop.
-                    failures = if opened_at.elapsed() >= LIVED { 0 } else { failures + 1 };
-                    if failures > 1 && !self.rest(back_off(failures)).await {
+                    // Back off when connections keep breaking shortly after they opened.
+                    failures = if opened_at.elapsed() >= STABLE_CONNECTION_AGE { 0 } else { failures + 1 };
+                    if failures > 1 && !self.sleep_unless_stopped(back_off(failures)).await {
                         return;
                     }
                 }
-                // It may have become another server meanwhile: what it is has to be found out anew.
-                Err(error) if known.take().is_some() && !error.may_retry() => {
-                    tracing::info!(target = %self.target, %error, "the upstream is not what it was");
+                // The server may have been replaced by another revision: discover it again.
+                Err(error) if known_revision.take().is_some() && !error.is_retryable() => {
+                    tracing::info!(target = %self.target, %error, "upstream revision may have changed, discovering again");
                 }
                 Err(error) => {
                     failures += 1;
-                    // What was said before is not said again and again.
-                    let again = self.health.borrow().reason.as_ref() == Some(&error.to_string());
-                    if again {
-                        tracing::debug!(target = %self.target, %error, failures, "the upstream still cannot be reached");
+                    // Log a repeated error at debug level only.
+                    let is_repeated = self.health.borrow().reason.as_ref() == Some(&error.to_string());
+                    if is_repeated {
+                        tracing::debug!(target = %self.target, %error, failures, "upstream connect failed again");
                     } else {
-                        tracing::warn!(target = %self.target, %error, "the upstream cannot be reached");
+                        tracing::warn!(target = %self.target, %error, "upstream connect failed");
                     }
-                    self.become_phase(HealthPhase::Down, Some(error.to_string()));
-                    let wait = if error.may_retry() { back_off(failures) } else { LONGEST_WAIT };
-                    if !self.rest(wait).await {
+                    self.set_health(HealthPhase::Down, Some(error.to_string()));
+                    let wait = if error.is_retryable() { back_off(failures) } else { MAX_BACK_OFF };
+                    if !self.sleep_unless_stopped(wait).await {
                         return;
                     }
                 }
@@ -194,81 +195,82 @@ impl SupervisorTask {
         }
     }
 
-    /// Waits; false when the upstream is not wanted any more.
-    async fn rest(&self, wait: Duration) -> bool {
+    /// Sleeps; false when the supervisor was stopped.
+    async fn sleep_unless_stopped(&self, wait: Duration) -> bool {
         tokio::select! {
             () = tokio::time::sleep(wait) => true,
             () = self.stop.cancelled() => false,
         }
     }
 
-    fn become_phase(&self, phase: HealthPhase, reason: Option<String>) {
-        self.health.send_modify(|health| health.become_phase(phase, reason));
+    fn set_health(&self, phase: HealthPhase, reason: Option<String>) {
+        self.health.send_modify(|health| health.set_phase(phase, reason));
     }
 
-    /// Watches a connection until it is over, asking now and then whether anybody is there.
-    async fn watch(&self, connection: &Arc<Connection>) -> Error {
-        let Some(every) = self.settings.ping_interval else { return connection.closed().await };
-        let mut silences = 0;
+    /// Pings the connection at the configured interval; returns why it ended or was given up.
+    async fn monitor(&self, connection: &Arc<Connection>) -> Error {
+        let Some(interval) = self.settings.ping_interval else { return connection.closed().await };
+        let mut failed_pings = 0;
         loop {
             tokio::select! {
                 why = connection.closed() => return why,
-                () = tokio::time::sleep(every) => {}
+                () = tokio::time::sleep(interval) => {}
             }
             match self.ping(connection).await {
                 Ok(()) => {
-                    silences = 0;
-                    self.become_phase(HealthPhase::Ready, None);
+                    failed_pings = 0;
+                    self.set_health(HealthPhase::Ready, None);
                 }
                 Err(error) => {
-                    silences += 1;
-                    // One that works on a call may have no time to answer.
-                    if silences >= SILENCES && !connection.is_busy() {
+                    failed_pings += 1;
+                    // A server that works on a call may be too busy to answer pings.
+                    if failed_pings >= MAX_FAILED_PINGS && !connection.has_calls_in_flight() {
                         return error;
                     }
-                    self.become_phase(HealthPhase::Degraded, Some(error.to_string()));
+                    self.set_health(HealthPhase::Degraded, Some(error.to_string()));
                 }
             }
         }
     }
 
-    /// Asks whether anybody is there. An answer that is an error is an answer.
+    /// Sends one ping, or `server/discover` in the per-request era. An error response counts as alive.
     async fn ping(&self, connection: &Arc<Connection>) -> Result<()> {
-        let method = if connection.revision().facts().sessions { Method::Ping } else { Method::Discover };
-        let call = connection.own_call(method, None);
-        let outcome = mcp_client::answer(connection.call(call), self.settings.discovery_timeout, "`ping`").await?;
+        let method = if connection.revision().has_ping() { Method::Ping } else { Method::Discover };
+        let call = connection.internal_call(method, None);
+        let outcome =
+            mcp_client::wait_for_response(connection.call(call), self.settings.discovery_timeout, "`ping`").await?;
         match outcome {
-            Err(error) if error.is_unavailable() => Err(Error::answered(error)),
+            Err(error) if error.is_unavailable() => Err(Error::from_error_response(error)),
             _ => Ok(()),
         }
     }
 }
 
-/// Waits for a connection that is being opened; nothing when it is not wanted any more. What is half
-/// open cannot be closed, so it is given a moment to become whole.
-pub(super) async fn opened(
-    opening: impl Future<Output = Result<Arc<Connection>>>,
+/// Waits for a connection to open; `None` when stopped first. A connection that is half open cannot be closed,
+/// so it gets `grace` to finish before it is dropped.
+pub(super) async fn open_unless_stopped(
+    open: impl Future<Output = Result<Arc<Connection>>>,
     stop: &CancellationToken,
     grace: Duration,
 ) -> Option<Result<Arc<Connection>>> {
-    tokio::pin!(opening);
+    tokio::pin!(open);
     tokio::select! {
-        opened = &mut opening => return Some(opened),
+        opened = &mut open => return Some(opened),
         () = stop.cancelled() => {}
     }
-    if let Ok(Ok(connection)) = tokio::time::timeout(grace, opening).await {
+    if let Ok(Ok(connection)) = tokio::time::timeout(grace, open).await {
         connection.close().await;
     }
     None
 }
 
-/// A wait that doubles with every failure, and is never the same for two who fail together.
+/// Exponential back-off with jitter: 50 to 100 % of the doubled wait.
 pub(super) fn back_off(failures: u32) -> Duration {
-    let wait = FIRST_WAIT.saturating_mul(1 << failures.min(10)).min(LONGEST_WAIT);
+    let wait = BACK_OFF_BASE.saturating_mul(1 << failures.min(10)).min(MAX_BACK_OFF);
     let mut random = [0; 4];
-    let part = match getrandom::fill(&mut random) {
+    let jitter = match getrandom::fill(&mut random) {
         Ok(()) => f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX),
         Err(_) => 1.0,
     };
-    wait.mul_f64(0.5 + part / 2.0)
+    wait.mul_f64(0.5 + jitter / 2.0)
 }

@@ -1,13 +1,13 @@
-//! The client: one connection, one call after the other.
+//! A blocking client: one keep-alive connection, one call at a time.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::wire::Received;
+use super::wire::HttpMessage;
 use super::{Era, Route};
 
-/// A client that makes the same call again and again.
+/// A client that repeats the call of its route.
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
@@ -16,17 +16,17 @@ pub struct Client {
     id: u32,
 }
 
-/// Ids have the same number of digits.
+/// Large enough that all ids have the same number of digits.
 const FIRST_ID: u32 = 100_000_000;
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Read timeout of a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Client {
-    /// Connects, and opens a session in the era that has them.
+    /// Connects, and opens a session in the handshake era.
     pub fn open(address: SocketAddr, route: Route) -> Self {
-        let stream = TcpStream::connect(address).expect("the gateway is there");
-        stream.set_nodelay(true).expect("a socket can be set up");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket can be set up");
+        let stream = TcpStream::connect(address).expect("the gateway accepts connections");
+        stream.set_nodelay(true).expect("socket options can be set");
+        stream.set_read_timeout(Some(RESPONSE_TIMEOUT)).expect("socket options can be set");
         let head = format!(
             "POST /mcp/{} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: {}\r\n",
@@ -35,7 +35,7 @@ impl Client {
         );
         let mut client = Self { stream, route, head, id: FIRST_ID };
         match route.client {
-            Era::Handshake => client.shake_hands(),
+            Era::Handshake => client.initialize(),
             Era::PerRequest => client.head += &format!("Mcp-Method: {}\r\n", route.method()),
         }
         if let (Era::PerRequest, Some(tool)) = (route.client, route.tool) {
@@ -44,32 +44,33 @@ impl Client {
         client
     }
 
-    fn shake_hands(&mut self) {
+    fn initialize(&mut self) {
         let params = r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"hot","version":"1"}}"#;
-        let welcome = self.send(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{params}}}"#));
-        let session = welcome.header("mcp-session-id").expect("a session was opened").to_owned();
+        let response = self.send(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{params}}}"#));
+        let session = response.header("mcp-session-id").expect("a session id").to_owned();
         self.head += &format!("Mcp-Session-Id: {session}\r\n");
         self.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
     }
 
-    fn send(&mut self, body: &str) -> Received {
+    fn send(&mut self, body: &str) -> HttpMessage {
         let request = format!("{}Content-Length: {}\r\n\r\n{body}", self.head, body.len());
         self.stream.write_all(request.as_bytes()).expect("the gateway reads");
-        let received = Received::read(&mut self.stream).expect("the gateway answers").expect("the gateway stays");
-        assert!(received.head.starts_with("HTTP/1.1 20"), "{received:?}");
-        received
+        let message =
+            HttpMessage::read(&mut self.stream).expect("the gateway answers").expect("the connection stays open");
+        assert!(message.head.starts_with("HTTP/1.1 20"), "{message:?}");
+        message
     }
 
-    /// Calls that many times, and checks every answer.
+    /// Makes `times` calls and checks every response.
     pub fn calls(mut self, times: u32) -> Self {
         let (method, params) = (self.route.method(), self.route.params());
         for _ in 0..times {
             self.id += 1;
             let id = self.id;
-            let answer =
+            let response =
                 self.send(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}}}}}"#));
-            let is_right = answer.body.contains(self.route.mark) && answer.body.contains(&id.to_string());
-            assert!(is_right, "{}: {answer:?}", self.route.name);
+            let is_expected = response.body.contains(self.route.mark) && response.body.contains(&id.to_string());
+            assert!(is_expected, "{}: {response:?}", self.route.name);
         }
         self
     }
@@ -80,7 +81,7 @@ impl Route {
         if self.tool.is_some() { "tools/call" } else { "tools/list" }
     }
 
-    /// The members of the parameters.
+    /// The members of the params object.
     fn params(&self) -> String {
         let call = self.tool.map(|tool| format!(r#""name":"{tool}","arguments":{{"name":"H"}}"#));
         let meta = (self.client == Era::PerRequest).then(|| {

@@ -1,38 +1,38 @@
-//! The paths of a call that are to stay lean, with a client and servers for them that are threads here:
-//! plain blocking sockets, so that nothing but the gateway is counted.
+//! The hot paths of a call, with a client and servers on threads with blocking sockets, so that only the gateway is
+//! counted.
 
 mod client;
-mod stage;
+mod fixture;
 mod upstream;
 mod wire;
 
 pub use client::Client;
-pub use stage::Stage;
+pub use fixture::HotPathFixture;
 
-/// How a client and a server talk.
+/// The era of a client or a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Era {
-    /// A handshake, then calls in a session: 2025-11-25.
+    /// 2025-11-25: initialize, then calls in a session.
     Handshake,
-    /// Every request by itself: 2026-07-28.
+    /// 2026-07-28: every request is self-contained.
     PerRequest,
 }
 
-/// One path through the gateway, and the call that takes it.
+/// A route through the gateway and the call that takes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Route {
-    /// What it is called in tables.
+    /// Name in tables and budgets.
     pub name: &'static str,
     client: Era,
-    /// The group that is called.
+    /// The called group.
     group: &'static str,
-    /// The tool that is called; without one, the tools are listed.
+    /// The called tool; `None` lists the tools.
     tool: Option<&'static str>,
-    /// Stands in every answer.
+    /// A text that every response contains.
     mark: &'static str,
 }
 
-/// All of them.
+/// All measured routes.
 pub const ROUTES: [Route; 11] = [
     Route::call("2025-11-25 to 2025-11-25", Era::Handshake, "older", upstream::SMALL),
     Route::call("2026-07-28 to 2026-07-28", Era::PerRequest, "newer", upstream::SMALL),
@@ -58,7 +58,7 @@ impl Route {
 }
 
 impl Era {
-    /// The revision that is spoken.
+    /// The revision of this era.
     pub fn revision(self) -> &'static str {
         match self {
             Self::Handshake => "2025-11-25",

@@ -1,31 +1,31 @@
-//! HTTP/1.1 by hand, for both ends.
+//! Minimal blocking HTTP/1.1 for the client and the upstream.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
 
 /// A request or a response.
 #[derive(Debug)]
-pub struct Received {
-    /// The first line and the headers.
+pub struct HttpMessage {
+    /// Start line and headers.
     pub head: String,
-    /// With the chunks' lengths in it, where it came in chunks.
+    /// The raw body; a chunked one still has its chunk sizes.
     pub body: String,
 }
 
-impl Received {
-    /// Reads one; nothing where the other side is gone.
+impl HttpMessage {
+    /// Reads one message; `None` at end of file.
     pub fn read(stream: &mut TcpStream) -> io::Result<Option<Self>> {
         let mut received = Vec::new();
-        let mut part = [0; 16 * 1024];
+        let mut chunk = [0; 16 * 1024];
         loop {
-            let length = stream.read(&mut part)?;
+            let length = stream.read(&mut chunk)?;
             if length == 0 {
                 return Ok(None);
             }
-            received.extend_from_slice(&part[..length]);
-            let text = std::str::from_utf8(&received).expect("what is sent is UTF-8, and cut nowhere in a letter");
+            received.extend_from_slice(&chunk[..length]);
+            let text = std::str::from_utf8(&received).expect("a read never splits a UTF-8 character");
             let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-            if is_whole(head, body) {
+            if is_complete(head, body) {
                 return Ok(Some(Self { head: head.to_owned(), body: body.to_owned() }));
             }
         }
@@ -36,9 +36,9 @@ impl Received {
     }
 }
 
-fn is_whole(head: &str, body: &str) -> bool {
+fn is_complete(head: &str, body: &str) -> bool {
     match header(head, "content-length") {
-        Some(length) => body.len() >= length.parse().expect("a length is a number"),
+        Some(length) => body.len() >= length.parse().expect("Content-Length is a number"),
         None => header(head, "transfer-encoding").is_none() || body.ends_with("0\r\n\r\n"),
     }
 }

@@ -1,4 +1,4 @@
-//! The figures that are committed.
+//! The committed instruction counts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use toml::de::{DeTable, DeValue};
 
-/// Instructions of a call, by the name of its path.
-pub struct Figures(BTreeMap<String, u64>);
+/// Instructions per call by route name.
+pub struct CommittedCounts(BTreeMap<String, u64>);
 
 const HEADING: &str = "\
 # Instructions in user space of one call, by the path that it takes. Written by `just instructions --renew`.
@@ -17,24 +17,24 @@ fn file() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "instructions", "figures.toml"].iter().collect()
 }
 
-impl Figures {
+impl CommittedCounts {
     pub fn read() -> Self {
-        let text = fs::read_to_string(file()).expect("the figures are there");
-        let table = DeTable::parse(&text).expect("the figures are TOML").into_inner();
-        let figures = table.into_iter().map(|(name, figure)| match figure.into_inner() {
-            DeValue::Integer(figure) => (name.into_inner().into_owned(), figure.as_str().parse().expect("a number")),
-            other => panic!("{} is no number: {other:?}", name.get_ref()),
+        let text = fs::read_to_string(file()).expect("figures.toml is readable");
+        let table = DeTable::parse(&text).expect("figures.toml is valid TOML").into_inner();
+        let counts = table.into_iter().map(|(name, count)| match count.into_inner() {
+            DeValue::Integer(count) => (name.into_inner().into_owned(), count.as_str().parse().expect("a number")),
+            other => panic!("{} is not a number: {other:?}", name.get_ref()),
         });
-        Self(figures.collect())
+        Self(counts.collect())
     }
 
-    /// Puts a figure in place of the one that was there.
-    pub fn replace(&mut self, name: &str, figure: u64) -> Option<u64> {
-        self.0.insert(name.to_owned(), figure)
+    /// Replaces the count of a route and returns the previous one.
+    pub fn replace(&mut self, name: &str, count: u64) -> Option<u64> {
+        self.0.insert(name.to_owned(), count)
     }
 
     pub fn write(&self) {
-        let lines = self.0.iter().map(|(name, figure)| format!("{name:?} = {figure}\n"));
-        fs::write(file(), HEADING.to_owned() + &lines.collect::<String>()).expect("the figures can be written");
+        let lines = self.0.iter().map(|(name, count)| format!("{name:?} = {count}\n"));
+        fs::write(file(), HEADING.to_owned() + &lines.collect::<String>()).expect("figures.toml is writable");
     }
 }

@@ -160,7 +160,7 @@ const CHECKLIST: &[(u16, &str, Coverage)] = &[
     (
         49,
         "server requests are sent on the stream of their call",
-        Test("session::questions_are_answered_once_and_withdrawn_with_their_call"),
+        Test("session::server_requests_are_resolved_once_and_cancelled_with_their_call"),
     ),
     (50, "a list change is sent on one stream only", Test("streams::list_changes_reach_the_newest_get_stream_once")),
     (
@@ -268,14 +268,14 @@ const CHECKLIST: &[(u16, &str, Coverage)] = &[
         "Mcp-Param compares numbers by value: 42 equals 42.0",
         Test("per_request::mcp_param_headers_must_match_annotated_arguments"),
     ),
-    (92, "nested properties are mirrored", Test("dialect::annotations_are_found_and_judged")),
+    (92, "nested properties are mirrored", Test("dialect::annotations_are_parsed_and_validated")),
     (
         93,
         "a tool with invalid header annotations is dropped",
         Test("conformance::client_conformance_passes_except_expected_failures"),
     ),
     (94, "our client sends Mcp-Param", Test("conformance::client_conformance_passes_except_expected_failures")),
-    (95, "header values outside visible ASCII are Base64", Test("dialect::values_are_encoded_only_where_they_must_be")),
+    (95, "header values outside visible ASCII are Base64", Test("dialect::values_are_encoded_only_where_necessary")),
     (96, "-32020 from upstream refreshes the list", NotYet(NEEDS_REMOTE_UPSTREAM)),
     (97, "an unknown Mcp-Param is ignored", Test("per_request::mcp_param_headers_must_match_annotated_arguments")),
     (
@@ -289,7 +289,11 @@ const CHECKLIST: &[(u16, &str, Coverage)] = &[
         Test("bridge::parked_calls::a_tampered_foreign_or_replayed_request_state_is_refused"),
     ),
     (100, "input_required from three methods only", NotYet(NEEDS_SERVER_REQUESTS)),
-    (101, "no server request beyond the declared capabilities", Test("groups::messages::who_cannot_be_asked_is_not")),
+    (
+        101,
+        "no server request beyond the declared capabilities",
+        Test("groups::messages::server_requests_are_refused_without_the_client_capability"),
+    ),
     (
         102,
         "an unanswered input request is repeated",
@@ -330,7 +334,7 @@ const CHECKLIST: &[(u16, &str, Coverage)] = &[
     (
         111,
         "a lost upstream listen is reopened",
-        Test("groups::failure::what_was_subscribed_to_is_again_when_an_upstream_comes_back"),
+        Test("groups::upstream_failure::subscriptions_are_restored_after_an_upstream_reconnects"),
     ),
     (
         112,
@@ -360,8 +364,8 @@ const CHECKLIST: &[(u16, &str, Coverage)] = &[
         "-32042 becomes input_required",
         Test("bridge::parked_calls::url_elicitation_required_error_becomes_input_required_and_retries"),
     ),
-    (120, "structured content is wrapped or dropped", Test("dialect::structured_content")),
-    (121, "links and audio are converted", Test("dialect::content_kinds")),
+    (120, "structured content is wrapped or dropped", Test("dialect::structured_content_is_downgraded")),
+    (121, "links and audio are converted", Test("dialect::content_types_are_downgraded")),
     (
         122,
         "per-request members never reach handshake clients",
@@ -386,14 +390,14 @@ const CHECKLIST: &[(u16, &str, Coverage)] = &[
     (
         127,
         "discovery of handshake versions only falls back to a handshake",
-        Test("dialect::answers_to_a_probe_are_told_apart"),
+        Test("dialect::discover_outcomes_are_classified"),
     ),
     (
         128,
         "equal names at two upstreams are mapped apart",
-        Test("groups::aggregation::everything_is_listed_in_order_and_answers_under_its_name"),
+        Test("groups::aggregation::merged_lists_keep_the_configured_order_and_prefixed_names_are_routed"),
     ),
-    (129, "merged pages have no gaps", Test("groups::catalog::a_list_is_walked_in_pages")),
+    (129, "merged pages have no gaps", Test("groups::catalog::pagination_has_no_gaps_and_cursors_are_authenticated")),
     (130, "progress tokens and ids of two clients never cross", Test("streams::progress_never_crosses_sessions")),
     (131, "a client's bearer token never reaches an upstream", NotYet(NEEDS_REMOTE_UPSTREAM)),
     (132, "a wrong audience is 401", NotYet(NEEDS_OAUTH)),

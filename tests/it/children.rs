@@ -13,7 +13,7 @@ use rialto::upstream::{HealthPhase, Supervisor};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::harness::{PATIENCE, Rialto, until};
+use crate::harness::{Rialto, TEST_TIMEOUT, until};
 
 const RIALTO: &str = env!("CARGO_BIN_EXE_rialto");
 
@@ -99,7 +99,7 @@ async fn a_child_exit_during_a_call_reports_signal_and_stderr() {
     for id in marked(&marker) {
         let _ = std::process::Command::new("kill").args(["-KILL", &id.to_string()]).status();
     }
-    let reply = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
+    let reply = tokio::time::timeout(TEST_TIMEOUT, waiting).await.unwrap().unwrap();
     let rialto::call::Reply::End(answer) = reply.unwrap() else { panic!("expected the end of the call") };
     let message = answer.outcome.unwrap_err().message();
     assert!(message.contains("signal: 9") && message.contains("out of cheese"), "{message}");
@@ -129,7 +129,7 @@ async fn a_child_that_exits_on_the_discovery_probe_is_restarted() {
     for _ in 0..20 {
         let client = connect(&shell(&marker, script)).await.unwrap();
         assert_eq!(client.revision().to_string(), "2025-11-25");
-        assert_eq!(client.found().oddities.len(), 1, "{:?}", client.found());
+        assert_eq!(client.probe_report().oddities.len(), 1, "{:?}", client.probe_report());
         assert_works(&client).await;
         client.close().await;
     }
@@ -142,11 +142,11 @@ async fn closing_ends_a_child_with_a_call_in_flight() {
     let client = connect(&shell(&marker, r#"exec "$RIALTO" stdio"#)).await.unwrap();
     let survey = Raw::of(&json!({ "name": "surveyElements", "arguments": { "count": 118, "delayMs": 1000 } }));
     let mut replies = client.begin(Method::ToolsCall, Some(survey));
-    assert!(matches!(replies.next().await, Some(rialto::call::Reply::Notice(_))));
+    assert!(matches!(replies.next().await, Some(rialto::call::Reply::Notification(_))));
     client.close().await;
     gone(&marker).await;
     let mut last = replies.next().await;
-    while let Some(rialto::call::Reply::Notice(_)) = last {
+    while let Some(rialto::call::Reply::Notification(_)) = last {
         last = replies.next().await;
     }
     let Some(rialto::call::Reply::End(answer)) = last else { panic!("expected the end of the call") };
@@ -165,7 +165,7 @@ async fn a_listen_stream_ends_with_the_child() {
         for id in marked(&marker) {
             let _ = std::process::Command::new("kill").args(["-KILL", &id.to_string()]).status();
         }
-        let ended = tokio::time::timeout(PATIENCE, listening.next()).await.expect("the stream ends in time");
+        let ended = tokio::time::timeout(TEST_TIMEOUT, listening.next()).await.expect("the stream ends in time");
         assert!(ended.is_none(), "{revision}");
         client.close().await;
     }
@@ -248,9 +248,9 @@ fn supervised(target: Target) -> (Supervisor, mpsc::Receiver<rialto::mcp_client:
 }
 
 async fn wait_for_phase(supervisor: &Supervisor, wanted: HealthPhase) {
-    let mut watch = supervisor.watch();
+    let mut watch = supervisor.watch_health();
     let reached = watch.wait_for(|health| health.phase == wanted);
-    tokio::time::timeout(PATIENCE, reached).await.expect("the health phase is reached in time").unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, reached).await.expect("the health phase is reached in time").unwrap();
 }
 
 #[tokio::test]
@@ -262,9 +262,9 @@ async fn a_killed_child_is_restarted() {
         for id in marked(&marker) {
             let _ = std::process::Command::new("kill").args(["-KILL", &id.to_string()]).status();
         }
-        let mut watch = supervisor.watch();
+        let mut watch = supervisor.watch_health();
         let healed = watch.wait_for(|health| health.connects > round && health.phase == HealthPhase::Ready);
-        tokio::time::timeout(PATIENCE, healed).await.expect("the child is restarted in time").unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, healed).await.expect("the child is restarted in time").unwrap();
     }
     supervisor.stop().await;
     gone(&marker).await;
@@ -275,13 +275,13 @@ async fn the_supervisor_reconnects_when_the_upstream_returns() {
     let mut first = Rialto::start().await;
     let address = first.address;
     let (supervisor, _notifications) = supervised(Target::url(&first.url("/mcp")).unwrap());
-    let connection = supervisor.connection(PATIENCE).await.unwrap();
+    let connection = supervisor.connection(TEST_TIMEOUT).await.unwrap();
     assert_eq!(connection.server().info.get("name").unwrap().to_string(), r#""elements""#);
     drop(connection);
     first.begin_stop();
     assert!(first.stopped().await);
     wait_for_phase(&supervisor, HealthPhase::Down).await;
-    let error = supervisor.connection(PATIENCE).await.unwrap_err();
+    let error = supervisor.connection(TEST_TIMEOUT).await.unwrap_err();
     assert!(error.to_string().contains("down"), "{error}");
     let _second = Rialto::with(|settings| settings.listen = address).await;
     wait_for_phase(&supervisor, HealthPhase::Ready).await;

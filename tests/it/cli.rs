@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::harness::{PATIENCE, Rialto};
+use crate::harness::{Rialto, TEST_TIMEOUT};
 use crate::process::rialto;
 
 struct CommandOutput {
@@ -17,7 +17,7 @@ struct CommandOutput {
 
 async fn run(arguments: &[&str]) -> CommandOutput {
     let mut command = rialto();
-    let output = tokio::time::timeout(PATIENCE, command.args(arguments).stdin(Stdio::null()).output());
+    let output = tokio::time::timeout(TEST_TIMEOUT, command.args(arguments).stdin(Stdio::null()).output());
     let output = output.await.expect("the command exits in time").unwrap();
     CommandOutput {
         code: output.status.code().unwrap(),
@@ -166,7 +166,7 @@ async fn sigint_cancels_the_call() {
     crate::harness::until("the call runs", || inbound.shutdown.calls_in_flight() == 1).await;
     let id = child.id().unwrap().to_string();
     std::process::Command::new("kill").args(["-INT", &id]).status().unwrap();
-    let status = tokio::time::timeout(PATIENCE, child.wait()).await.unwrap().unwrap();
+    let status = tokio::time::timeout(TEST_TIMEOUT, child.wait()).await.unwrap().unwrap();
     assert_eq!(status.code(), Some(130));
     rialto_server.begin_stop();
     assert!(rialto_server.stopped().await, "no call is running");
@@ -181,7 +181,7 @@ async fn listen_prints_resource_updates() {
         child.args(["listen", "--revision", revision, &server.url("/mcp"), "elements://spotlight"]);
         let mut child = child.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        let line = tokio::time::timeout(TEST_TIMEOUT, lines.next_line()).await.unwrap().unwrap().unwrap();
         assert_eq!(line, "notifications/resources/updated elements://spotlight", "{revision}");
         child.start_kill().unwrap();
     }

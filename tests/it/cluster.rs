@@ -1,40 +1,40 @@
-//! Several nodes that share a store: any of them takes any request, and none is missed when it goes.
+//! Clusters of nodes that share a store: relay between nodes, takeover after a failure, drain.
 
 mod balancer;
-mod changes;
-mod clients;
-mod driver;
-mod edges;
-mod failover;
-mod found;
-mod front;
-mod full;
-mod gate;
-mod held;
-mod kids;
-mod leaving;
-mod listener;
+mod change_ledger;
+mod child_processes;
+mod duplicate_delivery;
+mod listeners;
 mod load;
-mod news;
+mod load_balancer_proxy;
+mod load_clients;
+mod load_driver;
+mod missed_changes;
+mod nginx;
+mod node_leave;
 mod nodes;
-mod older;
-mod paused;
-mod proxy;
-mod real;
-mod repeats;
-mod rust;
+mod parked_calls;
+mod processes;
+mod regressions;
+mod rust_sdk;
 mod sdks;
+mod session_edges;
 mod soak;
+mod sse_client;
+mod store_failover;
 mod store_faults;
+mod store_full;
+mod store_paused;
+mod store_proxy;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use rialto::store::{ClusterStore, Memory};
+use rialto::store::{ClusterStore, MemoryStore};
 
 use crate::harness::Rialto;
 
-/// A node that shares that store.
+/// Starts a node on a shared store and waits until it holds its lease.
 pub async fn node(store: &Arc<dyn ClusterStore>, name: &str) -> Rialto {
     let rialto = Rialto::with(|settings| {
         settings.cluster_store = Some(Arc::clone(store));
@@ -46,8 +46,8 @@ pub async fn node(store: &Arc<dyn ClusterStore>, name: &str) -> Rialto {
     rialto
 }
 
-/// Three nodes in this process.
-pub async fn three() -> [Rialto; 3] {
-    let store: Arc<dyn ClusterStore> = Memory::new();
+/// Three nodes in this process on one in-memory store.
+pub async fn three_nodes() -> [Rialto; 3] {
+    let store: Arc<dyn ClusterStore> = MemoryStore::new();
     [node(&store, "a").await, node(&store, "b").await, node(&store, "c").await]
 }

@@ -6,11 +6,11 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::process::rialto;
 
 /// A temporary folder, removed on drop.
-pub struct Folder(pub PathBuf);
+pub struct TempFolder(pub PathBuf);
 
 struct CommandOutput {
     code: i32,
@@ -18,7 +18,7 @@ struct CommandOutput {
     errors: String,
 }
 
-impl Folder {
+impl TempFolder {
     pub fn new(name: &str) -> Self {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("config-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
@@ -33,7 +33,7 @@ impl Folder {
     async fn run(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = rialto();
         command.current_dir(&self.0).env_remove("RIALTO_CONFIG").env("RIALTO_TEST_TOKEN", "t0ken");
-        let output = tokio::time::timeout(PATIENCE, command.args(arguments).stdin(Stdio::null()).output());
+        let output = tokio::time::timeout(TEST_TIMEOUT, command.args(arguments).stdin(Stdio::null()).output());
         let output = output.await.expect("the command exits in time").unwrap();
         CommandOutput {
             code: output.status.code().unwrap(),
@@ -49,12 +49,12 @@ impl Folder {
         let mut child = command.args(arguments).spawn().unwrap();
         let mut line = String::new();
         let mut output = BufReader::new(child.stdout.take().unwrap());
-        tokio::time::timeout(PATIENCE, output.read_line(&mut line)).await.unwrap().unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, output.read_line(&mut line)).await.unwrap().unwrap();
         line
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -62,12 +62,12 @@ impl Drop for Folder {
 
 #[tokio::test]
 async fn init_writes_a_config_that_check_and_serve_accept() {
-    let folder = Folder::new("init");
+    let folder = TempFolder::new("init");
     let ran = folder.run(&["init"]).await;
     assert_eq!(ran.code, 0, "{}", ran.errors);
     let ran = folder.run(&["check"]).await;
     assert_eq!((ran.code, ran.errors.as_str()), (0, ""));
-    for word in ["rialto.toml can be used", "127.0.0.1:3001", "elements", "built in", "default", "/mcp"] {
+    for word in ["rialto.toml is valid", "127.0.0.1:3001", "elements", "built-in", "default", "/mcp"] {
         assert!(ran.output.contains(word), "{word}: {}", ran.output);
     }
     folder.write("rialto.toml", "# mine");
@@ -84,7 +84,7 @@ async fn init_writes_a_config_that_check_and_serve_accept() {
 
 #[tokio::test]
 async fn check_explains_the_config_with_secrets_redacted() {
-    let folder = Folder::new("explain");
+    let folder = TempFolder::new("explain");
     folder.write(
         "rialto.toml",
         r#"
@@ -118,8 +118,8 @@ async fn check_explains_the_config_with_secrets_redacted() {
     let json_output = folder.run(&["check", "--json", "rialto.toml"]).await;
     let value: Value = serde_json::from_str(&json_output.output).unwrap();
     assert_eq!((&value["ok"], &value["problems"]), (&json!(true), &json!([])));
-    assert_eq!(value["servers"][1]["isolation"], "shared");
-    assert_eq!(value["servers"][0]["call"], "2m");
+    assert_eq!(value["servers"][1]["connection"], "shared");
+    assert_eq!(value["servers"][0]["idleTimeout"], "2m");
     assert_eq!(value["groups"][0]["servers"], json!(["files", "tracker"]));
     assert_eq!(value["groups"][1]["address"], "/mcp/research");
     assert!(!ran.output.contains("t0ken") && !json_output.output.contains("t0ken"), "{}", ran.output);
@@ -127,7 +127,7 @@ async fn check_explains_the_config_with_secrets_redacted() {
 
 #[tokio::test]
 async fn check_reports_all_config_errors_at_once() {
-    let folder = Folder::new("mistakes");
+    let folder = TempFolder::new("mistakes");
     folder.write("bad.toml", "listn = 1\n[servers.a]\ncomand = \"x\"\nurl = \"${RIALTO_NOT_SET}\"\n");
     let ran = folder.run(&["check", "bad.toml"]).await;
     assert_eq!(ran.code, 1);
@@ -135,7 +135,7 @@ async fn check_reports_all_config_errors_at_once() {
         "bad.toml:1:1: error: unknown key `listn`; did you mean `listen`?",
         "bad.toml:3:1: error: unknown key `comand` in [servers.a]; did you mean `command`?",
         "bad.toml:4:8: error: the variable `RIALTO_NOT_SET` is not set",
-        "bad.toml cannot be used: 3 errors",
+        "bad.toml is not valid: 3 errors",
     ] {
         assert!(ran.errors.contains(line), "{line}: {}", ran.errors);
     }
@@ -153,7 +153,7 @@ async fn check_reports_all_config_errors_at_once() {
 
 #[tokio::test]
 async fn check_without_a_file_explains_the_built_in_server() {
-    let folder = Folder::new("none");
+    let folder = TempFolder::new("none");
     let ran = folder.run(&["check"]).await;
     assert!(
         ran.code == 0 && ran.output.contains("no rialto.toml") && ran.output.contains("elements"),
@@ -164,17 +164,17 @@ async fn check_without_a_file_explains_the_built_in_server() {
 
 #[tokio::test]
 async fn the_listen_flag_overrides_the_config() {
-    let folder = Folder::new("listen");
+    let folder = TempFolder::new("listen");
     folder.write("rialto.toml", "listen = \"127.0.0.2:0\"");
     assert!(folder.serve(&[]).await.contains("http://127.0.0.2:"));
     assert!(folder.serve(&["serve", "--listen", "127.0.0.3:0"]).await.contains("http://127.0.0.3:"));
     let ran = folder.run(&["stdio", "--group", "nope"]).await;
-    assert!(ran.code == 2 && ran.errors.contains("there is no group \"nope\"; there is default"), "{}", ran.errors);
+    assert!(ran.code == 2 && ran.errors.contains("unknown group \"nope\"; groups: default"), "{}", ran.errors);
 }
 
 #[tokio::test]
 async fn the_config_json_schema_is_printed() {
-    let folder = Folder::new("schema");
+    let folder = TempFolder::new("schema");
     let ran = folder.run(&["schema"]).await;
     let schema: Value = serde_json::from_str(&ran.output).unwrap();
     assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");

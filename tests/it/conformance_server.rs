@@ -27,8 +27,8 @@ use tokio::sync::Semaphore;
 use self::allowed::{AllowedDifference, faults, listed, parse};
 use self::fixtures::{CommandLine, Fixture, Served, Shape, script};
 use self::verdict::{DifferenceKind, HANDSHAKE, OLDER, OLDEST, PER_REQUEST, Suite, Verdict, differences, normalized};
-use crate::harness::{PATIENCE, Rialto};
-use crate::process::{exit_code, serving, signal};
+use crate::harness::{Rialto, TEST_TIMEOUT};
+use crate::process::{exit_code, signal, spawn_gateway};
 
 /// One suite run through the gateway.
 pub struct Row {
@@ -176,7 +176,7 @@ impl Row {
             served.push(other);
         }
         let file = TempConfig::new(&config);
-        let (child, _output, address) = serving(&["--config", file.0.to_str().unwrap()]).await;
+        let (child, _output, address) = spawn_gateway(&["--config", file.0.to_str().unwrap()]).await;
         let path = if self.placement == Three { "/mcp/three" } else { "/mcp" };
         let verdict = self.suite.run(&format!("http://{address}{path}")).await;
         // SIGTERM lets the gateway stop its children.
@@ -319,8 +319,8 @@ async fn assert_deterministic(fixture: Fixture, suite: Suite, first: &Verdict) {
 async fn speaks(target: &Target, revision: Revision) -> bool {
     let settings = ConnectionSettings {
         revision: Some(revision),
-        idle_timeout: PATIENCE,
-        discovery_timeout: PATIENCE,
+        idle_timeout: TEST_TIMEOUT,
+        discovery_timeout: TEST_TIMEOUT,
         ..ConnectionSettings::default()
     };
     let client = match Client::connect(target, ClientOptions { settings, ..ClientOptions::default() }).await {
@@ -328,7 +328,7 @@ async fn speaks(target: &Target, revision: Revision) -> bool {
         Err(error) => {
             // The SDKs refuse a revision with different errors.
             let refused =
-                matches!(error.kind(), ErrorKind::Revision | ErrorKind::Answer(-32022) | ErrorKind::Status(400));
+                matches!(error.kind(), ErrorKind::Revision | ErrorKind::ErrorResponse(-32022) | ErrorKind::Status(400));
             assert!(refused, "{error}");
             return false;
         }

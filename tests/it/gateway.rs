@@ -1,11 +1,11 @@
 //! The gateway as a process with its own config file: SDK clients, reload, admin listener, metrics, request ids.
 
-mod beginnings;
-mod clients;
-mod figures;
-mod operations;
+mod admin;
+mod first_start;
+mod metrics;
 mod reload;
-mod traces;
+mod request_tracing;
+mod sdk_clients;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 use tokio::task::JoinHandle;
 
-use crate::config::Folder;
-use crate::harness::{Events, PATIENCE, Received, Sending, initialize, request, until};
+use crate::config::TempFolder;
+use crate::harness::{Events, HttpRequest, HttpResponse, TEST_TIMEOUT, initialize, request, until};
 use crate::process::{exit_code, rialto, signal};
 
 /// A 2025-06-18 stdio server as a shell script. It appends each tool call to the file `$NOTE`, and waits at start
@@ -48,7 +48,7 @@ done
 
 /// A gateway process.
 struct GatewayProcess {
-    folder: Folder,
+    folder: TempFolder,
     child: Child,
     address: SocketAddr,
     /// The admin listener, if it is separate.
@@ -73,14 +73,14 @@ impl GatewayProcess {
     }
 
     async fn with(name: &str, file: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let folder = Folder::new(&format!("gateway-{name}"));
+        let folder = TempFolder::new(&format!("gateway-{name}"));
         folder.write("rialto.toml", file);
         folder.write("server.sh", SHELL_SERVER);
         Self::start_in(folder, &[&["serve", "--listen", "127.0.0.1:0"], arguments].concat(), variables).await
     }
 
     /// Starts the binary in a folder and waits until it prints its address.
-    async fn start_in(folder: Folder, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+    async fn start_in(folder: TempFolder, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = rialto();
         command.current_dir(&folder.0).env_remove("RIALTO_CONFIG").envs(variables.iter().copied());
         let mut child = command.args(arguments).stdin(Stdio::null()).spawn().unwrap();
@@ -99,7 +99,7 @@ impl GatewayProcess {
             let (_, rest) = line.split_once("http://").unwrap();
             rest.split(['/', ' ']).next().unwrap().parse::<SocketAddr>().unwrap()
         };
-        let first = tokio::time::timeout(PATIENCE, output.next_line()).await.expect("an address in time").unwrap();
+        let first = tokio::time::timeout(TEST_TIMEOUT, output.next_line()).await.expect("an address in time").unwrap();
         let address = parse_address(first.unwrap_or_else(|| panic!("the process exited: {}", log.lock().unwrap())));
         let has_admin =
             std::fs::read_to_string(folder.0.join("rialto.toml")).is_ok_and(|text| text.contains("[admin]"));
@@ -137,13 +137,13 @@ impl GatewayProcess {
         signal(&self.child, "-HUP");
     }
 
-    fn get(&self, path: &str) -> Sending {
-        Sending::to(self.address, "GET", path)
+    fn get(&self, path: &str) -> HttpRequest {
+        HttpRequest::to(self.address, "GET", path)
     }
 
     /// A GET request to the admin listener.
-    fn admin_get(&self, path: &str) -> Sending {
-        Sending::to(self.admin.unwrap_or(self.address), "GET", path)
+    fn admin_get(&self, path: &str) -> HttpRequest {
+        HttpRequest::to(self.admin.unwrap_or(self.address), "GET", path)
     }
 
     async fn status(&self) -> Value {
@@ -157,7 +157,7 @@ impl GatewayProcess {
 
     /// Polls the status until a condition holds.
     async fn until_status(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
         loop {
             let status = self.status().await;
             if holds(&status) {
@@ -194,7 +194,7 @@ impl GatewayProcess {
     async fn stop(self) -> String {
         signal(&self.child, "-TERM");
         assert_eq!(exit_code(self.child).await, Some(0));
-        tokio::time::timeout(PATIENCE, self.reading).await.expect("the log ends").unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, self.reading).await.expect("the log ends").unwrap();
         self.log.lock().unwrap().clone()
     }
 }
@@ -202,8 +202,8 @@ impl GatewayProcess {
 // === impl Session ===
 
 impl Session {
-    fn post(&self, body: &Value) -> Sending {
-        let sending = Sending::to(self.address, "POST", self.path)
+    fn post(&self, body: &Value) -> HttpRequest {
+        let sending = HttpRequest::to(self.address, "POST", self.path)
             .header("content-type", "application/json")
             .header("accept", "application/json, text/event-stream")
             .body(body.to_string());
@@ -227,17 +227,17 @@ impl Session {
     }
 
     async fn listen(&self) -> Events {
-        let sending = Sending::to(self.address, "GET", self.path).header("accept", "text/event-stream");
+        let sending = HttpRequest::to(self.address, "GET", self.path).header("accept", "text/event-stream");
         sending.header("mcp-session-id", &self.id).go().await.events()
     }
 
     async fn close(&self) {
-        let sending = Sending::to(self.address, "DELETE", self.path).header("mcp-session-id", &self.id);
+        let sending = HttpRequest::to(self.address, "DELETE", self.path).header("mcp-session-id", &self.id);
         assert!(sending.status().await < 300);
     }
 }
 
-async fn read_response(received: Received) -> Value {
+async fn read_response(received: HttpResponse) -> Value {
     if !received.is_events() {
         return received.json().await;
     }

@@ -1,17 +1,17 @@
-//! Groups of several upstreams, in the hands of the test: what they show together, that clients never
-//! meet, and that one upstream's trouble is nobody else's.
+//! Groups of several scripted upstreams: merged catalogs, isolation between clients, and failure isolation
+//! between upstreams.
 
 mod aggregation;
 mod catalog;
-mod failure;
 mod isolation;
 mod listening;
 mod messages;
 mod ordering;
-mod real;
 mod reload;
+mod sdk_servers;
+mod session_resumption;
 mod sessions;
-mod takeover;
+mod upstream_failure;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,40 +21,41 @@ use rialto::client::{Client, ClientOptions, Host, ServerRequestFuture};
 use rialto::dialect::Revision;
 use rialto::gateway::{DEFAULT_GROUP, GatewayConfig, GroupConfig};
 use rialto::mcp_client::{ConnectionSettings, Target};
-use rialto::protocol::{ErrorObject, Method, Notice, Notification, Raw, code};
+use rialto::protocol::{ErrorObject, Method, Notification, NotificationMethod, Raw, code};
 use rialto::upstream::{SpecKind, Upstream, UpstreamSpec};
 use serde_json::{Value, json};
 
-use crate::harness::{PATIENCE, Rialto, until};
-use crate::puppet::{Puppet, Speaks};
+use crate::harness::{Rialto, TEST_TIMEOUT, until};
+use crate::scripted_server::{ScriptedServer, ServerTransport};
 
-/// How a client reaches the gateway.
+/// Transport and era of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum ClientTransport {
     Http,
     Sse,
     PerRequest,
 }
 
-pub const WAYS: [Way; 3] = [Way::Http, Way::Sse, Way::PerRequest];
+pub const CLIENT_TRANSPORTS: [ClientTransport; 3] =
+    [ClientTransport::Http, ClientTransport::Sse, ClientTransport::PerRequest];
 
-/// Remembers what a client hears, and answers in its name.
-pub struct Ear {
+/// Client host that records notifications and answers server requests with its own name.
+pub struct RecordingHost {
     name: String,
-    heard: Mutex<Vec<Notification>>,
-    asked: Mutex<Vec<Value>>,
+    notifications: Mutex<Vec<Notification>>,
+    server_requests: Mutex<Vec<Value>>,
 }
 
-impl Host for Ear {
+impl Host for RecordingHost {
     fn capabilities(&self) -> Raw {
         Raw::of(&json!({ "sampling": {}, "elicitation": { "form": {} }, "roots": { "listChanged": true } }))
     }
 
-    fn notice(&self, notification: &Notification) {
-        self.heard.lock().unwrap().push(notification.clone());
+    fn on_notification(&self, notification: &Notification) {
+        self.notifications.lock().unwrap().push(notification.clone());
     }
 
-    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
+    fn on_server_request<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         let params = params.map(value).unwrap_or_default();
         let name = &self.name;
         let answer = match method.as_str() {
@@ -69,25 +70,25 @@ impl Host for Ear {
             "roots/list" => Ok(json!({ "roots": [{ "uri": format!("file:///{name}") }] })),
             other => Err(ErrorObject::new(code::METHOD_NOT_FOUND, other)),
         };
-        self.asked.lock().unwrap().push(json!({ "method": method.as_str(), "params": params }));
+        self.server_requests.lock().unwrap().push(json!({ "method": method.as_str(), "params": params }));
         Box::pin(async move { answer.map(|answer| Raw::of(&answer)) })
     }
 }
 
-impl Ear {
+impl RecordingHost {
     fn new(name: &str) -> Arc<Self> {
-        Arc::new(Self { name: name.into(), heard: Mutex::default(), asked: Mutex::default() })
+        Arc::new(Self { name: name.into(), notifications: Mutex::default(), server_requests: Mutex::default() })
     }
 
-    /// The parameters of the notices of a kind, so far.
-    fn heard(&self, notice: &Notice) -> Vec<Value> {
-        let heard = self.heard.lock().unwrap();
-        let of_kind = heard.iter().filter(|heard| heard.notice == *notice);
-        of_kind.map(|heard| heard.params.as_ref().map(value).unwrap_or_default()).collect()
+    /// Parameters of the notifications of one method received so far.
+    fn notifications(&self, notice: &NotificationMethod) -> Vec<Value> {
+        let notified = self.notifications.lock().unwrap();
+        let of_kind = notified.iter().filter(|notified| notified.method == *notice);
+        of_kind.map(|notified| notified.params.as_ref().map(value).unwrap_or_default()).collect()
     }
 
-    fn asked(&self) -> Vec<Value> {
-        self.asked.lock().unwrap().clone()
+    fn server_requests(&self) -> Vec<Value> {
+        self.server_requests.lock().unwrap().clone()
     }
 }
 
@@ -95,7 +96,7 @@ fn value(raw: &Raw) -> Value {
     raw.read().unwrap()
 }
 
-/// An upstream that is found out about quickly.
+/// Upstream with short timeouts.
 fn upstream(name: &str, target: Target) -> UpstreamSpec {
     let mut spec = UpstreamSpec::new(name, SpecKind::Target(target));
     spec.settings = ConnectionSettings {
@@ -108,74 +109,79 @@ fn upstream(name: &str, target: Target) -> UpstreamSpec {
     spec
 }
 
-fn spec(puppet: &Puppet) -> UpstreamSpec {
-    upstream(&puppet.name, puppet.target())
+fn spec(scripted: &ScriptedServer) -> UpstreamSpec {
+    upstream(&scripted.name, scripted.target())
 }
 
-/// All upstreams in the default group, in order.
-fn together(upstreams: Vec<UpstreamSpec>) -> GatewayConfig {
-    let plan = GroupConfig::new(DEFAULT_GROUP, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
-    GatewayConfig { upstreams, groups: vec![plan] }
+/// Configuration with all upstreams in the default group, in this order.
+fn default_group_of(upstreams: Vec<UpstreamSpec>) -> GatewayConfig {
+    let group_config = GroupConfig::new(DEFAULT_GROUP, upstreams.iter().map(|spec| Arc::clone(&spec.name)));
+    GatewayConfig { upstreams, groups: vec![group_config] }
 }
 
-async fn gateway(layout: GatewayConfig) -> Rialto {
-    Rialto::with(|settings| settings.gateway = layout).await
+async fn gateway(config: GatewayConfig) -> Rialto {
+    Rialto::with(|settings| settings.gateway = config).await
 }
 
-/// A gateway with these puppets in the default group.
-async fn group(puppets: &[&Puppet]) -> Rialto {
-    gateway(together(puppets.iter().map(|puppet| spec(puppet)).collect())).await
+/// Gateway with these scripted servers in the default group.
+async fn group(scripted_servers: &[&ScriptedServer]) -> Rialto {
+    gateway(default_group_of(scripted_servers.iter().map(|scripted| spec(scripted)).collect())).await
 }
 
-/// Puppets of every kind.
-async fn every_kind() -> [Puppet; 4] {
+/// One scripted server per transport.
+async fn one_of_each_transport() -> [ScriptedServer; 4] {
     [
-        Puppet::start("web", Speaks::Http).await,
-        Puppet::start("old", Speaks::Sse).await,
-        Puppet::start("new", Speaks::PerRequest).await,
-        Puppet::start("child", Speaks::Stdio).await,
+        ScriptedServer::start("web", ServerTransport::Http).await,
+        ScriptedServer::start("old", ServerTransport::Sse).await,
+        ScriptedServer::start("new", ServerTransport::PerRequest).await,
+        ScriptedServer::start("child", ServerTransport::Stdio).await,
     ]
 }
 
-async fn at(rialto: &Rialto, way: Way, group: &str, name: &str) -> (Client, Arc<Ear>) {
-    let (path, revision) = match way {
-        Way::Http => ("/mcp", Revision::NEWEST_HANDSHAKE),
-        Way::Sse => ("/sse", Revision::NEWEST_HANDSHAKE),
-        Way::PerRequest => ("/mcp", Revision::NEWEST),
+async fn at(
+    rialto: &Rialto,
+    client_transport: ClientTransport,
+    group: &str,
+    name: &str,
+) -> (Client, Arc<RecordingHost>) {
+    let (path, revision) = match client_transport {
+        ClientTransport::Http => ("/mcp", Revision::NEWEST_HANDSHAKE),
+        ClientTransport::Sse => ("/sse", Revision::NEWEST_HANDSHAKE),
+        ClientTransport::PerRequest => ("/mcp", Revision::NEWEST),
     };
     let mut target = Target::url(&rialto.url(&format!("{path}{group}"))).unwrap();
-    if let (Way::Sse, Target::Url(address)) = (way, &mut target) {
+    if let (ClientTransport::Sse, Target::Url(address)) = (client_transport, &mut target) {
         address.transport = Some(rialto::mcp_client::HttpTransport::Sse);
     }
-    let ear = Ear::new(name);
+    let host = RecordingHost::new(name);
     let settings = ConnectionSettings { revision: Some(revision), ..ConnectionSettings::default() };
-    let options = ClientOptions { settings, host: Arc::clone(&ear) as _, ..ClientOptions::default() };
-    (in_time("connected", Client::connect(&target, options)).await.unwrap(), ear)
+    let options = ClientOptions { settings, host: Arc::clone(&host) as _, ..ClientOptions::default() };
+    (within_timeout("connected", Client::connect(&target, options)).await.unwrap(), host)
 }
 
-async fn client(rialto: &Rialto, way: Way, name: &str) -> (Client, Arc<Ear>) {
-    at(rialto, way, "", name).await
+async fn client(rialto: &Rialto, client_transport: ClientTransport, name: &str) -> (Client, Arc<RecordingHost>) {
+    at(rialto, client_transport, "", name).await
 }
 
-async fn in_time<T>(what: &str, waited: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, waited).await.unwrap_or_else(|_| panic!("never: {what}"))
+async fn within_timeout<T>(what: &str, waited: impl Future<Output = T>) -> T {
+    tokio::time::timeout(TEST_TIMEOUT, waited).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
-/// Makes a request that has to work.
+/// Sends a request that must succeed.
 async fn ask(client: &Client, method: &str, params: Value) -> Value {
-    let answered = in_time(method, client.request(method.into(), Some(Raw::of(&params)))).await;
+    let answered = within_timeout(method, client.request(method.into(), Some(Raw::of(&params)))).await;
     value(&answered.unwrap_or_else(|error| panic!("{method} {params}: {error}")))
 }
 
-/// Makes a request that has to fail, and gives the code and the whole error.
+/// Sends a request that must fail; returns the error code and the error with its data.
 async fn refused(client: &Client, method: &str, params: Value) -> (i64, String) {
-    let answered = in_time(method, client.request(method.into(), Some(Raw::of(&params)))).await;
+    let answered = within_timeout(method, client.request(method.into(), Some(Raw::of(&params)))).await;
     let error = answered.err().unwrap_or_else(|| panic!("{method} {params} works"));
     let object = error.object().unwrap_or_else(|| panic!("{error}"));
     (object.code(), format!("{} {}", object.message(), object.data().map(|data| data.to_string()).unwrap_or_default()))
 }
 
-/// Calls a puppet's tool and gives its report.
+/// Calls a tool of a scripted server and returns its report.
 async fn call(client: &Client, tool: &str, arguments: Value) -> Value {
     let result = ask(client, "tools/call", json!({ "name": tool, "arguments": arguments })).await;
     report(&result)
@@ -186,7 +192,7 @@ fn report(result: &Value) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// A member of every item of a list.
+/// One member of every item of a list.
 fn column(result: &Value, list: &str, member: &str) -> Vec<String> {
     let items = result[list].as_array().unwrap_or_else(|| panic!("no {list}: {result}"));
     items.iter().map(|item| item[member].as_str().unwrap().to_owned()).collect()
@@ -200,11 +206,11 @@ fn upstreams(rialto: &Rialto) -> HashMap<String, Arc<Upstream>> {
     rialto.inbound.gateway.upstreams().into_iter().map(|upstream| (upstream.name().to_string(), upstream)).collect()
 }
 
-/// Waits until nothing is lent and no session is there but those that the catalog keeps.
-async fn quiet(rialto: &Rialto, puppets: &[&Puppet]) {
-    until("nothing is lent", || upstreams(rialto).values().all(|upstream| upstream.lease_count() == 0)).await;
-    for puppet in puppets {
-        let own = usize::from(puppet.speaks() != Speaks::PerRequest);
-        until(&format!("{} has only the catalog's session", puppet.name), || puppet.sessions() == own).await;
+/// Waits until no lease is held and every server has only the session of its catalog connection.
+async fn wait_idle(rialto: &Rialto, scripted_servers: &[&ScriptedServer]) {
+    until("no lease is held", || upstreams(rialto).values().all(|upstream| upstream.lease_count() == 0)).await;
+    for scripted in scripted_servers {
+        let own = usize::from(scripted.transport() != ServerTransport::PerRequest);
+        until(&format!("{} has only the catalog's session", scripted.name), || scripted.sessions() == own).await;
     }
 }

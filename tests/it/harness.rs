@@ -1,4 +1,4 @@
-//! A gateway in this process, and a plain HTTP client that says exactly what a test tells it to.
+//! Test harness: a gateway running in this process, and a plain HTTP client that sends exactly the bytes a test specifies.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,20 +12,20 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use rialto::app::{App, AppSettings};
 use rialto::gateway::Group;
-use rialto::http::sse::{Decoder, Event};
+use rialto::http::sse::{SseDecoder, SseEvent};
 use rialto::inbound::Inbound;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// The revisions that open with a handshake.
+/// Handshake-era revisions.
 pub const HANDSHAKE: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
-/// The revision that does not.
+/// Per-request-era revision.
 pub const PER_REQUEST: &str = "2026-07-28";
-/// A test that waits longer than this for something has failed.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Upper bound for every wait in a test; exceeding it fails the test.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A running gateway.
+/// Gateway running in this process on a port chosen by the system.
 pub struct Rialto {
     pub address: SocketAddr,
     pub inbound: Arc<Inbound>,
@@ -33,8 +33,8 @@ pub struct Rialto {
     done: Option<JoinHandle<bool>>,
 }
 
-/// A request that is being put together.
-pub struct Sending {
+/// Builder for one HTTP request; each request opens its own connection.
+pub struct HttpRequest {
     address: SocketAddr,
     verb: &'static str,
     path: String,
@@ -42,31 +42,31 @@ pub struct Sending {
     body: Bytes,
 }
 
-/// Why nothing came back.
+/// Why a request has no response.
 #[derive(Debug)]
-pub enum Broken {
-    /// Nobody was there to take it.
+pub enum SendFailure {
+    /// The connection was refused or closed before the request was written.
     NotSent,
-    /// Somebody may have taken it.
-    Lost(String),
+    /// The connection broke after the request may have reached the server.
+    MaybeSent(String),
 }
 
-/// What came back. Dropping it closes the connection.
-pub struct Received {
+/// HTTP response. Dropping it closes the connection.
+pub struct HttpResponse {
     pub status: u16,
     pub headers: HeaderMap,
     body: Incoming,
     connection: JoinHandle<()>,
 }
 
-/// A stream of events.
+/// Reader of an SSE response body.
 pub struct Events {
-    received: Received,
-    decoder: Decoder,
-    ready: VecDeque<Event>,
+    received: HttpResponse,
+    decoder: SseDecoder,
+    ready: VecDeque<SseEvent>,
 }
 
-/// A session of Streamable HTTP.
+/// Client side of a Streamable HTTP session.
 pub struct Session<'r> {
     pub rialto: &'r Rialto,
     pub id: String,
@@ -102,20 +102,20 @@ impl Rialto {
         format!("http://{}{path}", self.address)
     }
 
-    pub fn send(&self, verb: &'static str, path: &str) -> Sending {
-        Sending::to(self.address, verb, path)
+    pub fn send(&self, verb: &'static str, path: &str) -> HttpRequest {
+        HttpRequest::to(self.address, verb, path)
     }
 
-    /// A POST of JSON with the headers that every client sends.
-    pub fn post(&self, path: &str, body: &Value) -> Sending {
+    /// POST with a JSON body and the `Content-Type` and `Accept` headers that the specification requires.
+    pub fn post(&self, path: &str, body: &Value) -> HttpRequest {
         self.send("POST", path)
             .header("content-type", "application/json")
             .header("accept", "application/json, text/event-stream")
             .body(body.to_string())
     }
 
-    /// A request of the per-request era with everything that it needs.
-    pub fn modern(&self, method: &str, params: Value) -> Sending {
+    /// Per-request-era POST with its `_meta` envelope and mirrored headers.
+    pub fn modern(&self, method: &str, params: Value) -> HttpRequest {
         self.post("/mcp", &modern(1.into(), method, params.clone())).modern_headers(method, &params)
     }
 
@@ -123,23 +123,23 @@ impl Rialto {
         Session::open(self, revision, None).await
     }
 
-    /// Asks the gateway to stop.
+    /// Starts the graceful shutdown; does not wait for it.
     pub fn begin_stop(&mut self) {
         let _ = self.stop.take().unwrap().send(());
     }
 
-    /// Whenever it has stopped.
+    /// Waits for the shutdown without a timeout; true when every call drained in time.
     pub async fn done(&mut self) -> bool {
         self.done.take().unwrap().await.unwrap()
     }
 
-    /// Waits until it has stopped; true when nothing had to be cut off.
+    /// Waits for the shutdown, at most [`TEST_TIMEOUT`]; true when every call drained in time.
     pub async fn stopped(&mut self) -> bool {
-        tokio::time::timeout(PATIENCE, self.done.take().unwrap()).await.unwrap().unwrap()
+        tokio::time::timeout(TEST_TIMEOUT, self.done.take().unwrap()).await.unwrap().unwrap()
     }
 }
 
-/// A request body of the per-request era.
+/// Per-request-era request body, with the `_meta` envelope.
 pub fn modern(id: Value, method: &str, mut params: Value) -> Value {
     let meta = &mut params["_meta"];
     meta["io.modelcontextprotocol/protocolVersion"] = PER_REQUEST.into();
@@ -147,7 +147,7 @@ pub fn modern(id: Value, method: &str, mut params: Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
 }
 
-/// A request body of the handshake era.
+/// Handshake-era request body.
 pub fn request(id: impl Into<Value>, method: &str, params: Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": id.into(), "method": method, "params": params })
 }
@@ -169,18 +169,18 @@ pub fn survey(id: impl Into<Value>, count: u32, delay: u32) -> Value {
     call(id, "surveyElements", json!({ "count": count, "delayMs": delay }))
 }
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for SendFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{self:?}")
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for SendFailure {}
 
-// === impl Sending ===
+// === impl HttpRequest ===
 
-impl Sending {
-    /// A request to whoever listens at an address.
+impl HttpRequest {
+    /// Request to the server at `address`, with a matching `Host` header.
     pub fn to(address: SocketAddr, verb: &'static str, path: &str) -> Self {
         Self { address, verb, path: path.into(), headers: Vec::new(), body: Bytes::new() }
             .header("host", &address.to_string())
@@ -191,7 +191,7 @@ impl Sending {
         self
     }
 
-    /// Sets a header that was set before.
+    /// Replaces every value of a header.
     pub fn replace(mut self, name: &str, value: &str) -> Self {
         self.headers.retain(|(other, _)| other != name);
         self.header(name, value)
@@ -212,21 +212,21 @@ impl Sending {
         let tasks = matches!(method, "tasks/get" | "tasks/update" | "tasks/cancel");
         match params["name"].as_str().or(params["uri"].as_str()).or(params["taskId"].as_str()) {
             Some(name) if tasks || matches!(method, "tools/call" | "prompts/get" | "resources/read") => {
-                let name = rialto::dialect::headers::encode(name).into_owned();
+                let name = rialto::dialect::headers::encode_value(name).into_owned();
                 sending.header("mcp-name", &name)
             }
             _ => sending,
         }
     }
 
-    pub async fn go(self) -> Received {
+    pub async fn go(self) -> HttpResponse {
         self.attempt().await.unwrap_or_else(|broken| panic!("{broken:?}"))
     }
 
-    /// Sends it to somebody who may not be there, or may go before the answer begins.
-    pub async fn attempt(self) -> Result<Received, Broken> {
-        let connecting = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(self.address));
-        let Ok(stream) = connecting.await.expect("a connection in time") else { return Err(Broken::NotSent) };
+    /// Sends the request to a server that may be down or may close the connection before it responds.
+    pub async fn attempt(self) -> Result<HttpResponse, SendFailure> {
+        let connecting = tokio::time::timeout(TEST_TIMEOUT, tokio::net::TcpStream::connect(self.address));
+        let Ok(stream) = connecting.await.expect("a connection in time") else { return Err(SendFailure::NotSent) };
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         let connection = tokio::spawn(async move {
             let _ = connection.await;
@@ -236,22 +236,23 @@ impl Sending {
             request = request.header(name, value);
         }
         let request = request.body(Full::new(self.body)).unwrap();
-        let answered = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("an answer in time");
+        let answered =
+            tokio::time::timeout(TEST_TIMEOUT, sender.send_request(request)).await.expect("an answer in time");
         let (parts, body) = match answered {
             Ok(response) => response.into_parts(),
-            Err(error) if error.is_canceled() => return Err(Broken::NotSent),
-            Err(error) => return Err(Broken::Lost(error.to_string())),
+            Err(error) if error.is_canceled() => return Err(SendFailure::NotSent),
+            Err(error) => return Err(SendFailure::MaybeSent(error.to_string())),
         };
-        Ok(Received { status: parts.status.as_u16(), headers: parts.headers, body, connection })
+        Ok(HttpResponse { status: parts.status.as_u16(), headers: parts.headers, body, connection })
     }
 
-    /// Sends, and takes the answer as JSON.
+    /// Sends the request; returns the status and the JSON body.
     pub async fn json(self) -> (u16, Value) {
         let received = self.go().await;
         (received.status, received.json().await)
     }
 
-    /// Sends, and takes the answer, however it comes: a slow one may come on a stream.
+    /// Sends the request; returns the status and the response message, from a JSON body or the end of an SSE stream.
     pub async fn answer(self) -> (u16, Value) {
         let received = self.go().await;
         let status = received.status;
@@ -265,16 +266,16 @@ impl Sending {
         self.go().await.status
     }
 
-    /// Sends, and takes the status and the JSON-RPC error code.
+    /// Sends the request; returns the status and the JSON-RPC error code.
     pub async fn refused(self) -> (u16, i64) {
         let (status, body) = self.json().await;
         (status, body["error"]["code"].as_i64().unwrap_or_else(|| panic!("no error: {body}")))
     }
 }
 
-// === impl Received ===
+// === impl HttpResponse ===
 
-impl Received {
+impl HttpResponse {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
@@ -287,17 +288,21 @@ impl Received {
         self.try_text().await.unwrap()
     }
 
-    /// The body, if it comes to its end.
-    pub async fn try_text(mut self) -> Result<String, Broken> {
-        let collected = tokio::time::timeout(PATIENCE, (&mut self.body).collect()).await.expect("a body in time");
-        let collected = collected.map_err(|error| Broken::Lost(error.to_string()))?;
+    /// Reads the body to its end; fails when the connection breaks first.
+    pub async fn try_text(mut self) -> Result<String, SendFailure> {
+        let collected = tokio::time::timeout(TEST_TIMEOUT, (&mut self.body).collect()).await.expect("a body in time");
+        let collected = collected.map_err(|error| SendFailure::MaybeSent(error.to_string()))?;
         Ok(String::from_utf8(collected.to_bytes().to_vec()).unwrap())
     }
 
-    /// The next piece of the body, however long it takes; nothing at its end.
-    pub async fn piece(&mut self) -> Option<Result<Bytes, Broken>> {
+    /// Next chunk of the body, without a timeout; `None` at its end.
+    pub async fn piece(&mut self) -> Option<Result<Bytes, SendFailure>> {
         let frame = self.body.frame().await?;
-        Some(frame.map(|frame| frame.into_data().unwrap_or_default()).map_err(|error| Broken::Lost(error.to_string())))
+        Some(
+            frame
+                .map(|frame| frame.into_data().unwrap_or_default())
+                .map_err(|error| SendFailure::MaybeSent(error.to_string())),
+        )
     }
 
     pub async fn json(self) -> Value {
@@ -307,11 +312,11 @@ impl Received {
 
     pub fn events(self) -> Events {
         assert!(self.is_events(), "{:?}", self.headers);
-        Events { received: self, decoder: Decoder::new(1 << 24), ready: VecDeque::new() }
+        Events { received: self, decoder: SseDecoder::new(1 << 24), ready: VecDeque::new() }
     }
 }
 
-impl Drop for Received {
+impl Drop for HttpResponse {
     fn drop(&mut self) {
         self.connection.abort();
     }
@@ -320,25 +325,25 @@ impl Drop for Received {
 // === impl Events ===
 
 impl Events {
-    /// The next event; nothing at the end of the stream.
-    pub async fn next(&mut self) -> Option<Event> {
+    /// Next event; `None` at the end of the stream.
+    pub async fn next(&mut self) -> Option<SseEvent> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
-            let frame = tokio::time::timeout(PATIENCE, self.received.body.frame()).await.expect("an event in time");
+            let frame = tokio::time::timeout(TEST_TIMEOUT, self.received.body.frame()).await.expect("an event in time");
             let bytes = frame?.ok()?.into_data().unwrap_or_default();
             self.ready.extend(self.decoder.push(&bytes).unwrap());
         }
     }
 
-    /// The next piece of the stream, as it was written.
+    /// Next body frame, undecoded.
     pub async fn frame(&mut self) -> Bytes {
-        let frame = tokio::time::timeout(PATIENCE, self.received.body.frame()).await.expect("a frame in time");
+        let frame = tokio::time::timeout(TEST_TIMEOUT, self.received.body.frame()).await.expect("a frame in time");
         frame.expect("the stream goes on").unwrap().into_data().unwrap_or_default()
     }
 
-    /// The next message, past priming events.
+    /// Next message, skipping priming events; `None` at the end of the stream.
     pub async fn message(&mut self) -> Option<Value> {
         loop {
             let event = self.next().await?;
@@ -348,7 +353,7 @@ impl Events {
         }
     }
 
-    /// All messages to the end.
+    /// Reads all messages to the end of the stream.
     pub async fn rest(mut self) -> Vec<Value> {
         let mut messages = Vec::new();
         while let Some(message) = self.message().await {
@@ -357,8 +362,8 @@ impl Events {
         messages
     }
 
-    /// All events to the end.
-    pub async fn rest_events(mut self) -> Vec<Event> {
+    /// Reads all events to the end of the stream.
+    pub async fn rest_events(mut self) -> Vec<SseEvent> {
         let mut events = Vec::new();
         while let Some(event) = self.next().await {
             events.push(event);
@@ -382,19 +387,19 @@ impl<'r> Session<'r> {
         session
     }
 
-    /// The same session at another node.
-    pub fn elsewhere<'o>(&self, rialto: &'o Rialto) -> Session<'o> {
+    /// The same session, with requests sent to another node.
+    pub fn at_node<'o>(&self, rialto: &'o Rialto) -> Session<'o> {
         Session { rialto, id: self.id.clone(), revision: self.revision.clone(), token: self.token.clone() }
     }
 
-    fn authorized(&self, sending: Sending) -> Sending {
+    fn authorized(&self, sending: HttpRequest) -> HttpRequest {
         match &self.token {
             Some(token) => sending.header("authorization", &format!("Bearer {token}")),
             None => sending,
         }
     }
 
-    pub fn post(&self, body: &Value) -> Sending {
+    pub fn post(&self, body: &Value) -> HttpRequest {
         let sending = self.rialto.post("/mcp", body);
         self.authorized(sending).header("mcp-session-id", &self.id).header("mcp-protocol-version", &self.revision)
     }
@@ -405,23 +410,23 @@ impl<'r> Session<'r> {
         answer
     }
 
-    pub fn get(&self) -> Sending {
+    pub fn get(&self) -> HttpRequest {
         let sending = self.rialto.send("GET", "/mcp").header("accept", "text/event-stream");
         self.authorized(sending).header("mcp-session-id", &self.id).header("mcp-protocol-version", &self.revision)
     }
 
-    pub fn resume(&self, event: &str) -> Sending {
+    pub fn resume(&self, event: &str) -> HttpRequest {
         self.get().header("last-event-id", event)
     }
 
-    pub fn delete(&self) -> Sending {
+    pub fn delete(&self) -> HttpRequest {
         self.authorized(self.rialto.send("DELETE", "/mcp")).header("mcp-session-id", &self.id)
     }
 }
 
-/// Waits until something holds.
+/// Polls a condition every 5 ms; panics with `what` after [`TEST_TIMEOUT`].
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
     while !holds() {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{PATIENCE, PER_REQUEST, Rialto, modern, survey, until};
+use crate::harness::{PER_REQUEST, Rialto, TEST_TIMEOUT, modern, survey, until};
 
 /// A cheap request that is answered immediately.
 const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
@@ -46,7 +46,7 @@ impl RawClient {
 
     /// Reads more bytes; false at end of file or after a connection reset.
     async fn read_more(&mut self) -> bool {
-        let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.read)).await;
+        let read = tokio::time::timeout(TEST_TIMEOUT, self.stream.read_buf(&mut self.read)).await;
         read.expect("something in time").is_ok_and(|read| read > 0)
     }
 
@@ -403,7 +403,7 @@ async fn oversized_heads_and_bodies_get_431_and_413_while_still_sending() {
         // The write may fail: the server need not read all of it.
         let sending = tokio::spawn(async move { drop(writing.write_all(extra.as_bytes()).await) });
         let mut answer = [0; 12];
-        tokio::time::timeout(PATIENCE, reading.read_exact(&mut answer)).await.expect("an answer in time").unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, reading.read_exact(&mut answer)).await.expect("an answer in time").unwrap();
         assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{text:?}");
         sending.await.unwrap();
     }

@@ -45,7 +45,7 @@ async fn a_body_timeout_is_408() {
     let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: */*\r\ncontent-length: 10\r\n\r\n{";
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut answer = vec![0; 12];
-    tokio::time::timeout(crate::harness::PATIENCE, stream.read_exact(&mut answer)).await.unwrap().unwrap();
+    tokio::time::timeout(crate::harness::TEST_TIMEOUT, stream.read_exact(&mut answer)).await.unwrap().unwrap();
     assert_eq!(answer, b"HTTP/1.1 408");
 }
 
@@ -96,7 +96,7 @@ async fn batch_length_is_limited() {
 
 #[tokio::test]
 async fn session_count_is_limited() {
-    let rialto = Rialto::with(|settings| settings.sessions.sessions = 2).await;
+    let rialto = Rialto::with(|settings| settings.sessions.max_sessions = 2).await;
     let one = rialto.open("2025-11-25").await;
     let _two = rialto.open("2025-11-25").await;
     let received = rialto.post("/mcp", &initialize("2025-11-25")).go().await;
@@ -108,7 +108,7 @@ async fn session_count_is_limited() {
 
 #[tokio::test]
 async fn streams_per_session_are_limited_but_resumption_is_not() {
-    let rialto = Rialto::with(|settings| settings.sessions.streams = 2).await;
+    let rialto = Rialto::with(|settings| settings.sessions.max_streams = 2).await;
     let session = rialto.open("2025-11-25").await;
     let one = session.get().go().await;
     let mut two = session.post(&survey(1, 118, 100)).go().await.events();
@@ -126,7 +126,7 @@ async fn streams_per_session_are_limited_but_resumption_is_not() {
 
 #[tokio::test]
 async fn calls_per_session_are_limited() {
-    let rialto = Rialto::with(|settings| settings.sessions.calls = 2).await;
+    let rialto = Rialto::with(|settings| settings.sessions.max_calls = 2).await;
     let session = rialto.open("2025-11-25").await;
     let _one = session.post(&survey(1, 118, 100)).go().await;
     let _two = session.post(&survey(2, 118, 100)).go().await;
@@ -141,7 +141,7 @@ async fn calls_per_session_are_limited() {
 
 #[tokio::test]
 async fn subscriptions_and_client_info_are_limited() {
-    let rialto = Rialto::with(|settings| settings.sessions.subscriptions = 2).await;
+    let rialto = Rialto::with(|settings| settings.sessions.max_subscriptions = 2).await;
     let session = rialto.open("2025-11-25").await;
     for (uri, good) in [("a:1", true), ("a:2", true), ("a:3", false), ("a:2", true)] {
         let answer = session.ask("resources/subscribe", json!({ "uri": uri })).await;
@@ -159,8 +159,8 @@ async fn subscriptions_and_client_info_are_limited() {
 #[tokio::test]
 async fn idle_sessions_expire() {
     let rialto = Rialto::with(|settings| {
-        settings.sessions.idle = Duration::from_millis(50);
-        settings.sessions.retention.age = Duration::from_millis(50);
+        settings.sessions.idle_timeout = Duration::from_millis(50);
+        settings.sessions.retention.max_age = Duration::from_millis(50);
     })
     .await;
     let session = rialto.open("2025-11-25").await;
@@ -200,8 +200,9 @@ async fn foreign_hosts_and_origins_are_forbidden() {
 async fn cors_preflight_and_response_headers_are_sent_to_allowed_origins() {
     let rialto = Rialto::start().await;
     let origin = "http://localhost:5173";
-    let asked = rialto.send("OPTIONS", "/mcp").header("origin", origin).header("access-control-request-method", "POST");
-    let received = asked.header("access-control-request-headers", "mcp-session-id, mcp-param-count").go().await;
+    let preflight =
+        rialto.send("OPTIONS", "/mcp").header("origin", origin).header("access-control-request-method", "POST");
+    let received = preflight.header("access-control-request-headers", "mcp-session-id, mcp-param-count").go().await;
     assert_eq!(received.status, 204);
     assert_eq!(received.header("access-control-allow-origin"), Some(origin));
     let allowed = received.header("access-control-allow-headers").unwrap();

@@ -19,7 +19,7 @@ use rialto::protocol::{Method, Notification, Raw};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -84,9 +84,9 @@ impl Host for ElicitationHost {
         Raw::of(&json!({ "elicitation": {} }))
     }
 
-    fn notice(&self, _: &Notification) {}
+    fn on_notification(&self, _: &Notification) {}
 
-    fn ask<'a>(&'a self, _: &'a Method, _: Option<&'a Raw>) -> ServerRequestFuture<'a> {
+    fn on_server_request<'a>(&'a self, _: &'a Method, _: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         Box::pin(async { Ok(Raw::empty()) })
     }
 }
@@ -102,11 +102,11 @@ async fn get_stream_was_open(target: &Target) -> bool {
 #[tokio::test]
 async fn the_get_stream_is_open_before_the_first_call() {
     let target = server(Some(Duration::from_millis(100))).await;
-    assert!(tokio::time::timeout(PATIENCE, get_stream_was_open(&target)).await.unwrap());
+    assert!(tokio::time::timeout(TEST_TIMEOUT, get_stream_was_open(&target)).await.unwrap());
 }
 
 #[tokio::test]
 async fn an_unanswered_get_stream_does_not_block_calls() {
     let target = server(None).await;
-    assert!(!tokio::time::timeout(PATIENCE, get_stream_was_open(&target)).await.unwrap());
+    assert!(!tokio::time::timeout(TEST_TIMEOUT, get_stream_was_open(&target)).await.unwrap());
 }

@@ -1,7 +1,7 @@
 //! Integration tests: the gateway seen from outside, over real sockets on ephemeral ports.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "a test that cannot go on should panic")]
-#![allow(unreachable_pub, reason = "nobody outside uses a test")]
+#![allow(unreachable_pub, reason = "a test has no outside users")]
 
 mod bridge;
 mod checklist;
@@ -22,11 +22,11 @@ mod outbound;
 mod peers;
 mod per_request;
 mod process;
-mod puppet;
 mod redis;
 mod rest;
 mod rest_documents;
 mod rmcp_client;
+mod scripted_server;
 mod servers;
 mod sse;
 mod stdio;

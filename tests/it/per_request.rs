@@ -77,7 +77,7 @@ async fn invalid_envelopes_and_headers_are_refused_in_order() {
     let capabilities = "io.modelcontextprotocol/clientCapabilities";
     let level = "io.modelcontextprotocol/logLevel";
     let remove = |key: &'static str| move |meta: &mut Value| drop(meta.as_object_mut().unwrap().remove(key));
-    let with_headers = |sending: crate::harness::Sending, version: &str| {
+    let with_headers = |sending: crate::harness::HttpRequest, version: &str| {
         sending.header("mcp-protocol-version", version).header("mcp-method", "tools/list")
     };
     assert_eq!(good().status().await, 200);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::harness::{PATIENCE, initialize, modern, request};
+use crate::harness::{TEST_TIMEOUT, initialize, modern, request};
 
 pub fn rialto() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rialto"));
@@ -21,12 +21,12 @@ pub fn rialto() -> Command {
 }
 
 /// Starts `rialto serve` and returns the process, its stdout and its address.
-pub async fn serving(arguments: &[&str]) -> (Child, BufReader<ChildStdout>, String) {
+pub async fn spawn_gateway(arguments: &[&str]) -> (Child, BufReader<ChildStdout>, String) {
     let mut child =
         rialto().args(["serve", "--listen", "127.0.0.1:0"]).args(arguments).stderr(Stdio::null()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
-    tokio::time::timeout(PATIENCE, output.read_line(&mut line)).await.unwrap().unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, output.read_line(&mut line)).await.unwrap().unwrap();
     let (_, rest) = line.split_once("http://").unwrap();
     let (address, _) = rest.split_once("/mcp").unwrap();
     (child, output, address.to_owned())
@@ -39,7 +39,7 @@ pub fn signal(child: &Child, name: &str) {
 }
 
 pub async fn exit_code(mut child: Child) -> Option<i32> {
-    tokio::time::timeout(PATIENCE, child.wait()).await.expect("the process exits in time").unwrap().code()
+    tokio::time::timeout(TEST_TIMEOUT, child.wait()).await.expect("the process exits in time").unwrap().code()
 }
 
 /// Posts a body over raw HTTP/1.1 and returns the whole response.
@@ -59,7 +59,7 @@ async fn post(address: &str, body: &Value) -> String {
 #[tokio::test]
 async fn sigterm_and_sigint_shut_down_gracefully() {
     for name in ["-TERM", "-INT"] {
-        let (child, _output, address) = serving(&[]).await;
+        let (child, _output, address) = spawn_gateway(&[]).await;
         assert!(post(&address, &initialize("2025-11-25")).await.starts_with("HTTP/1.1 200"));
         signal(&child, name);
         assert_eq!(exit_code(child).await, Some(0), "{name}");
@@ -68,7 +68,7 @@ async fn sigterm_and_sigint_shut_down_gracefully() {
 
 #[tokio::test]
 async fn a_second_signal_stops_without_drain() {
-    let (child, _output, address) = serving(&["--drain", "60"]).await;
+    let (child, _output, address) = spawn_gateway(&["--shutdown-timeout", "60"]).await;
     let answer = post(&address, &initialize("2025-11-25")).await;
     let id = answer.lines().find_map(|line| line.strip_prefix("mcp-session-id: ")).unwrap().to_owned();
     let body = crate::harness::survey(1, 118, 5000).to_string();
@@ -88,7 +88,7 @@ async fn a_second_signal_stops_without_drain() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, refused).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, refused).await.unwrap();
     signal(&child, "-TERM");
     assert_eq!(exit_code(child).await, Some(130));
 }
@@ -132,7 +132,7 @@ async fn invalid_arguments_exit_with_a_code_and_an_explanation() {
     for (arguments, code, word) in [
         (&["serve", "--listen", "nonsense"][..], 2, "--listen"),
         (&["serve", "--token", "nameless"], 2, "NAME=TOKEN"),
-        (&["serve", "--keep-alive-ms", "0"], 2, "--keep-alive-ms"),
+        (&["serve", "--sse-heartbeat-ms", "0"], 2, "--sse-heartbeat-ms"),
         (&["serve", "--log", "rialto=loud=no"], 2, "log filter"),
         (&["frobnicate"], 2, "frobnicate"),
         (&["serve", "--listen", "192.0.2.1:1"], 1, "choose another address"),

@@ -1,4 +1,4 @@
-//! Servers of Redis and Valkey that tests start for themselves and can stop, restart, halt and starve.
+//! Redis and Valkey servers started by tests, which can stop, restart and pause them and limit their memory.
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -8,24 +8,24 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use redis::{Client, FromRedisValue, TlsCertificates};
-use rialto::store::Redis;
+use rialto::store::RedisStore;
 use rialto::store::redis::RedisOptions;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::peers::source;
 
-/// What is started.
+/// Server program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub enum RedisFlavor {
     Redis,
     Valkey,
 }
 
-/// A server. It is killed when it is dropped.
+/// Running server process. Dropping it kills the process.
 #[derive(Debug)]
-pub struct Server {
-    program: Program,
+pub struct RedisServer {
+    flavor: RedisFlavor,
     child: Option<Child>,
     port: u16,
     folder: PathBuf,
@@ -35,11 +35,11 @@ pub struct Server {
     tls: Option<Vec<u8>>,
 }
 
-/// How long a store may take in tests.
-pub const TIMEOUT: Duration = Duration::from_millis(500);
+/// Command timeout of the stores under test.
+pub const STORE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Brings the programs, once.
-fn installed(program: Program) -> PathBuf {
+/// Installs the server programs once per test run and returns the path of one.
+fn installed(flavor: RedisFlavor) -> PathBuf {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     let place = PLACE.get_or_init(|| {
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("peers");
@@ -47,72 +47,72 @@ fn installed(program: Program) -> PathBuf {
         assert!(status.expect("bash runs").success(), "Redis could not be installed; the lines above say why");
         place
     });
-    place.join(match program {
-        Program::Redis => "redis-server",
-        Program::Valkey => "valkey-server",
+    place.join(match flavor {
+        RedisFlavor::Redis => "redis-server",
+        RedisFlavor::Valkey => "valkey-server",
     })
 }
 
-impl Server {
-    pub async fn start(program: Program) -> Self {
-        Self::with(program, &[]).await
+impl RedisServer {
+    pub async fn start(flavor: RedisFlavor) -> Self {
+        Self::with(flavor, &[]).await
     }
 
-    pub async fn with(program: Program, arguments: &[&str]) -> Self {
+    pub async fn with(flavor: RedisFlavor, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        Self::begin(program, arguments, "", false).await
+        Self::begin(flavor, arguments, "", false).await
     }
 
     pub async fn with_password(password: &str) -> Self {
         let arguments = vec!["--requirepass".to_owned(), password.to_owned()];
-        Self::begin(Program::Redis, arguments, &format!(":{password}@"), false).await
+        Self::begin(RedisFlavor::Redis, arguments, &format!(":{password}@"), false).await
     }
 
-    /// One that speaks TLS, with a certificate of its own for `localhost`.
+    /// Server that listens with TLS and a self-signed certificate for `localhost`.
     pub async fn with_tls() -> Self {
-        Self::begin(Program::Redis, Vec::new(), "", true).await
+        Self::begin(RedisFlavor::Redis, Vec::new(), "", true).await
     }
 
-    /// A Sentinel with a file of its own.
+    /// Sentinel with the given configuration file.
     pub async fn sentinel(file: &Path) -> Self {
         let arguments = vec!["--sentinel".to_owned()];
-        let mut server = Self::blank(Program::Redis, arguments, "", false).await;
+        let mut server = Self::blank(RedisFlavor::Redis, arguments, "", false).await;
         server.file = Some(file.to_owned());
         server.find_port().await
     }
 
-    async fn begin(program: Program, arguments: Vec<String>, credentials: &str, tls: bool) -> Self {
-        Self::blank(program, arguments, credentials, tls).await.find_port().await
+    async fn begin(flavor: RedisFlavor, arguments: Vec<String>, credentials: &str, tls: bool) -> Self {
+        Self::blank(flavor, arguments, credentials, tls).await.find_port().await
     }
 
-    /// One that is not started yet.
-    async fn blank(program: Program, arguments: Vec<String>, credentials: &str, tls: bool) -> Self {
-        tokio::task::spawn_blocking(move || installed(program)).await.unwrap();
+    /// Server that is configured but not started.
+    async fn blank(flavor: RedisFlavor, arguments: Vec<String>, credentials: &str, tls: bool) -> Self {
+        tokio::task::spawn_blocking(move || installed(flavor)).await.unwrap();
         let mut id = [0; 8];
         getrandom::fill(&mut id).unwrap();
         let folder = std::env::temp_dir().join(format!("rialto-redis-{:016x}", u64::from_be_bytes(id)));
         std::fs::create_dir_all(&folder).unwrap();
         let tls = tls.then(|| certificate(&folder));
         let credentials = credentials.to_owned();
-        Self { program, child: None, port: 0, folder, file: None, arguments, credentials, tls }
+        Self { flavor, child: None, port: 0, folder, file: None, arguments, credentials, tls }
     }
 
-    /// Starts it on a port that the system says is free; somebody may be there first.
+    /// Starts the server on an unused port; retries because another process may bind the port first.
     async fn find_port(mut self) -> Self {
         for _ in 0..20 {
             self.port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
-            if self.again().await {
+            if self.restart().await {
                 return self;
             }
         }
         panic!("no port is free");
     }
 
-    /// Starts it where it was before; false when somebody else is there now.
-    pub async fn again(&mut self) -> bool {
+    /// Starts the server on its previous port; false when another process has bound the port.
+    pub async fn restart(&mut self) -> bool {
         let port = self.port.to_string();
-        let mut command = Command::new(installed(self.program));
-        // The name decides what the program is.
+        let mut command = Command::new(installed(self.flavor));
+        // `argv[0]` selects between server, Sentinel and CLI in one binary.
         command.arg0("redis-server").args(&self.file);
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         command.arg("--dir").arg(&self.folder).args(["--loglevel", "warning"]);
@@ -128,14 +128,14 @@ impl Server {
         let output = std::fs::File::create(self.folder.join("output")).unwrap();
         command.args(&self.arguments).stdin(Stdio::null()).stderr(output.try_clone().unwrap()).stdout(output);
         self.child = Some(command.spawn().unwrap());
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
+        let started = Instant::now();
+        while started.elapsed() < TEST_TIMEOUT {
             if self.child.as_mut().unwrap().try_wait().unwrap().is_some() {
                 return false;
             }
-            let told = self.try_ask::<String>(redis::cmd("INFO").arg("server")).await;
+            let info = self.try_ask::<String>(redis::cmd("INFO").arg("server")).await;
             let own = format!("process_id:{}\r\n", self.pid().as_raw_nonzero());
-            if told.is_ok_and(|told| told.contains(&own)) {
+            if info.is_ok_and(|info| info.contains(&own)) {
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -147,7 +147,7 @@ impl Server {
         Pid::from_child(self.child.as_ref().unwrap())
     }
 
-    /// Ends it at once.
+    /// Kills the process with SIGKILL.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -155,7 +155,7 @@ impl Server {
         }
     }
 
-    /// Halts it: connections stay, and nobody answers.
+    /// Suspends the process with SIGSTOP: connections stay open and nothing is answered.
     pub fn pause(&self) {
         kill_process(self.pid(), Signal::STOP).unwrap();
     }
@@ -173,16 +173,17 @@ impl Server {
         format!("{scheme}://{}{host}:{}", self.credentials, self.port)
     }
 
-    /// A store of one node.
-    pub fn store(&self) -> Arc<Redis> {
+    /// New store client for one node.
+    pub fn store(&self) -> Arc<RedisStore> {
         self.store_at(&self.url())
     }
 
-    pub fn store_at(&self, url: &str) -> Arc<Redis> {
-        Redis::connect(url, "rialto", RedisOptions { timeout: TIMEOUT, roots: self.tls.clone() }).unwrap()
+    pub fn store_at(&self, url: &str) -> Arc<RedisStore> {
+        RedisStore::connect(url, "rialto", RedisOptions { timeout: STORE_TIMEOUT, root_certificates: self.tls.clone() })
+            .unwrap()
     }
 
-    /// Asks for something directly.
+    /// Runs a command on a connection of its own.
     pub async fn ask<T: FromRedisValue>(&self, command: &mut redis::Cmd) -> T {
         self.try_ask(command).await.unwrap()
     }
@@ -199,41 +200,41 @@ impl Server {
         command.query_async(&mut connection).await
     }
 
-    /// What it tells of itself.
-    pub async fn tells(&self, section: &str) -> String {
+    /// `INFO` output of one section; empty when the server is unreachable.
+    pub async fn info(&self, section: &str) -> String {
         self.try_ask(redis::cmd("INFO").arg(section)).await.unwrap_or_default()
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub async fn size(&self) -> u64 {
         self.ask(&mut redis::cmd("DBSIZE")).await
     }
 
-    /// All keys, and how many milliseconds each has left.
-    pub async fn lives(&self) -> Vec<(String, i64)> {
+    /// All keys with their remaining TTL in milliseconds.
+    pub async fn key_ttls(&self) -> Vec<(String, i64)> {
         let keys: Vec<String> = self.ask(redis::cmd("KEYS").arg("*")).await;
-        let mut lives = Vec::new();
+        let mut ttls = Vec::new();
         for key in keys {
-            let life = self.ask(redis::cmd("PTTL").arg(&key)).await;
-            lives.push((key, life));
+            let ttl = self.ask(redis::cmd("PTTL").arg(&key)).await;
+            ttls.push((key, ttl));
         }
-        lives
+        ttls
     }
 
-    /// The same, without sessions of which only is known that they were deleted.
-    pub async fn lives_of_what_is_there(&self) -> Vec<(String, i64)> {
+    /// Like [`Self::key_ttls`], without the tombstones of deleted sessions.
+    pub async fn ttls_without_tombstones(&self) -> Vec<(String, i64)> {
         let mut there = Vec::new();
-        for (key, life) in self.lives().await {
+        for (key, ttl) in self.key_ttls().await {
             let session = key.contains(":s:{");
             if !session || self.ask::<bool>(redis::cmd("HEXISTS").arg(&key).arg("record")).await {
-                there.push((key, life));
+                there.push((key, ttl));
             }
         }
         there
     }
 }
 
-impl Drop for Server {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -243,7 +244,7 @@ impl Drop for Server {
     }
 }
 
-/// Makes a certificate for `localhost` that vouches for itself.
+/// Generates a self-signed certificate for `localhost`.
 fn certificate(folder: &Path) -> Vec<u8> {
     let wanted = "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = more\n[name]\nCN = localhost\n\
         [more]\nsubjectAltName = DNS:localhost\nbasicConstraints = CA:FALSE\n";

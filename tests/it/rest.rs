@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 
 /// A request that a server received.
 #[derive(Debug, Clone)]
@@ -133,14 +133,14 @@ pub fn call(method: Method, params: Value) -> Call {
         client: Arc::new(client),
         caller: Arc::new(caller),
         level: None,
-        progress: None,
+        progress_token: None,
         sink: None,
     }
 }
 
 async fn outcome(rest: &Rest, call: &Call) -> Outcome {
     let mut replies = rest.call(call);
-    let reply = tokio::time::timeout(PATIENCE, replies.next()).await.unwrap().unwrap();
+    let reply = tokio::time::timeout(TEST_TIMEOUT, replies.next()).await.unwrap().unwrap();
     let Reply::End(answer) = reply else { panic!("{reply:?}") };
     assert!(replies.next().await.is_none());
     answer.outcome
@@ -376,8 +376,8 @@ async fn invalid_manual_tools_and_base_urls_are_refused() {
         (|tool| tool.headers = vec![("Host".to_owned(), "evil".to_owned())], "cannot be set by a tool's arguments"),
     ];
     for (change, expected) in cases {
-        let said = with(change).await.unwrap_err();
-        assert!(said.contains(expected), "{said}");
+        let message = with(change).await.unwrap_err();
+        assert!(message.contains(expected), "{message}");
     }
     for (url, expected) in [
         ("https://api.example.com/v1?key=1", "has a query"),
@@ -386,8 +386,8 @@ async fn invalid_manual_tools_and_base_urls_are_refused() {
         ("/v1", "is no absolute URL"),
     ] {
         let spec = RestSpec { base_url: url.parse().unwrap(), ..spec.clone() };
-        let said = Rest::load(&spec, &limits()).await.unwrap_err().to_string();
-        assert!(said.contains(expected) && !said.contains("pw"), "{said}");
+        let message = Rest::load(&spec, &limits()).await.unwrap_err().to_string();
+        assert!(message.contains(expected) && !message.contains("pw"), "{message}");
     }
 }
 
@@ -517,8 +517,8 @@ async fn allow_and_deny_patterns_select_operations() {
         deny: vec!["*".to_owned()],
         ..spec("http://h")
     };
-    let said = Rest::load(&none, &limits()).await.unwrap_err().to_string();
-    assert_eq!(said, "the document has no operation that is offered; see `allow` and `deny`");
+    let message = Rest::load(&none, &limits()).await.unwrap_err().to_string();
+    assert_eq!(message, "the document has no operation that is offered; see `allow` and `deny`");
 }
 
 #[tokio::test]
@@ -579,8 +579,8 @@ async fn redirects_and_arguments_cannot_reach_another_host() {
     assert_eq!(listed(&rest).len(), 15);
 
     for tool in ["away", "slashes", "up", "dots", "loop", "awayPost", "nearPost"] {
-        let said = tool_error(&rest, tool, json!({})).await;
-        assert!(said.contains("redirects") && !said.contains("secret"), "{said}");
+        let message = tool_error(&rest, tool, json!({})).await;
+        assert!(message.contains("redirects") && !message.contains("secret"), "{message}");
     }
     api.seen.lock().unwrap().clear();
     let result = call_tool(&rest, "near", json!({})).await;
@@ -626,11 +626,11 @@ async fn redirects_and_arguments_cannot_reach_another_host() {
     }
     api.seen.lock().unwrap().clear();
     for name in ["Host", "authorization", "X-Forwarded-Host"] {
-        let said = tool_error(&rest, "at", json!({ "p": "a", name: "evil" })).await;
-        assert!(said.contains("is not among the arguments"), "{said}");
+        let message = tool_error(&rest, "at", json!({ "p": "a", name: "evil" })).await;
+        assert!(message.contains("is not among the arguments"), "{message}");
     }
-    let said = tool_error(&rest, "at", json!({ "p": "a", "x-h": "a\r\nX-Evil: 1" })).await;
-    assert_eq!(said, "the header `x-h` can only hold visible ASCII characters");
+    let message = tool_error(&rest, "at", json!({ "p": "a", "x-h": "a\r\nX-Evil: 1" })).await;
+    assert_eq!(message, "the header `x-h` can only hold visible ASCII characters");
     assert_eq!(api.request_count(), 0);
     call_tool(&rest, "spread", json!({ "o": { "key": "mine", "Key": "mine", "a&b": 1 } })).await;
     assert_eq!(api.take_only_request().target, "/base/spread?a%26b=1&key=secret-key");
@@ -728,7 +728,7 @@ async fn cancelling_a_rest_call_closes_its_connection() {
             event = events.recv() => assert_eq!(event, Some("request")),
         }
         drop(replies);
-        let closed = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap();
+        let closed = tokio::time::timeout(TEST_TIMEOUT, events.recv()).await.unwrap();
         assert_eq!(closed, Some("closed"));
     }
 }
@@ -740,13 +740,13 @@ async fn a_rest_call_timeout_closes_the_connection() {
         let tools = vec![manual_tool("t", Verb::GET, "/p", &[])];
         let settings = RestLimits { call_timeout: Duration::from_millis(300), ..limits() };
         let rest = Rest::load(&RestSpec { tools, ..spec(&format!("http://{address}")) }, &settings).await.unwrap();
-        let begun = Instant::now();
+        let started = Instant::now();
         let error = outcome(&rest, &call(Method::ToolsCall, json!({ "name": "t" }))).await.unwrap_err();
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(started.elapsed() < Duration::from_secs(5));
         assert!(error.is_unavailable(), "{}", error.message());
         assert!(error.message().contains("within 300ms"), "{}", error.message());
         assert_eq!(events.recv().await, Some("request"));
-        assert_eq!(tokio::time::timeout(PATIENCE, events.recv()).await.unwrap(), Some("closed"));
+        assert_eq!(tokio::time::timeout(TEST_TIMEOUT, events.recv()).await.unwrap(), Some("closed"));
     }
 }
 
@@ -773,11 +773,11 @@ async fn an_openapi_document_is_fetched_by_url() {
     assert!(!api.take_only_request().headers.contains_key("authorization"));
 
     let missing = RestSpec { document: at("/none"), ..own.clone() };
-    let said = Rest::load(&missing, &limits()).await.unwrap_err().to_string();
-    assert!(said.contains("/none answered 404"), "{said}");
+    let message = Rest::load(&missing, &limits()).await.unwrap_err().to_string();
+    assert!(message.contains("/none answered 404"), "{message}");
     let file = RestSpec { document: Some(DocumentSource::File("no/such/file.yaml".into())), ..own.clone() };
-    let said = Rest::load(&file, &limits()).await.unwrap_err().to_string();
-    assert!(said.starts_with("the document no/such/file.yaml cannot be read"), "{said}");
+    let message = Rest::load(&file, &limits()).await.unwrap_err().to_string();
+    assert!(message.starts_with("the document no/such/file.yaml cannot be read"), "{message}");
     let (address, _events) = stalled_server(b"").await;
     let slow = Some(DocumentSource::Url(format!("http://{address}/").parse().unwrap()));
     let short_timeouts = RestLimits {
@@ -785,8 +785,8 @@ async fn an_openapi_document_is_fetched_by_url() {
         connect_timeout: Duration::from_millis(300),
         ..limits()
     };
-    let said = Rest::load(&RestSpec { document: slow, ..own }, &short_timeouts).await.unwrap_err().to_string();
-    assert!(said.contains("did not answer within"), "{said}");
+    let message = Rest::load(&RestSpec { document: slow, ..own }, &short_timeouts).await.unwrap_err().to_string();
+    assert!(message.contains("did not answer within"), "{message}");
 }
 
 #[tokio::test]
@@ -814,8 +814,8 @@ async fn swagger_2_form_file_and_list_parameters_are_sent() {
     });
     let rest = load_document(&api, &document).await;
     let file = &listed(&rest)[1]["inputSchema"]["properties"]["f"];
-    let said = "Text, or bytes as a `data:` URI in Base64.";
-    assert_eq!(*file, json!({ "type": "string", "format": "binary", "description": said }));
+    let description = "Text, or bytes as a `data:` URI in Base64.";
+    assert_eq!(*file, json!({ "type": "string", "format": "binary", "description": description }));
     call_tool(&rest, "form", json!({ "a": "1", "l": ["x", "y|z"] })).await;
     let seen = api.take_only_request();
     assert_eq!((seen.target.as_str(), &seen.body[..]), ("/form", &b"a=1&l=x%7Cy%7Cz"[..]));

@@ -46,7 +46,9 @@ fn check_tools(document: &str, rest: &Rest) {
         let allowed = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c));
         assert!((1..=64).contains(&name.len()) && allowed(&name), "{document}: {name}");
         assert!(names.insert(name.clone()), "{document}: {name} twice");
-        assert!(tool["description"].as_str().is_some_and(|said| !said.is_empty() && said.len() < 2000));
+        assert!(
+            tool["description"].as_str().is_some_and(|description| !description.is_empty() && description.len() < 2000)
+        );
         let schema = &tool["inputSchema"];
         let text = schema.to_string();
         assert_eq!(schema["type"], "object");

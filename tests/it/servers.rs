@@ -18,12 +18,12 @@ use rialto::client::{Client, ClientOptions, Host, ListenRequest, ServerRequestFu
 use rialto::dialect::Revision;
 use rialto::error::ErrorKind;
 use rialto::mcp_client::{ConnectionSettings, Target};
-use rialto::protocol::{ErrorObject, Level, Method, Notice, Notification, Raw, code};
+use rialto::protocol::{ErrorObject, Level, Method, Notification, NotificationMethod, Raw, code};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::harness::{PATIENCE, Sending, request};
+use crate::harness::{HttpRequest, TEST_TIMEOUT, request};
 use crate::peers::{installed, source};
 
 /// A server on another SDK, and what it supports.
@@ -130,7 +130,7 @@ impl Served {
             }
             panic!("{} ended before it listened", server.script);
         };
-        let port = tokio::time::timeout(PATIENCE, port).await.expect("the server listens in time");
+        let port = tokio::time::timeout(TEST_TIMEOUT, port).await.expect("the server listens in time");
         // Drain stdout so that the pipe never fills.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Self { address: ([127, 0, 0, 1], port).into(), _child: child }
@@ -185,11 +185,11 @@ impl Host for RecordingHost {
         Raw::of(&json!({ "sampling": {}, "elicitation": { "form": {} }, "roots": { "listChanged": true } }))
     }
 
-    fn notice(&self, notification: &Notification) {
+    fn on_notification(&self, notification: &Notification) {
         self.notifications.lock().unwrap().push(notification.clone());
     }
 
-    fn ask<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
+    fn on_server_request<'a>(&'a self, method: &'a Method, params: Option<&'a Raw>) -> ServerRequestFuture<'a> {
         self.server_requests.lock().unwrap().push(method.as_str().to_owned());
         let params = params.map(value).unwrap_or_default();
         let answer = match method.as_str() {
@@ -220,15 +220,17 @@ impl RecordingHost {
             let params = value(notice.params.as_ref().unwrap());
             params["progress"].as_f64().unwrap().round() as u64
         };
-        let seen = notices.iter().filter(|notice| notice.notice == Notice::Progress).map(of).collect();
-        notices.retain(|notice| notice.notice != Notice::Progress);
+        let seen = notices.iter().filter(|notice| notice.method == NotificationMethod::Progress).map(of).collect();
+        notices.retain(|notice| notice.method != NotificationMethod::Progress);
         seen
     }
 
     fn has_logged(&self, text: &str) -> bool {
         self.notifications.lock().unwrap().iter().any(|notice| {
             let params = notice.params.as_ref().map(value).unwrap_or_default();
-            notice.notice == Notice::Message && params["level"] == "info" && params["data"].to_string().contains(text)
+            notice.method == NotificationMethod::Message
+                && params["level"] == "info"
+                && params["data"].to_string().contains(text)
         })
     }
 }
@@ -254,7 +256,7 @@ fn json_text(result: &Raw) -> Value {
 }
 
 async fn in_time<T>(what: &str, waited: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, waited).await.unwrap_or_else(|_| panic!("never: {what}"))
+    tokio::time::timeout(TEST_TIMEOUT, waited).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
 async fn connect(target: &Target, revision: Option<Revision>) -> rialto::error::Result<(Client, Arc<RecordingHost>)> {
@@ -262,8 +264,8 @@ async fn connect(target: &Target, revision: Option<Revision>) -> rialto::error::
     // SDK servers start slowly while all tests run at once.
     let settings = ConnectionSettings {
         revision,
-        idle_timeout: PATIENCE,
-        discovery_timeout: PATIENCE,
+        idle_timeout: TEST_TIMEOUT,
+        discovery_timeout: TEST_TIMEOUT,
         ..ConnectionSettings::default()
     };
     let options = ClientOptions {
@@ -289,8 +291,8 @@ async fn start_and_cancel(client: &Client, name: &str, arguments: Value) {
     let mut replies = client.begin(Method::ToolsCall, Some(params));
     loop {
         match in_time("progress of a call", replies.next()).await {
-            Some(Reply::Notice(notice)) if notice.notice == Notice::Progress => return,
-            Some(Reply::Notice(_)) => {}
+            Some(Reply::Notification(notice)) if notice.method == NotificationMethod::Progress => return,
+            Some(Reply::Notification(_)) => {}
             other => panic!("no progress but {other:?}"),
         }
     }
@@ -301,7 +303,7 @@ async fn wait_for_update(client: &Client, uri: &str) {
     let filter = ListenRequest { resources: vec![uri.into()], ..ListenRequest::default() };
     let mut listening = in_time("listening", client.listen(filter)).await.unwrap();
     let update = in_time("an update", listening.next()).await.expect("the stream stays open");
-    assert_eq!(update.notice, Notice::ResourceUpdated);
+    assert_eq!(update.method, NotificationMethod::ResourceUpdated);
     assert_eq!(value(update.params.as_ref().unwrap())["uri"], uri);
 }
 
@@ -318,7 +320,7 @@ async fn scenario(server: SdkServer, client: &Client, host: &RecordingHost) {
     let failed = in_time("fail", client.call_tool("fail", Raw::empty())).await.unwrap();
     assert_eq!(value(&failed)["isError"], true, "{failed}");
     assert!(text(&failed).contains("on purpose"), "{failed}");
-    if revision.facts().structured {
+    if revision.features().structured_content {
         assert_eq!(value(&call(client, "structured", json!({})).await)["structuredContent"], json!({ "running": 0 }));
     }
     for (uri, expected) in [("test://static", "always the same"), ("test://item/7", "item 7")] {
@@ -326,7 +328,7 @@ async fn scenario(server: SdkServer, client: &Client, host: &RecordingHost) {
         assert_eq!(value(&read)["contents"][0]["text"], expected, "{read}");
     }
     let missing = in_time("a resource that is missing", client.read("other://nothing")).await.unwrap_err();
-    assert!(matches!(missing.kind(), ErrorKind::Answer(_)), "{missing}");
+    assert!(matches!(missing.kind(), ErrorKind::ErrorResponse(_)), "{missing}");
     let greeting = in_time("greet", client.prompt("greet", Raw::of(&json!({ "name": "Ada" })))).await.unwrap();
     assert_eq!(value(&greeting)["messages"][0]["content"]["text"], "Hello, Ada", "{greeting}");
     let argument =
@@ -379,10 +381,10 @@ async fn check_server_requests(revision: Revision, client: &Client, host: &Recor
 
 /// Checks that an ended session is unknown to the server.
 async fn assert_session_ended(server: SdkServer, address: SocketAddr, revision: Revision, session: &str) {
-    let ping = Sending::to(address, "POST", "/mcp")
+    let ping = HttpRequest::to(address, "POST", "/mcp")
         .header("content-type", "application/json")
         .header("accept", "application/json, text/event-stream")
-        .header("mcp-protocol-version", revision.facts().name)
+        .header("mcp-protocol-version", revision.as_str())
         .header("mcp-session-id", session)
         .body(request(1, "ping", json!({})).to_string());
     assert_eq!(ping.status().await, server.ended_session_status);
@@ -398,14 +400,17 @@ async fn over_http(server: SdkServer, arguments: &[&str], revisions: &[Option<Re
             continue;
         }
         let (client, host) = connect(&target, pinned).await.unwrap_or_else(|error| panic!("{pinned:?}: {error}"));
-        assert_eq!((client.found().transport, client.revision()), (transport, server.negotiated(pinned, transport)));
+        assert_eq!(
+            (client.probe_report().transport, client.revision()),
+            (transport, server.negotiated(pinned, transport))
+        );
         if server.script == EVERYTHING.script {
             everything::scenario(&client, &host).await;
         } else {
             scenario(server, &client, &host).await;
         }
         let (session, revision) = (client.session_id(), client.revision());
-        assert_eq!(session.is_some(), transport != "sse" && revision.facts().sessions, "{session:?}");
+        assert_eq!(session.is_some(), transport != "sse" && revision.has_sessions(), "{session:?}");
         in_time("closed", client.close()).await;
         if let Some(session) = session {
             assert_session_ended(server, served.address, revision, &session).await;
@@ -423,7 +428,7 @@ async fn over_stdio(server: SdkServer, arguments: &[&str], revisions: &[Option<R
         }
         let connected = connect(&spawned.target, pinned).await;
         let (client, host) = connected.unwrap_or_else(|error| panic!("{pinned:?}: {error}"));
-        assert_eq!((client.found().transport, client.revision()), ("stdio", server.negotiated(pinned, "stdio")));
+        assert_eq!((client.probe_report().transport, client.revision()), ("stdio", server.negotiated(pinned, "stdio")));
         assert!(spawned.is_running());
         if server.script == EVERYTHING.script {
             everything::scenario(&client, &host).await;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
 
-use crate::harness::{HANDSHAKE, PATIENCE, call, initialize, modern, notification, request, survey};
+use crate::harness::{HANDSHAKE, TEST_TIMEOUT, call, initialize, modern, notification, request, survey};
 
 struct Pipe {
     input: Option<WriteHalf<DuplexStream>>,
@@ -47,7 +47,8 @@ impl Pipe {
     }
 
     async fn read(&mut self) -> Option<Value> {
-        let line = tokio::time::timeout(PATIENCE, self.output.next_line()).await.expect("a line in time").unwrap()?;
+        let line =
+            tokio::time::timeout(TEST_TIMEOUT, self.output.next_line()).await.expect("a line in time").unwrap()?;
         Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")))
     }
 

@@ -1,33 +1,33 @@
-//! What every store does: one suite, for the store in memory, for Redis and for Valkey.
+//! Store contract: one suite, run against the in-memory store, Redis and Valkey.
 
-mod cluster;
-pub mod failover;
-mod faults;
-mod model;
+mod memory_usage;
+mod model_check;
 mod nodes;
+mod redis_cluster;
+pub mod redis_failover;
+mod redis_faults;
 mod sessions;
-mod sizes;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rialto::store::traits::{SessionDelta, StoredEvent};
-use rialto::store::{ClusterStore, EventId, Memory};
+use rialto::store::{ClusterStore, EventId, MemoryStore};
 
-use crate::harness::PATIENCE;
-use crate::redis::{Program, Server};
+use crate::harness::TEST_TIMEOUT;
+use crate::redis::{RedisFlavor, RedisServer};
 
-/// Longer than any test takes.
-const LONG: Duration = Duration::from_secs(60);
-/// A life whose end a test waits for.
-const SHORT: Duration = Duration::from_millis(150);
+/// TTL that outlives every test.
+const LONG_TTL: Duration = Duration::from_secs(60);
+/// TTL whose expiry a test waits for.
+const SHORT_TTL: Duration = Duration::from_millis(150);
 
-/// Waits until something holds.
+/// Polls an async condition every 10 ms; panics with `what` after [`TEST_TIMEOUT`].
 async fn until<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !holds().await {
-        assert!(begun.elapsed() < PATIENCE, "it never came to be that {what}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "never: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -35,26 +35,26 @@ async fn until<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
 fn event(stream: u32, position: u64, bytes: impl Into<Bytes>) -> StoredEvent {
     StoredEvent {
         id: EventId { stream, position },
-        at: 1_700_000_000_000_u64.wrapping_add(position),
+        at_ms: 1_700_000_000_000_u64.wrapping_add(position),
         event: bytes.into(),
     }
 }
 
-fn news(events: Vec<StoredEvent>) -> SessionDelta {
-    SessionDelta { record: None, version: 0, events, keep_from: 0, life: LONG }
+fn delta(events: Vec<StoredEvent>) -> SessionDelta {
+    SessionDelta { record: None, version: 0, events, trim_before: 0, ttl: LONG_TTL }
 }
 
-fn one(id: &str, news: SessionDelta) -> Vec<(String, SessionDelta)> {
-    vec![(id.to_owned(), news)]
+fn batch(id: &str, delta: SessionDelta) -> Vec<(String, SessionDelta)> {
+    vec![(id.to_owned(), delta)]
 }
 
-/// Runs each of these for every store. With a server, nothing may be there without an end to its life.
+/// Runs each contract test against every store. On a server, every key must have a TTL afterwards.
 macro_rules! for_every_store {
     ($($module:ident::$name:ident),* $(,)?) => {
         mod memory {
             $(#[tokio::test]
             async fn $name() {
-                let store: Arc<dyn super::ClusterStore> = super::Memory::new();
+                let store: Arc<dyn super::ClusterStore> = super::MemoryStore::new();
                 super::$module::$name(store).await;
             })*
             use super::Arc;
@@ -66,10 +66,10 @@ macro_rules! for_every_store {
         mod $server {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                let server = super::Server::start(super::Program::$program).await;
+                let server = super::RedisServer::start(super::RedisFlavor::$program).await;
                 super::$module::$name(server.store()).await;
-                for (key, life) in server.lives().await {
-                    assert!(life > 0, "{key} is kept for ever");
+                for (key, life) in server.key_ttls().await {
+                    assert!(life > 0, "{key} has no TTL");
                 }
             })*
         }
@@ -77,29 +77,29 @@ macro_rules! for_every_store {
 }
 
 for_every_store! {
-    sessions::a_session_is_created_once,
-    sessions::only_the_owner_of_the_moment_can_be_replaced,
-    sessions::touching_keeps_sessions,
-    sessions::a_session_ends_with_its_life,
-    sessions::deleting_takes_the_events_along,
-    sessions::writing_is_for_the_owner,
-    sessions::a_record_that_comes_late_is_not_kept,
-    sessions::old_events_go,
-    sessions::events_may_be_large_and_of_any_bytes,
-    sessions::many_sessions_are_written_at_once,
-    sessions::names_may_have_any_letters,
-    nodes::a_node_lives_as_long_as_it_beats,
-    nodes::a_name_has_one_node,
-    nodes::leaving_frees_the_name,
-    nodes::a_place_has_one_node,
-    nodes::members_are_those_who_are_there,
-    nodes::messages_come_in_order_and_once,
-    nodes::replies_come_like_other_messages,
-    nodes::two_who_receive_share_the_messages,
-    nodes::one_who_waits_is_woken,
-    nodes::one_who_gave_up_waiting_loses_nothing,
-    nodes::what_was_not_taken_can_be_taken_back,
-    nodes::messages_do_not_wait_for_ever,
-    nodes::beating_keeps_the_mailbox,
-    nodes::the_first_secret_is_the_secret,
+    sessions::create_is_refused_for_an_existing_session,
+    sessions::claim_is_a_compare_and_set_on_the_owner,
+    sessions::touch_renews_the_ttl_of_owned_sessions,
+    sessions::a_session_expires_with_its_events,
+    sessions::delete_leaves_a_tombstone_and_no_events,
+    sessions::only_the_owner_can_write,
+    sessions::a_record_with_an_older_version_is_ignored,
+    sessions::events_before_keep_from_are_trimmed,
+    sessions::events_may_be_large_and_binary,
+    sessions::a_batch_write_reports_each_session,
+    sessions::ids_and_node_names_may_contain_any_character,
+    nodes::a_node_is_alive_until_its_lease_expires,
+    nodes::a_new_incarnation_replaces_the_old_one,
+    nodes::leave_ends_the_lease_at_once,
+    nodes::a_place_is_held_by_one_node,
+    nodes::members_are_the_nodes_with_a_lease,
+    nodes::messages_are_received_in_order_and_once,
+    nodes::replies_share_the_mailbox_with_messages,
+    nodes::two_receivers_share_a_mailbox_without_duplicates,
+    nodes::a_waiting_receiver_is_woken_by_a_send,
+    nodes::a_cancelled_receive_loses_no_message,
+    nodes::unsend_removes_a_message_that_was_not_received,
+    nodes::messages_expire,
+    nodes::heartbeat_renews_the_mailbox,
+    nodes::the_first_shared_key_wins,
 }

@@ -64,7 +64,7 @@ async fn idle_sse_streams_get_heartbeat_comments() {
             }
         }
     };
-    tokio::time::timeout(crate::harness::PATIENCE, read).await.unwrap();
+    tokio::time::timeout(crate::harness::TEST_TIMEOUT, read).await.unwrap();
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn an_unknown_last_event_id_is_400() {
 
 #[tokio::test]
 async fn resumption_past_the_retention_limit_is_400() {
-    let rialto = Rialto::with(|settings| settings.sessions.retention.count = 3).await;
+    let rialto = Rialto::with(|settings| settings.sessions.retention.max_events = 3).await;
     let session = rialto.open("2025-06-18").await;
     let events = session.post(&survey(1, 8, 1)).go().await.events().rest_events().await;
     let id = |n: usize| events[n].id.as_deref().unwrap();
@@ -235,7 +235,7 @@ async fn a_list_change_waits_for_a_get_stream() {
 
 #[tokio::test]
 async fn list_changes_reach_all_sessions_despite_slow_readers() {
-    let rialto = Rialto::with(|settings| settings.sessions.retention.count = 10_000).await;
+    let rialto = Rialto::with(|settings| settings.sessions.retention.max_events = 10_000).await;
     let mut unread_streams = Vec::new();
     for _ in 0..5 {
         let session = rialto.open("2025-11-25").await;

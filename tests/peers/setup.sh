@@ -2,12 +2,10 @@
 # Installs the SDKs that the peers run on, published documents of HTTP APIs, Redis and nginx:
 # setup.sh DEST [documents|redis|nginx|valgrind]
 #
-# With `documents`, `redis` (which is Valkey too), `nginx` or `valgrind` only that is brought; valgrind is not brought
-# without.
+# With `documents`, `redis` (and Valkey), `nginx` or `valgrind` only that is installed; valgrind is installed only then.
 #
-# Leaves in DEST: redis-server, valkey-server and nginx (links), node/ (packages, a Node 22 and the scripts), py1/ and py2/ (one Python environment per SDK
-# generation), fastmcp/ (one of its own) and documents/. What is there already and unchanged is left alone, and two runs at once
-# wait for each other.
+# Leaves in DEST: redis-server, valkey-server and nginx (links), node/ (packages, a Node 22 and the scripts), py1/, py2/
+# and fastmcp/ (Python environments) and documents/. Unchanged parts are skipped; concurrent runs wait for each other.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -34,7 +32,7 @@ install() {
     say "system: installed $*"
 }
 
-# The same, without the services that packages would start.
+# Installs packages without starting their services.
 install_unstarted() {
     local policy=/usr/sbin/policy-rc.d made=
     if [ ! -e "$policy" ]; then
@@ -52,7 +50,7 @@ system_packages() {
     command -v node >/dev/null || missing+=(nodejs)
     command -v npm >/dev/null || missing+=(npm)
     command -v python3 >/dev/null || missing+=(python3)
-    # Debian ships the module without what it needs to make an environment.
+    # Debian splits ensurepip, which venv needs, into python3-venv.
     python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
     if [ ${#missing[@]} -gt 0 ]; then
         install "${missing[@]}"
@@ -62,8 +60,7 @@ system_packages() {
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "python3 is older than 3.11"
 }
 
-# The server of Redis, 7.0 or later. Debian has its program in redis-tools too, under the name of another that it also
-# is, and without a service that would be started.
+# redis-server 7.0 or later. On Debian, redis-check-rdb of redis-tools is the same binary and comes without a service.
 redis_server() {
     local program version
     if ! program=$(command -v redis-server); then
@@ -76,7 +73,7 @@ redis_server() {
     say "redis: $("$dest/redis-server" --version | cut -d' ' -f3)"
 }
 
-# A server of Valkey: the one that is there, or one that is packaged for Python.
+# valkey-server: the installed one, or one from a Python package.
 valkey_server() {
     local program
     if ! program=$(command -v valkey-server); then
@@ -90,7 +87,7 @@ valkey_server() {
     say "valkey: $("$dest/valkey-server" --version | cut -d' ' -f3)"
 }
 
-# nginx. Debian's package would start it as a service; here it is started by tests, on ports of their own.
+# nginx, without its service: the tests start it on their own ports.
 nginx_server() {
     local program
     program=$(PATH=$PATH:/usr/sbin command -v nginx) || {
@@ -101,13 +98,13 @@ nginx_server() {
     say "nginx: $("$dest/nginx" -v 2>&1 | cut -d/ -f2)"
 }
 
-# valgrind, which counts instructions. It brings vgdb, through which it is asked.
-counting() {
+# valgrind with vgdb, for the instruction counts.
+valgrind_tools() {
     command -v valgrind >/dev/null || install valgrind
     say "valgrind: $(valgrind --version | cut -d- -f2)"
 }
 
-# One hash for a part: its manifests, and what it was built with.
+# Hash of the manifests of a part and of the tool version.
 hash_of() {
     local tool=$1
     shift
@@ -128,8 +125,8 @@ node_packages() {
     cp "$from/package.json" "$from/package-lock.json" "$from/.npmrc" "$dest/node/"
     # No package here needs its install scripts.
     (cd "$dest/node" && npm ci --ignore-scripts --loglevel=error >&2)
-    # The packaged Node is for Linux on x64 and arm64; elsewhere the system's has to do. The link is made here because
-    # old npm versions leave it out when two packages, of which one is installed, want it.
+    # The packaged Node is for Linux on x64 and arm64; elsewhere the system's is used. Old npm versions omit the link
+    # when two packages provide it, so it is made here.
     packaged=$(cd "$dest/node/node_modules" && compgen -G 'node-linux-*/bin/node') || packaged=
     if [ -n "$packaged" ]; then
         ln -sf "../$packaged" "$node"
@@ -142,8 +139,8 @@ node_packages() {
     say "node: installed, with node $("$node" --version)"
 }
 
-# ESM imports are looked up from where a script really is, so the scripts have to live beside node_modules. They are
-# replaced by renaming: another run may be reading them.
+# ESM imports resolve from the real path of a script, so the scripts are copied beside node_modules, each replaced
+# atomically because another run may be reading it.
 node_scripts() {
     local script name
     for script in "$here"/node/*.mjs; do
@@ -169,7 +166,7 @@ python_environment() {
     say "$name: installed $(grep -E "^(mcp|$name)==" "$manifest" | paste -sd' ')"
 }
 
-# Single files out of packages, which may be a hundred times as large as the file that is wanted.
+# Extracts single files from npm packages.
 documents() {
     local list=$here/documents.txt hash work package path name sum tarball
     hash=$(hash_of npm "$list")
@@ -211,7 +208,7 @@ if [ "${2:-}" = nginx ]; then
     exit
 fi
 if [ "${2:-}" = valgrind ]; then
-    counting
+    valgrind_tools
     exit
 fi
 system_packages

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs one of the gateways that Rialto is measured beside: setup.sh DEST mcp-proxy-rust|mcp-proxy-python|fastmcp|node
+# Installs one of the gateways that Rialto is compared with: setup.sh DEST mcp-proxy-rust|mcp-proxy-python|fastmcp|node
 #
-# `node` has two of them, mcp-proxy and supergateway, and a Node 22. What is there already and unchanged is left alone,
-# and two runs at once wait for each other.
+# `node` installs two of them, mcp-proxy and supergateway, with Node 22. An unchanged installation is kept, and a lock
+# serializes concurrent runs.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -15,7 +15,7 @@ dest=$(cd "$dest" && pwd)
 
 say() { echo "$name: $*"; }
 
-# One hash for what is installed, and what it is built with.
+# Hash of the manifests and the tool version.
 hash_of() {
     local tool=$1
     shift
@@ -26,8 +26,8 @@ is_fresh() { [ -f "$dest/$name.stamp" ] && [ "$(cat "$dest/$name.stamp")" = "$1"
 
 rust_binary() {
     is_fresh "$rust_version" && return
-    say "building, which takes some minutes"
-    # The era of 2026-07-28 is a feature that is not in by default.
+    say "building; this takes a few minutes"
+    # Revision 2026-07-28 is behind a feature flag.
     CARGO_TARGET_DIR=$dest/build cargo install mcp-proxy --version "=$rust_version" --locked --force --quiet \
         --features protocol-2026-07-28 --root "$dest/$name" >&2
     rm -rf "$dest/build"
@@ -69,5 +69,5 @@ mcp-proxy-rust) rust_binary ;;
 mcp-proxy-python) python_environment "$here/python/requirements-mcp-proxy.txt" ;;
 fastmcp) python_environment "$peers/python/requirements-fastmcp.txt" ;;
 node) node_packages ;;
-*) echo "there is nothing called $name" >&2 && exit 1 ;;
+*) echo "unknown gateway: $name" >&2 && exit 1 ;;
 esac

@@ -1,7 +1,6 @@
-//! One connection to a server over HTTP/1.1, and the answers that come on it.
+//! One HTTP/1.1 client connection and the responses read from it.
 //!
-//! Nobody drives a connection but whoever waits for what comes on it, so that a call needs no other task to be woken
-//! and to wake it.
+//! The task that waits for a response drives the connection itself: a request costs no wake-up of another task.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -23,83 +22,84 @@ use super::pool::Pool;
 use crate::http::codec::{BodyDecoder, ResponseHead};
 use crate::http::read_buffer::{BodyError, ReadBuffer};
 
-/// A request as it goes out.
+/// A request encoded for the wire.
 #[derive(Debug)]
 pub(crate) struct EncodedRequest {
     pub(crate) verb: Verb,
-    /// The head, with the body where that is short.
+    /// The head, followed by the body where that is short enough to share one buffer.
     pub(crate) head: Vec<u8>,
-    /// The body where it is long.
+    /// The body where it is too long to be copied behind the head.
     pub(crate) body: Bytes,
-    /// What is held until the response begins.
+    /// Dropped when the response head has arrived.
     pub(crate) in_flight: Option<InFlight>,
 }
 
-/// Says that a request is on its way, to one who must not act before the server has read it.
+/// Tracks a request until its response begins, so that its owner can wait for it or revoke it before it is sent.
 #[derive(Debug, Clone)]
 pub(crate) struct InFlight {
     #[allow(dead_code, reason = "held to be dropped")]
     pub(crate) token: TaskTrackerToken,
     /// Set when the request must not be sent any more.
     pub(crate) revoked: Arc<AtomicBool>,
-    /// How long to wait for the response of a request that was sent and that nobody waits for any more.
-    pub(crate) limit: Duration,
+    /// How long to wait for the response to a request that was sent and whose caller has gone.
+    pub(crate) abandoned_timeout: Duration,
 }
 
-/// One connection.
+/// An open connection, idle in a pool or in use by one request.
 pub(crate) struct Http1Connection {
     stream: ByteStream,
-    /// Where it was opened, and is woken.
+    /// The pool shard of the worker whose runtime the socket is registered with.
     pub(crate) pool_shard: usize,
     read_buffer: ReadBuffer,
-    /// Another request may follow.
+    /// The connection may carry another request.
     keep_alive: bool,
-    /// A whole request was sent, and its response has not begun.
+    /// A whole request was sent and its response head has not arrived.
     awaits_response: bool,
 }
 
-/// What bytes go through.
+/// Socket of a connection. TLS is boxed because its state is large.
 enum ByteStream {
     Plain(TcpStream),
-    Tls(Box<dyn Bytestream>),
+    Tls(Box<dyn DuplexIo>),
 }
 
-trait Bytestream: AsyncRead + AsyncWrite + Send + Unpin {}
+trait DuplexIo: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Bytestream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> DuplexIo for S {}
 
-/// Why no answer came.
+/// Why no response head arrived.
 #[derive(Debug)]
 pub(crate) struct SendError {
-    /// Nothing of the request has gone out.
+    /// No byte of the request was written, so it is safe to send it on another connection.
     pub(crate) not_sent: bool,
-    pub(crate) why: io::Error,
+    pub(crate) error: io::Error,
 }
 
-/// The head of an answer, and its body as it comes.
+/// A response head with its body, which is read on demand.
 #[derive(Debug)]
 pub(crate) struct HttpResponse {
     pub(crate) head: ResponseHead,
     pub(crate) body: ResponseBody,
 }
 
-/// The body of an answer. Read to its end, or dropped when the rest has come, it gives its connection back.
+/// Body of a response. Returns its connection to the pool when it was read to the end, or when it is dropped and the
+/// rest of it is already buffered.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
-    framing: BodyDecoder,
-    line: Option<(Box<Http1Connection>, Arc<Pool>)>,
+    decoder: BodyDecoder,
+    connection: Option<(Box<Http1Connection>, Arc<Pool>)>,
 }
 
-// === impl Written ===
+// === impl EncodedRequest ===
 
 impl EncodedRequest {
-    /// Whether it must not be sent any more.
+    /// Whether the request must not be sent any more.
     pub(crate) fn is_revoked(&self) -> bool {
         self.in_flight.as_ref().is_some_and(InFlight::is_revoked)
     }
 }
 
-// === impl Line ===
+// === impl Http1Connection ===
 
 impl Http1Connection {
     pub(crate) fn new(stream: MaybeHttpsStream<TokioIo<TcpStream>>, pool_shard: usize) -> Self {
@@ -110,67 +110,69 @@ impl Http1Connection {
         Self { stream, pool_shard, read_buffer: ReadBuffer::default(), keep_alive: true, awaits_response: false }
     }
 
-    /// Whether it is open, as far as can be seen. A server that says something unasked is not listened to.
+    /// Whether the connection can carry another request, as far as the socket shows. Unsolicited bytes make it unusable:
+    /// they would be taken for the next response.
     pub(crate) fn is_open(&mut self) -> bool {
-        let mut nobody = Context::from_waker(Waker::noop());
+        let mut noop = Context::from_waker(Waker::noop());
         self.keep_alive
             && self.read_buffer.is_empty()
-            && self.read_buffer.poll_more(&mut self.stream, &mut nobody).is_pending()
+            && self.read_buffer.poll_read_more(&mut self.stream, &mut noop).is_pending()
     }
 
-    /// Sends a request, and waits for the head of its answer.
-    pub(crate) async fn ask(&mut self, request: &EncodedRequest) -> Result<(ResponseHead, BodyDecoder), SendError> {
+    /// Sends a request and waits for the head of its final response. Reads while it writes, because a server may respond
+    /// before it has read the whole body.
+    pub(crate) async fn send(&mut self, request: &EncodedRequest) -> Result<(ResponseHead, BodyDecoder), SendError> {
         let mut written = 0;
-        let mut failed = None;
+        let mut write_error = None;
         poll_fn(|context| {
-            let mut sent = failed.is_some();
-            while !sent {
+            let mut write_done = write_error.is_some();
+            while !write_done {
                 match self.poll_send(context, request, written) {
                     Poll::Ready(Ok(0)) => {
-                        sent = true;
+                        write_done = true;
                         self.awaits_response = true;
                     }
-                    Poll::Ready(Ok(more)) => written += more,
-                    Poll::Ready(Err(why)) if written == 0 => {
-                        return Poll::Ready(Err(SendError { not_sent: true, why }));
+                    Poll::Ready(Ok(count)) => written += count,
+                    Poll::Ready(Err(error)) if written == 0 => {
+                        return Poll::Ready(Err(SendError { not_sent: true, error }));
                     }
-                    // It may have answered before it closed its ear.
-                    Poll::Ready(Err(why)) => {
-                        failed = Some(why);
-                        sent = true;
+                    // The server may have sent a response before it closed its side for reading.
+                    Poll::Ready(Err(error)) => {
+                        write_error = Some(error);
+                        write_done = true;
                     }
                     Poll::Pending => break,
                 }
             }
             loop {
-                match self.take_head(&request.verb) {
+                match self.parse_head(&request.verb) {
                     Ok(Some((head, _))) if head.is_interim() => continue,
-                    Ok(Some(answer)) => {
-                        self.keep_alive = answer.0.keep_alive() && sent && failed.is_none();
+                    Ok(Some(response)) => {
+                        self.keep_alive = response.0.keep_alive() && write_done && write_error.is_none();
                         self.awaits_response = false;
-                        return Poll::Ready(Ok(answer));
+                        return Poll::Ready(Ok(response));
                     }
                     Ok(None) => {}
-                    Err(why) => return Poll::Ready(Err(SendError { not_sent: false, why })),
+                    Err(error) => return Poll::Ready(Err(SendError { not_sent: false, error })),
                 }
-                let why = match ready!(self.read_buffer.poll_more(&mut self.stream, context)) {
-                    Ok(0) => failed.take().unwrap_or_else(unanswered),
+                let error = match ready!(self.read_buffer.poll_read_more(&mut self.stream, context)) {
+                    Ok(0) => write_error.take().unwrap_or_else(closed_before_response),
                     Ok(_) => continue,
-                    Err(why) => why,
+                    Err(error) => error,
                 };
-                return Poll::Ready(Err(SendError { not_sent: false, why }));
+                return Poll::Ready(Err(SendError { not_sent: false, error }));
             }
         })
         .await
     }
 
-    /// Waits until the server has begun to answer, or is gone. Nobody wants the response.
-    async fn read_until_answered(&mut self) {
-        let context = |context: &mut Context<'_>| self.read_buffer.poll_more(&mut self.stream, context);
-        let _ = poll_fn(context).await;
+    /// Waits until the server sends the first byte of a response or closes the connection.
+    async fn wait_for_response(&mut self) {
+        let read = |context: &mut Context<'_>| self.read_buffer.poll_read_more(&mut self.stream, context);
+        let _ = poll_fn(read).await;
     }
 
-    /// Sends some of what is left of a request; nothing when all has gone out.
+    /// Writes some of the request from offset `from`; `Ok(0)` once everything is written and flushed.
     fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -180,60 +182,60 @@ impl Http1Connection {
         let head = &request.head[from.min(request.head.len())..];
         let body = &request.body[from.saturating_sub(request.head.len())..];
         let stream = Pin::new(&mut self.stream);
-        let sent = match (head, body) {
+        let written = match (head, body) {
             ([], []) => return stream.poll_flush(context).map_ok(|()| 0),
-            (one, []) | ([], one) => ready!(stream.poll_write(context, one)),
+            (rest, []) | ([], rest) => ready!(stream.poll_write(context, rest)),
             (head, body) => ready!(stream.poll_write_vectored(context, &[IoSlice::new(head), IoSlice::new(body)])),
         };
-        Poll::Ready(match sent {
+        Poll::Ready(match written {
             Ok(0) => Err(io::ErrorKind::WriteZero.into()),
-            sent => sent,
+            written => written,
         })
     }
 
-    fn take_head(&mut self, asked: &Verb) -> io::Result<Option<(ResponseHead, BodyDecoder)>> {
+    fn parse_head(&mut self, request_verb: &Verb) -> io::Result<Option<(ResponseHead, BodyDecoder)>> {
         match self.read_buffer.is_empty() {
             true => Ok(None),
-            false => ResponseHead::take(self.read_buffer.buffered(), asked).map_err(io::Error::other),
+            false => ResponseHead::parse(self.read_buffer.buffered(), request_verb).map_err(io::Error::other),
         }
     }
 }
 
-/// A connection that waits for the response to its request. Where whoever waits for that goes away, the request
-/// stays in flight until the server has begun to answer it.
+/// A connection that waits for a response head. When it is dropped after the request was sent, a task keeps the
+/// request in flight until the server responds or `abandoned_timeout` has passed; the connection is then closed.
 pub(crate) struct PendingResponse {
-    line: Option<Box<Http1Connection>>,
+    connection: Option<Box<Http1Connection>>,
     in_flight: Option<InFlight>,
 }
 
 impl PendingResponse {
-    pub(crate) fn new(line: Box<Http1Connection>, in_flight: Option<InFlight>) -> Self {
-        Self { line: Some(line), in_flight }
+    pub(crate) fn new(connection: Box<Http1Connection>, in_flight: Option<InFlight>) -> Self {
+        Self { connection: Some(connection), in_flight }
     }
 
-    /// The connection, which is there until the response is.
-    pub(crate) async fn ask(
+    /// Sends the request; on success returns the connection with the response head.
+    pub(crate) async fn send(
         mut self,
         request: &EncodedRequest,
     ) -> Result<(ResponseHead, BodyDecoder, Box<Http1Connection>), SendError> {
-        let line = self.line.as_mut().expect("it is taken at the end of this");
+        let connection = self.connection.as_mut().expect("the connection is only taken below");
         if self.in_flight.as_ref().is_some_and(InFlight::is_revoked) {
-            let why = io::Error::new(io::ErrorKind::ConnectionAborted, "the session ended before the request was sent");
-            return Err(SendError { not_sent: true, why });
+            let error = io::Error::new(io::ErrorKind::ConnectionAborted, "the request was revoked before it was sent");
+            return Err(SendError { not_sent: true, error });
         }
-        let answered = line.ask(request).await;
-        let line = self.line.take().expect("it was there");
-        answered.map(|(head, framing)| (head, framing, line))
+        let response = connection.send(request).await;
+        let connection = self.connection.take().expect("the connection was not taken before");
+        response.map(|(head, decoder)| (head, decoder, connection))
     }
 }
 
 impl Drop for PendingResponse {
     fn drop(&mut self) {
-        let line = self.line.take().filter(|line| line.awaits_response);
-        let (Some(mut line), Some(in_flight)) = (line, self.in_flight.take()) else { return };
+        let connection = self.connection.take().filter(|connection| connection.awaits_response);
+        let (Some(mut connection), Some(in_flight)) = (connection, self.in_flight.take()) else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
-            let _ = tokio::time::timeout(in_flight.limit, line.read_until_answered()).await;
+            let _ = tokio::time::timeout(in_flight.abandoned_timeout, connection.wait_for_response()).await;
             drop(in_flight);
         });
     }
@@ -246,17 +248,17 @@ impl InFlight {
     }
 }
 
-fn unanswered() -> io::Error {
+fn closed_before_response() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection before it answered")
 }
 
 impl std::fmt::Debug for Http1Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Line").field("keeps", &self.keep_alive).finish()
+        f.debug_struct("Http1Connection").field("keep_alive", &self.keep_alive).finish()
     }
 }
 
-// === impl Stream ===
+// === impl ByteStream ===
 
 impl AsyncRead for ByteStream {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -301,55 +303,55 @@ impl AsyncWrite for ByteStream {
     }
 }
 
-// === impl Reading ===
+// === impl ResponseBody ===
 
 impl ResponseBody {
-    pub(crate) fn new(framing: BodyDecoder, line: Box<Http1Connection>, pool: &Arc<Pool>) -> Self {
-        let mut reading = Self { framing, line: Some((line, Arc::clone(pool))) };
-        if reading.framing.is_done() {
-            reading.give_back();
+    pub(crate) fn new(decoder: BodyDecoder, connection: Box<Http1Connection>, pool: &Arc<Pool>) -> Self {
+        let mut body = Self { decoder, connection: Some((connection, Arc::clone(pool))) };
+        if body.decoder.is_done() {
+            body.return_to_pool();
         }
-        reading
+        body
     }
 
-    fn give_back(&mut self) {
-        if let Some((line, pool)) = self.line.take().filter(|(line, _)| line.keep_alive) {
-            pool.put(line);
+    fn return_to_pool(&mut self) {
+        if let Some((connection, pool)) = self.connection.take().filter(|(connection, _)| connection.keep_alive) {
+            pool.release(connection);
         }
     }
 
-    /// The next piece; nothing at the end.
+    /// The next data of the body; `None` at its end.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
-        let Some((line, _)) = &mut self.line else { return Poll::Ready(None) };
-        let piece = ready!(line.read_buffer.poll_piece(&mut line.stream, &mut self.framing, context));
-        match &piece {
-            Err(_) => self.line = None,
-            Ok(piece) if piece.is_none() || self.framing.is_done() => self.give_back(),
+        let Some((connection, _)) = &mut self.connection else { return Poll::Ready(None) };
+        let data = ready!(connection.read_buffer.poll_body_data(&mut connection.stream, &mut self.decoder, context));
+        match &data {
+            Err(_) => self.connection = None,
+            Ok(data) if data.is_none() || self.decoder.is_done() => self.return_to_pool(),
             Ok(_) => {}
         }
-        Poll::Ready(piece.transpose())
+        Poll::Ready(data.transpose())
     }
 
-    /// The next piece; nothing at the end. Cancel-safe.
+    /// The next data of the body; `None` at its end. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<io::Result<Bytes>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// All of it, if it is no longer than that.
-    pub(crate) async fn read_to_end(mut self, longest: usize) -> Result<Bytes, BodyError> {
-        let Some((line, _)) = &mut self.line else { return Ok(Bytes::new()) };
-        let line = &mut **line;
-        let body = line.read_buffer.read_body(&mut line.stream, &mut self.framing, longest).await?;
-        self.give_back();
+    /// Reads the rest of the body, of at most `max_bytes`.
+    pub(crate) async fn read_to_end(mut self, max_bytes: usize) -> Result<Bytes, BodyError> {
+        let Some((connection, _)) = &mut self.connection else { return Ok(Bytes::new()) };
+        let connection = &mut **connection;
+        let body = connection.read_buffer.read_body(&mut connection.stream, &mut self.decoder, max_bytes).await?;
+        self.return_to_pool();
         Ok(body)
     }
 }
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
-        let mut nobody = Context::from_waker(Waker::noop());
-        // What was here, and nobody wants.
-        while self.line.is_some() && matches!(self.poll_next(&mut nobody), Poll::Ready(Some(Ok(_)))) {}
+        let mut noop = Context::from_waker(Waker::noop());
+        // Consume what is already buffered: a complete body makes the connection reusable.
+        while self.connection.is_some() && matches!(self.poll_next(&mut noop), Poll::Ready(Some(Ok(_)))) {}
     }
 }
 
@@ -358,8 +360,8 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-    /// A connection, and the server's end of it.
-    fn line() -> (Http1Connection, DuplexStream) {
+    /// A connection with the server's end of it.
+    fn connected() -> (Http1Connection, DuplexStream) {
         let (stream, server) = duplex(1 << 20);
         (
             Http1Connection {
@@ -383,25 +385,25 @@ mod tests {
     }
 
     fn pool() -> Arc<Pool> {
-        Pool::of(&http::Uri::from_static("http://127.0.0.1:9/"), std::time::Duration::from_secs(1))
+        Pool::for_origin(&http::Uri::from_static("http://127.0.0.1:9/"), std::time::Duration::from_secs(1))
     }
 
-    /// What a server that says this and closes is understood to have answered.
-    async fn answered(says: &[u8], longest: usize) -> Result<Bytes, String> {
-        let (mut line, mut server) = line();
-        server.write_all(says).await.unwrap();
+    /// What the client reads from a server that sends `sent` and closes the connection.
+    async fn body_from(sent: &[u8], max_bytes: usize) -> Result<Bytes, String> {
+        let (mut connection, mut server) = connected();
+        server.write_all(sent).await.unwrap();
         server.shutdown().await.unwrap();
-        let (_, framing) = line.ask(&request(b"body")).await.map_err(|lost| lost.why.to_string())?;
-        let body = ResponseBody::new(framing, Box::new(line), &pool()).read_to_end(longest).await;
-        body.map_err(|unread| match unread {
+        let (_, decoder) = connection.send(&request(b"body")).await.map_err(|failed| failed.error.to_string())?;
+        let body = ResponseBody::new(decoder, Box::new(connection), &pool()).read_to_end(max_bytes).await;
+        body.map_err(|failed| match failed {
             BodyError::TooLong => "too long".to_owned(),
-            BodyError::Broken(why) => why.to_string(),
+            BodyError::Broken(error) => error.to_string(),
         })
     }
 
     #[tokio::test]
-    async fn an_answer_is_whole_or_an_error() {
-        for (says, expected) in [
+    async fn response_is_complete_or_an_error() {
+        for (sent, expected) in [
             ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi", Ok("hi")),
             ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nx: y\r\n\r\nHTTP/1.1 200 OK\r\n\r\nhi", Ok("hi")),
             ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n", Ok("hi")),
@@ -414,18 +416,18 @@ mod tests {
             ("", Err("before it answered")),
             ("rubbish\r\n\r\n", Err("this is no HTTP")),
         ] {
-            let body = answered(says.as_bytes(), 8).await;
+            let body = body_from(sent.as_bytes(), 8).await;
             match expected {
-                Ok(text) => assert_eq!(body.as_deref(), Ok(text.as_bytes()), "{says}"),
-                Err(why) => assert!(body.as_ref().is_err_and(|said| said.contains(why)), "{says}: {body:?}"),
+                Ok(text) => assert_eq!(body.as_deref(), Ok(text.as_bytes()), "{sent}"),
+                Err(why) => assert!(body.as_ref().is_err_and(|text| text.contains(why)), "{sent}: {body:?}"),
             }
         }
     }
 
     #[tokio::test]
-    async fn long_messages_go_both_ways() {
+    async fn long_bodies_are_sent_and_received() {
         static LONG: [u8; 3 << 20] = [b'x'; 3 << 20];
-        let (mut line, mut server) = line();
+        let (mut connection, mut server) = connected();
         let serving = tokio::spawn(async move {
             let mut got = vec![0; 19 + LONG.len()];
             server.read_exact(&mut got).await.unwrap();
@@ -435,35 +437,35 @@ mod tests {
             server.write_all(&LONG).await.unwrap();
             server
         });
-        let (_, framing) = line.ask(&request(&LONG)).await.unwrap();
-        let BodyDecoder::Length(length) = framing else { panic!() };
-        let body = line.read_buffer.take(&mut line.stream, length as usize).await.unwrap();
+        let (_, decoder) = connection.send(&request(&LONG)).await.unwrap();
+        let BodyDecoder::Length(length) = decoder else { panic!() };
+        let body = connection.read_buffer.read_exact(&mut connection.stream, length as usize).await.unwrap();
         assert!(body[..] == LONG[..]);
-        assert!(line.read_buffer.buffered().capacity() < LONG.len(), "nothing of that room is kept");
+        assert!(connection.read_buffer.buffered().capacity() < LONG.len(), "the large allocation is released");
         let _server = serving.await.unwrap();
-        assert!(line.is_open());
+        assert!(connection.is_open());
     }
 
-    /// A server may refuse before it has read everything, and then reads no more of it.
+    /// A server may refuse a request before it has read the body, and then reads no more of it.
     #[tokio::test]
-    async fn an_early_answer_is_heard_and_the_connection_not_used_again() {
+    async fn early_response_is_read_and_the_connection_is_not_reused() {
         static LONG: [u8; 3 << 20] = [b'x'; 3 << 20];
         let refusal = b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno";
-        let (mut one, mut server) = line();
+        let (mut one, mut server) = connected();
         server.write_all(refusal).await.unwrap();
-        let (head, framing) = one.ask(&request(&LONG)).await.unwrap();
-        assert_eq!((head.status().as_u16(), framing), (413, BodyDecoder::Length(2)));
+        let (head, decoder) = one.send(&request(&LONG)).await.unwrap();
+        assert_eq!((head.status().as_u16(), decoder), (413, BodyDecoder::Length(2)));
         assert!(!one.keep_alive && !one.is_open());
-        // Where nothing of the request has gone out, it can go elsewhere.
-        let (mut other, mut server) = line();
+        // Nothing of the request was written, so another connection may send it.
+        let (mut other, mut server) = connected();
         server.write_all(refusal).await.unwrap();
         drop(server);
-        assert!(other.ask(&request(&LONG)).await.unwrap_err().not_sent);
+        assert!(other.send(&request(&LONG)).await.unwrap_err().not_sent);
     }
 
-    /// Whatever leaves a doubt where the next answer begins ends the connection.
+    /// Any doubt about where the next response begins closes the connection.
     #[tokio::test]
-    async fn a_connection_is_used_again_only_where_nothing_is_in_doubt() {
+    async fn connection_is_reused_only_after_unambiguous_framing() {
         for (head, body, open) in [
             ("HTTP/1.1 200 OK\r\ncontent-length: 2", "hi", true),
             ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2", "hi", true),
@@ -479,20 +481,20 @@ mod tests {
             ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked", "2\r\nhi\r\n0\r\n\r\n0", false),
             ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 2", "2\r\nhi\r\n0\r\n\r\n", false),
         ] {
-            let (mut line, mut server) = line();
+            let (mut connection, mut server) = connected();
             server.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
-            let (_, mut framing) = line.ask(&request(b"")).await.unwrap();
-            let read = line.read_buffer.read_body(&mut line.stream, &mut framing, 100).await.unwrap();
-            assert!(framing.is_done() && matches!(&read[..], b"hi" | b""), "{head} {body}");
-            assert_eq!(line.is_open(), open, "{head} {body}");
+            let (_, mut decoder) = connection.send(&request(b"")).await.unwrap();
+            let read = connection.read_buffer.read_body(&mut connection.stream, &mut decoder, 100).await.unwrap();
+            assert!(decoder.is_done() && matches!(&read[..], b"hi" | b""), "{head} {body}");
+            assert_eq!(connection.is_open(), open, "{head} {body}");
         }
     }
 
     #[tokio::test]
-    async fn who_speaks_unasked_is_not_listened_to() {
-        let (mut line, mut server) = line();
-        assert!(line.is_open());
+    async fn unsolicited_response_makes_the_connection_unusable() {
+        let (mut connection, mut server) = connected();
+        assert!(connection.is_open());
         server.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
-        assert!(!line.is_open());
+        assert!(!connection.is_open());
     }
 }

@@ -1,21 +1,21 @@
-//! Why no whole response came.
+//! Errors of the HTTP client.
 
 use std::fmt;
 
-/// What kind of thing went wrong.
+/// Class of an [`HttpError`]; tells whether the request can have been processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpErrorKind {
-    /// No connection could be opened: nothing was sent.
+    /// No connection could be opened; nothing was sent.
     Unreachable,
-    /// The response did not begin, or did not end, in time.
+    /// The response head or body did not arrive in time.
     Timeout,
-    /// The connection broke after something was sent.
+    /// The connection broke after the request was sent, at least in part.
     Broken,
-    /// The server sent what HTTP or our limits do not allow.
+    /// The response violates HTTP or exceeds a limit.
     Protocol,
 }
 
-/// Why no whole response came.
+/// Why no complete response was read.
 #[derive(Debug, Clone)]
 pub struct HttpError {
     kind: HttpErrorKind,
@@ -30,7 +30,7 @@ impl HttpError {
         Self { kind, message: message.into() }
     }
 
-    /// What kind of thing went wrong.
+    /// The class of the error.
     pub fn kind(&self) -> HttpErrorKind {
         self.kind
     }

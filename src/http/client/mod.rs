@@ -1,5 +1,5 @@
-//! HTTP to upstreams: TLS with the system's roots, redirects within the origin only, and a limit on
-//! every wait.
+//! HTTP/1.1 client: pooled connections, TLS with the system's trust roots, redirects within the origin only, and a
+//! timeout on every wait.
 
 mod connection;
 mod error;
@@ -22,25 +22,25 @@ pub(crate) use connection::{HttpResponse, InFlight, ResponseBody};
 pub use error::{HttpError, HttpErrorKind, HttpResult};
 pub(crate) use sse_reader::EventReader;
 
-/// How many redirects are followed.
-const REDIRECTS: usize = 3;
-/// A body that is no longer than this goes out with its head in one piece.
+/// Limit of redirects followed for one request.
+const MAX_REDIRECTS: usize = 3;
+/// A body up to this size is copied behind the head and written with it in one buffer.
 const INLINE_BODY_MAX: usize = 8 << 10;
-/// The headers that say how a message is framed, which nobody else has a say in.
-const FRAMING: [HeaderName; 3] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING];
+/// Header fields that only the encoder writes, because they decide the framing.
+const FRAMING_HEADERS: [HeaderName; 3] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING];
 
-/// Speaks HTTP to one address.
+/// Client of one URL with fixed headers and limits.
 #[derive(Debug)]
 pub(crate) struct HttpClient {
     pool: Arc<Pool>,
-    /// Where to send; a redirect within the origin moves it.
-    place: Mutex<Arc<Endpoint>>,
+    /// Where requests are sent; a redirect within the origin replaces it.
+    endpoint: Mutex<Arc<Endpoint>>,
     headers: HeaderMap,
-    connect: Duration,
-    limit: usize,
+    connect_timeout: Duration,
+    max_body_bytes: usize,
 }
 
-/// An address, and how a request names it.
+/// A URL with its request target and `Host` value, encoded once.
 #[derive(Debug)]
 struct Endpoint {
     url: Uri,
@@ -49,134 +49,134 @@ struct Endpoint {
 }
 
 impl HttpClient {
-    /// A client for one address, with headers that go with every request. A connection may take `connect` to open, and
-    /// no body or event of more than `limit` bytes is read.
-    pub(crate) fn new(url: Uri, headers: HeaderMap, connect: Duration, limit: usize) -> Self {
-        let (pool, place) = (Pool::of(&url, connect), Mutex::new(Arc::new(Endpoint::new(url))));
-        Self { pool, place, headers, connect, limit }
+    /// A client for `url` that sends `headers` with every request. Opening a connection may take `connect_timeout`; bodies
+    /// and events of more than `max_body_bytes` are refused.
+    pub(crate) fn new(url: Uri, headers: HeaderMap, connect_timeout: Duration, max_body_bytes: usize) -> Self {
+        let pool = Pool::for_origin(&url, connect_timeout);
+        Self { pool, endpoint: Mutex::new(Arc::new(Endpoint::new(url))), headers, connect_timeout, max_body_bytes }
     }
 
-    fn place(&self) -> MutexGuard<'_, Arc<Endpoint>> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn endpoint(&self) -> MutexGuard<'_, Arc<Endpoint>> {
+        self.endpoint.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where requests go.
+    /// The URL that requests are sent to, after redirects.
     pub(crate) fn url(&self) -> Uri {
-        self.place().url.clone()
+        self.endpoint().url.clone()
     }
 
-    /// The largest body or event that is read.
-    pub(crate) fn limit(&self) -> usize {
-        self.limit
+    /// Limit of a response body or event, in bytes.
+    pub(crate) fn max_body_bytes(&self) -> usize {
+        self.max_body_bytes
     }
 
-    /// Sends to the address itself. The headers are written anew should the server have moved.
+    /// Sends a request to the client's URL. `headers` is called again for each redirect.
     pub(crate) async fn send(
         &self,
         verb: Verb,
         headers: impl Fn(&mut RequestEncoder),
         body: Bytes,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> HttpResult<HttpResponse> {
-        self.send_in(None, verb, headers, body, patience).await
+        self.send_tracked(None, verb, headers, body, timeout).await
     }
 
-    /// The same, of a request that somebody has to know to be on its way.
-    pub(crate) async fn send_in(
+    /// Like [`Self::send`]; `in_flight` is held until the response begins.
+    pub(crate) async fn send_tracked(
         &self,
         in_flight: Option<InFlight>,
         verb: Verb,
         headers: impl Fn(&mut RequestEncoder),
         body: Bytes,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> HttpResult<HttpResponse> {
-        let mut place = Arc::clone(&self.place());
-        for _ in 0..=REDIRECTS {
-            let mut request = self.written(&place, &verb, &headers, &body);
+        let mut endpoint = Arc::clone(&self.endpoint());
+        for _ in 0..=MAX_REDIRECTS {
+            let mut request = self.encode(&endpoint, &verb, &headers, &body);
             request.in_flight.clone_from(&in_flight);
-            let response = self.send_there(&place, &request, patience).await?;
-            let Some(next) = redirected(&place.url, &response.head)? else { return Ok(response) };
-            tracing::debug!(from = %redacted(&place.url), to = %redacted(&next), "the server moved within its origin");
-            place = Arc::new(Endpoint::new(next));
-            *self.place() = Arc::clone(&place);
+            let response = self.send_once(&endpoint, &request, timeout).await?;
+            let Some(next) = redirect_target(&endpoint.url, &response.head)? else { return Ok(response) };
+            tracing::debug!(from = %redacted(&endpoint.url), to = %redacted(&next), "redirect followed within the origin");
+            endpoint = Arc::new(Endpoint::new(next));
+            *self.endpoint() = Arc::clone(&endpoint);
         }
-        Err(HttpError::new(HttpErrorKind::Protocol, format!("{} redirects again and again", redacted(&place.url))))
+        Err(HttpError::new(HttpErrorKind::Protocol, format!("{} redirects again and again", redacted(&endpoint.url))))
     }
 
-    /// Sends to some address of the same origin. No redirect is followed.
+    /// Sends a request to another URL of the same origin. Redirects are not followed.
     pub(crate) async fn send_to(
         &self,
         url: &Uri,
         verb: &Verb,
         headers: &HeaderMap,
         body: &Bytes,
-        patience: Duration,
+        timeout: Duration,
     ) -> HttpResult<HttpResponse> {
-        let own = |head: &mut RequestEncoder| put_all(head, headers);
-        let mut place = Endpoint::new(url.clone());
+        let request_headers = |head: &mut RequestEncoder| put_headers(head, headers);
+        let mut endpoint = Endpoint::new(url.clone());
         if headers.contains_key(HOST) {
-            place.host = None;
+            endpoint.host = None;
         }
-        self.send_there(&place, &self.written(&place, verb, own, body), Some(patience)).await
+        self.send_once(&endpoint, &self.encode(&endpoint, verb, request_headers, body), Some(timeout)).await
     }
 
-    async fn send_there(
+    async fn send_once(
         &self,
-        place: &Endpoint,
+        endpoint: &Endpoint,
         request: &EncodedRequest,
-        patience: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> HttpResult<HttpResponse> {
-        let sent = std::pin::pin!(self.pool.send(request));
-        let response = match patience {
-            None => sent.await,
-            Some(patience) => tokio::time::timeout(self.connect + patience, sent).await.map_err(|_| {
+        let response = std::pin::pin!(self.pool.send(request));
+        let response = match timeout {
+            None => response.await,
+            Some(timeout) => tokio::time::timeout(self.connect_timeout + timeout, response).await.map_err(|_| {
                 HttpError::new(
                     HttpErrorKind::Timeout,
-                    format!("{} did not answer within {patience:?}", redacted(&place.url)),
+                    format!("{} did not answer within {timeout:?}", redacted(&endpoint.url)),
                 )
             })?,
         };
-        response.map_err(|failed| place.failed(&failed))
+        response.map_err(|error| endpoint.http_error(&error))
     }
 
-    /// A request as it goes out.
-    fn written(
+    /// Encodes a request; the caller's headers come before the client's own.
+    fn encode(
         &self,
-        place: &Endpoint,
+        endpoint: &Endpoint,
         verb: &Verb,
         headers: impl FnOnce(&mut RequestEncoder),
         body: &Bytes,
     ) -> EncodedRequest {
-        let short = body.len() <= INLINE_BODY_MAX;
-        let mut head = RequestEncoder::new(verb, &place.target, if short { body.len() } else { 0 });
-        if let Some(host) = place.host.as_ref().filter(|_| !self.headers.contains_key(HOST)) {
+        let is_inline = body.len() <= INLINE_BODY_MAX;
+        let mut head = RequestEncoder::new(verb, &endpoint.target, if is_inline { body.len() } else { 0 });
+        if let Some(host) = endpoint.host.as_ref().filter(|_| !self.headers.contains_key(HOST)) {
             head.put(&HOST, host);
         }
         headers(&mut head);
-        put_all(&mut head, &self.headers);
+        put_headers(&mut head, &self.headers);
         let has_body = !body.is_empty() || matches!(*verb, Verb::POST | Verb::PUT | Verb::PATCH);
         let mut head = head.finish(has_body.then_some(body.len()));
         let mut rest = Bytes::new();
-        match short {
+        match is_inline {
             true => head.extend_from_slice(body),
             false => rest = body.clone(),
         }
         EncodedRequest { verb: verb.clone(), head, body: rest, in_flight: None }
     }
 
-    /// Reads a whole body.
-    pub(crate) async fn read(&self, body: ResponseBody, patience: Duration) -> HttpResult<Bytes> {
-        match tokio::time::timeout(patience, body.read_to_end(self.limit)).await {
+    /// Reads a whole body within `timeout`.
+    pub(crate) async fn read_body(&self, body: ResponseBody, timeout: Duration) -> HttpResult<Bytes> {
+        match tokio::time::timeout(timeout, body.read_to_end(self.max_body_bytes)).await {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(BodyError::TooLong)) => Err(HttpError::new(
                 HttpErrorKind::Protocol,
-                format!("the server sent a body of more than {} bytes", self.limit),
+                format!("the server sent a body of more than {} bytes", self.max_body_bytes),
             )),
             Ok(Err(BodyError::Broken(error))) => {
-                Err(HttpError::new(HttpErrorKind::Broken, format!("the answer broke off: {error}")))
+                Err(HttpError::new(HttpErrorKind::Broken, format!("response body broken off: {error}")))
             }
             Err(_) => {
-                Err(HttpError::new(HttpErrorKind::Timeout, format!("the answer was not complete within {patience:?}")))
+                Err(HttpError::new(HttpErrorKind::Timeout, format!("response body incomplete after {timeout:?}")))
             }
         }
     }
@@ -185,7 +185,7 @@ impl HttpClient {
 impl Endpoint {
     fn new(url: Uri) -> Self {
         let target = match url.path_and_query().map_or("/", |target| target.as_str()) {
-            // An address may have no path.
+            // A URL may have a query and no path.
             query if query.starts_with('?') => format!("/{query}").into(),
             target => target.into(),
         };
@@ -193,38 +193,37 @@ impl Endpoint {
         Self { url, target, host }
     }
 
-    /// Why no answer came from there.
-    fn failed(&self, failed: &PoolError) -> HttpError {
-        let place = redacted(&self.url);
-        match failed {
+    /// Adds the URL and the root cause to a pool error.
+    fn http_error(&self, error: &PoolError) -> HttpError {
+        let url = redacted(&self.url);
+        match error {
             PoolError::Unreachable(error) => {
-                let mut why: &dyn std::error::Error = &**error;
-                while let Some(inner) = why.source() {
-                    why = inner;
+                let mut cause: &dyn std::error::Error = &**error;
+                while let Some(inner) = cause.source() {
+                    cause = inner;
                 }
                 HttpError::new(
                     HttpErrorKind::Unreachable,
-                    format!("{place} cannot be reached: {why}; is the server running?"),
+                    format!("{url} cannot be reached: {cause}; is the server running?"),
                 )
             }
-            PoolError::Broken(why) => {
-                HttpError::new(HttpErrorKind::Broken, format!("the connection to {place} broke: {why}"))
+            PoolError::Broken(cause) => {
+                HttpError::new(HttpErrorKind::Broken, format!("connection to {url} broken: {cause}"))
             }
         }
     }
 }
 
-/// Where a response sends us, if that is within the origin. Elsewhere our headers, which may hold
-/// credentials, must not go.
-fn redirected(url: &Uri, head: &ResponseHead) -> HttpResult<Option<Uri>> {
-    let moved = matches!(
+/// The target of a redirect within the origin. Another origin is an error, because the headers may hold credentials.
+fn redirect_target(url: &Uri, head: &ResponseHead) -> HttpResult<Option<Uri>> {
+    let is_redirect = matches!(
         head.status(),
         StatusCode::MOVED_PERMANENTLY
             | StatusCode::FOUND
             | StatusCode::TEMPORARY_REDIRECT
             | StatusCode::PERMANENT_REDIRECT
     );
-    if !moved {
+    if !is_redirect {
         return Ok(None);
     }
     let Some(location) = head.get(&LOCATION) else { return Ok(None) };
@@ -232,24 +231,24 @@ fn redirected(url: &Uri, head: &ResponseHead) -> HttpResult<Option<Uri>> {
     let next = resolve(url, &location).ok_or_else(|| {
         HttpError::new(
             HttpErrorKind::Protocol,
-            format!("{} redirects to {location:?}, which is no address", redacted(url)),
+            format!("{} redirects to {location:?}, which is not a valid URL", redacted(url)),
         )
     })?;
     if !same_origin(url, &next) {
-        let why = format!(
+        let message = format!(
             "{} redirects to another origin, {}; use that address if you trust it",
             redacted(url),
             redacted(&next)
         );
-        return Err(HttpError::new(HttpErrorKind::Protocol, why));
+        return Err(HttpError::new(HttpErrorKind::Protocol, message));
     }
     Ok(Some(next))
 }
 
-/// An address as it is meant from another one.
+/// Resolves a URI reference against a base URL. `None` where the result is not a valid URL.
 pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
-    let absolute = ["http://", "https://"].iter().any(|scheme| reference.starts_with(scheme));
-    if absolute || reference.split('/').next().is_some_and(|first| first.ends_with(':')) {
+    let is_absolute = ["http://", "https://"].iter().any(|scheme| reference.starts_with(scheme));
+    if is_absolute || reference.split('/').next().is_some_and(|first| first.ends_with(':')) {
         return reference.parse().ok();
     }
     let scheme = base.scheme_str()?;
@@ -267,7 +266,7 @@ pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
     format!("{scheme}://{authority}{folder}/{reference}").parse().ok()
 }
 
-/// Whether two addresses have the same scheme, host and port.
+/// Whether two URLs have the same scheme, host and port. One with user information is of no origin.
 pub(crate) fn same_origin(a: &Uri, b: &Uri) -> bool {
     let port = |uri: &Uri| {
         uri.port_u16().or(match uri.scheme_str() {
@@ -277,26 +276,30 @@ pub(crate) fn same_origin(a: &Uri, b: &Uri) -> bool {
         })
     };
     let host = |uri: &Uri| uri.host().map(str::to_ascii_lowercase);
-    let bare = |uri: &Uri| uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
-    bare(a) && bare(b) && a.scheme_str() == b.scheme_str() && host(a) == host(b) && port(a) == port(b)
+    let has_no_user_info = |uri: &Uri| uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+    has_no_user_info(a)
+        && has_no_user_info(b)
+        && a.scheme_str() == b.scheme_str()
+        && host(a) == host(b)
+        && port(a) == port(b)
 }
 
-/// An address as it may be shown: without its query, which may hold secrets.
+/// A URL without its query, which may hold secrets; for logs and errors.
 pub(crate) fn redacted(url: &Uri) -> String {
     let scheme = url.scheme_str().unwrap_or("http");
     let authority = url.authority().map_or("", |authority| authority.as_str());
     format!("{scheme}://{authority}{}", url.path())
 }
 
-/// Whether an answer is of a media type.
-pub(crate) fn is_media(head: &ResponseHead, media: &str) -> bool {
+/// Whether the `Content-Type` is a media type, whatever its parameters.
+pub(crate) fn has_media_type(head: &ResponseHead, media_type: &str) -> bool {
     let value = head.get(&CONTENT_TYPE).unwrap_or_default();
     let end = memchr::memchr(b';', value).unwrap_or(value.len());
-    value[..end].trim_ascii().eq_ignore_ascii_case(media.as_bytes())
+    value[..end].trim_ascii().eq_ignore_ascii_case(media_type.as_bytes())
 }
 
-fn put_all(head: &mut RequestEncoder, headers: &HeaderMap) {
-    for (name, value) in headers.iter().filter(|(name, _)| !FRAMING.contains(name)) {
+fn put_headers(head: &mut RequestEncoder, headers: &HeaderMap) {
+    for (name, value) in headers.iter().filter(|(name, _)| !FRAMING_HEADERS.contains(name)) {
         head.put(name, value);
     }
 }
@@ -306,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_resolved() {
+    fn relative_references_are_resolved() {
         let base: Uri = "http://h:1/a/sse?x=1".parse().unwrap();
         for (reference, expected) in [
             ("/m?s=1", "http://h:1/m?s=1"),
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_a_path_even_where_its_address_has_none() {
+    fn request_target_always_has_a_path() {
         for (url, target) in
             [("http://h", "/"), ("http://h/", "/"), ("http://h?key=1", "/?key=1"), ("http://h/a?b=/c#d", "/a?b=/c")]
         {
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn origins_are_scheme_host_and_port() {
+    fn origin_is_scheme_host_and_port() {
         let same = |a: &str, b: &str| same_origin(&a.parse().unwrap(), &b.parse().unwrap());
         assert!(same("http://h/a", "http://H:80/b"));
         assert!(same("https://h:443", "https://h"));

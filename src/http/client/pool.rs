@@ -1,5 +1,5 @@
-//! Connections to one origin over HTTP/1.1. One that has brought a whole answer is kept for the next
-//! request, for a while.
+//! Connection pool of one origin (HTTP/1.1). A connection returns to the pool after a complete response and is closed
+//! when it stays idle.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::error::Error as StdError;
@@ -18,95 +18,95 @@ use super::connection::{EncodedRequest, Http1Connection, HttpResponse, PendingRe
 
 type HttpsConnect = HttpsConnector<HttpConnector>;
 type BoxError = Box<dyn StdError + Send + Sync>;
-/// By origin, and by how much time connecting is given.
+/// Pools of the process by origin and connect timeout.
 type Pools = HashMap<(Uri, Duration), Weak<Pool>>;
 
-/// How often unused connections are looked for. One that was seen twice, and not used in between, is let go.
+/// Interval of the idle sweep. A connection that was idle at two sweeps in a row is closed.
 const IDLE_SWEEP_INTERVAL: Duration = Duration::from_secs(30);
-/// How many workers have their own connections. Where there are more, some share, and wake each other.
+/// Number of idle lists. With more workers than this, some share a list and wake each other's runtimes.
 const POOL_SHARDS: usize = 64;
 
-/// The connections to one origin. Everybody who goes there with the same patience shares them, so that
-/// many sessions with one server use few connections.
+/// Idle connections to one origin, shared by all clients with the same connect timeout: many clients of one server need
+/// few connections.
 pub(crate) struct Pool {
     connector: HttpsConnect,
-    /// Scheme and authority.
+    /// Scheme and authority, with `/` as the path.
     origin: Uri,
-    /// By worker: a connection wakes the thread that opened it, so it is used there only.
+    /// Idle connections by worker: a socket wakes the runtime that opened it, so only that worker reuses it.
     idle: [PoolShard; POOL_SHARDS],
 }
 
-/// What one worker has, apart from what others look at.
+/// Idle list of one worker, on a cache line of its own.
 #[derive(Default)]
 #[repr(align(64))]
-struct PoolShard(Mutex<Idle>);
+struct PoolShard(Mutex<IdleConnections>);
 
 #[derive(Default)]
-struct Idle {
-    /// The unused ones, the latest at the end, and since which look they are.
-    all: VecDeque<(Box<Http1Connection>, u64)>,
-    /// Who looks for those that were unused for too long, and lets them go.
+struct IdleConnections {
+    /// Idle connections, most recently used last, each with the sweep count at its return.
+    connections: VecDeque<(Box<Http1Connection>, u64)>,
+    /// Task that closes idle connections; ends when the list is empty.
     sweeper: Option<AbortHandle>,
-    /// How often that was.
-    looks: u64,
+    /// Number of sweeps so far.
+    sweeps: u64,
 }
 
-/// Why no answer came.
+/// Why no response head was received.
 #[derive(Debug)]
 pub(crate) enum PoolError {
-    /// There is no connection.
+    /// No connection could be opened.
     Unreachable(BoxError),
-    /// The connection broke.
+    /// The connection broke, or the response is malformed.
     Broken(io::Error),
 }
 
 // === impl Pool ===
 
 impl Pool {
-    /// The connections to the origin of an address, for those who give connecting so much time.
-    pub(crate) fn of(url: &Uri, connect: Duration) -> Arc<Self> {
-        static ALL: LazyLock<Mutex<Pools>> = LazyLock::new(Mutex::default);
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The pool for the origin of `url`; created once per origin and connect timeout.
+    pub(crate) fn for_origin(url: &Uri, connect_timeout: Duration) -> Arc<Self> {
+        static POOLS: LazyLock<Mutex<Pools>> = LazyLock::new(Mutex::default);
+        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
         let origin = origin(url);
-        if let Some(pool) = all.get(&(origin.clone(), connect)).and_then(Weak::upgrade) {
+        if let Some(pool) = pools.get(&(origin.clone(), connect_timeout)).and_then(Weak::upgrade) {
             return pool;
         }
-        all.retain(|_, pool| pool.strong_count() > 0);
+        pools.retain(|_, pool| pool.strong_count() > 0);
         let idle = std::array::from_fn(|_| PoolShard::default());
-        let pool = Arc::new(Self { connector: connector(connect), origin: origin.clone(), idle });
-        all.insert((origin, connect), Arc::downgrade(&pool));
+        let pool = Arc::new(Self { connector: connector(connect_timeout), origin: origin.clone(), idle });
+        pools.insert((origin, connect_timeout), Arc::downgrade(&pool));
         pool
     }
 
-    /// What this thread has.
-    fn worker_shard(&self) -> MutexGuard<'_, Idle> {
-        self.idle[here()].lock()
+    /// The idle list of the current worker.
+    fn worker_shard(&self) -> MutexGuard<'_, IdleConnections> {
+        self.idle[current_shard()].lock()
     }
 
-    /// Sends a request. What a connection that was closed meanwhile has not taken is sent on another.
+    /// Sends a request. When an idle connection turns out closed before a byte was written, another one is tried.
     pub(crate) async fn send(self: &Arc<Self>, request: &EncodedRequest) -> Result<HttpResponse, PoolError> {
         loop {
-            let (line, used) = match self.unused() {
-                Some(line) => (line, true),
+            let (connection, is_reused) = match self.take_idle() {
+                Some(connection) => (connection, true),
                 None => (Box::pin(self.connect()).await.map_err(PoolError::Unreachable)?, false),
             };
-            let pending = PendingResponse::new(line, request.in_flight.clone());
-            match pending.ask(request).await {
-                Ok((head, framing, line)) => {
-                    return Ok(HttpResponse { head, body: ResponseBody::new(framing, line, self) });
+            let pending = PendingResponse::new(connection, request.in_flight.clone());
+            match pending.send(request).await {
+                Ok((head, decoder, connection)) => {
+                    return Ok(HttpResponse { head, body: ResponseBody::new(decoder, connection, self) });
                 }
-                Err(SendError { not_sent: true, .. }) if used && !request.is_revoked() => {}
-                Err(SendError { why, .. }) => return Err(PoolError::Broken(why)),
+                Err(SendError { not_sent: true, .. }) if is_reused && !request.is_revoked() => {}
+                Err(SendError { error, .. }) => return Err(PoolError::Broken(error)),
             }
         }
     }
 
-    /// A connection that nobody uses and that is still open, as far as can be seen.
-    fn unused(&self) -> Option<Box<Http1Connection>> {
+    /// Takes the most recently used idle connection that is still open.
+    fn take_idle(&self) -> Option<Box<Http1Connection>> {
         loop {
-            let (mut line, _) = self.worker_shard().all.pop_back()?;
-            if line.is_open() {
-                return Some(line);
+            let (mut connection, _) = self.worker_shard().connections.pop_back()?;
+            if connection.is_open() {
+                return Some(connection);
             }
         }
     }
@@ -115,32 +115,33 @@ impl Pool {
         let mut connector = self.connector.clone();
         std::future::poll_fn(|context| connector.poll_ready(context)).await?;
         let stream = connector.call(self.origin.clone()).await?;
-        Ok(Box::new(Http1Connection::new(stream, here())))
+        Ok(Box::new(Http1Connection::new(stream, current_shard())))
     }
 
-    pub(crate) fn put(self: &Arc<Self>, line: Box<Http1Connection>) {
+    /// Returns a connection to the idle list of the worker that opened it.
+    pub(crate) fn release(self: &Arc<Self>, connection: Box<Http1Connection>) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let place = line.pool_shard;
-        let mut idle = self.idle[place].lock();
-        let looks = idle.looks;
-        idle.all.push_back((line, looks));
+        let shard = connection.pool_shard;
+        let mut idle = self.idle[shard].lock();
+        let sweeps = idle.sweeps;
+        idle.connections.push_back((connection, sweeps));
         if idle.sweeper.as_ref().is_none_or(AbortHandle::is_finished) {
-            idle.sweeper = Some(runtime.spawn(sweep(Arc::downgrade(self), place)).abort_handle());
+            idle.sweeper = Some(runtime.spawn(sweep(Arc::downgrade(self), shard)).abort_handle());
         }
     }
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let idle: usize = self.idle.iter().map(|place| place.lock().all.len()).sum();
+        let idle: usize = self.idle.iter().map(|shard| shard.lock().connections.len()).sum();
         f.debug_struct("Pool").field("origin", &self.origin).field("idle", &idle).finish()
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        for place in &self.idle {
-            if let Some(sweeper) = place.lock().sweeper.take() {
+        for shard in &self.idle {
+            if let Some(sweeper) = shard.lock().sweeper.take() {
                 sweeper.abort();
             }
         }
@@ -148,65 +149,65 @@ impl Drop for Pool {
 }
 
 impl PoolShard {
-    fn lock(&self) -> MutexGuard<'_, Idle> {
+    fn lock(&self) -> MutexGuard<'_, IdleConnections> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The place of this thread.
-fn here() -> usize {
+/// Index of the current worker's idle list.
+fn current_shard() -> usize {
     crate::workers::current_worker() % POOL_SHARDS
 }
 
-/// Lets connections go that were unused for too long, until there are none.
-async fn sweep(pool: Weak<Pool>, place: usize) {
+/// Closes connections that stayed idle for two sweeps; ends when the list is empty.
+async fn sweep(pool: Weak<Pool>, shard: usize) {
     loop {
         tokio::time::sleep(IDLE_SWEEP_INTERVAL).await;
         let Some(pool) = pool.upgrade() else { return };
-        let mut idle = pool.idle[place].lock();
-        idle.looks += 1;
-        let looks = idle.looks;
-        while idle.all.front().is_some_and(|(_, since)| since + 2 <= looks) {
-            idle.all.pop_front();
+        let mut idle = pool.idle[shard].lock();
+        idle.sweeps += 1;
+        let sweeps = idle.sweeps;
+        while idle.connections.front().is_some_and(|(_, returned_at)| returned_at + 2 <= sweeps) {
+            idle.connections.pop_front();
         }
-        if idle.all.is_empty() {
+        if idle.connections.is_empty() {
             idle.sweeper = None;
             return;
         }
     }
 }
 
-/// An address without its path.
+/// Scheme and authority of a URL.
 fn origin(url: &Uri) -> Uri {
     let mut parts = url.clone().into_parts();
     parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
     Uri::from_parts(parts).unwrap_or_else(|_| url.clone())
 }
 
-/// What opens connections. Reading the system's roots takes a while, so it is made once.
-fn connector(patience: Duration) -> HttpsConnect {
-    static ALL: Mutex<BTreeMap<Duration, HttpsConnect>> = Mutex::new(BTreeMap::new());
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    all.entry(patience).or_insert_with(|| new_connector(patience)).clone()
+/// The connector for a connect timeout. Loading the system's trust roots is slow, so each is built once.
+fn connector(connect_timeout: Duration) -> HttpsConnect {
+    static CONNECTORS: Mutex<BTreeMap<Duration, HttpsConnect>> = Mutex::new(BTreeMap::new());
+    let mut connectors = CONNECTORS.lock().unwrap_or_else(PoisonError::into_inner);
+    connectors.entry(connect_timeout).or_insert_with(|| new_connector(connect_timeout)).clone()
 }
 
-fn new_connector(patience: Duration) -> HttpsConnect {
+fn new_connector(connect_timeout: Duration) -> HttpsConnect {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(patience));
+    tcp.set_connect_timeout(Some(connect_timeout));
     let builder = HttpsConnectorBuilder::new().with_native_roots().unwrap_or_else(|error| {
-        // A system without roots can still reach what needs none; TLS will say that it trusts nobody.
-        tracing::warn!(%error, "the system's TLS roots cannot be read; no HTTPS server will be trusted");
-        HttpsConnectorBuilder::new().with_tls_config(trusting_nobody())
+        // Without roots plain HTTP still works, and TLS handshakes fail with an untrusted issuer.
+        tracing::warn!(%error, "loading system TLS roots failed; no HTTPS server will be trusted");
+        HttpsConnectorBuilder::new().with_tls_config(tls_without_roots())
     });
     builder.https_or_http().enable_http1().wrap_connector(tcp)
 }
 
-fn trusting_nobody() -> rustls::ClientConfig {
+fn tls_without_roots() -> rustls::ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.expect("the provider has the usual versions");
+    let config = config.expect("ring supports the default TLS versions");
     config.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
 }
 
@@ -220,13 +221,13 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::sync::Notify;
 
-    /// A server that answers by path, and counts its connections.
+    /// A server that answers by path and counts its connections.
     #[derive(Default)]
     struct TestServer {
         opened: AtomicUsize,
         closed: AtomicUsize,
         changed: Notify,
-        asked: Notify,
+        request_received: Notify,
     }
 
     impl TestServer {
@@ -234,10 +235,10 @@ mod tests {
             let server = Arc::new(Self::default());
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let url = format!("http://{}/", listener.local_addr().unwrap());
-            let own = Arc::clone(&server);
+            let accepting = Arc::clone(&server);
             tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    let server = Arc::clone(&own);
+                    let server = Arc::clone(&accepting);
                     server.opened.fetch_add(1, Ordering::Relaxed);
                     tokio::spawn(async move {
                         server.serve(stream).await;
@@ -246,36 +247,36 @@ mod tests {
                     });
                 }
             });
-            (server, Pool::of(&url.parse().unwrap(), Duration::from_secs(7)))
+            (server, Pool::for_origin(&url.parse().unwrap(), Duration::from_secs(7)))
         }
 
         async fn serve(&self, stream: tokio::net::TcpStream) {
             let mut stream = BufReader::new(stream);
             loop {
-                let (mut path, mut line) = (String::new(), String::new());
-                while line.trim() != "" || path.is_empty() {
-                    line.clear();
-                    if stream.read_line(&mut line).await.unwrap_or(0) == 0 {
+                let (mut path, mut header) = (String::new(), String::new());
+                while header.trim() != "" || path.is_empty() {
+                    header.clear();
+                    if stream.read_line(&mut header).await.unwrap_or(0) == 0 {
                         return;
                     }
                     if path.is_empty() {
-                        path = line.split(' ').nth(1).unwrap().to_owned();
+                        path = header.split(' ').nth(1).unwrap().to_owned();
                     }
                 }
-                let answer = match path.as_str() {
+                let response = match path.as_str() {
                     "/silent" => "",
                     "/endless" => "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n",
                     "/chunked" => "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
                     _ => "HTTP/1.1 202 Accepted\r\ncontent-length: 8\r\n\r\nAccepted",
                 };
-                self.asked.notify_one();
-                if stream.get_mut().write_all(answer.as_bytes()).await.is_err() || path == "/then-close" {
+                self.request_received.notify_one();
+                if stream.get_mut().write_all(response.as_bytes()).await.is_err() || path == "/then-close" {
                     return;
                 }
             }
         }
 
-        async fn until_closed(&self, count: usize) {
+        async fn wait_for_closed(&self, count: usize) {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
@@ -287,69 +288,69 @@ mod tests {
         }
     }
 
-    async fn ask(pool: &Arc<Pool>, path: &str) -> HttpResponse {
+    async fn get(pool: &Arc<Pool>, path: &str) -> HttpResponse {
         let head = format!("GET {path} HTTP/1.1\r\nhost: h\r\n\r\n").into_bytes();
         pool.send(&EncodedRequest { verb: Verb::GET, head, body: Bytes::new(), in_flight: None }).await.unwrap()
     }
 
-    async fn read(answered: HttpResponse) -> Bytes {
-        answered.body.read_to_end(100).await.unwrap()
+    async fn read(response: HttpResponse) -> Bytes {
+        response.body.read_to_end(100).await.unwrap()
     }
 
     #[tokio::test]
-    async fn a_connection_is_used_again() {
+    async fn connection_is_reused_after_a_complete_response() {
         let (server, pool) = TestServer::start().await;
         for path in ["/", "/chunked", "/"] {
-            assert!(!read(ask(&pool, path).await).await.is_empty());
+            assert!(!read(get(&pool, path).await).await.is_empty());
         }
-        // What nobody reads is in nobody's way.
-        drop(ask(&pool, "/").await);
-        let both = [ask(&pool, "/").await, ask(&pool, "/").await];
-        assert_eq!(server.opened.load(Ordering::Relaxed), 2, "one each for those at once");
+        // An unread response that is already buffered does not cost the connection.
+        drop(get(&pool, "/").await);
+        let both = [get(&pool, "/").await, get(&pool, "/").await];
+        assert_eq!(server.opened.load(Ordering::Relaxed), 2, "two requests at once need two connections");
         for response in both {
             assert_eq!(read(response).await, "Accepted");
         }
-        assert_eq!(pool.worker_shard().all.len(), 2);
+        assert_eq!(pool.worker_shard().connections.len(), 2);
     }
 
     #[tokio::test]
-    async fn one_that_was_closed_meanwhile_is_not() {
+    async fn connection_closed_while_idle_is_not_reused() {
         let (server, pool) = TestServer::start().await;
-        read(ask(&pool, "/then-close").await).await;
-        // It takes a moment until that is seen here.
-        let is_seen = |pool: &Pool| {
+        read(get(&pool, "/then-close").await).await;
+        // The close reaches this end of the connection after a moment.
+        let close_is_visible = |pool: &Pool| {
             let mut idle = pool.worker_shard();
-            idle.all.front_mut().is_none_or(|(line, _)| !line.is_open())
+            idle.connections.front_mut().is_none_or(|(connection, _)| !connection.is_open())
         };
-        while !is_seen(&pool) {
+        while !close_is_visible(&pool) {
             tokio::task::yield_now().await;
         }
-        assert_eq!(read(ask(&pool, "/").await).await, "Accepted");
+        assert_eq!(read(get(&pool, "/").await).await, "Accepted");
         assert_eq!(server.opened.load(Ordering::Relaxed), 2);
     }
 
-    /// Nobody else may get an answer that was not waited for.
+    /// No later request may receive the response to an abandoned one.
     #[tokio::test]
-    async fn one_that_nobody_waits_for_any_more_is_closed() {
+    async fn connection_of_an_abandoned_request_is_closed() {
         let (server, pool) = TestServer::start().await;
         tokio::select! {
-            _ = ask(&pool, "/silent") => panic!("there is no answer"),
-            () = server.asked.notified() => {}
+            _ = get(&pool, "/silent") => panic!("the server sends no response"),
+            () = server.request_received.notified() => {}
         }
-        server.until_closed(1).await;
-        let endless = ask(&pool, "/endless").await;
+        server.wait_for_closed(1).await;
+        let endless = get(&pool, "/endless").await;
         assert!(tokio::time::timeout(Duration::ZERO, endless.body.read_to_end(100)).await.is_err());
-        server.until_closed(2).await;
-        assert!(pool.worker_shard().all.is_empty());
+        server.wait_for_closed(2).await;
+        assert!(pool.worker_shard().connections.is_empty());
     }
 
     #[tokio::test]
-    async fn one_that_still_brings_something_is_closed() {
+    async fn connection_with_an_unfinished_body_is_closed() {
         let (server, pool) = TestServer::start().await;
-        let mut endless = ask(&pool, "/endless").await.body;
+        let mut endless = get(&pool, "/endless").await.body;
         assert_eq!(endless.next().await.unwrap().unwrap(), "ab");
         drop(endless);
-        server.until_closed(1).await;
-        assert!(pool.worker_shard().all.is_empty());
+        server.wait_for_closed(1).await;
+        assert!(pool.worker_shard().connections.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! The server's side: the head of a request that comes in, and the head of the answer that goes out.
+//! Server role: parses request heads and encodes response heads and chunks.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -7,66 +7,66 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri, header};
 use httparse::{ParserConfig, Status};
 
-use super::{BodyDecoder, FramingHeaders, ParseError, put_length, put_line};
+use super::{BodyDecoder, FramingHeaders, ParseError, put_content_length, put_header};
 
-/// The head of a request, as it came.
+/// Parsed head of a request.
 #[derive(Debug)]
 pub struct RequestHead {
-    /// What is to be done.
+    /// The HTTP method.
     pub verb: Verb,
-    /// With what.
+    /// The request target, in origin form or absolute form.
     pub uri: Uri,
-    /// All headers.
+    /// All header fields in the order received.
     pub headers: HeaderMap,
-    /// What the body is made of.
+    /// Framing of the body that follows the head.
     pub framing: BodyDecoder,
-    /// Another request may follow.
+    /// Whether the client allows another request on this connection.
     pub keep_alive: bool,
-    /// It is of HTTP/1.1, and not of what was before.
+    /// Whether the version is HTTP/1.1; otherwise it is HTTP/1.0.
     pub is_http11: bool,
-    /// The client waits for a word before it sends the body.
+    /// The client sent `Expect: 100-continue` and holds the body back until the interim response.
     pub expects_continue: bool,
 }
 
-/// Why something is not taken for a request.
+/// Why a request head was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestError {
-    /// The head has too many headers, or too long ones.
+    /// The head exceeds the limit of header fields or of bytes.
     TooLarge,
-    /// It is none.
+    /// The head violates HTTP/1.1, or its framing is ambiguous.
     Malformed(ParseError),
 }
 
-/// The head of an answer that goes out.
+/// Head of a response to encode.
 #[derive(Debug)]
 pub struct ResponseEncoder<'a> {
-    /// How it went.
+    /// The status code; the reason phrase is the canonical one.
     pub status: StatusCode,
-    /// All headers but those that say how the message is framed.
+    /// All header fields but those of framing, persistence and `Date`, which the encoder writes.
     pub headers: &'a HeaderMap,
-    /// How long the body is.
-    pub extent: BodyLength,
-    /// Another request may follow.
-    pub keeps: bool,
-    /// The request was of HTTP/1.1.
+    /// Framing of the body that follows.
+    pub body_length: BodyLength,
+    /// Whether the connection stays open for another request.
+    pub keep_alive: bool,
+    /// Whether the request was HTTP/1.1; HTTP/1.0 clients need an explicit `keep-alive`.
     pub is_http11: bool,
-    /// When this is.
+    /// Value of the `Date` header.
     pub date: &'a str,
 }
 
-/// How long the body of an answer is.
+/// Framing of a response body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyLength {
-    /// So many bytes.
+    /// `Content-Length` with this many bytes.
     Length(usize),
-    /// As long as pieces come.
+    /// Chunked transfer coding.
     Chunked,
-    /// As long as the connection is open.
+    /// The body ends when the connection is closed; for HTTP/1.0 clients.
     UntilClose,
 }
 
-/// A head as it was read: where everything stands.
-struct Read {
+/// Parsed request head as ranges of the buffer, so that the buffer can be split before the values are sliced from it.
+struct RawRequestHead {
     end: usize,
     verb: Verb,
     is_http11: bool,
@@ -74,10 +74,10 @@ struct Read {
     fields: Vec<(Range<usize>, Range<usize>)>,
 }
 
-/// How many headers are looked for without asking for room.
-const HEADERS: usize = 100;
-/// Names that are usual here, and that are not known everywhere: each of them is made once.
-static USUAL: [HeaderName; 6] = [
+/// Up to this many header fields are parsed on the stack; a higher limit allocates.
+const STACK_HEADERS: usize = 100;
+/// Frequent header names that `http` has no constant for: cloning a static one does not allocate.
+static COMMON_NAMES: [HeaderName; 6] = [
     HeaderName::from_static("mcp-protocol-version"),
     HeaderName::from_static("mcp-session-id"),
     HeaderName::from_static("mcp-method"),
@@ -85,48 +85,48 @@ static USUAL: [HeaderName; 6] = [
     HeaderName::from_static("x-request-id"),
     HeaderName::from_static("traceparent"),
 ];
-/// What goes before the headers of an answer that went well.
-const OK: &[u8] = b"HTTP/1.1 200 OK\r\n";
+/// Status line of the most frequent response.
+const OK_STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
-// === impl Asked ===
+// === impl RequestHead ===
 
 impl RequestHead {
-    /// Takes the head of a request from the front of what has arrived, with so many headers and so many bytes at
-    /// most; nothing while some of it is missing.
+    /// Consumes a request head from the front of `buffer`, with at most `max_headers` fields; `None` while the head is
+    /// incomplete and the buffer holds no more than `max_bytes`.
     ///
     /// # Errors
-    /// When what has arrived is no request, or too much for one.
-    pub fn take(arrived: &mut BytesMut, most: usize, longest: usize) -> Result<Option<Self>, RequestError> {
-        let read = match most <= HEADERS {
-            true => Read::of(arrived, &mut [const { MaybeUninit::uninit() }; HEADERS][..most]),
-            false => Read::of(arrived, &mut vec![MaybeUninit::uninit(); most]),
+    /// When the head is malformed or exceeds a limit.
+    pub fn parse(buffer: &mut BytesMut, max_headers: usize, max_bytes: usize) -> Result<Option<Self>, RequestError> {
+        let head = match max_headers <= STACK_HEADERS {
+            true => RawRequestHead::parse(buffer, &mut [const { MaybeUninit::uninit() }; STACK_HEADERS][..max_headers]),
+            false => RawRequestHead::parse(buffer, &mut vec![MaybeUninit::uninit(); max_headers]),
         };
-        match read? {
-            Some(read) => {
-                Self::new(&arrived.split_to(read.end).freeze(), read).map(Some).map_err(RequestError::Malformed)
+        match head? {
+            Some(head) => {
+                Self::new(&buffer.split_to(head.end).freeze(), head).map(Some).map_err(RequestError::Malformed)
             }
-            None if arrived.len() > longest => Err(RequestError::TooLarge),
+            None if buffer.len() > max_bytes => Err(RequestError::TooLarge),
             None => Ok(None),
         }
     }
 
-    fn new(text: &Bytes, read: Read) -> Result<Self, ParseError> {
-        let Read { verb, is_http11: modern, target, fields, .. } = read;
+    fn new(text: &Bytes, head: RawRequestHead) -> Result<Self, ParseError> {
+        let RawRequestHead { verb, is_http11, target, fields, .. } = head;
         let uri = Uri::from_maybe_shared(text.slice(target)).map_err(|_| ParseError("the target is no address"))?;
         let mut headers = HeaderMap::with_capacity(fields.len() + 1);
-        let mut told = FramingHeaders::new(modern);
-        let mut waits = false;
+        let mut framing_headers = FramingHeaders::new(is_http11);
+        let mut expects_continue = false;
         for (name, value) in fields {
-            told.note(&text[name.clone()], &text[value.clone()])?;
-            let name = named(&text[name])?;
-            waits |= name == header::EXPECT && text[value.clone()].eq_ignore_ascii_case(b"100-continue");
+            framing_headers.observe(&text[name.clone()], &text[value.clone()])?;
+            let name = header_name(&text[name])?;
+            expects_continue |= name == header::EXPECT && text[value.clone()].eq_ignore_ascii_case(b"100-continue");
             let value = HeaderValue::from_maybe_shared(text.slice(value));
             headers.append(name, value.map_err(|_| ParseError("a header has a value that none can have"))?);
         }
-        // Whoever stands between us and the client could see another end of the body here.
-        let framing = match (told.has_transfer_encoding, told.length) {
+        // Both Content-Length and Transfer-Encoding: an intermediary could see another end of the body (request smuggling).
+        let framing = match (framing_headers.has_transfer_encoding, framing_headers.content_length) {
             (false, length) => BodyDecoder::Length(length.unwrap_or(0)),
-            (true, None) if told.chunked && modern => BodyDecoder::CHUNKS,
+            (true, None) if framing_headers.is_chunked && is_http11 => BodyDecoder::CHUNKED,
             (true, _) => return Err(ParseError("it is not clear where the body ends")),
         };
         Ok(Self {
@@ -134,32 +134,35 @@ impl RequestHead {
             uri,
             headers,
             framing,
-            keep_alive: told.keep_alive,
-            is_http11: modern,
-            expects_continue: waits && modern,
+            keep_alive: framing_headers.keep_alive,
+            is_http11,
+            expects_continue: expects_continue && is_http11,
         })
     }
 }
 
-fn named(name: &[u8]) -> Result<HeaderName, ParseError> {
-    let usual = USUAL.iter().find(|usual| usual.as_str().as_bytes().eq_ignore_ascii_case(name));
-    match usual {
-        Some(usual) => Ok(usual.clone()),
+fn header_name(name: &[u8]) -> Result<HeaderName, ParseError> {
+    let common = COMMON_NAMES.iter().find(|common| common.as_str().as_bytes().eq_ignore_ascii_case(name));
+    match common {
+        Some(common) => Ok(common.clone()),
         None => HeaderName::from_bytes(name).map_err(|_| ParseError("a header has a name that none can have")),
     }
 }
 
-impl Read {
-    fn of<'t>(text: &'t [u8], room: &mut [MaybeUninit<httparse::Header<'t>>]) -> Result<Option<Self>, RequestError> {
+impl RawRequestHead {
+    fn parse<'t>(
+        text: &'t [u8],
+        headers: &mut [MaybeUninit<httparse::Header<'t>>],
+    ) -> Result<Option<Self>, RequestError> {
         let mut request = httparse::Request::new(&mut []);
-        let read = ParserConfig::default().parse_request_with_uninit_headers(&mut request, text, room);
-        let end = match read {
+        let status = ParserConfig::default().parse_request_with_uninit_headers(&mut request, text, headers);
+        let end = match status {
             Ok(Status::Complete(end)) => end,
             Ok(Status::Partial) => return Ok(None),
             Err(httparse::Error::TooManyHeaders) => return Err(RequestError::TooLarge),
             Err(_) => return Err(RequestError::Malformed(ParseError("the head is none of HTTP/1.1"))),
         };
-        let place = |part: &[u8]| {
+        let span = |part: &[u8]| {
             let start = part.as_ptr().addr() - text.as_ptr().addr();
             start..start + part.len()
         };
@@ -171,19 +174,19 @@ impl Read {
             end,
             verb,
             is_http11: request.version == Some(1),
-            target: place(target.as_bytes()),
-            fields: request.headers.iter().map(|field| (place(field.name.as_bytes()), place(field.value))).collect(),
+            target: span(target.as_bytes()),
+            fields: request.headers.iter().map(|field| (span(field.name.as_bytes()), span(field.value))).collect(),
         }))
     }
 }
 
-// === impl Answering ===
+// === impl ResponseEncoder ===
 
 impl ResponseEncoder<'_> {
-    /// Writes it.
-    pub fn put(&self, out: &mut Vec<u8>) {
+    /// Appends the encoded head, with the empty line that ends it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
         if self.status == StatusCode::OK {
-            out.extend_from_slice(OK);
+            out.extend_from_slice(OK_STATUS_LINE);
         } else {
             let reason = self.status.canonical_reason().unwrap_or_default();
             for part in ["HTTP/1.1 ", self.status.as_str(), " ", reason, "\r\n"] {
@@ -191,42 +194,42 @@ impl ResponseEncoder<'_> {
             }
         }
         for (name, value) in self.headers {
-            put_line(out, name.as_str(), value.as_bytes());
+            put_header(out, name.as_str(), value.as_bytes());
         }
-        match self.extent {
+        match self.body_length {
             BodyLength::Length(_) if self.status == StatusCode::NO_CONTENT => {}
-            BodyLength::Length(length) => put_length(out, length),
-            BodyLength::Chunked => put_line(out, "transfer-encoding", b"chunked"),
+            BodyLength::Length(length) => put_content_length(out, length),
+            BodyLength::Chunked => put_header(out, "transfer-encoding", b"chunked"),
             BodyLength::UntilClose => {}
         }
-        match (self.keeps, self.is_http11) {
+        match (self.keep_alive, self.is_http11) {
             (true, true) => {}
-            (true, false) => put_line(out, "connection", b"keep-alive"),
-            (false, _) => put_line(out, "connection", b"close"),
+            (true, false) => put_header(out, "connection", b"keep-alive"),
+            (false, _) => put_header(out, "connection", b"close"),
         }
-        put_line(out, "date", self.date.as_bytes());
+        put_header(out, "date", self.date.as_bytes());
         out.extend_from_slice(b"\r\n");
     }
 }
 
-/// Writes a piece of a body, which must not be empty: that would be the last one.
-pub fn put_piece(out: &mut Vec<u8>, data: &[u8]) {
+/// Appends one chunk. `data` must not be empty: a zero-length chunk ends the body.
+pub fn put_chunk(out: &mut Vec<u8>, data: &[u8]) {
     let mut size = [0; 18];
-    let mut at = size.len() - 2;
-    size[at..].copy_from_slice(b"\r\n");
-    let mut rest = data.len();
-    while rest > 0 {
-        at -= 1;
-        size[at] = b"0123456789abcdef"[rest & 15];
-        rest >>= 4;
+    let mut start = size.len() - 2;
+    size[start..].copy_from_slice(b"\r\n");
+    let mut remaining = data.len();
+    while remaining > 0 {
+        start -= 1;
+        size[start] = b"0123456789abcdef"[remaining & 15];
+        remaining >>= 4;
     }
-    for part in [&size[at..], data, b"\r\n"] {
+    for part in [&size[start..], data, b"\r\n"] {
         out.extend_from_slice(part);
     }
 }
 
-/// What follows the last piece of a body.
-pub const LAST_PIECE: &[u8] = b"0\r\n\r\n";
+/// The zero-length chunk that ends a body, without trailers.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 #[cfg(test)]
 mod tests {
@@ -234,49 +237,53 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn asked(text: &str) -> Result<Option<RequestHead>, RequestError> {
-        RequestHead::take(&mut BytesMut::from(text), 10, 1000)
+    fn parse(text: &str) -> Result<Option<RequestHead>, RequestError> {
+        RequestHead::parse(&mut BytesMut::from(text), 10, 1000)
     }
 
     #[test]
-    fn a_request_is_read_once_it_is_whole() {
+    fn request_head_is_parsed_once_it_is_complete() {
         let text =
             "POST /mcp/a?b=c HTTP/1.1\r\nHost: h\r\nMCP-Session-Id: s\r\nX: 1\r\nx: 2\r\ncontent-length: 2\r\n\r\nhi";
         for end in 0..text.len() - 2 {
-            assert!(asked(&text[..end]).unwrap().is_none(), "{end}");
+            assert!(parse(&text[..end]).unwrap().is_none(), "{end}");
         }
-        let mut arrived = BytesMut::from(text);
-        let asked = RequestHead::take(&mut arrived, 10, 1000).unwrap().unwrap();
-        assert_eq!(arrived, "hi");
-        assert_eq!((asked.verb, asked.uri.path(), asked.uri.query()), (Verb::POST, "/mcp/a", Some("b=c")));
-        assert_eq!(asked.headers["mcp-session-id"], "s");
-        assert_eq!(asked.headers.get_all("x").iter().count(), 2);
+        let mut buffer = BytesMut::from(text);
+        let head = RequestHead::parse(&mut buffer, 10, 1000).unwrap().unwrap();
+        assert_eq!(buffer, "hi");
+        assert_eq!((head.verb, head.uri.path(), head.uri.query()), (Verb::POST, "/mcp/a", Some("b=c")));
+        assert_eq!(head.headers["mcp-session-id"], "s");
+        assert_eq!(head.headers.get_all("x").iter().count(), 2);
         assert_eq!(
-            (asked.framing, asked.keep_alive, asked.is_http11, asked.expects_continue),
+            (head.framing, head.keep_alive, head.is_http11, head.expects_continue),
             (BodyDecoder::Length(2), true, true, false)
         );
     }
 
     #[test]
-    fn the_head_says_how_it_goes_on() {
-        for (lines, framing, keeps, waits) in [
+    fn framing_persistence_and_expect_follow_from_the_head() {
+        for (lines, framing, keep_alive, expects_continue) in [
             ("POST / HTTP/1.1\r\n", BodyDecoder::Length(0), true, false),
             ("POST / HTTP/1.1\r\nConnection: close\r\n", BodyDecoder::Length(0), false, false),
             ("POST / HTTP/1.0\r\ncontent-length: 3\r\n", BodyDecoder::Length(3), false, false),
             ("POST / HTTP/1.0\r\nconnection: keep-alive\r\n", BodyDecoder::Length(0), true, false),
-            ("POST / HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n", BodyDecoder::CHUNKS, true, false),
+            ("POST / HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n", BodyDecoder::CHUNKED, true, false),
             ("POST / HTTP/1.1\r\nexpect: 100-Continue\r\ncontent-length: 3\r\n", BodyDecoder::Length(3), true, true),
             ("POST / HTTP/1.0\r\nexpect: 100-continue\r\n", BodyDecoder::Length(0), false, false),
             ("GET http://h/mcp HTTP/1.1\r\n", BodyDecoder::Length(0), true, false),
         ] {
-            let asked = asked(&format!("{lines}\r\n")).unwrap().unwrap();
-            assert_eq!((asked.framing, asked.keep_alive, asked.expects_continue), (framing, keeps, waits), "{lines}");
+            let head = parse(&format!("{lines}\r\n")).unwrap().unwrap();
+            assert_eq!(
+                (head.framing, head.keep_alive, head.expects_continue),
+                (framing, keep_alive, expects_continue),
+                "{lines}"
+            );
         }
     }
 
-    /// Above all whatever could be read in two ways.
+    /// Ambiguous framing above all: Content-Length with Transfer-Encoding, obsolete folding, space before the colon.
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn malformed_and_ambiguous_request_heads_are_refused() {
         for text in [
             "POST / HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n",
             "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n",
@@ -291,24 +298,25 @@ mod tests {
             "POST  HTTP/1.1\r\n\r\n",
             "\u{16}\u{3}\u{1}",
         ] {
-            assert!(matches!(asked(text), Err(RequestError::Malformed(_))), "{text}");
+            assert!(matches!(parse(text), Err(RequestError::Malformed(_))), "{text}");
         }
         let many = format!("POST / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(11));
         let long = format!("POST / HTTP/1.1\r\nx: {}", "y".repeat(1000));
-        assert_eq!([asked(&many).unwrap_err(), asked(&long).unwrap_err()], [RequestError::TooLarge; 2]);
-        let more = format!("POST / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(150));
-        assert!(RequestHead::take(&mut BytesMut::from(&more[..]), 150, 10_000).unwrap().is_some());
+        assert_eq!([parse(&many).unwrap_err(), parse(&long).unwrap_err()], [RequestError::TooLarge; 2]);
+        let within_limit = format!("POST / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(150));
+        assert!(RequestHead::parse(&mut BytesMut::from(&within_limit[..]), 150, 10_000).unwrap().is_some());
     }
 
     #[test]
-    fn an_answer_is_written_as_it_is_meant() {
+    fn response_heads_are_encoded() {
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("a/b"))]);
-        let written = |status: StatusCode, extent, keeps, modern| {
+        let encoded = |status: StatusCode, body_length, keep_alive, is_http11| {
             let mut out = Vec::new();
-            ResponseEncoder { status, headers: &headers, extent, keeps, is_http11: modern, date: "now" }.put(&mut out);
+            ResponseEncoder { status, headers: &headers, body_length, keep_alive, is_http11, date: "now" }
+                .encode(&mut out);
             String::from_utf8(out).unwrap()
         };
-        for (status, extent, keeps, modern, expected) in [
+        for (status, body_length, keep_alive, is_http11, expected) in [
             (200, BodyLength::Length(12), true, true, "200 OK\r\ncontent-type: a/b\r\ncontent-length: 12\r\n"),
             (202, BodyLength::Length(0), true, true, "202 Accepted\r\ncontent-type: a/b\r\ncontent-length: 0\r\n"),
             (204, BodyLength::Length(0), true, true, "204 No Content\r\ncontent-type: a/b\r\n"),
@@ -323,28 +331,30 @@ mod tests {
             ),
         ] {
             let status = StatusCode::from_u16(status).unwrap();
-            assert_eq!(written(status, extent, keeps, modern), format!("HTTP/1.1 {expected}date: now\r\n\r\n"));
+            assert_eq!(
+                encoded(status, body_length, keep_alive, is_http11),
+                format!("HTTP/1.1 {expected}date: now\r\n\r\n")
+            );
         }
     }
 
     proptest! {
-        /// What is written in pieces is read as it was.
         #[test]
-        fn pieces_are_read_as_they_are_written(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..6)) {
+        fn encoded_chunks_decode_to_the_same_data(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..6)) {
             let mut out = Vec::new();
-            pieces.iter().for_each(|piece| put_piece(&mut out, piece));
-            out.extend_from_slice(LAST_PIECE);
-            let (mut arrived, mut framing, mut read) = (BytesMut::from(&out[..]), BodyDecoder::CHUNKS, Vec::new());
-            while let Decoded::Data(data) = framing.take(&mut arrived).unwrap() {
-                read.extend_from_slice(&data);
+            chunks.iter().for_each(|chunk| put_chunk(&mut out, chunk));
+            out.extend_from_slice(LAST_CHUNK);
+            let (mut buffer, mut decoder, mut data) = (BytesMut::from(&out[..]), BodyDecoder::CHUNKED, Vec::new());
+            while let Decoded::Data(part) = decoder.decode(&mut buffer).unwrap() {
+                data.extend_from_slice(&part);
             }
-            prop_assert!(framing.is_done() && arrived.is_empty());
-            prop_assert_eq!(read, pieces.concat());
+            prop_assert!(decoder.is_done() && buffer.is_empty());
+            prop_assert_eq!(data, chunks.concat());
         }
 
         #[test]
-        fn rubbish_is_no_danger(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = RequestHead::take(&mut BytesMut::from(&text[..]), 10, 100);
+        fn random_input_never_panics(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = RequestHead::parse(&mut BytesMut::from(&text[..]), 10, 100);
         }
     }
 }

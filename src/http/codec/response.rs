@@ -1,4 +1,4 @@
-//! The client's side: the head of a request that goes out, and the head of the answer that comes back.
+//! Client role: encodes request heads and parses response heads.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -7,13 +7,13 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode};
 use httparse::{ParserConfig, Status};
 
-use super::{BodyDecoder, FramingHeaders, ParseError, put_length, put_line};
+use super::{BodyDecoder, FramingHeaders, ParseError, put_content_length, put_header};
 
-/// The head of a request, as it goes out.
+/// Head of a request, encoded as its fields are added.
 #[derive(Debug, Clone)]
 pub struct RequestEncoder(Vec<u8>);
 
-/// The head of an answer, as it came.
+/// Parsed head of a response. Header values stay in the received bytes until they are asked for.
 #[derive(Debug)]
 pub struct ResponseHead {
     status: StatusCode,
@@ -22,126 +22,127 @@ pub struct ResponseHead {
     keep_alive: bool,
 }
 
-/// Where a header stands in its head.
+/// Byte ranges of one header field within the head.
 #[derive(Debug)]
 struct HeaderSpan {
     name: Range<usize>,
     value: Range<usize>,
 }
 
-/// How many headers an answer may have.
-const HEADERS: usize = 100;
-/// How long the head of an answer may be.
-const LONGEST_HEAD: usize = 128 << 10;
-/// Room for what a request usually says before its body.
-const HEAD_ROOM: usize = 512;
+/// Limit of header fields in a response head.
+const MAX_HEADERS: usize = 100;
+/// Limit of a response head in bytes.
+const MAX_HEAD_BYTES: usize = 128 << 10;
+/// Initial capacity for a request head without its body.
+const HEAD_CAPACITY: usize = 512;
 
-// === impl Outgoing ===
+// === impl RequestEncoder ===
 
 impl RequestEncoder {
-    /// A request to a target, which has no body of more than so many bytes appended.
-    pub fn new(verb: &Verb, target: &str, body: usize) -> Self {
-        let mut head = Vec::with_capacity(HEAD_ROOM + body);
+    /// Starts a head with its request line, with capacity for a body of `body_capacity` bytes to be appended.
+    pub fn new(verb: &Verb, target: &str, body_capacity: usize) -> Self {
+        let mut head = Vec::with_capacity(HEAD_CAPACITY + body_capacity);
         for part in [verb.as_str(), " ", target, " HTTP/1.1\r\n"] {
             head.extend_from_slice(part.as_bytes());
         }
         Self(head)
     }
 
-    /// Adds a header.
+    /// Appends a header field.
     pub fn put(&mut self, name: &HeaderName, value: &HeaderValue) {
-        put_line(&mut self.0, name.as_str(), value.as_bytes());
+        put_header(&mut self.0, name.as_str(), value.as_bytes());
     }
 
-    /// Adds a header whose value is a text of ours.
+    /// Appends a header field with a constant value, which is not checked.
     pub fn put_static(&mut self, name: &HeaderName, value: &'static str) {
-        put_line(&mut self.0, name.as_str(), value.as_bytes());
+        put_header(&mut self.0, name.as_str(), value.as_bytes());
     }
 
-    /// Adds a header, unless it is one that no header can be: an end of line would begin another.
+    /// Appends a header field unless the value holds other than visible ASCII, space or tab: a line break would inject a
+    /// field.
     pub fn put_text(&mut self, name: &HeaderName, value: &str) {
         if value.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')) {
-            put_line(&mut self.0, name.as_str(), value.as_bytes());
+            put_header(&mut self.0, name.as_str(), value.as_bytes());
         }
     }
 
-    /// Ends the head. A body of so many bytes follows, where there is one.
+    /// Ends the head, with `Content-Length` where a body follows.
     pub fn finish(mut self, body: Option<usize>) -> Vec<u8> {
         if let Some(length) = body {
-            put_length(&mut self.0, length);
+            put_content_length(&mut self.0, length);
         }
         self.0.extend_from_slice(b"\r\n");
         self.0
     }
 }
 
-// === impl Head ===
+// === impl ResponseHead ===
 
 impl ResponseHead {
-    /// Takes the head of an answer to a request from the front of what has arrived, and tells what its body is
-    /// made of; nothing while some of the head is missing.
+    /// Consumes a response head from the front of `buffer` and returns it with the decoder for its body; `None` while
+    /// the head is incomplete. `request_verb` is the method of the request, because a response to HEAD has no body.
     ///
     /// # Errors
-    /// When what has arrived is no answer.
-    pub fn take(arrived: &mut BytesMut, asked: &Verb) -> Result<Option<(Self, BodyDecoder)>, ParseError> {
-        let mut headers = [const { MaybeUninit::uninit() }; HEADERS];
+    /// When the head is malformed or exceeds a limit.
+    pub fn parse(buffer: &mut BytesMut, request_verb: &Verb) -> Result<Option<(Self, BodyDecoder)>, ParseError> {
+        let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut []);
-        let text = &arrived[..];
+        let text = &buffer[..];
         let config = ParserConfig::default();
-        let read = config.parse_response_with_uninit_headers(&mut response, text, &mut headers);
-        let end = match read {
+        let status = config.parse_response_with_uninit_headers(&mut response, text, &mut headers);
+        let end = match status {
             Ok(Status::Complete(end)) => end,
-            Ok(Status::Partial) if text.len() <= LONGEST_HEAD => return Ok(None),
+            Ok(Status::Partial) if text.len() <= MAX_HEAD_BYTES => return Ok(None),
             Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-                return Err(ParseError("the head is too long"));
+                return Err(ParseError("the response head is too long"));
             }
-            Err(_) => return Err(ParseError("the head is none of HTTP/1.1")),
+            Err(_) => return Err(ParseError("the response head is malformed")),
         };
         let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
-        let status = status.ok_or(ParseError("there is no status"))?;
-        let modern = response.version == Some(1);
-        let place = |part: &[u8]| {
+        let status = status.ok_or(ParseError("the status code is invalid"))?;
+        let is_http11 = response.version == Some(1);
+        let span = |part: &[u8]| {
             let start = part.as_ptr().addr() - text.as_ptr().addr();
             start..start + part.len()
         };
         let field =
-            |field: &httparse::Header<'_>| HeaderSpan { name: place(field.name.as_bytes()), value: place(field.value) };
+            |field: &httparse::Header<'_>| HeaderSpan { name: span(field.name.as_bytes()), value: span(field.value) };
         let fields = response.headers.iter().map(field).collect();
-        let text = arrived.split_to(end).freeze();
-        let mut head = Self { status, text, fields, keep_alive: modern };
-        let framing = head.read_framing(asked)?;
-        Ok(Some((head, framing)))
+        let text = buffer.split_to(end).freeze();
+        let mut head = Self { status, text, fields, keep_alive: is_http11 };
+        let decoder = head.read_framing(request_verb)?;
+        Ok(Some((head, decoder)))
     }
 
-    fn read_framing(&mut self, asked: &Verb) -> Result<BodyDecoder, ParseError> {
-        let mut told = FramingHeaders::new(self.keep_alive);
+    fn read_framing(&mut self, request_verb: &Verb) -> Result<BodyDecoder, ParseError> {
+        let mut framing_headers = FramingHeaders::new(self.keep_alive);
         for (name, value) in self.iter() {
-            told.note(name, value)?;
+            framing_headers.observe(name, value)?;
         }
-        let has_none = *asked == Verb::HEAD || matches!(self.status.as_u16(), 100..=199 | 204 | 304);
-        let framing = match told.length {
-            _ if has_none => BodyDecoder::Length(0),
-            _ if told.chunked => BodyDecoder::CHUNKS,
-            Some(length) if !told.has_transfer_encoding => BodyDecoder::Length(length),
+        let has_no_body = *request_verb == Verb::HEAD || matches!(self.status.as_u16(), 100..=199 | 204 | 304);
+        let decoder = match framing_headers.content_length {
+            _ if has_no_body => BodyDecoder::Length(0),
+            _ if framing_headers.is_chunked => BodyDecoder::CHUNKED,
+            Some(length) if !framing_headers.has_transfer_encoding => BodyDecoder::Length(length),
             _ => BodyDecoder::UntilClose,
         };
-        // Who says both may mean another end of the body than we do.
-        let doubtful = told.has_transfer_encoding && told.length.is_some();
-        self.keep_alive = told.keep_alive && framing != BodyDecoder::UntilClose && !doubtful;
-        Ok(framing)
+        // With both Content-Length and Transfer-Encoding the server may see another end of the body.
+        let is_ambiguous = framing_headers.has_transfer_encoding && framing_headers.content_length.is_some();
+        self.keep_alive = framing_headers.keep_alive && decoder != BodyDecoder::UntilClose && !is_ambiguous;
+        Ok(decoder)
     }
 
-    /// The status.
+    /// The status code.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// Whether the connection can be used again.
+    /// Whether the connection can be reused once the body was read.
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
     }
 
-    /// Whether another head follows: the answer itself.
+    /// Whether this is a 1xx response, after which the final response follows.
     pub fn is_interim(&self) -> bool {
         self.status.is_informational()
     }
@@ -150,13 +151,13 @@ impl ResponseHead {
         self.fields.iter().map(|field| (&self.text[field.name.clone()], &self.text[field.value.clone()]))
     }
 
-    /// The value of a header; of the first, where there are several.
+    /// The first value of a header field.
     pub fn get(&self, name: &HeaderName) -> Option<&[u8]> {
         let name = name.as_str().as_bytes();
         self.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// All headers.
+    /// All header fields; those that are not valid in `http` are left out.
     pub fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(self.fields.len());
         for (name, value) in self.iter() {
@@ -175,11 +176,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn head(text: &str) -> Result<Option<(ResponseHead, BodyDecoder)>, ParseError> {
-        ResponseHead::take(&mut BytesMut::from(text), &Verb::POST)
+        ResponseHead::parse(&mut BytesMut::from(text), &Verb::POST)
     }
 
     #[test]
-    fn a_request_is_written_as_it_is_meant() {
+    fn request_heads_are_encoded_and_unsafe_values_left_out() {
         let mut out = RequestEncoder::new(&Verb::POST, "/mcp?x=1", 0);
         out.put(&header::HOST, &HeaderValue::from_static("h:1"));
         out.put_static(&header::ACCEPT, "a");
@@ -196,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn a_head_says_where_its_body_ends() {
-        for (lines, framing, keeps) in [
+    fn body_framing_and_persistence_follow_from_the_head() {
+        for (lines, decoder, keep_alive) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", BodyDecoder::Length(5), true),
             ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nContent-Length: 5\r\n", BodyDecoder::Length(5), true),
             ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: Close\r\n", BodyDecoder::Length(5), false),
@@ -208,9 +209,9 @@ mod tests {
             ),
             ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\n", BodyDecoder::Length(5), false),
             ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: x, Keep-Alive\r\n", BodyDecoder::Length(5), true),
-            ("HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n", BodyDecoder::CHUNKS, true),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n", BodyDecoder::CHUNKS, true),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n", BodyDecoder::CHUNKS, false),
+            ("HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n", BodyDecoder::CHUNKED, true),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n", BodyDecoder::CHUNKED, true),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n", BodyDecoder::CHUNKED, false),
             ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\ncontent-length: 5\r\n", BodyDecoder::UntilClose, false),
             ("HTTP/1.1 200 OK\r\n", BodyDecoder::UntilClose, false),
             ("HTTP/1.1 204 No Content\r\n", BodyDecoder::Length(0), true),
@@ -218,22 +219,22 @@ mod tests {
             ("HTTP/1.1 100 Continue\r\n", BodyDecoder::Length(0), true),
         ] {
             let (head, found) = head(&format!("{lines}\r\nrest")).unwrap().unwrap();
-            assert_eq!((found, head.keep_alive()), (framing, keeps), "{lines}");
+            assert_eq!((found, head.keep_alive()), (decoder, keep_alive), "{lines}");
         }
-        let mut arrived = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
-        let (_, framing) = ResponseHead::take(&mut arrived, &Verb::HEAD).unwrap().unwrap();
-        assert_eq!(framing, BodyDecoder::Length(0));
+        let mut buffer = BytesMut::from("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n");
+        let (_, decoder) = ResponseHead::parse(&mut buffer, &Verb::HEAD).unwrap().unwrap();
+        assert_eq!(decoder, BodyDecoder::Length(0));
     }
 
     #[test]
-    fn a_head_is_read_once_it_is_whole() {
+    fn response_head_is_parsed_once_it_is_complete() {
         let text = "HTTP/1.1 404 Not Found\r\nMcp-Session-Id: a\r\nx: 1\r\nX: 2\r\ncontent-length: 2\r\n\r\nhi";
         for end in 0..text.len() - 2 {
             assert!(head(&text[..end]).unwrap().is_none(), "{end}");
         }
-        let mut arrived = BytesMut::from(text);
-        let (head, _) = ResponseHead::take(&mut arrived, &Verb::POST).unwrap().unwrap();
-        assert_eq!(arrived, "hi");
+        let mut buffer = BytesMut::from(text);
+        let (head, _) = ResponseHead::parse(&mut buffer, &Verb::POST).unwrap().unwrap();
+        assert_eq!(buffer, "hi");
         assert_eq!(head.status(), StatusCode::NOT_FOUND);
         assert_eq!(head.get(&HeaderName::from_static("mcp-session-id")), Some(&b"a"[..]));
         assert_eq!(head.get(&header::LOCATION), None);
@@ -241,9 +242,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_refused() {
-        let endless = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(LONGEST_HEAD));
-        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(HEADERS + 1));
+    fn malformed_response_heads_are_refused() {
+        let endless = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_HEAD_BYTES));
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(MAX_HEADERS + 1));
         for text in [
             "SSH-2.0-OpenSSH\r\n",
             "HTTP/2.0 200 OK\r\n\r\n",
@@ -262,10 +263,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever arrives, nothing panics.
         #[test]
-        fn rubbish_is_no_danger(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = ResponseHead::take(&mut BytesMut::from(&text[..]), &Verb::POST);
+        fn random_input_never_panics(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = ResponseHead::parse(&mut BytesMut::from(&text[..]), &Verb::POST);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The tools: two look-ups, and a slow survey that reports progress.
+//! Tools of the built-in server: two lookups, and a slow survey that reports progress.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::data::{self, ELEMENTS, Element};
-use super::{Elements, Object, invalid, line, text_param};
+use super::{ElementJson, Elements, invalid_params, one_line, string_param};
 use crate::call::{Answer, Call, Replies, ReplySender};
-use crate::protocol::{Level, Method, Notice, Notification, Raw};
+use crate::protocol::{Level, Method, Notification, NotificationMethod, Raw};
 
-/// The longest that a survey may rest at one element.
+/// Upper bound on the `delayMs` argument of the survey, in milliseconds.
 const MAX_DELAY_MS: u64 = 5_000;
 
-pub(super) fn list() -> Value {
+pub(super) fn tool_definitions() -> Value {
     let read_only = json!({ "readOnlyHint": true, "openWorldHint": false, "idempotentHint": true });
     json!([
         {
@@ -29,7 +29,7 @@ pub(super) fn list() -> Value {
                 "required": ["name"],
                 "additionalProperties": false,
             },
-            "outputSchema": output(),
+            "outputSchema": element_output_schema(),
             "annotations": read_only,
         },
         {
@@ -44,7 +44,7 @@ pub(super) fn list() -> Value {
                 "required": ["position"],
                 "additionalProperties": false,
             },
-            "outputSchema": output(),
+            "outputSchema": element_output_schema(),
             "annotations": read_only,
         },
         {
@@ -71,7 +71,7 @@ pub(super) fn list() -> Value {
     ])
 }
 
-fn output() -> Value {
+fn element_output_schema() -> Value {
     let text = json!({ "type": "string" });
     let number = json!({ "type": "integer" });
     json!({
@@ -91,133 +91,137 @@ fn output() -> Value {
     })
 }
 
-pub(super) fn call(elements: &Elements, call: &Call) -> Replies {
-    let name = match text_param(call, &["name"]) {
+pub(super) fn call_tool(elements: &Elements, call: &Call) -> Replies {
+    let name = match string_param(call, &["name"]) {
         Ok(name) => name,
         Err(error) => return error.into(),
     };
     let arguments = call.params.as_ref().and_then(|params| params.get("arguments"));
     let arguments = arguments.unwrap_or_else(Raw::empty);
     let found = match name.as_str() {
-        "getElement" => by_name(&arguments),
-        "getElementByPosition" => by_position(&arguments),
-        "surveyElements" => return survey(elements, call, &arguments),
+        "getElement" => find_by_name(&arguments),
+        "getElementByPosition" => find_by_position(&arguments),
+        "surveyElements" => return start_survey(elements, call, &arguments),
         other => {
             let why =
                 format!("there is no tool {other:?}; there are getElement, getElementByPosition and surveyElements");
-            return invalid(&why).into();
+            return invalid_params(&why).into();
         }
     };
     let answer = Answer::result(match &found {
-        Ok(element) => found_result(elements, element),
-        Err(refused) => refusal(elements, refused),
+        Ok(element) => lookup_result(elements, element),
+        Err(refused) => refusal_result(elements, refused),
     });
-    let told = || json!({ "tool": name, "found": found.as_ref().ok().map(|element| element.symbol) });
-    match log(call, Level::Debug, told) {
+    let log_data = || json!({ "tool": name, "found": found.as_ref().ok().map(|element| element.symbol) });
+    match log_message(call, Level::Debug, log_data) {
         Some(message) => Replies::queued([message], answer),
         None => answer.into(),
     }
 }
 
-/// The result of a look-up, written straight to text.
-fn found_result(elements: &Elements, element: &Element) -> Raw {
+/// Result of a lookup, serialized without an intermediate `Value`.
+fn lookup_result(elements: &Elements, element: &Element) -> Raw {
     #[derive(Serialize)]
-    struct Text<'a> {
+    struct TextContent<'a> {
         r#type: &'static str,
         text: &'a str,
     }
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct ElementQuery<'a> {
-        content: [Text<'a>; 1],
-        structured_content: Object<'a>,
+    struct LookupResult<'a> {
+        content: [TextContent<'a>; 1],
+        structured_content: ElementJson<'a>,
         is_error: bool,
         result_type: &'static str,
         #[serde(rename = "_meta")]
         meta: &'a RawValue,
     }
-    let line = line(element);
-    Raw::of(&ElementQuery {
-        content: [Text { r#type: "text", text: &line }],
-        structured_content: Object::new(element, &line),
+    let line = one_line(element);
+    Raw::of(&LookupResult {
+        content: [TextContent { r#type: "text", text: &line }],
+        structured_content: ElementJson::new(element, &line),
         is_error: false,
         result_type: "complete",
         meta: &elements.0.meta,
     })
 }
 
-/// Why a tool cannot do what it was asked: a word for it, and what is allowed.
-struct RefusedCall(&'static str, String);
+/// Why a tool refused its arguments: a short label, and a sentence with what is allowed.
+struct ToolRefusal(&'static str, String);
 
-fn refusal(elements: &Elements, refused: &RefusedCall) -> Raw {
+fn refusal_result(elements: &Elements, refused: &ToolRefusal) -> Raw {
     let content = json!([{ "type": "text", "text": refused.0 }, { "type": "text", "text": refused.1 }]);
-    elements.result(&Method::ToolsCall, json!({ "content": content, "isError": true }))
+    elements.complete_result(&Method::ToolsCall, json!({ "content": content, "isError": true }))
 }
 
-fn by_name(arguments: &Raw) -> Result<&'static Element, RefusedCall> {
+fn find_by_name(arguments: &Raw) -> Result<&'static Element, ToolRefusal> {
     let given = arguments.get("name");
     let name = given.as_ref().and_then(Raw::text);
     let element = name.as_deref().and_then(data::by_name);
     element.ok_or_else(|| {
-        let said = given.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string);
-        let why = format!("`name` must be the Chinese name, the English name or the symbol of an element, such as 氢, Hydrogen or H; it was {said}");
-        RefusedCall("元素不存在", why)
+        let given_text = given.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string);
+        let why = format!("`name` must be the Chinese name, the English name or the symbol of an element, such as 氢, Hydrogen or H; it was {given_text}");
+        ToolRefusal("元素不存在", why)
     })
 }
 
-fn by_position(arguments: &Raw) -> Result<&'static Element, RefusedCall> {
+fn find_by_position(arguments: &Raw) -> Result<&'static Element, ToolRefusal> {
     let given = arguments.get("position");
     let position = given.as_ref().and_then(|raw| raw.read::<i64>().ok());
     position.and_then(data::by_number).ok_or_else(|| {
-        let said = given.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string);
-        RefusedCall("位置无效", format!("`position` must be an integer from 1 to {}; it was {said}", ELEMENTS.len()))
+        let given_text = given.as_ref().map_or_else(|| "nothing".to_owned(), ToString::to_string);
+        ToolRefusal(
+            "位置无效",
+            format!("`position` must be an integer from 1 to {}; it was {given_text}", ELEMENTS.len()),
+        )
     })
 }
 
-/// A message for the client's log, if it wants messages of that level.
-fn log(call: &Call, level: Level, data: impl FnOnce() -> Value) -> Option<Notification> {
+/// A log message, if the client's log level includes it.
+fn log_message(call: &Call, level: Level, data: impl FnOnce() -> Value) -> Option<Notification> {
     call.level.filter(|wanted| *wanted <= level)?;
     let params = json!({ "level": level.as_str(), "logger": "elements", "data": data() });
-    Some(Notification::new(Notice::Message, Some(Raw::of(&params))))
+    Some(Notification::new(NotificationMethod::Message, Some(Raw::of(&params))))
 }
 
-fn survey(elements: &Elements, call: &Call, arguments: &Raw) -> Replies {
+fn start_survey(elements: &Elements, call: &Call, arguments: &Raw) -> Replies {
     let read = |key: &str, default: u64, allowed: std::ops::RangeInclusive<u64>| {
         let Some(given) = arguments.get(key) else { return Ok(default) };
         let value = given.read::<u64>().ok().filter(|value| allowed.contains(value));
         value.ok_or_else(|| {
             let why =
                 format!("`{key}` must be an integer from {} to {}; it was {given}", allowed.start(), allowed.end());
-            RefusedCall("参数无效", why)
+            ToolRefusal("参数无效", why)
         })
     };
-    let all = ELEMENTS.len() as u64;
-    let plan = read("count", all, 1..=all).and_then(|count| Ok((count, read("delayMs", 100, 0..=MAX_DELAY_MS)?)));
-    let (count, delay) = match plan {
+    let element_count = ELEMENTS.len() as u64;
+    let survey_arguments = read("count", element_count, 1..=element_count)
+        .and_then(|count| Ok((count, read("delayMs", 100, 0..=MAX_DELAY_MS)?)));
+    let (count, delay) = match survey_arguments {
         Ok((count, delay)) => (count as usize, Duration::from_millis(delay)),
-        Err(refused) => return Answer::result(refusal(elements, &refused)).into(),
+        Err(refused) => return Answer::result(refusal_result(elements, &refused)).into(),
     };
-    let (replier, replies) = Replies::channel();
-    let walk = walk(elements.clone(), call.clone(), replier, count, delay);
-    tokio::spawn(walk);
+    let (sender, replies) = Replies::channel();
+    let run = run_survey(elements.clone(), call.clone(), sender, count, delay);
+    tokio::spawn(run);
     replies
 }
 
-async fn walk(elements: Elements, call: Call, replier: ReplySender, count: usize, delay: Duration) {
+async fn run_survey(elements: Elements, call: Call, sender: ReplySender, count: usize, delay: Duration) {
     for (n, element) in ELEMENTS[..count].iter().enumerate() {
         tokio::select! {
-            () = replier.abandoned() => return,
+            () = sender.cancelled() => return,
             () = tokio::time::sleep(delay) => {}
         }
         let mut notices = Vec::new();
-        if let Some(token) = &call.progress {
+        if let Some(token) = &call.progress_token {
             let params =
                 json!({ "progressToken": token, "progress": n + 1, "total": count, "message": element.english });
-            notices.push(Notification::new(Notice::Progress, Some(Raw::of(&params))));
+            notices.push(Notification::new(NotificationMethod::Progress, Some(Raw::of(&params))));
         }
-        notices.extend(log(&call, Level::Info, || json!({ "surveyed": element.symbol })));
+        notices.extend(log_message(&call, Level::Info, || json!({ "surveyed": element.symbol })));
         for notice in notices {
-            if !replier.notice(notice).await {
+            if !sender.notify(notice).await {
                 return;
             }
         }
@@ -226,5 +230,5 @@ async fn walk(elements: Elements, call: Call, replier: ReplySender, count: usize
     let text = format!("{count} elements: {}", symbols.join(" "));
     let content = json!([{ "type": "text", "text": text }]);
     let body = json!({ "content": content, "isError": false });
-    replier.end(Answer::result(elements.result(&Method::ToolsCall, body))).await;
+    sender.end(Answer::result(elements.complete_result(&Method::ToolsCall, body))).await;
 }

@@ -1,4 +1,4 @@
-//! Where the requests of an API go, and what no argument and no document can change about that.
+//! Base URL of an API: every request stays below it, whatever document, arguments or redirects say.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
@@ -9,9 +9,9 @@ use super::spec::RestSpec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::client as web;
 
-/// Headers that neither a document nor an argument can set: those that frame a message, that say who
-/// we are or whom we speak for, or that belong to this protocol.
-const CLOSED: &[&str] = &[
+/// Headers that neither a document nor an argument can set: message framing, credentials, forwarding and method
+/// overrides.
+const PROTECTED_HEADERS: &[&str] = &[
     "host",
     "authorization",
     "cookie",
@@ -34,25 +34,25 @@ const CLOSED: &[&str] = &[
     "x-original-url",
     "x-rewrite-url",
 ];
-/// The beginnings of further such headers.
-const CLOSED_BEGINNINGS: &[&str] = &["mcp-", "proxy-", "x-forwarded-", "sec-"];
-/// The most bytes that a URL may have.
-const LONGEST_URL: usize = 16 << 10;
+/// Prefixes of further protected headers.
+const PROTECTED_HEADER_PREFIXES: &[&str] = &["mcp-", "proxy-", "x-forwarded-", "sec-"];
+/// Length limit of a request URL.
+const MAX_URL_BYTES: usize = 16 << 10;
 
-/// Where requests go: the only place, whatever a document, an argument or an answer says.
+/// Base URL with the headers and query parameters that the configuration adds to each request.
 #[derive(Clone)]
-pub(super) struct Base {
+pub(super) struct BaseUrl {
     scheme: Scheme,
     authority: Authority,
-    /// The path that everything is below, without a slash at its end.
+    /// Path prefix without a trailing slash.
     prefix: String,
     headers: HeaderMap,
     query: Vec<(String, String)>,
 }
 
-impl Base {
+impl BaseUrl {
     pub(super) fn new(spec: &RestSpec) -> Result<Self> {
-        let wrong = |why: &str| {
+        let usage_error = |why: &str| {
             let shown = web::redacted(&spec.base_url);
             Error::new(
                 ErrorKind::Usage,
@@ -61,10 +61,10 @@ impl Base {
         };
         let parts = spec.base_url.clone().into_parts();
         let (Some(scheme), Some(authority)) = (parts.scheme, parts.authority) else {
-            return Err(wrong("is no absolute URL"));
+            return Err(usage_error("is no absolute URL"));
         };
         if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
-            return Err(wrong("is no HTTP address"));
+            return Err(usage_error("is no HTTP address"));
         }
         if authority.as_str().contains('@') {
             let why = "the base URL has credentials in it; give them as a header";
@@ -72,11 +72,11 @@ impl Base {
         }
         let path = parts.path_and_query;
         if path.as_ref().is_some_and(|path| path.query().is_some()) {
-            return Err(wrong("has a query; give its parameters as `query`"));
+            return Err(usage_error("has a query; give its parameters as `query`"));
         }
         let prefix = path.as_ref().map_or("", PathAndQuery::path).trim_end_matches('/').to_owned();
-        if climbs(&prefix) {
-            return Err(wrong("has `.` or `..` in its path"));
+        if has_dot_segment(&prefix) {
+            return Err(usage_error("has `.` or `..` in its path"));
         }
         let mut headers = spec.headers.clone();
         headers.iter_mut().for_each(|(_, value)| value.set_sensitive(true));
@@ -88,51 +88,51 @@ impl Base {
         self.join(if self.prefix.is_empty() { "/" } else { &self.prefix })
     }
 
-    /// The headers that go with each request.
+    /// Configured headers, sent with each request.
     pub(super) fn headers(&self) -> &HeaderMap {
         &self.headers
     }
 
-    /// Whether only the configuration can set a header.
-    pub(super) fn keeps_header(&self, name: &HeaderName) -> bool {
-        closed(name) || self.headers.contains_key(name)
+    /// Whether only the configuration can set the header.
+    pub(super) fn is_header_protected(&self, name: &HeaderName) -> bool {
+        is_protected_header(name) || self.headers.contains_key(name)
     }
 
-    /// Whether only the configuration can set a parameter of the query. Some servers take names in
-    /// whatever case.
-    pub(super) fn keeps_query(&self, name: &str) -> bool {
-        self.query.iter().any(|(kept, _)| kept.eq_ignore_ascii_case(name))
+    /// Whether only the configuration can set the query parameter. Compared without case, because some servers
+    /// ignore the case of parameter names.
+    pub(super) fn is_query_protected(&self, name: &str) -> bool {
+        self.query.iter().any(|(configured, _)| configured.eq_ignore_ascii_case(name))
     }
 
-    /// The address of a request: an encoded path below the base, and names with encoded values.
-    pub(super) fn address(&self, path: &str, query: &[(String, String)]) -> std::result::Result<Uri, String> {
-        if climbs(path) {
+    /// Request URI from a percent-encoded path and from pairs of plain names and percent-encoded values.
+    pub(super) fn request_uri(&self, path: &str, query: &[(String, String)]) -> std::result::Result<Uri, String> {
+        if has_dot_segment(path) {
             return Err("a part of the path would be `.` or `..`, which means another place".to_owned());
         }
-        let mut all = format!("{}/{}", self.prefix, path.trim_start_matches('/'));
-        let own = query.iter().filter(|(name, _)| !self.keeps_query(name));
-        let own = own.map(|(name, value)| format!("{}={value}", Escape::Strict.apply(name)));
-        let pairs: Vec<String> = own.chain(self.kept_query(|_| true)).collect();
+        let mut target = format!("{}/{}", self.prefix, path.trim_start_matches('/'));
+        let given = query.iter().filter(|(name, _)| !self.is_query_protected(name));
+        let given = given.map(|(name, value)| format!("{}={value}", Escape::Strict.apply(name)));
+        let pairs: Vec<String> = given.chain(self.configured_query(|_| true)).collect();
         if !pairs.is_empty() {
-            all = format!("{all}?{}", pairs.join("&"));
+            target = format!("{target}?{}", pairs.join("&"));
         }
-        if all.len() > LONGEST_URL {
-            return Err(format!("the URL would have {} bytes; at most {LONGEST_URL} are sent", all.len()));
+        if target.len() > MAX_URL_BYTES {
+            return Err(format!("the URL would have {} bytes; at most {MAX_URL_BYTES} are sent", target.len()));
         }
-        self.join(&all).ok_or_else(|| "the arguments make no URL".to_owned())
+        self.join(&target).ok_or_else(|| "the arguments make no URL".to_owned())
     }
 
-    /// Where an answer sends us, if that is below the base.
-    pub(super) fn redirected(&self, from: &Uri, location: &str) -> Option<Uri> {
+    /// Resolves a redirect; `None` unless it has the same origin and stays below the base URL.
+    pub(super) fn resolve_redirect(&self, from: &Uri, location: &str) -> Option<Uri> {
         let next = web::resolve(from, location.split('#').next().unwrap_or_default())?;
-        let below = next.path() == self.prefix || next.path().strip_prefix(&self.prefix)?.starts_with('/');
-        if !web::same_origin(from, &next) || !below || climbs(next.path()) {
+        let is_below = next.path() == self.prefix || next.path().strip_prefix(&self.prefix)?.starts_with('/');
+        if !web::same_origin(from, &next) || !is_below || has_dot_segment(next.path()) {
             return None;
         }
-        // What the configuration adds to a query is not always repeated by those who redirect.
+        // Redirects often omit configured query parameters, such as an API key: add them again.
         let given = next.query().unwrap_or_default();
         let has = |name: &str| given.split('&').any(|pair| pair.split('=').next() == Some(name));
-        let missing = self.kept_query(|name| !has(&Escape::Strict.apply(name)));
+        let missing = self.configured_query(|name| !has(&Escape::Strict.apply(name)));
         let pairs: Vec<String> =
             Some(given.to_owned()).filter(|given| !given.is_empty()).into_iter().chain(missing).collect();
         match pairs.is_empty() {
@@ -141,9 +141,9 @@ impl Base {
         }
     }
 
-    fn kept_query(&self, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = String> {
-        let kept = self.query.iter().filter(move |(name, _)| wanted(name));
-        kept.map(|(name, value)| format!("{}={}", Escape::Strict.apply(name), Escape::Strict.apply(value)))
+    fn configured_query(&self, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = String> {
+        let configured = self.query.iter().filter(move |(name, _)| wanted(name));
+        configured.map(|(name, value)| format!("{}={}", Escape::Strict.apply(name), Escape::Strict.apply(value)))
     }
 
     fn join(&self, path_and_query: &str) -> Option<Uri> {
@@ -152,33 +152,33 @@ impl Base {
     }
 }
 
-/// The name of a header that a document or an argument may set.
-pub(super) fn open_header(base: &Base, name: &str) -> Option<HeaderName> {
+/// Parses a header name that a document or an argument may set.
+pub(super) fn settable_header(base: &BaseUrl, name: &str) -> Option<HeaderName> {
     let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-    (!base.keeps_header(&name)).then_some(name)
+    (!base.is_header_protected(&name)).then_some(name)
 }
 
-/// A header's value from text.
+/// Header value from trimmed text.
 pub(super) fn header_value(name: &HeaderName, text: &str) -> std::result::Result<HeaderValue, String> {
     let value = HeaderValue::from_str(text.trim());
     value.map_err(|_| format!("the header `{name}` can only hold visible ASCII characters"))
 }
 
-/// Whether only the configuration can set a header, whatever API it is.
-pub(super) fn closed(name: &HeaderName) -> bool {
+/// Whether a header is protected whatever the configuration.
+pub(super) fn is_protected_header(name: &HeaderName) -> bool {
     let name = name.as_str();
-    CLOSED.contains(&name) || CLOSED_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+    PROTECTED_HEADERS.contains(&name) || PROTECTED_HEADER_PREFIXES.iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// Whether a path has a part that means another place.
-pub(super) fn climbs(path: &str) -> bool {
+/// Whether a path has a `.` or `..` segment, also percent-encoded or after a backslash.
+pub(super) fn has_dot_segment(path: &str) -> bool {
     path.split('/').any(|part| {
         let decoded = percent_decode_str(part).decode_utf8_lossy();
         decoded.split(['/', '\\']).any(|part| matches!(part, "." | ".."))
     })
 }
 
-impl std::fmt::Debug for Base {
+impl std::fmt::Debug for BaseUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Base({}://{}{})", self.scheme, self.authority, self.prefix)
     }
@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    fn base(url: &str) -> Base {
+    fn base(url: &str) -> BaseUrl {
         let spec = RestSpec {
             base_url: url.parse().unwrap(),
             headers: HeaderMap::new(),
@@ -200,13 +200,13 @@ mod tests {
             deny: Vec::new(),
             tools: Vec::new(),
         };
-        Base::new(&spec).unwrap()
+        BaseUrl::new(&spec).unwrap()
     }
 
     #[test]
-    fn redirects_stay_below_the_base() {
+    fn redirects_stay_below_the_base_url() {
         let base = base("https://api.example.com/v1/");
-        let from = base.address("/a", &[]).unwrap();
+        let from = base.request_uri("/a", &[]).unwrap();
         for (location, expected) in [
             ("/v1/b", Some("https://api.example.com/v1/b?key=a%20b")),
             ("b?x=1#f", Some("https://api.example.com/v1/b?x=1&key=a%20b")),
@@ -220,17 +220,17 @@ mod tests {
             ("//evil.example/v1/b", None),
             ("file:///v1/b", None),
         ] {
-            let next = base.redirected(&from, location).map(|next| next.to_string());
+            let next = base.resolve_redirect(&from, location).map(|next| next.to_string());
             assert_eq!(next.as_deref(), expected, "{location}");
         }
     }
 
     proptest! {
         #[test]
-        fn every_address_is_below_the_base(path in any::<String>(), name in any::<String>(), value in any::<String>()) {
+        fn every_request_uri_is_below_the_base_url(path in any::<String>(), name in any::<String>(), value in any::<String>()) {
             let base = base("http://h:1/v1");
-            let path = super::super::encode::literal(&path);
-            if let Ok(address) = base.address(&path, &[(name, Escape::Strict.apply(&value))]) {
+            let path = super::super::encode::encode_path_literal(&path);
+            if let Ok(address) = base.request_uri(&path, &[(name, Escape::Strict.apply(&value))]) {
                 prop_assert_eq!(address.authority().unwrap().as_str(), "h:1");
                 prop_assert_eq!(address.scheme_str(), Some("http"));
                 prop_assert!(address.path().starts_with("/v1/"));

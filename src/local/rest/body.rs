@@ -1,4 +1,4 @@
-//! The body of a request, from arguments.
+//! Encoding of request bodies from tool arguments.
 
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
@@ -6,106 +6,108 @@ use bytes::Bytes;
 use http::HeaderValue;
 use serde_json::{Map, Value};
 
-use super::encode::{self, Escape, Style};
-use super::request_template::{Template, Values};
+use super::encode::{self, Escape, ParameterStyle};
+use super::request_template::{ArgumentValues, TextTemplate};
 
-/// What becomes of arguments in a body.
+/// How arguments make up the body of a request.
 #[derive(Debug, Clone)]
 pub(super) enum RequestBodyTemplate {
-    /// One argument is the body.
-    Whole(usize, Media),
-    /// Arguments are its members. One that must be there is sent even if it has none.
-    Fields(Vec<BodyField>, Media, bool),
-    /// JSON with arguments in it.
-    Shape(BodyTemplate),
-    /// Fields of a form with arguments in them.
-    Form(Vec<(String, Template)>),
-    /// Text with arguments in it.
-    Text(Template),
+    /// One argument, by index, is the whole body.
+    Argument(usize, BodyMediaType),
+    /// Arguments are members of the body; the flag says that a body is required even without members.
+    Fields(Vec<BodyField>, BodyMediaType, bool),
+    /// JSON with placeholders.
+    Json(BodyTemplate),
+    /// URL-encoded form with placeholders in its values.
+    Form(Vec<(String, TextTemplate)>),
+    /// Text with placeholders.
+    Text(TextTemplate),
 }
 
-/// One argument that is a member of a body.
+/// An argument that is one member of the body.
 #[derive(Debug, Clone)]
 pub(super) struct BodyField {
     pub(super) name: String,
-    pub(super) input: usize,
-    pub(super) how: FieldEncoding,
+    pub(super) argument_index: usize,
+    pub(super) encoding: FieldEncoding,
 }
 
-/// How a field of a form is written.
+/// Encoding of one form field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum FieldEncoding {
-    /// As text, each element of a list by itself, and anything else as JSON.
+    /// Scalars as text, arrays as repeated fields, objects as JSON.
     #[default]
     Plain,
-    /// In a style of OpenAPI.
-    Styled(Style, bool),
-    /// As a file.
+    /// An OpenAPI parameter style, with its `explode` flag.
+    Styled(ParameterStyle, bool),
+    /// A file part.
     File,
 }
 
-/// How a body is written.
+/// Media type of a request body.
 #[derive(Debug, Clone)]
-pub(super) enum Media {
-    /// As JSON, under some name for it.
+pub(super) enum BodyMediaType {
+    /// JSON, with its `Content-Type`.
     Json(HeaderValue),
-    /// As the fields of a form.
+    /// `application/x-www-form-urlencoded`.
     Form,
-    /// As the parts of a form.
+    /// `multipart/form-data`.
     Multipart,
-    /// As it is: a string, or bytes in a `data:` URI.
+    /// Any other type: sent as it is, from a string or a `data:` URI.
     Other(HeaderValue),
 }
 
-/// JSON with arguments in it.
+/// JSON value with placeholders; members whose argument is absent are omitted.
 #[derive(Debug, Clone)]
 pub(super) enum BodyTemplate {
     Fixed(Value),
-    Input(usize),
-    Text(Template),
+    Argument(usize),
+    Text(TextTemplate),
     Array(Vec<BodyTemplate>),
     Object(Vec<(String, BodyTemplate)>),
 }
 
-/// A body and its media type.
+/// `Content-Type` and bytes of a body.
 pub(super) type EncodedBody = (HeaderValue, Bytes);
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const JSON_MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/json");
+const FORM_MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
+const TEXT_MEDIA_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 impl RequestBodyTemplate {
-    /// Writes the body; nothing when there is none to send.
-    pub(super) fn write(&self, values: &Values) -> Result<Option<EncodedBody>, String> {
+    /// Encodes the body; `None` when there is none to send.
+    pub(super) fn encode(&self, values: &ArgumentValues) -> Result<Option<EncodedBody>, String> {
         match self {
-            Self::Whole(input, media) => match &values[*input] {
-                Some(value) => media.whole(value).map(Some),
+            Self::Argument(argument_index, media_type) => match &values[*argument_index] {
+                Some(value) => media_type.encode_value(value).map(Some),
                 None => Ok(None),
             },
-            Self::Fields(fields, media, required) => {
+            Self::Fields(fields, media_type, required) => {
                 let given: Vec<(&BodyField, &Value)> =
-                    fields.iter().filter_map(|field| Some((field, values[field.input].as_ref()?))).collect();
+                    fields.iter().filter_map(|field| Some((field, values[field.argument_index].as_ref()?))).collect();
                 if given.is_empty() && !required {
                     return Ok(None);
                 }
-                media.fields(&given).map(Some)
+                media_type.encode_fields(&given).map(Some)
             }
-            Self::Shape(shape) => {
-                let value = shape.fill(values).unwrap_or(Value::Null);
-                Ok(Some((JSON, value.to_string().into())))
+            Self::Json(template) => {
+                let value = template.render(values).unwrap_or(Value::Null);
+                Ok(Some((JSON_MEDIA_TYPE, value.to_string().into())))
             }
             Self::Form(fields) => {
-                let filled = fields.iter().flat_map(|(name, template)| template.pairs(name, values));
-                Ok(Some((FORM, form(filled).into())))
+                let filled = fields.iter().flat_map(|(name, template)| template.render_pairs(name, values));
+                Ok(Some((FORM_MEDIA_TYPE, encode_form(filled).into())))
             }
-            Self::Text(template) => Ok(template.fill(values, Escape::Nothing).map(|text| (TEXT, text.into()))),
+            Self::Text(template) => {
+                Ok(template.render(values, Escape::Verbatim).map(|text| (TEXT_MEDIA_TYPE, text.into())))
+            }
         }
     }
 }
 
-impl Media {
-    /// A media type of a document; nothing when it is none.
-    pub(super) fn named(name: &str) -> Option<Self> {
+impl BodyMediaType {
+    /// Parses a media type; `None` for wildcards and invalid ones.
+    pub(super) fn parse(name: &str) -> Option<Self> {
         let essence = name.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         if !essence.contains('/') || essence.contains('*') {
             return None;
@@ -119,94 +121,95 @@ impl Media {
         })
     }
 
-    /// Whether a body of this kind has members.
+    /// Whether a body of this type consists of named members.
     pub(super) fn has_members(&self) -> bool {
         !matches!(self, Self::Other(_))
     }
 
-    fn whole(&self, value: &Value) -> Result<EncodedBody, String> {
+    fn encode_value(&self, value: &Value) -> Result<EncodedBody, String> {
         match self {
-            Self::Json(media) => Ok((media.clone(), value.to_string().into())),
+            Self::Json(media_type) => Ok((media_type.clone(), value.to_string().into())),
             Self::Form | Self::Multipart => {
                 let members = value.as_object().ok_or("the body must be an object, whose members are the fields")?;
                 let fields: Vec<BodyField> = members
                     .keys()
-                    .map(|name| BodyField { name: name.clone(), input: 0, how: FieldEncoding::Plain })
+                    .map(|name| BodyField { name: name.clone(), argument_index: 0, encoding: FieldEncoding::Plain })
                     .collect();
-                self.fields(&fields.iter().zip(members.values()).collect::<Vec<_>>())
+                self.encode_fields(&fields.iter().zip(members.values()).collect::<Vec<_>>())
             }
-            Self::Other(media) => Ok((media.clone(), file(value).1)),
+            Self::Other(media_type) => Ok((media_type.clone(), decode_file(value).1)),
         }
     }
 
-    fn fields(&self, given: &[(&BodyField, &Value)]) -> Result<EncodedBody, String> {
+    fn encode_fields(&self, given: &[(&BodyField, &Value)]) -> Result<EncodedBody, String> {
         match self {
-            Self::Json(media) => {
+            Self::Json(media_type) => {
                 let members: Map<String, Value> =
                     given.iter().map(|(field, value)| (field.name.clone(), (*value).clone())).collect();
-                Ok((media.clone(), Value::Object(members).to_string().into()))
+                Ok((media_type.clone(), Value::Object(members).to_string().into()))
             }
             Self::Form => {
                 let given = given.iter().filter(|(_, value)| !value.is_null());
                 let pairs = given.flat_map(|(field, value)| {
-                    let (style, explode) = match (field.how, value) {
+                    let (style, explode) = match (field.encoding, value) {
                         (FieldEncoding::Styled(style, explode), _) => (style, explode),
-                        (_, Value::Object(_)) => (Style::Json, true),
-                        _ => (Style::Form, true),
+                        (_, Value::Object(_)) => (ParameterStyle::Json, true),
+                        _ => (ParameterStyle::Form, true),
                     };
-                    encode::pairs(&field.name, value, style, explode, Escape::Strict)
+                    encode::encode_pairs(&field.name, value, style, explode, Escape::Strict)
                 });
-                Ok((FORM, form(pairs).into()))
+                Ok((FORM_MEDIA_TYPE, encode_form(pairs).into()))
             }
-            Self::Multipart => multipart(given),
+            Self::Multipart => encode_multipart(given),
             Self::Other(_) => Err("a body of this media type has no members".to_owned()),
         }
     }
 }
 
 impl BodyTemplate {
-    fn fill(&self, values: &Values) -> Option<Value> {
+    fn render(&self, values: &ArgumentValues) -> Option<Value> {
         Some(match self {
             Self::Fixed(value) => value.clone(),
-            Self::Input(input) => values[*input].clone()?,
-            Self::Text(template) => template.fill(values, Escape::Nothing)?.into(),
-            Self::Array(items) => items.iter().filter_map(|item| item.fill(values)).collect(),
+            Self::Argument(argument_index) => values[*argument_index].clone()?,
+            Self::Text(template) => template.render(values, Escape::Verbatim)?.into(),
+            Self::Array(items) => items.iter().filter_map(|item| item.render(values)).collect(),
             Self::Object(members) => {
-                let filled = members.iter().filter_map(|(name, shape)| Some((name.clone(), shape.fill(values)?)));
+                let filled =
+                    members.iter().filter_map(|(name, template)| Some((name.clone(), template.render(values)?)));
                 Value::Object(filled.collect())
             }
         })
     }
 }
 
-/// Whether a media type is JSON.
+/// Whether a media type without parameters is JSON.
 pub(super) fn is_json(essence: &str) -> bool {
     essence == "application/json" || essence == "text/json" || essence.ends_with("+json")
 }
 
-fn form(pairs: impl Iterator<Item = (String, String)>) -> String {
+fn encode_form(pairs: impl Iterator<Item = (String, String)>) -> String {
     pairs.map(|(name, value)| format!("{}={value}", Escape::Strict.apply(&name))).collect::<Vec<_>>().join("&")
 }
 
-/// Bytes that were given as text, or as a `data:` URI with their media type.
-fn file(value: &Value) -> (Option<HeaderValue>, Bytes) {
-    let text = encode::plain(value);
+/// Decodes a `data:` URI in Base64 into media type and bytes; any other value is sent as text.
+fn decode_file(value: &Value) -> (Option<HeaderValue>, Bytes) {
+    let text = encode::to_text(value);
     let decoded = || {
         let (head, data) = text.strip_prefix("data:")?.split_once(',')?;
-        let media = head.strip_suffix(";base64")?;
+        let media_type = head.strip_suffix(";base64")?;
         let bytes = BASE64_STANDARD.decode(data).or_else(|_| BASE64_URL_SAFE.decode(data)).ok()?;
-        Some((HeaderValue::from_str(media).ok().filter(|media| !media.is_empty()), Bytes::from(bytes)))
+        Some((HeaderValue::from_str(media_type).ok().filter(|media_type| !media_type.is_empty()), Bytes::from(bytes)))
     };
     decoded().unwrap_or_else(|| (None, Bytes::from(text.clone())))
 }
 
-fn multipart(given: &[(&BodyField, &Value)]) -> Result<EncodedBody, String> {
+fn encode_multipart(given: &[(&BodyField, &Value)]) -> Result<EncodedBody, String> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|_| "there is no randomness for a boundary")?;
     let boundary = format!("rialto-{:032x}", u128::from_be_bytes(random));
     let mut out: Vec<u8> = Vec::new();
     let mut part = |name: &str, head: &str, content: &[u8]| {
-        let name = quoted(name);
+        let name = escape_part_name(name);
         let head = format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"{head}\r\n\r\n");
         out.extend_from_slice(head.as_bytes());
         out.extend_from_slice(content);
@@ -218,25 +221,28 @@ fn multipart(given: &[(&BodyField, &Value)]) -> Result<EncodedBody, String> {
             other => vec![other],
         };
         for item in items {
-            if field.how == FieldEncoding::File {
-                let (media, bytes) = file(item);
-                let media = media.as_ref().and_then(|media| media.to_str().ok()).unwrap_or("application/octet-stream");
-                let head = format!("; filename=\"{}\"\r\nContent-Type: {media}", quoted(&field.name));
+            if field.encoding == FieldEncoding::File {
+                let (media_type, bytes) = decode_file(item);
+                let media_type = media_type
+                    .as_ref()
+                    .and_then(|media_type| media_type.to_str().ok())
+                    .unwrap_or("application/octet-stream");
+                let head = format!("; filename=\"{}\"\r\nContent-Type: {media_type}", escape_part_name(&field.name));
                 part(&field.name, &head, &bytes);
             } else if item.is_object() || item.is_array() {
                 part(&field.name, "\r\nContent-Type: application/json", item.to_string().as_bytes());
             } else {
-                part(&field.name, "", encode::plain(item).as_bytes());
+                part(&field.name, "", encode::to_text(item).as_bytes());
             }
         }
     }
     out.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
-    let media = HeaderValue::from_str(&format!("multipart/form-data; boundary={boundary}"));
-    Ok((media.map_err(|_| "the boundary is no header")?, out.into()))
+    let media_type = HeaderValue::from_str(&format!("multipart/form-data; boundary={boundary}"));
+    Ok((media_type.map_err(|_| "the boundary is no header")?, out.into()))
 }
 
-/// A name in the head of a part, written as browsers do.
-fn quoted(name: &str) -> String {
+/// Escapes a multipart field name as the HTML standard requires, so that it cannot add headers.
+fn escape_part_name(name: &str) -> String {
     name.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A")
 }
 
@@ -246,25 +252,27 @@ mod tests {
 
     use super::*;
 
-    fn field(name: &str, how: FieldEncoding) -> BodyField {
-        BodyField { name: name.to_owned(), input: 0, how }
+    fn field(name: &str, encoding: FieldEncoding) -> BodyField {
+        BodyField { name: name.to_owned(), argument_index: 0, encoding }
     }
 
     #[test]
-    fn a_form_is_encoded() {
-        let (plain, deep) = (field("a b", FieldEncoding::Plain), field("m", FieldEncoding::Styled(Style::Deep, true)));
+    fn form_fields_are_percent_encoded() {
+        let (plain, deep) =
+            (field("a b", FieldEncoding::Plain), field("m", FieldEncoding::Styled(ParameterStyle::DeepObject, true)));
         let value = (json!(["x&y", 2]), json!({ "k": "v=w" }));
-        let (media, body) = Media::Form.fields(&[(&plain, &value.0), (&deep, &value.1)]).unwrap();
-        assert_eq!(media, "application/x-www-form-urlencoded");
+        let (media_type, body) = BodyMediaType::Form.encode_fields(&[(&plain, &value.0), (&deep, &value.1)]).unwrap();
+        assert_eq!(media_type, "application/x-www-form-urlencoded");
         assert_eq!(body, "a%20b=x%26y&a%20b=2&m%5Bk%5D=v%3Dw");
     }
 
     #[test]
-    fn parts_of_a_form_cannot_add_headers() {
+    fn multipart_field_names_cannot_add_headers() {
         let (text, sent) = (field("a\"\r\nX: y", FieldEncoding::Plain), field("f", FieldEncoding::File));
         let value = (json!("1\r\n2"), json!("data:image/png;base64,AAEC"));
-        let (media, body) = Media::Multipart.fields(&[(&text, &value.0), (&sent, &value.1)]).unwrap();
-        let boundary = media.to_str().unwrap().split_once("boundary=").unwrap().1;
+        let (media_type, body) =
+            BodyMediaType::Multipart.encode_fields(&[(&text, &value.0), (&sent, &value.1)]).unwrap();
+        let boundary = media_type.to_str().unwrap().split_once("boundary=").unwrap().1;
         let expected = format!(
             "--{boundary}\r\nContent-Disposition: form-data; name=\"a%22%0D%0AX: y\"\r\n\r\n1\r\n2\r\n\
              --{boundary}\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\
@@ -274,12 +282,15 @@ mod tests {
     }
 
     #[test]
-    fn media_types_are_told_apart() {
-        assert!(matches!(Media::named("application/vnd.api+json; charset=utf-8"), Some(Media::Json(_))));
-        assert!(matches!(Media::named("Application/JSON"), Some(Media::Json(_))));
-        assert!(matches!(Media::named("multipart/form-data"), Some(Media::Multipart)));
-        assert!(matches!(Media::named("text/plain"), Some(Media::Other(_))));
-        assert!(Media::named("*/*").is_none());
-        assert!(Media::named("a/b\r\nX: y").is_none());
+    fn media_types_are_parsed_and_wildcards_refused() {
+        assert!(matches!(
+            BodyMediaType::parse("application/vnd.api+json; charset=utf-8"),
+            Some(BodyMediaType::Json(_))
+        ));
+        assert!(matches!(BodyMediaType::parse("Application/JSON"), Some(BodyMediaType::Json(_))));
+        assert!(matches!(BodyMediaType::parse("multipart/form-data"), Some(BodyMediaType::Multipart)));
+        assert!(matches!(BodyMediaType::parse("text/plain"), Some(BodyMediaType::Other(_))));
+        assert!(BodyMediaType::parse("*/*").is_none());
+        assert!(BodyMediaType::parse("a/b\r\nX: y").is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! What an API answered, as the result of a tool.
+//! Conversion of API responses into tool results.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -13,25 +13,25 @@ use super::arguments::truncated;
 use super::body::is_json;
 use crate::protocol::Raw;
 
-/// How much of a body that explains a failure is passed on.
-const EXPLANATION: usize = 8 << 10;
-/// The most bytes that are passed on in Base64.
-const LARGEST_BINARY: usize = 4 << 20;
+/// Bytes of an error response that are passed to the client.
+const MAX_ERROR_BODY_BYTES: usize = 8 << 10;
+/// Size limit for a binary body that is passed on in Base64.
+const MAX_BINARY_BYTES: usize = 4 << 20;
 
-/// What an API answered.
+/// Response of the API.
 #[derive(Debug)]
 pub(super) struct ApiResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// Where it is from, as it may be shown.
-    pub(super) place: String,
+    /// Request URL without its secrets.
+    pub(super) redacted_url: String,
 }
 
-/// The members of a result that a tool makes.
+/// A `tools/call` result.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Finished<'a> {
+struct ToolResult<'a> {
     content: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     structured_content: Option<Raw>,
@@ -41,153 +41,165 @@ struct Finished<'a> {
     meta: &'a RawValue,
 }
 
-/// The result of a call; `pick` is what is wanted of a JSON answer.
-pub(super) fn result(answered: &ApiResponse, pick: Option<&str>, meta: &RawValue) -> Raw {
-    let status = answered.status;
-    let encoding = answered.headers.get(CONTENT_ENCODING).filter(|encoding| *encoding != "identity");
+/// Tool result of a response; `result_path` selects a part of a JSON body.
+pub(super) fn tool_result(response: &ApiResponse, result_path: Option<&str>, meta: &RawValue) -> Raw {
+    let status = response.status;
+    let encoding = response.headers.get(CONTENT_ENCODING).filter(|encoding| *encoding != "identity");
     if let Some(encoding) = encoding {
-        let said = encoding.to_str().unwrap_or_default();
-        return failure(&format!("{status}: the answer is encoded as {said:?}, which was not asked for"), meta);
+        let name = encoding.to_str().unwrap_or_default();
+        return error_result(&format!("{status}: the answer is encoded as {name:?}, which was not asked for"), meta);
     }
     if !status.is_success() {
-        return failure(&explained(answered), meta);
+        return error_result(&describe_error(response), meta);
     }
-    if answered.body.is_empty() {
-        return finished(text(&status.to_string()), None, meta);
+    if response.body.is_empty() {
+        return success_result(text_content(&status.to_string()), None, meta);
     }
-    let media = media(&answered.headers);
-    let json = (media.is_empty() || is_json(&media)).then(|| unmarked(&answered.body));
+    let media_type = media_type(&response.headers);
+    let json = (media_type.is_empty() || is_json(&media_type)).then(|| strip_bom(&response.body));
     if let Some(json) = json.and_then(|body| Raw::parse(&body).ok()) {
-        return structured(&json, pick, meta);
+        return json_result(&json, result_path, meta);
     }
-    if let Some(pick) = pick {
-        return failure(
-            &format!("the answer is no JSON, so there is no {pick:?} in it: {}", explained(answered)),
+    if let Some(result_path) = result_path {
+        return error_result(
+            &format!("the answer is no JSON, so there is no {result_path:?} in it: {}", describe_error(response)),
             meta,
         );
     }
-    finished(content(answered, &media), None, meta)
+    success_result(non_json_content(response, &media_type), None, meta)
 }
 
-/// The result of a call that failed, with a sentence.
-pub(super) fn failure(why: &str, meta: &RawValue) -> Raw {
-    Raw::of(&Finished { content: text(why), structured_content: None, is_error: true, result_type: "complete", meta })
+/// Tool result with `isError` and a sentence.
+pub(super) fn error_result(why: &str, meta: &RawValue) -> Raw {
+    Raw::of(&ToolResult {
+        content: text_content(why),
+        structured_content: None,
+        is_error: true,
+        result_type: "complete",
+        meta,
+    })
 }
 
-fn finished(content: Value, structured_content: Option<Raw>, meta: &RawValue) -> Raw {
-    Raw::of(&Finished { content, structured_content, is_error: false, result_type: "complete", meta })
+fn success_result(content: Value, structured_content: Option<Raw>, meta: &RawValue) -> Raw {
+    Raw::of(&ToolResult { content, structured_content, is_error: false, result_type: "complete", meta })
 }
 
-fn text(text: &str) -> Value {
+fn text_content(text: &str) -> Value {
     json!([{ "type": "text", "text": text }])
 }
 
-/// JSON as text, as it came, and as a value.
-fn structured(json: &Raw, pick: Option<&str>, meta: &RawValue) -> Raw {
-    let picked = match pick {
+/// Tool result of a JSON body: its text unchanged, and as structured content.
+fn json_result(json: &Raw, result_path: Option<&str>, meta: &RawValue) -> Raw {
+    let picked = match result_path {
         None => json.clone(),
-        Some(pick) => match picked(json, pick) {
+        Some(result_path) => match select_path(json, result_path) {
             Some(picked) => picked,
             None => {
                 let shown = String::from_utf8_lossy(json.as_bytes());
-                return failure(
-                    &format!("there is no {pick:?} in the answer: {}", truncated(&shown, EXPLANATION)),
+                return error_result(
+                    &format!("there is no {result_path:?} in the answer: {}", truncated(&shown, MAX_ERROR_BODY_BYTES)),
                     meta,
                 );
             }
         },
     };
-    let plain = if pick.is_some() { picked.text() } else { None };
-    let said = plain.unwrap_or_else(|| String::from_utf8_lossy(picked.as_bytes()));
+    let plain = if result_path.is_some() { picked.text() } else { None };
+    let body_text = plain.unwrap_or_else(|| String::from_utf8_lossy(picked.as_bytes()));
     let value = match picked.is_object() {
         true => picked.clone(),
         false => Raw::empty().edit().set("result", picked.clone()).finish(),
     };
-    finished(text(&said), Some(value), meta)
+    success_result(text_content(&body_text), Some(value), meta)
 }
 
-/// What a JSON pointer or a dotted path leads to.
-fn picked(json: &Raw, pick: &str) -> Option<Raw> {
-    let steps: Vec<String> = match pick.strip_prefix('/') {
+/// Selects a value by JSON pointer (`/a/0`) or dotted path (`a.0`).
+fn select_path(json: &Raw, result_path: &str) -> Option<Raw> {
+    let steps: Vec<String> = match result_path.strip_prefix('/') {
         Some(pointer) => pointer.split('/').map(|step| step.replace("~1", "/").replace("~0", "~")).collect(),
-        None => pick.split('.').map(str::to_owned).collect(),
+        None => result_path.split('.').map(str::to_owned).collect(),
     };
-    let mut here = json.clone();
+    let mut current = json.clone();
     for step in steps {
-        here = match here.is_array() {
-            true => here.items().into_iter().nth(step.parse().ok()?)?,
-            false => here.get(&step)?,
+        current = match current.is_array() {
+            true => current.items().into_iter().nth(step.parse().ok()?)?,
+            false => current.get(&step)?,
         };
     }
-    Some(here)
+    Some(current)
 }
 
-/// What is no JSON.
-fn content(answered: &ApiResponse, media: &str) -> Value {
-    let body = &answered.body;
-    let kind = media.split('/').next().unwrap_or_default();
-    if matches!(kind, "image" | "audio") && media != "image/svg+xml" && body.len() <= LARGEST_BINARY {
-        return json!([{ "type": kind, "data": BASE64_STANDARD.encode(body), "mimeType": media }]);
+/// Content blocks of a body that is not JSON.
+fn non_json_content(response: &ApiResponse, media_type: &str) -> Value {
+    let body = &response.body;
+    let kind = media_type.split('/').next().unwrap_or_default();
+    if matches!(kind, "image" | "audio") && media_type != "image/svg+xml" && body.len() <= MAX_BINARY_BYTES {
+        return json!([{ "type": kind, "data": BASE64_STANDARD.encode(body), "mimeType": media_type }]);
     }
-    if let Some(said) = readable(answered, media) {
-        return text(&said);
+    if let Some(body_text) = decode_text(response, media_type) {
+        return text_content(&body_text);
     }
-    let shown = if media.is_empty() { "application/octet-stream" } else { media };
-    if body.len() > LARGEST_BINARY {
-        return text(&format!("{}: {} bytes of {shown}, which is too much to pass on", answered.status, body.len()));
+    let shown = if media_type.is_empty() { "application/octet-stream" } else { media_type };
+    if body.len() > MAX_BINARY_BYTES {
+        return text_content(&format!(
+            "{}: {} bytes of {shown}, which is too much to pass on",
+            response.status,
+            body.len()
+        ));
     }
-    let resource = json!({ "uri": answered.place, "mimeType": shown, "blob": BASE64_STANDARD.encode(body) });
+    let resource = json!({ "uri": response.redacted_url, "mimeType": shown, "blob": BASE64_STANDARD.encode(body) });
     json!([{ "type": "resource", "resource": resource }])
 }
 
-/// The body as text, if it is that.
-fn readable(answered: &ApiResponse, media: &str) -> Option<String> {
-    let body = unmarked(&answered.body);
-    let known = media.starts_with("text/")
-        || media.ends_with("+xml")
-        || is_json(media)
+/// Body as text; `None` for binary media types.
+fn decode_text(response: &ApiResponse, media_type: &str) -> Option<String> {
+    let body = strip_bom(&response.body);
+    let known = media_type.starts_with("text/")
+        || media_type.ends_with("+xml")
+        || is_json(media_type)
         || ["xml", "javascript", "yaml", "x-yaml", "x-ndjson", "jsonl", "x-www-form-urlencoded", "problem+json"]
             .iter()
-            .any(|end| media.strip_prefix("application/") == Some(end));
-    if !known && !media.is_empty() {
+            .any(|end| media_type.strip_prefix("application/") == Some(end));
+    if !known && !media_type.is_empty() {
         return None;
     }
     match std::str::from_utf8(&body) {
         Ok(text) => Some(text.to_owned()),
-        Err(_) if media.is_empty() => None,
-        Err(_) if latin(&answered.headers) => Some(body.iter().map(|byte| char::from(*byte)).collect()),
+        Err(_) if media_type.is_empty() => None,
+        Err(_) if is_latin1(&response.headers) => Some(body.iter().map(|byte| char::from(*byte)).collect()),
         Err(_) => Some(String::from_utf8_lossy(&body).into_owned()),
     }
 }
 
-/// A failure in the words of the API.
-fn explained(answered: &ApiResponse) -> String {
-    let media = media(&answered.headers);
-    let status = answered.status;
-    if answered.body.is_empty() {
+/// Status line and body excerpt of a failed request.
+fn describe_error(response: &ApiResponse) -> String {
+    let media_type = media_type(&response.headers);
+    let status = response.status;
+    if response.body.is_empty() {
         return status.to_string();
     }
-    match readable(answered, &media) {
-        Some(said) if said.len() > EXPLANATION => format!("{status}\n\n{}…", truncated(&said, EXPLANATION)),
-        Some(said) => format!("{status}\n\n{}", said.trim()),
-        None => format!("{status}, with {} bytes of {media}", answered.body.len()),
+    match decode_text(response, &media_type) {
+        Some(body_text) if body_text.len() > MAX_ERROR_BODY_BYTES => {
+            format!("{status}\n\n{}…", truncated(&body_text, MAX_ERROR_BODY_BYTES))
+        }
+        Some(body_text) => format!("{status}\n\n{}", body_text.trim()),
+        None => format!("{status}, with {} bytes of {media_type}", response.body.len()),
     }
 }
 
-/// The media type without its parameters.
-fn media(headers: &HeaderMap) -> String {
+/// Media type without its parameters, in lower case.
+fn media_type(headers: &HeaderMap) -> String {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-fn latin(headers: &HeaderMap) -> bool {
+fn is_latin1(headers: &HeaderMap) -> bool {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let value = value.to_ascii_lowercase();
     ["iso-8859-1", "latin1", "windows-1252"].iter().any(|name| value.contains(name))
 }
 
-/// The bytes without the mark that some put in front of text.
-fn unmarked(body: &Bytes) -> Bytes {
+/// Body without a UTF-8 byte order mark.
+fn strip_bom(body: &Bytes) -> Bytes {
     if body.starts_with(b"\xef\xbb\xbf") { body.slice(3..) } else { body.clone() }
 }
 
@@ -195,16 +207,16 @@ fn unmarked(body: &Bytes) -> Bytes {
 mod tests {
     use super::*;
 
-    fn answer(status: u16, media: &str, body: &[u8], pick: Option<&str>) -> Value {
+    fn answer(status: u16, media_type: &str, body: &[u8], result_path: Option<&str>) -> Value {
         let mut headers = HeaderMap::new();
-        if !media.is_empty() {
-            headers.insert(CONTENT_TYPE, media.parse().unwrap());
+        if !media_type.is_empty() {
+            headers.insert(CONTENT_TYPE, media_type.parse().unwrap());
         }
         let body = Bytes::copy_from_slice(body);
         let status = StatusCode::from_u16(status).unwrap();
-        let answered = ApiResponse { status, headers, body, place: "http://h/x".to_owned() };
+        let response = ApiResponse { status, headers, body, redacted_url: "http://h/x".to_owned() };
         let meta = RawValue::from_string("{}".to_owned()).unwrap();
-        let mut result: Value = result(&answered, pick, &meta).read().unwrap();
+        let mut result: Value = tool_result(&response, result_path, &meta).read().unwrap();
         assert_eq!(result["resultType"], "complete");
         let members = result.as_object_mut().unwrap();
         members.remove("resultType");
@@ -213,9 +225,9 @@ mod tests {
     }
 
     #[test]
-    fn answers_become_content() {
+    fn responses_become_content_blocks() {
         let text = |text: &str| json!([{ "type": "text", "text": text }]);
-        for (status, media, body, expected) in [
+        for (status, media_type, body, expected) in [
             (
                 200,
                 "application/json",
@@ -263,14 +275,14 @@ mod tests {
                 json!({ "content": text("503 Service Unavailable, with 2 bytes of image/png"), "isError": true }),
             ),
         ] {
-            assert_eq!(answer(status, media, body, None), expected);
+            assert_eq!(answer(status, media_type, body, None), expected);
         }
     }
 
     #[test]
-    fn a_part_is_picked() {
+    fn result_path_selects_a_value() {
         let body = br#"{"a":{"b/c":[10,{"d":"x"}]},"s":"text"}"#;
-        let picked = |pick: &str| answer(200, "application/json", body, Some(pick));
+        let picked = |result_path: &str| answer(200, "application/json", body, Some(result_path));
         assert_eq!(picked("/a/b~1c/1")["structuredContent"], json!({ "d": "x" }));
         assert_eq!(picked("a.b/c.0")["structuredContent"], json!({ "result": 10 }));
         assert_eq!(picked("s")["content"][0]["text"], "text");
@@ -279,16 +291,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_described() {
-        let body = vec![0xff; LARGEST_BINARY + 1];
-        let said = answer(200, "application/zip", &body, None);
+    fn large_bodies_are_described_or_truncated() {
+        let body = vec![0xff; MAX_BINARY_BYTES + 1];
+        let body_text = answer(200, "application/zip", &body, None);
         assert_eq!(
-            said["content"][0]["text"],
+            body_text["content"][0]["text"],
             "200 OK: 4194305 bytes of application/zip, which is too much to pass on"
         );
-        let long = vec![b'x'; 3 * EXPLANATION];
+        let long = vec![b'x'; 3 * MAX_ERROR_BODY_BYTES];
         assert!(
-            answer(500, "text/plain", &long, None)["content"][0]["text"].as_str().unwrap().len() < EXPLANATION + 100
+            answer(500, "text/plain", &long, None)["content"][0]["text"].as_str().unwrap().len()
+                < MAX_ERROR_BODY_BYTES + 100
         );
     }
 }

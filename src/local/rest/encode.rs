@@ -1,14 +1,13 @@
-//! Arguments in requests: the styles of OpenAPI, with every value encoded so that it cannot break
-//! out of its place.
+//! Serialization of arguments in OpenAPI parameter styles, percent-encoded so that no value can escape its
+//! position in the request.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-/// What is encoded in a path or a query: everything but what never needs it.
-const STRICT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// What is encoded where a document wants reserved characters as they are. Those that separate
-/// parameters are encoded even so.
-const RESERVED: &AsciiSet = &STRICT
+/// Encodes everything but RFC 3986 unreserved characters.
+const STRICT_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// Keeps reserved characters for `allowReserved`, except those that delimit query parameters.
+const KEEP_RESERVED_SET: &AsciiSet = &STRICT_SET
     .remove(b':')
     .remove(b'/')
     .remove(b'?')
@@ -20,8 +19,8 @@ const RESERVED: &AsciiSet = &STRICT
     .remove(b')')
     .remove(b'*')
     .remove(b',');
-/// What is encoded in the fixed text of a path: what may not stand there at all.
-const LITERAL: &AsciiSet = &NON_ALPHANUMERIC
+/// For the literal text of a path: encodes only what a path cannot contain.
+const PATH_LITERAL_SET: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
@@ -41,65 +40,65 @@ const LITERAL: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b';')
     .remove(b'=')
     .remove(b'%');
-/// How deep a value may be nested in a query. The rest is written as JSON.
-const DEEPEST: usize = 8;
+/// Nesting limit of `deepObject` parameters; deeper values are written as JSON.
+const MAX_QUERY_DEPTH: usize = 8;
 
-/// How a value that is not a scalar is written.
+/// OpenAPI parameter style.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Style {
-    /// With commas.
+pub(super) enum ParameterStyle {
+    /// `simple`: comma-separated.
     Simple,
-    /// With a dot in front of each value, in paths.
+    /// `label`: dot-prefixed, in paths.
     Label,
-    /// With `;name=` in front, in paths.
+    /// `matrix`: `;name=value`, in paths.
     Matrix,
-    /// As in forms: repeated or with commas.
+    /// `form`: repeated or comma-separated.
     Form,
-    /// With another separator than a comma.
+    /// `spaceDelimited`, `pipeDelimited` and other separators.
     Delimited(char),
-    /// With the members' names in brackets.
-    Deep,
-    /// As JSON.
+    /// `deepObject`: member names in brackets.
+    DeepObject,
+    /// JSON, for parameters declared with a JSON media type.
     Json,
 }
 
-/// Where a value goes, and what that does to it.
+/// Percent-encoding of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Escape {
-    /// Everything that could mean something is encoded.
+    /// Encode everything but unreserved characters.
     Strict,
-    /// Reserved characters stay, but for those that separate parameters.
-    Reserved,
-    /// Nothing is encoded: headers, which refuse what they cannot hold.
-    Nothing,
+    /// Keep reserved characters, except parameter delimiters.
+    KeepReserved,
+    /// No encoding, for headers: `HeaderValue` rejects invalid characters.
+    Verbatim,
 }
 
 impl Escape {
     pub(super) fn apply(self, text: &str) -> String {
         match self {
-            Self::Strict => utf8_percent_encode(text, STRICT).to_string(),
-            Self::Reserved => utf8_percent_encode(text, RESERVED).to_string(),
-            Self::Nothing => text.to_owned(),
+            Self::Strict => utf8_percent_encode(text, STRICT_SET).to_string(),
+            Self::KeepReserved => utf8_percent_encode(text, KEEP_RESERVED_SET).to_string(),
+            Self::Verbatim => text.to_owned(),
         }
     }
 }
 
-/// A value as text, without encoding: a scalar as it reads, anything else as JSON.
-pub(super) fn plain(value: &Value) -> String {
+/// A value as text without encoding: strings as they are, anything else as JSON.
+pub(super) fn to_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
 }
 
-/// Fixed text of a path.
-pub(super) fn literal(text: &str) -> String {
-    utf8_percent_encode(text, LITERAL).to_string()
+/// Encodes the literal text of a path template.
+pub(super) fn encode_path_literal(text: &str) -> String {
+    utf8_percent_encode(text, PATH_LITERAL_SET).to_string()
 }
 
-/// A value within one text: a part of a path, or a header.
-pub(super) fn inline(name: &str, value: &Value, style: Style, explode: bool, escape: Escape) -> String {
-    let text = |value: &Value| escape.apply(&plain(value));
+/// Encodes a value into one string, for a path segment or a header.
+pub(super) fn encode_inline(name: &str, value: &Value, style: ParameterStyle, explode: bool, escape: Escape) -> String {
+    let text = |value: &Value| escape.apply(&to_text(value));
     let pairs = |between: &str| match value {
         Value::Object(members) => {
             members.iter().map(|(key, value)| format!("{}{between}{}", escape.apply(key), text(value))).collect()
@@ -109,8 +108,8 @@ pub(super) fn inline(name: &str, value: &Value, style: Style, explode: bool, esc
     };
     let parts: Vec<String> = pairs(if explode { "=" } else { "," });
     match style {
-        Style::Label => format!(".{}", parts.join(if explode { "." } else { "," })),
-        Style::Matrix => {
+        ParameterStyle::Label => format!(".{}", parts.join(if explode { "." } else { "," })),
+        ParameterStyle::Matrix => {
             let name = escape.apply(name);
             match (explode, value) {
                 (true, Value::Array(_)) => parts.iter().map(|part| format!(";{name}={part}")).collect(),
@@ -118,55 +117,62 @@ pub(super) fn inline(name: &str, value: &Value, style: Style, explode: bool, esc
                 _ => format!(";{name}={}", parts.join(",")),
             }
         }
-        Style::Json => escape.apply(&value.to_string()),
-        Style::Simple | Style::Form | Style::Delimited(_) | Style::Deep => parts.join(","),
+        ParameterStyle::Json => escape.apply(&value.to_string()),
+        ParameterStyle::Simple | ParameterStyle::Form | ParameterStyle::Delimited(_) | ParameterStyle::DeepObject => {
+            parts.join(",")
+        }
     }
 }
 
-/// A value as parameters of a query or fields of a form: names, which are not encoded yet, and values,
-/// which are.
-pub(super) fn pairs(name: &str, value: &Value, style: Style, explode: bool, escape: Escape) -> Vec<(String, String)> {
-    let text = |value: &Value| escape.apply(&plain(value));
-    let one = |value: String| vec![(name.to_owned(), value)];
+/// Encodes a value into query parameters or form fields. Names are returned plain, values percent-encoded.
+pub(super) fn encode_pairs(
+    name: &str,
+    value: &Value,
+    style: ParameterStyle,
+    explode: bool,
+    escape: Escape,
+) -> Vec<(String, String)> {
+    let text = |value: &Value| escape.apply(&to_text(value));
+    let single_pair = |value: String| vec![(name.to_owned(), value)];
     let separator = match style {
-        Style::Delimited(separator) => Escape::Strict.apply(&separator.to_string()),
+        ParameterStyle::Delimited(separator) => Escape::Strict.apply(&separator.to_string()),
         _ => ",".to_owned(),
     };
     match (style, value) {
-        (Style::Json, _) => one(escape.apply(&value.to_string())),
-        (Style::Deep, Value::Object(_)) => {
-            let mut found = Vec::new();
-            deep(name, value, escape, DEEPEST, &mut found);
-            found
+        (ParameterStyle::Json, _) => single_pair(escape.apply(&value.to_string())),
+        (ParameterStyle::DeepObject, Value::Object(_)) => {
+            let mut pairs_out = Vec::new();
+            push_deep_object(name, value, escape, MAX_QUERY_DEPTH, &mut pairs_out);
+            pairs_out
         }
         (_, Value::Array(items)) if items.is_empty() => Vec::new(),
         (_, Value::Object(members)) if members.is_empty() => Vec::new(),
         (_, Value::Array(items)) if explode => items.iter().map(|item| (name.to_owned(), text(item))).collect(),
-        (_, Value::Array(items)) => one(items.iter().map(text).collect::<Vec<_>>().join(&separator)),
+        (_, Value::Array(items)) => single_pair(items.iter().map(text).collect::<Vec<_>>().join(&separator)),
         (_, Value::Object(members)) if explode => {
             members.iter().map(|(key, value)| (key.clone(), text(value))).collect()
         }
         (_, Value::Object(members)) => {
             let parts = members.iter().flat_map(|(key, value)| [escape.apply(key), text(value)]);
-            one(parts.collect::<Vec<_>>().join(&separator))
+            single_pair(parts.collect::<Vec<_>>().join(&separator))
         }
-        (_, scalar) => one(text(scalar)),
+        (_, scalar) => single_pair(text(scalar)),
     }
 }
 
-fn deep(name: &str, value: &Value, escape: Escape, depth: usize, found: &mut Vec<(String, String)>) {
+fn push_deep_object(name: &str, value: &Value, escape: Escape, depth: usize, pairs_out: &mut Vec<(String, String)>) {
     match value {
         Value::Object(members) if depth > 0 => {
             for (key, value) in members {
-                deep(&format!("{name}[{key}]"), value, escape, depth - 1, found);
+                push_deep_object(&format!("{name}[{key}]"), value, escape, depth - 1, pairs_out);
             }
         }
         Value::Array(items) if depth > 0 => {
             for (n, value) in items.iter().enumerate() {
-                deep(&format!("{name}[{n}]"), value, escape, depth - 1, found);
+                push_deep_object(&format!("{name}[{n}]"), value, escape, depth - 1, pairs_out);
             }
         }
-        other => found.push((name.to_owned(), escape.apply(&plain(other)))),
+        other => pairs_out.push((name.to_owned(), escape.apply(&to_text(other)))),
     }
 }
 
@@ -177,75 +183,75 @@ mod tests {
 
     use super::*;
 
-    fn query(value: &Value, style: Style, explode: bool) -> String {
-        let pairs = pairs("color", value, style, explode, Escape::Strict);
-        let written: Vec<String> =
+    fn query(value: &Value, style: ParameterStyle, explode: bool) -> String {
+        let pairs = encode_pairs("color", value, style, explode, Escape::Strict);
+        let encoded: Vec<String> =
             pairs.iter().map(|(name, value)| format!("{}={value}", Escape::Strict.apply(name))).collect();
-        written.join("&")
+        encoded.join("&")
     }
 
-    /// The table of styles in the specification, with what it leaves open encoded.
+    /// Examples of the style table in the OpenAPI specification.
     #[test]
-    fn styles_of_a_query_are_those_of_the_specification() {
+    fn query_styles_follow_the_specification() {
         let array = json!(["blue", "black", "brown"]);
         let object = json!({ "B": 150, "G": 200, "R": 100 });
         for (value, style, explode, expected) in [
-            (json!("blue"), Style::Form, true, "color=blue"),
-            (json!(""), Style::Form, true, "color="),
-            (array.clone(), Style::Form, false, "color=blue,black,brown"),
-            (array.clone(), Style::Form, true, "color=blue&color=black&color=brown"),
-            (object.clone(), Style::Form, false, "color=B,150,G,200,R,100"),
-            (object.clone(), Style::Form, true, "B=150&G=200&R=100"),
-            (array.clone(), Style::Delimited(' '), false, "color=blue%20black%20brown"),
-            (array, Style::Delimited('|'), false, "color=blue%7Cblack%7Cbrown"),
-            (object, Style::Deep, true, "color%5BB%5D=150&color%5BG%5D=200&color%5BR%5D=100"),
+            (json!("blue"), ParameterStyle::Form, true, "color=blue"),
+            (json!(""), ParameterStyle::Form, true, "color="),
+            (array.clone(), ParameterStyle::Form, false, "color=blue,black,brown"),
+            (array.clone(), ParameterStyle::Form, true, "color=blue&color=black&color=brown"),
+            (object.clone(), ParameterStyle::Form, false, "color=B,150,G,200,R,100"),
+            (object.clone(), ParameterStyle::Form, true, "B=150&G=200&R=100"),
+            (array.clone(), ParameterStyle::Delimited(' '), false, "color=blue%20black%20brown"),
+            (array, ParameterStyle::Delimited('|'), false, "color=blue%7Cblack%7Cbrown"),
+            (object, ParameterStyle::DeepObject, true, "color%5BB%5D=150&color%5BG%5D=200&color%5BR%5D=100"),
             (
                 json!({ "a": { "b": [1, 2] } }),
-                Style::Deep,
+                ParameterStyle::DeepObject,
                 true,
                 "color%5Ba%5D%5Bb%5D%5B0%5D=1&color%5Ba%5D%5Bb%5D%5B1%5D=2",
             ),
-            (json!({ "a": 1 }), Style::Json, true, "color=%7B%22a%22%3A1%7D"),
-            (json!([]), Style::Form, false, ""),
-            (json!(["a,b", "c&d=e"]), Style::Form, false, "color=a%2Cb,c%26d%3De"),
+            (json!({ "a": 1 }), ParameterStyle::Json, true, "color=%7B%22a%22%3A1%7D"),
+            (json!([]), ParameterStyle::Form, false, ""),
+            (json!(["a,b", "c&d=e"]), ParameterStyle::Form, false, "color=a%2Cb,c%26d%3De"),
         ] {
             assert_eq!(query(&value, style, explode), expected, "{value} {style:?} {explode}");
         }
     }
 
     #[test]
-    fn styles_of_a_path_are_those_of_the_specification() {
+    fn path_styles_follow_the_specification() {
         let array = json!(["blue", "black", "brown"]);
         let object = json!({ "B": 150, "G": 200, "R": 100 });
         for (value, style, explode, expected) in [
-            (json!("blue"), Style::Simple, false, "blue"),
-            (array.clone(), Style::Simple, false, "blue,black,brown"),
-            (object.clone(), Style::Simple, false, "B,150,G,200,R,100"),
-            (object.clone(), Style::Simple, true, "B=150,G=200,R=100"),
-            (json!("blue"), Style::Label, false, ".blue"),
-            (array.clone(), Style::Label, true, ".blue.black.brown"),
-            (object.clone(), Style::Label, true, ".B=150.G=200.R=100"),
-            (json!("blue"), Style::Matrix, false, ";color=blue"),
-            (array.clone(), Style::Matrix, false, ";color=blue,black,brown"),
-            (array, Style::Matrix, true, ";color=blue;color=black;color=brown"),
-            (object.clone(), Style::Matrix, true, ";B=150;G=200;R=100"),
-            (object, Style::Matrix, false, ";color=B,150,G,200,R,100"),
+            (json!("blue"), ParameterStyle::Simple, false, "blue"),
+            (array.clone(), ParameterStyle::Simple, false, "blue,black,brown"),
+            (object.clone(), ParameterStyle::Simple, false, "B,150,G,200,R,100"),
+            (object.clone(), ParameterStyle::Simple, true, "B=150,G=200,R=100"),
+            (json!("blue"), ParameterStyle::Label, false, ".blue"),
+            (array.clone(), ParameterStyle::Label, true, ".blue.black.brown"),
+            (object.clone(), ParameterStyle::Label, true, ".B=150.G=200.R=100"),
+            (json!("blue"), ParameterStyle::Matrix, false, ";color=blue"),
+            (array.clone(), ParameterStyle::Matrix, false, ";color=blue,black,brown"),
+            (array, ParameterStyle::Matrix, true, ";color=blue;color=black;color=brown"),
+            (object.clone(), ParameterStyle::Matrix, true, ";B=150;G=200;R=100"),
+            (object, ParameterStyle::Matrix, false, ";color=B,150,G,200,R,100"),
         ] {
-            assert_eq!(inline("color", &value, style, explode, Escape::Strict), expected, "{value} {style:?}");
+            assert_eq!(encode_inline("color", &value, style, explode, Escape::Strict), expected, "{value} {style:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn nothing_breaks_out_of_its_place(text in any::<String>(), reserved in any::<bool>()) {
-            let escape = if reserved { Escape::Reserved } else { Escape::Strict };
-            let written = escape.apply(&text);
-            prop_assert!(written.bytes().all(|byte| byte.is_ascii_graphic()));
-            prop_assert!(!written.contains(['&', '=', '#', '+', ';', '[', ']', '"', '<', '>', '\\']));
+        fn encoded_values_contain_no_delimiters(text in any::<String>(), reserved in any::<bool>()) {
+            let escape = if reserved { Escape::KeepReserved } else { Escape::Strict };
+            let encoded = escape.apply(&text);
+            prop_assert!(encoded.bytes().all(|byte| byte.is_ascii_graphic()));
+            prop_assert!(!encoded.contains(['&', '=', '#', '+', ';', '[', ']', '"', '<', '>', '\\']));
             if !reserved {
-                prop_assert!(!written.contains(['/', '?', ':', '@', ',']));
+                prop_assert!(!encoded.contains(['/', '?', ':', '@', ',']));
             }
-            let read = percent_encoding::percent_decode_str(&written).decode_utf8().unwrap().into_owned();
+            let read = percent_encoding::percent_decode_str(&encoded).decode_utf8().unwrap().into_owned();
             prop_assert_eq!(read, text);
         }
     }

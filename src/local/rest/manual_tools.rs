@@ -1,47 +1,50 @@
-//! Requests that are mapped by hand, as tools.
+//! Tools whose HTTP request is written in the configuration.
 
 use http::{HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
-use super::arguments::Input;
-use super::base_url::{Base, climbs, closed};
+use super::arguments::ToolArgument;
+use super::base_url::{BaseUrl, has_dot_segment, is_protected_header};
 use super::body::{BodyTemplate, RequestBodyTemplate};
-use super::encode::Style;
-use super::names::{LONGEST, ToolNames, is_clean};
-use super::openapi::{ANYTHING, Hints, Tool};
-use super::request_template::{Parameter, Placeholder, RequestTemplate, Template, meant};
+use super::encode::ParameterStyle;
+use super::names::{MAX_NAME_LENGTH, UniqueNames, is_valid_name};
+use super::openapi::{DEFAULT_ACCEPT, RestTool, ToolHints};
+use super::request_template::{Placeholder, QueryParameter, RequestTemplate, TextTemplate, decode_query_text};
 use super::spec::{ManualArgument, ManualBody, ManualTool};
 
-/// Headers that a tool cannot even say by itself: they frame the message.
-const FRAMING: &[&str] = &["host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"];
+/// Headers that no tool can set, because the HTTP client frames the message with them.
+const FRAMING_HEADERS: &[&str] =
+    &["host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"];
 
-/// A tool from its request, or what is wrong with it.
-pub(super) fn tool(hand: &ManualTool, base: &Base, taken: &mut ToolNames) -> Result<Tool, String> {
-    let name = &hand.name;
-    if !is_clean(name) {
-        return Err(format!("{name:?} is no name for a tool: 1 to {LONGEST} of letters, digits, `_`, `-` and `.`"));
+/// Builds a tool; the error says what is wrong with its configuration.
+pub(super) fn build_tool(manual: &ManualTool, base: &BaseUrl, names: &mut UniqueNames) -> Result<RestTool, String> {
+    let name = &manual.name;
+    if !is_valid_name(name) {
+        return Err(format!(
+            "{name:?} is no name for a tool: 1 to {MAX_NAME_LENGTH} of letters, digits, `_`, `-` and `.`"
+        ));
     }
-    if !taken.take(name) {
+    if !names.reserve(name) {
         return Err(format!("there are two tools of the name {name:?}"));
     }
-    let wrong = |why: String| format!("the tool {name:?}: {why}");
-    let plan = plan(hand, base).map_err(wrong)?;
-    Ok(Tool { name: name.clone(), listed: listed(hand), plan })
+    let in_tool = |why: String| format!("the tool {name:?}: {why}");
+    let template = request_template(manual, base).map_err(in_tool)?;
+    Ok(RestTool { name: name.clone(), definition: tool_definition(manual), template })
 }
 
-fn plan(hand: &ManualTool, base: &Base) -> Result<RequestTemplate, String> {
-    let mut reading = ManualToolReader { arguments: &hand.arguments, used: vec![false; hand.arguments.len()] };
-    if hand.url.contains("://") || hand.url.starts_with("//") || hand.url.contains('#') {
+fn request_template(manual: &ManualTool, base: &BaseUrl) -> Result<RequestTemplate, String> {
+    let mut reader = ManualToolReader { arguments: &manual.arguments, used: vec![false; manual.arguments.len()] };
+    if manual.url.contains("://") || manual.url.starts_with("//") || manual.url.contains('#') {
         let why = "is a path below the base URL with or without a query, such as /v1/forecast?days={days}";
-        return Err(format!("`url` {why}; it was {:?}", hand.url.split('?').next().unwrap_or_default()));
+        return Err(format!("`url` {why}; it was {:?}", manual.url.split('?').next().unwrap_or_default()));
     }
-    let (path, query) = hand.url.split_once('?').unwrap_or((&hand.url, ""));
-    if climbs(path) {
+    let (path, query) = manual.url.split_once('?').unwrap_or((&manual.url, ""));
+    if has_dot_segment(path) {
         return Err(format!("the path {path:?} leads elsewhere: it has `.` or `..` in it"));
     }
-    let path = reading.template(path)?;
-    for slot in path.slots() {
-        let argument = &hand.arguments[slot.input];
+    let path = reader.template(path)?;
+    for placeholder in path.placeholders() {
+        let argument = &manual.arguments[placeholder.argument_index];
         if !argument.required && argument.default.is_none() {
             return Err(format!("`{}` is a part of the path, so it must be required or have a default", argument.name));
         }
@@ -52,42 +55,42 @@ fn plan(hand: &ManualTool, base: &Base) -> Result<RequestTemplate, String> {
         if name.contains(['{', '}']) {
             return Err(format!("the name of a query parameter is fixed; it was {name:?}"));
         }
-        parameters.push(Parameter::Template(meant(name), reading.template(value)?.meant()));
+        parameters.push(QueryParameter::Template(decode_query_text(name), reader.template(value)?.decode_query_text()));
     }
-    let headers = headers(hand, base, &mut reading)?;
-    let body = hand.body.as_ref().map(|body| reading.body(body)).transpose()?;
-    let unused = reading.used.iter().position(|used| !used);
+    let headers = header_templates(manual, base, &mut reader)?;
+    let body = manual.body.as_ref().map(|body| reader.body(body)).transpose()?;
+    let unused = reader.used.iter().position(|used| !used);
     if let Some(unused) = unused {
-        return Err(format!("the argument {:?} is nowhere in the request", hand.arguments[unused].name));
+        return Err(format!("the argument {:?} is nowhere in the request", manual.arguments[unused].name));
     }
-    let inputs = hand.arguments.iter().map(input).collect::<Result<_, _>>()?;
+    let arguments = manual.arguments.iter().map(tool_argument).collect::<Result<_, _>>()?;
     Ok(RequestTemplate {
-        verb: hand.method.clone(),
+        verb: manual.method.clone(),
         path,
         query: parameters,
         headers,
         cookies: Vec::new(),
         body,
-        accept: ANYTHING,
-        inputs,
-        pick: hand.result_path.clone(),
+        accept: DEFAULT_ACCEPT,
+        arguments,
+        result_path: manual.result_path.clone(),
     })
 }
 
-fn headers(
-    hand: &ManualTool,
-    base: &Base,
-    reading: &mut ManualToolReader<'_>,
-) -> Result<Vec<(HeaderName, Template)>, String> {
+fn header_templates(
+    manual: &ManualTool,
+    base: &BaseUrl,
+    reader: &mut ManualToolReader<'_>,
+) -> Result<Vec<(HeaderName, TextTemplate)>, String> {
     let mut headers = Vec::new();
-    for (name, text) in &hand.headers {
+    for (name, text) in &manual.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("{name:?} is no header"))?;
-        let template = reading.template(text)?;
-        let varies = template.slots().next().is_some();
-        if FRAMING.contains(&name.as_str()) || (varies && closed(&name)) {
+        let template = reader.template(text)?;
+        let has_placeholder = template.placeholders().next().is_some();
+        if FRAMING_HEADERS.contains(&name.as_str()) || (has_placeholder && is_protected_header(&name)) {
             return Err(format!("the header `{name}` cannot be set by a tool's arguments"));
         }
-        if !varies && HeaderValue::from_str(text).is_err() {
+        if !has_placeholder && HeaderValue::from_str(text).is_err() {
             return Err(format!("the value of the header `{name}` is none"));
         }
         if !base.headers().contains_key(&name) {
@@ -97,25 +100,25 @@ fn headers(
     Ok(headers)
 }
 
-/// The templates of a tool, and which arguments they use.
+/// Parses templates and records which arguments they use.
 struct ManualToolReader<'h> {
     arguments: &'h [ManualArgument],
     used: Vec<bool>,
 }
 
 impl ManualToolReader<'_> {
-    fn template(&mut self, text: &str) -> Result<Template, String> {
-        Template::parse(text, true, |name| {
-            let input = self.arguments.iter().position(|argument| argument.name == name);
-            let input = input.ok_or_else(|| format!("`{{{name}}}` is not among its arguments"))?;
-            self.used[input] = true;
-            Ok(Placeholder { name: name.to_owned(), input, style: Style::Simple, explode: false })
+    fn template(&mut self, text: &str) -> Result<TextTemplate, String> {
+        TextTemplate::parse(text, true, |name| {
+            let argument_index = self.arguments.iter().position(|argument| argument.name == name);
+            let argument_index = argument_index.ok_or_else(|| format!("`{{{name}}}` is not among its arguments"))?;
+            self.used[argument_index] = true;
+            Ok(Placeholder { name: name.to_owned(), argument_index, style: ParameterStyle::Simple, explode: false })
         })
     }
 
     fn body(&mut self, body: &ManualBody) -> Result<RequestBodyTemplate, String> {
         Ok(match body {
-            ManualBody::Json(value) => RequestBodyTemplate::Shape(self.shape(value)?),
+            ManualBody::Json(value) => RequestBodyTemplate::Json(self.body_template(value)?),
             ManualBody::Form(fields) => {
                 let fields = fields.iter().map(|(name, text)| Ok((name.clone(), self.template(text)?)));
                 RequestBodyTemplate::Form(fields.collect::<Result<_, String>>()?)
@@ -124,20 +127,20 @@ impl ManualToolReader<'_> {
         })
     }
 
-    fn shape(&mut self, value: &Value) -> Result<BodyTemplate, String> {
+    fn body_template(&mut self, value: &Value) -> Result<BodyTemplate, String> {
         Ok(match value {
             Value::String(text) => {
                 let template = self.template(text)?;
-                match template.only() {
-                    Some(slot) => BodyTemplate::Input(slot.input),
+                match template.sole_placeholder() {
+                    Some(placeholder) => BodyTemplate::Argument(placeholder.argument_index),
                     None => BodyTemplate::Text(template),
                 }
             }
             Value::Array(items) => {
-                BodyTemplate::Array(items.iter().map(|item| self.shape(item)).collect::<Result<_, _>>()?)
+                BodyTemplate::Array(items.iter().map(|item| self.body_template(item)).collect::<Result<_, _>>()?)
             }
             Value::Object(members) => {
-                let members = members.iter().map(|(name, value)| Ok((name.clone(), self.shape(value)?)));
+                let members = members.iter().map(|(name, value)| Ok((name.clone(), self.body_template(value)?)));
                 BodyTemplate::Object(members.collect::<Result<_, String>>()?)
             }
             fixed => BodyTemplate::Fixed(fixed.clone()),
@@ -145,13 +148,13 @@ impl ManualToolReader<'_> {
     }
 }
 
-fn input(argument: &ManualArgument) -> Result<Input, String> {
+fn tool_argument(argument: &ManualArgument) -> Result<ToolArgument, String> {
     let ManualArgument { name, kind, required, default, choices, .. } = argument;
-    if !is_clean(name) {
+    if !is_valid_name(name) {
         return Err(format!("{name:?} is no name for an argument"));
     }
     for value in choices.iter().chain(default) {
-        if !kind.has(value) {
+        if !kind.matches(value) {
             return Err(format!("the argument {name:?} is of type {}, but {value} is not", kind.as_str()));
         }
     }
@@ -159,13 +162,19 @@ fn input(argument: &ManualArgument) -> Result<Input, String> {
         return Err(format!("the default of the argument {name:?} is not among its choices"));
     }
     let required = *required && default.is_none();
-    Ok(Input { name: name.clone(), required, default: default.clone(), kinds: vec![*kind], choices: choices.clone() })
+    Ok(ToolArgument {
+        name: name.clone(),
+        required,
+        default: default.clone(),
+        kinds: vec![*kind],
+        choices: choices.clone(),
+    })
 }
 
-fn listed(hand: &ManualTool) -> Value {
+fn tool_definition(manual: &ManualTool) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
-    for argument in &hand.arguments {
+    for argument in &manual.arguments {
         let mut schema = json!({ "type": argument.kind.as_str() });
         if let Some(description) = &argument.description {
             schema["description"] = description.as_str().into();
@@ -184,23 +193,23 @@ fn listed(hand: &ManualTool) -> Value {
     if !required.is_empty() {
         schema["required"] = json!(required);
     }
-    let said = Hints::of(&hand.method);
-    let read_only = hand.read_only.unwrap_or(said.read_only);
-    let hints = Hints {
+    let default_hints = ToolHints::of(&manual.method);
+    let read_only = manual.read_only.unwrap_or(default_hints.read_only);
+    let hints = ToolHints {
         read_only,
-        destructive: hand.destructive.unwrap_or(said.destructive),
-        idempotent: hand.idempotent.unwrap_or(said.idempotent || read_only),
+        destructive: manual.destructive.unwrap_or(default_hints.destructive),
+        idempotent: manual.idempotent.unwrap_or(default_hints.idempotent || read_only),
     };
-    let path = hand.url.split('?').next().unwrap_or_default();
-    let description = hand.description.clone().unwrap_or_else(|| format!("{} {path}", hand.method));
-    let mut listed = json!({
-        "name": hand.name,
+    let path = manual.url.split('?').next().unwrap_or_default();
+    let description = manual.description.clone().unwrap_or_else(|| format!("{} {path}", manual.method));
+    let mut definition = json!({
+        "name": manual.name,
         "description": description,
         "inputSchema": schema,
         "annotations": hints.annotations(),
     });
-    if let Some(title) = &hand.title {
-        listed["title"] = title.as_str().into();
+    if let Some(title) = &manual.title {
+        definition["title"] = title.as_str().into();
     }
-    listed
+    definition
 }

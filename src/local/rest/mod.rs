@@ -1,9 +1,7 @@
-//! An HTTP API as an upstream: its operations are tools.
+//! HTTP APIs as MCP servers: each operation is a tool, each call of a tool one HTTP request.
 //!
-//! [`Spec`] says where the API is, with which credentials, and what becomes a tool: the operations
-//! of a document (OpenAPI 3 or Swagger 2.0), or requests that are mapped by hand. A call of a tool
-//! is one request. Whatever the document, an argument or an answer says, requests go to the base
-//! URL of the configuration and nowhere else.
+//! Tools come from an API document (OpenAPI 3 or Swagger 2.0) or from requests written in the configuration
+//! ([`RestSpec`]). Requests stay below the configured base URL, whatever document, arguments or redirects say.
 
 mod arguments;
 mod base_url;
@@ -29,10 +27,10 @@ use http::{HeaderMap, Method as Verb};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use self::base_url::Base;
-use self::content::{ApiResponse, failure};
-use self::names::ToolNames;
-use self::openapi::{Tool, shortened};
+use self::base_url::BaseUrl;
+use self::content::{ApiResponse, error_result};
+use self::names::UniqueNames;
+use self::openapi::{RestTool, shortened};
 use self::request_template::{ApiRequest, RequestTemplate};
 
 use crate::call::{Answer, Call, Replies, Reply};
@@ -40,60 +38,62 @@ use crate::dialect::to_client::ServerInfo;
 use crate::dialect::{classify, meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::{self as web, HttpClient};
+use crate::local::LocalServer;
 use crate::protocol::{ErrorObject, Method, Raw, code};
 
 pub use spec::{DocumentSource, ManualArgument, ManualBody, ManualTool, RestLimits, RestSpec, ValueKind};
 
-/// How many redirects are followed.
-const REDIRECTS: usize = 3;
-/// How much of a document's description becomes instructions.
-const INSTRUCTIONS: usize = 2000;
-/// How long a client may keep the list of tools.
-const KEEP: Duration = Duration::from_secs(300);
-/// Headers of the client's request that go on to the API: they tell which request belongs to which.
-const CARRIED: &[&str] = &["traceparent", "tracestate", "baggage", "x-request-id"];
+/// Redirects followed for one request.
+const MAX_REDIRECTS: usize = 3;
+/// Bytes of the document's description that become server instructions.
+const MAX_INSTRUCTIONS_BYTES: usize = 2000;
+/// Cache TTL of the tool list.
+const TOOL_LIST_TTL: Duration = Duration::from_secs(300);
+/// Trace headers of the client's request that are forwarded to the API.
+const FORWARDED_HEADERS: &[&str] = &["traceparent", "tracestate", "baggage", "x-request-id"];
 
-/// An HTTP API as a server of tools.
+/// An HTTP API served as tools; clones share one instance.
 #[derive(Clone)]
 pub struct Rest(Arc<RestInner>);
 
 struct RestInner {
-    base: Base,
-    web: HttpClient,
+    base_url: BaseUrl,
+    http_client: HttpClient,
     server: ServerInfo,
-    /// What every result says of who answers.
+    /// `_meta` of every result, with the server info.
     meta: Box<RawValue>,
-    list: Raw,
-    plans: BTreeMap<String, RequestTemplate>,
-    patience: Duration,
+    tool_list: Raw,
+    templates: BTreeMap<String, RequestTemplate>,
+    call_timeout: Duration,
 }
 
 impl Rest {
-    /// Reads the document, if there is one, and makes the tools.
+    /// Loads the document, if any, and builds the tools.
     ///
     /// # Errors
-    /// When the document cannot be read or is none, when a tool that is mapped by hand makes no sense,
-    /// or when there would be no tool at all.
+    /// The document cannot be loaded or parsed, a configured tool is invalid, or there is no tool at all.
     pub async fn load(spec: &RestSpec, settings: &RestLimits) -> Result<Self> {
-        let base = Base::new(spec)?;
-        let mut taken = ToolNames::default();
-        let mut tools: Vec<Tool> = Vec::new();
-        for hand in &spec.tools {
-            tools.push(manual_tools::tool(hand, &base, &mut taken).map_err(|why| Error::new(ErrorKind::Usage, why))?);
+        let base = BaseUrl::new(spec)?;
+        let mut names = UniqueNames::default();
+        let mut tools: Vec<RestTool> = Vec::new();
+        for manual in &spec.tools {
+            tools.push(
+                manual_tools::build_tool(manual, &base, &mut names).map_err(|why| Error::new(ErrorKind::Usage, why))?,
+            );
         }
-        let mut about = Value::Null;
+        let mut info_object = Value::Null;
         if let Some(from) = &spec.document {
             let document = document::load(from, spec, settings).await?;
             let (own_spec, own_base) = (spec.clone(), base.clone());
-            // A large document takes a while.
-            let making = move || {
-                let tools = openapi::tools(&document, &own_spec, &own_base, &mut taken);
+            // Large documents take long to convert: keep them off the async workers.
+            let build_tools = move || {
+                let tools = openapi::tools(&document, &own_spec, &own_base, &mut names);
                 (tools, document.root()["info"].clone())
             };
-            let made = tokio::task::spawn_blocking(making).await;
+            let made = tokio::task::spawn_blocking(build_tools).await;
             let (made, info) = made.map_err(|error| Error::new(ErrorKind::Usage, format!("the document: {error}")))?;
             tools.extend(made);
-            about = info;
+            info_object = info;
         }
         if tools.is_empty() {
             let why = match &spec.document {
@@ -103,40 +103,48 @@ impl Rest {
             return Err(Error::new(ErrorKind::Usage, why));
         }
         let url = base.uri().ok_or_else(|| Error::new(ErrorKind::Usage, "the base URL is none"))?;
-        let server = server(&about, &url);
+        let server = describe_server(&info_object, &url);
         let meta = json!({ meta::SERVER_INFO: server.info });
-        let listed: Vec<&Value> = tools.iter().map(|tool| &tool.listed).collect();
+        let listed: Vec<&Value> = tools.iter().map(|tool| &tool.definition).collect();
         let list = Raw::of(&json!({
             "tools": listed,
             "resultType": "complete",
-            "ttlMs": KEEP.as_millis() as u64,
+            "ttlMs": TOOL_LIST_TTL.as_millis() as u64,
             "cacheScope": "private",
             "_meta": meta,
         }));
         let meta =
             RawValue::from_string(meta.to_string()).map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
-        let plans = tools.into_iter().map(|tool| (tool.name, tool.plan)).collect();
+        let templates = tools.into_iter().map(|tool| (tool.name, tool.template)).collect();
         let web = HttpClient::new(url, HeaderMap::new(), settings.connect_timeout, settings.message_bytes);
-        Ok(Self(Arc::new(RestInner { base, web, server, meta, list, plans, patience: settings.call_timeout })))
+        Ok(Self(Arc::new(RestInner {
+            base_url: base,
+            http_client: web,
+            server,
+            meta,
+            tool_list: list,
+            templates,
+            call_timeout: settings.call_timeout,
+        })))
     }
 
-    /// What the server says of itself.
+    /// Server info and capabilities.
     pub fn server(&self) -> &ServerInfo {
         &self.0.server
     }
 
-    /// The list of tools, as a whole result.
+    /// Result of `tools/list`.
     pub fn tools(&self) -> &Raw {
-        &self.0.list
+        &self.0.tool_list
     }
 
-    /// Answers a call. Dropping the replies closes the connection to the API.
+    /// Answers a call. Dropping the replies cancels the HTTP request.
     pub fn call(&self, call: &Call) -> Replies {
         let answered = match &call.method {
-            Method::ToolsList => self.listed(call),
-            Method::ToolsCall => match self.planned(call) {
-                Ok(Ok((name, built))) => return self.replies(name, built),
-                Ok(Err(why)) => Ok(failure(&why, &self.0.meta)),
+            Method::ToolsList => self.list_tools(call),
+            Method::ToolsCall => match self.build_request(call) {
+                Ok(Ok((name, request))) => return self.send_when_polled(name, request),
+                Ok(Err(why)) => Ok(error_result(&why, &self.0.meta)),
                 Err(error) => Err(error),
             },
             other => Err(classify::method_not_found(other)),
@@ -144,102 +152,117 @@ impl Rest {
         answered.map_or_else(Replies::from, |result| Answer::result(result).into())
     }
 
-    /// Everything fits on one page, so no cursor was ever given out.
-    fn listed(&self, call: &Call) -> std::result::Result<Raw, ErrorObject> {
+    /// The list fits on one page, so no cursor was ever issued and any cursor is invalid.
+    fn list_tools(&self, call: &Call) -> std::result::Result<Raw, ErrorObject> {
         match call.params.as_ref().and_then(|params| params.get("cursor")) {
-            None => Ok(self.0.list.clone()),
-            Some(_) => Err(invalid("this list has one page, so `cursor` names none; leave it out")),
+            None => Ok(self.0.tool_list.clone()),
+            Some(_) => Err(invalid_params("this list has one page, so `cursor` names none; leave it out")),
         }
     }
 
-    /// The request of a call, or what is wrong with its arguments.
-    fn planned(
+    /// Builds the HTTP request of a call. The outer error is a protocol error, the inner one a tool error.
+    fn build_request(
         &self,
         call: &Call,
     ) -> std::result::Result<std::result::Result<(String, ApiRequest), String>, ErrorObject> {
         let params = call.params.as_ref();
         let name = params.and_then(|params| params.get("name"));
         let name = name.as_ref().and_then(Raw::text).map(Cow::into_owned);
-        let name = name.ok_or_else(|| invalid("`params.name` must be a string"))?;
-        let plan = self.0.plans.get(&name).ok_or_else(|| invalid(&format!("there is no tool {name:?}")))?;
+        let name = name.ok_or_else(|| invalid_params("`params.name` must be a string"))?;
+        let template =
+            self.0.templates.get(&name).ok_or_else(|| invalid_params(&format!("there is no tool {name:?}")))?;
         let given = params.and_then(|params| params.get("arguments")).filter(|given| !given.is_null());
         let given: Map<String, Value> = match given {
             None => Map::new(),
-            Some(given) if !given.is_object() => return Err(invalid("`params.arguments` must be an object")),
+            Some(given) if !given.is_object() => return Err(invalid_params("`params.arguments` must be an object")),
             Some(given) => match given.read() {
                 Ok(given) => given,
                 Err(error) => return Ok(Err(format!("the arguments cannot be read: {error}"))),
             },
         };
-        let built = arguments::check(&plan.inputs, given).and_then(|values| plan.build(&self.0.base, &values));
-        Ok(built.map(|mut built| {
-            for carried in CARRIED {
+        let request = arguments::validate_all(&template.arguments, given)
+            .and_then(|values| template.build(&self.0.base_url, &values));
+        Ok(request.map(|mut request| {
+            for carried in FORWARDED_HEADERS {
                 if let Some(value) = call.caller.headers.get(*carried) {
-                    built.headers.insert(*carried, value.clone());
+                    request.headers.insert(*carried, value.clone());
                 }
             }
-            let own = self.0.base.headers();
-            for name in own.keys() {
-                built.headers.remove(name);
+            let configured = self.0.base_url.headers();
+            for name in configured.keys() {
+                request.headers.remove(name);
             }
-            built.headers.extend(own.iter().map(|(name, value)| (name.clone(), value.clone())));
-            (name, built)
+            request.headers.extend(configured.iter().map(|(name, value)| (name.clone(), value.clone())));
+            (name, request)
         }))
     }
 
-    /// What comes back for a request. It goes out when the replies are first read, and is given up when
-    /// they are dropped.
-    fn replies(&self, tool: String, built: ApiRequest) -> Replies {
+    /// Replies of a call. The request is sent when the replies are first polled and cancelled when they are dropped.
+    fn send_when_polled(&self, tool: String, request: ApiRequest) -> Replies {
         let shared = Arc::clone(&self.0);
         Replies::stream(futures_util::stream::once(async move {
-            let place = web::redacted(&built.uri);
-            let outcome = match tokio::time::timeout(shared.patience, shared.send(built)).await {
+            let redacted_url = web::redacted(&request.uri);
+            let outcome = match tokio::time::timeout(shared.call_timeout, shared.send(request)).await {
                 Ok(outcome) => outcome,
                 Err(_) => {
-                    let why = format!("{place} did not answer within {:?}", shared.patience);
+                    let why = format!("{redacted_url} did not answer within {:?}", shared.call_timeout);
                     Err(Error::new(ErrorKind::Timeout, why))
                 }
             };
-            let pick = shared.plans.get(&tool).and_then(|plan| plan.pick.as_deref());
+            let result_path = shared.templates.get(&tool).and_then(|template| template.result_path.as_deref());
             Reply::End(match outcome {
-                Ok(answered) => Answer::result(content::result(&answered, pick, &shared.meta)),
-                Err(error) if error.may_retry() => Answer::error(error.into_object()),
-                Err(error) => Answer::result(failure(&error.to_string(), &shared.meta)),
+                Ok(answered) => Answer::result(content::tool_result(&answered, result_path, &shared.meta)),
+                Err(error) if error.is_retryable() => Answer::error(error.into_object()),
+                Err(error) => Answer::result(error_result(&error.to_string(), &shared.meta)),
             })
         }))
     }
 }
 
+impl LocalServer for Rest {
+    fn server_info(&self) -> &ServerInfo {
+        self.server()
+    }
+
+    fn list(&self, method: &Method) -> Option<&Raw> {
+        (*method == Method::ToolsList).then(|| self.tools())
+    }
+
+    fn call(&self, call: &Call) -> Replies {
+        Rest::call(self, call)
+    }
+}
+
 impl RestInner {
-    /// Sends a request, and follows where it leads as long as that is below the base URL.
-    async fn send(&self, built: ApiRequest) -> Result<ApiResponse> {
-        let ApiRequest { verb, mut uri, headers, body } = built;
+    /// Sends a request and follows redirects of GET and HEAD below the base URL.
+    async fn send(&self, request: ApiRequest) -> Result<ApiResponse> {
+        let ApiRequest { verb, mut uri, headers, body } = request;
         let follows = matches!(verb, Verb::GET | Verb::HEAD);
-        for _ in 0..=REDIRECTS {
-            let response = self.web.send_to(&uri, &verb, &headers, &body, self.patience).await?;
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.http_client.send_to(&uri, &verb, &headers, &body, self.call_timeout).await?;
             let status = response.head.status();
             let location = response.head.get(&LOCATION).filter(|_| matches!(status.as_u16(), 301..=303 | 307 | 308));
             if let Some(location) = location {
-                let said = String::from_utf8_lossy(location).into_owned();
-                let next = self.base.redirected(&uri, &said).filter(|_| follows);
-                uri = next.ok_or_else(|| astray(&uri, status, &said, follows))?;
+                let target = String::from_utf8_lossy(location).into_owned();
+                let next = self.base_url.resolve_redirect(&uri, &target).filter(|_| follows);
+                uri = next.ok_or_else(|| redirect_error(&uri, status, &target, follows))?;
                 continue;
             }
-            let body = self.web.read(response.body, self.patience).await;
-            let place = web::redacted(&uri);
+            let body = self.http_client.read_body(response.body, self.call_timeout).await;
+            let redacted_url = web::redacted(&uri);
             let body = match body {
-                // A failure is one even if what explains it does not arrive.
+                // The error status is reported even when its body cannot be read.
                 Err(_) if !status.is_success() => bytes::Bytes::new(),
                 body => body?,
             };
-            return Ok(ApiResponse { status, headers: response.head.headers(), body, place });
+            return Ok(ApiResponse { status, headers: response.head.headers(), body, redacted_url });
         }
         Err(Error::new(ErrorKind::Protocol, format!("{} redirects again and again", web::redacted(&uri))))
     }
 }
 
-/// A redirect that is not followed.
-fn astray(from: &http::Uri, status: http::StatusCode, location: &str, follows: bool) -> Error {
+/// Error for a redirect that is not followed.
+fn redirect_error(from: &http::Uri, status: http::StatusCode, location: &str, follows: bool) -> Error {
     let to = web::resolve(from, location).map_or_else(|| "no address".to_owned(), |to| web::redacted(&to));
     let why = match follows {
         true => "which is not below the base URL and is not followed",
@@ -248,28 +271,28 @@ fn astray(from: &http::Uri, status: http::StatusCode, location: &str, follows: b
     Error::new(ErrorKind::Protocol, format!("{} answered {status} and redirects to {to}, {why}", web::redacted(from)))
 }
 
-/// What a document says of itself.
-fn server(about: &Value, url: &http::Uri) -> ServerInfo {
-    let said = |key: &str| about[key].as_str().map(str::trim).filter(|text| !text.is_empty());
+/// Server info from the document's `info` object.
+fn describe_server(info_object: &Value, url: &http::Uri) -> ServerInfo {
+    let stated = |key: &str| info_object[key].as_str().map(str::trim).filter(|text| !text.is_empty());
     let host = url.host().unwrap_or("api");
-    let title = said("title").map_or_else(|| host.to_owned(), |title| shortened(title, 100));
-    let version = match &about["version"] {
+    let title = stated("title").map_or_else(|| host.to_owned(), |title| shortened(title, 100));
+    let version = match &info_object["version"] {
         Value::String(version) => shortened(version, 50),
         Value::Number(version) => version.to_string(),
         _ => "0".to_owned(),
     };
-    let name = if said("title").is_some() { names::clean(&title) } else { host.to_owned() };
+    let name = if stated("title").is_some() { names::sanitize(&title) } else { host.to_owned() };
     let info = Raw::of(&json!({ "name": name, "title": title, "version": version }));
-    let instructions = said("description").map(|text| Raw::of(&shortened(text, INSTRUCTIONS)));
+    let instructions = stated("description").map(|text| Raw::of(&shortened(text, MAX_INSTRUCTIONS_BYTES)));
     ServerInfo { info, capabilities: Raw::constant(r#"{"tools":{}}"#), instructions }
 }
 
-fn invalid(why: &str) -> ErrorObject {
+fn invalid_params(why: &str) -> ErrorObject {
     ErrorObject::new(code::INVALID_PARAMS, format!("Invalid params: {why}"))
 }
 
 impl std::fmt::Debug for Rest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rest").field("base", &self.0.base).field("tools", &self.0.plans.len()).finish()
+        f.debug_struct("Rest").field("base", &self.0.base_url).field("tools", &self.0.templates.len()).finish()
     }
 }

@@ -1,66 +1,66 @@
-//! Names that every client takes: of tools, and of their arguments.
+//! Valid and unique names of tools and arguments.
 
 use std::collections::BTreeSet;
 
-/// The longest name.
-pub(super) const LONGEST: usize = 64;
+/// Longest name that all known clients accept.
+pub(super) const MAX_NAME_LENGTH: usize = 64;
 
-/// Names that are taken.
+/// Names in use within one scope: the tools of an API, or the arguments of a tool.
 #[derive(Debug, Default)]
-pub(super) struct ToolNames(BTreeSet<String>);
+pub(super) struct UniqueNames(BTreeSet<String>);
 
-impl ToolNames {
-    /// Takes a name as it is; false when it is taken already.
-    pub(super) fn take(&mut self, name: &str) -> bool {
+impl UniqueNames {
+    /// Reserves a name; false when it is in use.
+    pub(super) fn reserve(&mut self, name: &str) -> bool {
         self.0.insert(name.to_owned())
     }
 
-    /// Whether a name is still free.
+    /// Whether a name is not in use.
     pub(super) fn is_free(&self, name: &str) -> bool {
         !self.0.contains(name)
     }
 
-    /// Takes the name nearest to the wanted one: that itself, or with `other` after it, or with a number.
-    pub(super) fn nearest(&mut self, wanted: &str, other: Option<&str>) -> String {
-        let wanted = clean(wanted);
-        let second = other.map(|other| ended(&wanted, &format!("_{other}")));
+    /// Reserves the wanted name, or one with the suffix `other` or a number when it is in use.
+    pub(super) fn reserve_similar(&mut self, wanted: &str, other: Option<&str>) -> String {
+        let wanted = sanitize(wanted);
+        let second = other.map(|other| with_suffix(&wanted, &format!("_{other}")));
         let base = second.clone().unwrap_or_else(|| wanted.clone());
-        let numbered = (2..).map(|n| ended(&base, &format!("_{n}")));
-        let mut all = std::iter::once(wanted.clone()).chain(second).chain(numbered);
-        // There are more numbers than names.
-        let free = all.find(|name| self.is_free(name)).unwrap_or(wanted);
+        let numbered = (2..).map(|n| with_suffix(&base, &format!("_{n}")));
+        let mut candidates = std::iter::once(wanted.clone()).chain(second).chain(numbered);
+        // The numbers never run out, so the fallback is unreachable.
+        let free = candidates.find(|name| self.is_free(name)).unwrap_or(wanted);
         self.0.insert(free.clone());
         free
     }
 }
 
-/// Whether every client takes a name.
-pub(super) fn is_clean(name: &str) -> bool {
-    !name.is_empty() && name.len() <= LONGEST && name.chars().all(allowed)
+/// Whether all known clients accept the name.
+pub(super) fn is_valid_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= MAX_NAME_LENGTH && name.chars().all(is_name_char)
 }
 
-/// A name with nothing in it that a client might not take.
-pub(super) fn clean(name: &str) -> String {
+/// Replaces invalid characters, so that all known clients accept the name.
+pub(super) fn sanitize(name: &str) -> String {
     let mut out = String::new();
     for letter in name.chars() {
-        match allowed(letter) {
+        match is_name_char(letter) {
             true => out.push(letter),
-            // One sign stands for all that stood between.
+            // A run of invalid characters becomes one underscore.
             false if out.ends_with('_') || out.is_empty() => {}
             false => out.push('_'),
         }
     }
-    out.truncate(LONGEST);
-    let trimmed = if is_clean(name) { &out } else { out.trim_end_matches('_') };
+    out.truncate(MAX_NAME_LENGTH);
+    let trimmed = if is_valid_name(name) { &out } else { out.trim_end_matches('_') };
     if trimmed.is_empty() { "unnamed".to_owned() } else { trimmed.to_owned() }
 }
 
-fn allowed(letter: char) -> bool {
+fn is_name_char(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.' | '-')
 }
 
-fn ended(name: &str, end: &str) -> String {
-    format!("{}{end}", &name[..name.len().min(LONGEST.saturating_sub(end.len()))])
+fn with_suffix(name: &str, end: &str) -> String {
+    format!("{}{end}", &name[..name.len().min(MAX_NAME_LENGTH.saturating_sub(end.len()))])
 }
 
 #[cfg(test)]
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_made_clean() {
+    fn names_are_sanitized() {
         for (from, to) in [
             ("repos/get-commit", "repos_get-commit"),
             ("filter[name]", "filter_name"),
@@ -79,28 +79,28 @@ mod tests {
             ("获取", "unnamed"),
             ("_private_", "_private_"),
         ] {
-            assert_eq!(clean(from), to);
+            assert_eq!(sanitize(from), to);
         }
     }
 
     #[test]
-    fn names_are_told_apart() {
-        let mut names = ToolNames::default();
-        assert_eq!(names.nearest("id", Some("path")), "id");
-        assert_eq!(names.nearest("id", Some("query")), "id_query");
-        assert_eq!(names.nearest("id", Some("query")), "id_query_2");
-        assert_eq!(names.nearest("id", None), "id_2");
-        assert!(!names.take("id"));
+    fn duplicate_names_get_a_suffix() {
+        let mut names = UniqueNames::default();
+        assert_eq!(names.reserve_similar("id", Some("path")), "id");
+        assert_eq!(names.reserve_similar("id", Some("query")), "id_query");
+        assert_eq!(names.reserve_similar("id", Some("query")), "id_query_2");
+        assert_eq!(names.reserve_similar("id", None), "id_2");
+        assert!(!names.reserve("id"));
     }
 
     proptest! {
         #[test]
-        fn every_name_is_clean_and_its_own(wanted in prop::collection::vec(".{0,90}", 1..40)) {
-            let mut names = ToolNames::default();
+        fn reserved_names_are_valid_and_unique(wanted in prop::collection::vec(".{0,90}", 1..40)) {
+            let mut names = UniqueNames::default();
             let mut seen = BTreeSet::new();
             for name in wanted {
-                let name = names.nearest(&name, None);
-                prop_assert!(is_clean(&name));
+                let name = names.reserve_similar(&name, None);
+                prop_assert!(is_valid_name(&name));
                 prop_assert!(seen.insert(name));
             }
         }

@@ -1,29 +1,29 @@
-//! The operations of a document as tools.
+//! Tools from the operations of an API document.
 
 use http::{HeaderValue, Method as Verb};
 use serde_json::{Map, Value, json};
 use wildmatch::WildMatch;
 
-use super::arguments::{Input, truncated};
-use super::base_url::{Base, climbs, open_header};
-use super::body::{BodyField, FieldEncoding, Media, RequestBodyTemplate};
-use super::document::{ApiDocument, Dialect};
-use super::encode::{Escape, Style};
-use super::names::ToolNames;
-use super::parameters::{self, ApiParameter, ParameterLocation, Sent};
-use super::request_template::{Parameter, Placeholder, RequestTemplate, Segment, Template, meant};
-use super::schema::Builder;
+use super::arguments::{ToolArgument, truncated};
+use super::base_url::{BaseUrl, has_dot_segment, settable_header};
+use super::body::{BodyField, BodyMediaType, FieldEncoding, RequestBodyTemplate};
+use super::document::{ApiDocument, OpenApiVersion};
+use super::encode::{Escape, ParameterStyle};
+use super::names::UniqueNames;
+use super::parameters::{self, ApiParameter, DeclaredBody, ParameterLocation};
+use super::request_template::{Placeholder, QueryParameter, RequestTemplate, Segment, TextTemplate, decode_query_text};
+use super::schema::SchemaBuilder;
 use super::spec::RestSpec;
 
-/// How much of what a document says is kept.
-const TITLE: usize = 120;
-const DESCRIPTION: usize = 1500;
-/// How many arguments a tool may have. One with more is no tool for a model.
-const MOST_ARGUMENTS: usize = 200;
-/// How many operations are offered at most; the rest of a document is not.
-const MOST_TOOLS: usize = 5000;
-/// The methods that are offered. `TRACE` repeats credentials, so it is not among them.
-const VERBS: &[(&str, Verb)] = &[
+/// Length limits of texts from the document.
+const MAX_TOOL_TITLE_BYTES: usize = 120;
+const MAX_TOOL_DESCRIPTION_BYTES: usize = 1500;
+/// Argument limit of a tool; operations with more are skipped.
+const MAX_TOOL_ARGUMENTS: usize = 200;
+/// Tool limit of a document; further operations are skipped.
+const MAX_TOOLS: usize = 5000;
+/// HTTP methods that become tools. `TRACE` is excluded, because it echoes credentials.
+const OFFERED_METHODS: &[(&str, Verb)] = &[
     ("get", Verb::GET),
     ("put", Verb::PUT),
     ("post", Verb::POST),
@@ -33,147 +33,159 @@ const VERBS: &[(&str, Verb)] = &[
     ("patch", Verb::PATCH),
 ];
 
-/// How bytes are given.
-const FILE: &str = "Text, or bytes as a `data:` URI in Base64.";
+/// Appended to the description of arguments that take bytes.
+const FILE_ARGUMENT_HINT: &str = "Text, or bytes as a `data:` URI in Base64.";
 
-/// A tool as it is listed, and how it is called.
+/// A tool: its definition in `tools/list`, and the template of its request.
 #[derive(Debug)]
-pub(super) struct Tool {
+pub(super) struct RestTool {
     pub(super) name: String,
-    pub(super) listed: Value,
-    pub(super) plan: RequestTemplate,
+    pub(super) definition: Value,
+    pub(super) template: RequestTemplate,
 }
 
-/// What a tool does to the world, as its annotations say.
+/// Tool annotations that follow from the HTTP method.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Hints {
+pub(super) struct ToolHints {
     pub(super) read_only: bool,
     pub(super) destructive: bool,
     pub(super) idempotent: bool,
 }
 
-/// Which operations are offered.
+/// The `allow` and `deny` patterns of the configuration.
 #[derive(Debug)]
 struct OperationFilter {
     allow: Vec<WildMatch>,
     deny: Vec<WildMatch>,
 }
 
-/// One operation, where it stands.
+/// An operation with the path item that contains it.
 struct Operation<'d> {
     verb: Verb,
     path: &'d str,
-    item: &'d Value,
-    own: &'d Value,
+    path_item: &'d Value,
+    object: &'d Value,
 }
 
-/// The operations that are offered, as tools.
-pub(super) fn tools(document: &ApiDocument, spec: &RestSpec, base: &Base, taken: &mut ToolNames) -> Vec<Tool> {
+/// Converts the allowed operations of a document; one that cannot be converted is logged and skipped.
+pub(super) fn tools(document: &ApiDocument, spec: &RestSpec, base: &BaseUrl, names: &mut UniqueNames) -> Vec<RestTool> {
     let filter = OperationFilter::new(spec);
     let mut tools = Vec::new();
     let paths = document.root()["paths"].as_object();
-    for (path, item) in paths.into_iter().flatten().filter(|(path, _)| !path.starts_with("x-")) {
-        let item = parameters::followed(document, item);
-        for (key, verb) in VERBS {
-            let Some(own) = item.get(*key).filter(|own| own.is_object()) else { continue };
-            if tools.len() == MOST_TOOLS {
-                tracing::warn!(most = MOST_TOOLS, "the document has more operations than are offered; choose some");
+    for (path, path_item) in paths.into_iter().flatten().filter(|(path, _)| !path.starts_with("x-")) {
+        let path_item = parameters::resolve_references(document, path_item);
+        for (key, verb) in OFFERED_METHODS {
+            let Some(object) = path_item.get(*key).filter(|object| object.is_object()) else { continue };
+            if tools.len() == MAX_TOOLS {
+                tracing::warn!(
+                    max_tools = MAX_TOOLS,
+                    "API document has too many operations, the rest is skipped; narrow `allow`"
+                );
                 return tools;
             }
-            let operation = Operation { verb: verb.clone(), path, item, own };
-            let id = own["operationId"].as_str();
+            let operation = Operation { verb: verb.clone(), path, path_item, object };
+            let id = object["operationId"].as_str();
             let wanted = id.map_or_else(|| format!("{key} {path}"), str::to_owned);
-            if !filter.lets(&[&super::names::clean(&wanted), &wanted, &format!("{verb} {path}")]) {
+            if !filter.allows(&[&super::names::sanitize(&wanted), &wanted, &format!("{verb} {path}")]) {
                 continue;
             }
             match operation.tool(document, base) {
-                Ok((listed, plan)) => {
-                    let name = taken.nearest(&wanted, None);
-                    tools.push(Tool { listed: named(&name, listed), name, plan });
+                Ok((definition, template)) => {
+                    let name = names.reserve_similar(&wanted, None);
+                    tools.push(RestTool { definition: with_name(&name, definition), name, template });
                 }
-                Err(why) => tracing::warn!(%verb, path, why, "an operation of the document is not offered"),
+                Err(why) => tracing::warn!(%verb, path, why, "API operation skipped"),
             }
         }
     }
     tools
 }
 
-fn named(name: &str, mut listed: Map<String, Value>) -> Value {
-    listed.insert("name".to_owned(), name.into());
-    Value::Object(listed)
+fn with_name(name: &str, mut definition: Map<String, Value>) -> Value {
+    definition.insert("name".to_owned(), name.into());
+    Value::Object(definition)
 }
 
 // === impl Operation ===
 
 impl<'d> Operation<'d> {
-    /// What is listed of it, but for its name, and how it is called.
-    fn tool(&self, document: &'d ApiDocument, base: &Base) -> Result<(Map<String, Value>, RequestTemplate), String> {
+    /// The tool definition without its name, and the request template.
+    fn tool(&self, document: &'d ApiDocument, base: &BaseUrl) -> Result<(Map<String, Value>, RequestTemplate), String> {
         let fixed = self.path.split('#').next().unwrap_or_default();
         let (fixed, fixed_query) = fixed.split_once('?').unwrap_or((fixed, ""));
-        if !fixed.starts_with('/') || climbs(fixed) {
+        if !fixed.starts_with('/') || has_dot_segment(fixed) {
             return Err("its path does not lead below the base URL".to_owned());
         }
-        let (found, sent) = parameters::of(document, self.item, self.own);
-        let mut making = ToolBuilder::new(document, base, self.verb.clone());
-        for name in placeholders(fixed) {
-            let declared = found.iter().find(|found| found.place == ParameterLocation::Path && found.name == name);
-            making.path_parameter(name, declared);
+        let (declared_parameters, body) = parameters::of_operation(document, self.path_item, self.object);
+        let mut builder = ToolBuilder::new(document, base, self.verb.clone());
+        for name in path_placeholders(fixed) {
+            let declared = declared_parameters
+                .iter()
+                .find(|parameter| parameter.location == ParameterLocation::Path && parameter.name == name);
+            builder.add_path_parameter(name, declared);
         }
-        for found in found.iter().filter(|found| found.place != ParameterLocation::Path) {
-            making.parameter(found);
+        for parameter in declared_parameters.iter().filter(|parameter| parameter.location != ParameterLocation::Path) {
+            builder.add_parameter(parameter);
         }
-        making.body(sent);
-        let slots = making.path.clone();
-        let path = Template::parse(fixed, false, |name| {
-            slots.iter().find(|slot| slot.name == name).cloned().ok_or_else(|| format!("{name:?} has no parameter"))
+        builder.add_body(body);
+        let placeholders = builder.path.clone();
+        let path = TextTemplate::parse(fixed, false, |name| {
+            placeholders
+                .iter()
+                .find(|placeholder| placeholder.name == name)
+                .cloned()
+                .ok_or_else(|| format!("{name:?} has no parameter"))
         })?;
         for pair in fixed_query.split('&').filter(|pair| !pair.is_empty() && !pair.contains('{')) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let text = Template::parse(value, false, |_| Err("no argument can be here".to_owned()))?;
-            making.query.push(Parameter::Template(meant(name), text.meant()));
+            let text = TextTemplate::parse(value, false, |_| Err("no argument can be here".to_owned()))?;
+            builder.query.push(QueryParameter::Template(decode_query_text(name), text.decode_query_text()));
         }
-        if making.inputs.len() > MOST_ARGUMENTS {
-            return Err(format!("it takes {} arguments; at most {MOST_ARGUMENTS} are offered", making.inputs.len()));
+        if builder.arguments.len() > MAX_TOOL_ARGUMENTS {
+            return Err(format!(
+                "it takes {} arguments; at most {MAX_TOOL_ARGUMENTS} are offered",
+                builder.arguments.len()
+            ));
         }
         let accept = self.accept(document);
-        let (schema, plan) = making.finish(path, accept);
-        Ok((self.listed(schema), plan))
+        let (schema, template) = builder.finish(path, accept);
+        Ok((self.definition(schema), template))
     }
 
-    fn listed(&self, schema: Value) -> Map<String, Value> {
-        let summary = self.own["summary"].as_str().map(str::trim).filter(|summary| !summary.is_empty());
-        let text = self.own["description"].as_str().map(str::trim).filter(|text| !text.is_empty());
+    fn definition(&self, schema: Value) -> Map<String, Value> {
+        let summary = self.object["summary"].as_str().map(str::trim).filter(|summary| !summary.is_empty());
+        let text = self.object["description"].as_str().map(str::trim).filter(|text| !text.is_empty());
         let mut description = match (summary, text) {
             (Some(summary), Some(text)) if !text.starts_with(summary) => format!("{summary}\n\n{text}"),
             (_, Some(text)) => text.to_owned(),
             (Some(summary), None) => summary.to_owned(),
             (None, None) => format!("{} {}", self.verb, self.path),
         };
-        if self.own["deprecated"] == Value::Bool(true) {
+        if self.object["deprecated"] == Value::Bool(true) {
             description = format!("Deprecated. {description}");
         }
         let mut listed = Map::new();
         if let Some(title) = summary {
-            listed.insert("title".to_owned(), shortened(title, TITLE).into());
+            listed.insert("title".to_owned(), shortened(title, MAX_TOOL_TITLE_BYTES).into());
         }
-        listed.insert("description".to_owned(), shortened(&description, DESCRIPTION).into());
+        listed.insert("description".to_owned(), shortened(&description, MAX_TOOL_DESCRIPTION_BYTES).into());
         listed.insert("inputSchema".to_owned(), schema);
-        listed.insert("annotations".to_owned(), Hints::of(&self.verb).annotations());
+        listed.insert("annotations".to_owned(), ToolHints::of(&self.verb).annotations());
         listed
     }
 
-    /// What we ask for: what the operation says that it answers with, JSON before all else.
+    /// `Accept` header from the operation's success responses, JSON first.
     fn accept(&self, document: &'d ApiDocument) -> HeaderValue {
         let mut media: Vec<&str> = Vec::new();
-        for (status, response) in self.own["responses"].as_object().into_iter().flatten() {
+        for (status, response) in self.object["responses"].as_object().into_iter().flatten() {
             if !status.starts_with('2') {
                 continue;
             }
-            let content = parameters::followed(document, response)["content"].as_object();
+            let content = parameters::resolve_references(document, response)["content"].as_object();
             media.extend(content.into_iter().flatten().map(|(name, _)| name.as_str()));
         }
-        if document.dialect() == Dialect::Swagger {
-            let produces = self.own["produces"].as_array().or_else(|| document.root()["produces"].as_array());
+        if document.version() == OpenApiVersion::Swagger2 {
+            let produces = self.object["produces"].as_array().or_else(|| document.root()["produces"].as_array());
             media.extend(produces.into_iter().flatten().filter_map(Value::as_str));
         }
         media.retain(|name| name.contains('/') && !name.contains(['*', ',']) && name.len() <= 100);
@@ -184,46 +196,46 @@ impl<'d> Operation<'d> {
         }
         media.truncate(4);
         let text = format!("{}, */*;q=0.5", media.join(", "));
-        HeaderValue::from_str(&text).unwrap_or(ANYTHING)
+        HeaderValue::from_str(&text).unwrap_or(DEFAULT_ACCEPT)
     }
 }
 
-/// What is asked for where nothing is said.
-pub(super) const ANYTHING: HeaderValue = HeaderValue::from_static("application/json, */*;q=0.5");
+/// `Accept` header of operations that declare no media type.
+pub(super) const DEFAULT_ACCEPT: HeaderValue = HeaderValue::from_static("application/json, */*;q=0.5");
 
-fn placeholders(path: &str) -> impl Iterator<Item = &str> {
+fn path_placeholders(path: &str) -> impl Iterator<Item = &str> {
     path.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name))
 }
 
-pub(super) fn shortened(text: &str, most: usize) -> String {
-    if text.len() <= most { text.to_owned() } else { format!("{}…", truncated(text, most).trim_end()) }
+pub(super) fn shortened(text: &str, max_bytes: usize) -> String {
+    if text.len() <= max_bytes { text.to_owned() } else { format!("{}…", truncated(text, max_bytes).trim_end()) }
 }
 
-// === impl Making ===
+// === impl ToolBuilder ===
 
-/// A tool that is being put together.
+/// Collects the arguments of one tool and their places in the request.
 struct ToolBuilder<'d, 'b> {
-    base: &'b Base,
-    schema: Builder<'d>,
-    names: ToolNames,
+    base: &'b BaseUrl,
+    schema: SchemaBuilder<'d>,
+    names: UniqueNames,
     properties: Map<String, Value>,
-    inputs: Vec<Input>,
+    arguments: Vec<ToolArgument>,
     path: Vec<Placeholder>,
-    query: Vec<Parameter>,
-    headers: Vec<(http::HeaderName, Template)>,
+    query: Vec<QueryParameter>,
+    headers: Vec<(http::HeaderName, TextTemplate)>,
     cookies: Vec<Placeholder>,
     body: Option<RequestBodyTemplate>,
     verb: Verb,
 }
 
 impl<'d, 'b> ToolBuilder<'d, 'b> {
-    fn new(document: &'d ApiDocument, base: &'b Base, verb: Verb) -> Self {
+    fn new(document: &'d ApiDocument, base: &'b BaseUrl, verb: Verb) -> Self {
         Self {
             base,
-            schema: Builder::new(document),
-            names: ToolNames::default(),
+            schema: SchemaBuilder::new(document),
+            names: UniqueNames::default(),
             properties: Map::new(),
-            inputs: Vec::new(),
+            arguments: Vec::new(),
             path: Vec::new(),
             query: Vec::new(),
             headers: Vec::new(),
@@ -233,103 +245,128 @@ impl<'d, 'b> ToolBuilder<'d, 'b> {
         }
     }
 
-    /// Adds an argument, under a name of its own.
-    fn input(&mut self, wanted: &str, place: &str, required: bool, schema: Value, said: Option<&str>) -> usize {
-        let name = self.names.nearest(wanted, Some(place));
+    /// Adds an argument under a unique name and returns its index.
+    fn add_argument(
+        &mut self,
+        wanted: &str,
+        location: &str,
+        required: bool,
+        schema: Value,
+        stated: Option<&str>,
+    ) -> usize {
+        let name = self.names.reserve_similar(wanted, Some(location));
         let mut schema = schema;
-        if let (Some(said), Some(members)) = (said.filter(|said| !said.trim().is_empty()), schema.as_object_mut()) {
-            members.insert("description".to_owned(), shortened(said.trim(), 600).into());
+        if let (Some(stated), Some(members)) =
+            (stated.filter(|stated| !stated.trim().is_empty()), schema.as_object_mut())
+        {
+            members.insert("description".to_owned(), shortened(stated.trim(), 600).into());
         }
-        self.inputs.push(Input::of(&name, required, &schema));
+        self.arguments.push(ToolArgument::from_schema(&name, required, &schema));
         self.properties.insert(name, schema);
-        self.inputs.len() - 1
+        self.arguments.len() - 1
     }
 
-    fn path_parameter(&mut self, name: &str, declared: Option<&ApiParameter<'d>>) {
-        if self.path.iter().any(|slot| slot.name == name) {
+    fn add_path_parameter(&mut self, name: &str, declared: Option<&ApiParameter<'d>>) {
+        if self.path.iter().any(|placeholder| placeholder.name == name) {
             return;
         }
-        let (schema, said) = match declared {
-            Some(found) => {
-                (found.schema.map_or_else(|| json!({}), |schema| self.schema.top(schema)), found.description)
-            }
+        let (schema, stated) = match declared {
+            Some(parameter) => (
+                parameter.schema.map_or_else(|| json!({}), |schema| self.schema.convert_root(schema)),
+                parameter.description,
+            ),
             None => (json!({ "type": "string" }), None),
         };
-        let (style, explode) = declared.map_or((Style::Simple, false), |found| (found.style, found.explode));
-        let input = self.input(name, "path", true, schema, said);
-        self.path.push(Placeholder { name: name.to_owned(), input, style, explode });
+        let (style, explode) =
+            declared.map_or((ParameterStyle::Simple, false), |parameter| (parameter.style, parameter.explode));
+        let argument_index = self.add_argument(name, "path", true, schema, stated);
+        self.path.push(Placeholder { name: name.to_owned(), argument_index, style, explode });
     }
 
-    fn parameter(&mut self, found: &ApiParameter<'d>) {
-        let header = match found.place {
-            ParameterLocation::Query if self.base.keeps_query(found.name) => return,
-            ParameterLocation::Header => match open_header(self.base, found.name) {
-                // The media types are ours to say.
+    fn add_parameter(&mut self, parameter: &ApiParameter<'d>) {
+        let header = match parameter.location {
+            ParameterLocation::Query if self.base.is_query_protected(parameter.name) => return,
+            ParameterLocation::Header => match settable_header(self.base, parameter.name) {
+                // `Accept` is set from the declared media types.
                 Some(name) if name != http::header::ACCEPT => Some(name),
                 _ => return,
             },
             ParameterLocation::Cookie if self.base.headers().contains_key(http::header::COOKIE) => return,
             _ => None,
         };
-        let schema = found.schema.map_or_else(|| json!({}), |schema| self.schema.top(schema));
-        let place = found.place.as_str();
-        let input = self.input(found.name, place, found.required, schema, found.description);
-        let slot = Placeholder { name: found.name.to_owned(), input, style: found.style, explode: found.explode };
-        match (found.place, header) {
+        let schema = parameter.schema.map_or_else(|| json!({}), |schema| self.schema.convert_root(schema));
+        let location = parameter.location.as_str();
+        let argument_index =
+            self.add_argument(parameter.name, location, parameter.required, schema, parameter.description);
+        let placeholder = Placeholder {
+            name: parameter.name.to_owned(),
+            argument_index,
+            style: parameter.style,
+            explode: parameter.explode,
+        };
+        match (parameter.location, header) {
             (ParameterLocation::Query, _) => {
-                let escape = if found.reserved { Escape::Reserved } else { Escape::Strict };
-                self.query.push(Parameter::Styled(slot, escape));
+                let escape = if parameter.allow_reserved { Escape::KeepReserved } else { Escape::Strict };
+                self.query.push(QueryParameter::Styled(placeholder, escape));
             }
             (ParameterLocation::Header, Some(name)) => {
-                self.headers.push((name, Template(vec![Segment::Value(slot)])));
+                self.headers.push((name, TextTemplate(vec![Segment::Value(placeholder)])));
             }
-            (ParameterLocation::Cookie, _) => self.cookies.push(slot),
+            (ParameterLocation::Cookie, _) => self.cookies.push(placeholder),
             (ParameterLocation::Header | ParameterLocation::Path, _) => {}
         }
     }
 
-    fn body(&mut self, sent: Option<Sent<'d>>) {
-        match sent {
+    fn add_body(&mut self, body: Option<DeclaredBody<'d>>) {
+        match body {
             None => {}
-            Some(Sent::Schema { media, schema, required, description, encoding }) => {
+            Some(DeclaredBody::Schema { media, schema, required, description, encoding }) => {
                 let members = schema.filter(|_| media.has_members()).and_then(|schema| self.schema.members(schema));
-                let free = |name: &&str| self.names.is_free(&super::names::clean(name));
+                let free = |name: &&str| self.names.is_free(&super::names::sanitize(name));
                 match members.filter(|members| members.properties.keys().all(free)) {
                     Some(members) => {
                         let fields = members.properties.into_iter().map(|(name, property)| {
                             let needed = required && members.required.contains(&name);
-                            self.field(name, property, needed, None, encoding.get(name))
+                            self.add_body_field(name, property, needed, None, encoding.get(name))
                         });
                         let fields = fields.collect();
                         self.body = Some(RequestBodyTemplate::Fields(fields, media, required));
                     }
                     None => {
                         let schema = match (schema, &media) {
-                            (Some(schema), media) if media.has_members() => self.schema.top(schema),
-                            (_, Media::Other(_)) => json!({ "type": "string" }),
+                            (Some(schema), media) if media.has_members() => self.schema.convert_root(schema),
+                            (_, BodyMediaType::Other(_)) => json!({ "type": "string" }),
                             _ => json!({}),
                         };
-                        let said = match &media {
-                            Media::Other(name) => {
+                        let stated = match &media {
+                            BodyMediaType::Other(name) => {
                                 let name = name.to_str().unwrap_or_default();
-                                Some(format!("{} As {name}. {FILE}", description.unwrap_or_default()))
+                                Some(format!("{} As {name}. {FILE_ARGUMENT_HINT}", description.unwrap_or_default()))
                             }
                             _ => description.map(str::to_owned),
                         };
-                        let input = self.input("body", "content", required, schema, said.as_deref());
-                        self.body = Some(RequestBodyTemplate::Whole(input, media));
+                        let argument_index = self.add_argument("body", "content", required, schema, stated.as_deref());
+                        self.body = Some(RequestBodyTemplate::Argument(argument_index, media));
                     }
                 }
             }
-            Some(Sent::Fields { media, fields }) => {
+            Some(DeclaredBody::Fields { media, fields }) => {
                 let required = fields.iter().any(|field| field.required);
                 let fields = fields
                     .iter()
-                    .map(|found| {
-                        let schema = found.schema.unwrap_or(&Value::Null);
-                        let mut field = self.field(found.name, schema, found.required, found.description, None);
-                        if field.how == FieldEncoding::Plain && (found.style, found.explode) != (Style::Form, true) {
-                            field.how = FieldEncoding::Styled(found.style, found.explode);
+                    .map(|parameter| {
+                        let schema = parameter.schema.unwrap_or(&Value::Null);
+                        let mut field = self.add_body_field(
+                            parameter.name,
+                            schema,
+                            parameter.required,
+                            parameter.description,
+                            None,
+                        );
+                        if field.encoding == FieldEncoding::Plain
+                            && (parameter.style, parameter.explode) != (ParameterStyle::Form, true)
+                        {
+                            field.encoding = FieldEncoding::Styled(parameter.style, parameter.explode);
                         }
                         field
                     })
@@ -339,33 +376,37 @@ impl<'d, 'b> ToolBuilder<'d, 'b> {
         }
     }
 
-    fn field(
+    fn add_body_field(
         &mut self,
         name: &str,
         schema: &'d Value,
         required: bool,
-        said: Option<&str>,
+        stated: Option<&str>,
         encoding: Option<&Value>,
     ) -> BodyField {
-        let schema = self.schema.top(schema);
+        let schema = self.schema.convert_root(schema);
         let bytes = "application/octet-stream";
         let files = |schema: &Value| schema["format"] == "binary" || schema["contentMediaType"] == bytes;
-        let how = match encoding.and_then(parameters::style_of_field) {
+        let field_encoding = match encoding.and_then(parameters::field_style) {
             Some((style, explode)) => FieldEncoding::Styled(style, explode),
             None if files(&schema) || files(&schema["items"]) => FieldEncoding::File,
             None => FieldEncoding::Plain,
         };
-        let said = match (how, said.or_else(|| schema["description"].as_str())) {
-            (FieldEncoding::File, said) => Some(format!("{} {FILE}", said.unwrap_or_default())),
-            (_, said) => said.map(str::to_owned),
+        let stated = match (field_encoding, stated.or_else(|| schema["description"].as_str())) {
+            (FieldEncoding::File, stated) => Some(format!("{} {FILE_ARGUMENT_HINT}", stated.unwrap_or_default())),
+            (_, stated) => stated.map(str::to_owned),
         };
-        let input = self.input(name, "body", required, schema, said.as_deref());
-        BodyField { name: name.to_owned(), input, how }
+        let argument_index = self.add_argument(name, "body", required, schema, stated.as_deref());
+        BodyField { name: name.to_owned(), argument_index, encoding: field_encoding }
     }
 
-    fn finish(self, path: Template, accept: HeaderValue) -> (Value, RequestTemplate) {
-        let required: Vec<&String> =
-            self.inputs.iter().filter(|input| input.required).map(|input| &input.name).collect();
+    fn finish(self, path: TextTemplate, accept: HeaderValue) -> (Value, RequestTemplate) {
+        let required: Vec<&String> = self
+            .arguments
+            .iter()
+            .filter(|argument_index| argument_index.required)
+            .map(|argument_index| &argument_index.name)
+            .collect();
         let mut schema = json!({ "type": "object", "properties": self.properties, "additionalProperties": false });
         if !required.is_empty() {
             schema["required"] = json!(required);
@@ -373,7 +414,7 @@ impl<'d, 'b> ToolBuilder<'d, 'b> {
         if let Some(definitions) = self.schema.finish() {
             schema["$defs"] = definitions;
         }
-        let plan = RequestTemplate {
+        let template = RequestTemplate {
             verb: self.verb,
             path,
             query: self.query,
@@ -381,17 +422,17 @@ impl<'d, 'b> ToolBuilder<'d, 'b> {
             cookies: self.cookies,
             body: self.body,
             accept,
-            inputs: self.inputs,
-            pick: None,
+            arguments: self.arguments,
+            result_path: None,
         };
-        (schema, plan)
+        (schema, template)
     }
 }
 
-// === impl Hints ===
+// === impl ToolHints ===
 
-impl Hints {
-    /// What a method promises.
+impl ToolHints {
+    /// Annotations by the semantics of the HTTP method (RFC 9110).
     pub(super) fn of(verb: &Verb) -> Self {
         let read_only = matches!(*verb, Verb::GET | Verb::HEAD | Verb::OPTIONS);
         let destructive = *verb == Verb::DELETE;
@@ -408,7 +449,7 @@ impl Hints {
     }
 }
 
-// === impl Filter ===
+// === impl OperationFilter ===
 
 impl OperationFilter {
     fn new(spec: &RestSpec) -> Self {
@@ -416,7 +457,7 @@ impl OperationFilter {
         Self { allow: read(&spec.allow), deny: read(&spec.deny) }
     }
 
-    fn lets(&self, names: &[&str]) -> bool {
+    fn allows(&self, names: &[&str]) -> bool {
         let any = |patterns: &[WildMatch]| patterns.iter().any(|one| names.iter().any(|name| one.matches(name)));
         (self.allow.is_empty() || any(&self.allow)) && !any(&self.deny)
     }
@@ -428,18 +469,18 @@ mod tests {
 
     use super::*;
 
-    fn base() -> (RestSpec, Base) {
+    fn base() -> (RestSpec, BaseUrl) {
         let base_url = "https://api.example.com/v1".parse().unwrap();
         let (headers, query) = (http::HeaderMap::new(), Vec::new());
         let spec = RestSpec { base_url, headers, query, document: None, allow: vec![], deny: vec![], tools: vec![] };
-        let base = Base::new(&spec).unwrap();
+        let base = BaseUrl::new(&spec).unwrap();
         (spec, base)
     }
 
     fn listed(document: Value) -> Vec<Value> {
         let (spec, base) = base();
         let document = ApiDocument::new(document).unwrap();
-        tools(&document, &spec, &base, &mut ToolNames::default()).into_iter().map(|tool| tool.listed).collect()
+        tools(&document, &spec, &base, &mut UniqueNames::default()).into_iter().map(|tool| tool.definition).collect()
     }
 
     #[test]
@@ -451,20 +492,20 @@ mod tests {
             "delete": { "operationId": "rid", "summary": "x".repeat(5000) },
         } } });
         let tools = listed(document);
-        let said = |n: usize| (tools[n]["name"].as_str().unwrap(), tools[n]["description"].as_str().unwrap());
-        assert_eq!(said(0), ("get_a_b", "Gets a.\n\nGets a, with b."));
-        assert_eq!(said(1), ("same", "PUT /a/{b}"));
+        let stated = |n: usize| (tools[n]["name"].as_str().unwrap(), tools[n]["description"].as_str().unwrap());
+        assert_eq!(stated(0), ("get_a_b", "Gets a.\n\nGets a, with b."));
+        assert_eq!(stated(1), ("same", "PUT /a/{b}"));
         assert_eq!(
             tools[1]["annotations"],
             json!({ "readOnlyHint": false, "destructiveHint": false, "idempotentHint": true, "openWorldHint": true })
         );
         assert_eq!(tools[2]["annotations"]["destructiveHint"], true);
-        assert!(tools[2]["title"].as_str().unwrap().len() < 130 && said(2).1.len() < 1600);
-        assert_eq!(said(3), ("same_2", "Deprecated. PATCH /a/{b}"));
+        assert!(tools[2]["title"].as_str().unwrap().len() < 130 && stated(2).1.len() < 1600);
+        assert_eq!(stated(3), ("same_2", "Deprecated. PATCH /a/{b}"));
         assert_eq!(tools[0]["inputSchema"]["required"], json!(["b"]));
     }
 
-    /// Anything that can stand in a document, with words in it that mean something there.
+    /// Arbitrary JSON built from keywords that mean something in an API document.
     fn anything() -> impl Strategy<Value = Value> {
         let word = prop::sample::select(vec![
             "path",
@@ -529,9 +570,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_document_makes_it_panic(operation in anything(), x in anything(), pick in 0..3usize, swagger in any::<bool>()) {
-            let (place, media) = [("query", "application/json"), ("header", "multipart/form-data"), ("cookie", "a/b")][pick];
-            let parameters = json!([{ "name": "a", "in": place, "schema": operation }, { "name": "f", "in": "formData", "items": x }, x]);
+        fn arbitrary_documents_never_panic(operation in anything(), x in anything(), pick in 0..3usize, swagger in any::<bool>()) {
+            let (location, media) = [("query", "application/json"), ("header", "multipart/form-data"), ("cookie", "a/b")][pick];
+            let parameters = json!([{ "name": "a", "in": location, "schema": operation }, { "name": "f", "in": "formData", "items": x }, x]);
             let content = json!({ media: { "schema": x, "encoding": operation } });
             let post = json!({ "parameters": parameters, "requestBody": { "content": content, "required": true } });
             let mut document = json!({

@@ -1,31 +1,31 @@
-//! What an operation takes, as its document says: parameters, and the body.
+//! Parameters and request body that an operation declares.
 
 use serde_json::Value;
 
-use super::body::{Media, is_json};
-use super::document::{ApiDocument, Dialect};
-use super::encode::Style;
+use super::body::{BodyMediaType, is_json};
+use super::document::{ApiDocument, OpenApiVersion};
+use super::encode::ParameterStyle;
 
-/// How many references lead from one to the next.
-const LONGEST_CHAIN: usize = 8;
-/// What is said of that of which nothing is said.
-static NOTHING: Value = Value::Null;
+/// Longest chain of `$ref` that is followed.
+const MAX_PARAMETER_REFERENCE_CHAIN: usize = 8;
+/// Stands for a missing value, with a lifetime that outlives every document.
+static NULL: Value = Value::Null;
 
-/// One parameter.
+/// A declared parameter.
 #[derive(Debug, Clone)]
 pub(super) struct ApiParameter<'d> {
     pub(super) name: &'d str,
-    pub(super) place: ParameterLocation,
+    pub(super) location: ParameterLocation,
     pub(super) required: bool,
     pub(super) description: Option<&'d str>,
     pub(super) schema: Option<&'d Value>,
-    pub(super) style: Style,
+    pub(super) style: ParameterStyle,
     pub(super) explode: bool,
-    /// Whether reserved characters stay as they are.
-    pub(super) reserved: bool,
+    /// `allowReserved`: reserved characters are not percent-encoded.
+    pub(super) allow_reserved: bool,
 }
 
-/// Where a parameter stands.
+/// The `in` of a parameter; the order is that of a tool's arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ParameterLocation {
     Path,
@@ -34,19 +34,19 @@ pub(super) enum ParameterLocation {
     Cookie,
 }
 
-/// What is sent in the body.
+/// A declared request body.
 #[derive(Debug)]
-pub(super) enum Sent<'d> {
-    /// What a schema says.
+pub(super) enum DeclaredBody<'d> {
+    /// Described by one schema.
     Schema {
-        media: Media,
+        media: BodyMediaType,
         schema: Option<&'d Value>,
         required: bool,
         description: Option<&'d str>,
         encoding: &'d Value,
     },
-    /// The fields of a form, one by one (Swagger 2.0).
-    Fields { media: Media, fields: Vec<ApiParameter<'d>> },
+    /// Form fields declared as parameters (Swagger 2.0).
+    Fields { media: BodyMediaType, fields: Vec<ApiParameter<'d>> },
 }
 
 impl ParameterLocation {
@@ -60,43 +60,44 @@ impl ParameterLocation {
     }
 }
 
-/// Follows references to what they mean; what leads nowhere means nothing.
-pub(super) fn followed<'d>(document: &'d ApiDocument, value: &'d Value) -> &'d Value {
-    let mut here = value;
-    for _ in 0..LONGEST_CHAIN {
-        let Some(reference) = here.get("$ref").and_then(Value::as_str) else { return here };
-        here = document.find(reference).unwrap_or(&NOTHING);
+/// Follows `$ref` chains; null when the target is missing or the chain is too long.
+pub(super) fn resolve_references<'d>(document: &'d ApiDocument, value: &'d Value) -> &'d Value {
+    let mut current = value;
+    for _ in 0..MAX_PARAMETER_REFERENCE_CHAIN {
+        let Some(reference) = current.get("$ref").and_then(Value::as_str) else { return current };
+        current = document.resolve_reference(reference).unwrap_or(&NULL);
     }
-    &NOTHING
+    &NULL
 }
 
-/// What an operation takes. Its own parameters come before those of its path.
-pub(super) fn of<'d>(
+/// Parameters and body of an operation. Its own parameters override those of the path item.
+pub(super) fn of_operation<'d>(
     document: &'d ApiDocument,
-    item: &'d Value,
-    own: &'d Value,
-) -> (Vec<ApiParameter<'d>>, Option<Sent<'d>>) {
+    path_item: &'d Value,
+    operation: &'d Value,
+) -> (Vec<ApiParameter<'d>>, Option<DeclaredBody<'d>>) {
     let mut all: Vec<&Value> = Vec::new();
-    for list in [&own["parameters"], &item["parameters"]] {
+    for list in [&operation["parameters"], &path_item["parameters"]] {
         for parameter in list.as_array().into_iter().flatten() {
-            let parameter = followed(document, parameter);
+            let parameter = resolve_references(document, parameter);
             let known = all.iter().any(|other| other["name"] == parameter["name"] && other["in"] == parameter["in"]);
             if !known && parameter["name"].is_string() {
                 all.push(parameter);
             }
         }
     }
-    let mut found: Vec<ApiParameter<'d>> = all.iter().filter_map(|parameter| read(document, parameter)).collect();
-    found.sort_by_key(|found| found.place);
-    let sent = match document.dialect() {
-        Dialect::Swagger => swagger_body(document, own, &all),
-        Dialect::Older | Dialect::Newest => body(document, own),
+    let mut found: Vec<ApiParameter<'d>> =
+        all.iter().filter_map(|parameter| parse_parameter(document, parameter)).collect();
+    found.sort_by_key(|found| found.location);
+    let body = match document.version() {
+        OpenApiVersion::Swagger2 => swagger_body(document, operation, &all),
+        OpenApiVersion::OpenApi30 | OpenApiVersion::OpenApi31 => request_body(document, operation),
     };
-    (found, sent)
+    (found, body)
 }
 
-fn read<'d>(document: &ApiDocument, parameter: &'d Value) -> Option<ApiParameter<'d>> {
-    let place = match parameter["in"].as_str()? {
+fn parse_parameter<'d>(document: &ApiDocument, parameter: &'d Value) -> Option<ApiParameter<'d>> {
+    let location = match parameter["in"].as_str()? {
         "path" => ParameterLocation::Path,
         "query" => ParameterLocation::Query,
         "header" => ParameterLocation::Header,
@@ -106,121 +107,132 @@ fn read<'d>(document: &ApiDocument, parameter: &'d Value) -> Option<ApiParameter
     let name = parameter["name"].as_str().filter(|name| !name.is_empty())?;
     let description = parameter["description"].as_str();
     let required = parameter["required"] == Value::Bool(true);
-    let reserved = parameter["allowReserved"] == Value::Bool(true);
-    let found =
-        ApiParameter { name, place, required, description, schema: None, style: Style::Form, explode: true, reserved };
-    if document.dialect() == Dialect::Swagger {
-        let (style, explode) = collection(parameter, place);
+    let allow_reserved = parameter["allowReserved"] == Value::Bool(true);
+    let found = ApiParameter {
+        name,
+        location,
+        required,
+        description,
+        schema: None,
+        style: ParameterStyle::Form,
+        explode: true,
+        allow_reserved,
+    };
+    if document.version() == OpenApiVersion::Swagger2 {
+        let (style, explode) = collection_style(parameter, location);
         return Some(ApiParameter { schema: Some(parameter), style, explode, ..found });
     }
-    // A parameter with a media type is written in that.
+    // A parameter with `content` is serialized in that media type instead of a style.
     if let Some(content) = parameter["content"].as_object().and_then(|content| content.iter().next()) {
-        let style = if is_json(content.0) { Style::Json } else { Style::Form };
+        let style = if is_json(content.0) { ParameterStyle::Json } else { ParameterStyle::Form };
         return Some(ApiParameter { schema: content.1.get("schema"), style, ..found });
     }
-    let (style, explode) = style(parameter, place);
+    let (style, explode) = parameter_style(parameter, location);
     Some(ApiParameter { schema: parameter.get("schema"), style, explode, ..found })
 }
 
-fn style(parameter: &Value, place: ParameterLocation) -> (Style, bool) {
-    let style = match (place, parameter["style"].as_str()) {
-        (ParameterLocation::Path, Some("label")) => Style::Label,
-        (ParameterLocation::Path, Some("matrix")) => Style::Matrix,
-        (ParameterLocation::Path | ParameterLocation::Header, _) => Style::Simple,
-        (ParameterLocation::Query, Some("spaceDelimited")) => Style::Delimited(' '),
-        (ParameterLocation::Query, Some("pipeDelimited")) => Style::Delimited('|'),
-        (ParameterLocation::Query, Some("deepObject")) => Style::Deep,
-        (ParameterLocation::Query | ParameterLocation::Cookie, _) => Style::Form,
+fn parameter_style(parameter: &Value, location: ParameterLocation) -> (ParameterStyle, bool) {
+    let style = match (location, parameter["style"].as_str()) {
+        (ParameterLocation::Path, Some("label")) => ParameterStyle::Label,
+        (ParameterLocation::Path, Some("matrix")) => ParameterStyle::Matrix,
+        (ParameterLocation::Path | ParameterLocation::Header, _) => ParameterStyle::Simple,
+        (ParameterLocation::Query, Some("spaceDelimited")) => ParameterStyle::Delimited(' '),
+        (ParameterLocation::Query, Some("pipeDelimited")) => ParameterStyle::Delimited('|'),
+        (ParameterLocation::Query, Some("deepObject")) => ParameterStyle::DeepObject,
+        (ParameterLocation::Query | ParameterLocation::Cookie, _) => ParameterStyle::Form,
     };
-    let explode = parameter["explode"].as_bool().unwrap_or(style == Style::Form);
+    let explode = parameter["explode"].as_bool().unwrap_or(style == ParameterStyle::Form);
     (style, explode)
 }
 
-/// How Swagger 2.0 says what a list looks like.
-fn collection(parameter: &Value, place: ParameterLocation) -> (Style, bool) {
+/// Style of a Swagger 2.0 `collectionFormat`.
+fn collection_style(parameter: &Value, location: ParameterLocation) -> (ParameterStyle, bool) {
     let list = parameter["collectionFormat"].as_str().unwrap_or("csv");
-    match (place, list) {
-        (ParameterLocation::Path | ParameterLocation::Header, _) => (Style::Simple, false),
-        (_, "multi") => (Style::Form, true),
-        (_, "ssv") => (Style::Delimited(' '), false),
-        (_, "tsv") => (Style::Delimited('\t'), false),
-        (_, "pipes") => (Style::Delimited('|'), false),
-        _ => (Style::Form, false),
+    match (location, list) {
+        (ParameterLocation::Path | ParameterLocation::Header, _) => (ParameterStyle::Simple, false),
+        (_, "multi") => (ParameterStyle::Form, true),
+        (_, "ssv") => (ParameterStyle::Delimited(' '), false),
+        (_, "tsv") => (ParameterStyle::Delimited('\t'), false),
+        (_, "pipes") => (ParameterStyle::Delimited('|'), false),
+        _ => (ParameterStyle::Form, false),
     }
 }
 
-/// How a field of a form is written, where its document says so.
-pub(super) fn style_of_field(encoding: &Value) -> Option<(Style, bool)> {
+/// Style of a form field, if its `encoding` object declares one.
+pub(super) fn field_style(encoding: &Value) -> Option<(ParameterStyle, bool)> {
     if encoding.get("style").is_none() && encoding.get("explode").is_none() {
         return None;
     }
-    Some(style(encoding, ParameterLocation::Query))
+    Some(parameter_style(encoding, ParameterLocation::Query))
 }
 
-fn body<'d>(document: &'d ApiDocument, own: &'d Value) -> Option<Sent<'d>> {
-    let body = followed(document, own.get("requestBody")?);
+fn request_body<'d>(document: &'d ApiDocument, operation: &'d Value) -> Option<DeclaredBody<'d>> {
+    let body = resolve_references(document, operation.get("requestBody")?);
     let content = body["content"].as_object()?;
-    let (_, media, how) = content
+    let (_, media, media_object) = content
         .iter()
-        .filter_map(|(name, how)| {
-            let media =
-                Media::named(name).or_else(|| name.contains('*').then(|| Media::named("application/json"))?)?;
-            Some((rank(&media), media, how))
+        .filter_map(|(name, media_object)| {
+            let media = BodyMediaType::parse(name)
+                .or_else(|| name.contains('*').then(|| BodyMediaType::parse("application/json"))?)?;
+            Some((media_preference(&media), media, media_object))
         })
         .min_by_key(|(rank, ..)| *rank)?;
-    Some(Sent::Schema {
+    Some(DeclaredBody::Schema {
         media,
-        schema: how.get("schema"),
+        schema: media_object.get("schema"),
         required: body["required"] == Value::Bool(true),
         description: body["description"].as_str(),
-        encoding: &how["encoding"],
+        encoding: &media_object["encoding"],
     })
 }
 
-/// Which of several media types is sent: the one that says most of its members.
-fn rank(media: &Media) -> u8 {
+/// Preference among declared media types, lowest first: types with named members before opaque ones.
+fn media_preference(media: &BodyMediaType) -> u8 {
     match media {
-        Media::Json(name) if name == "application/json" => 0,
-        Media::Json(_) => 1,
-        Media::Form => 2,
-        Media::Multipart => 3,
-        Media::Other(_) => 4,
+        BodyMediaType::Json(name) if name == "application/json" => 0,
+        BodyMediaType::Json(_) => 1,
+        BodyMediaType::Form => 2,
+        BodyMediaType::Multipart => 3,
+        BodyMediaType::Other(_) => 4,
     }
 }
 
-fn swagger_body<'d>(document: &'d ApiDocument, own: &'d Value, all: &[&'d Value]) -> Option<Sent<'d>> {
-    let consumes = own["consumes"].as_array().or_else(|| document.root()["consumes"].as_array());
-    let consumes: Vec<Media> = consumes.into_iter().flatten().filter_map(|name| Media::named(name.as_str()?)).collect();
+fn swagger_body<'d>(document: &'d ApiDocument, operation: &'d Value, all: &[&'d Value]) -> Option<DeclaredBody<'d>> {
+    let consumes = operation["consumes"].as_array().or_else(|| document.root()["consumes"].as_array());
+    let consumes: Vec<BodyMediaType> =
+        consumes.into_iter().flatten().filter_map(|name| BodyMediaType::parse(name.as_str()?)).collect();
     if let Some(body) = all.iter().find(|parameter| parameter["in"] == "body") {
-        let able = consumes.into_iter().filter(|media| !matches!(media, Media::Form | Media::Multipart));
-        return Some(Sent::Schema {
-            media: able.min_by_key(rank).or_else(|| Media::named("application/json"))?,
+        let able =
+            consumes.into_iter().filter(|media| !matches!(media, BodyMediaType::Form | BodyMediaType::Multipart));
+        return Some(DeclaredBody::Schema {
+            media: able.min_by_key(media_preference).or_else(|| BodyMediaType::parse("application/json"))?,
             schema: body.get("schema"),
             required: body["required"] == Value::Bool(true),
             description: body["description"].as_str(),
-            encoding: &NOTHING,
+            encoding: &NULL,
         });
     }
     let mut fields = Vec::new();
     let mut files = false;
     for parameter in all.iter().filter(|parameter| parameter["in"] == "formData") {
         files |= parameter["type"] == "file";
-        let (style, explode) = collection(parameter, ParameterLocation::Query);
-        let (style, explode) = if parameter["type"] == "array" { (style, explode) } else { (Style::Form, true) };
+        let (style, explode) = collection_style(parameter, ParameterLocation::Query);
+        let (style, explode) =
+            if parameter["type"] == "array" { (style, explode) } else { (ParameterStyle::Form, true) };
         fields.push(ApiParameter {
             name: parameter["name"].as_str()?,
-            place: ParameterLocation::Query,
+            location: ParameterLocation::Query,
             required: parameter["required"] == Value::Bool(true),
             description: parameter["description"].as_str(),
             schema: Some(*parameter),
             style,
             explode,
-            reserved: false,
+            allow_reserved: false,
         });
     }
     if fields.is_empty() {
         return None;
     }
-    let parts = files || (!consumes.is_empty() && consumes.iter().all(|media| !matches!(media, Media::Form)));
-    Some(Sent::Fields { media: if parts { Media::Multipart } else { Media::Form }, fields })
+    let parts = files || (!consumes.is_empty() && consumes.iter().all(|media| !matches!(media, BodyMediaType::Form)));
+    Some(DeclaredBody::Fields { media: if parts { BodyMediaType::Multipart } else { BodyMediaType::Form }, fields })
 }

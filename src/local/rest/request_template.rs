@@ -1,63 +1,63 @@
-//! How a call becomes a request: where each argument goes.
+//! Request templates: where the arguments of a tool go in its HTTP request.
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, COOKIE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, Uri};
 use serde_json::Value;
 
-use super::arguments::Input;
-use super::base_url::{Base, header_value};
+use super::arguments::ToolArgument;
+use super::base_url::{BaseUrl, header_value};
 use super::body::RequestBodyTemplate;
-use super::encode::{self, Escape, Style};
+use super::encode::{self, Escape, ParameterStyle};
 
-/// The values of a tool's inputs, in their order.
-pub(super) type Values = [Option<Value>];
+/// Validated values of a tool's arguments, by argument index.
+pub(super) type ArgumentValues = [Option<Value>];
 
-/// How a call becomes a request.
+/// Template of a tool's HTTP request.
 #[derive(Debug, Clone)]
 pub(super) struct RequestTemplate {
     pub(super) verb: Verb,
-    pub(super) path: Template,
-    pub(super) query: Vec<Parameter>,
-    pub(super) headers: Vec<(HeaderName, Template)>,
+    pub(super) path: TextTemplate,
+    pub(super) query: Vec<QueryParameter>,
+    pub(super) headers: Vec<(HeaderName, TextTemplate)>,
     pub(super) cookies: Vec<Placeholder>,
     pub(super) body: Option<RequestBodyTemplate>,
     pub(super) accept: HeaderValue,
-    pub(super) inputs: Vec<Input>,
-    pub(super) pick: Option<String>,
+    pub(super) arguments: Vec<ToolArgument>,
+    pub(super) result_path: Option<String>,
 }
 
-/// A part of a query.
+/// A query parameter.
 #[derive(Debug, Clone)]
-pub(super) enum Parameter {
-    /// An argument in a style.
+pub(super) enum QueryParameter {
+    /// One argument in an OpenAPI style.
     Styled(Placeholder, Escape),
-    /// Text with arguments in it.
-    Template(String, Template),
+    /// A fixed name with a template as its value.
+    Template(String, TextTemplate),
 }
 
-/// Text with arguments in it.
+/// Text with placeholders.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Template(pub(super) Vec<Segment>);
+pub(super) struct TextTemplate(pub(super) Vec<Segment>);
 
-/// A part of a template.
+/// Literal text or a placeholder.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Segment {
     Text(String),
     Value(Placeholder),
 }
 
-/// Where the value of an argument stands, and how it is written there.
+/// A placeholder for the value of an argument, and its serialization.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Placeholder {
-    /// The name that the API knows it by.
+    /// Name of the parameter in the API, which may differ from the argument's name.
     pub(super) name: String,
-    pub(super) input: usize,
-    pub(super) style: Style,
+    pub(super) argument_index: usize,
+    pub(super) style: ParameterStyle,
     pub(super) explode: bool,
 }
 
-/// A request that is ready to go.
+/// A complete HTTP request.
 #[derive(Debug)]
 pub(super) struct ApiRequest {
     pub(super) verb: Verb,
@@ -66,31 +66,32 @@ pub(super) struct ApiRequest {
     pub(super) body: Bytes,
 }
 
-/// What we call ourselves, unless the configuration says otherwise.
-const AGENT: HeaderValue = HeaderValue::from_static(concat!("rialto/", env!("CARGO_PKG_VERSION")));
+/// `User-Agent`, unless the configuration sets one.
+const DEFAULT_USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("rialto/", env!("CARGO_PKG_VERSION")));
 
-// === impl Plan ===
+// === impl RequestTemplate ===
 
 impl RequestTemplate {
-    /// The request for some values, or why there is none.
-    pub(super) fn build(&self, base: &Base, values: &Values) -> Result<ApiRequest, String> {
-        let path = self.path.path(values)?;
-        let query: Vec<(String, String)> = self.query.iter().flat_map(|part| part.pairs(values)).collect();
-        let uri = base.address(&path, &query)?;
+    /// Builds the request; the error is a sentence for the caller.
+    pub(super) fn build(&self, base: &BaseUrl, values: &ArgumentValues) -> Result<ApiRequest, String> {
+        let path = self.path.render_path(values)?;
+        let query: Vec<(String, String)> = self.query.iter().flat_map(|part| part.render_pairs(values)).collect();
+        let uri = base.request_uri(&path, &query)?;
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, self.accept.clone());
-        headers.insert(USER_AGENT, AGENT);
-        let (media, body) = match self.body.as_ref().map(|body| body.write(values)).transpose()?.flatten() {
+        headers.insert(USER_AGENT, DEFAULT_USER_AGENT);
+        let (media, body) = match self.body.as_ref().map(|body| body.encode(values)).transpose()?.flatten() {
             Some((media, body)) => (Some(media), body),
             None => (None, Bytes::new()),
         };
         headers.extend(media.map(|media| (CONTENT_TYPE, media)));
         for (name, template) in &self.headers {
-            if let Some(text) = template.fill(values, Escape::Nothing) {
+            if let Some(text) = template.render(values, Escape::Verbatim) {
                 headers.insert(name, header_value(name, &text)?);
             }
         }
-        let cookies: Vec<String> = self.cookies.iter().filter_map(|slot| slot.cookie(values)).collect();
+        let cookies: Vec<String> =
+            self.cookies.iter().filter_map(|placeholder| placeholder.render_cookie(values)).collect();
         if !cookies.is_empty() {
             headers.insert(COOKIE, header_value(&COOKIE, &cookies.join("; "))?);
         }
@@ -98,142 +99,160 @@ impl RequestTemplate {
     }
 }
 
-impl Parameter {
-    fn pairs(&self, values: &Values) -> Vec<(String, String)> {
+impl QueryParameter {
+    fn render_pairs(&self, values: &ArgumentValues) -> Vec<(String, String)> {
         match self {
-            Self::Styled(slot, escape) => match given(values, slot) {
-                Some(value) => encode::pairs(&slot.name, value, slot.style, slot.explode, *escape),
+            Self::Styled(placeholder, escape) => match argument_value(values, placeholder) {
+                Some(value) => {
+                    encode::encode_pairs(&placeholder.name, value, placeholder.style, placeholder.explode, *escape)
+                }
                 None => Vec::new(),
             },
-            Self::Template(name, template) => template.pairs(name, values),
+            Self::Template(name, template) => template.render_pairs(name, values),
         }
     }
 }
 
 impl Placeholder {
-    fn cookie(&self, values: &Values) -> Option<String> {
-        let value = given(values, self)?;
-        let pairs = encode::pairs(&self.name, value, self.style, self.explode, Escape::Strict);
+    fn render_cookie(&self, values: &ArgumentValues) -> Option<String> {
+        let value = argument_value(values, self)?;
+        let pairs = encode::encode_pairs(&self.name, value, self.style, self.explode, Escape::Strict);
         let written: Vec<String> =
             pairs.into_iter().map(|(name, value)| format!("{}={value}", Escape::Strict.apply(&name))).collect();
         Some(written.join("; ")).filter(|written| !written.is_empty())
     }
 }
 
-/// The value of an argument where null is the same as nothing, as it is outside of JSON.
-fn given<'v>(values: &'v Values, slot: &Placeholder) -> Option<&'v Value> {
-    values[slot.input].as_ref().filter(|value| !value.is_null())
+/// The value of an argument. Null counts as absent: outside of JSON there is no way to send it.
+fn argument_value<'v>(values: &'v ArgumentValues, placeholder: &Placeholder) -> Option<&'v Value> {
+    values[placeholder.argument_index].as_ref().filter(|value| !value.is_null())
 }
 
-/// Text that was written as part of a query, as it is meant.
-pub(super) fn meant(text: &str) -> String {
+/// Decodes `+` and percent-encoding of a query component.
+pub(super) fn decode_query_text(text: &str) -> String {
     let spaced = text.replace('+', " ");
     percent_encoding::percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
 }
 
-// === impl Template ===
+// === impl TextTemplate ===
 
-impl Template {
-    /// Reads a template. `input` says which argument a name means; `doubled` whether `{{` stands for a
-    /// brace.
+impl TextTemplate {
+    /// Parses a template. `placeholder_for` maps a name to its placeholder; `allow_escaped_braces` makes `{{` and `}}`
+    /// literal braces.
     pub(super) fn parse(
         text: &str,
-        doubled: bool,
-        mut input: impl FnMut(&str) -> Result<Placeholder, String>,
+        allow_escaped_braces: bool,
+        mut placeholder_for: impl FnMut(&str) -> Result<Placeholder, String>,
     ) -> Result<Self, String> {
-        let mut pieces = Vec::new();
-        let mut fixed = String::new();
+        let mut segments = Vec::new();
+        let mut literal = String::new();
         let mut rest = text;
         while let Some(at) = rest.find(['{', '}']) {
-            fixed.push_str(&rest[..at]);
+            literal.push_str(&rest[..at]);
             let brace = &rest[at..=at];
             rest = &rest[at + 1..];
-            if doubled && rest.starts_with(brace) {
-                fixed.push_str(brace);
+            if allow_escaped_braces && rest.starts_with(brace) {
+                literal.push_str(brace);
                 rest = &rest[1..];
                 continue;
             }
             let Some(end) = rest.find('}').filter(|_| brace == "{") else {
                 return Err(format!("{text:?} has a `{brace}` without its other half"));
             };
-            if !fixed.is_empty() {
-                pieces.push(Segment::Text(std::mem::take(&mut fixed)));
+            if !literal.is_empty() {
+                segments.push(Segment::Text(std::mem::take(&mut literal)));
             }
-            pieces.push(Segment::Value(input(&rest[..end])?));
+            segments.push(Segment::Value(placeholder_for(&rest[..end])?));
             rest = &rest[end + 1..];
         }
-        fixed.push_str(rest);
-        if !fixed.is_empty() {
-            pieces.push(Segment::Text(fixed));
+        literal.push_str(rest);
+        if !literal.is_empty() {
+            segments.push(Segment::Text(literal));
         }
-        Ok(Self(pieces))
+        Ok(Self(segments))
     }
 
-    /// The same template with its text as it is meant, where it was written as part of a query.
-    pub(super) fn meant(self) -> Self {
-        let meant = |piece| match piece {
-            Segment::Text(text) => Segment::Text(meant(&text)),
+    /// Decodes the literal text of a template that is part of a query.
+    pub(super) fn decode_query_text(self) -> Self {
+        let decode_query_text = |segment| match segment {
+            Segment::Text(text) => Segment::Text(decode_query_text(&text)),
             value @ Segment::Value(_) => value,
         };
-        Self(self.0.into_iter().map(meant).collect())
+        Self(self.0.into_iter().map(decode_query_text).collect())
     }
 
-    /// The arguments in it.
-    pub(super) fn slots(&self) -> impl Iterator<Item = &Placeholder> {
-        self.0.iter().filter_map(|piece| match piece {
-            Segment::Value(slot) => Some(slot),
+    /// All placeholders, in order.
+    pub(super) fn placeholders(&self) -> impl Iterator<Item = &Placeholder> {
+        self.0.iter().filter_map(|segment| match segment {
+            Segment::Value(placeholder) => Some(placeholder),
             Segment::Text(_) => None,
         })
     }
 
-    /// The argument that is all of it.
-    pub(super) fn only(&self) -> Option<&Placeholder> {
+    /// The placeholder, if the template consists of nothing else.
+    pub(super) fn sole_placeholder(&self) -> Option<&Placeholder> {
         match self.0.as_slice() {
-            [Segment::Value(slot)] => Some(slot),
+            [Segment::Value(placeholder)] => Some(placeholder),
             _ => None,
         }
     }
 
-    /// The text with values in it; nothing when one of them is not given.
-    pub(super) fn fill(&self, values: &Values, escape: Escape) -> Option<String> {
+    /// Renders the text; `None` when an argument is absent.
+    pub(super) fn render(&self, values: &ArgumentValues, escape: Escape) -> Option<String> {
         let mut out = String::new();
-        for piece in &self.0 {
-            match piece {
+        for segment in &self.0 {
+            match segment {
                 Segment::Text(text) => out.push_str(&escape.apply(text)),
-                Segment::Value(slot) => {
-                    let value = given(values, slot)?;
-                    out.push_str(&encode::inline(&slot.name, value, slot.style, slot.explode, escape));
+                Segment::Value(placeholder) => {
+                    let value = argument_value(values, placeholder)?;
+                    out.push_str(&encode::encode_inline(
+                        &placeholder.name,
+                        value,
+                        placeholder.style,
+                        placeholder.explode,
+                        escape,
+                    ));
                 }
             }
         }
         Some(out)
     }
 
-    /// The parameters of a query or the fields of a form that it stands for. A list that is all of it
-    /// makes one of each element.
-    pub(super) fn pairs(&self, name: &str, values: &Values) -> Vec<(String, String)> {
-        if let Some(Value::Array(items)) = self.only().and_then(|slot| values[slot.input].as_ref()) {
-            return items.iter().map(|item| (name.to_owned(), Escape::Strict.apply(&encode::plain(item)))).collect();
+    /// Renders query parameters or form fields; an array that is the whole value is repeated per element.
+    pub(super) fn render_pairs(&self, name: &str, values: &ArgumentValues) -> Vec<(String, String)> {
+        if let Some(Value::Array(items)) =
+            self.sole_placeholder().and_then(|placeholder| values[placeholder.argument_index].as_ref())
+        {
+            return items.iter().map(|item| (name.to_owned(), Escape::Strict.apply(&encode::to_text(item)))).collect();
         }
-        self.fill(values, Escape::Strict).map(|value| (name.to_owned(), value)).into_iter().collect()
+        self.render(values, Escape::Strict).map(|value| (name.to_owned(), value)).into_iter().collect()
     }
 
-    /// The path with values in it.
-    fn path(&self, values: &Values) -> Result<String, String> {
+    /// Renders a path; absent and empty values and dot segments are errors.
+    fn render_path(&self, values: &ArgumentValues) -> Result<String, String> {
         let mut out = String::new();
-        for piece in &self.0 {
-            match piece {
-                Segment::Text(text) => out.push_str(&encode::literal(text)),
-                Segment::Value(slot) => {
-                    let value = values[slot.input].as_ref();
-                    let value = value.ok_or_else(|| format!("`{}` is a part of the path and is missing", slot.name))?;
-                    // An empty part would make it the path of something else.
-                    if value.is_null() || encode::inline("", value, Style::Simple, false, Escape::Strict).is_empty() {
-                        return Err(format!("`{}` is a part of the path and must not be empty", slot.name));
+        for segment in &self.0 {
+            match segment {
+                Segment::Text(text) => out.push_str(&encode::encode_path_literal(text)),
+                Segment::Value(placeholder) => {
+                    let value = values[placeholder.argument_index].as_ref();
+                    let value =
+                        value.ok_or_else(|| format!("`{}` is a part of the path and is missing", placeholder.name))?;
+                    // An empty segment would address another resource.
+                    if value.is_null()
+                        || encode::encode_inline("", value, ParameterStyle::Simple, false, Escape::Strict).is_empty()
+                    {
+                        return Err(format!("`{}` is a part of the path and must not be empty", placeholder.name));
                     }
-                    let text = encode::inline(&slot.name, value, slot.style, slot.explode, Escape::Strict);
+                    let text = encode::encode_inline(
+                        &placeholder.name,
+                        value,
+                        placeholder.style,
+                        placeholder.explode,
+                        Escape::Strict,
+                    );
                     if matches!(text.as_str(), "." | "..") {
-                        return Err(format!("`{}` is a part of the path and must not be {text:?}", slot.name));
+                        return Err(format!("`{}` is a part of the path and must not be {text:?}", placeholder.name));
                     }
                     out.push_str(&text);
                 }
@@ -250,40 +269,41 @@ mod tests {
 
     use super::*;
 
-    fn template(text: &str) -> Template {
-        let slot =
-            |name: &str| Ok(Placeholder { name: name.to_owned(), input: 0, style: Style::Simple, explode: false });
-        Template::parse(text, true, slot).unwrap()
+    fn template(text: &str) -> TextTemplate {
+        let placeholder = |name: &str| {
+            Ok(Placeholder { name: name.to_owned(), argument_index: 0, style: ParameterStyle::Simple, explode: false })
+        };
+        TextTemplate::parse(text, true, placeholder).unwrap()
     }
 
     #[test]
-    fn templates_are_read() {
+    fn templates_are_parsed_and_rendered() {
         let values = [Some(json!("x y"))];
-        assert_eq!(template("a{b}c").fill(&values, Escape::Strict).unwrap(), "ax%20yc");
-        assert_eq!(template("{{a}} {b}").fill(&values, Escape::Nothing).unwrap(), "{a} x y");
-        assert_eq!(template("{b}").fill(&[None], Escape::Nothing), None);
-        assert!(template("{b}").only().is_some());
-        assert_eq!(template("a%20b+c").meant(), template("a b c"));
-        let slot = |_: &str| Err("none".to_owned());
+        assert_eq!(template("a{b}c").render(&values, Escape::Strict).unwrap(), "ax%20yc");
+        assert_eq!(template("{{a}} {b}").render(&values, Escape::Verbatim).unwrap(), "{a} x y");
+        assert_eq!(template("{b}").render(&[None], Escape::Verbatim), None);
+        assert!(template("{b}").sole_placeholder().is_some());
+        assert_eq!(template("a%20b+c").decode_query_text(), template("a b c"));
+        let placeholder = |_: &str| Err("none".to_owned());
         for wrong in ["{a", "a}", "{a}"] {
-            assert!(Template::parse(wrong, true, slot).is_err(), "{wrong}");
+            assert!(TextTemplate::parse(wrong, true, placeholder).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn a_list_that_is_all_of_a_parameter_is_repeated() {
+    fn array_as_whole_parameter_is_repeated() {
         let values = [Some(json!(["a&b", 2]))];
-        let written = |text: &str| template(text).pairs("q", &values);
+        let written = |text: &str| template(text).render_pairs("q", &values);
         assert_eq!(written("{v}"), [("q".into(), "a%26b".into()), ("q".into(), "2".into())]);
         assert_eq!(written("in:{v}"), [("q".into(), "in%3Aa%26b,2".into())]);
     }
 
     #[test]
-    fn a_part_of_a_path_is_never_another_place() {
+    fn path_values_cannot_leave_their_segment() {
         for value in [json!("."), json!(".."), json!(""), json!([]), json!([""]), json!(null)] {
-            assert!(template("/a/{b}/c").path(&[Some(value.clone())]).is_err(), "{value}");
+            assert!(template("/a/{b}/c").render_path(&[Some(value.clone())]).is_err(), "{value}");
         }
-        let written = |value: &str| template("/a/{b}").path(&[Some(json!(value))]).unwrap();
+        let written = |value: &str| template("/a/{b}").render_path(&[Some(json!(value))]).unwrap();
         assert_eq!(written("../x"), "/a/..%2Fx");
         assert_eq!(written("%2e%2e"), "/a/%252e%252e");
         assert_eq!(written("x?y#z\r\n"), "/a/x%3Fy%23z%0D%0A");
@@ -292,18 +312,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn braces_that_are_doubled_stay(text in "[a-z{}%/ ]{0,20}") {
+        fn escaped_braces_are_literal(text in "[a-z{}%/ ]{0,20}") {
             let escaped = text.replace('{', "{{").replace('}', "}}");
             let none = |_: &str| Err("none".to_owned());
-            let read = Template::parse(&escaped, true, none).unwrap();
-            prop_assert_eq!(read.fill(&[], Escape::Nothing).unwrap(), text);
+            let read = TextTemplate::parse(&escaped, true, none).unwrap();
+            prop_assert_eq!(read.render(&[], Escape::Verbatim).unwrap(), text);
         }
 
         #[test]
-        fn a_path_keeps_its_parts(value in any::<String>()) {
-            if let Ok(path) = template("/a/{b}/c").path(&[Some(json!(value))]) {
+        fn rendered_paths_keep_their_segment_count(value in any::<String>()) {
+            if let Ok(path) = template("/a/{b}/c").render_path(&[Some(json!(value))]) {
                 prop_assert_eq!(path.split('/').count(), 4);
-                prop_assert!(!super::super::base_url::climbs(&path) || value.contains(['/', '\\']));
+                prop_assert!(!super::super::base_url::has_dot_segment(&path) || value.contains(['/', '\\']));
                 prop_assert!(path.starts_with("/a/") && path.ends_with("/c"));
             }
         }

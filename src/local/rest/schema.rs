@@ -1,48 +1,47 @@
-//! The schemas of a document as schemas of arguments: JSON Schema of 2020-12 that stands by itself.
+//! Conversion of API document schemas into self-contained JSON Schema 2020-12 for tool arguments.
 //!
-//! What a schema refers to goes into the tool's own `$defs`, so that a schema that contains itself
-//! stays what it is. What is nearest goes in first; once a schema has its size, what it refers to
-//! beyond that is left open.
+//! Referenced schemas go into the tool's own `$defs`, so that recursive schemas stay recursive. They are converted
+//! breadth first; once the size budget is spent, further ones are left open (`{}`).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Map, Value, json};
 
 use super::arguments::truncated;
-use super::document::{ApiDocument, Dialect};
+use super::document::{ApiDocument, OpenApiVersion};
 
-/// How large the schema of a tool may get, about.
-const LARGEST: usize = 32 << 10;
-/// How deep a schema may be nested without a reference between.
-const DEEPEST: usize = 24;
-/// How many references lead from one to the next.
-const LONGEST_CHAIN: usize = 16;
-/// How many schemas the members of one body may come from.
-const MOST_PARTS: usize = 100;
-/// How much of a description is kept.
-const DESCRIPTION: usize = 600;
-/// How large an example, a default or a list of values may be.
-const LARGEST_EXAMPLE: usize = 200;
-const LARGEST_DEFAULT: usize = 500;
-const LARGEST_ENUM: usize = 8 << 10;
-/// A schema that is as small as this is copied to where it is referred to.
-const SMALL: usize = 300;
+/// Approximate size budget of a tool's schema.
+const MAX_SCHEMA_BYTES: usize = 32 << 10;
+/// Nesting limit between two references.
+const MAX_SCHEMA_DEPTH: usize = 24;
+/// Longest chain of `$ref` that is followed.
+const MAX_REFERENCE_CHAIN: usize = 16;
+/// Limit on the schemas that are merged into one body.
+const MAX_MERGED_SCHEMAS: usize = 100;
+/// Length limit of a description.
+const MAX_SCHEMA_DESCRIPTION_BYTES: usize = 600;
+/// Size limits of an example, of a default or constant, and of an enum; larger ones are omitted.
+const MAX_EXAMPLE_BYTES: usize = 200;
+const MAX_DEFAULT_BYTES: usize = 500;
+const MAX_ENUM_BYTES: usize = 8 << 10;
+/// A referenced schema up to this size is inlined instead of going into `$defs`.
+const INLINE_SCHEMA_MAX_BYTES: usize = 300;
 
-/// Whether a value has the form that a keyword wants.
-type Fits = fn(&Value) -> bool;
+/// Whether a keyword's value is valid.
+type KeywordCheck = fn(&Value) -> bool;
 
-/// Keywords whose values are taken as they are, with the form that they must have.
-const PLAIN: &[(&str, Fits)] = &[
+/// Keywords copied unchanged when their value is valid.
+const COPIED_KEYWORDS: &[(&str, KeywordCheck)] = &[
     ("format", Value::is_string),
     ("title", |value| value.as_str().is_some_and(|title| title.len() <= 100)),
-    ("const", |value| size(value) <= LARGEST_DEFAULT),
-    ("default", |value| size(value) <= LARGEST_DEFAULT),
-    ("multipleOf", positive),
+    ("const", |value| approximate_size(value) <= MAX_DEFAULT_BYTES),
+    ("default", |value| approximate_size(value) <= MAX_DEFAULT_BYTES),
+    ("multipleOf", is_positive),
     ("minimum", Value::is_number),
     ("maximum", Value::is_number),
     ("minLength", Value::is_u64),
     ("maxLength", Value::is_u64),
-    ("pattern", |value| value.as_str().is_some_and(|pattern| pattern.len() <= LARGEST_DEFAULT)),
+    ("pattern", |value| value.as_str().is_some_and(|pattern| pattern.len() <= MAX_DEFAULT_BYTES)),
     ("minItems", Value::is_u64),
     ("maxItems", Value::is_u64),
     ("uniqueItems", Value::is_boolean),
@@ -54,73 +53,78 @@ const PLAIN: &[(&str, Fits)] = &[
     ("writeOnly", Value::is_boolean),
 ];
 
-/// Builds the schema of one tool.
+/// Builds the schemas of one tool's arguments, with shared `$defs` and one size budget.
 #[derive(Debug)]
-pub(super) struct Builder<'d> {
+pub(super) struct SchemaBuilder<'d> {
     document: &'d ApiDocument,
-    /// The names under which what is referred to goes into `$defs`.
-    names: BTreeMap<&'d str, String>,
-    waiting: VecDeque<(String, &'d Value)>,
-    left: usize,
+    /// Name in `$defs` of each reference.
+    definition_names: BTreeMap<&'d str, String>,
+    pending_definitions: VecDeque<(String, &'d Value)>,
+    bytes_left: usize,
 }
 
-/// The members of a schema of an object, if that is all it is.
+/// Merged properties of an object schema.
 #[derive(Debug, Default)]
 pub(super) struct SchemaMembers<'d> {
     pub(super) properties: BTreeMap<&'d str, &'d Value>,
     pub(super) required: Vec<&'d str>,
-    /// How many schemas they come from.
-    parts: usize,
+    /// Schemas merged so far.
+    merged_schemas: usize,
 }
 
-impl<'d> Builder<'d> {
+impl<'d> SchemaBuilder<'d> {
     pub(super) fn new(document: &'d ApiDocument) -> Self {
-        Self { document, names: BTreeMap::new(), waiting: VecDeque::new(), left: LARGEST }
+        Self {
+            document,
+            definition_names: BTreeMap::new(),
+            pending_definitions: VecDeque::new(),
+            bytes_left: MAX_SCHEMA_BYTES,
+        }
     }
 
-    /// A schema of the document for one argument. At its top there is no reference.
-    pub(super) fn top(&mut self, schema: &'d Value) -> Value {
-        match self.resolved(schema) {
-            Some(found) => self.convert(found, DEEPEST),
+    /// Converts the schema of one argument; a reference at its root is inlined.
+    pub(super) fn convert_root(&mut self, schema: &'d Value) -> Value {
+        match self.resolve(schema) {
+            Some(found) => self.convert(found, MAX_SCHEMA_DEPTH),
             None => json!({}),
         }
     }
 
-    /// What was referred to.
+    /// Converts the referenced schemas; returns `$defs`, if there are any.
     pub(super) fn finish(mut self) -> Option<Value> {
         let mut definitions = Map::new();
-        while let Some((name, target)) = self.waiting.pop_front() {
-            let converted = self.convert(target, DEEPEST);
+        while let Some((name, target)) = self.pending_definitions.pop_front() {
+            let converted = self.convert(target, MAX_SCHEMA_DEPTH);
             definitions.insert(name, converted);
         }
         (!definitions.is_empty()).then_some(Value::Object(definitions))
     }
 
-    /// Follows references to what they mean; nothing when that is not in the document.
-    pub(super) fn resolved(&self, schema: &'d Value) -> Option<&'d Value> {
-        let mut here = schema;
-        for _ in 0..LONGEST_CHAIN {
-            let Some(reference) = here.get("$ref").and_then(Value::as_str) else { return Some(here) };
-            here = self.document.find(reference)?;
+    /// Follows a `$ref` chain; `None` when the target is missing or the chain is too long.
+    pub(super) fn resolve(&self, schema: &'d Value) -> Option<&'d Value> {
+        let mut current = schema;
+        for _ in 0..MAX_REFERENCE_CHAIN {
+            let Some(reference) = current.get("$ref").and_then(Value::as_str) else { return Some(current) };
+            current = self.document.resolve_reference(reference)?;
         }
         None
     }
 
-    /// The members that a schema of an object has, with those of all that it is made of; nothing when it
-    /// is anything more than a list of members.
+    /// Properties of an object schema with its `allOf` parts merged; `None` when it has other constraints, such as
+    /// `oneOf` or additional properties.
     pub(super) fn members(&self, schema: &'d Value) -> Option<SchemaMembers<'d>> {
         let mut found = SchemaMembers::default();
-        self.collect(schema, LONGEST_CHAIN, &mut found).filter(|()| !found.properties.is_empty())?;
+        self.collect_members(schema, MAX_REFERENCE_CHAIN, &mut found).filter(|()| !found.properties.is_empty())?;
         found.required.retain(|name| found.properties.contains_key(name));
         Some(found)
     }
 
-    fn collect(&self, schema: &'d Value, depth: usize, found: &mut SchemaMembers<'d>) -> Option<()> {
-        found.parts += 1;
-        if found.parts > MOST_PARTS {
+    fn collect_members(&self, schema: &'d Value, depth: usize, found: &mut SchemaMembers<'d>) -> Option<()> {
+        found.merged_schemas += 1;
+        if found.merged_schemas > MAX_MERGED_SCHEMAS {
             return None;
         }
-        let schema = self.resolved(schema).filter(|_| depth > 0)?.as_object()?;
+        let schema = self.resolve(schema).filter(|_| depth > 0)?.as_object()?;
         let object = match schema.get("type") {
             None => schema.contains_key("properties") || schema.contains_key("allOf"),
             Some(kind) => kind == "object",
@@ -132,10 +136,10 @@ impl<'d> Builder<'d> {
             return None;
         }
         for part in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
-            self.collect(part, depth - 1, found)?;
+            self.collect_members(part, depth - 1, found)?;
         }
         for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
-            if !self.read_only(property) {
+            if !self.is_read_only(property) {
                 found.properties.insert(name, property);
             }
         }
@@ -144,90 +148,96 @@ impl<'d> Builder<'d> {
         Some(())
     }
 
-    fn read_only(&self, property: &'d Value) -> bool {
-        let found = self.resolved(property).unwrap_or(property);
+    fn is_read_only(&self, property: &'d Value) -> bool {
+        let found = self.resolve(property).unwrap_or(property);
         found.get("readOnly").is_some_and(|value| *value == Value::Bool(true))
     }
 
     fn convert(&mut self, schema: &'d Value, depth: usize) -> Value {
-        if depth == 0 || self.left == 0 {
+        if depth == 0 || self.bytes_left == 0 {
             return json!({});
         }
         if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
-            return self.referred(reference, schema, depth);
+            return self.convert_reference(reference, schema, depth);
         }
         let mut hidden = Vec::new();
         for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
-            if self.read_only(property) {
+            if self.is_read_only(property) {
                 hidden.push(name.as_str());
             }
         }
-        let dialect = self.document.dialect();
-        let mut converted = adapt(schema, dialect, |part, name| {
+        let version = self.document.version();
+        let mut converted = convert_keywords(schema, version, |part, name| {
             if name.is_some_and(|name| hidden.contains(&name)) { Value::Null } else { self.convert(part, depth - 1) }
         });
         if !hidden.is_empty() {
-            without(&mut converted, &hidden);
+            remove_properties(&mut converted, &hidden);
         }
-        // What is below has been counted already.
-        self.left = self.left.saturating_sub(own_size(&converted));
-        if self.left == 0 { json!({}) } else { converted }
+        // Subschemas have been subtracted by their own conversion.
+        self.bytes_left = self.bytes_left.saturating_sub(approximate_own_size(&converted));
+        if self.bytes_left == 0 { json!({}) } else { converted }
     }
 
-    fn referred(&mut self, reference: &'d str, schema: &'d Value, depth: usize) -> Value {
-        if let Some(name) = self.names.get(reference) {
-            self.left = self.left.saturating_sub(name.len() + 24);
+    fn convert_reference(&mut self, reference: &'d str, schema: &'d Value, depth: usize) -> Value {
+        if let Some(name) = self.definition_names.get(reference) {
+            self.bytes_left = self.bytes_left.saturating_sub(name.len() + 24);
             return json!({ "$ref": format!("#/$defs/{name}") });
         }
-        let Some(target) = self.document.find(reference).and_then(|target| self.resolved(target)) else {
+        let Some(target) = self.document.resolve_reference(reference).and_then(|target| self.resolve(target)) else {
             return json!({});
         };
-        if simple(target) {
+        if is_inlineable(target) {
             let mut copied = self.convert(target, depth - 1);
-            if let (Some(said), Some(copied)) = (schema.get("description"), copied.as_object_mut()) {
-                copied.insert("description".to_owned(), bounded(said, DESCRIPTION));
+            if let (Some(text_value), Some(copied)) = (schema.get("description"), copied.as_object_mut()) {
+                copied.insert("description".to_owned(), truncated_text(text_value, MAX_SCHEMA_DESCRIPTION_BYTES));
             }
             return copied;
         }
         let last = reference.rsplit('/').next().unwrap_or_default();
         let mut name: String = last.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(60).collect();
-        while self.names.values().any(|taken| *taken == name) {
+        while self.definition_names.values().any(|taken| *taken == name) {
             name.push('_');
         }
-        self.left = self.left.saturating_sub(name.len() + 24);
-        self.names.insert(reference, name.clone());
-        self.waiting.push_back((name.clone(), target));
+        self.bytes_left = self.bytes_left.saturating_sub(name.len() + 24);
+        self.definition_names.insert(reference, name.clone());
+        self.pending_definitions.push_back((name.clone(), target));
         json!({ "$ref": format!("#/$defs/{name}") })
     }
 }
 
-/// One schema in the newest form, with `part` for the schemas in it.
-fn adapt<'v>(schema: &'v Value, dialect: Dialect, mut part: impl FnMut(&'v Value, Option<&str>) -> Value) -> Value {
+/// Converts the keywords of one schema to 2020-12; `part` converts its subschemas.
+fn convert_keywords<'v>(
+    schema: &'v Value,
+    version: OpenApiVersion,
+    mut part: impl FnMut(&'v Value, Option<&str>) -> Value,
+) -> Value {
     let Some(from) = schema.as_object() else {
         return if schema.is_boolean() { schema.clone() } else { json!({}) };
     };
     let mut to = Map::new();
-    if let Some(kind) = from.get("type").and_then(types) {
+    if let Some(kind) = from.get("type").and_then(known_types) {
         to.insert("type".to_owned(), kind);
     }
-    if let Some(said) = from.get("description").filter(|said| said.is_string()) {
-        to.insert("description".to_owned(), bounded(said, DESCRIPTION));
+    if let Some(text_value) = from.get("description").filter(|text_value| text_value.is_string()) {
+        to.insert("description".to_owned(), truncated_text(text_value, MAX_SCHEMA_DESCRIPTION_BYTES));
     }
-    for (key, fits) in PLAIN {
-        if let Some(value) = from.get(*key).filter(|value| fits(value)) {
+    for (key, is_valid) in COPIED_KEYWORDS {
+        if let Some(value) = from.get(*key).filter(|value| is_valid(value)) {
             to.insert((*key).to_owned(), value.clone());
         }
     }
-    if let Some(values) = from.get("enum").filter(|values| !is_empty(values) && size(values) <= LARGEST_ENUM) {
+    if let Some(values) =
+        from.get("enum").filter(|values| !is_empty_array(values) && approximate_size(values) <= MAX_ENUM_BYTES)
+    {
         to.insert("enum".to_owned(), values.clone());
     }
     if from.get("type").is_some_and(|kind| kind == "file") {
         to.insert("type".to_owned(), "string".into());
         to.insert("format".to_owned(), "binary".into());
     }
-    limits(from, &mut to);
-    examples(from, &mut to);
-    parts(from, &mut to, &mut part);
+    convert_exclusive_limits(from, &mut to);
+    convert_examples(from, &mut to);
+    convert_subschemas(from, &mut to, &mut part);
     if let Some(required) = from.get("required").and_then(Value::as_array) {
         let names: Vec<&Value> = required.iter().filter(|name| name.is_string()).collect();
         if !names.is_empty() {
@@ -235,14 +245,14 @@ fn adapt<'v>(schema: &'v Value, dialect: Dialect, mut part: impl FnMut(&'v Value
         }
     }
     let null = |key: &str| from.get(key).is_some_and(|value| *value == Value::Bool(true));
-    if (dialect != Dialect::Newest && null("nullable")) || null("x-nullable") {
-        return nullable(to);
+    if (version != OpenApiVersion::OpenApi31 && null("nullable")) || null("x-nullable") {
+        return allow_null(to);
     }
     Value::Object(to)
 }
 
-/// The schemas within a schema.
-fn parts<'v>(
+/// Converts the subschemas of a schema.
+fn convert_subschemas<'v>(
     from: &'v Map<String, Value>,
     to: &mut Map<String, Value>,
     part: &mut impl FnMut(&'v Value, Option<&str>) -> Value,
@@ -262,7 +272,7 @@ fn parts<'v>(
     }
     for key in ["additionalProperties", "not", "contains", "propertyNames", "items"] {
         match from.get(key) {
-            // A list of schemas was how a tuple was written once.
+            // Drafts before 2020-12 wrote a tuple as an array of `items`.
             Some(Value::Array(items)) if key == "items" && !items.is_empty() => {
                 let items: Vec<Value> = items.iter().map(|item| part(item, None)).collect();
                 to.insert("prefixItems".to_owned(), items.into());
@@ -275,8 +285,8 @@ fn parts<'v>(
     }
 }
 
-/// Limits that were a flag beside another limit once, and are numbers now.
-fn limits(from: &Map<String, Value>, to: &mut Map<String, Value>) {
+/// Converts boolean `exclusiveMinimum`/`exclusiveMaximum` (OpenAPI 3.0) to numbers.
+fn convert_exclusive_limits(from: &Map<String, Value>, to: &mut Map<String, Value>) {
     for (exclusive, inclusive) in [("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")] {
         match from.get(exclusive) {
             Some(Value::Bool(true)) => {
@@ -292,16 +302,17 @@ fn limits(from: &Map<String, Value>, to: &mut Map<String, Value>) {
     }
 }
 
-fn examples(from: &Map<String, Value>, to: &mut Map<String, Value>) {
-    let one = from.get("example").into_iter();
-    let many = from.get("examples").and_then(Value::as_array).into_iter().flatten();
-    let kept: Vec<&Value> = one.chain(many).filter(|example| size(example) <= LARGEST_EXAMPLE).take(2).collect();
-    if !kept.is_empty() {
-        to.insert("examples".to_owned(), json!(kept));
+fn convert_examples(from: &Map<String, Value>, to: &mut Map<String, Value>) {
+    let single = from.get("example").into_iter();
+    let several = from.get("examples").and_then(Value::as_array).into_iter().flatten();
+    let examples: Vec<&Value> =
+        single.chain(several).filter(|example| approximate_size(example) <= MAX_EXAMPLE_BYTES).take(2).collect();
+    if !examples.is_empty() {
+        to.insert("examples".to_owned(), json!(examples));
     }
 }
 
-fn types(kind: &Value) -> Option<Value> {
+fn known_types(kind: &Value) -> Option<Value> {
     let known = |kind: &Value| {
         let name = kind.as_str()?;
         super::spec::ValueKind::named(name)?;
@@ -316,8 +327,8 @@ fn types(kind: &Value) -> Option<Value> {
     }
 }
 
-/// The same schema, but null is allowed too.
-fn nullable(mut schema: Map<String, Value>) -> Value {
+/// Allows null in addition to what the schema allows.
+fn allow_null(mut schema: Map<String, Value>) -> Value {
     if let Some(Value::Array(values)) = schema.get_mut("enum")
         && !values.contains(&Value::Null)
     {
@@ -332,8 +343,8 @@ fn nullable(mut schema: Map<String, Value>) -> Value {
     Value::Object(schema)
 }
 
-/// Takes members out that a request does not have.
-fn without(schema: &mut Value, names: &[&str]) {
+/// Removes properties, and their names from `required`.
+fn remove_properties(schema: &mut Value, names: &[&str]) {
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         properties.retain(|name, _| !names.contains(&name.as_str()));
     }
@@ -342,39 +353,41 @@ fn without(schema: &mut Value, names: &[&str]) {
     }
 }
 
-/// Whether a schema is so simple that a copy is better than a reference.
-fn simple(schema: &Value) -> bool {
+/// Whether a schema is small and flat enough to be inlined.
+fn is_inlineable(schema: &Value) -> bool {
     let deep = ["properties", "items", "allOf", "anyOf", "oneOf", "not", "additionalProperties", "prefixItems"];
     let Some(members) = schema.as_object() else { return true };
-    !deep.iter().any(|key| members.contains_key(*key)) && size(schema) <= SMALL
+    !deep.iter().any(|key| members.contains_key(*key)) && approximate_size(schema) <= INLINE_SCHEMA_MAX_BYTES
 }
 
-fn bounded(said: &Value, most: usize) -> Value {
-    let text = said.as_str().unwrap_or_default().trim();
-    if text.len() <= most { text.into() } else { format!("{}…", truncated(text, most).trim_end()).into() }
+fn truncated_text(text_value: &Value, max_bytes: usize) -> Value {
+    let text = text_value.as_str().unwrap_or_default().trim();
+    if text.len() <= max_bytes { text.into() } else { format!("{}…", truncated(text, max_bytes).trim_end()).into() }
 }
 
-fn is_empty(values: &Value) -> bool {
+fn is_empty_array(values: &Value) -> bool {
     values.as_array().is_none_or(Vec::is_empty)
 }
 
-fn positive(value: &Value) -> bool {
+fn is_positive(value: &Value) -> bool {
     value.as_f64().is_some_and(|number| number > 0.0)
 }
 
-/// How many bytes a value has as JSON, about.
-pub(super) fn size(value: &Value) -> usize {
+/// Approximate size of a value as JSON, in bytes.
+pub(super) fn approximate_size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 5,
         Value::Number(_) => 8,
         Value::String(text) => text.len() + 2,
-        Value::Array(items) => 2 + items.iter().map(|item| size(item) + 1).sum::<usize>(),
-        Value::Object(members) => 2 + members.iter().map(|(key, value)| key.len() + 4 + size(value)).sum::<usize>(),
+        Value::Array(items) => 2 + items.iter().map(|item| approximate_size(item) + 1).sum::<usize>(),
+        Value::Object(members) => {
+            2 + members.iter().map(|(key, value)| key.len() + 4 + approximate_size(value)).sum::<usize>()
+        }
     }
 }
 
-/// The size of a schema without the schemas in it.
-fn own_size(schema: &Value) -> usize {
+/// Approximate size of a schema without its subschemas.
+fn approximate_own_size(schema: &Value) -> usize {
     let Some(members) = schema.as_object() else { return 5 };
     let keys = |value: &Value| value.as_object().map_or(0, |all| all.keys().map(|key| key.len() + 4).sum::<usize>());
     let own = members.iter().map(|(key, value)| {
@@ -391,7 +404,7 @@ fn own_size(schema: &Value) -> usize {
                 | "not"
                 | "contains"
                 | "propertyNames" => 2,
-                _ => size(value),
+                _ => approximate_size(value),
             }
     });
     2 + own.sum::<usize>()
@@ -407,13 +420,13 @@ mod tests {
         let mut document = json!({ "openapi": version, "components": { "schemas": schemas } });
         document["schema"] = schema.clone();
         let document = ApiDocument::new(document).unwrap();
-        let mut builder = Builder::new(&document);
-        let converted = builder.top(document.find("#/schema").unwrap());
+        let mut builder = SchemaBuilder::new(&document);
+        let converted = builder.convert_root(document.resolve_reference("#/schema").unwrap());
         (converted, builder.finish())
     }
 
     #[test]
-    fn older_forms_become_the_newest() {
+    fn openapi_30_keywords_are_converted() {
         let cases = [
             (json!({ "type": "string", "nullable": true }), json!({ "type": ["string", "null"] })),
             (
@@ -449,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_form_stays() {
+    fn openapi_31_schemas_are_unchanged() {
         let schema = json!({
             "type": ["string", "null"], "examples": ["x"], "exclusiveMinimum": 3, "const": 1,
         });
@@ -457,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_contains_itself_stays_what_it_is() {
+    fn recursive_schemas_stay_recursive() {
         let node = json!({ "type": "object", "properties": {
             "children": { "type": "array", "items": { "$ref": "#/components/schemas/Node" } },
         } });
@@ -471,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn references_that_lead_nowhere_are_left_open() {
+    fn unresolvable_references_become_open_schemas() {
         for reference in ["https://elsewhere.example/s.json", "other.yaml#/A", "#/nowhere", "#/components/schemas/Loop"]
         {
             let schemas = json!({ "Loop": { "$ref": "#/components/schemas/Loop" } });
@@ -481,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_has_its_size() {
+    fn schema_size_is_bounded() {
         let text = "x".repeat(500);
         let mut schemas = Map::new();
         for n in 0..2000 {
@@ -492,7 +505,7 @@ mod tests {
         let (top, definitions) = converted("3.0.0", &schemas.into(), &json!({ "$ref": "#/components/schemas/S1" }));
         assert!(top["properties"]["t"]["description"].is_string());
         let definitions = definitions.unwrap();
-        assert!(size(&definitions) < 2 * LARGEST, "{}", size(&definitions));
+        assert!(approximate_size(&definitions) < 2 * MAX_SCHEMA_BYTES, "{}", approximate_size(&definitions));
         let wanted = definitions.to_string();
         for name in wanted.split("#/$defs/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
             assert!(definitions.get(name).is_some(), "{name}");
@@ -500,7 +513,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever graph of schemas there is, every reference of the result has its target.
+        /// In any graph of schemas, every `$ref` of the result has a target in `$defs`.
         #[test]
         fn every_reference_has_its_target(edges in prop::collection::vec((0..12usize, 0..12usize, any::<bool>()), 0..40)) {
             let mut schemas: Map<String, Value> =

@@ -1,4 +1,4 @@
-//! What makes an HTTP API an upstream, as a configuration says it.
+//! Configuration of an HTTP API.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,130 +9,129 @@ use serde_json::Value;
 
 use crate::http::client as web;
 
-/// How long an HTTP API may take, and how much it may answer.
+/// Timeouts and size limits of an HTTP API.
 #[derive(Debug, Clone)]
 pub struct RestLimits {
-    /// How long a connection may take to open.
+    /// Timeout of a connect.
     pub connect_timeout: Duration,
-    /// How long the document that describes it may take.
+    /// Timeout of fetching the API document.
     pub discovery_timeout: Duration,
-    /// How long a call may take.
+    /// Timeout of a call.
     pub call_timeout: Duration,
-    /// The largest body that is read.
+    /// Size limit of a response body.
     pub message_bytes: usize,
 }
 
-/// What makes an HTTP API an upstream.
+/// Configuration of an HTTP API.
 #[derive(Clone, PartialEq)]
 pub struct RestSpec {
-    /// Scheme, authority and path prefix: the only place where requests ever go.
+    /// Scheme, authority and path prefix that every request stays below.
     pub base_url: Uri,
-    /// Headers that go with each request. Their values are secrets, and no argument can replace them.
+    /// Headers sent with each request. Their values are secret, and no argument can override them.
     pub headers: HeaderMap,
-    /// Query parameters that go with each request, such as a key. Their values are secrets, and no
-    /// argument can replace them.
+    /// Query parameters sent with each request, such as an API key. Their values are secret, and no argument can
+    /// override them.
     pub query: Vec<(String, String)>,
-    /// The document that describes the API.
+    /// API document whose operations become tools.
     pub document: Option<DocumentSource>,
-    /// Which of the document's operations are offered; all when empty. A pattern with `*` and `?` is
-    /// held against the tool's name, the operation's id, and `METHOD /path`.
+    /// Patterns of operations to offer; all when empty. `*` and `?` are wildcards, matched against tool name,
+    /// operation id and `METHOD /path`.
     pub allow: Vec<String>,
-    /// Which of them are not offered, even if they are allowed.
+    /// Patterns of operations not to offer; takes precedence over `allow`.
     pub deny: Vec<String>,
-    /// Requests that are mapped by hand.
+    /// Tools whose request is written in the configuration.
     pub tools: Vec<ManualTool>,
 }
 
-/// Where a document is that describes an API: OpenAPI 3.0 or 3.1, or Swagger 2.0, in JSON or YAML.
+/// Location of an API document: OpenAPI 3.0 or 3.1, or Swagger 2.0, in JSON or YAML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DocumentSource {
-    /// A file.
+    /// A local file.
     File(PathBuf),
-    /// An address. The headers of the API go there only if it is of the same origin.
+    /// A URL. The configured headers are sent only if it has the origin of the base URL.
     Url(Uri),
 }
 
-/// A request that is mapped by hand. `{argument}` stands for the value of an argument, `{{` and `}}`
-/// for braces.
+/// A tool whose request is written in the configuration. In templates, `{argument}` is a placeholder, `{{` and
+/// `}}` are literal braces.
 #[derive(Clone, PartialEq)]
 pub struct ManualTool {
-    /// The name of the tool.
+    /// Tool name.
     pub name: String,
-    /// Its name for people.
+    /// Display name.
     pub title: Option<String>,
-    /// What it does.
+    /// Tool description.
     pub description: Option<String>,
-    /// The method of the request.
+    /// HTTP method.
     pub method: Verb,
-    /// Path and query below the base URL, as a template. A query parameter whose argument is not given
-    /// is left out.
+    /// Template of path and query below the base URL. A query parameter whose argument is absent is omitted.
     pub url: String,
-    /// What it takes.
+    /// Arguments of the tool.
     pub arguments: Vec<ManualArgument>,
-    /// Headers as templates. One whose argument is not given is left out.
+    /// Header templates. A header whose argument is absent is omitted.
     pub headers: Vec<(String, String)>,
-    /// What is sent.
+    /// Request body.
     pub body: Option<ManualBody>,
-    /// What to take from a JSON answer: a JSON pointer (`/a/0/b`) or a dotted path (`a.0.b`).
+    /// Selects a part of a JSON response: a JSON pointer (`/a/0/b`) or a dotted path (`a.0.b`).
     pub result_path: Option<String>,
-    /// Whether it changes nothing; by default what the method says.
+    /// `readOnlyHint`; by default from the HTTP method.
     pub read_only: Option<bool>,
-    /// Whether it may destroy something; by default what the method says.
+    /// `destructiveHint`; by default from the HTTP method.
     pub destructive: Option<bool>,
-    /// Whether doing it twice is the same as doing it once; by default what the method says.
+    /// `idempotentHint`; by default from the HTTP method.
     pub idempotent: Option<bool>,
 }
 
-/// An argument of a tool that is mapped by hand.
+/// An argument of a [`ManualTool`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManualArgument {
-    /// Its name.
+    /// Argument name.
     pub name: String,
-    /// What it must be.
+    /// JSON type.
     pub kind: ValueKind,
-    /// What it means.
+    /// Argument description.
     pub description: Option<String>,
-    /// Whether it must be given.
+    /// Whether the argument must be given.
     pub required: bool,
-    /// What it is when it is not given.
+    /// Value used when the argument is absent.
     pub default: Option<Value>,
-    /// The only values that it may have; any when empty.
+    /// Allowed values; any when empty.
     pub choices: Vec<Value>,
 }
 
-/// The body of a request that is mapped by hand.
+/// Body of a [`ManualTool`] request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ManualBody {
-    /// JSON. A string that is exactly `{argument}` becomes the value itself; a member or an element
-    /// whose argument is not given is left out.
+    /// JSON. A string that is exactly `{argument}` becomes the argument's value; a member or an element whose
+    /// argument is absent is omitted.
     Json(Value),
-    /// The fields of a form, as templates.
+    /// Form fields, as templates.
     Form(Vec<(String, String)>),
     /// Text, as a template.
     Text(String),
 }
 
-/// The types that a JSON value can be of.
+/// JSON Schema types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueKind {
-    /// Text.
+    /// A string.
     String,
     /// Any number.
     Number,
-    /// A whole number.
+    /// A number without a fraction.
     Integer,
     /// True or false.
     Boolean,
-    /// A list.
+    /// An array.
     Array,
-    /// Members by name.
+    /// An object.
     Object,
-    /// Nothing.
+    /// Null.
     Null,
 }
 
 impl ValueKind {
-    /// Its name in JSON Schema.
+    /// Name of the type in JSON Schema.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::String => "string",
@@ -145,14 +144,14 @@ impl ValueKind {
         }
     }
 
-    /// The type with a name in JSON Schema.
+    /// The type with the given JSON Schema name.
     pub fn named(name: &str) -> Option<Self> {
         let all = [Self::String, Self::Number, Self::Integer, Self::Boolean, Self::Array, Self::Object, Self::Null];
         all.into_iter().find(|kind| kind.as_str() == name)
     }
 
     /// Whether a value is of this type.
-    pub(super) fn has(self, value: &Value) -> bool {
+    pub(super) fn matches(self, value: &Value) -> bool {
         match self {
             Self::String => value.is_string(),
             Self::Number => value.is_number(),
@@ -173,21 +172,21 @@ impl fmt::Debug for RestSpec {
             DocumentSource::File(path) => path.display().to_string(),
             DocumentSource::Url(url) => web::redacted(url),
         });
-        let mut shown = f.debug_struct("Spec");
-        shown.field("base_url", &web::redacted(&self.base_url)).field("headers", &headers).field("query", &query);
-        shown.field("document", &document).field("allow", &self.allow).field("deny", &self.deny);
-        shown.field("tools", &self.tools).finish()
+        let mut debug = f.debug_struct("RestSpec");
+        debug.field("base_url", &web::redacted(&self.base_url)).field("headers", &headers).field("query", &query);
+        debug.field("document", &document).field("allow", &self.allow).field("deny", &self.deny);
+        debug.field("tools", &self.tools).finish()
     }
 }
 
 impl fmt::Debug for ManualTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A fixed part of the query, of a header or of the body may hold a secret.
+        // Literal parts of query, headers and body may hold secrets.
         let path = self.url.split('?').next().unwrap_or_default();
         let headers: Vec<&String> = self.headers.iter().map(|(name, _)| name).collect();
-        let mut shown = f.debug_struct("HandTool");
-        shown.field("name", &self.name).field("method", &self.method).field("path", &path);
-        shown.field("arguments", &self.arguments).field("headers", &headers).field("pick", &self.result_path);
-        shown.finish_non_exhaustive()
+        let mut debug = f.debug_struct("ManualTool");
+        debug.field("name", &self.name).field("method", &self.method).field("path", &path);
+        debug.field("arguments", &self.arguments).field("headers", &headers).field("result_path", &self.result_path);
+        debug.finish_non_exhaustive()
     }
 }

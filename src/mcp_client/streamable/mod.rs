@@ -1,9 +1,8 @@
-//! An upstream over Streamable HTTP, of either era.
+//! Streamable HTTP transport, of either era.
 //!
-//! In the handshake era the session's id is taken from the response to `initialize`, and again from
-//! any later response that carries one, and goes out with every request. A session that the
-//! server has forgotten is opened anew, once, and the call that found out is sent again: the
-//! server did not take it.
+//! In the handshake era the session id comes from the response to `initialize`, or from any later response that carries
+//! one, and is sent with every request. When the server has lost the session, a new one is opened once and the request
+//! is sent again: the server did not process it.
 
 mod request;
 mod server_requests;
@@ -26,16 +25,16 @@ use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::EventReader;
-use crate::http::client::{HttpClient, is_media, redacted};
+use crate::http::client::{HttpClient, has_media_type, redacted};
 use crate::http::client::{HttpResponse, InFlight};
 use crate::http::codec::RequestEncoder;
-use crate::mcp_client::batch::{MAX_BATCH, messages, parsed};
-use crate::mcp_client::connection::Headers;
+use crate::mcp_client::batch::{MAX_BATCH_MESSAGES, messages_in_event, parse_messages};
+use crate::mcp_client::connection::RequestHeaders;
 use crate::mcp_client::session_resumption::ResumableSession;
 use crate::mcp_client::target::{Address, ConnectionSettings};
 use crate::mcp_client::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::protocol::{
-    ErrorObject, Id, Incoming, Message, Method, Notice, Notification, Outcome, Raw, Request, Response, code,
+    ErrorObject, Id, Incoming, Message, Method, Notification, NotificationMethod, Outcome, Raw, Request, Response, code,
 };
 use request::HttpRequest;
 use server_requests::PendingServerRequests;
@@ -43,23 +42,23 @@ use session_slot::{SessionSlot, SessionUse};
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// The headers that are ours to write, beside those of the protocol.
-const OURS: [HeaderName; 6] = [ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING];
-/// How long to wait before a stream is resumed when the server does not say.
-pub(super) const RETRY: Duration = Duration::from_millis(1000);
-/// The least that we wait, or a server could keep us busy.
-const RETRY_FLOOR: Duration = Duration::from_millis(250);
-/// How many answers of ours may be on their way at once.
-const ANSWERS: usize = 32;
-/// The longest that a server may make us wait.
-const RETRY_CAP: Duration = Duration::from_secs(30);
-/// How long the end of a session waits for a GET that nobody waits for any more and that the server has not answered:
-/// some servers answer it only once they have something to say.
-const STREAM_READ_LIMIT: Duration = Duration::from_millis(500);
-/// How often a stream that breaks at once is resumed before it is given up.
-pub(super) const RESUMES: u32 = 5;
+/// Headers that only the client itself writes, beside those that begin with `mcp-`.
+const RESERVED_HEADERS: [HeaderName; 6] = [ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING];
+/// Delay before a stream is resumed when the server sent no `retry`.
+pub(super) const DEFAULT_RETRY_DELAY: Duration = Duration::from_millis(1000);
+/// Lower bound of the server's `retry`, so that a server cannot make us reconnect in a tight loop.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(250);
+/// Responses to server requests that may be in flight at once.
+const MAX_RESPONSES_IN_FLIGHT: usize = 32;
+/// Upper bound of the server's `retry`.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
+/// How long closing a session waits for an abandoned GET without a response: some servers respond to it only with their
+/// first event.
+const ABANDONED_GET_TIMEOUT: Duration = Duration::from_millis(500);
+/// Consecutive resumptions of a stream without a message after which it is given up.
+pub(super) const MAX_STREAM_RESUMES: u32 = 5;
 
-/// One server over Streamable HTTP.
+/// Client of one server over Streamable HTTP.
 #[derive(Debug)]
 pub(super) struct StreamableClient {
     http: HttpClient,
@@ -68,40 +67,40 @@ pub(super) struct StreamableClient {
     state: Mutex<StreamableState>,
     last_id: AtomicI64,
     unsolicited: UnsolicitedSender,
-    /// Held while the session is opened anew, so that one does it and the others wait.
-    reopening: tokio::sync::Mutex<Option<Instant>>,
-    /// How many answers of ours may be on their way at once; a server that asks more gets none.
-    answers: Arc<Semaphore>,
-    pub(super) questions: PendingServerRequests,
+    /// Time of the last reopening; locked while the session is reopened, so that one task does it and the others wait.
+    last_reopen: tokio::sync::Mutex<Option<Instant>>,
+    /// Bounds the responses to server requests in flight; a server request beyond it is dropped.
+    response_permits: Arc<Semaphore>,
+    pub(super) server_requests: PendingServerRequests,
     session: SessionSlot,
     revision: OnceLock<Revision>,
-    /// Where the session is written down, if somebody else could go on with it.
+    /// Saves the session for other nodes, if the client session is in a shared store.
     resumable: Option<Arc<ResumableSession>>,
 }
 
 #[derive(Debug, Default)]
 struct StreamableState {
-    /// How the server has introduced itself in the session.
-    result: Option<Raw>,
-    /// The session was opened elsewhere.
-    goes_on: bool,
-    listening: Option<AbortHandle>,
+    /// Result of `initialize`, kept for saving the session.
+    initialize_result: Option<Raw>,
+    /// The session was opened by another node.
+    is_resumed: bool,
+    listen_task: Option<AbortHandle>,
 }
 
-/// How an exchange began.
+/// What the server responded to a request with.
 pub(super) enum FirstResponse {
-    Answer(Outcome),
-    /// A batch, of which one is the answer.
+    Response(Outcome),
+    /// A batch; one of its messages should be the response.
     Batch(Vec<Message>),
     Events(Box<EventReader>),
 }
 
-/// What came back for a probe.
+/// Response to `server/discover`.
 #[derive(Debug)]
 pub(super) enum ProbeOutcome {
-    /// An answer of the protocol, whatever the status.
+    /// A JSON-RPC response, whatever the HTTP status.
     Outcome(Outcome),
-    /// A status, and nothing that can be read.
+    /// An HTTP status without a JSON-RPC response.
     Status(StatusCode),
 }
 
@@ -109,23 +108,23 @@ impl StreamableClient {
     pub(super) fn new(
         address: &Address,
         settings: &ConnectionSettings,
-        speaker: ClientIdentity,
+        identity: ClientIdentity,
         unsolicited: mpsc::Sender<Unsolicited>,
-        notebook: Option<Arc<ResumableSession>>,
+        resumable: Option<Arc<ResumableSession>>,
     ) -> Arc<Self> {
         Arc::new(Self {
-            http: address.client(settings),
+            http: address.http_client(settings),
             settings: settings.clone(),
-            identity: speaker,
+            identity,
             state: Mutex::default(),
             last_id: AtomicI64::new(0),
             unsolicited: UnsolicitedSender::new(unsolicited),
-            reopening: tokio::sync::Mutex::default(),
-            answers: Arc::new(Semaphore::new(ANSWERS)),
-            questions: PendingServerRequests::default(),
+            last_reopen: tokio::sync::Mutex::default(),
+            response_permits: Arc::new(Semaphore::new(MAX_RESPONSES_IN_FLIGHT)),
+            server_requests: PendingServerRequests::default(),
             session: SessionSlot::default(),
             revision: OnceLock::new(),
-            resumable: notebook,
+            resumable,
         })
     }
 
@@ -142,40 +141,41 @@ impl StreamableClient {
     }
 
     pub(super) fn in_handshake_era(&self) -> bool {
-        self.revision().facts().sessions
+        self.revision().has_sessions()
     }
 
-    /// How long an answer may take to begin.
-    pub(super) fn patience(&self) -> Duration {
+    /// Limit for the head of a response.
+    pub(super) fn idle_timeout(&self) -> Duration {
         self.settings.idle_timeout
     }
 
-    /// The revision that was found; every later request names it.
+    /// Sets the negotiated revision, which every later request names. The first value is kept.
     pub(super) fn set_revision(&self, revision: Revision) {
         let _ = self.revision.set(revision);
     }
 
-    /// The id of the session, where there is one.
+    /// The session id, if the server has given one.
     pub(super) fn session_id(&self) -> Option<String> {
         self.session.peek().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned())
     }
 
-    /// Asks `server/discover`, with everything that a server of the newest era wants to see.
+    /// Sends `server/discover` with all headers and metadata that per-request servers require.
     pub(super) async fn probe(&self, revision: Revision) -> Result<ProbeOutcome> {
-        let params = to_upstream::params(None, revision, &self.identity, &to_upstream::Extras::default());
+        let params =
+            to_upstream::request_params(None, revision, &self.identity, &to_upstream::RequestExtras::default());
         let request = Request::new(Id::Text("discover".into()), Method::Discover, params);
         let headers = |head: &mut RequestEncoder| {
-            posted(head);
-            to_upstream::mirrored(head, &request, revision, &[]);
+            put_post_headers(head);
+            to_upstream::put_headers(head, &request, revision, &[]);
         };
         let response =
             self.http.send(Verb::POST, headers, request.encode(), Some(self.settings.discovery_timeout)).await?;
         let status = response.head.status();
-        match self.read_answer(response, &request.id, self.settings.discovery_timeout).await {
+        match self.read_response(response, &request.id, self.settings.discovery_timeout).await {
             Ok(outcome) => Ok(ProbeOutcome::Outcome(outcome)),
             Err(_) if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED => match status {
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => {
-                    Err(self.refused(status, b""))
+                    Err(self.status_error(status, b""))
                 }
                 _ => Ok(ProbeOutcome::Status(status)),
             },
@@ -184,167 +184,176 @@ impl StreamableClient {
         }
     }
 
-    /// Reads the one answer to a request, from JSON or from a stream.
-    async fn read_answer(&self, response: HttpResponse, id: &Id, patience: Duration) -> Result<Outcome> {
+    /// Reads the response to a request from a JSON body or an event stream.
+    async fn read_response(&self, response: HttpResponse, id: &Id, timeout: Duration) -> Result<Outcome> {
         let status = response.head.status();
-        if is_media(&response.head, "text/event-stream") && status.is_success() {
-            let mut events = EventReader::new(response.body, self.http.limit());
+        if has_media_type(&response.head, "text/event-stream") && status.is_success() {
+            let mut events = EventReader::new(response.body, self.http.max_body_bytes());
             let read = async {
                 while let Some(event) = events.next().await? {
-                    if let Some(outcome) = parsed(event).into_iter().find_map(|message| answer_to(message, id)) {
+                    if let Some(outcome) =
+                        messages_in_event(event).into_iter().find_map(|message| outcome_for(message, id))
+                    {
                         return Ok(outcome);
                     }
                 }
-                Err(Error::new(ErrorKind::Broken, "the stream ended before the answer"))
+                Err(Error::new(ErrorKind::Broken, "event stream ended before the response"))
             };
-            return match tokio::time::timeout(patience, read).await {
-                Ok(read) => read,
-                Err(_) => Err(Error::new(ErrorKind::Timeout, format!("no answer came within {patience:?}"))),
+            return match tokio::time::timeout(timeout, read).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(Error::new(ErrorKind::Timeout, format!("no response within {timeout:?}"))),
             };
         }
-        let body = self.http.read(response.body, patience).await?;
-        self.answer_in(&body, status, id)
+        let body = self.http.read_body(response.body, timeout).await?;
+        self.response_in_body(&body, status, id)
     }
 
-    /// The one answer to a request in a body.
-    fn answer_in(&self, body: &Bytes, status: StatusCode, id: &Id) -> Result<Outcome> {
-        // An error that cannot name its request is about the one that was sent.
-        let alone = |message| match message {
+    /// The response to request `id` in a JSON body.
+    fn response_in_body(&self, body: &Bytes, status: StatusCode, id: &Id) -> Result<Outcome> {
+        // An error without an id is about the request that was sent, if it is the only message.
+        let only_message = |message| match message {
             Message::Response(Response { id: None, outcome: outcome @ Err(_), .. }) => Some(outcome),
-            message => answer_to(message, id),
+            message => outcome_for(message, id),
         };
-        let answer = match Incoming::parse(body, MAX_BATCH) {
-            Ok(Incoming::One(message)) => alone(message),
+        let outcome = match Incoming::parse(body, MAX_BATCH_MESSAGES) {
+            Ok(Incoming::One(message)) => only_message(message),
             Ok(Incoming::Batch(items)) => {
                 let mut messages: Vec<Message> = items.into_iter().flatten().collect();
                 match messages.len() {
-                    1 => messages.pop().and_then(alone),
-                    _ => messages.into_iter().find_map(|message| answer_to(message, id)),
+                    1 => messages.pop().and_then(only_message),
+                    _ => messages.into_iter().find_map(|message| outcome_for(message, id)),
                 }
             }
             Err(_) => None,
         };
-        match answer {
+        match outcome {
             Some(outcome) => Ok(outcome),
             None if status.is_success() => Err(Error::new(
                 ErrorKind::Protocol,
-                format!("{} answered with something that is no answer", redacted(&self.http.url())),
+                format!("{} responded without a JSON-RPC response", redacted(&self.http.url())),
             )),
-            None => Err(self.refused(status, body)),
+            None => Err(self.status_error(status, body)),
         }
     }
 
-    /// What a status means that is no answer.
-    pub(super) fn refused(&self, status: StatusCode, body: &[u8]) -> Error {
-        Error::refused(&self.http.url(), status, body)
+    /// The error for an HTTP status without a JSON-RPC response.
+    pub(super) fn status_error(&self, status: StatusCode, body: &[u8]) -> Error {
+        Error::from_status(&self.http.url(), status, body)
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.session.is_ending()
     }
 
-    /// Writes the headers that say which session this is, and in which revision.
-    fn put_session(&self, head: &mut RequestEncoder, session: Option<&HeaderValue>) {
-        to_upstream::version(head, self.revision());
+    /// Writes the session id and the protocol version.
+    fn put_session_headers(&self, head: &mut RequestEncoder, session: Option<&HeaderValue>) {
+        to_upstream::put_version_header(head, self.revision());
         if let Some(session) = session {
             head.put(&SESSION_ID, session);
         }
     }
 
-    /// The session, for one message that is not answered or quickly so.
+    /// The session, for a message that gets no response or a quick one.
     pub(super) fn use_session(&self) -> Result<SessionUse> {
         self.session.acquire(self.settings.stop_timeout)
     }
 
-    /// What a request in the session carries until its response begins. In the per-request era dropping a request
-    /// cancels it, so its connection is closed at once.
+    /// Tracks a request of the session until its response begins. In the per-request era there is nothing to track:
+    /// dropping a request closes its connection, which cancels it.
     fn in_flight(&self, session: &SessionUse) -> Option<InFlight> {
         self.in_handshake_era().then(|| session.in_flight())
     }
 
-    /// Begins a request. `params` are as the server is to get them, but for the progress token.
+    /// Sends a request once its replies are polled. `params` are as the server receives them, except for the progress
+    /// token, which is replaced by the request id.
     pub(super) fn call(
         self: &Arc<Self>,
         method: Method,
         params: Option<Raw>,
-        token: Option<Raw>,
-        extra: Headers<'_>,
+        progress_token: Option<Raw>,
+        headers: RequestHeaders<'_>,
     ) -> Replies {
         let id = self.next_id();
-        let params = match &token {
-            Some(_) => Some(crate::dialect::meta::with(params.as_ref(), "progressToken", id.to_raw())),
+        let params = match &progress_token {
+            Some(_) => Some(crate::dialect::meta::with_member(params.as_ref(), "progressToken", id.to_raw())),
             None => params,
         };
         let request = Request::new(id, method, params);
-        HttpRequest::new(Arc::clone(self), request, extra, token).replies()
+        HttpRequest::new(Arc::clone(self), request, headers, progress_token).replies()
     }
 
-    /// Writes the headers of a request in the session, if there is one. What is ours to say no caller says.
-    fn put_headers(
+    /// Writes the headers of a request. The caller's forwarded headers cannot override our own.
+    fn put_request_headers(
         &self,
         head: &mut RequestEncoder,
         request: &Request,
-        extra: Headers<'_>,
+        headers: RequestHeaders<'_>,
         session: Option<&HeaderValue>,
     ) {
-        posted(head);
-        to_upstream::mirrored(head, request, self.revision(), extra.mirrors);
+        put_post_headers(head);
+        to_upstream::put_headers(head, request, self.revision(), headers.mirrors);
         if let Some(session) = session {
             head.put(&SESSION_ID, session);
         }
-        let theirs = |name: &HeaderName| !OURS.contains(name) && !name.as_str().starts_with("mcp-");
-        for (name, value) in extra.caller.headers.iter().filter(|(name, _)| theirs(name)) {
+        let is_forwardable = |name: &HeaderName| !RESERVED_HEADERS.contains(name) && !name.as_str().starts_with("mcp-");
+        for (name, value) in headers.caller.headers.iter().filter(|(name, _)| is_forwardable(name)) {
             if value.to_str().is_ok() {
                 head.put(name, value);
             }
         }
     }
 
-    /// Sends a request. How long that may take is for whoever waits for it; nobody does for those that listen.
-    pub(super) async fn begin(self: &Arc<Self>, request: &Request, extra: Headers<'_>) -> Result<FirstResponse> {
-        let patience = (request.method == Method::Listen).then_some(self.settings.total_timeout);
+    /// Sends a request and waits for the response head. The caller bounds the wait, except for listen requests, which get
+    /// the total timeout here. A lost session is reopened once and the request sent again.
+    pub(super) async fn send_request(
+        self: &Arc<Self>,
+        request: &Request,
+        headers: RequestHeaders<'_>,
+    ) -> Result<FirstResponse> {
+        let timeout = (request.method == Method::Listen).then_some(self.settings.total_timeout);
         let body = request.encode();
-        let mut again = true;
+        let mut may_reopen = true;
         loop {
             let session = self.use_session()?;
             let (generation, had_session) = (session.generation(), session.id().is_some());
-            let headers = |head: &mut RequestEncoder| self.put_headers(head, request, extra, session.id());
+            let put_headers =
+                |head: &mut RequestEncoder| self.put_request_headers(head, request, headers, session.id());
             let in_flight = self.in_flight(&session);
-            let response = self.http.send_in(in_flight, Verb::POST, headers, body.clone(), patience).await?;
+            let response = self.http.send_tracked(in_flight, Verb::POST, put_headers, body.clone(), timeout).await?;
             drop(session);
             let status = response.head.status();
             if status.is_success() {
-                self.note_session(&response.head, generation);
-                if is_media(&response.head, "text/event-stream") {
-                    let events = EventReader::new(response.body, self.http.limit());
+                self.update_session_id(&response.head, generation);
+                if has_media_type(&response.head, "text/event-stream") {
+                    let events = EventReader::new(response.body, self.http.max_body_bytes());
                     return Ok(FirstResponse::Events(Box::new(events)));
                 }
-                let body = self.http.read(response.body, self.settings.idle_timeout).await?;
+                let body = self.http.read_body(response.body, self.settings.idle_timeout).await?;
                 return match body.trim_ascii_start().first() {
-                    Some(b'[') => Ok(FirstResponse::Batch(messages(&body).unwrap_or_default())),
-                    _ => self.answer_in(&body, status, &request.id).map(FirstResponse::Answer),
+                    Some(b'[') => Ok(FirstResponse::Batch(parse_messages(&body).unwrap_or_default())),
+                    _ => self.response_in_body(&body, status, &request.id).map(FirstResponse::Response),
                 };
             }
-            let body = self.http.read(response.body, self.settings.idle_timeout).await.unwrap_or_default();
+            let body = self.http.read_body(response.body, self.settings.idle_timeout).await.unwrap_or_default();
             let message = Message::parse(&body);
-            let answered =
+            let is_response =
                 matches!(&message, Ok(Message::Response(response)) if response.id.as_ref() == Some(&request.id));
-            let lost = session::session_is_lost(status, &body, had_session, answered);
-            if again && self.in_handshake_era() && lost {
-                again = false;
-                // In a task of its own: a caller that goes away must not leave it half done.
+            let is_lost = session::is_session_lost(status, &body, had_session, is_response);
+            if may_reopen && self.in_handshake_era() && is_lost {
+                may_reopen = false;
+                // In a task of its own: a caller that is dropped must not leave the handshake half done.
                 let http = Arc::clone(self);
                 let reopened = tokio::spawn(async move { http.reopen(generation).await }).await;
-                reopened.unwrap_or_else(|_| Err(Error::new(ErrorKind::Broken, "no new session could be opened")))?;
+                reopened.unwrap_or_else(|_| Err(Error::new(ErrorKind::Broken, "opening a new session failed")))?;
                 continue;
             }
             return match message {
                 Ok(Message::Response(Response { id, outcome: Err(error), .. }))
                     if id.is_none() || id.as_ref() == Some(&request.id) =>
                 {
-                    Ok(FirstResponse::Answer(Err(error)))
+                    Ok(FirstResponse::Response(Err(error)))
                 }
-                _ => Err(self.refused(status, &body)),
+                _ => Err(self.status_error(status, &body)),
             };
         }
     }
@@ -354,154 +363,171 @@ impl StreamableClient {
         self.post(self.use_session()?, notification.encode()).await
     }
 
-    /// Sends a notification, or the response to a server request.
+    /// Posts a notification, or the response to a server request.
     pub(super) async fn post(self: &Arc<Self>, session: SessionUse, message: Bytes) -> Result<()> {
-        self.check_here()?;
+        self.check_not_moved()?;
         let headers = |head: &mut RequestEncoder| {
-            posted(head);
-            self.put_session(head, session.id());
+            put_post_headers(head);
+            self.put_session_headers(head, session.id());
         };
-        let (in_flight, patience) = (self.in_flight(&session), Some(self.settings.idle_timeout));
-        let response = self.http.send_in(in_flight, Verb::POST, headers, message, patience).await?;
+        let (in_flight, timeout) = (self.in_flight(&session), Some(self.settings.idle_timeout));
+        let response = self.http.send_tracked(in_flight, Verb::POST, headers, message, timeout).await?;
         let status = response.head.status();
         if status.is_success() {
-            self.note_session(&response.head, session.generation());
+            self.update_session_id(&response.head, session.generation());
             return Ok(());
         }
-        let body = self.http.read(response.body, self.settings.idle_timeout).await.unwrap_or_default();
-        Err(self.refused(status, &body))
+        let body = self.http.read_body(response.body, self.settings.idle_timeout).await.unwrap_or_default();
+        Err(self.status_error(status, &body))
     }
 
-    /// Takes what arrives on a stream: a reply to the call `request`, or nothing.
-    pub(super) fn take(self: &Arc<Self>, message: Message, request: Option<(&Id, Option<&Raw>)>) -> Option<Reply> {
+    /// Handles a message from a stream; returns the reply if it belongs to the call `request` (its id and progress token).
+    pub(super) fn dispatch(self: &Arc<Self>, message: Message, request: Option<(&Id, Option<&Raw>)>) -> Option<Reply> {
         match message {
             Message::Response(response) => {
                 let (id, _) = request.filter(|(id, _)| response.id.as_ref() == Some(*id))?;
-                tracing::trace!(%id, "answered");
+                tracing::trace!(%id, "upstream response received");
                 Some(Reply::End(Answer { outcome: response.outcome, revision: self.revision() }))
             }
-            Message::Request(asked) if asked.method == Method::Ping => {
-                let permit = Arc::clone(&self.answers).try_acquire_owned().ok()?;
+            Message::Request(ping) if ping.method == Method::Ping => {
+                let permit = Arc::clone(&self.response_permits).try_acquire_owned().ok()?;
                 let (http, session) = (Arc::clone(self), self.use_session().ok()?);
                 tokio::spawn(async move {
                     let _permit = permit;
-                    http.post(session, Response::new(Some(asked.id), Ok(Raw::empty())).encode()).await
+                    http.post(session, Response::new(Some(ping.id), Ok(Raw::empty())).encode()).await
                 });
                 None
             }
-            Message::Request(asked) => {
-                let question = self.questions.related.ask(self.question(asked)?)?;
+            Message::Request(server_request) => {
+                let server_request = self.accept_server_request(server_request)?;
+                let server_request = self.server_requests.task_registry.route_server_request(server_request)?;
                 match request {
-                    Some(_) => Some(Reply::Question(question)),
+                    Some(_) => Some(Reply::ServerRequest(server_request)),
                     None => {
-                        if let Some(question) = self.questions.offer_to_only_call(question) {
-                            self.unsolicited.send(Unsolicited::Question(question));
+                        if let Some(server_request) = self.server_requests.offer_to_only_call(server_request) {
+                            self.unsolicited.send(Unsolicited::ServerRequest(server_request));
                         }
                         None
                     }
                 }
             }
-            Message::Notification(notification) if notification.notice == Notice::Progress => {
+            Message::Notification(notification) if notification.method == NotificationMethod::Progress => {
                 let (id, token) = request?;
                 let params = notification.params?;
-                let ours = params.get("progressToken").as_ref().and_then(Id::from_raw).as_ref() == Some(id);
-                let token = token.filter(|_| ours)?;
+                let is_own_token = params.get("progressToken").as_ref().and_then(Id::from_raw).as_ref() == Some(id);
+                let token = token.filter(|_| is_own_token)?;
                 let params = params.edit().set("progressToken", token.clone()).finish();
-                Some(Reply::Notice(Notification::new(Notice::Progress, Some(params))))
+                Some(Reply::Notification(Notification::new(NotificationMethod::Progress, Some(params))))
             }
-            Message::Notification(notification) if notification.notice == Notice::Cancelled => {
-                // What it takes back has another name at the client, if it has one there.
-                self.questions.cancel(notification.params.as_ref());
+            Message::Notification(notification) if notification.method == NotificationMethod::Cancelled => {
+                // The client's copy of the request has an id of its own; dropping the registration withdraws it.
+                self.server_requests.cancel(notification.params.as_ref());
                 None
             }
-            Message::Notification(notification) if self.questions.related.on_notification(&notification) => None,
+            Message::Notification(notification)
+                if self.server_requests.task_registry.on_notification(&notification) =>
+            {
+                None
+            }
             Message::Notification(notification) => match request {
-                // In the per-request era a stream carries only what was asked for on it.
-                Some(_) if !self.in_handshake_era() || !changes(&notification.notice) => {
-                    Some(Reply::Notice(notification))
+                // In the per-request era a stream carries only notifications of its own request.
+                Some(_) if !self.in_handshake_era() || !is_change_notification(&notification.method) => {
+                    Some(Reply::Notification(notification))
                 }
                 _ => {
-                    self.unsolicited.send(Unsolicited::Notice(notification));
+                    self.unsolicited.send(Unsolicited::Notification(notification));
                     None
                 }
             },
         }
     }
 
-    fn question(self: &Arc<Self>, asked: Request) -> Option<ServerRequest> {
-        let permit = Arc::clone(&self.answers).try_acquire_owned().ok()?;
-        let (answer, answered) = oneshot::channel();
-        let withdrawn = self.questions.open(&asked.id);
+    /// Registers a server request and spawns a task that posts the client's response; `None` when too many are open.
+    fn accept_server_request(self: &Arc<Self>, request: Request) -> Option<ServerRequest> {
+        let permit = Arc::clone(&self.response_permits).try_acquire_owned().ok()?;
+        let (responder, response) = oneshot::channel();
+        let withdrawn = self.server_requests.register(&request.id);
         let http = Arc::clone(self);
         tokio::spawn(async move {
             let _permit = permit;
-            let refused = || Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this"));
+            let unsupported = || Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this"));
             let outcome = tokio::select! {
-                outcome = answered => outcome.unwrap_or_else(|_| refused()),
+                outcome = response => outcome.unwrap_or_else(|_| unsupported()),
                 _ = withdrawn => return,
             };
-            http.questions.answered(&asked.id);
+            http.server_requests.complete(&request.id);
             let posted =
-                async { http.post(http.use_session()?, Response::new(Some(asked.id), outcome).encode()).await };
+                async { http.post(http.use_session()?, Response::new(Some(request.id), outcome).encode()).await };
             if let Err(error) = posted.await {
-                tracing::debug!(%error, "an answer was not taken");
+                tracing::debug!(%error, "posting the response to a server request failed");
             }
         });
-        Some(ServerRequest { method: asked.method, params: asked.params, answer })
+        Some(ServerRequest { method: request.method, params: request.params, responder })
     }
 
-    /// Opens a stream by GET, after an event where one is named; nothing when there is none to have.
-    pub(super) async fn open_stream(&self, after: Option<&str>, patience: Duration) -> Result<Option<EventReader>> {
-        self.check_here()?;
-        let session = self.session.acquire(self.settings.stop_timeout.min(STREAM_READ_LIMIT))?;
+    /// Opens an event stream by GET, resuming after `last_event_id` if given; `None` when the server offers none.
+    pub(super) async fn open_stream(
+        &self,
+        last_event_id: Option<&str>,
+        timeout: Duration,
+    ) -> Result<Option<EventReader>> {
+        self.check_not_moved()?;
+        let session = self.session.acquire(self.settings.stop_timeout.min(ABANDONED_GET_TIMEOUT))?;
         let headers = |head: &mut RequestEncoder| {
             head.put_static(&ACCEPT, "text/event-stream");
-            self.put_session(head, session.id());
-            if let Some(id) = after {
+            self.put_session_headers(head, session.id());
+            if let Some(id) = last_event_id {
                 head.put_text(&LAST_EVENT_ID, id);
             }
         };
         let in_flight = self.in_flight(&session);
-        let response = self.http.send_in(in_flight, Verb::GET, headers, Bytes::new(), Some(patience)).await?;
+        let response = self.http.send_tracked(in_flight, Verb::GET, headers, Bytes::new(), Some(timeout)).await?;
         drop(session);
         let status = response.head.status();
-        if status.is_success() && is_media(&response.head, "text/event-stream") {
-            return Ok(Some(EventReader::new(response.body, self.http.limit())));
+        if status.is_success() && has_media_type(&response.head, "text/event-stream") {
+            return Ok(Some(EventReader::new(response.body, self.http.max_body_bytes())));
         }
         if status == StatusCode::METHOD_NOT_ALLOWED || status.is_success() {
             return Ok(None);
         }
-        let body = self.http.read(response.body, self.settings.idle_timeout).await.unwrap_or_default();
-        Err(self.refused(status, &body))
+        let body = self.http.read_body(response.body, self.settings.idle_timeout).await.unwrap_or_default();
+        Err(self.status_error(status, &body))
     }
 }
 
-/// What a message answers to a request.
-fn answer_to(message: Message, id: &Id) -> Option<Outcome> {
+/// The outcome in a message, if it is the response to request `id`.
+fn outcome_for(message: Message, id: &Id) -> Option<Outcome> {
     match message {
         Message::Response(response) if response.id.as_ref() == Some(id) => Some(response.outcome),
         _ => None,
     }
 }
 
-/// Whether a notice tells of something that concerns more than one call.
-fn changes(notice: &Notice) -> bool {
-    matches!(notice, Notice::ToolsChanged | Notice::PromptsChanged | Notice::ResourcesChanged | Notice::ResourceUpdated)
+/// Whether a notification reports a change, which concerns more than one call.
+fn is_change_notification(notice: &NotificationMethod) -> bool {
+    matches!(
+        notice,
+        NotificationMethod::ToolsChanged
+            | NotificationMethod::PromptsChanged
+            | NotificationMethod::ResourcesChanged
+            | NotificationMethod::ResourceUpdated
+    )
 }
 
-/// Writes what every message that is posted says of itself, and of what may come back.
-fn posted(head: &mut RequestEncoder) {
+/// Writes the headers of every POST.
+fn put_post_headers(head: &mut RequestEncoder) {
     head.put_static(&ACCEPT, "application/json, text/event-stream");
     head.put_static(&CONTENT_TYPE, "application/json");
 }
 
-pub(super) fn pause(milliseconds: u64) -> Duration {
-    Duration::from_millis(milliseconds).clamp(RETRY_FLOOR, RETRY_CAP)
+/// Delay for the `retry` value of a server, in milliseconds, within our bounds.
+pub(super) fn clamp_retry_delay(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds).clamp(MIN_RETRY_DELAY, MAX_RETRY_DELAY)
 }
 
 impl Drop for StreamableClient {
     fn drop(&mut self) {
-        if let Some(listening) = self.lock().listening.take() {
+        if let Some(listening) = self.lock().listen_task.take() {
             listening.abort();
         }
     }
@@ -511,17 +537,19 @@ impl Drop for StreamableClient {
 mod tests {
     use super::*;
 
-    /// The size of what a function gives, which is not called.
-    fn size<A, B, C, R>(_: impl FnOnce(A, B, C) -> R) -> usize {
+    /// Size of a function's return value, without calling it.
+    fn return_size<A, B, C, R>(_: impl FnOnce(A, B, C) -> R) -> usize {
         size_of::<R>()
     }
 
-    /// What waits for an answer is made for every call, and moved to where it stays.
+    /// The future is created for every call and moved to the heap, so it must stay small.
     #[test]
-    fn a_call_takes_little_room() {
-        let size = size(|http: &'static Arc<StreamableClient>, request: &'static Request, extra: Headers<'static>| {
-            http.begin(request, extra)
-        });
+    fn request_future_stays_small() {
+        let size = return_size(
+            |http: &'static Arc<StreamableClient>, request: &'static Request, headers: RequestHeaders<'static>| {
+                http.send_request(request, headers)
+            },
+        );
         assert!(size <= 2560, "{size} bytes");
     }
 }

@@ -1,4 +1,4 @@
-//! One request over Streamable HTTP: JSON or a stream, resumed where it breaks.
+//! One request over Streamable HTTP: its response as JSON or as an event stream, which is resumed where it breaks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,67 +7,79 @@ use std::time::Duration;
 
 use futures_util::{Stream, stream};
 
-use super::{FirstResponse, RESUMES, RETRY, StreamableClient, pause};
+use super::{DEFAULT_RETRY_DELAY, FirstResponse, MAX_STREAM_RESUMES, StreamableClient, clamp_retry_delay};
 use crate::call::{Answer, Caller, Replies, Reply};
 use crate::dialect::headers::HeaderMirror;
 use crate::error::{Error, ErrorKind};
 use crate::http::client::EventReader;
-use crate::mcp_client::batch::parsed;
-use crate::mcp_client::connection::Headers;
+use crate::mcp_client::batch::messages_in_event;
+use crate::mcp_client::connection::RequestHeaders;
 use crate::protocol::{Id, Message, Notification, Outcome, Raw, Request};
 
-/// One request and what comes back for it.
+/// A request and the state of its response.
 pub(in crate::mcp_client) struct HttpRequest {
-    http: Arc<StreamableClient>,
+    client: Arc<StreamableClient>,
     request: Request,
-    /// The headers that the tool wants mirrored.
+    /// Header mirrors of the called tool.
     mirrors: Vec<HeaderMirror>,
     caller: Arc<Caller>,
-    token: Option<Raw>,
+    progress_token: Option<Raw>,
     phase: RequestPhase,
-    /// Messages that came together with one that was taken.
+    /// Messages received together that were not handled yet.
     queue: VecDeque<Message>,
-    guard: Cancel,
-    last_event: Option<String>,
-    retry: Duration,
-    resumes: u32,
+    guard: CancelRequestOnDrop,
+    last_event_id: Option<String>,
+    retry_delay: Duration,
+    resume_attempts: u32,
 }
 
 enum RequestPhase {
-    Start,
+    NotSent,
     Events(Box<EventReader>),
-    /// Everything has come.
+    /// The response was a batch, and all its messages are queued.
     Batch,
     Done,
 }
 
 impl HttpRequest {
     pub(in crate::mcp_client) fn new(
-        http: Arc<StreamableClient>,
+        client: Arc<StreamableClient>,
         request: Request,
-        extra: Headers<'_>,
-        token: Option<Raw>,
+        headers: RequestHeaders<'_>,
+        progress_token: Option<Raw>,
     ) -> Self {
-        let guard = Cancel { http: Arc::clone(&http), id: None };
-        let phase = RequestPhase::Start;
+        let guard = CancelRequestOnDrop { client: Arc::clone(&client), id: None };
+        let phase = RequestPhase::NotSent;
         let queue = VecDeque::new();
-        let (mirrors, caller) = (extra.mirrors.to_vec(), Arc::clone(extra.caller));
-        Self { http, request, mirrors, caller, token, phase, queue, guard, last_event: None, retry: RETRY, resumes: 0 }
+        let (mirrors, caller) = (headers.mirrors.to_vec(), Arc::clone(headers.caller));
+        Self {
+            client,
+            request,
+            mirrors,
+            caller,
+            progress_token,
+            phase,
+            queue,
+            guard,
+            last_event_id: None,
+            retry_delay: DEFAULT_RETRY_DELAY,
+            resume_attempts: 0,
+        }
     }
 
-    /// The replies; dropping them gives the request up.
+    /// The replies of the request. Dropping them cancels it.
     pub(in crate::mcp_client) fn replies(self) -> Replies {
-        let asks = self.http.in_handshake_era() && self.request.method.converses();
-        let asked = asks.then(|| self.http.questions.enter(&self.request.id));
-        let own = stream::unfold(self, |mut exchange| async move {
-            let reply = exchange.next().await?;
-            Some((reply, exchange))
+        let accepts_requests = self.client.in_handshake_era() && self.request.method.may_trigger_server_messages();
+        let inbox = accepts_requests.then(|| self.client.server_requests.register_call(&self.request.id));
+        let own = stream::unfold(self, |mut http_request| async move {
+            let reply = http_request.next().await?;
+            Some((reply, http_request))
         });
-        let Some(asked) = asked else { return Replies::stream(own) };
-        // Some servers ask on the stream that listens, whatever the question belongs to.
+        let Some(inbox) = inbox else { return Replies::stream(own) };
+        // Some servers send the server requests of a call on the GET stream.
         let mut own = Box::pin(own);
-        Replies::stream(stream::poll_fn(move |context| match asked.next(context) {
-            Some(question) => Poll::Ready(Some(Reply::Question(question))),
+        Replies::stream(stream::poll_fn(move |context| match inbox.pop_or_register(context) {
+            Some(request) => Poll::Ready(Some(Reply::ServerRequest(request))),
             None => own.as_mut().poll_next(context),
         }))
     }
@@ -78,16 +90,19 @@ impl HttpRequest {
             let reply = match &mut self.phase {
                 RequestPhase::Done => return None,
                 _ if message.is_some() => {
-                    let request = Some((&self.request.id, self.token.as_ref()));
-                    match message.and_then(|message| self.http.take(message, request)) {
+                    let request = Some((&self.request.id, self.progress_token.as_ref()));
+                    match message.and_then(|message| self.client.dispatch(message, request)) {
                         Some(reply) => reply,
                         None => continue,
                     }
                 }
-                RequestPhase::Start => {
-                    // What nobody waited for was never sent, and is not to be cancelled.
+                RequestPhase::NotSent => {
+                    // Set only now: a request that was never sent is not cancelled.
                     self.guard.id = Some(self.request.id.clone());
-                    match self.http.begin(&self.request, Headers { mirrors: &self.mirrors, caller: &self.caller }).await
+                    match self
+                        .client
+                        .send_request(&self.request, RequestHeaders { mirrors: &self.mirrors, caller: &self.caller })
+                        .await
                     {
                         Ok(FirstResponse::Events(events)) => {
                             self.phase = RequestPhase::Events(events);
@@ -98,26 +113,26 @@ impl HttpRequest {
                             self.phase = RequestPhase::Batch;
                             continue;
                         }
-                        Ok(FirstResponse::Answer(outcome)) => self.end(outcome),
+                        Ok(FirstResponse::Response(outcome)) => self.end(outcome),
                         Err(error) => self.end(Err(error.into_object())),
                     }
                 }
                 RequestPhase::Batch => {
-                    let error = Error::new(ErrorKind::Protocol, "the server answered with a batch that has no answer");
+                    let error = Error::new(ErrorKind::Protocol, "the server sent a batch without the response");
                     self.end(Err(error.into_object()))
                 }
                 RequestPhase::Events(events) => match events.next().await {
                     Ok(Some(event)) => {
-                        self.retry = event.retry.map_or(self.retry, pause);
-                        self.last_event = event.id.clone().or(self.last_event.take());
-                        self.queue.extend(parsed(event));
+                        self.retry_delay = event.retry.map_or(self.retry_delay, clamp_retry_delay);
+                        self.last_event_id = event.id.clone().or(self.last_event_id.take());
+                        self.queue.extend(messages_in_event(event));
                         if !self.queue.is_empty() {
-                            self.resumes = 0;
+                            self.resume_attempts = 0;
                         }
                         continue;
                     }
                     broken => {
-                        let ended = || Error::new(ErrorKind::Broken, "the stream ended before the answer");
+                        let ended = || Error::new(ErrorKind::Broken, "event stream ended before the response");
                         let error = broken.err().map_or_else(ended, Error::from);
                         match Box::pin(self.resume(error)).await {
                             Some(reply) => reply,
@@ -135,50 +150,51 @@ impl HttpRequest {
     }
 
     fn end(&self, outcome: Outcome) -> Reply {
-        Reply::End(Answer { outcome, revision: self.http.revision() })
+        Reply::End(Answer { outcome, revision: self.client.revision() })
     }
 
-    /// The stream broke off: goes on where it broke, where the server has given it a position.
+    /// Resumes a broken stream after its last event id; ends the request where the server gave none.
     async fn resume(&mut self, error: Error) -> Option<Reply> {
-        let resumable = self.last_event.is_some() && self.http.in_handshake_era() && self.resumes < RESUMES;
-        if !resumable {
+        let can_resume =
+            self.last_event_id.is_some() && self.client.in_handshake_era() && self.resume_attempts < MAX_STREAM_RESUMES;
+        if !can_resume {
             return Some(self.end(Err(error.into_object())));
         }
-        self.resumes += 1;
-        tokio::time::sleep(self.retry * self.resumes).await;
-        match self.http.open_stream(self.last_event.as_deref(), self.http.patience()).await {
+        self.resume_attempts += 1;
+        tokio::time::sleep(self.retry_delay * self.resume_attempts).await;
+        match self.client.open_stream(self.last_event_id.as_deref(), self.client.idle_timeout()).await {
             Ok(Some(events)) => {
                 self.phase = RequestPhase::Events(Box::new(events));
                 None
             }
             Ok(None) => Some(self.end(Err(error.into_object()))),
-            Err(error) if error.may_retry() => None,
+            Err(error) if error.is_retryable() => None,
             Err(error) => Some(self.end(Err(error.into_object()))),
         }
     }
 }
 
-/// Tells the server that nobody waits for a call any more. In the per-request era closing the
-/// stream says so.
-struct Cancel {
-    http: Arc<StreamableClient>,
+/// Sends a cancellation if the request is dropped before its response. In the per-request era closing the stream cancels
+/// the request.
+struct CancelRequestOnDrop {
+    client: Arc<StreamableClient>,
     id: Option<Id>,
 }
 
 impl Drop for HttpRequest {
     fn drop(&mut self) {
-        self.http.questions.leave(&self.request.id);
+        self.client.server_requests.unregister_call(&self.request.id);
     }
 }
 
-impl Drop for Cancel {
+impl Drop for CancelRequestOnDrop {
     fn drop(&mut self) {
-        let Some(id) = self.id.take().filter(|_| self.http.in_handshake_era()) else { return };
-        let http = Arc::clone(&self.http);
-        // Acquired here and not in the task, so that an end that begins now comes after it.
-        let (Ok(session), Ok(runtime)) = (http.use_session(), tokio::runtime::Handle::try_current()) else { return };
+        let Some(id) = self.id.take().filter(|_| self.client.in_handshake_era()) else { return };
+        let client = Arc::clone(&self.client);
+        // Acquired here and not in the task, so that a close that begins now waits for the cancellation.
+        let (Ok(session), Ok(runtime)) = (client.use_session(), tokio::runtime::Handle::try_current()) else { return };
         runtime.spawn(async move {
-            let _ = http.post(session, Notification::cancelled(&id).encode()).await;
+            let _ = client.post(session, Notification::cancelled(&id).encode()).await;
         });
     }
 }

@@ -1,4 +1,4 @@
-//! What a server over Streamable HTTP asks, and which call that belongs to.
+//! Open server requests of a Streamable HTTP connection, and the calls that they may belong to.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,103 +12,102 @@ use crate::mcp_client::task_registry::TaskRegistry;
 use crate::protocol::{Id, Raw};
 use foldhash::HashMap;
 
-/// The open questions of one session, and the calls that they may belong to.
+/// Open server requests and the calls that accept them.
 #[derive(Debug, Default)]
 pub(in crate::mcp_client) struct PendingServerRequests {
     state: Mutex<ServerRequestState>,
-    /// The tasks that they may belong to.
-    pub(in crate::mcp_client) related: TaskRegistry,
+    /// The tasks that server requests may belong to.
+    pub(in crate::mcp_client) task_registry: TaskRegistry,
 }
 
 #[derive(Debug, Default)]
 struct ServerRequestState {
-    /// Dropping one takes it back.
-    open: HashMap<Id, oneshot::Sender<()>>,
-    /// Calls during which something may be asked.
+    /// Open requests; dropping the sender withdraws the request.
+    open_requests: HashMap<Id, oneshot::Sender<()>>,
+    /// Calls in flight during which the server may send requests.
     calls: HashMap<Id, Arc<RequestInbox>>,
 }
 
-/// Questions that wait for the reader of a call. There is one for each call, and hardly ever something in it.
+/// Server requests that arrived on another stream and wait for the reader of a call. Almost always empty.
 #[derive(Debug, Default)]
 pub(in crate::mcp_client) struct RequestInbox {
-    waiting: Mutex<VecDeque<ServerRequest>>,
+    queue: Mutex<VecDeque<ServerRequest>>,
     reader: AtomicWaker,
 }
 
-/// How many questions that came on another stream may wait for the reader of a call.
-const WAITING: usize = 16;
+/// Server requests that may wait for the reader of one call.
+const INBOX_CAPACITY: usize = 16;
 
 impl PendingServerRequests {
     fn lock(&self) -> MutexGuard<'_, ServerRequestState> {
         self.state.lock().expect("no thread panics while it holds this lock")
     }
 
-    /// Something is asked; what is given back ends when it is taken back.
-    pub(in crate::mcp_client) fn open(&self, id: &Id) -> oneshot::Receiver<()> {
+    /// Registers a server request; the returned receiver resolves when the server cancels it.
+    pub(in crate::mcp_client) fn register(&self, id: &Id) -> oneshot::Receiver<()> {
         let (withdraw, withdrawn) = oneshot::channel();
-        self.lock().open.insert(id.clone(), withdraw);
+        self.lock().open_requests.insert(id.clone(), withdraw);
         withdrawn
     }
 
-    /// It is answered.
-    pub(in crate::mcp_client) fn answered(&self, id: &Id) {
-        self.lock().open.remove(id);
+    /// Removes a server request that the client has responded to.
+    pub(in crate::mcp_client) fn complete(&self, id: &Id) {
+        self.lock().open_requests.remove(id);
     }
 
-    /// The server takes something back.
+    /// Handles `notifications/cancelled` of the server.
     pub(in crate::mcp_client) fn cancel(&self, params: Option<&Raw>) {
         let id = params.and_then(|params| params.get("requestId"));
         if let Some(id) = id.as_ref().and_then(Id::from_raw) {
-            self.lock().open.remove(&id);
+            self.lock().open_requests.remove(&id);
         }
     }
 
-    /// A call during which something may be asked, and where that comes.
-    pub(in crate::mcp_client) fn enter(&self, call: &Id) -> Arc<RequestInbox> {
+    /// Registers a call during which the server may send requests.
+    pub(in crate::mcp_client) fn register_call(&self, call: &Id) -> Arc<RequestInbox> {
         let inbox = Arc::default();
         self.lock().calls.insert(call.clone(), Arc::clone(&inbox));
         inbox
     }
 
-    /// The call is over.
-    pub(in crate::mcp_client) fn leave(&self, call: &Id) {
+    /// Removes a call that has ended.
+    pub(in crate::mcp_client) fn unregister_call(&self, call: &Id) {
         self.lock().calls.remove(call);
     }
 
-    /// Passes a question on that does not say which call it belongs to: with one call at work it is
-    /// clear. Gives it back where it is not.
-    pub(in crate::mcp_client) fn offer_to_only_call(&self, question: ServerRequest) -> Option<ServerRequest> {
-        let only = {
+    /// Gives a server request that names no call to the only call in flight; returns it when there is none or more than one.
+    pub(in crate::mcp_client) fn offer_to_only_call(&self, request: ServerRequest) -> Option<ServerRequest> {
+        let only_call = {
             let state = self.lock();
             let mut calls = state.calls.values();
             calls.next().filter(|_| calls.next().is_none()).cloned()
         };
-        match only {
-            Some(only) => only.put(question),
-            None => Some(question),
+        match only_call {
+            Some(only_call) => only_call.try_push(request),
+            None => Some(request),
         }
     }
 }
 
 impl RequestInbox {
     fn lock(&self) -> MutexGuard<'_, VecDeque<ServerRequest>> {
-        self.waiting.lock().expect("no thread panics while it holds this lock")
+        self.queue.lock().expect("no thread panics while it holds this lock")
     }
 
-    /// Gives it back where too many wait.
-    fn put(&self, question: ServerRequest) -> Option<ServerRequest> {
-        let mut waiting = self.lock();
-        if waiting.len() == WAITING {
-            return Some(question);
+    /// Queues a request and wakes the reader; returns the request when the inbox is full.
+    fn try_push(&self, request: ServerRequest) -> Option<ServerRequest> {
+        let mut queue = self.lock();
+        if queue.len() == INBOX_CAPACITY {
+            return Some(request);
         }
-        waiting.push_back(question);
-        drop(waiting);
+        queue.push_back(request);
+        drop(queue);
         self.reader.wake();
         None
     }
 
-    /// The next one; whoever asks is woken when there is one.
-    pub(in crate::mcp_client) fn next(&self, context: &Context<'_>) -> Option<ServerRequest> {
+    /// Takes the next request; registers the waker first, so that none is missed.
+    pub(in crate::mcp_client) fn pop_or_register(&self, context: &Context<'_>) -> Option<ServerRequest> {
         self.reader.register(context.waker());
         self.lock().pop_front()
     }

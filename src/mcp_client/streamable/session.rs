@@ -1,5 +1,4 @@
-//! The session with a server of the handshake era: how it is opened, gone on with, heard, opened
-//! anew where the server forgot it, and ended.
+//! Session of a handshake-era server: opened, resumed, listened to, reopened when the server has lost it, and deleted.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -10,122 +9,129 @@ use http::{HeaderValue, Method as Verb, StatusCode};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{RETRY, RETRY_CAP, SESSION_ID, StreamableClient, pause, posted, session_slot};
+use super::{
+    DEFAULT_RETRY_DELAY, MAX_RETRY_DELAY, SESSION_ID, StreamableClient, clamp_retry_delay, put_post_headers,
+    session_slot,
+};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ServerHello};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::redacted;
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::Unsolicited;
-use crate::mcp_client::batch::parsed;
+use crate::mcp_client::batch::messages_in_event;
 use crate::mcp_client::session_resumption::SavedSession;
-use crate::protocol::{Method, Notice, Notification, Request};
+use crate::protocol::{Method, Notification, NotificationMethod, Request};
 
-/// How long after one new session the next may be opened.
-const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// How long the stream that listens may take to begin: some servers say nothing before they have
-/// something to say.
+/// Least time between two reopenings of the session.
+const MIN_REOPEN_INTERVAL: Duration = Duration::from_secs(1);
+/// Limit for the response head of the listening stream: some servers send it only with their first event.
 const LISTEN_HEAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-/// How long a new session is held back until its listening stream is there.
-const HEAD_START: Duration = Duration::from_millis(1000);
+/// How long a new session is held back for the response head of its listening stream.
+const LISTEN_START_TIMEOUT: Duration = Duration::from_millis(1000);
 
 impl StreamableClient {
-    /// Opens a session by a handshake.
+    /// Opens a session by the `initialize` handshake and starts to listen.
     pub(in crate::mcp_client) async fn initialize(self: &Arc<Self>, proposed: Revision) -> Result<ServerHello> {
-        let request =
-            Request::new(self.next_id(), Method::Initialize, Some(to_upstream::initialize(proposed, &self.identity)));
-        let response =
-            self.http.send(Verb::POST, posted, request.encode(), Some(self.settings.discovery_timeout)).await?;
-        let session = response.head.get(&SESSION_ID).and_then(|id| HeaderValue::from_bytes(id).ok());
+        let request = Request::new(
+            self.next_id(),
+            Method::Initialize,
+            Some(to_upstream::initialize_params(proposed, &self.identity)),
+        );
+        let response = self
+            .http
+            .send(Verb::POST, put_post_headers, request.encode(), Some(self.settings.discovery_timeout))
+            .await?;
+        let session_id = response.head.get(&SESSION_ID).and_then(|id| HeaderValue::from_bytes(id).ok());
         let status = response.head.status();
-        let outcome = match self.read_answer(response, &request.id, self.settings.discovery_timeout).await {
-            // A refusal whose body only looks like an answer is still a refusal.
+        let outcome = match self.read_response(response, &request.id, self.settings.discovery_timeout).await {
+            // An error status stays an error, even with a JSON-RPC error in its body.
             Ok(Err(object)) if !status.is_success() => {
-                return Err(self.refused(status, object.message().as_bytes()));
+                return Err(self.status_error(status, object.message().as_bytes()));
             }
             outcome => outcome?,
         };
-        let result = outcome.map_err(Error::answered)?;
-        let introduction = to_upstream::read_handshake(&result)
+        let result = outcome.map_err(Error::from_error_response)?;
+        let hello = to_upstream::parse_initialize_result(&result)
             .map_err(|why| Error::new(ErrorKind::Revision, format!("{}: {why}", redacted(&self.http.url()))))?;
-        self.set_revision(introduction.revision);
-        if let Err(closed) = self.session.open(session.as_ref()) {
-            if let Some(session) = &session {
-                self.delete(session).await; // nobody else will
+        self.set_revision(hello.revision);
+        if let Err(closed) = self.session.open(session_id.as_ref()) {
+            if let Some(session_id) = &session_id {
+                self.delete(session_id).await; // the connection was closed meanwhile
             }
             return Err(closed);
         }
         {
             let mut state = self.lock();
-            state.result = self.resumable.is_some().then_some(result);
-            state.goes_on = false;
+            state.initialize_result = self.resumable.is_some().then_some(result);
+            state.is_resumed = false;
         }
-        self.post(self.use_session()?, Notification::new(Notice::Initialized, None).encode()).await?;
+        self.post(self.use_session()?, Notification::new(NotificationMethod::Initialized, None).encode()).await?;
         self.persist();
-        self.begin_to_listen(&introduction).await;
-        Ok(introduction)
+        self.start_listening(&hello).await;
+        Ok(hello)
     }
 
-    /// Goes on with a session that was opened elsewhere. The server is not told: whether it still
-    /// knows the session shows with the first call.
-    pub(in crate::mcp_client) async fn resume(self: &Arc<Self>, entry: SavedSession) -> ServerHello {
-        let SavedSession { session, result, introduction, first_id } = entry;
-        self.set_revision(introduction.revision);
-        self.last_id.store(first_id, std::sync::atomic::Ordering::Relaxed);
+    /// Resumes a session that another node opened. Nothing is sent; the first call shows whether it still knows
+    /// the session.
+    pub(in crate::mcp_client) async fn resume(self: &Arc<Self>, saved: SavedSession) -> ServerHello {
+        let SavedSession { session_id, initialize_result, hello, request_id_base } = saved;
+        self.set_revision(hello.revision);
+        self.last_id.store(request_id_base, std::sync::atomic::Ordering::Relaxed);
         // A connection that is being opened cannot have been closed.
-        let _ = self.session.open(Some(&session));
+        let _ = self.session.open(Some(&session_id));
         {
             let mut state = self.lock();
-            state.result = Some(result);
-            state.goes_on = true;
+            state.initialize_result = Some(initialize_result);
+            state.is_resumed = true;
         }
         self.persist();
-        self.begin_to_listen(&introduction).await;
-        introduction
+        self.start_listening(&hello).await;
+        hello
     }
 
-    /// Whether the session was opened elsewhere.
+    /// Whether the session was opened by another node.
     pub(in crate::mcp_client) fn is_resumed(&self) -> bool {
-        self.lock().goes_on
+        self.lock().is_resumed
     }
 
-    /// Opens the session anew, unless somebody else just did.
+    /// Opens a new session in place of `generation`, unless another task has already done so.
     pub(in crate::mcp_client) async fn reopen(self: &Arc<Self>, generation: u64) -> Result<()> {
-        let mut last = self.reopening.lock().await;
+        let mut last_reopen = self.last_reopen.lock().await;
         self.check_open()?;
-        self.check_here()?;
+        self.check_not_moved()?;
         if self.session.generation() != generation {
             return Ok(());
         }
-        // A server that forgets every session at once must not be asked for them in a tight loop.
-        if let Some(last) = *last {
-            tokio::time::sleep_until(last + REOPEN_PAUSE).await;
+        // A server that loses every session at once must not receive handshakes in a tight loop.
+        if let Some(last_reopen) = *last_reopen {
+            tokio::time::sleep_until(last_reopen + MIN_REOPEN_INTERVAL).await;
         }
-        *last = Some(Instant::now());
-        tracing::info!(url = %redacted(&self.http.url()), "the server forgot our session; a new one is opened");
+        *last_reopen = Some(Instant::now());
+        tracing::info!(url = %redacted(&self.http.url()), "upstream session lost; opening a new one");
         self.initialize(self.revision()).await?;
-        self.unsolicited.send(Unsolicited::Reopened);
+        self.unsolicited.send(Unsolicited::SessionReopened);
         Ok(())
     }
 
-    /// Nothing is opened, and nothing sent again, on a connection that was closed.
+    /// Fails on a closed connection, on which nothing may be reopened or sent again.
     pub(in crate::mcp_client) fn check_open(&self) -> Result<()> {
         match self.is_closed() {
-            true => Err(session_slot::closed()),
+            true => Err(session_slot::connection_closed()),
             false => Ok(()),
         }
     }
 
-    /// Nothing is told from here in the name of a client that is served elsewhere now.
-    pub(in crate::mcp_client) fn check_here(&self) -> Result<()> {
-        match self.resumable.as_ref().is_some_and(|notebook| notebook.moved_to_other_node()) {
-            true => Err(Error::new(ErrorKind::Broken, "the client is served elsewhere")),
+    /// Fails when another node has taken the client session over: it alone may send in the client's name.
+    pub(in crate::mcp_client) fn check_not_moved(&self) -> Result<()> {
+        match self.resumable.as_ref().is_some_and(|resumable| resumable.moved_to_other_node()) {
+            true => Err(Error::new(ErrorKind::Broken, "another node serves this client now")),
             false => Ok(()),
         }
     }
 
-    /// A later response may name the session anew.
-    pub(in crate::mcp_client) fn note_session(&self, head: &ResponseHead, generation: u64) {
+    /// Takes over a new session id from a later response.
+    pub(in crate::mcp_client) fn update_session_id(&self, head: &ResponseHead, generation: u64) {
         let Some(id) = head.get(&SESSION_ID).filter(|_| self.in_handshake_era()) else { return };
         let Ok(id) = HeaderValue::from_bytes(id) else { return };
         if self.session.rename(id, generation) {
@@ -133,145 +139,143 @@ impl StreamableClient {
         }
     }
 
-    /// Has the session remembered, where somebody could go on with it.
+    /// Saves the session for other nodes, if that is configured.
     fn persist(&self) {
-        let Some(notebook) = &self.resumable else { return };
-        notebook.write(|| {
-            let session = self.session.peek();
-            session.zip(self.lock().result.clone())
+        let Some(resumable) = &self.resumable else { return };
+        resumable.save(|| {
+            let session_id = self.session.peek();
+            session_id.zip(self.lock().initialize_result.clone())
         });
     }
 
-    /// Listens, and gives that a moment where something may be missed otherwise.
-    async fn begin_to_listen(self: &Arc<Self>, introduction: &ServerHello) {
-        let listening = self.listen(introduction.server.tells_of_changes());
-        if self.identity.capabilities.entries().next().is_some() || introduction.server.tells_of_changes() {
-            // Some servers ask on this stream even during a call, and lose what they ask or tell before
-            // it is there. Others do not answer it before they have something to say.
-            let _ = tokio::time::timeout(HEAD_START, listening).await;
+    /// Starts to listen, and waits briefly for the stream where messages could be lost without it.
+    async fn start_listening(self: &Arc<Self>, hello: &ServerHello) {
+        let listening = self.spawn_listen_task(hello.server.announces_changes());
+        if self.identity.capabilities.entries().next().is_some() || hello.server.announces_changes() {
+            // Some servers send requests and notifications of a call on this stream and lose them without it. Others
+            // respond to the GET only with their first event, hence the timeout.
+            let _ = tokio::time::timeout(LISTEN_START_TIMEOUT, listening).await;
         }
     }
 
-    /// Listens for what belongs to no call, where the server offers it. What is given back ends
-    /// when the server has answered.
-    fn listen(self: &Arc<Self>, tells_of_changes: bool) -> oneshot::Receiver<()> {
-        let (answered, listening) = oneshot::channel();
-        let task = tokio::spawn(listen(Arc::downgrade(self), tells_of_changes, answered));
-        let before = self.lock().listening.replace(task.abort_handle());
-        if let Some(before) = before {
-            before.abort();
+    /// Spawns the task that reads the listening stream, in place of a previous one. The receiver resolves when the server
+    /// has responded to the GET.
+    fn spawn_listen_task(self: &Arc<Self>, tells_of_changes: bool) -> oneshot::Receiver<()> {
+        let (responded, listening) = oneshot::channel();
+        let task = tokio::spawn(run_listen_stream(Arc::downgrade(self), tells_of_changes, responded));
+        let previous = self.lock().listen_task.replace(task.abort_handle());
+        if let Some(previous) = previous {
+            previous.abort();
         }
         listening
     }
 
-    /// Ends the session, after everything that is on its way in it. One that another node goes on with stays at
-    /// the server.
+    /// Deletes the session after all requests in flight. A session that another node resumes is left open at the server.
     pub(in crate::mcp_client) async fn close(&self) {
         self.session.begin_end();
-        if let Some(listening) = self.lock().listening.take() {
-            listening.abort();
+        if let Some(listen_task) = self.lock().listen_task.take() {
+            listen_task.abort();
         }
-        let Some(session) = self.session.end(self.settings.stop_timeout).await else { return };
-        if self.resumable.as_ref().is_some_and(|notebook| notebook.close()) {
-            tracing::debug!(url = %redacted(&self.http.url()), "the session is left to another node");
+        let Some(session_id) = self.session.end(self.settings.stop_timeout).await else { return };
+        if self.resumable.as_ref().is_some_and(|resumable| resumable.close()) {
+            tracing::debug!(url = %redacted(&self.http.url()), "upstream session left open for another node");
             return;
         }
-        self.delete(&session).await;
+        self.delete(&session_id).await;
     }
 
-    /// Tells the server that a session has ended. Nothing is sent in it any more.
-    async fn delete(&self, session: &HeaderValue) {
+    /// Sends DELETE. Must be the last request of the session.
+    async fn delete(&self, session_id: &HeaderValue) {
         let headers = |head: &mut RequestEncoder| {
             head.put_static(&ACCEPT, "application/json, text/event-stream");
-            self.put_session(head, Some(session));
+            self.put_session_headers(head, Some(session_id));
         };
         match self.http.send(Verb::DELETE, headers, Bytes::new(), Some(self.settings.stop_timeout)).await {
-            Ok(response) => tracing::debug!(status = %response.head.status(), "the session was ended"),
-            Err(error) => tracing::debug!(%error, "the session could not be ended"),
+            Ok(response) => tracing::debug!(status = %response.head.status(), "upstream session deleted"),
+            Err(error) => tracing::debug!(%error, "deleting the upstream session failed"),
         }
     }
 }
 
-/// Whether a refusal says that the server does not know our session. It is 404 by the book; some
-/// servers say 400 and a sentence, which must not be the answer to this very request.
-pub(in crate::mcp_client) fn session_is_lost(
+/// Whether an error status means that the server has lost our session. The specification says 404; some servers respond
+/// 400 with a sentence about the session, which must not be the JSON-RPC response to the request itself.
+pub(in crate::mcp_client) fn is_session_lost(
     status: StatusCode,
     body: &[u8],
     had_session: bool,
-    answered: bool,
+    is_response: bool,
 ) -> bool {
-    let says_session = || String::from_utf8_lossy(body).to_ascii_lowercase().contains("session");
+    let mentions_session = || String::from_utf8_lossy(body).to_ascii_lowercase().contains("session");
     match status {
         StatusCode::NOT_FOUND => had_session,
-        StatusCode::BAD_REQUEST => had_session && !answered && says_session(),
+        StatusCode::BAD_REQUEST => had_session && !is_response && mentions_session(),
         _ => false,
     }
 }
 
-/// Reads the stream that belongs to no call, as long as somebody holds the connection.
+/// Reads the listening stream as long as the connection is held.
 ///
-/// A server forgets what it says while there is no stream, so whoever hears it is told [`Unsolicited::Missed`] once
-/// there is one again. That holds for the first stream, too: a session is given out after [`HEAD_START`] at the latest,
-/// and a subscription that was made in it before the stream was there could miss the last change of a burst for good.
-async fn listen(http: Weak<StreamableClient>, tells_of_changes: bool, answered: oneshot::Sender<()>) {
-    let mut answered = Some(answered);
-    let mut last: Option<String> = None;
-    let mut wait = RETRY;
+/// Servers drop what they send while there is no stream, so [`Unsolicited::Missed`] is sent once there is one again. That
+/// includes the first stream: the session is in use after [`LISTEN_START_TIMEOUT`] at the latest, and a subscription made
+/// before the stream was open could miss the last change of a burst.
+async fn run_listen_stream(client: Weak<StreamableClient>, tells_of_changes: bool, responded: oneshot::Sender<()>) {
+    let mut responded = Some(responded);
+    let mut last_event_id: Option<String> = None;
+    let mut retry_delay = DEFAULT_RETRY_DELAY;
     let mut failures = 0;
-    let mut listened = false;
-    // What the server says while there is no stream is lost, unless it can say where it was.
+    let mut was_open = false;
+    // Messages sent while there was no stream are lost, unless the server resumes it from the last event id.
     let mut missed = false;
     loop {
-        let Some(strong) = http.upgrade() else { return };
-        let generation = strong.session.generation();
-        let opened = strong.open_stream(last.as_deref(), LISTEN_HEAD_TIMEOUT).await;
-        drop(strong);
-        // Whoever opened the session did not wait for this stream any longer: calls and subscriptions came before it.
-        let late = answered.take().is_some_and(|answered| answered.is_closed());
-        missed |= late && tells_of_changes;
+        let Some(http) = client.upgrade() else { return };
+        let generation = http.session.generation();
+        let opened = http.open_stream(last_event_id.as_deref(), LISTEN_HEAD_TIMEOUT).await;
+        drop(http);
+        // The session was given out before this stream was open, so calls and subscriptions may have come first.
+        let is_late = responded.take().is_some_and(|responded| responded.is_closed());
+        missed |= is_late && tells_of_changes;
         let mut events = match opened {
             Ok(Some(events)) => events,
-            Ok(None) => return, // it has none
+            Ok(None) => return, // the server offers no listening stream
             Err(error) => {
-                tracing::debug!(%error, "the listening stream could not be opened");
-                // Where there was a stream and is none any more, the server has forgotten the session.
-                if error.kind() == ErrorKind::Status(404) && listened {
+                tracing::debug!(%error, "opening the upstream listening stream failed");
+                // 404 after a stream was open: the server has lost the session.
+                if error.kind() == ErrorKind::Status(404) && was_open {
                     tokio::spawn(async move {
-                        let Some(http) = http.upgrade() else { return };
+                        let Some(http) = client.upgrade() else { return };
                         if let Err(error) = http.reopen(generation).await {
-                            tracing::debug!(%error, "no new session could be opened");
+                            tracing::debug!(%error, "opening a new upstream session failed");
                         }
                     });
-                    return; // the new session has a stream of its own
+                    return; // the new session has a listening task of its own
                 }
-                // Where one stream is all that a session may have, the server may not know yet that the
-                // one before is gone.
-                if !error.may_retry() && error.kind() != ErrorKind::Status(409) {
+                // 409: the server allows one stream per session and has not noticed yet that the previous one is gone.
+                if !error.is_retryable() && error.kind() != ErrorKind::Status(409) {
                     return;
                 }
                 failures += 1;
                 missed = true;
-                tokio::time::sleep((wait * failures).min(RETRY_CAP)).await;
+                tokio::time::sleep((retry_delay * failures).min(MAX_RETRY_DELAY)).await;
                 continue;
             }
         };
         failures = 0;
-        listened = true;
+        was_open = true;
         if std::mem::take(&mut missed)
-            && last.is_none()
-            && let Some(http) = http.upgrade()
+            && last_event_id.is_none()
+            && let Some(http) = client.upgrade()
         {
             http.unsolicited.send(Unsolicited::Missed);
         }
         while let Ok(Some(event)) = events.next().await {
-            let Some(http) = http.upgrade() else { return };
-            wait = event.retry.map_or(wait, pause);
-            last = event.id.clone().or(last);
-            for message in parsed(event) {
-                http.take(message, None);
+            let Some(http) = client.upgrade() else { return };
+            retry_delay = event.retry.map_or(retry_delay, clamp_retry_delay);
+            last_event_id = event.id.clone().or(last_event_id);
+            for message in messages_in_event(event) {
+                http.dispatch(message, None);
             }
         }
         missed = true;
-        tokio::time::sleep(wait).await;
+        tokio::time::sleep(retry_delay).await;
     }
 }

@@ -1,11 +1,8 @@
-//! The id of the session that a server of the handshake era gave us, and who is using it.
+//! Session id of a handshake-era server, and the requests that use it.
 //!
-//! The id can be had in one way only: [`SessionSlot::acquire`] gives a [`SessionUse`], and fails once the end of the
-//! session has begun. [`SessionSlot::end`] waits for every use before it gives the id to the one who sends DELETE.
-//!
-//! Before, a request copied the id and the end of the session did not know of it. The catalog task and the task that
-//! keeps the connection stop at the same moment: the first was about to POST `tools/list`, or had just been dropped with
-//! that request unanswered on one connection; the second sent DELETE on another, and the server read DELETE first.
+//! [`SessionSlot::acquire`] is the only way to the id: it returns a [`SessionUse`] and fails once the session is ending.
+//! [`SessionSlot::end`] waits for all uses before it hands the id out for DELETE. Without that order a server could read
+//! DELETE on one connection before a request that is still on its way on another.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,24 +14,24 @@ use tokio_util::task::TaskTracker;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::InFlight;
 
-/// The session of one connection. A per-request server has none: then uses carry no id, and the rest holds as well.
+/// Session of one connection. A per-request server has no session: uses then carry no id, and the rest applies as well.
 #[derive(Debug, Default)]
 pub(in crate::mcp_client) struct SessionSlot {
     state: Mutex<SlotState>,
     uses: TaskTracker,
-    /// The session ends now: what was acquired and is not on its way must not be sent any more.
+    /// Set when the wait for uses is over: acquired requests that were not sent yet must not be sent.
     revoked: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
 struct SlotState {
     id: Option<HeaderValue>,
-    /// Counts the sessions that were opened.
+    /// Number of sessions opened so far.
     generation: u64,
-    ending: bool,
+    is_ending: bool,
 }
 
-/// One request in the session. The session is not ended while it is held.
+/// One request of the session, which is not deleted while this is held.
 #[derive(Debug)]
 pub(in crate::mcp_client) struct SessionUse {
     id: Option<HeaderValue>,
@@ -47,45 +44,46 @@ impl SessionSlot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session, for one request that the server may take `limit` to answer once nobody waits for it any more.
+    /// The session, for one request. If its caller goes away, the response is awaited for at most `abandoned_timeout`.
     ///
     /// # Errors
-    /// When the session is ending, or has ended.
-    pub(in crate::mcp_client) fn acquire(&self, limit: Duration) -> Result<SessionUse> {
+    /// When the session is ending or has ended.
+    pub(in crate::mcp_client) fn acquire(&self, abandoned_timeout: Duration) -> Result<SessionUse> {
         let state = self.lock();
-        if state.ending {
-            return Err(closed());
+        if state.is_ending {
+            return Err(connection_closed());
         }
-        // Counted under the lock, so that an end that begins now waits for it.
-        let in_flight = InFlight { token: self.uses.token(), revoked: Arc::clone(&self.revoked), limit };
+        // The token is taken under the lock, so that an end that begins now waits for this use.
+        let in_flight = InFlight { token: self.uses.token(), revoked: Arc::clone(&self.revoked), abandoned_timeout };
         Ok(SessionUse { id: state.id.clone(), generation: state.generation, in_flight })
     }
 
-    /// A session was opened.
+    /// Sets the id of a new session.
     ///
     /// # Errors
-    /// When the end of this connection has begun; then whoever opened it has to end it.
+    /// When the connection is closing; the caller then has to delete the session.
     pub(in crate::mcp_client) fn open(&self, id: Option<&HeaderValue>) -> Result<()> {
         let mut state = self.lock();
-        if state.ending {
-            return Err(closed());
+        if state.is_ending {
+            return Err(connection_closed());
         }
         state.id = id.cloned();
         state.generation += 1;
         Ok(())
     }
 
-    /// The server names the session anew in a response; false when that is of an earlier session, or no news.
+    /// Replaces the id with one from a later response; false when the response is of an earlier session or names the same
+    /// id.
     pub(in crate::mcp_client) fn rename(&self, id: HeaderValue, generation: u64) -> bool {
         let mut state = self.lock();
-        if state.generation != generation || state.ending || state.id.as_ref() == Some(&id) {
+        if state.generation != generation || state.is_ending || state.id.as_ref() == Some(&id) {
             return false;
         }
         state.id = Some(id);
         true
     }
 
-    /// The id, to be shown or stored; never to be sent.
+    /// The id, for display and storage; requests must use [`Self::acquire`].
     pub(in crate::mcp_client) fn peek(&self) -> Option<HeaderValue> {
         self.lock().id.clone()
     }
@@ -95,46 +93,46 @@ impl SessionSlot {
     }
 
     pub(in crate::mcp_client) fn is_ending(&self) -> bool {
-        self.lock().ending
+        self.lock().is_ending
     }
 
-    /// Nothing can be acquired from now on.
+    /// Refuses new uses from now on.
     pub(in crate::mcp_client) fn begin_end(&self) {
-        self.lock().ending = true;
+        self.lock().is_ending = true;
         self.uses.close();
     }
 
-    /// Waits until everything that was acquired is answered, but no longer than `limit`, and gives the id to whoever
-    /// ends the session. What was not sent by then is not sent.
-    pub(in crate::mcp_client) async fn end(&self, limit: Duration) -> Option<HeaderValue> {
+    /// Waits for all uses, at most `timeout`, and takes the id for DELETE. Acquired requests that were not sent by then are
+    /// revoked.
+    pub(in crate::mcp_client) async fn end(&self, timeout: Duration) -> Option<HeaderValue> {
         self.begin_end();
-        // Without an id there is no session, and nothing whose order could matter.
+        // Without an id there is no session to delete, and no order to keep.
         self.peek()?;
-        let _ = tokio::time::timeout(limit, self.uses.wait()).await;
+        let _ = tokio::time::timeout(timeout, self.uses.wait()).await;
         self.revoked.store(true, Ordering::Release);
         self.lock().id.take()
     }
 }
 
 impl SessionUse {
-    /// What says which session it is.
+    /// The session id, if the server has given one.
     pub(in crate::mcp_client) fn id(&self) -> Option<&HeaderValue> {
         self.id.as_ref()
     }
 
-    /// Tells this session from the one that is opened when the server forgot it.
+    /// Number of the session; a reopened session has a higher one.
     pub(in crate::mcp_client) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// What the request carries until its response begins.
+    /// Held by the request until its response begins.
     pub(in crate::mcp_client) fn in_flight(&self) -> InFlight {
         self.in_flight.clone()
     }
 }
 
-/// What is said of a connection that was closed.
-pub(in crate::mcp_client) fn closed() -> Error {
+/// The error of a closed connection.
+pub(in crate::mcp_client) fn connection_closed() -> Error {
     Error::new(ErrorKind::Broken, "the connection was closed")
 }
 
@@ -142,54 +140,54 @@ pub(in crate::mcp_client) fn closed() -> Error {
 mod tests {
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(2);
+    const TIMEOUT: Duration = Duration::from_secs(2);
 
-    fn opened() -> SessionSlot {
+    fn open_slot() -> SessionSlot {
         let slot = SessionSlot::default();
         slot.open(Some(&HeaderValue::from_static("one"))).unwrap();
         slot
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_that_is_ending_cannot_be_acquired() {
-        let slot = opened();
-        assert_eq!(slot.acquire(LIMIT).unwrap().id().unwrap(), "one");
+    async fn ending_session_cannot_be_acquired() {
+        let slot = open_slot();
+        assert_eq!(slot.acquire(TIMEOUT).unwrap().id().unwrap(), "one");
         slot.begin_end();
-        assert!(slot.acquire(LIMIT).is_err());
+        assert!(slot.acquire(TIMEOUT).is_err());
         assert!(slot.open(Some(&HeaderValue::from_static("two"))).is_err());
         assert!(!slot.rename(HeaderValue::from_static("two"), 1));
-        assert_eq!(slot.end(LIMIT).await.unwrap(), "one");
-        assert!(slot.acquire(LIMIT).is_err());
-        assert_eq!(slot.end(LIMIT).await, None);
+        assert_eq!(slot.end(TIMEOUT).await.unwrap(), "one");
+        assert!(slot.acquire(TIMEOUT).is_err());
+        assert_eq!(slot.end(TIMEOUT).await, None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_waits_for_every_use_and_for_what_is_in_flight_after_it() {
-        let slot = opened();
-        let used = slot.acquire(LIMIT).unwrap();
+    async fn end_waits_for_uses_and_requests_in_flight() {
+        let slot = open_slot();
+        let used = slot.acquire(TIMEOUT).unwrap();
         let in_flight = used.in_flight();
-        let ending = slot.end(LIMIT);
+        let ending = slot.end(TIMEOUT);
         tokio::pin!(ending);
         assert!(futures_util::poll!(&mut ending).is_pending());
         drop(used);
-        assert!(futures_util::poll!(&mut ending).is_pending(), "its request is not answered");
+        assert!(futures_util::poll!(&mut ending).is_pending(), "its request has no response yet");
         assert!(!in_flight.is_revoked());
         drop(in_flight);
         assert_eq!(ending.await.unwrap(), "one");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_sent_when_the_wait_is_over_is_never_sent() {
-        let slot = opened();
-        let used = slot.acquire(LIMIT).unwrap();
-        assert_eq!(slot.end(LIMIT).await.unwrap(), "one");
+    async fn unsent_requests_are_revoked_after_the_timeout() {
+        let slot = open_slot();
+        let used = slot.acquire(TIMEOUT).unwrap();
+        assert_eq!(slot.end(TIMEOUT).await.unwrap(), "one");
         assert!(used.in_flight().is_revoked());
     }
 
     #[test]
-    fn a_late_response_does_not_bring_an_earlier_session_back() {
-        let slot = opened();
-        let used = slot.acquire(LIMIT).unwrap();
+    fn late_response_does_not_restore_an_earlier_session_id() {
+        let slot = open_slot();
+        let used = slot.acquire(TIMEOUT).unwrap();
         slot.open(Some(&HeaderValue::from_static("two"))).unwrap();
         assert!(!slot.rename(HeaderValue::from_static("one"), used.generation()));
         assert_eq!(slot.peek().unwrap(), "two");

@@ -1,14 +1,14 @@
-//! Where Redis is: one server, the nodes of a Cluster, or the Sentinels that know the server.
+//! Redis URLs: a single server, a Redis Cluster or Sentinels.
 
 use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-/// An address of Redis. What is shown of it has no password.
+/// A parsed Redis URL. `Display` and `Debug` redact the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAddress {
-    pub(super) form: Form,
-    /// Whether TLS is spoken.
+    pub(super) topology: RedisTopology,
+    /// Connect with TLS (`rediss`).
     pub(super) tls: bool,
     pub(super) hosts: Vec<(String, u16)>,
     pub(super) user: Option<String>,
@@ -16,70 +16,70 @@ pub struct RedisAddress {
     pub(super) database: i64,
 }
 
-/// What is at an address.
+/// Kind of Redis deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Form {
-    /// A server.
+pub(super) enum RedisTopology {
+    /// A single server.
     Server,
-    /// Some nodes of a Cluster, which know the others.
+    /// Seed nodes of a Redis Cluster.
     Cluster,
-    /// Sentinels, and the name by which they know the server.
+    /// Sentinels, with the name of the monitored master.
     Sentinel(String),
 }
 
-/// How addresses are written, for those who wrote one that is not.
-pub const FORMS: &str = "write redis://user:password@host:6379/0, rediss:// for TLS, redis-cluster://host1,host2, \
+/// Help text listing the accepted URL forms.
+pub const REDIS_URL_FORMS: &str = "write redis://user:password@host:6379/0, rediss:// for TLS, redis-cluster://host1,host2, \
      or redis-sentinel://host1,host2/name";
 
-const PORT: u16 = 6379;
-const SENTINEL_PORT: u16 = 26379;
+const DEFAULT_REDIS_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26379;
 
 impl RedisAddress {
-    /// Reads an address; says what is wrong with it without telling what it is.
+    /// Parses a URL. Errors never contain the URL, which may hold a password.
     pub fn parse(url: &str) -> Result<Self, &'static str> {
-        let (scheme, rest) = url.split_once("://").ok_or("is no URL")?;
+        let (scheme, rest) = url.split_once("://").ok_or("is not a URL")?;
         let (tls, kind) = match scheme.strip_prefix("rediss") {
             Some(kind) => (true, kind),
-            None => (false, scheme.strip_prefix("redis").ok_or("is no URL of Redis")?),
+            None => (false, scheme.strip_prefix("redis").ok_or("is not a Redis URL")?),
         };
         if rest.contains(['?', '#']) {
-            return Err("has parameters, which are not known");
+            return Err("has query parameters, which are not supported");
         }
         let (before, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (credentials, hosts) = before.rsplit_once('@').unwrap_or(("", before));
         let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
-        let (form, database, port) = match kind {
-            "" => (Form::Server, path, PORT),
-            "-cluster" if path.is_empty() => (Form::Cluster, "", PORT),
-            "-cluster" => return Err("names a database, and a Cluster has only one"),
+        let (topology, database, port) = match kind {
+            "" => (RedisTopology::Server, path, DEFAULT_REDIS_PORT),
+            "-cluster" if path.is_empty() => (RedisTopology::Cluster, "", DEFAULT_REDIS_PORT),
+            "-cluster" => return Err("names a database, but a Redis Cluster has only one"),
             "-sentinel" => {
                 let (name, database) = path.split_once('/').unwrap_or((path, ""));
                 if name.is_empty() {
-                    return Err("does not say by which name the Sentinels know the server");
+                    return Err("does not name the master that the Sentinels monitor");
                 }
-                (Form::Sentinel(decoded(name)?), database, SENTINEL_PORT)
+                (RedisTopology::Sentinel(percent_decoded(name)?), database, DEFAULT_SENTINEL_PORT)
             }
-            _ => return Err("is no URL of Redis"),
+            _ => return Err("is not a Redis URL"),
         };
-        let hosts = hosts.split(',').map(|one| host(one, port)).collect::<Option<Vec<_>>>();
-        let hosts = hosts.ok_or("names a host that cannot be one")?;
-        if form == Form::Server && hosts.len() > 1 {
+        let hosts = hosts.split(',').map(|one| parse_host(one, port)).collect::<Option<Vec<_>>>();
+        let hosts = hosts.ok_or("has an invalid host or port")?;
+        if topology == RedisTopology::Server && hosts.len() > 1 {
             return Err("names several hosts, which only redis-cluster:// and redis-sentinel:// do");
         }
-        let given = |text: String| Some(text).filter(|text| !text.is_empty());
-        let (user, password) = (given(decoded(user)?), given(decoded(password)?));
+        let non_empty = |text: String| Some(text).filter(|text| !text.is_empty());
+        let (user, password) = (non_empty(percent_decoded(user)?), non_empty(percent_decoded(password)?));
         if user.is_some() && password.is_none() {
             return Err("has a user without a password");
         }
         let database = match database {
             "" => 0,
-            number => number.parse::<u16>().map_err(|_| "names a database that is no number")?.into(),
+            number => number.parse::<u16>().map_err(|_| "has a database that is not a number")?.into(),
         };
-        Ok(Self { form, tls, hosts, user, password, database })
+        Ok(Self { topology, tls, hosts, user, password, database })
     }
 
-    /// The password may be in what a server or a library says.
-    pub(super) fn hide(&self, text: &str) -> String {
+    /// Replaces the password in a text from the server or the client library.
+    pub(super) fn redact(&self, text: &str) -> String {
         match &self.password {
             Some(password) => text.replace(password.as_str(), "***"),
             None => text.to_owned(),
@@ -87,13 +87,13 @@ impl RedisAddress {
     }
 }
 
-fn decoded(text: &str) -> Result<String, &'static str> {
-    let text = percent_decode_str(text).decode_utf8().map_err(|_| "has letters in it that are not UTF-8")?;
+fn percent_decoded(text: &str) -> Result<String, &'static str> {
+    let text = percent_decode_str(text).decode_utf8().map_err(|_| "has percent-encoded bytes that are not UTF-8")?;
     Ok(text.into_owned())
 }
 
-/// A host and its port.
-fn host(text: &str, port: u16) -> Option<(String, u16)> {
+/// Parses `host`, `host:port`, `[ipv6]` or `[ipv6]:port`.
+fn parse_host(text: &str, port: u16) -> Option<(String, u16)> {
     let (host, port) = match text.strip_prefix('[') {
         Some(inner) => {
             let (host, after) = inner.split_once(']')?;
@@ -108,16 +108,16 @@ fn host(text: &str, port: u16) -> Option<(String, u16)> {
             None => (text, port),
         },
     };
-    let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_' | ':');
-    (!host.is_empty() && host.chars().all(fits)).then(|| (host.to_owned(), port))
+    let is_valid = |character: char| character.is_ascii_alphanumeric() || matches!(character, '.' | '-' | '_' | ':');
+    (!host.is_empty() && host.chars().all(is_valid)).then(|| (host.to_owned(), port))
 }
 
 impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.form {
-            Form::Server => "",
-            Form::Cluster => "-cluster",
-            Form::Sentinel(_) => "-sentinel",
+        let kind = match self.topology {
+            RedisTopology::Server => "",
+            RedisTopology::Cluster => "-cluster",
+            RedisTopology::Sentinel(_) => "-sentinel",
         };
         write!(f, "redis{}{kind}://", if self.tls { "s" } else { "" })?;
         if self.password.is_some() {
@@ -127,10 +127,10 @@ impl fmt::Display for RedisAddress {
             let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
             write!(f, "{}{open}{host}{close}:{port}", if i == 0 { "" } else { "," })?;
         }
-        match &self.form {
-            Form::Server if self.database > 0 => write!(f, "/{}", self.database),
-            Form::Sentinel(name) if self.database > 0 => write!(f, "/{name}/{}", self.database),
-            Form::Sentinel(name) => write!(f, "/{name}"),
+        match &self.topology {
+            RedisTopology::Server if self.database > 0 => write!(f, "/{}", self.database),
+            RedisTopology::Sentinel(name) if self.database > 0 => write!(f, "/{name}/{}", self.database),
+            RedisTopology::Sentinel(name) => write!(f, "/{name}"),
             _ => Ok(()),
         }
     }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_and_shown_without_their_password() {
+    fn urls_are_parsed_and_printed_without_their_password() {
         for (url, shown) in [
             ("redis://h", "redis://h:6379"),
             ("redis://127.0.0.1:1/", "redis://127.0.0.1:1"),
@@ -165,11 +165,11 @@ mod tests {
         }
         let address = RedisAddress::parse("redis://ann:p%40:ss@h").unwrap();
         assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("ann"), Some("p@:ss")));
-        assert_eq!(address.hide("AUTH p@:ss"), "AUTH ***");
+        assert_eq!(address.redact("AUTH p@:ss"), "AUTH ***");
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn malformed_urls_are_refused() {
         for url in [
             "",
             "redis",

@@ -1,4 +1,4 @@
-//! A connection that is opened when it is needed, and again when it is lost.
+//! A Redis connection that is opened on first use and reopened after a failure, with back-off.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,47 +19,47 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::address::{Form, RedisAddress};
-use super::error::{RedisFailure, old_version};
+use super::address::{RedisAddress, RedisTopology};
+use super::error::{RedisFailure, find_unsupported_version};
 use super::scripts::Script;
 use crate::store::StoreError;
 
-/// What several links have in common.
+/// Address, options and counters shared by all connections of a store.
 #[derive(Debug)]
 pub(super) struct RedisServer {
     pub(super) address: RedisAddress,
-    /// How long it may take to answer.
+    /// Timeout of an operation.
     pub(super) timeout: Duration,
-    /// Where connections are driven: beside the workers, none of which all others should wait for.
+    /// Runtime that drives the connections. It is not a worker's, since all workers depend on them.
     pub(super) runtime: Option<Handle>,
-    /// The certificates to trust, instead of those that the system does.
-    pub(super) roots: Option<Vec<u8>>,
-    /// How often something was sent.
-    pub(super) trips: AtomicU64,
-    /// How often a connection was opened.
-    pub(super) openings: AtomicU64,
-    /// Whether something was refused for want of memory, and nothing like it was taken since.
-    pub(super) full: AtomicBool,
+    /// Trusted root certificates in PEM, in place of the system's.
+    pub(super) root_certificates: Option<Vec<u8>>,
+    /// Round trips so far.
+    pub(super) round_trips: AtomicU64,
+    /// Connections opened so far, without the blocking ones of mailboxes.
+    pub(super) connects: AtomicU64,
+    /// A command was refused for lack of memory, and none of its kind succeeded since.
+    pub(super) out_of_memory: AtomicBool,
 }
 
-/// One connection, whether it is open or not.
+/// One connection slot, open or not.
 #[derive(Debug)]
 pub(super) struct LazyConnection {
     server: Arc<RedisServer>,
-    /// How long commands on it may block, beside the time that they take.
-    blocks: Duration,
+    /// Longest time that a blocking command waits, in addition to the timeout.
+    max_block: Duration,
     state: Mutex<ConnectionState>,
 }
 
 #[derive(Debug, Default)]
 struct ConnectionState {
-    open: Option<RedisConnection>,
-    /// Counts connections, so that one that is lost is not taken for its successor.
-    count: u64,
-    /// How often it failed since it was open last.
+    connection: Option<RedisConnection>,
+    /// Generation of the connection: a failure of an older one must not close its successor.
+    generation: u64,
+    /// Failed connection attempts since the last success.
     failures: u32,
-    /// When to try again, and why it failed.
-    pause: Option<(Instant, StoreError)>,
+    /// Time of the next attempt, and the error to return until then.
+    back_off: Option<(Instant, StoreError)>,
 }
 
 #[derive(Clone)]
@@ -68,127 +68,136 @@ enum RedisConnection {
     Cluster(ClusterConnection),
 }
 
-/// How long to wait after the first failure; twice as long after each other one.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// How long at most.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Back-off after the first failed attempt; doubles with each further one.
+const REDIS_INITIAL_BACKOFF: Duration = Duration::from_millis(50);
+/// Longest back-off.
+const REDIS_MAX_BACKOFF: Duration = Duration::from_secs(1);
 
-// === impl Link ===
+// === impl LazyConnection ===
 
 impl LazyConnection {
-    /// A link that is not open yet, and on which commands may block for a while.
-    pub(super) fn new(server: Arc<RedisServer>, blocks: Duration) -> Self {
-        Self { server, blocks, state: Mutex::default() }
+    /// A connection that is opened on first use. `max_block` is the longest block of its commands, or zero.
+    pub(super) fn new(server: Arc<RedisServer>, max_block: Duration) -> Self {
+        Self { server, max_block, state: Mutex::default() }
     }
 
-    /// Sends commands at once; tells of each what it answered, if all were done.
-    pub(super) async fn ask(&self, commands: Vec<Cmd>) -> Result<Vec<Value>, StoreError> {
-        self.ask_each(commands).await?.into_iter().collect()
+    /// Runs commands in one pipeline; fails if any of them failed.
+    pub(super) async fn execute(&self, commands: Vec<Cmd>) -> Result<Vec<Value>, StoreError> {
+        self.execute_each(commands).await?.into_iter().collect()
     }
 
-    /// Sends commands at once; tells of each what became of it.
-    pub(super) async fn ask_each(&self, commands: Vec<Cmd>) -> Result<Vec<Result<Value, StoreError>>, StoreError> {
+    /// Runs commands in one pipeline and returns the result of each.
+    pub(super) async fn execute_each(&self, commands: Vec<Cmd>) -> Result<Vec<Result<Value, StoreError>>, StoreError> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
-        let deadline = Instant::now() + self.server.timeout + self.blocks;
-        let (mut open, count) = self.open(deadline).await?;
-        let commands = together(commands);
-        let mut answers = self.send(&mut open, count, &commands, deadline).await?;
-        // Scripts that Redis does not know have done nothing, so they can be sent again.
-        let unknown = |(at, (command, answer)): (usize, (&Cmd, &RedisResult<Value>))| match answer {
-            Err(error) if error.code() == Some("NOSCRIPT") => Some((at, Script::unknown(command)?)),
+        let deadline = Instant::now() + self.server.timeout + self.max_block;
+        let (mut connection, generation) = self.get_or_connect(deadline).await?;
+        let commands = pipeline(commands);
+        let mut replies = self.send(&mut connection, generation, &commands, deadline).await?;
+        // A `NOSCRIPT` reply means that nothing ran, so these commands are sent again as `EVAL`.
+        let uncached = |(at, (command, reply)): (usize, (&Cmd, &RedisResult<Value>))| match reply {
+            Err(error) if error.code() == Some("NOSCRIPT") => Some((at, Script::eval_for(command)?)),
             _ => None,
         };
-        let found = commands.cmd_iter().zip(&answers).enumerate().filter_map(unknown);
-        let (at, whole): (Vec<usize>, Vec<Cmd>) = found.unzip();
-        if !whole.is_empty() {
-            let again = self.send(&mut open, count, &together(whole), deadline).await?;
-            at.into_iter().zip(again).for_each(|(at, answer)| answers[at] = answer);
+        let found = commands.cmd_iter().zip(&replies).enumerate().filter_map(uncached);
+        let (indices, eval_commands): (Vec<usize>, Vec<Cmd>) = found.unzip();
+        if !eval_commands.is_empty() {
+            let retried = self.send(&mut connection, generation, &pipeline(eval_commands), deadline).await?;
+            indices.into_iter().zip(retried).for_each(|(index, reply)| replies[index] = reply);
         }
-        let mut each = Vec::with_capacity(answers.len());
-        for answer in answers {
-            each.push(match answer {
+        let mut results = Vec::with_capacity(replies.len());
+        for reply in replies {
+            results.push(match reply {
                 Ok(value) => Ok(value),
                 Err(error) => {
-                    let away = self.failed(count, RedisFailure::of(&error, &self.server)).await;
-                    Err(if open.is_unsure(&error) { away.perhaps_done() } else { away })
+                    let store_error =
+                        self.on_failure(generation, RedisFailure::from_redis_error(&error, &self.server)).await;
+                    Err(if connection.maybe_applied(&error) { store_error.into_maybe_applied() } else { store_error })
                 }
             });
         }
-        Ok(each)
+        Ok(results)
     }
 
     async fn send(
         &self,
-        open: &mut RedisConnection,
-        count: u64,
+        connection: &mut RedisConnection,
+        generation: u64,
         commands: &Pipeline,
         deadline: Instant,
     ) -> Result<Vec<RedisResult<Value>>, StoreError> {
-        self.server.trips.fetch_add(open.trips(commands.len()), Ordering::Relaxed);
-        match timeout_at(deadline, open.send(commands)).await {
-            Ok(Ok(answers)) if answers.len() == commands.len() => Ok(answers),
-            // It was sent, and what became of it is not known.
-            Ok(Ok(_)) => Err(self.failed(count, RedisFailure::unexpected(&self.server)).await.perhaps_done()),
-            Ok(Err(error)) => Err(self.failed(count, RedisFailure::of(&error, &self.server)).await.perhaps_done()),
-            Err(_) => Err(self.failed(count, RedisFailure::silent(&self.server)).await.perhaps_done()),
+        self.server.round_trips.fetch_add(connection.round_trips_for(commands.len()), Ordering::Relaxed);
+        match timeout_at(deadline, connection.send(commands)).await {
+            Ok(Ok(replies)) if replies.len() == commands.len() => Ok(replies),
+            // The commands were sent; whether they were applied is unknown.
+            Ok(Ok(_)) => Err(self
+                .on_failure(generation, RedisFailure::unexpected_reply(&self.server))
+                .await
+                .into_maybe_applied()),
+            Ok(Err(error)) => Err(self
+                .on_failure(generation, RedisFailure::from_redis_error(&error, &self.server))
+                .await
+                .into_maybe_applied()),
+            Err(_) => {
+                Err(self.on_failure(generation, RedisFailure::timed_out(&self.server)).await.into_maybe_applied())
+            }
         }
     }
 
-    /// The connection, which is opened if need be, and its number.
-    async fn open(&self, deadline: Instant) -> Result<(RedisConnection, u64), StoreError> {
-        let silent = || RedisFailure::silent(&self.server).away;
-        let mut state = timeout_at(deadline, self.state.lock()).await.map_err(|_| silent())?;
-        if let Some(open) = &state.open {
-            return Ok((open.clone(), state.count));
+    /// Returns the open connection and its generation, connecting if necessary.
+    async fn get_or_connect(&self, deadline: Instant) -> Result<(RedisConnection, u64), StoreError> {
+        let timed_out_error = || RedisFailure::timed_out(&self.server).error;
+        let mut state = timeout_at(deadline, self.state.lock()).await.map_err(|_| timed_out_error())?;
+        if let Some(connection) = &state.connection {
+            return Ok((connection.clone(), state.generation));
         }
-        if let Some((until, why)) = &state.pause
+        if let Some((until, error)) = &state.back_off
             && Instant::now() < *until
         {
-            return Err(why.clone());
+            return Err(error.clone());
         }
         let connected = timeout_at(deadline, self.connect()).await;
-        let trouble = match connected {
-            Ok(Ok(open)) => {
-                state.count += 1;
-                self.server.openings.fetch_add(u64::from(self.blocks.is_zero()), Ordering::Relaxed);
-                (state.failures, state.pause) = (0, None);
-                state.open = Some(open.clone());
-                return Ok((open, state.count));
+        let failure = match connected {
+            Ok(Ok(connection)) => {
+                state.generation += 1;
+                self.server.connects.fetch_add(u64::from(self.max_block.is_zero()), Ordering::Relaxed);
+                (state.failures, state.back_off) = (0, None);
+                state.connection = Some(connection.clone());
+                return Ok((connection, state.generation));
             }
-            Ok(Err(trouble)) => trouble,
-            Err(_) => RedisFailure::silent(&self.server),
+            Ok(Err(failure)) => failure,
+            Err(_) => RedisFailure::timed_out(&self.server),
         };
-        let pause = pause(state.failures);
+        let delay = backoff_delay(state.failures);
         state.failures = state.failures.saturating_add(1);
-        state.pause = Some((Instant::now() + pause, trouble.away.clone()));
-        Err(trouble.away)
+        state.back_off = Some((Instant::now() + delay, failure.error.clone()));
+        Err(failure.error)
     }
 
     async fn connect(&self) -> Result<RedisConnection, RedisFailure> {
-        let (server, blocks) = (Arc::clone(&self.server), self.blocks);
-        let Some(runtime) = &self.server.runtime else { return connect(&server, blocks).await };
-        let connecting = AbortOnDropHandle::new(runtime.spawn(async move { connect(&server, blocks).await }));
-        connecting.await.unwrap_or_else(|_| Err(RedisFailure::silent(&self.server)))
+        let (server, max_block) = (Arc::clone(&self.server), self.max_block);
+        let Some(runtime) = &self.server.runtime else { return connect(&server, max_block).await };
+        let connecting = AbortOnDropHandle::new(runtime.spawn(async move { connect(&server, max_block).await }));
+        connecting.await.unwrap_or_else(|_| Err(RedisFailure::timed_out(&self.server)))
     }
 
-    /// Lets go of a connection that is of no more use.
-    async fn failed(&self, count: u64, trouble: RedisFailure) -> StoreError {
-        if trouble.full {
-            self.server.full.store(true, Ordering::Relaxed);
+    /// Records a failure, and closes the connection if it is lost.
+    async fn on_failure(&self, generation: u64, failure: RedisFailure) -> StoreError {
+        if failure.out_of_memory {
+            self.server.out_of_memory.store(true, Ordering::Relaxed);
         }
-        if trouble.lost {
+        if failure.connection_lost {
             let mut state = self.state.lock().await;
-            if state.count == count {
-                state.open = None;
+            if state.generation == generation {
+                state.connection = None;
             }
         }
-        trouble.away
+        failure.error
     }
 }
 
-fn together(commands: Vec<Cmd>) -> Pipeline {
+fn pipeline(commands: Vec<Cmd>) -> Pipeline {
     let mut pipeline = Pipeline::with_capacity(commands.len());
     for command in commands {
         pipeline.add_command(command);
@@ -196,27 +205,27 @@ fn together(commands: Vec<Cmd>) -> Pipeline {
     pipeline
 }
 
-/// How long to wait after so many failures: all nodes lose Redis at once, and do not come back so.
-fn pause(failures: u32) -> Duration {
-    let whole = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
-    let share = getrandom::u32().unwrap_or(0) % 512;
-    whole.mul_f64(0.5 + f64::from(share) / 1024.0)
+/// Exponential back-off with jitter of 50 to 100 %: all nodes lose Redis at the same moment.
+fn backoff_delay(failures: u32) -> Duration {
+    let upper_bound = REDIS_INITIAL_BACKOFF.saturating_mul(1 << failures.min(10)).min(REDIS_MAX_BACKOFF);
+    let jitter = getrandom::u32().unwrap_or(0) % 512;
+    upper_bound.mul_f64(0.5 + f64::from(jitter) / 1024.0)
 }
 
-// === impl Open ===
+// === impl RedisConnection ===
 
 impl RedisConnection {
-    /// How often something is sent for so many commands: a Cluster gets each where its key is.
-    fn trips(&self, commands: usize) -> u64 {
+    /// Round trips for a pipeline: in a Redis Cluster each command goes to the node of its key.
+    fn round_trips_for(&self, commands: usize) -> u64 {
         match self {
             Self::Server(_) => 1,
             Self::Cluster(_) => commands as u64,
         }
     }
 
-    /// Whether a command that failed so may have been done: in a Cluster the library says what it can again when a
-    /// connection breaks, and tells only what came of the last time.
-    fn is_unsure(&self, error: &RedisError) -> bool {
+    /// Whether a failed command may have been applied: the Redis Cluster client retries on a broken connection, and
+    /// reports the last attempt only.
+    fn maybe_applied(&self, error: &RedisError) -> bool {
         match self {
             Self::Server(_) => false,
             Self::Cluster(_) => error.code().is_none() || !matches!(error.retry_method(), RetryMethod::NoRetry),
@@ -230,11 +239,11 @@ impl RedisConnection {
                 Ok(values.into_iter().map(Value::extract_error).collect())
             }
             Self::Cluster(connection) => {
-                let one = |command| {
+                let send_one = |command| {
                     let mut connection = connection.clone();
                     async move { connection.req_packed_command(command).await.and_then(Value::extract_error) }
                 };
-                Ok(join_all(commands.cmd_iter().map(one)).await)
+                Ok(join_all(commands.cmd_iter().map(send_one)).await)
             }
         }
     }
@@ -249,49 +258,50 @@ impl std::fmt::Debug for RedisConnection {
     }
 }
 
-// === How a connection is opened ===
+// === Connecting ===
 
-/// Opens a connection and looks whether what is there can do what it has to.
-async fn connect(server: &RedisServer, blocks: Duration) -> Result<RedisConnection, RedisFailure> {
+/// Opens a connection and checks the server version.
+async fn connect(server: &RedisServer, max_block: Duration) -> Result<RedisConnection, RedisFailure> {
     if server.address.tls {
-        trust_ring();
+        install_ring_provider();
     }
-    let opened = match &server.address.form {
-        Form::Cluster => cluster(server, blocks).await.map(RedisConnection::Cluster),
-        Form::Sentinel(name) => sentinel(server, name).await.map(RedisConnection::Server),
-        Form::Server => single(server).await.map(RedisConnection::Server),
+    let opened = match &server.address.topology {
+        RedisTopology::Cluster => connect_cluster(server, max_block).await.map(RedisConnection::Cluster),
+        RedisTopology::Sentinel(name) => connect_via_sentinel(server, name).await.map(RedisConnection::Server),
+        RedisTopology::Server => connect_server(server).await.map(RedisConnection::Server),
     };
-    let mut open = opened.map_err(|error| RedisFailure::of(&error, server))?;
-    let mut asked = redis::cmd("INFO");
-    asked.arg("server");
-    let told = match &mut open {
-        RedisConnection::Server(connection) => connection.req_packed_command(&asked).await,
+    let mut connection = opened.map_err(|error| RedisFailure::from_redis_error(&error, server))?;
+    let mut info_command = redis::cmd("INFO");
+    info_command.arg("server");
+    let info = match &mut connection {
+        RedisConnection::Server(connection) => connection.req_packed_command(&info_command).await,
         RedisConnection::Cluster(connection) => {
-            connection.route_command(asked, RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random)).await
+            connection.route_command(info_command, RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random)).await
         }
     };
-    match told.and_then(Value::extract_error).and_then(|told| Ok(redis::from_redis_value::<String>(told)?)) {
-        Ok(told) => old_version(&told).map_or(Ok(open), |version| Err(RedisFailure::old(version, server))),
-        // Who may not ask is not told.
-        Err(error) if error.code() == Some("NOPERM") => Ok(open),
-        Err(error) => Err(RedisFailure::of(&error, server)),
+    match info.and_then(Value::extract_error).and_then(|info| Ok(redis::from_redis_value::<String>(info)?)) {
+        Ok(info) => find_unsupported_version(&info)
+            .map_or(Ok(connection), |version| Err(RedisFailure::unsupported_version(version, server))),
+        // The user may not run `INFO`; skip the version check.
+        Err(error) if error.code() == Some("NOPERM") => Ok(connection),
+        Err(error) => Err(RedisFailure::from_redis_error(&error, server)),
     }
 }
 
-async fn single(server: &RedisServer) -> RedisResult<MultiplexedConnection> {
-    let Some(address) = addresses(server).pop() else { return Err(nowhere()) };
-    let information = address.into_connection_info()?.set_redis_settings(settings(server));
-    let client = match certificates(server) {
+async fn connect_server(server: &RedisServer) -> RedisResult<MultiplexedConnection> {
+    let Some(address) = connection_addresses(server).pop() else { return Err(no_address_error()) };
+    let information = address.into_connection_info()?.set_redis_settings(connection_settings(server));
+    let client = match tls_certificates(server) {
         Some(certificates) => Client::build_with_tls(information, certificates)?,
         None => Client::open(information)?,
     };
-    client.get_multiplexed_async_connection_with_config(&patient()).await
+    client.get_multiplexed_async_connection_with_config(&without_timeouts()).await
 }
 
-async fn cluster(server: &RedisServer, blocks: Duration) -> RedisResult<ClusterConnection> {
-    let mut builder = ClusterClient::builder(addresses(server))
+async fn connect_cluster(server: &RedisServer, max_block: Duration) -> RedisResult<ClusterConnection> {
+    let mut builder = ClusterClient::builder(connection_addresses(server))
         .connection_timeout(server.timeout)
-        .response_timeout(server.timeout + blocks)
+        .response_timeout(server.timeout + max_block)
         .retries(3);
     if let Some(user) = &server.address.user {
         builder = builder.username(user);
@@ -302,15 +312,15 @@ async fn cluster(server: &RedisServer, blocks: Duration) -> RedisResult<ClusterC
     if server.address.tls {
         builder = builder.tls(TlsMode::Secure);
     }
-    if let Some(certificates) = certificates(server) {
+    if let Some(certificates) = tls_certificates(server) {
         builder = builder.certs(certificates);
     }
     builder.build()?.get_async_connection().await
 }
 
-/// The server that Sentinels know by a name. The credentials are for it, not for them.
-async fn sentinel(server: &RedisServer, name: &str) -> RedisResult<MultiplexedConnection> {
-    let mut builder = SentinelClientBuilder::new(addresses(server), name, SentinelServerType::Master)?
+/// Connects to the master that the Sentinels report. The credentials are for the master, not for the Sentinels.
+async fn connect_via_sentinel(server: &RedisServer, name: &str) -> RedisResult<MultiplexedConnection> {
+    let mut builder = SentinelClientBuilder::new(connection_addresses(server), name, SentinelServerType::Master)?
         .set_client_to_redis_db(server.address.database);
     if let Some(user) = &server.address.user {
         builder = builder.set_client_to_redis_username(user);
@@ -322,22 +332,22 @@ async fn sentinel(server: &RedisServer, name: &str) -> RedisResult<MultiplexedCo
         builder =
             builder.set_client_to_redis_tls_mode(TlsMode::Secure).set_client_to_sentinel_tls_mode(TlsMode::Secure);
     }
-    if let Some(certificates) = certificates(server) {
+    if let Some(certificates) = tls_certificates(server) {
         builder = builder.set_client_to_redis_certificates(certificates.clone());
         builder = builder.set_client_to_sentinel_certificates(certificates);
     }
-    builder.build()?.get_async_connection_with_config(&patient()).await
+    builder.build()?.get_async_connection_with_config(&without_timeouts()).await
 }
 
-fn addresses(server: &RedisServer) -> Vec<ConnectionAddr> {
-    let one = |(host, port): &(String, u16)| match server.address.tls {
+fn connection_addresses(server: &RedisServer) -> Vec<ConnectionAddr> {
+    let address = |(host, port): &(String, u16)| match server.address.tls {
         true => ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None },
         false => ConnectionAddr::Tcp(host.clone(), *port),
     };
-    server.address.hosts.iter().map(one).collect()
+    server.address.hosts.iter().map(address).collect()
 }
 
-fn settings(server: &RedisServer) -> RedisConnectionInfo {
+fn connection_settings(server: &RedisServer) -> RedisConnectionInfo {
     let mut settings = RedisConnectionInfo::default().set_db(server.address.database);
     if let Some(user) = &server.address.user {
         settings = settings.set_username(user);
@@ -348,22 +358,22 @@ fn settings(server: &RedisServer) -> RedisConnectionInfo {
     settings
 }
 
-fn certificates(server: &RedisServer) -> Option<TlsCertificates> {
-    let roots = server.roots.clone().filter(|_| server.address.tls)?;
+fn tls_certificates(server: &RedisServer) -> Option<TlsCertificates> {
+    let roots = server.root_certificates.clone().filter(|_| server.address.tls)?;
     Some(TlsCertificates { client_tls: None, root_cert: Some(roots) })
 }
 
-/// It is the link that looks at the clock.
-fn patient() -> AsyncConnectionConfig {
+/// Disables the library's own timeouts: [`LazyConnection`] enforces one deadline per operation.
+fn without_timeouts() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
 }
 
-fn nowhere() -> RedisError {
-    RedisError::from((redis::ErrorKind::InvalidClientConfig, "there is no address"))
+fn no_address_error() -> RedisError {
+    RedisError::from((redis::ErrorKind::InvalidClientConfig, "Redis address has no host"))
 }
 
-/// The crate takes the provider of the process, and we have only this one.
-fn trust_ring() {
+/// The client library uses the process-wide rustls provider; install ring, the only one compiled in.
+fn install_ring_provider() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }

@@ -1,4 +1,4 @@
-//! What goes wrong with Redis, in words.
+//! Redis failures, classified and described for operators.
 
 use std::fmt::Display;
 
@@ -7,68 +7,73 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use super::connection::RedisServer;
 use crate::store::StoreError;
 
-/// Why something was not done.
+/// A failed operation and what it means for the connection.
 #[derive(Debug)]
 pub(super) struct RedisFailure {
-    pub(super) away: StoreError,
-    /// Whether the connection is of no more use.
-    pub(super) lost: bool,
-    /// Whether there was no memory for it.
-    pub(super) full: bool,
+    pub(super) error: StoreError,
+    /// The connection must be reopened.
+    pub(super) connection_lost: bool,
+    /// Redis refused the command for lack of memory.
+    pub(super) out_of_memory: bool,
 }
 
-/// The first version of Redis that has all the commands that we need.
-const NEEDED: (u32, u32) = (7, 0);
+/// Oldest supported Redis version (`BLMPOP`, script flags).
+const MIN_REDIS_VERSION: (u32, u32) = (7, 0);
 
 impl RedisFailure {
-    fn new(server: &RedisServer, lost: bool, what: impl Display) -> Self {
-        let text = server.address.hide(&format!("{}: {what}", server.address));
-        Self { away: StoreError { why: text.into(), maybe_applied: false }, lost, full: false }
+    fn new(server: &RedisServer, connection_lost: bool, what: impl Display) -> Self {
+        let text = server.address.redact(&format!("{}: {what}", server.address));
+        Self { error: StoreError { reason: text.into(), maybe_applied: false }, connection_lost, out_of_memory: false }
     }
 
-    /// It did not answer in time.
-    pub(super) fn silent(server: &RedisServer) -> Self {
+    pub(super) fn timed_out(server: &RedisServer) -> Self {
         Self::new(server, true, format_args!("no answer within {:?}", server.timeout))
     }
 
-    /// It said something else than it should.
-    pub(super) fn unexpected(server: &RedisServer) -> Self {
-        Self::new(server, true, "the answer cannot be understood")
+    pub(super) fn unexpected_reply(server: &RedisServer) -> Self {
+        Self::new(server, true, "unexpected reply")
     }
 
-    /// It is too old.
-    pub(super) fn old(version: &str, server: &RedisServer) -> Self {
-        let (major, minor) = NEEDED;
-        let what = format!("this is Redis {version}; it takes Redis {major}.{minor} or later, or Valkey");
+    pub(super) fn unsupported_version(version: &str, server: &RedisServer) -> Self {
+        let (major, minor) = MIN_REDIS_VERSION;
+        let what =
+            format!("unsupported version: Redis {version}; Redis {major}.{minor} or later, or Valkey, is required");
         Self::new(server, true, what)
     }
 
-    /// What the library or the server says.
-    pub(super) fn of(error: &RedisError, server: &RedisServer) -> Self {
-        let (lost, what) = match (error.code(), error.kind()) {
-            (Some("OOM"), _) => (false, "Redis has used all the memory that its `maxmemory` allows".to_owned()),
+    /// Classifies an error of the server or the client library.
+    pub(super) fn from_redis_error(error: &RedisError, server: &RedisServer) -> Self {
+        let (connection_lost, what) = match (error.code(), error.kind()) {
+            (Some("OOM"), _) => (false, "out of memory: Redis reached its `maxmemory` limit".to_owned()),
             (Some("WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
-                (true, "the user name or the password is refused".to_owned())
+                (true, "authentication failed: user name or password refused".to_owned())
             }
-            (Some("NOAUTH"), _) => (true, "a password is needed".to_owned()),
-            (Some("NOPERM"), _) => (false, format!("the user may not do this: {error}")),
-            // Another server has taken over.
-            (_, ErrorKind::Server(ServerErrorKind::ReadOnly)) => (true, "this is a replica now".to_owned()),
-            (_, ErrorKind::Server(ServerErrorKind::BusyLoading)) => (false, "it is still starting".to_owned()),
-            (_, ErrorKind::Server(ServerErrorKind::ClusterDown)) => (false, "the Cluster is not complete".to_owned()),
+            (Some("NOAUTH"), _) => (true, "authentication required: no password is configured".to_owned()),
+            (Some("NOPERM"), _) => (false, format!("permission denied for this Redis user: {error}")),
+            // A failover demoted this server; the next connection finds the new master.
+            (_, ErrorKind::Server(ServerErrorKind::ReadOnly)) => {
+                (true, "the server became a read-only replica".to_owned())
+            }
+            (_, ErrorKind::Server(ServerErrorKind::BusyLoading)) => {
+                (false, "the server is still loading its data".to_owned())
+            }
+            (_, ErrorKind::Server(ServerErrorKind::ClusterDown)) => {
+                (false, "the Redis Cluster is down: not all slots are served".to_owned())
+            }
             (_, ErrorKind::Server(_) | ErrorKind::Extension) => (false, error.to_string()),
             _ => (true, error.to_string()),
         };
-        Self { full: error.code() == Some("OOM"), ..Self::new(server, lost, what) }
+        Self { out_of_memory: error.code() == Some("OOM"), ..Self::new(server, connection_lost, what) }
     }
 }
 
-/// The version of a server that is too old, from what it tells of itself. Valkey counts on from 7.2.
-pub(super) fn old_version(told: &str) -> Option<&str> {
-    let version = told.lines().find_map(|line| line.strip_prefix("redis_version:"))?.trim();
+/// The version in an `INFO` reply if it is unsupported. Valkey reports a compatible `redis_version` of 7.2 or
+/// later.
+pub(super) fn find_unsupported_version(info: &str) -> Option<&str> {
+    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"))?.trim();
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().ok());
-    let known = (numbers.next()??, numbers.next()??);
-    (known < NEEDED).then_some(version)
+    let version_numbers = (numbers.next()??, numbers.next()??);
+    (version_numbers < MIN_REDIS_VERSION).then_some(version)
 }
 
 #[cfg(test)]
@@ -76,8 +81,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_versions_are_known() {
-        for (told, old) in [
+    fn unsupported_versions_are_detected() {
+        for (info, expected) in [
             ("# Server\r\nredis_version:6.2.14\r\nredis_git:0\r\n", Some("6.2.14")),
             ("redis_version:7.0.15\r\n", None),
             ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.0.1\r\n", None),
@@ -85,7 +90,7 @@ mod tests {
             ("redis_version:new\r\n", None),
             ("", None),
         ] {
-            assert_eq!(old_version(told), old, "{told}");
+            assert_eq!(find_unsupported_version(info), expected, "{info}");
         }
     }
 }

@@ -1,18 +1,18 @@
-//! What things are called in Redis.
+//! Key names in Redis.
 //!
-//! | key | kind | what is in it | how long it is kept |
+//! | key | type | content | expires |
 //! |---|---|---|---|
-//! | `rialto:s:{ID}` | hash | a session: `owner`, `record`, and the `version` of that | the life of the session |
-//! | `rialto:e:{ID}` | stream | its events, as entries `POSITION-0` of `s` (stream), `t` (ms since 1970), `d` (bytes) | as long as the session |
-//! | `rialto:n:{NAME}` | string | the node of that name that is there: `NAME/LIFE` | the life of the node |
-//! | `rialto:m:{NAME}/LIFE` | list | what was sent to that node | the life that was given with it, or that of the node |
-//! | `rialto:p:{PLACE}` | string | the node that has a place, such as the child that serves one caller | the life that was given with it |
-//! | `rialto:nodes` | set | names of nodes; some may be gone | the longest life of a node |
-//! | `rialto:secret` | string | the secret that nodes share | thirty days after the last beat of any node |
+//! | `rialto:s:{ID}` | hash | session: `owner`, `record` and its `version` | with the session's time to live |
+//! | `rialto:e:{ID}` | stream | its events, as entries `POSITION-0` of `s` (stream), `t` (ms since 1970), `d` (bytes) | with the session |
+//! | `rialto:n:{NAME}` | string | the live node with that name: `NAME/INCARNATION` | with the node's lease |
+//! | `rialto:m:{NAME}/INCARNATION` | list | mailbox of that node | with the time to live of its messages, or the lease |
+//! | `rialto:p:{AFFINITY}` | string | the node that owns an affinity name, such as the stdio child of one caller | with the claim's time to live |
+//! | `rialto:nodes` | set | node names; some may have expired | with the longest lease |
+//! | `rialto:secret` | string | the sealing key that nodes share | thirty days after the last heartbeat of any node |
 //!
-//! What is in braces says where a key lies in a Cluster, so a session lies beside its events, and a node
-//! beside its mailbox. `rialto` is the prefix. Braces, percent signs and what is not printed are percent-encoded in ids,
-//! names and prefixes.
+//! Braces are Redis Cluster hash tags: a session is in the slot of its events, a node in that of its mailbox.
+//! `rialto` is the prefix. Braces, percent signs, spaces and control characters are percent-encoded in ids, names
+//! and prefixes.
 
 use std::fmt::Display;
 
@@ -20,48 +20,48 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::store::NodeId;
 
-/// The names of keys below a prefix.
+/// Key names under one prefix.
 #[derive(Debug)]
 pub(super) struct RedisKeys {
     prefix: String,
 }
 
-const ODD: &AsciiSet = &CONTROLS.add(b'{').add(b'}').add(b'%').add(b' ');
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'{').add(b'}').add(b'%').add(b' ');
 
-fn plain(text: &str) -> impl Display + '_ {
-    utf8_percent_encode(text, ODD)
+fn escape(text: &str) -> impl Display + '_ {
+    utf8_percent_encode(text, ESCAPED)
 }
 
 impl RedisKeys {
     pub(super) fn new(prefix: &str) -> Self {
-        Self { prefix: plain(prefix).to_string() }
+        Self { prefix: escape(prefix).to_string() }
     }
 
     pub(super) fn session(&self, id: &str) -> String {
-        format!("{}:s:{{{}}}", self.prefix, plain(id))
+        format!("{}:s:{{{}}}", self.prefix, escape(id))
     }
 
     pub(super) fn events(&self, id: &str) -> String {
-        format!("{}:e:{{{}}}", self.prefix, plain(id))
+        format!("{}:e:{{{}}}", self.prefix, escape(id))
     }
 
     pub(super) fn node(&self, name: &str) -> String {
-        format!("{}:n:{{{}}}", self.prefix, plain(name))
+        format!("{}:n:{{{}}}", self.prefix, escape(name))
     }
 
     pub(super) fn mailbox(&self, node: &NodeId) -> String {
-        format!("{}:m:{{{}}}/{}", self.prefix, plain(node.name()), node.incarnation())
+        format!("{}:m:{{{}}}/{}", self.prefix, escape(node.name()), node.incarnation())
     }
 
-    pub(super) fn place(&self, name: &str) -> String {
-        format!("{}:p:{{{}}}", self.prefix, plain(name))
+    pub(super) fn affinity(&self, name: &str) -> String {
+        format!("{}:p:{{{}}}", self.prefix, escape(name))
     }
 
     pub(super) fn nodes(&self) -> String {
         format!("{}:nodes", self.prefix)
     }
 
-    pub(super) fn secret(&self) -> String {
+    pub(super) fn shared_key(&self) -> String {
         format!("{}:secret", self.prefix)
     }
 }
@@ -71,11 +71,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_belongs_together_lies_together() {
+    fn related_keys_share_a_hash_tag() {
         let keys = RedisKeys::new("my{app}");
         let tag = |key: &str| key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).unwrap().0.to_owned();
         for name in ["a", "host:3001", "}x{", "{}", "a b", "ä%"] {
-            let node = NodeId::begin(name);
+            let node = NodeId::generate(name);
             assert_eq!(tag(&keys.node(name)), tag(&keys.mailbox(&node)), "{name}");
             assert_eq!(tag(&keys.session(name)), tag(&keys.events(name)), "{name}");
             assert!(!tag(&keys.node(name)).is_empty());

@@ -1,13 +1,15 @@
-//! A store in Redis or Valkey, which nodes on many machines share. It takes Redis 7.0 or later.
+//! Shared store in Redis (7.0 or later) or Valkey.
 //!
-//! Nothing here fails because Redis is not there: each thing that is asked of it is answered in bounded
-//! time, if need be by [`Away`], and the connection comes back by itself. What was asked when a connection
-//! broke may have been done or not, or be done later. Writing the same events again is harmless, and so is a
-//! record that comes late; a message is never handed out twice, and may be lost with the connection. In a Cluster the library repeats what it asked when a
-//! connection breaks: there a message may be sent twice, and one who created or claimed a session may hear
-//! that it was there already, or another's, and has to look.
+//! Every operation completes in bounded time, with [`StoreError`] when Redis is unavailable; the connection is
+//! reopened on demand. An operation in progress when a connection breaks may have been applied or not, or be
+//! applied later. Repeated event writes and late records are harmless. A message is never delivered twice, but may
+//! be lost with the connection.
 //!
-//! All that belongs to one call goes in one round trip. What is kept where is told in `keys.rs`.
+//! In a Redis Cluster the client library retries commands when a connection breaks: a message may be sent twice,
+//! and `create` or `claim` may report a conflict with their own first attempt, so callers must load the session to
+//! find out.
+//!
+//! Each operation takes one round trip. `keys.rs` lists the keys.
 
 mod address;
 mod connection;
@@ -26,98 +28,110 @@ use std::time::Duration;
 use redis::{FromRedisValue, Value};
 use tokio::runtime::Handle;
 
-pub use address::{FORMS, RedisAddress};
+pub use address::{REDIS_URL_FORMS, RedisAddress};
 
 use super::{ClusterStore, NodeId, StoreError};
 use connection::{LazyConnection, RedisServer};
 use error::RedisFailure;
 use keys::RedisKeys;
-use nodes::Receiver;
+use nodes::MailboxReceiver;
 
-/// A store in Redis.
-pub struct Redis {
+/// A [`ClusterStore`] in Redis.
+pub struct RedisStore {
     server: Arc<RedisServer>,
     keys: RedisKeys,
-    link: LazyConnection,
-    /// Those who wait for messages: each blocks a connection of its own.
-    receivers: Mutex<HashMap<NodeId, Arc<Receiver>>>,
+    connection: LazyConnection,
+    /// Mailbox receivers; each blocks a connection of its own.
+    receivers: Mutex<HashMap<NodeId, Arc<MailboxReceiver>>>,
 }
 
-/// How Redis is used.
+/// Connection options.
 #[derive(Debug, Clone)]
 pub struct RedisOptions {
-    /// How long it may take to answer.
+    /// Timeout of an operation.
     pub timeout: Duration,
-    /// Certificates to trust, in PEM, instead of those that the system does.
-    pub roots: Option<Vec<u8>>,
+    /// Trusted root certificates in PEM, in place of the system's.
+    pub root_certificates: Option<Vec<u8>>,
 }
 
-/// The longest that anything is kept: what is meant to last has no end that a person would see.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// Cap on key expiry (100 years), which keeps the value in Redis's range.
+const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-// === impl Redis ===
+// === impl RedisStore ===
 
-impl Redis {
-    /// The store at a URL, with a prefix for all its keys. Nothing is connected yet.
+impl RedisStore {
+    /// Creates a store for a URL; all keys get the prefix. Connects on first use.
     ///
     /// # Errors
-    /// When the URL is none; whether anybody is there shows when something is asked.
+    /// When the URL is malformed.
     pub fn connect(url: &str, prefix: &str, options: RedisOptions) -> Result<Arc<Self>, &'static str> {
-        let RedisOptions { timeout, roots } = options;
-        let (address, trips, full) = (RedisAddress::parse(url)?, AtomicU64::new(0), AtomicBool::new(false));
-        let (runtime, openings) = (Handle::try_current().ok(), AtomicU64::new(0));
-        let server = Arc::new(RedisServer { address, timeout, runtime, roots, trips, openings, full });
-        let link = LazyConnection::new(Arc::clone(&server), Duration::ZERO);
-        Ok(Arc::new(Self { server, keys: RedisKeys::new(prefix), link, receivers: Mutex::default() }))
+        let RedisOptions { timeout, root_certificates } = options;
+        let (address, round_trips, out_of_memory) =
+            (RedisAddress::parse(url)?, AtomicU64::new(0), AtomicBool::new(false));
+        let (runtime, connects) = (Handle::try_current().ok(), AtomicU64::new(0));
+        let server = Arc::new(RedisServer {
+            address,
+            timeout,
+            runtime,
+            root_certificates,
+            round_trips,
+            connects,
+            out_of_memory,
+        });
+        let connection = LazyConnection::new(Arc::clone(&server), Duration::ZERO);
+        Ok(Arc::new(Self { server, keys: RedisKeys::new(prefix), connection, receivers: Mutex::default() }))
     }
 
-    /// Where it is, without the password.
+    /// Address of the server; its `Display` redacts the password.
     pub fn address(&self) -> &RedisAddress {
         &self.server.address
     }
 
-    /// Reads an answer.
-    fn read<T: FromRedisValue>(&self, value: Value) -> Result<T, StoreError> {
-        redis::from_redis_value(value).map_err(|_| RedisFailure::unexpected(&self.server).away)
+    /// Decodes one reply.
+    fn decode_reply<T: FromRedisValue>(&self, value: Value) -> Result<T, StoreError> {
+        redis::from_redis_value(value).map_err(|_| RedisFailure::unexpected_reply(&self.server).error)
     }
 
-    /// Reads the answer to the only command.
-    fn only<T: FromRedisValue>(&self, mut values: Vec<Value>) -> Result<T, StoreError> {
-        self.read(values.pop().unwrap_or(Value::Nil))
+    /// Decodes the reply of a single-command operation.
+    fn decode_single<T: FromRedisValue>(&self, mut values: Vec<Value>) -> Result<T, StoreError> {
+        self.decode_reply(values.pop().unwrap_or(Value::Nil))
     }
 }
 
-impl ClusterStore for Redis {
+impl ClusterStore for RedisStore {
     fn round_trips(&self) -> u64 {
-        self.server.trips.load(Ordering::Relaxed)
+        self.server.round_trips.load(Ordering::Relaxed)
     }
 
     fn connects(&self) -> u64 {
-        self.server.openings.load(Ordering::Relaxed)
+        self.server.connects.load(Ordering::Relaxed)
     }
 
     fn is_full(&self) -> bool {
-        self.server.full.load(Ordering::Relaxed)
+        self.server.out_of_memory.load(Ordering::Relaxed)
     }
 
-    fn place_name(&self) -> String {
+    fn location(&self) -> String {
         self.server.address.to_string()
     }
 }
 
 impl Default for RedisOptions {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(2), roots: None }
+        Self { timeout: Duration::from_secs(2), root_certificates: None }
     }
 }
 
-impl fmt::Debug for Redis {
+impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("address", &self.server.address).field("keys", &self.keys).finish_non_exhaustive()
+        f.debug_struct("RedisStore")
+            .field("address", &self.server.address)
+            .field("keys", &self.keys)
+            .finish_non_exhaustive()
     }
 }
 
-/// A time as Redis takes it; nothing can be kept for no time at all.
-fn millis(life: Duration) -> u64 {
-    u64::try_from(life.min(LONGEST).as_millis()).unwrap_or(u64::MAX).max(1)
+/// Expiry in milliseconds, at least 1: Redis refuses 0.
+fn ttl_millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.min(MAX_TTL).as_millis()).unwrap_or(u64::MAX).max(1)
 }

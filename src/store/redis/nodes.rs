@@ -1,4 +1,4 @@
-//! Nodes and their mailboxes in Redis.
+//! Cluster members and their mailboxes in Redis.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -10,158 +10,171 @@ use redis::{Cmd, Value};
 
 use super::connection::LazyConnection;
 use super::error::RedisFailure;
-use super::scripts::{BEAT, ENROLL, JOIN, LEAVE, PLACE, REPLY, SECRET, SEND, Script};
-use super::{Redis, millis};
+use super::scripts::{ADD_MEMBER, CLAIM_AFFINITY, HEARTBEAT, JOIN, LEAVE, REPLY, SEND, SHARED_KEY, Script};
+use super::{RedisStore, ttl_millis};
 use crate::store::traits::{NodeStatus, NodeStore, StoreFuture};
 use crate::store::{NodeId, StoreError};
 
-/// One who waits for the messages to a node.
+/// Receives the mailbox of one node.
 ///
-/// Taking goes on when nobody waits for it any longer, as Redis may have handed messages out by then.
-/// They stay here until somebody asks again.
+/// `fill` runs in a task of its own, so that dropping `receive` does not lose messages which Redis has already
+/// popped. They stay in the buffer for the next `receive`.
 #[derive(Debug)]
-pub(super) struct Receiver {
-    link: LazyConnection,
-    /// One takes at a time.
-    turn: tokio::sync::Mutex<()>,
-    taken: Mutex<VecDeque<Bytes>>,
+pub(super) struct MailboxReceiver {
+    connection: LazyConnection,
+    /// Serializes `BLMPOP` calls.
+    receive_lock: tokio::sync::Mutex<()>,
+    buffered: Mutex<VecDeque<Bytes>>,
 }
 
-/// How long one who receives waits for a message.
-const WAIT: Duration = Duration::from_secs(1);
-/// Messages that are taken at once.
-const AT_ONCE: usize = 128;
-/// How long the secret is kept after the last beat of any node.
-const SECRET_LIFE: Duration = Duration::from_secs(30 * 86_400);
+/// Longest block of `BLMPOP`.
+const REDIS_RECEIVE_WAIT: Duration = Duration::from_secs(1);
+/// Most messages taken by one `BLMPOP`.
+const RECEIVE_BATCH: usize = 128;
+/// Time to live of the shared key after the last heartbeat of any node.
+const SHARED_KEY_TTL: Duration = Duration::from_secs(30 * 86_400);
 
-impl Redis {
-    /// Says that there is a node of that name.
-    fn enroll(&self, node: &NodeId, life: Duration) -> Cmd {
-        let mut command = ENROLL.on(&[&self.keys.nodes()]);
-        command.arg(&**node.name()).arg(millis(life));
+impl RedisStore {
+    /// Command that adds the node's name to the member set.
+    fn add_member_command(&self, node: &NodeId, ttl: Duration) -> Cmd {
+        let mut command = ADD_MEMBER.evalsha(&[&self.keys.nodes()]);
+        command.arg(&**node.name()).arg(ttl_millis(ttl));
         command
     }
 
-    /// Says that a node is there. That it is listed can wait until there is room for it.
-    async fn list(&self, there: Cmd, node: &NodeId, life: Duration) -> Result<Value, StoreError> {
-        let mut secret = redis::cmd("PEXPIRE");
-        secret.arg(self.keys.secret()).arg(millis(SECRET_LIFE));
-        let mut answers = self.link.ask_each(vec![there, self.enroll(node, life), secret]).await?.into_iter();
-        let there = answers.next().unwrap_or(Ok(Value::Nil))?;
-        if answers.next().is_some_and(|listed| listed.is_ok()) {
-            self.server.full.store(false, Ordering::Relaxed);
+    /// Runs a join or heartbeat command, adds the node to the member set and renews the shared key. Only the first may
+    /// fail the operation: at `maxmemory` the member set cannot grow.
+    async fn register_member(&self, lease_command: Cmd, node: &NodeId, ttl: Duration) -> Result<Value, StoreError> {
+        let mut renew_key = redis::cmd("PEXPIRE");
+        renew_key.arg(self.keys.shared_key()).arg(ttl_millis(SHARED_KEY_TTL));
+        let mut replies = self
+            .connection
+            .execute_each(vec![lease_command, self.add_member_command(node, ttl), renew_key])
+            .await?
+            .into_iter();
+        let lease_reply = replies.next().unwrap_or(Ok(Value::Nil))?;
+        if replies.next().is_some_and(|added| added.is_ok()) {
+            self.server.out_of_memory.store(false, Ordering::Relaxed);
         }
-        Ok(there)
+        Ok(lease_reply)
     }
 
-    async fn put(&self, script: &Script, to: &NodeId, messages: &[Bytes], life: Duration) -> Result<(), StoreError> {
+    async fn push_messages(
+        &self,
+        script: &Script,
+        to: &NodeId,
+        messages: &[Bytes],
+        ttl: Duration,
+    ) -> Result<(), StoreError> {
         if messages.is_empty() {
             return Ok(());
         }
-        let mut command = script.on(&[&self.keys.mailbox(to)]);
-        command.arg(millis(life));
+        let mut command = script.evalsha(&[&self.keys.mailbox(to)]);
+        command.arg(ttl_millis(ttl));
         for message in messages {
             command.arg(&message[..]);
         }
-        self.link.ask(vec![command]).await?;
+        self.connection.execute(vec![command]).await?;
         Ok(())
     }
 
-    /// Asks who has a name.
-    fn who(&self, name: &str) -> Cmd {
+    /// Command that reads the live incarnation of a node name.
+    fn get_node_command(&self, name: &str) -> Cmd {
         let mut command = redis::cmd("GET");
         command.arg(self.keys.node(name));
         command
     }
 
-    fn receiver(&self, node: &NodeId) -> Arc<Receiver> {
+    fn receiver(&self, node: &NodeId) -> Arc<MailboxReceiver> {
         let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
-        // A node that began a new life waits for nothing in its old one.
+        // The mailbox of an old incarnation is not read any more.
         receivers.retain(|other, _| other == node || other.name() != node.name());
-        let new = || Arc::new(Receiver::new(LazyConnection::new(Arc::clone(&self.server), WAIT)));
+        let new = || Arc::new(MailboxReceiver::new(LazyConnection::new(Arc::clone(&self.server), REDIS_RECEIVE_WAIT)));
         Arc::clone(receivers.entry(node.clone()).or_insert_with(new))
     }
 }
 
-// === impl Receiver ===
+// === impl MailboxReceiver ===
 
-impl Receiver {
-    fn new(link: LazyConnection) -> Self {
-        Self { link, turn: tokio::sync::Mutex::default(), taken: Mutex::default() }
+impl MailboxReceiver {
+    fn new(connection: LazyConnection) -> Self {
+        Self { connection, receive_lock: tokio::sync::Mutex::default(), buffered: Mutex::default() }
     }
 
-    /// Waits for messages, unless there are some already.
-    async fn wait(&self, mailbox: &str) -> Result<(), StoreError> {
-        let _turn = self.turn.lock().await;
-        if !self.taken.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+    /// Fills the buffer from the mailbox, blocking up to [`REDIS_RECEIVE_WAIT`], unless it holds messages already.
+    async fn fill(&self, mailbox: &str) -> Result<(), StoreError> {
+        let _guard = self.receive_lock.lock().await;
+        if !self.buffered.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return Ok(());
         }
         let mut command = redis::cmd("BLMPOP");
-        command.arg(WAIT.as_secs_f64()).arg(1).arg(mailbox).arg("LEFT").arg("COUNT").arg(AT_ONCE);
-        let answer = self.link.ask(vec![command]).await?.pop().unwrap_or(Value::Nil);
-        let unread = |_| StoreError { why: "what was in a mailbox cannot be understood".into(), maybe_applied: true };
-        let found: Option<(Value, Vec<Bytes>)> = redis::from_redis_value(answer).map_err(unread)?;
+        command.arg(REDIS_RECEIVE_WAIT.as_secs_f64()).arg(1).arg(mailbox).arg("LEFT").arg("COUNT").arg(RECEIVE_BATCH);
+        let reply = self.connection.execute(vec![command]).await?.pop().unwrap_or(Value::Nil);
+        let undecodable = |_| StoreError { reason: "mailbox reply cannot be decoded".into(), maybe_applied: true };
+        let found: Option<(Value, Vec<Bytes>)> = redis::from_redis_value(reply).map_err(undecodable)?;
         let messages = found.map(|(_, messages)| messages).unwrap_or_default();
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).extend(messages);
+        self.buffered.lock().unwrap_or_else(PoisonError::into_inner).extend(messages);
         Ok(())
     }
 
-    fn take(&self) -> Vec<Bytes> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+    fn drain(&self) -> Vec<Bytes> {
+        self.buffered.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
     }
 }
 
-impl NodeStore for Redis {
-    fn join<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, ()> {
+impl NodeStore for RedisStore {
+    fn join<'a>(&'a self, node: &'a NodeId, ttl: Duration) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            let mut there = JOIN.on(&[&self.keys.node(node.name())]);
-            there.arg(node.to_string()).arg(millis(life));
-            self.list(there, node, life).await?;
+            let mut lease_command = JOIN.evalsha(&[&self.keys.node(node.name())]);
+            lease_command.arg(node.to_string()).arg(ttl_millis(ttl));
+            self.register_member(lease_command, node, ttl).await?;
             Ok(())
         })
     }
 
-    fn heartbeat<'a>(&'a self, node: &'a NodeId, life: Duration) -> StoreFuture<'a, NodeStatus> {
+    fn heartbeat<'a>(&'a self, node: &'a NodeId, ttl: Duration) -> StoreFuture<'a, NodeStatus> {
         Box::pin(async move {
-            let mut still = BEAT.on(&[&self.keys.node(node.name()), &self.keys.mailbox(node)]);
-            still.arg(node.to_string()).arg(millis(life));
-            let standing = self.list(still, node, life).await?;
-            match self.read::<u8>(standing)? {
+            let mut heartbeat = HEARTBEAT.evalsha(&[&self.keys.node(node.name()), &self.keys.mailbox(node)]);
+            heartbeat.arg(node.to_string()).arg(ttl_millis(ttl));
+            let status = self.register_member(heartbeat, node, ttl).await?;
+            match self.decode_reply::<u8>(status)? {
                 0 => Ok(NodeStatus::Expired),
                 1 => Ok(NodeStatus::Alive),
                 2 => Ok(NodeStatus::Replaced),
-                _ => Err(RedisFailure::unexpected(&self.server).away),
+                _ => Err(RedisFailure::unexpected_reply(&self.server).error),
             }
         })
     }
 
     fn leave<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, ()> {
         Box::pin(async move {
-            let mut command = LEAVE.on(&[&self.keys.node(node.name())]);
+            let mut command = LEAVE.evalsha(&[&self.keys.node(node.name())]);
             command.arg(node.to_string());
-            self.link.ask(vec![command]).await?;
+            self.connection.execute(vec![command]).await?;
             Ok(())
         })
     }
 
     fn node_status<'a>(&'a self, nodes: &'a [NodeId]) -> StoreFuture<'a, Vec<NodeStatus>> {
         Box::pin(async move {
-            let answers = self.link.ask(nodes.iter().map(|node| self.who(node.name())).collect()).await?;
-            let one = |(node, answer): (&NodeId, Value)| {
-                Ok(match self.read::<Option<String>>(answer)? {
+            let replies =
+                self.connection.execute(nodes.iter().map(|node| self.get_node_command(node.name())).collect()).await?;
+            let status = |(node, reply): (&NodeId, Value)| {
+                Ok(match self.decode_reply::<Option<String>>(reply)? {
                     None => NodeStatus::Expired,
-                    Some(there) if there == node.to_string() => NodeStatus::Alive,
+                    Some(live) if live == node.to_string() => NodeStatus::Alive,
                     Some(_) => NodeStatus::Replaced,
                 })
             };
-            nodes.iter().zip(answers).map(one).collect()
+            nodes.iter().zip(replies).map(status).collect()
         })
     }
 
-    fn named<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<NodeId>> {
+    fn find_node<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<NodeId>> {
         Box::pin(async move {
-            let there: Option<String> = self.only(self.link.ask(vec![self.who(name)]).await?)?;
-            Ok(there.as_deref().and_then(NodeId::parse))
+            let live: Option<String> =
+                self.decode_single(self.connection.execute(vec![self.get_node_command(name)]).await?)?;
+            Ok(live.as_deref().and_then(NodeId::parse))
         })
     }
 
@@ -169,42 +182,43 @@ impl NodeStore for Redis {
         Box::pin(async move {
             let mut command = redis::cmd("SMEMBERS");
             command.arg(self.keys.nodes());
-            let mut names: Vec<String> = self.only(self.link.ask(vec![command]).await?)?;
+            let mut names: Vec<String> = self.decode_single(self.connection.execute(vec![command]).await?)?;
             names.sort_unstable();
-            let answers = self.link.ask(names.iter().map(|name| self.who(name)).collect()).await?;
+            let replies =
+                self.connection.execute(names.iter().map(|name| self.get_node_command(name)).collect()).await?;
             let mut members = Vec::with_capacity(names.len());
-            let mut gone = Vec::new();
-            for (name, answer) in names.iter().zip(answers) {
-                match self.read::<Option<String>>(answer)?.as_deref().and_then(NodeId::parse) {
+            let mut expired = Vec::new();
+            for (name, reply) in names.iter().zip(replies) {
+                match self.decode_reply::<Option<String>>(reply)?.as_deref().and_then(NodeId::parse) {
                     Some(node) => members.push(node),
-                    None => gone.push(name.as_str()),
+                    None => expired.push(name.as_str()),
                 }
             }
-            // One that comes back in this moment is enrolled again by its next beat.
-            if !gone.is_empty() {
+            // A node that joins concurrently is added again by its next heartbeat.
+            if !expired.is_empty() {
                 let mut command = redis::cmd("SREM");
-                command.arg(self.keys.nodes()).arg(gone);
-                self.link.ask(vec![command]).await?;
+                command.arg(self.keys.nodes()).arg(expired);
+                self.connection.execute(vec![command]).await?;
             }
             Ok(members)
         })
     }
 
-    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, ()> {
-        Box::pin(async move { self.put(&SEND, to, &messages, life).await })
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()> {
+        Box::pin(async move { self.push_messages(&SEND, to, &messages, ttl).await })
     }
 
-    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, life: Duration) -> StoreFuture<'a, ()> {
-        Box::pin(async move { self.put(&REPLY, to, &messages, life).await })
+    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()> {
+        Box::pin(async move { self.push_messages(&REPLY, to, &messages, ttl).await })
     }
 
     fn receive<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, Vec<Bytes>> {
         Box::pin(async move {
             let receiver = self.receiver(node);
-            let (waiting, mailbox) = (Arc::clone(&receiver), self.keys.mailbox(node));
-            let waited = tokio::spawn(async move { waiting.wait(&mailbox).await }).await;
-            waited.unwrap_or_else(|_| Err(RedisFailure::unexpected(&self.server).away))?;
-            Ok(receiver.take())
+            let (filler, mailbox) = (Arc::clone(&receiver), self.keys.mailbox(node));
+            let filled = tokio::spawn(async move { filler.fill(&mailbox).await }).await;
+            filled.unwrap_or_else(|_| Err(RedisFailure::unexpected_reply(&self.server).error))?;
+            Ok(receiver.drain())
         })
     }
 
@@ -212,31 +226,31 @@ impl NodeStore for Redis {
         Box::pin(async move {
             let mut command = redis::cmd("LREM");
             command.arg(self.keys.mailbox(to)).arg(0).arg(&message[..]);
-            Ok(self.only::<u64>(self.link.ask(vec![command]).await?)? > 0)
+            Ok(self.decode_single::<u64>(self.connection.execute(vec![command]).await?)? > 0)
         })
     }
 
-    fn place_of<'a>(
+    fn claim_affinity<'a>(
         &'a self,
         name: &'a str,
         node: &'a NodeId,
         instead_of: Option<&'a NodeId>,
-        life: Duration,
+        ttl: Duration,
     ) -> StoreFuture<'a, NodeId> {
         Box::pin(async move {
-            let mut command = PLACE.on(&[&self.keys.place(name)]);
-            let before = instead_of.map(ToString::to_string).unwrap_or_default();
-            command.arg(node.to_string()).arg(before).arg(millis(life));
-            let holder: String = self.only(self.link.ask(vec![command]).await?)?;
-            NodeId::parse(&holder).ok_or_else(|| RedisFailure::unexpected(&self.server).away)
+            let mut command = CLAIM_AFFINITY.evalsha(&[&self.keys.affinity(name)]);
+            let replaced = instead_of.map(ToString::to_string).unwrap_or_default();
+            command.arg(node.to_string()).arg(replaced).arg(ttl_millis(ttl));
+            let owner: String = self.decode_single(self.connection.execute(vec![command]).await?)?;
+            NodeId::parse(&owner).ok_or_else(|| RedisFailure::unexpected_reply(&self.server).error)
         })
     }
 
     fn shared_key(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
         Box::pin(async move {
-            let mut command = SECRET.on(&[&self.keys.secret()]);
-            command.arg(&offered[..]).arg(millis(SECRET_LIFE));
-            self.only(self.link.ask(vec![command]).await?)
+            let mut command = SHARED_KEY.evalsha(&[&self.keys.shared_key()]);
+            command.arg(&offered[..]).arg(ttl_millis(SHARED_KEY_TTL));
+            self.decode_single(self.connection.execute(vec![command]).await?)
         })
     }
 }

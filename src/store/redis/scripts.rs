@@ -1,29 +1,41 @@
-//! The steps that Redis takes at once or not at all, as scripts that it runs itself.
+//! Lua scripts for the operations that must be atomic.
 //!
-//! Redis runs a script to its end, so each begins with what can fail: when memory is short, the first
-//! command that needs some is refused, and nothing has been written by then. Owners and lives are
-//! compared where they are kept, which is what keeps two nodes from having one session.
+//! Redis does not roll back a script, so each begins with the command that can fail: when memory is short, the
+//! first command that needs memory is refused before anything was written. Ownership and incarnations are compared
+//! inside the script, so two nodes can never own one session.
 //!
-//! What begins something is refused by a Redis that has no memory left: sessions, events, requests. What
-//! says who is there and who has what is a few bytes that do not add up, and what ends something makes
-//! room, so neither is: a script for these says `allow-oom`, or begins with a write that takes no memory,
-//! after which Redis lets the others pass.
+//! At `maxmemory`, operations that start new work (sessions, events, requests) are refused. Membership and
+//! ownership changes need little memory, and deletes free some, so those must succeed: their scripts declare
+//! `allow-oom`, or begin with a write that needs no memory, after which Redis admits the rest.
 
 use std::fmt;
 use std::sync::OnceLock;
 
 use redis::{Arg, Cmd};
 
-/// A script, and the name under which Redis may know it already.
+/// A Lua script and its SHA-1, computed on first use.
 pub(super) struct Script {
     code: &'static str,
     hash: OnceLock<String>,
 }
 
-static ALL: [&Script; 13] =
-    [&CREATE, &CLAIM, &TOUCH, &DELETE, &WRITE, &JOIN, &BEAT, &LEAVE, &ENROLL, &SEND, &REPLY, &SECRET, &PLACE];
+static ALL_SCRIPTS: [&Script; 13] = [
+    &CREATE,
+    &CLAIM,
+    &TOUCH,
+    &DELETE,
+    &WRITE,
+    &JOIN,
+    &HEARTBEAT,
+    &LEAVE,
+    &ADD_MEMBER,
+    &SEND,
+    &REPLY,
+    &SHARED_KEY,
+    &CLAIM_AFFINITY,
+];
 
-/// `create s e | owner record life`
+/// `create s e | owner record ttl`; 0 when the session exists.
 pub(super) static CREATE: Script = Script::new(
     "if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
     redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'record', ARGV[2])
@@ -32,7 +44,7 @@ pub(super) static CREATE: Script = Script::new(
     return 1",
 );
 
-/// `claim s | from to`; nobody is an empty name.
+/// `claim s | from to`; an empty name is no owner.
 pub(super) static CLAIM: Script = Script::new(
     "#!lua flags=allow-oom
     local owner = redis.call('HGET', KEYS[1], 'owner')
@@ -42,7 +54,7 @@ pub(super) static CLAIM: Script = Script::new(
     return 1",
 );
 
-/// `touch s e | owner life`
+/// `touch s e | owner ttl`
 pub(super) static TOUCH: Script = Script::new(
     "local owner = redis.call('HGET', KEYS[1], 'owner')
     if not owner then return 0 end
@@ -52,7 +64,7 @@ pub(super) static TOUCH: Script = Script::new(
     return 1",
 );
 
-/// `delete s e | owner`; that it was deleted is known as long as it would have been kept.
+/// `delete s e | owner`; leaves a tombstone until the session would have expired.
 pub(super) static DELETE: Script = Script::new(
     "local owner = redis.call('HGET', KEYS[1], 'owner')
     if not owner then return 0 end
@@ -63,10 +75,10 @@ pub(super) static DELETE: Script = Script::new(
     return 1",
 );
 
-/// `write s e | owner life keep_from version record (entry stream at event)…`; no version is no record.
+/// `write s e | owner ttl trim_before version record (entry stream at event)…`; an empty version means no record.
 ///
-/// An event that is there already is not written again, and a record not in the place of a later one, so
-/// that one who never heard what became of a write can repeat it, and one that comes late does no harm.
+/// Stored events are not written again and an older record does not replace a newer one, so a write with unknown
+/// outcome can be repeated and a late one is harmless.
 pub(super) static WRITE: Script = Script::new(
     "local owner = redis.call('HGET', KEYS[1], 'owner')
     if not owner then return 0 end
@@ -87,15 +99,15 @@ pub(super) static WRITE: Script = Script::new(
     return 1",
 );
 
-/// `join n | node life`
+/// `join n | node ttl`
 pub(super) static JOIN: Script = Script::new(
     "#!lua flags=allow-oom
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
     return 1",
 );
 
-/// `beat n m | node life`
-pub(super) static BEAT: Script = Script::new(
+/// `heartbeat n m | node ttl`; also keeps the mailbox alive.
+pub(super) static HEARTBEAT: Script = Script::new(
     "local there = redis.call('GET', KEYS[1])
     if not there then return 0 end
     if there ~= ARGV[1] then return 2 end
@@ -110,8 +122,8 @@ pub(super) static LEAVE: Script = Script::new(
     return 1",
 );
 
-/// `place p | node instead_of life`; who has it then.
-pub(super) static PLACE: Script = Script::new(
+/// `claim_affinity p | node instead_of ttl`; returns the owner.
+pub(super) static CLAIM_AFFINITY: Script = Script::new(
     "local holder = redis.call('GET', KEYS[1])
     if holder and holder ~= ARGV[1] and holder ~= ARGV[2] then return holder end
     if holder then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
@@ -119,21 +131,21 @@ pub(super) static PLACE: Script = Script::new(
     return ARGV[1]",
 );
 
-/// `enroll nodes | name life`; refused without memory, which is how nodes find out.
-pub(super) static ENROLL: Script = Script::new(
+/// `add_member nodes | name ttl`; refused at `maxmemory`, by which nodes detect a full store.
+pub(super) static ADD_MEMBER: Script = Script::new(
     "redis.call('SADD', KEYS[1], ARGV[1])
     if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
     return 1",
 );
 
-/// `send m | life message…`
+/// `send m | ttl message…`; refused at `maxmemory`.
 pub(super) static SEND: Script = Script::new(
     "for i = 2, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[i]) end
     redis.call('PEXPIRE', KEYS[1], ARGV[1])
     return 1",
 );
 
-/// `reply m | life message…`; the same for what was asked for before.
+/// `reply m | ttl message…`; as `send`, but accepted at `maxmemory`.
 pub(super) static REPLY: Script = Script::new(
     "#!lua flags=allow-oom
     for i = 2, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[i]) end
@@ -141,8 +153,8 @@ pub(super) static REPLY: Script = Script::new(
     return 1",
 );
 
-/// `secret k | offered life`
-pub(super) static SECRET: Script = Script::new(
+/// `shared_key k | offered ttl`; returns the stored key.
+pub(super) static SHARED_KEY: Script = Script::new(
     "local kept = redis.call('GET', KEYS[1])
     if kept then
         redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -159,28 +171,29 @@ impl Script {
         Self { code, hash: OnceLock::new() }
     }
 
-    /// The command that runs it, if Redis knows it.
-    pub(super) fn on(&self, keys: &[&str]) -> Cmd {
+    /// The `EVALSHA` command; fails with `NOSCRIPT` when Redis has not cached the script.
+    pub(super) fn evalsha(&self, keys: &[&str]) -> Cmd {
         let hash = self.hash.get_or_init(|| redis::Script::new(self.code).get_hash().to_owned());
         let mut command = redis::cmd("EVALSHA");
         command.arg(hash).arg(keys.len()).arg(keys);
         command
     }
 
-    /// The same command for a Redis that does not know it, and will from then on.
-    pub(super) fn unknown(command: &Cmd) -> Option<Cmd> {
+    /// The `EVAL` command for an `EVALSHA` that failed with `NOSCRIPT`; Redis caches the script then.
+    pub(super) fn eval_for(command: &Cmd) -> Option<Cmd> {
         let mut arguments = command.args_iter().filter_map(|argument| match argument {
             Arg::Simple(bytes) => Some(bytes),
             _ => None,
         });
         let hash = arguments.nth(1)?;
-        let script = ALL.iter().find(|script| script.hash.get().is_some_and(|known| known.as_bytes() == hash))?;
-        let mut whole = redis::cmd("EVAL");
-        whole.arg(script.code);
+        let script =
+            ALL_SCRIPTS.iter().find(|script| script.hash.get().is_some_and(|known| known.as_bytes() == hash))?;
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(script.code);
         for argument in arguments {
-            whole.arg(argument);
+            eval.arg(argument);
         }
-        Some(whole)
+        Some(eval)
     }
 }
 
@@ -195,11 +208,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_that_is_not_known_is_sent_whole() {
-        let mut short = CLAIM.on(&["k"]);
-        short.arg("from").arg("to");
-        let whole = Script::unknown(&short).unwrap();
-        let texts: Vec<String> = whole
+    fn uncached_scripts_are_sent_as_eval() {
+        let mut evalsha = CLAIM.evalsha(&["k"]);
+        evalsha.arg("from").arg("to");
+        let eval = Script::eval_for(&evalsha).unwrap();
+        let texts: Vec<String> = eval
             .args_iter()
             .map(|argument| match argument {
                 Arg::Simple(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
@@ -207,6 +220,6 @@ mod tests {
             })
             .collect();
         assert_eq!(texts, ["EVAL", CLAIM.code, "1", "k", "from", "to"]);
-        assert!(Script::unknown(&redis::cmd("GET")).is_none());
+        assert!(Script::eval_for(&redis::cmd("GET")).is_none());
     }
 }

@@ -18,7 +18,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use super::handlers::raw_member;
 use super::scripted_server::META;
 use super::variants::{Transport, Variant};
-use crate::harness::{PER_REQUEST, Received, Sending};
+use crate::harness::{HttpRequest, HttpResponse, PER_REQUEST};
 
 /// A value, or a description of the fault.
 pub type Checked<T> = Result<T, String>;
@@ -169,7 +169,8 @@ impl Client {
         capabilities: Value,
     ) -> Checked<Self> {
         if variant.transport == Transport::Sse {
-            let stream = Sending::to(address, "GET", &format!("/sse/{group}")).header("accept", "text/event-stream");
+            let stream =
+                HttpRequest::to(address, "GET", &format!("/sse/{group}")).header("accept", "text/event-stream");
             let mut events = stream.go().await.events();
             let first = events.next().await.ok_or("no first event")?;
             if first.name.as_deref() != Some("endpoint") {
@@ -237,7 +238,7 @@ impl Client {
 
     async fn open_get_stream(&mut self) -> Checked<()> {
         let ClientTransport::Http { address, path, .. } = &self.transport else { return Ok(()) };
-        let sending = Sending::to(*address, "GET", path).header("accept", "text/event-stream");
+        let sending = HttpRequest::to(*address, "GET", path).header("accept", "text/event-stream");
         let received = self.with_session_headers(sending).go().await;
         ensure(received.status == 200, "no stream to listen on", &json!(received.status))?;
         let mut events = received.events();
@@ -252,7 +253,7 @@ impl Client {
     }
 
     /// Adds session, version and authorization headers.
-    fn with_session_headers(&self, sending: Sending) -> Sending {
+    fn with_session_headers(&self, sending: HttpRequest) -> HttpRequest {
         let ClientTransport::Http { session, token, .. } = &self.transport else { return sending };
         let sending = match session {
             Some(session) => sending
@@ -296,11 +297,11 @@ impl Client {
                 input.write_all(format!("{body}\n").as_bytes()).await.map_err(|error| error.to_string())
             }
             ClientTransport::Sse { address, endpoint } => {
-                let sent = json_body(Sending::to(*address, "POST", endpoint), body).status().await;
+                let sent = json_body(HttpRequest::to(*address, "POST", endpoint), body).status().await;
                 ensure(sent == 202, "a message was not accepted", &json!(sent))
             }
             ClientTransport::Http { address, path, .. } => {
-                let mut sending = json_body(Sending::to(*address, "POST", path), body)
+                let mut sending = json_body(HttpRequest::to(*address, "POST", path), body)
                     .header("accept", "application/json, text/event-stream");
                 if self.variant.is_per_request() {
                     let message: Value = serde_json::from_str(body).map_err(|error| error.to_string())?;
@@ -508,7 +509,7 @@ impl Client {
 
     /// Checks that nothing more arrives for a cancelled request, by completing another request.
     pub async fn check_silent(&mut self, id: &Value) -> Checked<()> {
-        let asked = self.send("tools/list", json!({})).await?;
+        let probe_id = self.send("tools/list", json!({})).await?;
         loop {
             let InboundMessage { raw, value, source } = self.next().await?;
             if matches!(source, MessageSource::RequestEnd(_)) {
@@ -519,7 +520,7 @@ impl Client {
                 "messages after cancellation",
                 &value,
             )?;
-            if value.get("id") == Some(&asked) {
+            if value.get("id") == Some(&probe_id) {
                 return Ok(());
             }
             if value.get("id").is_none() {
@@ -561,7 +562,7 @@ impl Client {
     /// Closes the session or the stdio gateway.
     pub async fn close(mut self) -> Checked<()> {
         if let ClientTransport::Http { address, path, session: Some(_), .. } = &self.transport {
-            let sending = Sending::to(*address, "DELETE", path);
+            let sending = HttpRequest::to(*address, "DELETE", path);
             let ended = self.with_session_headers(sending).status().await;
             ensure(ended == 200, "the session was not ended", &json!(ended))?;
         }
@@ -589,7 +590,7 @@ pub fn retry(params: &Params, responses: &Value, state: Option<&str>) -> Params 
     Params { members, meta: params.meta.clone() }
 }
 
-fn json_body(sending: Sending, body: &str) -> Sending {
+fn json_body(sending: HttpRequest, body: &str) -> HttpRequest {
     sending.header("content-type", "application/json").body(body.to_owned())
 }
 
@@ -600,8 +601,8 @@ fn deliver(inbox_sender: &mpsc::UnboundedSender<InboundMessage>, raw: String, so
     }
 }
 
-async fn read(sending: Sending, inbox_sender: mpsc::UnboundedSender<InboundMessage>, id: Value) {
-    let received: Received = sending.go().await;
+async fn read(sending: HttpRequest, inbox_sender: mpsc::UnboundedSender<InboundMessage>, id: Value) {
+    let received: HttpResponse = sending.go().await;
     if received.is_events() {
         let mut events = received.events();
         while let Some(event) = events.next().await {

@@ -120,9 +120,9 @@ impl Cell<'_> {
     async fn check_client_not_asked(&mut self) -> Checked<()> {
         let (tool, kind) = (self.tool(), if self.feature == Feature::UrlElicitation { "url" } else { "form" });
         self.server.take_refusals();
-        let polite = self.client.call(tool, json!({})).await?;
-        let insisting = self.client.call("insist", json!({ "kind": kind })).await?;
-        for answer in [&polite, &insisting] {
+        let conforming = self.client.call(tool, json!({})).await?;
+        let unconditional = self.client.call("insist", json!({ "kind": kind })).await?;
+        for answer in [&conforming, &unconditional] {
             ensure(
                 answer.server_requests.is_empty(),
                 "the client got a server request",
@@ -130,13 +130,13 @@ impl Cell<'_> {
             )?;
         }
         if self.handshake_server() {
-            expect_tool_error(&polite, &format!("the client cannot be asked: {kind}"))?;
-            expect_tool_error(&insisting, "the client refused: -32601")?;
+            expect_tool_error(&conforming, &format!("the client cannot be asked: {kind}"))?;
+            expect_tool_error(&unconditional, "the client refused: -32601")?;
             return ensure(self.server.take_refusals() == [-32601], "another refusal", &Value::Null);
         }
         let needed = format!(r#"{{"elicitation":{{"{kind}":{{}}}}}}"#);
-        expect_tool_error(&polite, &format!("the client lacks {kind}: the server needs {needed}"))?;
-        expect_tool_error(&insisting, "the client did not answer: the client cannot be asked this")
+        expect_tool_error(&conforming, &format!("the client lacks {kind}: the server needs {needed}"))?;
+        expect_tool_error(&unconditional, "the client did not answer: the client cannot be asked this")
     }
 
     async fn tools(&mut self) -> Checked<()> {
@@ -177,7 +177,7 @@ impl Cell<'_> {
     }
 
     async fn progress(&mut self) -> Checked<()> {
-        let words = self.client.variant.revision >= Revision::V2025_03_26
+        let has_message = self.client.variant.revision >= Revision::V2025_03_26
             && self.server.variant.revision >= Revision::V2025_03_26;
         for token in [r#""token""#, "7"] {
             let params = Params::from(json!({ "name": "count", "arguments": {} }));
@@ -191,7 +191,7 @@ impl Cell<'_> {
                 expect_raw(raw_member(params, "progress").unwrap_or_default(), &format!("{}.50", n + 1))?;
                 expect_raw(
                     raw_member(params, "message").unwrap_or_default(),
-                    if words { "\"on the way\"" } else { "" },
+                    if has_message { "\"on the way\"" } else { "" },
                 )?;
             }
         }
@@ -232,7 +232,7 @@ impl Cell<'_> {
         ensure(levels(&answer) == ["warning", "error"], "other levels", &json!(answer.notifications))?;
         ensure(
             answer.notifications[0]["params"]["data"]["said"] == "warning",
-            "other words",
+            "wrong log data",
             &json!(answer.notifications),
         )
     }
@@ -269,8 +269,8 @@ impl Cell<'_> {
     async fn subscription(&mut self) -> Checked<()> {
         let handshake = self.handshake_client();
         let id = if handshake {
-            let taken = self.client.request("resources/subscribe", json!({ "uri": CLOCK })).await?;
-            ensure(taken.message["result"].is_object(), "not subscribed", &taken.message)?;
+            let subscribed = self.client.request("resources/subscribe", json!({ "uri": CLOCK })).await?;
+            ensure(subscribed.message["result"].is_object(), "not subscribed", &subscribed.message)?;
             Value::Null
         } else {
             self.listen(json!({ "resourceSubscriptions": [CLOCK] })).await?
@@ -278,9 +278,9 @@ impl Cell<'_> {
         until("the server has the subscription", || self.server.subscriber_count() > 0).await?;
         self.client.clear_notifications();
         expect_text(&self.client.call("tick", json!({})).await?, "ticked")?;
-        let told = self.client.wait_for_notification("notifications/resources/updated").await?;
-        ensure(told["params"]["uri"] == CLOCK, "another resource", &told)?;
-        self.check_subscription_id(&told, &id)?;
+        let notification = self.client.wait_for_notification("notifications/resources/updated").await?;
+        ensure(notification["params"]["uri"] == CLOCK, "another resource", &notification)?;
+        self.check_subscription_id(&notification, &id)?;
         if handshake {
             let ended = self.client.request("resources/unsubscribe", json!({ "uri": CLOCK })).await?;
             ensure(ended.message["result"].is_object(), "still subscribed", &ended.message)?;
@@ -291,9 +291,9 @@ impl Cell<'_> {
     }
 
     /// The notification carries the id of its listen request in the per-request era.
-    fn check_subscription_id(&self, told: &Value, id: &Value) -> Checked<()> {
-        let named = told["params"]["_meta"].get(format!("{META}subscriptionId"));
-        ensure(named == Some(id).filter(|id| !id.is_null()), "of another request", told)
+    fn check_subscription_id(&self, notification: &Value, id: &Value) -> Checked<()> {
+        let subscription_id = notification["params"]["_meta"].get(format!("{META}subscriptionId"));
+        ensure(subscription_id == Some(id).filter(|id| !id.is_null()), "of another request", notification)
     }
 
     async fn list_changes(&mut self) -> Checked<()> {
@@ -305,8 +305,8 @@ impl Cell<'_> {
         expect_text(&self.client.call("grow", json!({})).await?, "grown")?;
         loop {
             // A gateway that has just started may send an earlier list change, too.
-            let told = self.client.wait_for_notification("notifications/tools/list_changed").await?;
-            self.check_subscription_id(&told, &id)?;
+            let notification = self.client.wait_for_notification("notifications/tools/list_changed").await?;
+            self.check_subscription_id(&notification, &id)?;
             let listed = self.client.request("tools/list", json!({})).await?;
             let tools = listed.message["result"]["tools"].as_array().cloned().unwrap_or_default();
             if tools.iter().any(|tool| tool["name"] == "extra") == self.server.has_extra_tool() {
@@ -342,8 +342,8 @@ impl Cell<'_> {
         let before = self.server.call_count(tool);
         let answer = self.client.call(tool, json!({ "n": 1 })).await?;
         expect_text(&answer, expected)?;
-        let asked: Vec<&str> = answer.server_requests.iter().map(|(method, _)| method.as_str()).collect();
-        ensure(asked == [method], "other questions", &json!(asked))?;
+        let methods: Vec<&str> = answer.server_requests.iter().map(|(method, _)| method.as_str()).collect();
+        ensure(methods == [method], "unexpected server requests", &json!(methods))?;
         let rounds = if self.handshake_server() { 1 } else { 2 };
         ensure(self.server.call_count(tool) == before + rounds, "it was called more often", &json!(before))
     }

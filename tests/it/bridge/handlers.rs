@@ -164,8 +164,8 @@ impl RequestCx<'_> {
             parts.push(&meta);
         }
         if self.is_per_request() {
-            let asks = members.contains(r#""inputRequests""#);
-            parts.push(if asks { r#""resultType":"input_required""# } else { r#""resultType":"complete""# });
+            let input_required = members.contains(r#""inputRequests""#);
+            parts.push(if input_required { r#""resultType":"input_required""# } else { r#""resultType":"complete""# });
             let hinted = self.method.ends_with("/list") || matches!(self.method, "resources/read" | "server/discover");
             if hinted {
                 parts.push(r#""ttlMs":0,"cacheScope":"private""#);
@@ -367,11 +367,11 @@ impl RequestCx<'_> {
                 Ok(text_result(answer[0]["action"].as_str().unwrap_or("nothing")))
             }
             "insist" => {
-                let asked = match arguments["kind"].as_str() {
+                let input_request = match arguments["kind"].as_str() {
                     Some("url") => self.url_elicitation(),
                     _ => self.form_elicitation(),
                 };
-                Ok(text_result(&confirmed(&self.request_input_unchecked(answers, vec![asked]).await?[0])))
+                Ok(text_result(&confirmed(&self.request_input_unchecked(answers, vec![input_request]).await?[0])))
             }
             "both" => {
                 let answer = self.request_input(answers, vec![self.form_elicitation(), self.sampling()]).await?;
@@ -391,7 +391,7 @@ impl RequestCx<'_> {
             }
             // Sends a request and finishes without its response once released.
             "parting" => tokio::select! {
-                asked = self.request_input(answers, vec![self.sampling()]) => asked.map(|_| text_result("answered")),
+                input_request = self.request_input(answers, vec![self.sampling()]) => input_request.map(|_| text_result("answered")),
                 () = self.scripted.release.notified() => Ok(text_result("gone on")),
             },
             // Sends a request on the GET stream.
@@ -405,20 +405,20 @@ impl RequestCx<'_> {
             }
             // Keeps running after its requests are refused.
             "stubborn" => {
-                let asked = if self.scripted.is_at_least(Revision::V2025_06_18) {
+                let input_request = if self.scripted.is_at_least(Revision::V2025_06_18) {
                     self.form_elicitation()
                 } else {
                     self.sampling()
                 };
-                let _ = self.request_input(answers, vec![self.sampling(), asked]).await;
+                let _ = self.request_input(answers, vec![self.sampling(), input_request]).await;
                 std::future::pending().await
             }
             // Cancels its request once released, and runs until released again.
             "withdraw" => {
                 {
-                    let asked = self.request_input(answers, vec![self.sampling()]);
+                    let input_request = self.request_input(answers, vec![self.sampling()]);
                     tokio::select! {
-                        asked = asked => return asked.map(|_| text_result("answered")),
+                        input_request = input_request => return input_request.map(|_| text_result("answered")),
                         () = self.scripted.release.notified() => self.session.cancel_last_request(self.sink),
                     }
                 }
@@ -497,13 +497,13 @@ impl RequestCx<'_> {
     async fn request_input(
         &self,
         answers: &Map<String, Value>,
-        asked: Vec<InputRequest>,
+        input_request: Vec<InputRequest>,
     ) -> Result<Vec<Value>, ToolStop> {
         let declared = match self.is_per_request() {
             true => self.params["_meta"][format!("{META}clientCapabilities")].clone(),
             false => self.session.capabilities(),
         };
-        for (key, ..) in &asked {
+        for (key, ..) in &input_request {
             let elicitation = &declared["elicitation"];
             let (is_declared, capability) = match *key {
                 "url" => (elicitation["url"].is_object(), "url"),
@@ -518,19 +518,20 @@ impl RequestCx<'_> {
                 return Err(ToolStop::Unable(capability));
             }
         }
-        self.request_input_unchecked(answers, asked).await
+        self.request_input_unchecked(answers, input_request).await
     }
 
     /// Sends server requests regardless of the client capabilities.
     async fn request_input_unchecked(
         &self,
         answers: &Map<String, Value>,
-        asked: Vec<InputRequest>,
+        input_request: Vec<InputRequest>,
     ) -> Result<Vec<Value>, ToolStop> {
         if self.is_per_request() {
-            let open: Vec<&InputRequest> = asked.iter().filter(|(key, ..)| !answers.contains_key(*key)).collect();
+            let open: Vec<&InputRequest> =
+                input_request.iter().filter(|(key, ..)| !answers.contains_key(*key)).collect();
             if open.is_empty() {
-                return Ok(asked.iter().map(|(key, ..)| answers[*key].clone()).collect());
+                return Ok(input_request.iter().map(|(key, ..)| answers[*key].clone()).collect());
             }
             let one = |(key, method, params): &&InputRequest| {
                 let request = match method {
@@ -544,8 +545,10 @@ impl RequestCx<'_> {
             let state = self.scripted.issue_request_state(self.method, &self.params, keys, answers.clone());
             return Err(ToolStop::Input(object_members(&json!({ "inputRequests": requests, "requestState": state }))));
         }
-        let waiting: Vec<_> =
-            asked.iter().map(|(_, method, params)| self.session.send_request(self.sink, method, params)).collect();
+        let waiting: Vec<_> = input_request
+            .iter()
+            .map(|(_, method, params)| self.session.send_request(self.sink, method, params))
+            .collect();
         let mut all = Vec::new();
         for answered in waiting {
             match answered.await {

@@ -1,6 +1,6 @@
 //! Bridging in status, metrics and probe output: revisions of both sides and translations between them.
 
-use rialto::dialect::{Revision, translation};
+use rialto::dialect::{Revision, describe_translation};
 use serde_json::{Value, json};
 
 use super::feature_checks::expect_text;
@@ -44,7 +44,7 @@ async fn status_and_metrics_report_translations_by_revision_pair() {
         let revision = variant.revision.to_string();
         let session = sessions.iter().find(|session| session["revision"] == *revision).unwrap();
         let expected = |server: Variant| {
-            let words = translation(variant.revision, server.revision);
+            let words = describe_translation(variant.revision, server.revision);
             json!({ "upstream": server.name, "revision": server.revision.to_string(), "bridged": words })
         };
         assert_eq!(session["upstreams"], json!(VARIANTS.map(expected)), "{revision}");
@@ -55,7 +55,7 @@ async fn status_and_metrics_report_translations_by_revision_pair() {
         let upstream = upstreams.iter().find(|upstream| upstream["name"] == server.name).unwrap();
         assert_eq!(upstream["revision"], server.revision.to_string());
         let expected = |client: Variant| {
-            let words = translation(client.revision, server.revision);
+            let words = describe_translation(client.revision, server.revision);
             let (client, server) = (client.revision.to_string(), server.revision.to_string());
             json!({ "client_revision": client, "server_revision": server, "calls": 1, "bridged": words })
         };
@@ -96,7 +96,7 @@ async fn probe_reports_translations_for_each_client_revision() {
             Revision::V2025_11_25,
             Revision::V2026_07_28,
         ]
-        .map(|client| json!({ "client": client.to_string(), "translated": translation(client, server.revision) }));
+        .map(|client| json!({ "client": client.to_string(), "translated": describe_translation(client, server.revision) }));
         assert_eq!(found["clients"], json!(expected), "{url}");
         let printed = command_output(&["probe", &url]).await;
         let own_line = printed.lines().find(|line| line.trim_start().starts_with(&server.revision.to_string()));
@@ -123,7 +123,7 @@ fn words(feature: Feature, fallback: Fallback) -> Option<&'static str> {
 fn described_translations_match_the_tested_limits() {
     for client in VARIANTS {
         for server in VARIANTS {
-            let described = translation(client.revision, server.revision);
+            let described = describe_translation(client.revision, server.revision);
             for feature in Feature::ALL {
                 let Some(limit) = limit(feature, client, server) else { continue };
                 let Some(words) = words(feature, limit.fallback) else { continue };

@@ -50,8 +50,8 @@ impl InputRounds {
     }
 
     fn input_responses(&self) -> Value {
-        let one = |(key, asked): (String, Value)| {
-            (key, accept_server_request(asked["method"].as_str().unwrap(), &asked["params"]).unwrap())
+        let one = |(key, request): (String, Value)| {
+            (key, accept_server_request(request["method"].as_str().unwrap(), &request["params"]).unwrap())
         };
         Value::Object(self.input_requests().into_iter().map(one).collect())
     }
@@ -153,18 +153,18 @@ async fn input_rounds_use_the_progress_token_of_each_round() {
         let id = client.send("tools/call", params.clone().with_meta(r#""progressToken":"a""#)).await.unwrap();
         let answer = client.response(&id).await.unwrap();
         let mut rounds = InputRounds { client, params, answer };
-        let told = |answer: &Response| -> Vec<(Value, Value)> {
+        let progress_of = |answer: &Response| -> Vec<(Value, Value)> {
             let one =
                 |notice: &Value| (notice["params"]["progressToken"].clone(), notice["params"]["progress"].clone());
             answer.notifications.iter().map(one).collect()
         };
-        assert_eq!(told(&rounds.answer), [(json!("a"), json!(1))]);
+        assert_eq!(progress_of(&rounds.answer), [(json!("a"), json!(1))]);
         let answers = rounds.input_responses();
         rounds.respond_with(&answers, r#""progressToken":9"#).await;
-        assert_eq!(told(&rounds.answer), [(json!(9), json!(2))]);
+        assert_eq!(progress_of(&rounds.answer), [(json!(9), json!(2))]);
         let answers = rounds.input_responses();
         rounds.respond_with(&answers, "").await;
-        assert_eq!(told(&rounds.answer), [], "no progress token in this round");
+        assert_eq!(progress_of(&rounds.answer), [], "no progress token in this round");
         rounds.expect_text("accept Ada");
         assert_eq!(scripted(&testbed, server).take_log(), ["answered", "accept"]);
         testbed.close().await;
@@ -207,9 +207,9 @@ async fn a_tampered_foreign_or_replayed_request_state_is_refused() {
         let mut rounds = InputRounds { client: ann, params: right.clone(), answer };
         let (answers, state) = (rounds.input_responses(), rounds.request_state());
         let spoilt = |at: usize| {
-            let mut letters: Vec<char> = state.chars().collect();
-            letters[at] = if letters[at] == 'A' { 'B' } else { 'A' };
-            letters.into_iter().collect::<String>()
+            let mut characters: Vec<char> = state.chars().collect();
+            characters[at] = if characters[at] == 'A' { 'B' } else { 'A' };
+            characters.into_iter().collect::<String>()
         };
         let tampered: Vec<String> = [1, 4, state.len() / 2, state.len() - 3].map(spoilt).into();
         for bad in tampered.iter().map(String::as_str).chain([r#""""#, r#""h.""#, r#""nonsense""#, "7", "null"]) {
@@ -248,10 +248,10 @@ async fn an_abandoned_parked_call_is_cancelled_after_its_timeout() {
             (rounds.input_requests().len(), parked_calls(&testbed), upstream(&testbed, server).lease_count()),
             (2, 1, 1)
         );
-        let there = scripted(&testbed, server);
-        eventually("the call is cancelled", || there.cancelled_calls() == 1).await;
+        let scripted_server = scripted(&testbed, server);
+        eventually("the call is cancelled", || scripted_server.cancelled_calls() == 1).await;
         eventually("no call is parked", || parked_calls(&testbed) == 0).await;
-        let mut log = there.take_log();
+        let mut log = scripted_server.take_log();
         assert_eq!(log.pop().as_deref(), Some("cancelled"), "the cancellation comes last");
         log.sort();
         assert_eq!(log, ["-1", "cancel"]);
@@ -260,7 +260,7 @@ async fn an_abandoned_parked_call_is_cancelled_after_its_timeout() {
         let id = rounds.client.send("tools/call", late).await.unwrap();
         assert_eq!(rounds.client.response(&id).await.unwrap().message["error"]["code"], -32602);
         eventually("the lease is released", || upstream(&testbed, server).lease_count() == 0).await;
-        eventually("the server session has ended", || there.ended_sessions() == 1).await;
+        eventually("the server session has ended", || scripted_server.ended_sessions() == 1).await;
         assert_eq!(upstream(&testbed, server).calls_in_flight(), 0);
         testbed.close().await;
     }
@@ -289,9 +289,9 @@ async fn a_parked_call_that_ended_meanwhile_returns_its_result() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
         let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "parting").await;
-        let there = scripted(&testbed, server);
-        there.release.notify_one();
-        eventually("the call has ended at the server", || there.running_calls() == 0).await;
+        let scripted_server = scripted(&testbed, server);
+        scripted_server.release.notify_one();
+        eventually("the call has ended at the server", || scripted_server.running_calls() == 0).await;
         assert_eq!(parked_calls(&testbed), 1, "its result is kept");
         rounds.respond().await;
         rounds.expect_text("gone on");
@@ -305,8 +305,8 @@ async fn a_cancelled_server_request_is_dropped_from_the_parked_call() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
         let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "withdraw").await;
-        let (there, answers) = (scripted(&testbed, server), rounds.input_responses());
-        there.release.notify_one();
+        let (scripted_server, answers) = (scripted(&testbed, server), rounds.input_responses());
+        scripted_server.release.notify_one();
         let mut state = rounds.request_state();
         // Until the gateway has received the cancellation, it repeats the input request.
         let id = loop {
@@ -317,11 +317,11 @@ async fn a_cancelled_server_request_is_dropped_from_the_parked_call() {
                 Err(raw) => state = raw_member(raw_member(&raw, "result").unwrap(), "requestState").unwrap().to_owned(),
             }
         };
-        there.release.notify_one();
+        scripted_server.release.notify_one();
         rounds.answer = rounds.client.response(&id).await.unwrap();
         rounds.expect_text("never mind");
         assert!(
-            !answers.as_object().unwrap().is_empty() && there.take_log().is_empty(),
+            !answers.as_object().unwrap().is_empty() && scripted_server.take_log().is_empty(),
             "the server expects no response"
         );
         testbed.close().await;
@@ -360,9 +360,9 @@ async fn url_elicitation_required_error_becomes_input_required_and_retries() {
     for server in servers() {
         let testbed = Testbed::open(&[server]).await;
         let mut rounds = InputRounds::begin(client(&testbed, server, None).await, "gate").await;
-        let asked: Vec<Value> = rounds.input_requests().into_values().collect();
+        let input_requests: Vec<Value> = rounds.input_requests().into_values().collect();
         let params = json!({ "mode": "url", "message": "pay", "url": "https://example.org/pay" });
-        assert_eq!(asked, [json!({ "method": "elicitation/create", "params": params })]);
+        assert_eq!(input_requests, [json!({ "method": "elicitation/create", "params": params })]);
         assert_eq!(parked_calls(&testbed), 0, "no call is waiting at the server");
         rounds.respond().await;
         rounds.expect_text("gate");

@@ -367,12 +367,12 @@ impl ScriptedServer {
         {
             let mut session_state = session.session_state();
             let fresh = session_state.ids.insert(id.to_string());
-            let taken = if self.variant.is_per_request() {
+            let is_reused = if self.variant.is_per_request() {
                 session_state.running.contains_key(&id.to_string())
             } else {
                 !fresh
             };
-            if taken {
+            if is_reused {
                 self.report_violation(format!("a reused id: {raw}"));
             }
             if session_state.early_cancellations.remove(&id.to_string()) {
@@ -525,8 +525,8 @@ impl ScriptedServer {
     }
 
     fn handle_response(&self, session: &Session, id: &Value, message: &Value, raw: &str) {
-        let asked = session.session_state().pending_requests.remove(&id.to_string());
-        let Some((method, answer)) = asked else {
+        let pending = session.session_state().pending_requests.remove(&id.to_string());
+        let Some((method, answer)) = pending else {
             return self.report_violation(format!("a response to no request: {raw}"));
         };
         let (result, error) = (message.get("result"), message.get("error"));

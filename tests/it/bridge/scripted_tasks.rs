@@ -122,9 +122,10 @@ impl ScriptedTask {
     fn describe(&self, id: &str, per_request: bool) -> String {
         let (ttl, poll_interval) = if per_request { ("ttlMs", "pollIntervalMs") } else { ("ttl", "pollInterval") };
         let at = "2026-11-25T10:30:00Z";
-        let shown = json!({ "taskId": id, "status": self.status, "createdAt": at, "lastUpdatedAt": at, ttl: 60_000 });
-        let words = if self.status == "cancelled" { r#","statusMessage":"no time""# } else { "" };
-        format!(r#"{}{words},"{poll_interval}":{}"#, object_members(&shown), self.poll_interval)
+        let description =
+            json!({ "taskId": id, "status": self.status, "createdAt": at, "lastUpdatedAt": at, ttl: 60_000 });
+        let status_message = if self.status == "cancelled" { r#","statusMessage":"no time""# } else { "" };
+        format!(r#"{}{status_message},"{poll_interval}":{}"#, object_members(&description), self.poll_interval)
     }
 }
 
@@ -166,16 +167,16 @@ impl RequestCx<'_> {
             status: "working",
             ..ScriptedTask::default()
         };
-        let (shown, slow) = (task.describe(&id, per_request), task.kind == "slow");
+        let (description, slow) = (task.describe(&id, per_request), task.kind == "slow");
         tasks.lock().insert(id, task);
         if slow {
             self.scripted.release.notified().await;
         }
         match per_request {
-            true => {
-                Ok(self.complete_result(&shown, "").replace(r#""resultType":"complete""#, r#""resultType":"task""#))
-            }
-            false => Ok(self.complete_result(&format!(r#""task":{{{shown}}}"#), "")),
+            true => Ok(self
+                .complete_result(&description, "")
+                .replace(r#""resultType":"complete""#, r#""resultType":"task""#)),
+            false => Ok(self.complete_result(&format!(r#""task":{{{description}}}"#), "")),
         }
     }
 
@@ -204,9 +205,9 @@ impl RequestCx<'_> {
                     }
                     _ => {}
                 }
-                let shown = self.describe(id);
+                let description = self.describe(id);
                 tasks.advanced.notify_waiters();
-                Ok(shown)
+                Ok(description)
             }
             "tasks/cancel" => {
                 {
@@ -249,11 +250,11 @@ impl RequestCx<'_> {
         let per_request = self.is_per_request();
         let mut all = self.scripted.tasks.lock();
         let Some(task) = all.get_mut(id) else { return self.complete_result("", "") };
-        let mut shown = task.describe(id, per_request);
+        let mut description = task.describe(id, per_request);
         if !per_request && task.polls == 2 {
             // A status notification may be sent on any stream.
-            let told: Value = serde_json::from_str(&format!("{{{shown}}}")).unwrap();
-            let _ = self.session.out.send(notification_json("notifications/tasks/status", &told));
+            let status: Value = serde_json::from_str(&format!("{{{description}}}")).unwrap();
+            let _ = self.session.out.send(notification_json("notifications/tasks/status", &status));
         }
         if !per_request && task.kind == "aside" && task.polls == 2 {
             self.send_request_on_get_stream(id);
@@ -261,23 +262,23 @@ impl RequestCx<'_> {
         if per_request && task.status == "input_required" {
             task.input_requested = true;
             let open = |(key, ..): &&InputRequest| !task.answers.iter().any(|(known, _)| known == key);
-            let asked: Vec<InputRequest> = self.task_input_requests(&task.kind);
+            let all_requests: Vec<InputRequest> = self.task_input_requests(&task.kind);
             let one = |(key, method, params): &InputRequest| {
                 ((*key).to_owned(), json!({ "method": method, "params": params }))
             };
-            let requests: Map<String, Value> = asked.iter().filter(open).map(one).collect();
-            shown = format!(r#"{shown},"inputRequests":{}"#, Value::Object(requests));
+            let requests: Map<String, Value> = all_requests.iter().filter(open).map(one).collect();
+            description = format!(r#"{description},"inputRequests":{}"#, Value::Object(requests));
         }
         if per_request && matches!(task.status, "completed" | "failed") {
-            shown = match task.result() {
-                Ok(result) => format!(r#"{shown},"result":{{{result}}}"#),
+            description = match task.result() {
+                Ok(result) => format!(r#"{description},"result":{{{result}}}"#),
                 Err(RpcError { code, message, data }) => {
                     let data = data.unwrap_or_default();
-                    format!(r#"{shown},"error":{{"code":{code},"message":"{message}","data":{data}}}"#)
+                    format!(r#"{description},"error":{{"code":{code},"message":"{message}","data":{data}}}"#)
                 }
             };
         }
-        let whole = self.complete_result(&shown, "");
+        let whole = self.complete_result(&description, "");
         whole.replace(r#""resultType":"input_required""#, r#""resultType":"complete""#)
     }
 
@@ -315,13 +316,13 @@ impl RequestCx<'_> {
                 task.status == "input_required" && !std::mem::replace(&mut task.input_requested, true);
             if input_requested { self.task_input_requests(&task.kind) } else { Vec::new() }
         };
-        let asked: Vec<_> = input_requested
+        let pending: Vec<_> = input_requested
             .iter()
             .map(|(key, method, params)| {
                 (*key, self.session.send_request(self.sink, method, &self.with_related_task(id, params)))
             })
             .collect();
-        for (key, answered) in asked {
+        for (key, answered) in pending {
             record_input(self.scripted, id, key, answered.await.unwrap_or_else(|_| Err(json!({}))));
         }
         loop {

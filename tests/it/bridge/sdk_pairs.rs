@@ -164,7 +164,7 @@ async fn probing_clients_negotiate_over_stdio() {
         ("probe-handshake", TYPESCRIPT_1, ["stdio"].as_slice()),
     ] {
         let (program, arguments) = server.command(arguments).await;
-        let folder = crate::config::Folder::new(name);
+        let folder = crate::config::TempFolder::new(name);
         let file = folder.0.join("rialto.toml");
         std::fs::write(&file, format!("[servers.one]\ncommand = {program:?}\nargs = {arguments:?}\n")).unwrap();
         let command = [env!("CARGO_BIN_EXE_rialto"), "stdio", "--config", file.to_str().unwrap()].map(str::to_owned);

@@ -49,9 +49,9 @@ async fn run(client: &mut Client, kind: &str) -> Response {
 
 /// Checks that neither response nor notifications mention a task.
 fn assert_no_task_visible(client: &Client, answer: &Response) {
-    let told = client.has_notification("notifications/tasks/status");
-    let seen = ["related-task", "taskId", "pollInterval"].iter().any(|word| answer.raw.contains(word));
-    assert!(!told && !seen, "{}", answer.raw);
+    let has_status = client.has_notification("notifications/tasks/status");
+    let mentions_task = ["related-task", "taskId", "pollInterval"].iter().any(|word| answer.raw.contains(word));
+    assert!(!has_status && !mentions_task, "{}", answer.raw);
     for (method, params) in &answer.server_requests {
         assert!(params["_meta"].get(format!("{META}related-task")).is_none(), "{method} {params}");
     }
@@ -175,8 +175,13 @@ async fn an_input_timeout_ends_the_task() {
         let mut client = client(&testbed, HTTP_2026_07, server).await;
         let id =
             client.send("tools/call", json!({ "name": TASK_TOOL, "arguments": { "kind": "both" } })).await.unwrap();
-        let asked = client.response(&id).await.unwrap();
-        assert_eq!(asked.message["result"]["inputRequests"].as_object().map(|all| all.len()), Some(2), "{}", asked.raw);
+        let input_required = client.response(&id).await.unwrap();
+        assert_eq!(
+            input_required.message["result"]["inputRequests"].as_object().map(|all| all.len()),
+            Some(2),
+            "{}",
+            input_required.raw
+        );
         assert_eq!((testbed.rialto.inbound.gateway.parked_calls(), scripted_tasks(&testbed).open_count()), (1, 1));
         // One input request is cancelled and one refused, so the task ends by itself or is cancelled.
         eventually("no call is parked", || testbed.rialto.inbound.gateway.parked_calls() == 0).await;
@@ -217,11 +222,11 @@ async fn the_poll_interval_of_a_task_is_clamped() {
         for poll_interval in
             [json!(0), json!(-5), json!(1e300), json!("soon"), json!(null), json!(0.5), json!(3_600_000)]
         {
-            let (begun, polls) = (Instant::now(), scripted_tasks(&testbed).poll_count());
+            let (started, polls) = (Instant::now(), scripted_tasks(&testbed).poll_count());
             let answer = client.call(TASK_TOOL, json!({ "kind": "done", "pace": poll_interval })).await.unwrap();
             expect_text(&answer, "done").unwrap_or_else(|why| panic!("{poll_interval}: {why}"));
             assert_eq!(scripted_tasks(&testbed).poll_count() - polls, 2, "{poll_interval}");
-            assert!(begun.elapsed() >= Duration::from_millis(200), "{poll_interval}: polled too fast");
+            assert!(started.elapsed() >= Duration::from_millis(200), "{poll_interval}: polled too fast");
         }
         testbed.close().await;
     }
@@ -261,9 +266,9 @@ async fn a_server_request_on_the_get_stream_reaches_the_task_it_names() {
         for variant in [HTTP_2026_07, VARIANTS[2]] {
             let mut client = client(&testbed, variant, server).await;
             // A second running call, so that only the related-task id identifies the call.
-            let begun = scripted(&testbed).call_count("hang");
+            let calls_before = scripted(&testbed).call_count("hang");
             client.send("tools/call", json!({ "name": "hang" })).await.unwrap();
-            eventually("the second call is running", || scripted(&testbed).call_count("hang") > begun).await;
+            eventually("the second call is running", || scripted(&testbed).call_count("hang") > calls_before).await;
             let answer = run(&mut client, "aside").await;
             expect_text(&answer, "thoughts on bridges").unwrap_or_else(|why| panic!("{variant:?} {server:?} {why}"));
             assert_no_task_visible(&client, &answer);
@@ -291,8 +296,8 @@ async fn per_request_tasks_pass_through_to_clients_with_the_extension() {
         let params = json!({ "taskId": task.message["result"]["taskId"] });
         let polls = scripted_tasks(&testbed).poll_count();
         client.request("tasks/get", params.clone()).await.unwrap();
-        let asked = client.request("tasks/get", params.clone()).await.unwrap();
-        assert_eq!(asked.message["result"]["status"], "input_required", "{}", asked.raw);
+        let polled = client.request("tasks/get", params.clone()).await.unwrap();
+        assert_eq!(polled.message["result"]["status"], "input_required", "{}", polled.raw);
         let answers =
             json!({ "think": { "role": "assistant", "model": "none", "content": { "type": "text", "text": "hm" } } });
         let update = json!({ "taskId": task.message["result"]["taskId"], "inputResponses": answers });

@@ -1,4 +1,4 @@
-//! Load on three nodes: with nothing else going on, and while nodes are killed, halted and restarted.
+//! Load on three nodes: undisturbed, and while nodes are killed, paused and restarted.
 
 use std::time::{Duration, Instant};
 
@@ -6,105 +6,106 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::clients::Session;
-use super::driver::{ALL, Act, Driver, Fate, Kind};
-use super::real::{Fleet, LEASE};
+use super::load_clients::Session;
+use super::load_driver::{ALL, CallKind, CallOutcome, ClientKind, LoadDriver};
+use super::processes::{LEASE, TestCluster};
 use crate::harness::request;
 
 /// Two clients of each kind.
-pub fn twice() -> Vec<Kind> {
+pub fn two_of_each_kind() -> Vec<ClientKind> {
     [ALL, ALL].concat()
 }
 
-/// How many sessions of Streamable HTTP these have.
-pub const SESSIONS: u64 = 4;
-/// As many calls as a client makes only when it is told to stop.
-pub const UNTIL_TOLD: u64 = 100_000;
+/// Streamable HTTP sessions among [`two_of_each_kind`].
+pub const STREAMABLE_SESSIONS: u64 = 4;
+/// More calls than a client makes before the test stops it.
+pub const UNBOUNDED_CALLS: u64 = 100_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_call_is_answered_once_wherever_its_requests_go() {
-    let fleet = Fleet::three().await;
-    let report = Driver::with(&fleet, &twice(), 25, true).end().await;
+async fn every_call_is_answered_once_with_relay_from_any_node() {
+    let cluster = TestCluster::three().await;
+    let report = LoadDriver::with(&cluster, &two_of_each_kind(), 25, true).end().await;
     assert_eq!(report.failed, []);
-    fleet.settle().await;
-    fleet.end().await;
+    cluster.wait_idle().await;
+    cluster.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_killed_takes_nothing_with_it_but_what_ran_there() {
-    let mut fleet = Fleet::three().await;
-    let driver = Driver::start(&fleet, &twice(), UNTIL_TOLD);
-    driver.each_makes(5).await;
-    let session = at(&fleet, "b").await;
-    fleet.node_mut("b").kill().await;
+async fn takeover_after_a_kill_loses_only_calls_in_flight() {
+    let mut cluster = TestCluster::three().await;
+    let driver = LoadDriver::start(&cluster, &two_of_each_kind(), UNBOUNDED_CALLS);
+    driver.wait_calls_each(5).await;
+    let session = open_session_at(&cluster, "b").await;
+    cluster.node_mut("b").kill().await;
     let killed = Instant::now();
-    assert_eq!(taken_over(&driver, &session, &fleet).await, Fate::Answered);
-    println!("taken over after {:?}, of a lease of {LEASE:?}", killed.elapsed());
+    assert_eq!(call_after_takeover(&driver, &session, &cluster).await, CallOutcome::Answered);
+    println!("takeover after {:?}, with a lease of {LEASE:?}", killed.elapsed());
     assert!(killed.elapsed() < LEASE * 3);
-    driver.each_makes(3).await;
-    assert!(fleet.node_mut("b").again().await);
-    driver.each_makes(5).await;
-    // Each client has one call at a time.
-    wind_up(fleet, driver, session, twice().len()).await;
+    driver.wait_calls_each(3).await;
+    assert!(cluster.node_mut("b").restart().await);
+    driver.wait_calls_each(5).await;
+    // Each client has at most one call in flight, so each can lose at most one.
+    finish_after_fault(cluster, driver, session, two_of_each_kind().len()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_halted_does_nothing_for_sessions_that_others_have() {
-    let fleet = Fleet::three().await;
-    let driver = Driver::start(&fleet, &twice(), UNTIL_TOLD);
-    driver.each_makes(5).await;
-    let session = at(&fleet, "b").await;
-    let halted = fleet.node("b");
-    fleet.balancer.leave_out(halted.address, true);
+async fn a_paused_node_does_not_serve_sessions_after_their_takeover() {
+    let cluster = TestCluster::three().await;
+    let driver = LoadDriver::start(&cluster, &two_of_each_kind(), UNBOUNDED_CALLS);
+    driver.wait_calls_each(5).await;
+    let session = open_session_at(&cluster, "b").await;
+    let halted = cluster.node("b");
+    cluster.balancer.set_excluded(halted.address, true);
     halted.pause();
-    let begun = Instant::now();
-    assert_eq!(taken_over(&driver, &session, &fleet).await, Fate::Answered);
-    println!("taken over after {:?}, of a lease of {LEASE:?}", begun.elapsed());
+    let started = Instant::now();
+    assert_eq!(call_after_takeover(&driver, &session, &cluster).await, CallOutcome::Answered);
+    println!("takeover after {:?}, with a lease of {LEASE:?}", started.elapsed());
     halted.resume();
-    halted.ready().await;
-    fleet.balancer.leave_out(halted.address, false);
-    for node in &fleet.nodes {
-        assert_eq!(driver.call(&session.at(node), Act::Progress(3)).await, Fate::Answered);
+    halted.wait_ready().await;
+    cluster.balancer.set_excluded(halted.address, false);
+    for node in &cluster.nodes {
+        assert_eq!(driver.call(&session.at(node), CallKind::Progress(3)).await, CallOutcome::Answered);
     }
-    driver.each_makes(5).await;
-    wind_up(fleet, driver, session, twice().len()).await;
+    driver.wait_calls_each(5).await;
+    finish_after_fault(cluster, driver, session, two_of_each_kind().len()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_nodes_are_restarted_in_turn_and_no_call_fails() {
-    let mut fleet = Fleet::three().await;
-    let driver = Driver::start(&fleet, &twice(), UNTIL_TOLD);
-    driver.each_makes(3).await;
+async fn drain_in_a_rolling_restart_fails_no_call() {
+    let mut cluster = TestCluster::three().await;
+    let driver = LoadDriver::start(&cluster, &two_of_each_kind(), UNBOUNDED_CALLS);
+    driver.wait_calls_each(3).await;
     for name in ["a", "b", "c"] {
-        let node = fleet.node_mut(name);
-        let begun = Instant::now();
+        let node = cluster.node_mut(name);
+        let started = Instant::now();
         node.terminate();
-        assert_eq!(node.ended().await, Some(0), "{name}");
-        println!("{name} stopped within {:?}", begun.elapsed());
-        driver.each_makes(2).await;
-        let node = fleet.node_mut(name);
-        assert!(node.again().await);
-        node.ready().await;
-        driver.each_makes(2).await;
+        assert_eq!(node.wait_exit().await, Some(0), "{name}");
+        println!("{name} stopped within {:?}", started.elapsed());
+        driver.wait_calls_each(2).await;
+        let node = cluster.node_mut(name);
+        assert!(node.restart().await);
+        node.wait_ready().await;
+        driver.wait_calls_each(2).await;
     }
-    fleet.has(SESSIONS).await;
+    cluster.wait_session_count(STREAMABLE_SESSIONS).await;
     let report = driver.finish().await;
     assert_eq!(report.failed, []);
-    fleet.settle().await;
-    fleet.end().await;
+    cluster.wait_idle().await;
+    cluster.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_came_before_a_node_stopped_is_heard_out() {
-    let mut fleet = Fleet::three().await;
-    let session = at(&fleet, "b").await;
-    let address = fleet.node("b").address;
+async fn drain_answers_requests_on_connections_accepted_before() {
+    let mut cluster = TestCluster::three().await;
+    let session = open_session_at(&cluster, "b").await;
+    let address = cluster.node("b").address;
     let mut guests = Vec::new();
     for _ in 0..20 {
         guests.push(TcpStream::connect(address).await.unwrap());
     }
-    fleet.node_mut("b").terminate();
-    // They speak when it has nothing to do any more but to go.
+    cluster.node_mut("b").terminate();
+    // The requests are written while the node drains with nothing else in flight. No event marks that moment, hence the
+    // short wait.
     tokio::time::sleep(Duration::from_millis(60)).await;
     for (number, guest) in guests.iter_mut().enumerate() {
         let body = request(number, "ping", json!({})).to_string();
@@ -122,36 +123,36 @@ async fn who_came_before_a_node_stopped_is_heard_out() {
         guest.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{number}: {answer:?}");
     }
-    assert_eq!(fleet.node_mut("b").ended().await, Some(0));
-    assert!(fleet.node_mut("b").again().await);
+    assert_eq!(cluster.node_mut("b").wait_exit().await, Some(0));
+    assert!(cluster.node_mut("b").restart().await);
     session.end().await;
-    fleet.settle().await;
-    fleet.end().await;
+    cluster.wait_idle().await;
+    cluster.shut_down().await;
 }
 
-/// What becomes of a call after the home of its session has gone. What the store had handed to that node already
-/// is nowhere: such a call is told to have failed, and the next one is made.
-async fn taken_over(driver: &Driver, session: &Session, fleet: &Fleet) -> Fate {
-    let session = session.at(fleet.node("a"));
-    match driver.call(&session, Act::Plain).await {
-        Fate::Failed(why) if why.contains("cannot be reached") => driver.call(&session, Act::Plain).await,
-        fate => fate,
+/// Outcome of a call after the owner of its session died. A call that the dead node had already received fails; then
+/// the next one must succeed.
+async fn call_after_takeover(driver: &LoadDriver, session: &Session, cluster: &TestCluster) -> CallOutcome {
+    let session = session.at(cluster.node("a"));
+    match driver.call(&session, CallKind::Plain).await {
+        CallOutcome::Failed(why) if why.contains("cannot be reached") => driver.call(&session, CallKind::Plain).await,
+        outcome => outcome,
     }
 }
 
-/// A session that is opened at a node, and lives there.
-pub async fn at(fleet: &Fleet, name: &str) -> Session {
-    let node = super::balancer::Balancer::new(vec![fleet.node(name).address]);
+/// Opens a session whose owner is this node.
+pub async fn open_session_at(cluster: &TestCluster, name: &str) -> Session {
+    let node = super::balancer::RoundRobinBalancer::new(vec![cluster.node(name).address]);
     let session = Session::open(&node, "2025-11-25").await;
-    Session { balancer: std::sync::Arc::clone(&fleet.balancer), ..session }
+    Session { balancer: std::sync::Arc::clone(&cluster.balancer), ..session }
 }
 
-/// After a fault: all sessions live, the books are in order with so many failed calls at most, and nothing is left over.
-pub async fn wind_up(fleet: Fleet, driver: Driver, session: Session, most: usize) {
-    fleet.has(SESSIONS + 1).await;
+/// Asserts after a fault that all sessions survive, that at most `most` calls failed, and that nothing is left behind.
+pub async fn finish_after_fault(cluster: TestCluster, driver: LoadDriver, session: Session, most: usize) {
+    cluster.wait_session_count(STREAMABLE_SESSIONS + 1).await;
     let report = driver.finish().await;
     assert!(report.failed.len() <= most);
     session.end().await;
-    fleet.settle().await;
-    fleet.end().await;
+    cluster.wait_idle().await;
+    cluster.shut_down().await;
 }

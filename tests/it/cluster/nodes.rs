@@ -1,21 +1,21 @@
-//! Three nodes in one process: what a client sees when each of its requests reaches another one.
+//! Relay between three in-process nodes: sessions, streams, cancellation and drain with requests at any node.
 
 use std::time::Duration;
 
 use rialto::call::ChangeEvent;
 use serde_json::{Value, json};
 
-use super::three;
+use super::three_nodes;
 use crate::harness::{HANDSHAKE, Rialto, Session, call, notification, request, survey, until};
 
-/// The same session, at another node.
+/// The same session, with requests sent to another node.
 fn at<'r>(rialto: &'r Rialto, session: &Session<'_>) -> Session<'r> {
-    session.elsewhere(rialto)
+    session.at_node(rialto)
 }
 
 #[tokio::test]
-async fn a_session_is_used_on_any_node() {
-    let [a, b, c] = three().await;
+async fn relay_serves_a_session_from_any_node() {
+    let [a, b, c] = three_nodes().await;
     for revision in HANDSHAKE.into_iter().filter(|revision| *revision != "2024-11-05") {
         let session = a.open(revision).await;
         for node in [&a, &b, &c, &b] {
@@ -24,7 +24,7 @@ async fn a_session_is_used_on_any_node() {
                 .await;
             assert!(answer["result"]["content"][0]["text"].as_str().unwrap().contains("Hydrogen"), "{answer}");
         }
-        // A call that tells how it goes, at a node that has to pass everything on.
+        // A call with progress, relayed by a node that is not the owner.
         let messages = at(&b, &session).post(&survey(2, 3, 1)).go().await.events().rest().await;
         assert_eq!(messages.len(), 4, "{messages:?}");
         assert_eq!(messages[3]["id"], 2);
@@ -32,8 +32,8 @@ async fn a_session_is_used_on_any_node() {
 }
 
 #[tokio::test]
-async fn an_unknown_session_is_unknown_everywhere_and_so_is_anothers() {
-    let [a, b, _c] = three().await;
+async fn unknown_and_deleted_sessions_are_404_at_every_node() {
+    let [a, b, _c] = three_nodes().await;
     let mut session = a.open("2025-11-25").await;
     assert_eq!(at(&b, &session).delete().status().await, 200);
     for node in [&a, &b] {
@@ -44,8 +44,8 @@ async fn an_unknown_session_is_unknown_everywhere_and_so_is_anothers() {
 }
 
 #[tokio::test]
-async fn a_stream_is_resumed_on_another_node() {
-    let [a, b, c] = three().await;
+async fn resumption_of_a_stream_at_another_node() {
+    let [a, b, c] = three_nodes().await;
     let session = a.open("2025-11-25").await;
     let mut stream = at(&b, &session).post(&survey(5, 6, 20)).go().await.events();
     let mut last = String::new();
@@ -65,14 +65,14 @@ async fn a_stream_is_resumed_on_another_node() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_no_call_reaches_the_stream_wherever_it_is() {
-    let [a, b, c] = three().await;
+async fn relay_delivers_notifications_to_a_listening_stream_at_another_node() {
+    let [a, b, c] = three_nodes().await;
     let session = a.open("2025-11-25").await;
     let subscribed = at(&b, &session).ask("resources/subscribe", json!({ "uri": "elements://spotlight" })).await;
     assert_eq!(subscribed["result"], json!({}));
     let mut listening = at(&c, &session).get().go().await.events();
-    until("the stream is attached", || a.inbound.sessions.stats().streams == 1).await;
-    a.group().publish(ChangeEvent::Updated("elements://spotlight".into()));
+    until("the stream is attached", || a.inbound.sessions.stats().open_streams == 1).await;
+    a.group().publish(ChangeEvent::ResourceUpdated("elements://spotlight".into()));
     let message = listening.message().await.unwrap();
     assert_eq!(message["params"]["uri"], "elements://spotlight", "{message}");
     assert_eq!(at(&b, &session).delete().status().await, 200);
@@ -80,32 +80,32 @@ async fn what_belongs_to_no_call_reaches_the_stream_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn a_call_is_cancelled_from_another_node() {
-    let [a, b, c] = three().await;
+async fn relay_of_a_cancellation_from_another_node() {
+    let [a, b, c] = three_nodes().await;
     let session = a.open("2025-11-25").await;
     let mut stream = at(&b, &session).post(&survey("long", 100, 100)).go().await.events();
     while stream.message().await.unwrap()["method"] != "notifications/progress" {}
     let told = at(&c, &session).post(&notification("notifications/cancelled", json!({ "requestId": "long" })));
     assert_eq!(told.status().await, 202);
     assert!(stream.rest().await.iter().all(|message| message.get("result").is_none()));
-    until("no call runs", || a.inbound.shutdown.calls_in_flight() == 0).await;
+    until("no call is in flight", || a.inbound.shutdown.calls_in_flight() == 0).await;
 }
 
 #[tokio::test]
-async fn the_older_transport_has_its_stream_on_one_node_and_its_posts_on_others() {
-    let [a, b, c] = three().await;
+async fn relay_of_http_sse_posts_to_the_node_with_the_stream() {
+    let [a, b, c] = three_nodes().await;
     let mut stream = a.send("GET", "/sse").header("accept", "text/event-stream").go().await.events();
     let endpoint = stream.next().await.unwrap().data;
     let post = |node: &Rialto, body: &Value| node.post(&endpoint, body);
-    let hello = crate::harness::initialize("2024-11-05");
-    assert_eq!(post(&b, &hello).status().await, 202);
+    let initialize_request = crate::harness::initialize("2024-11-05");
+    assert_eq!(post(&b, &initialize_request).status().await, 202);
     assert_eq!(stream.message().await.unwrap()["result"]["protocolVersion"], "2024-11-05");
     assert_eq!(post(&c, &call(3, "getElement", json!({ "name": "He" }))).status().await, 202);
     assert_eq!(stream.message().await.unwrap()["id"], 3);
     drop(stream);
     until("the session has ended with its stream", || a.inbound.sessions.count() == 0).await;
     let gone = async || post(&b, &call(4, "getElement", json!({ "name": "He" }))).status().await == 404;
-    tokio::time::timeout(crate::harness::PATIENCE, async {
+    tokio::time::timeout(crate::harness::TEST_TIMEOUT, async {
         while !gone().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -115,16 +115,16 @@ async fn the_older_transport_has_its_stream_on_one_node_and_its_posts_on_others(
 }
 
 #[tokio::test]
-async fn a_node_that_stops_hands_its_sessions_over() {
-    let [mut a, b, c] = three().await;
+async fn drain_releases_sessions_to_other_nodes() {
+    let [mut a, b, c] = three_nodes().await;
     let session = a.open("2025-11-25").await;
     let level = at(&c, &session).ask("logging/setLevel", json!({ "level": "warning" })).await;
     assert!(level.get("result").is_some(), "{level}");
-    // A call that still runs when the node begins to stop is finished there.
+    // A call in flight when the drain begins is finished by the draining node.
     let mut running = at(&b, &session).post(&survey(9, 5, 50)).go().await.events();
     assert_eq!(running.message().await.unwrap()["method"], "notifications/progress");
     let id = session.id.clone();
-    let moved = session.elsewhere(&b);
+    let moved = session.at_node(&b);
     drop(session);
     a.begin_stop();
     let rest = running.rest().await;

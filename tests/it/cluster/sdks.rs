@@ -1,5 +1,5 @@
-//! The official SDKs as clients while things go wrong. They resume and reconnect by themselves, or do not; what
-//! they say of each call goes into the same books.
+//! Official SDKs as load clients during faults. They resume and reconnect on their own; the outcomes that they report
+//! go into the call ledger.
 
 use std::collections::HashSet;
 use std::process::Stdio;
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc;
 
-use super::balancer::AGAIN;
-use super::driver::{Act, Books, Driver, Fate, Kind};
-use super::gate::Gate;
-use super::load::UNTIL_TOLD;
-use super::news::number_of;
-use super::proxy::Proxy;
-use super::real::{Fleet, LEASE};
-use super::rust;
+use super::balancer::RETRY_DELAY;
+use super::change_ledger::tools_version;
+use super::load::UNBOUNDED_CALLS;
+use super::load_balancer_proxy::LoadBalancerProxy;
+use super::load_driver::{CallKind, CallLedger, CallOutcome, ClientKind, LoadDriver};
+use super::processes::{LEASE, TestCluster};
+use super::rust_sdk;
+use super::store_proxy::StoreProxy;
 use crate::peers::{PY1, PY2, Peer, TS1, TS2, installed, script};
-use crate::redis::{Program, Server};
+use crate::redis::{RedisFlavor, RedisServer};
 
-/// An SDK, of the era with sessions or the one without.
+/// SDK and era.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sdk {
     TypeScript1,
@@ -34,43 +34,43 @@ pub enum Sdk {
     RustPerRequest,
 }
 
-/// Every SDK.
-pub const SDKS: [Kind; 8] = [
-    Kind::Sdk(Sdk::TypeScript1),
-    Kind::Sdk(Sdk::TypeScript2),
-    Kind::Sdk(Sdk::TypeScript2PerRequest),
-    Kind::Sdk(Sdk::Python1),
-    Kind::Sdk(Sdk::Python2),
-    Kind::Sdk(Sdk::Python2PerRequest),
-    Kind::Sdk(Sdk::Rust),
-    Kind::Sdk(Sdk::RustPerRequest),
+/// Every SDK in every era that it speaks.
+pub const SDKS: [ClientKind; 8] = [
+    ClientKind::Sdk(Sdk::TypeScript1),
+    ClientKind::Sdk(Sdk::TypeScript2),
+    ClientKind::Sdk(Sdk::TypeScript2PerRequest),
+    ClientKind::Sdk(Sdk::Python1),
+    ClientKind::Sdk(Sdk::Python2),
+    ClientKind::Sdk(Sdk::Python2PerRequest),
+    ClientKind::Sdk(Sdk::Rust),
+    ClientKind::Sdk(Sdk::RustPerRequest),
 ];
 
-/// Longer than an SDK waits for an answer.
-const ANSWER: Duration = Duration::from_secs(30);
+/// Longer than the request timeout of any SDK.
+const SDK_RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Lines to a client, and from it.
-pub type Lines = (mpsc::UnboundedSender<Value>, mpsc::UnboundedReceiver<Value>);
+/// Orders to an SDK client, and the lines that it reports.
+pub type SdkChannels = (mpsc::UnboundedSender<Value>, mpsc::UnboundedReceiver<Value>);
 
-/// One client, and what it has heard.
+/// One SDK client and its notifications.
 struct Client<'b> {
-    books: &'b Books,
+    ledger: &'b CallLedger,
     who: String,
     listens: bool,
     orders: mpsc::UnboundedSender<Value>,
     lines: mpsc::UnboundedReceiver<Value>,
-    /// It is another client than before, and has not looked at anything.
+    /// The client has reconnected and not read the lists yet.
     fresh: bool,
-    /// It was told that there are other tools, and has not looked.
+    /// A list-changed notification arrived since the last `tools/list`.
     changed: bool,
-    /// The changes that were told, where all are handled at once and come in no order.
-    told: Option<HashSet<u64>>,
+    /// Received changes, for an SDK that handles notifications concurrently and therefore in any order.
+    received: Option<HashSet<u64>>,
 }
 
 // === impl Sdk ===
 
 impl Sdk {
-    /// Its script, and the revision that this is told to speak.
+    /// Script of the SDK and the revision it is started with.
     fn script(self) -> Option<(Peer, &'static str, &'static str)> {
         match self {
             Self::TypeScript1 => Some((TS1, "node/calls1.mjs", "")),
@@ -87,9 +87,11 @@ impl Sdk {
         !matches!(self, Self::TypeScript2PerRequest | Self::Python2PerRequest | Self::RustPerRequest)
     }
 
-    async fn start(self, gate: &Gate) -> Lines {
-        let (url, deaf) = gate.entrance(&format!("{self:?}"));
-        let Some((peer, name, revision)) = self.script() else { return rust::start(url, deaf, self.has_session()) };
+    async fn start(self, load_balancer: &LoadBalancerProxy) -> SdkChannels {
+        let (url, stream_refused) = load_balancer.url_for(&format!("{self:?}"));
+        let Some((peer, name, revision)) = self.script() else {
+            return rust_sdk::start(url, stream_refused, self.has_session());
+        };
         tokio::task::spawn_blocking(installed).await.unwrap();
         let mut command = script(peer.interpreter, name);
         command.arg(url).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -98,7 +100,7 @@ impl Sdk {
         }
         let mut child = command.spawn().unwrap();
         let (orders, mut ordered) = mpsc::unbounded_channel::<Value>();
-        let (said, lines) = mpsc::unbounded_channel();
+        let (reports, lines) = mpsc::unbounded_channel();
         let mut input = child.stdin.take().unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
         tokio::spawn(async move {
@@ -117,7 +119,7 @@ impl Sdk {
         tokio::spawn(async move {
             while let Ok(Some(line)) = output.next_line().await {
                 let line = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
-                let _ = said.send(line);
+                let _ = reports.send(line);
             }
             let complaints = complaints.await.unwrap();
             assert!(child.wait().await.unwrap().success(), "{self:?}: {complaints}");
@@ -125,15 +127,16 @@ impl Sdk {
         (orders, lines)
     }
 
-    /// What was told of the progress of a call: in order, and nothing twice.
-    fn judge_progress(self, act: Act, fate: &Fate, progress: &Value) {
-        let told: Vec<u64> = progress.as_array().unwrap().iter().map(|step| step.as_f64().unwrap() as u64).collect();
-        let context = format!("{self:?}, {act:?}, {fate:?}: {told:?}");
-        assert!(told.iter().copied().eq(1..=told.len() as u64), "{context}");
-        // The TypeScript SDKs drop notices that arrive in one piece with the answer.
+    /// Asserts that the progress of a call arrived in order and without duplicates.
+    fn check_progress(self, call_kind: CallKind, outcome: &CallOutcome, progress: &Value) {
+        let received: Vec<u64> =
+            progress.as_array().unwrap().iter().map(|step| step.as_f64().unwrap() as u64).collect();
+        let context = format!("{self:?}, {call_kind:?}, {outcome:?}: {received:?}");
+        assert!(received.iter().copied().eq(1..=received.len() as u64), "{context}");
+        // The TypeScript SDKs drop notifications that arrive in the same chunk as the response.
         let whole = matches!(self, Self::Python1 | Self::Python2 | Self::Python2PerRequest);
-        if whole && *fate == Fate::Answered {
-            assert_eq!(told.len() as u64, act.reports(), "{context}");
+        if whole && *outcome == CallOutcome::Answered {
+            assert_eq!(received.len() as u64, call_kind.reports(), "{context}");
         }
     }
 }
@@ -141,10 +144,10 @@ impl Sdk {
 // === impl Client ===
 
 impl Client<'_> {
-    /// The next line that answers an order. All others are dealt with.
+    /// Next line that answers an order; handles all other lines.
     async fn answer(&mut self) -> Value {
         loop {
-            let line = tokio::time::timeout(ANSWER, self.lines.recv()).await;
+            let line = tokio::time::timeout(SDK_RESPONSE_TIMEOUT, self.lines.recv()).await;
             let line = line.unwrap_or_else(|_| panic!("{} says nothing", self.who));
             let line = line.unwrap_or_else(|| panic!("{} has ended", self.who));
             if let Some(line) = self.take(line) {
@@ -153,7 +156,7 @@ impl Client<'_> {
         }
     }
 
-    /// Takes a line; gives back what answers an order.
+    /// Handles a notification line; returns a line that answers an order.
     fn take(&mut self, line: Value) -> Option<Value> {
         if !line["number"].is_null() || line.get("tools").is_some() {
             return Some(line);
@@ -161,26 +164,26 @@ impl Client<'_> {
         assert!(line.get("twice").is_none(), "{}: {line}", self.who);
         if let Some(number) = line.get("updated") {
             let mut number = number.as_u64();
-            if let Some(told) = &mut self.told
+            if let Some(received) = &mut self.received
                 && let Some(once) = number.take()
             {
-                assert!(told.insert(once), "{}: {once} comes twice", self.who);
+                assert!(received.insert(once), "{}: {once} comes twice", self.who);
             }
             if !self.fresh && self.listens {
-                self.books.news.updated(&self.who, number);
+                self.ledger.changes.record_update(&self.who, number);
             }
         } else if line["changed"] == true {
             self.changed = true;
         } else {
             println!("{}: {line}", self.who);
-            self.books.news.leaves(&self.who);
+            self.ledger.changes.remove_listener(&self.who);
             self.fresh = true;
         }
         None
     }
 
-    /// Looks at the tools if there are said to be others.
-    async fn look(&mut self) {
+    /// Reads the tools list if it may have changed.
+    async fn refresh_tools(&mut self) {
         while self.listens && (self.fresh || self.changed) {
             let fresh = std::mem::take(&mut self.fresh);
             self.changed = false;
@@ -188,141 +191,142 @@ impl Client<'_> {
             let answer = self.answer().await;
             let Some(names) = answer["tools"].as_array() else {
                 (self.fresh, self.changed) = (fresh || self.fresh, true);
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(RETRY_DELAY).await;
                 continue;
             };
-            let tools = number_of(names.iter().map(|name| name.as_str().unwrap()));
+            let tools = tools_version(names.iter().map(|name| name.as_str().unwrap()));
             if self.fresh {
-                continue; // it is another again
+                continue; // it has reconnected again
             }
             match fresh {
-                true => self.books.news.listens(&self.who, true, tools),
-                false => self.books.news.listed(&self.who, tools),
+                true => self.ledger.changes.add_listener(&self.who, true, tools),
+                false => self.ledger.changes.record_list(&self.who, tools),
             }
         }
     }
 }
 
-/// Makes calls, one after the other.
-pub async fn run(books: Arc<Books>, place: usize, sdk: Sdk) {
-    let mut dice = books.dice(place);
-    let (orders, lines) = sdk.start(&books.gate).await;
+/// Runs an SDK client until it has made its calls.
+pub async fn run(ledger: Arc<CallLedger>, client_index: usize, sdk: Sdk) {
+    let mut rng = ledger.rng(client_index);
+    let (orders, lines) = sdk.start(&ledger.load_balancer).await;
     let (who, listens) = (format!("{sdk:?}"), sdk.has_session());
-    let told = (sdk == Sdk::Rust).then(HashSet::new);
-    let mut client = Client { books: &books, who, listens, orders, lines, fresh: true, changed: false, told };
+    let received = (sdk == Sdk::Rust).then(HashSet::new);
+    let mut client = Client { ledger: &ledger, who, listens, orders, lines, fresh: true, changed: false, received };
     let mut made = 0;
-    while books.goes_on(made) {
-        client.look().await;
-        let (number, act) = books.begin(Kind::Sdk(sdk), &mut dice);
-        let params = act.params(number);
+    while ledger.wants_another_call(made) {
+        client.refresh_tools().await;
+        let (number, call_kind) = ledger.begin(ClientKind::Sdk(sdk), &mut rng);
+        let params = call_kind.params(number);
         let order = json!({ "number": number, "name": params["name"], "arguments": params["arguments"] });
         client.orders.send(order).unwrap();
         let line = client.answer().await;
         assert_eq!(line["number"], number, "{line}");
-        let fate = match line["answered"].as_str() {
+        let outcome = match line["answered"].as_str() {
             Some(text) => {
                 let content = json!([{ "type": "text", "text": text }]);
-                act.judge(number, &json!({ "id": number, "result": { "content": content } }))
+                call_kind.check_response(number, &json!({ "id": number, "result": { "content": content } }))
             }
-            None => Fate::Failed(line["failed"].as_str().unwrap().into()),
+            None => CallOutcome::Failed(line["failed"].as_str().unwrap().into()),
         };
-        sdk.judge_progress(act, &fate, &line["progress"]);
-        books.end(place, number, fate);
+        sdk.check_progress(call_kind, &outcome, &line["progress"]);
+        ledger.end(client_index, number, outcome);
         made += 1;
     }
     let listening = async {
         loop {
-            client.look().await;
+            client.refresh_tools().await;
             let line = client.lines.recv().await.expect("it goes on");
-            assert!(client.take(line).is_none(), "nobody asked");
+            assert!(client.take(line).is_none(), "an answer without an order");
         }
     };
     tokio::select! {
         () = listening => {}
-        () = books.rests() => {}
+        () = ledger.wait_until_all_done() => {}
     }
-    books.news.leaves(&client.who);
+    ledger.changes.remove_listener(&client.who);
     let Client { orders, mut lines, .. } = client;
     drop(orders);
     let ending = async { while lines.recv().await.is_some() {} };
-    tokio::time::timeout(ANSWER, ending).await.expect("an end in time");
+    tokio::time::timeout(SDK_RESPONSE_TIMEOUT, ending).await.expect("an end in time");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_official_clients_notice_nothing_of_a_restart_of_all_nodes() {
+async fn official_sdks_lose_no_call_in_a_rolling_restart() {
     tokio::task::spawn_blocking(installed).await.unwrap();
-    let mut fleet = Fleet::three().await;
-    let driver = Driver::start(&fleet, &SDKS, UNTIL_TOLD);
-    driver.all_begin().await;
-    driver.each_makes(2).await;
+    let mut cluster = TestCluster::three().await;
+    let driver = LoadDriver::start(&cluster, &SDKS, UNBOUNDED_CALLS);
+    driver.wait_all_started().await;
+    driver.wait_calls_each(2).await;
     for name in ["a", "b", "c"] {
-        let node = fleet.node_mut(name);
+        let node = cluster.node_mut(name);
         node.terminate();
-        assert_eq!(node.ended().await, Some(0), "{name}");
-        driver.each_makes(2).await;
-        let node = fleet.node_mut(name);
-        assert!(node.again().await);
-        node.ready().await;
-        driver.each_makes(2).await;
+        assert_eq!(node.wait_exit().await, Some(0), "{name}");
+        driver.wait_calls_each(2).await;
+        let node = cluster.node_mut(name);
+        assert!(node.restart().await);
+        node.wait_ready().await;
+        driver.wait_calls_each(2).await;
     }
-    let books = Arc::clone(&driver.books);
+    let ledger = Arc::clone(&driver.ledger);
     let report = driver.finish().await;
-    assert_eq!((report.failed, books.gate.refused()), (vec![], 0));
-    fleet.settle().await;
-    fleet.end().await;
+    assert_eq!((report.failed, ledger.load_balancer.refused()), (vec![], 0));
+    cluster.wait_idle().await;
+    cluster.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_happens_the_official_clients_go_on_and_no_call_is_made_twice() {
+async fn official_sdks_recover_from_every_fault_and_no_call_runs_twice() {
     tokio::task::spawn_blocking(installed).await.unwrap();
-    let store = Server::start(Program::Redis).await;
-    let (url, proxy) = (store.url(), Proxy::to(store.port()).await);
-    let through = format!("redis://{}", proxy.address);
-    let mut fleet =
-        Fleet::with(store, &["a", "b", "c"], |name| if name == "b" { through.clone() } else { url.clone() }).await;
-    for node in &fleet.nodes {
-        node.ready().await;
+    let store = RedisServer::start(RedisFlavor::Redis).await;
+    let (url, store_proxy) = (store.url(), StoreProxy::to(store.port()).await);
+    let proxied_url = format!("redis://{}", store_proxy.address);
+    let mut cluster =
+        TestCluster::with(store, &["a", "b", "c"], |name| if name == "b" { proxied_url.clone() } else { url.clone() })
+            .await;
+    for node in &cluster.nodes {
+        node.wait_ready().await;
     }
-    let driver = Driver::start(&fleet, &SDKS, UNTIL_TOLD);
-    driver.all_begin().await;
-    driver.each_makes(2).await;
+    let driver = LoadDriver::start(&cluster, &SDKS, UNBOUNDED_CALLS);
+    driver.wait_all_started().await;
+    driver.wait_calls_each(2).await;
 
     println!("a is killed");
-    fleet.node_mut("a").kill().await;
-    driver.each_makes(2).await;
-    assert!(fleet.node_mut("a").again().await);
-    fleet.node("a").ready().await;
-    driver.each_makes(2).await;
+    cluster.node_mut("a").kill().await;
+    driver.wait_calls_each(2).await;
+    assert!(cluster.node_mut("a").restart().await);
+    cluster.node("a").wait_ready().await;
+    driver.wait_calls_each(2).await;
 
     println!("c is halted");
-    let halted = fleet.node("c");
-    fleet.balancer.leave_out(halted.address, true);
+    let halted = cluster.node("c");
+    cluster.balancer.set_excluded(halted.address, true);
     halted.pause();
     tokio::time::sleep(LEASE * 3 / 2).await;
     halted.resume();
-    halted.ready().await;
-    fleet.balancer.leave_out(halted.address, false);
-    driver.each_makes(2).await;
+    halted.wait_ready().await;
+    cluster.balancer.set_excluded(halted.address, false);
+    driver.wait_calls_each(2).await;
 
     println!("b is cut off");
-    proxy.cut(true);
-    fleet.node("b").says(503).await;
-    driver.each_makes(2).await;
-    proxy.mend();
-    fleet.node("b").ready().await;
-    driver.each_makes(2).await;
+    store_proxy.cut(true);
+    cluster.node("b").wait_ready_status(503).await;
+    driver.wait_calls_each(2).await;
+    store_proxy.mend();
+    cluster.node("b").wait_ready().await;
+    driver.wait_calls_each(2).await;
 
     println!("the store is restarted");
-    fleet.store.stop();
-    for node in &fleet.nodes {
-        node.says(503).await;
+    cluster.store.stop();
+    for node in &cluster.nodes {
+        node.wait_ready_status(503).await;
     }
-    assert!(fleet.store.again().await);
-    for node in &fleet.nodes {
-        node.ready().await;
+    assert!(cluster.store.restart().await);
+    for node in &cluster.nodes {
+        node.wait_ready().await;
     }
-    driver.each_makes(3).await;
+    driver.wait_calls_each(3).await;
     driver.finish().await;
-    fleet.settle().await;
-    fleet.end().await;
+    cluster.wait_idle().await;
+    cluster.shut_down().await;
 }

@@ -1,15 +1,15 @@
-//! The same load for longer, with something going wrong again and again.
+//! Soak test: the load test for longer, with random faults.
 
 use std::time::{Duration, Instant};
 
-use super::driver::{Books, Dice, Driver, Kind};
-use super::load::{SESSIONS, UNTIL_TOLD, twice};
-use super::real::{Fleet, LEASE, eventually};
+use super::load::{STREAMABLE_SESSIONS, UNBOUNDED_CALLS, two_of_each_kind};
+use super::load_driver::{CallLedger, ClientKind, LoadDriver, SeededRng};
+use super::processes::{LEASE, TestCluster, eventually};
 use super::sdks::SDKS;
 
-/// What goes wrong.
+/// Fault injected into the cluster.
 #[derive(Debug, Clone, Copy)]
-enum Fault {
+enum ClusterFault {
     Kill,
     Halt,
     Restart,
@@ -17,78 +17,84 @@ enum Fault {
     StoreForgets,
 }
 
-const FAULTS: [Fault; 5] = [Fault::Kill, Fault::Halt, Fault::Restart, Fault::StorePaused, Fault::StoreForgets];
+const CLUSTER_FAULTS: [ClusterFault; 5] = [
+    ClusterFault::Kill,
+    ClusterFault::Halt,
+    ClusterFault::Restart,
+    ClusterFault::StorePaused,
+    ClusterFault::StoreForgets,
+];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes as long as CLUSTER_SECONDS says"]
-async fn whatever_goes_wrong_the_books_are_right() {
+async fn soak_with_random_faults_executes_every_call_at_most_once() {
     let seconds = std::env::var("CLUSTER_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(60);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let mut fleet = Fleet::three().await;
-    let driver = Driver::start(&fleet, &[twice(), SDKS.to_vec()].concat(), UNTIL_TOLD);
-    driver.all_begin().await;
-    let mut dice = dice(&driver.books);
+    let mut cluster = TestCluster::three().await;
+    let driver = LoadDriver::start(&cluster, &[two_of_each_kind(), SDKS.to_vec()].concat(), UNBOUNDED_CALLS);
+    driver.wait_all_started().await;
+    let mut rng = rng(&driver.ledger);
     let mut faults = 0;
-    driver.each_makes(3).await;
+    driver.wait_calls_each(3).await;
     while Instant::now() < end {
-        let fault = FAULTS[usize::try_from(dice.below(FAULTS.len() as u64)).unwrap()];
-        let place = usize::try_from(dice.below(fleet.nodes.len() as u64)).unwrap();
-        println!("{fault:?} {}", fleet.nodes[place].name);
-        strike(&mut fleet, fault, place).await;
+        let fault = CLUSTER_FAULTS[usize::try_from(rng.below(CLUSTER_FAULTS.len() as u64)).unwrap()];
+        let node_index = usize::try_from(rng.below(cluster.nodes.len() as u64)).unwrap();
+        println!("{fault:?} {}", cluster.nodes[node_index].name);
+        inject(&mut cluster, fault, node_index).await;
         faults += 1;
-        for node in &fleet.nodes {
-            node.ready().await;
+        for node in &cluster.nodes {
+            node.wait_ready().await;
         }
-        driver.each_makes(3).await;
-        eventually("every session lives once", async || {
-            let (found, known) = (fleet.sessions().await, driver.books.gate.sessions());
-            let others = found.checked_sub(SESSIONS).ok_or_else(|| found.to_string())?;
+        driver.wait_calls_each(3).await;
+        eventually("every session has exactly one owner", async || {
+            let (found, known) = (cluster.sessions().await, driver.ledger.load_balancer.sessions());
+            let others = found.checked_sub(STREAMABLE_SESSIONS).ok_or_else(|| found.to_string())?;
             if known.contains(&others) { Ok(()) } else { Err(format!("{others} instead of {known:?}")) }
         })
         .await;
     }
     let report = driver.finish().await;
     println!("{faults} faults, {} calls, {} failed", report.answered, report.failed.len());
-    // What an SDK is refused it counts as failed, and it may be refused often.
-    let own = report.failed.iter().filter(|(_, kind, ..)| !matches!(kind, Kind::Sdk(_)));
-    assert!(own.count() <= faults * twice().len());
-    fleet.settle().await;
-    fleet.end().await;
+    // SDKs count refused calls as failed, and may be refused any number of times.
+    let own = report.failed.iter().filter(|(_, kind, ..)| !matches!(kind, ClientKind::Sdk(_)));
+    assert!(own.count() <= faults * two_of_each_kind().len());
+    cluster.wait_idle().await;
+    cluster.shut_down().await;
 }
 
-async fn strike(fleet: &mut Fleet, fault: Fault, place: usize) {
-    let node = &mut fleet.nodes[place];
+async fn inject(cluster: &mut TestCluster, fault: ClusterFault, node_index: usize) {
+    let node = &mut cluster.nodes[node_index];
     match fault {
-        Fault::Kill => {
+        ClusterFault::Kill => {
             node.kill().await;
-            assert!(node.again().await);
+            assert!(node.restart().await);
         }
-        Fault::Halt => {
-            fleet.balancer.leave_out(node.address, true);
+        ClusterFault::Halt => {
+            cluster.balancer.set_excluded(node.address, true);
             node.pause();
             tokio::time::sleep(LEASE * 2).await;
             node.resume();
-            fleet.balancer.leave_out(node.address, false);
+            cluster.balancer.set_excluded(node.address, false);
         }
-        Fault::Restart => {
+        ClusterFault::Restart => {
             node.terminate();
-            assert_eq!(node.ended().await, Some(0));
-            assert!(node.again().await);
+            assert_eq!(node.wait_exit().await, Some(0));
+            assert!(node.restart().await);
         }
-        Fault::StorePaused => {
-            fleet.store.pause();
+        ClusterFault::StorePaused => {
+            cluster.store.pause();
             tokio::time::sleep(LEASE * 2).await;
-            fleet.store.resume();
+            cluster.store.resume();
         }
-        Fault::StoreForgets => {
-            fleet.store.stop();
+        ClusterFault::StoreForgets => {
+            cluster.store.stop();
             tokio::time::sleep(LEASE).await;
-            assert!(fleet.store.again().await);
+            assert!(cluster.store.restart().await);
         }
     }
 }
 
-/// What goes wrong is the same for the same seed.
-fn dice(books: &Books) -> Dice {
-    books.dice(usize::from(u16::MAX))
+/// Random generator for faults, derived from the seed of the run.
+fn rng(ledger: &CallLedger) -> SeededRng {
+    ledger.rng(usize::from(u16::MAX))
 }

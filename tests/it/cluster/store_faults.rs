@@ -1,23 +1,23 @@
-//! The store goes away, comes back, and forgets.
+//! Unavailable store: pause, restart with data loss, and a partition of one node.
 
 use serde_json::Value;
 
-use super::clients::{Session, describing, hello, post};
-use super::driver::{Act, Driver, Fate};
-use super::load::{UNTIL_TOLD, at, twice, wind_up};
-use super::proxy::Proxy;
-use super::real::{Fleet, LEASE, Node};
-use crate::redis::{Program, Server};
+use super::load::{UNBOUNDED_CALLS, finish_after_fault, open_session_at, two_of_each_kind};
+use super::load_clients::{Session, initialize_request, per_request_call, post};
+use super::load_driver::{CallKind, CallOutcome, LoadDriver};
+use super::processes::{LEASE, Node, TestCluster};
+use super::store_proxy::StoreProxy;
+use crate::redis::{RedisFlavor, RedisServer};
 
-/// A call without a session, which any node makes by itself.
-async fn makes_calls(node: &Node) {
-    let (status, answer) = describing(node.address, 1, &Act::Plain.params(0)).json().await;
+/// Asserts that a per-request call, which needs no store, succeeds.
+async fn assert_per_request_call_succeeds(node: &Node) {
+    let (status, answer) = per_request_call(node.address, 1, &CallKind::Plain.params(0)).json().await;
     assert_eq!(status, 200, "{answer}");
     assert!(answer["result"].is_object(), "{answer}");
 }
 
-/// A request that cannot be served now is refused, and the client is told when to come again.
-async fn refuses(session: &Session, node: &Node) {
+/// Asserts that a session request is refused with 503 and `Retry-After`.
+async fn assert_session_refused(session: &Session, node: &Node) {
     let ping = crate::harness::request(1, "ping", serde_json::json!({}));
     let received = session.post(node.address, &ping).go().await;
     assert_eq!(received.status, 503);
@@ -26,154 +26,154 @@ async fn refuses(session: &Session, node: &Node) {
     assert_eq!(refused["id"], 1, "{refused}");
 }
 
-/// The store goes and comes back while there is load.
-async fn without_store(go: impl FnOnce(&mut Server), come: impl AsyncFnOnce(&mut Server)) {
-    let mut fleet = Fleet::three().await;
-    let driver = Driver::start(&fleet, &twice(), UNTIL_TOLD);
-    let session = at(&fleet, "b").await;
-    driver.each_makes(5).await;
-    go(&mut fleet.store);
-    for node in &fleet.nodes {
-        node.says(503).await;
-        makes_calls(node).await;
-        refuses(&session, node).await;
+/// Makes the store unavailable and available again under load.
+async fn with_store_outage(go: impl FnOnce(&mut RedisServer), come: impl AsyncFnOnce(&mut RedisServer)) {
+    let mut cluster = TestCluster::three().await;
+    let driver = LoadDriver::start(&cluster, &two_of_each_kind(), UNBOUNDED_CALLS);
+    let session = open_session_at(&cluster, "b").await;
+    driver.wait_calls_each(5).await;
+    go(&mut cluster.store);
+    for node in &cluster.nodes {
+        node.wait_ready_status(503).await;
+        assert_per_request_call_succeeds(node).await;
+        assert_session_refused(&session, node).await;
     }
-    come(&mut fleet.store).await;
-    for node in &fleet.nodes {
-        node.ready().await;
-        assert_eq!(driver.call(&session.at(node), Act::Progress(2)).await, Fate::Answered);
+    come(&mut cluster.store).await;
+    for node in &cluster.nodes {
+        node.wait_ready().await;
+        assert_eq!(driver.call(&session.at(node), CallKind::Progress(2)).await, CallOutcome::Answered);
     }
-    driver.each_makes(5).await;
-    // A client may lose a call when the store goes, and another one that nobody could tell of.
-    wind_up(fleet, driver, session, 2 * twice().len()).await;
+    driver.wait_calls_each(5).await;
+    // A client may lose the call in flight when the store fails, and one more whose outcome is unknown.
+    finish_after_fault(cluster, driver, session, 2 * two_of_each_kind().len()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_does_not_answer_for_a_while_is_waited_for() {
-    without_store(|server| server.pause(), async |server| server.resume()).await;
+async fn a_paused_store_fails_requests_with_503_and_recovers() {
+    with_store_outage(|server| server.pause(), async |server| server.resume()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_takes_too_long_to_answer_makes_nothing_happen_twice() {
-    let fleet = Fleet::three().await;
-    let driver = Driver::start(&fleet, &twice(), UNTIL_TOLD);
-    driver.each_makes(3).await;
+async fn store_timeouts_execute_no_call_twice() {
+    let cluster = TestCluster::three().await;
+    let driver = LoadDriver::start(&cluster, &two_of_each_kind(), UNBOUNDED_CALLS);
+    driver.wait_calls_each(3).await;
     for _ in 0..4 {
-        // Longer than it may take to answer, and shorter than a lease: what it was sent is done later.
-        fleet.store.pause();
+        // Longer than the command timeout and shorter than a lease: the commands are executed late.
+        cluster.store.pause();
         tokio::time::sleep(LEASE * 5 / 8).await;
-        fleet.store.resume();
-        driver.each_makes(3).await;
+        cluster.store.resume();
+        driver.wait_calls_each(3).await;
     }
     let report = driver.finish().await;
-    assert!(report.failed.len() <= 4 * twice().len());
-    fleet.settle().await;
-    fleet.end().await;
+    assert!(report.failed.len() <= 4 * two_of_each_kind().len());
+    cluster.wait_idle().await;
+    cluster.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_forgot_everything_is_told_again() {
-    without_store(Server::stop, async |server| assert!(server.again().await)).await;
+async fn sessions_are_written_again_after_the_store_lost_its_data() {
+    with_store_outage(RedisServer::stop, async |server| assert!(server.restart().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_starts_without_its_store() {
-    let mut store = Server::start(Program::Redis).await;
+async fn a_node_starts_while_the_store_is_unavailable() {
+    let mut store = RedisServer::start(RedisFlavor::Redis).await;
     let url = store.url();
     store.stop();
-    let mut fleet = Fleet::with(store, &["a", "b"], |_| url.clone()).await;
-    for node in &fleet.nodes {
-        node.says(503).await;
-        super::real::eventually("its servers are known", async || {
+    let mut cluster = TestCluster::with(store, &["a", "b"], |_| url.clone()).await;
+    for node in &cluster.nodes {
+        node.wait_ready_status(503).await;
+        super::processes::eventually("the upstreams are ready", async || {
             let listed = node.status().await["upstreams"].to_string();
             if listed.matches("\"ready\"").count() == 2 { Ok(()) } else { Err(listed) }
         })
         .await;
-        makes_calls(node).await;
-        let received = post(node.address, "/mcp", &hello("2025-11-25")).go().await;
+        assert_per_request_call_succeeds(node).await;
+        let received = post(node.address, "/mcp", &initialize_request("2025-11-25")).go().await;
         assert_eq!((received.status, received.header("retry-after").is_some()), (503, true));
     }
-    assert!(fleet.store.again().await);
-    for node in &fleet.nodes {
-        node.ready().await;
+    assert!(cluster.store.restart().await);
+    for node in &cluster.nodes {
+        node.wait_ready().await;
     }
-    let session = at(&fleet, "a").await;
-    for node in &fleet.nodes {
-        assert_eq!(session.at(node).call(1, Act::Progress(2)).await, Fate::Answered);
+    let session = open_session_at(&cluster, "a").await;
+    for node in &cluster.nodes {
+        assert_eq!(session.at(node).call(1, CallKind::Progress(2)).await, CallOutcome::Answered);
     }
     session.end().await;
-    fleet.settle().await;
-    fleet.end().await;
+    cluster.wait_idle().await;
+    cluster.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_alone_is_cut_off_from_the_store_gives_its_sessions_to_others() {
-    let store = Server::start(Program::Redis).await;
-    let (url, proxy) = (store.url(), Proxy::to(store.port()).await);
-    let through = format!("redis://{}", proxy.address);
-    let find = |name: &str| if name == "b" { through.clone() } else { url.clone() };
-    let fleet = Fleet::with(store, &["a", "b", "c"], find).await;
-    for node in &fleet.nodes {
-        node.ready().await;
+async fn takeover_of_sessions_from_a_node_partitioned_from_the_store() {
+    let store = RedisServer::start(RedisFlavor::Redis).await;
+    let (url, store_proxy) = (store.url(), StoreProxy::to(store.port()).await);
+    let proxied_url = format!("redis://{}", store_proxy.address);
+    let find = |name: &str| if name == "b" { proxied_url.clone() } else { url.clone() };
+    let cluster = TestCluster::with(store, &["a", "b", "c"], find).await;
+    for node in &cluster.nodes {
+        node.wait_ready().await;
     }
-    let [a, b, c] = ["a", "b", "c"].map(|name| fleet.node(name));
+    let [a, b, c] = ["a", "b", "c"].map(|name| cluster.node(name));
     for silent in [false, true] {
-        let session = at(&fleet, "b").await;
-        assert_eq!(session.at(c).call(1, Act::Ask).await, Fate::Answered);
-        proxy.cut(silent);
-        b.says(503).await;
-        refuses(&session, b).await;
-        makes_calls(b).await;
-        let begun = std::time::Instant::now();
-        assert_eq!(session.at(a).call(2, Act::Progress(3)).await, Fate::Answered);
-        assert!(begun.elapsed() < LEASE * 3);
-        refuses(&session, b).await;
-        proxy.mend();
-        b.ready().await;
+        let session = open_session_at(&cluster, "b").await;
+        assert_eq!(session.at(c).call(1, CallKind::Ask).await, CallOutcome::Answered);
+        store_proxy.cut(silent);
+        b.wait_ready_status(503).await;
+        assert_session_refused(&session, b).await;
+        assert_per_request_call_succeeds(b).await;
+        let started = std::time::Instant::now();
+        assert_eq!(session.at(a).call(2, CallKind::Progress(3)).await, CallOutcome::Answered);
+        assert!(started.elapsed() < LEASE * 3);
+        assert_session_refused(&session, b).await;
+        store_proxy.mend();
+        b.wait_ready().await;
         for node in [b, c, a] {
-            assert_eq!(session.at(node).call(3, Act::Progress(3)).await, Fate::Answered);
+            assert_eq!(session.at(node).call(3, CallKind::Progress(3)).await, CallOutcome::Answered);
         }
-        fleet.has(1).await;
+        cluster.wait_session_count(1).await;
         session.end().await;
     }
-    fleet.settle().await;
-    fleet.end().await;
+    cluster.wait_idle().await;
+    cluster.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_alone_goes_on_with_its_sessions_after_it_was_killed() {
-    let mut fleet = Fleet::start(&["a"]).await;
+async fn resumption_of_upstream_sessions_after_a_single_node_restart() {
+    let mut cluster = TestCluster::start(&["a"]).await;
     let mut sessions = Vec::new();
     for _ in 0..3 {
-        let session = at(&fleet, "a").await;
+        let session = open_session_at(&cluster, "a").await;
         let before = upstream_session(&session, 1).await;
         sessions.push((session, before));
     }
-    let introductions = fleet.web.count("initialize");
-    let node = fleet.node_mut("a");
+    let introductions = cluster.http_server.count("initialize");
+    let node = cluster.node_mut("a");
     node.kill().await;
-    assert!(node.again().await);
-    node.ready().await;
+    assert!(node.restart().await);
+    node.wait_ready().await;
     for (session, before) in &sessions {
-        assert_eq!(upstream_session(session, 2).await, *before, "the server keeps the same session for it");
+        assert_eq!(upstream_session(session, 2).await, *before, "the upstream session is resumed");
     }
-    // Only the node itself has introduced itself again.
-    assert_eq!(fleet.web.count("initialize"), introductions + 1);
+    // Only the catalog connection initialized again.
+    assert_eq!(cluster.http_server.count("initialize"), introductions + 1);
     for (session, _) in &sessions {
         session.end().await;
     }
-    fleet.settle().await;
-    fleet.end().await;
+    cluster.wait_idle().await;
+    cluster.shut_down().await;
 }
 
-/// The session that the server keeps for a client's.
+/// Upstream session id of a client session.
 pub async fn upstream_session(session: &Session, number: u64) -> String {
-    report(session, number, Act::Plain).await["session"].as_str().unwrap().to_owned()
+    report(session, number, CallKind::Plain).await["session"].as_str().unwrap().to_owned()
 }
 
-/// What a server reports of a call.
-pub async fn report(session: &Session, number: u64, act: Act) -> Value {
-    let body = crate::harness::request(number, "tools/call", act.params(number));
-    let answer = session.balancer.insist(|node| session.post(node, &body)).await.unwrap().json().await;
+/// Report of the server about a call.
+pub async fn report(session: &Session, number: u64, call_kind: CallKind) -> Value {
+    let body = crate::harness::request(number, "tools/call", call_kind.params(number));
+    let answer = session.balancer.send_until_accepted(|node| session.post(node, &body)).await.unwrap().json().await;
     serde_json::from_str(answer["result"]["content"][0]["text"].as_str().unwrap()).unwrap()
 }

@@ -66,7 +66,7 @@ pub fn parse(text: &str) -> Result<Vec<AllowedDifference>, String> {
         let entry = entries.last_mut().ok_or_else(|| fault("belongs to no entry"))?;
         let (key, value) = pair.split_once(": ").ok_or_else(|| fault("not a key and a value"))?;
         let value = value.trim().trim_matches('"').to_owned();
-        let taken = match key {
+        let field = match key {
             "fixture" => &mut entry.fixture,
             "revision" => &mut entry.revision,
             "scenario" => &mut entry.scenario,
@@ -80,14 +80,14 @@ pub fn parse(text: &str) -> Result<Vec<AllowedDifference>, String> {
             "placement" => entry.placement.get_or_insert_default(),
             _ => return Err(fault("not a key that is known")),
         };
-        if !taken.is_empty() || value.is_empty() {
-            return Err(fault("said twice, or nothing"));
+        if !field.is_empty() || value.is_empty() {
+            return Err(fault("duplicate key or empty value"));
         }
-        *taken = value;
+        *field = value;
     }
     let incomplete = |entry: &&AllowedDifference| {
-        let said = [&entry.fixture, &entry.revision, &entry.scenario, &entry.reason];
-        entry.checks.is_empty() || said.iter().any(|value| value.is_empty())
+        let required = [&entry.fixture, &entry.revision, &entry.scenario, &entry.reason];
+        entry.checks.is_empty() || required.iter().any(|value| value.is_empty())
     };
     match entries.iter().find(incomplete) {
         Some(entry) => Err(format!("something is missing: {entry:?}")),

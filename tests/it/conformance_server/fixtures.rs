@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, OnceCell};
 
 use super::verdict::{Suite, Verdict};
 use crate::conformance::examples;
-use crate::harness::PATIENCE;
+use crate::harness::TEST_TIMEOUT;
 use crate::peers::installed;
 
 /// The SDK of a fixture.
@@ -104,7 +104,7 @@ impl Served {
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let line =
-            tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("the server listens in time").unwrap();
+            tokio::time::timeout(TEST_TIMEOUT, lines.next_line()).await.expect("the server listens in time").unwrap();
         let line = line.unwrap_or_else(|| panic!("{program} {arguments:?} ended before it listened"));
         let place = line.strip_prefix("listening on ").unwrap();
         let url = match place.parse::<u16>() {

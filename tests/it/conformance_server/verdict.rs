@@ -292,10 +292,10 @@ fn plain(text: &str, url: &str) -> String {
 /// Replaces everything that matches a pattern by a name.
 fn without(text: &str, form: &str, name: &str) -> String {
     let fits = |candidate: &str| {
-        let pair = |(letter, place): (u8, u8)| match place {
-            b'd' => letter.is_ascii_digit(),
-            b'h' => letter.is_ascii_hexdigit(),
-            place => letter == place,
+        let pair = |(byte, pattern): (u8, u8)| match pattern {
+            b'd' => byte.is_ascii_digit(),
+            b'h' => byte.is_ascii_hexdigit(),
+            pattern => byte == pattern,
         };
         candidate.len() == form.len() && candidate.bytes().zip(form.bytes()).all(pair)
     };
@@ -389,7 +389,7 @@ impl Comparison<'_> {
             (Value::Number(one), Value::Number(other))
                 if self.allow_extra && path.ends_with("Count") && one.as_f64() <= other.as_f64() => {}
             (one, other) if one != other => {
-                self.fault(path, format!(": {} became {}", truncated(one), truncated(other)))
+                self.fault(path, format!(": {} became {}", truncated(one), truncated(other)));
             }
             _ => {}
         }
@@ -458,7 +458,7 @@ impl Comparison<'_> {
 /// Whether the gateway created this error.
 fn is_gateway_error(error: &Value) -> bool {
     let message = error["message"].as_str().unwrap_or_default();
-    GATEWAY_ERRORS.iter().any(|(code, words)| error["code"] == *code && message.starts_with(words))
+    GATEWAY_ERRORS.iter().any(|(code, prefix)| error["code"] == *code && message.starts_with(prefix))
 }
 
 /// Whether a TTL is a valid remainder of the original: a cached list may have a shorter TTL, never a longer one, and

@@ -59,7 +59,7 @@ async fn reload_adds_replaces_and_removes_servers() {
             wait_for_tool_change(&mut events).await;
         }
     };
-    tokio::time::timeout(crate::harness::PATIENCE, listed).await.expect("its tools leave the list");
+    tokio::time::timeout(crate::harness::TEST_TIMEOUT, listed).await.expect("its tools leave the list");
     let status = rialto.until_status("the server is removed", |status| phase(status, "sh").is_none()).await;
     assert_eq!(names(&status["upstreams"], "name"), ["elements", "other"]);
     let refused = session.call("sh__answer", json!({})).await;
@@ -176,14 +176,14 @@ async fn a_slow_server_start_does_not_block_calls_to_others() {
 #[tokio::test]
 async fn a_hundred_reloads_fail_no_call() {
     const RELOADS: usize = 100;
-    let (stays, goes) = (marker("stays"), marker("goes"));
-    let base = format!("{ELEMENTS}{}", shell_server("stays", &[("MARKER", &stays), ("SAYS", "here")]));
+    let (unchanged, replaced) = (marker("stays"), marker("goes"));
+    let base = format!("{ELEMENTS}{}", shell_server("stays", &[("MARKER", &unchanged), ("SAYS", "here")]));
     let rialto = GatewayProcess::start("hundred", &base).await;
     rialto.until_ready().await;
     let session = Arc::new(rialto.open("/mcp").await);
     let mut events = session.listen().await;
     assert!(session.call("stays__answer", json!({})).await["result"].is_object());
-    let children = marked(&stays);
+    let children = marked(&unchanged);
 
     let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let callers: Vec<_> = (0..4)
@@ -203,7 +203,7 @@ async fn a_hundred_reloads_fail_no_call() {
         })
         .collect();
     for n in 1..=RELOADS {
-        let extra = shell_server("comes", &[("MARKER", &goes), ("SAYS", &n.to_string())]);
+        let extra = shell_server("comes", &[("MARKER", &replaced), ("SAYS", &n.to_string())]);
         rialto.replace_config(&if n % 2 == 1 { format!("{base}{extra}") } else { base.clone() });
         rialto.send_sighup();
         let wanted = usize::from(n % 2 == 1) + 2;
@@ -218,15 +218,15 @@ async fn a_hundred_reloads_fail_no_call() {
         caller.await.expect("no call failed");
     }
     assert!(rialto.metrics().await.value(r#"rialto_reloads_total{outcome="ok"}"#).unwrap() >= RELOADS as f64);
-    assert_eq!(marked(&stays), children, "the unchanged server kept its processes");
-    gone(&goes).await;
+    assert_eq!(marked(&unchanged), children, "the unchanged server kept its processes");
+    gone(&replaced).await;
     // The stream opened before the reloads still delivers list changes.
-    let extra = shell_server("last", &[("MARKER", &goes)]);
+    let extra = shell_server("last", &[("MARKER", &replaced)]);
     rialto.replace_config(&format!("{base}{extra}"));
     while tools_of(&session.tools().await, "last").is_empty() {
         wait_for_tool_change(&mut events).await;
     }
     rialto.stop().await;
-    gone(&stays).await;
-    gone(&goes).await;
+    gone(&unchanged).await;
+    gone(&replaced).await;
 }

@@ -1,11 +1,11 @@
-//! What a group shows: lists, names, capabilities, filters, and one upstream that stays as it is.
+//! Merged view of a group: lists, name mapping, capabilities, filters, and the transparent single-upstream group.
 
-use rialto::gateway::{Naming, ToolFilter};
+use rialto::gateway::{NameFilter, Naming};
 use rialto::upstream::List;
 
 use super::*;
 use crate::harness::{initialize, notification, request};
-use crate::puppet::{Mischief, tool};
+use crate::scripted_server::{InjectedFault, tool};
 
 const ALL: [&str; 4] = ["web", "old", "new", "child"];
 
@@ -18,23 +18,23 @@ fn uris(uri: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn everything_is_listed_in_order_and_answers_under_its_name() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
-    for way in WAYS {
-        let (client, _) = client(&rialto, way, "ada").await;
-        assert_eq!(tools(&client).await, names(&["echo", "do"]), "{way:?}");
+async fn merged_lists_keep_the_configured_order_and_prefixed_names_are_routed() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
+    for client_transport in CLIENT_TRANSPORTS {
+        let (client, _) = client(&rialto, client_transport, "ada").await;
+        assert_eq!(tools(&client).await, names(&["echo", "do"]), "{client_transport:?}");
         let prompts = ask(&client, "prompts/list", json!({})).await;
         assert_eq!(column(&prompts, "prompts", "name"), names(&["hello"]));
         let resources = ask(&client, "resources/list", json!({})).await;
         assert_eq!(column(&resources, "resources", "uri"), uris("res://one"));
         let templates = ask(&client, "resources/templates/list", json!({})).await;
         assert_eq!(column(&templates, "resourceTemplates", "uriTemplate"), uris("res://item/{id}"));
-        assert!(resources["_meta"]["rialto/absent"].is_null(), "{resources}");
+        assert!(resources["_meta"]["rialto/unavailableServers"].is_null(), "{resources}");
         for server in ALL {
-            let said = call(&client, &format!("{server}__echo"), json!({ "message": "hi" })).await;
+            let reported = call(&client, &format!("{server}__echo"), json!({ "message": "hi" })).await;
             assert_eq!(
-                (&said["puppet"], &said["tool"], &said["message"]),
+                (&reported["server"], &reported["tool"], &reported["message"]),
                 (&json!(server), &json!("echo"), &json!("hi"))
             );
             let prompt = ask(&client, "prompts/get", json!({ "name": format!("{server}__hello") })).await;
@@ -47,7 +47,7 @@ async fn everything_is_listed_in_order_and_answers_under_its_name() {
             }
             let missing = format!("rialto://{server}/res://missing");
             let (code, words) = refused(&client, "resources/read", json!({ "uri": missing })).await;
-            assert_eq!(code, if way == Way::PerRequest { -32602 } else { -32002 }, "{words}");
+            assert_eq!(code, if client_transport == ClientTransport::PerRequest { -32602 } else { -32002 }, "{words}");
             assert!(words.contains(&format!(r#"{{"uri":"{missing}"}}"#)), "{words}");
         }
         for (method, params) in [
@@ -58,24 +58,32 @@ async fn everything_is_listed_in_order_and_answers_under_its_name() {
             ("completion/complete", json!({ "ref": { "type": "ref/prompt", "name": "hello" } })),
         ] {
             let (code, words) = refused(&client, method, params).await;
-            let missing = if way != Way::PerRequest && method == "resources/read" { -32002 } else { -32602 };
+            let missing = if client_transport != ClientTransport::PerRequest && method == "resources/read" {
+                -32002
+            } else {
+                -32602
+            };
             assert_eq!(code, missing, "{method}: {words}");
         }
         client.close().await;
     }
-    quiet(&rialto, &puppets.each_ref()).await;
+    wait_idle(&rialto, &scripted_servers.each_ref()).await;
 }
 
 #[tokio::test]
-async fn completion_goes_to_whom_the_reference_belongs() {
-    let silent = Puppet::with("silent", Speaks::Http, |offers| {
-        offers.capabilities.as_object_mut().unwrap().remove("completions");
+async fn completion_is_routed_to_the_upstream_of_its_reference() {
+    let silent = ScriptedServer::with("silent", ServerTransport::Http, |catalog| {
+        catalog.capabilities.as_object_mut().unwrap().remove("completions");
     });
-    let (web, new, silent) = (Puppet::start("web", Speaks::Http), Puppet::start("new", Speaks::PerRequest), silent);
+    let (web, new, silent) = (
+        ScriptedServer::start("web", ServerTransport::Http),
+        ScriptedServer::start("new", ServerTransport::PerRequest),
+        silent,
+    );
     let (web, new, silent) = (web.await, new.await, silent.await);
     let rialto = group(&[&web, &new, &silent]).await;
-    for way in WAYS {
-        let (client, _) = client(&rialto, way, "ada").await;
+    for client_transport in CLIENT_TRANSPORTS {
+        let (client, _) = client(&rialto, client_transport, "ada").await;
         let complete = async |reference: Value| {
             let params = json!({ "ref": reference, "argument": { "name": "who", "value": "A" } });
             ask(&client, "completion/complete", params).await["completion"]["values"].clone()
@@ -95,19 +103,19 @@ async fn completion_goes_to_whom_the_reference_belongs() {
 }
 
 #[tokio::test]
-async fn a_native_uri_is_read_by_whoever_has_it() {
-    let one = Puppet::with("one", Speaks::Http, |offers| {
-        offers.resources = vec![json!({ "uri": "mine://a", "name": "a" })];
-        offers.templates = vec![json!({ "uriTemplate": "mine://t/{x}", "name": "t" })];
+async fn an_unprefixed_uri_is_routed_to_the_upstream_that_lists_it() {
+    let one = ScriptedServer::with("one", ServerTransport::Http, |catalog| {
+        catalog.resources = vec![json!({ "uri": "mine://a", "name": "a" })];
+        catalog.templates = vec![json!({ "uriTemplate": "mine://t/{x}", "name": "t" })];
     });
-    let two = Puppet::with("two", Speaks::PerRequest, |offers| {
-        offers.resources =
+    let two = ScriptedServer::with("two", ServerTransport::PerRequest, |catalog| {
+        catalog.resources =
             vec![json!({ "uri": "yours://a", "name": "a" }), json!({ "uri": "https://h/x", "name": "x" })];
-        offers.templates = Vec::new();
+        catalog.templates = Vec::new();
     });
     let (one, two) = (one.await, two.await);
     let rialto = group(&[&one, &two]).await;
-    let (client, _) = client(&rialto, Way::Http, "ada").await;
+    let (client, _) = client(&rialto, ClientTransport::Http, "ada").await;
     let listed = ask(&client, "resources/list", json!({})).await;
     let shown = ["rialto://one/mine://a", "rialto://two/yours://a", "https://h/x"];
     assert_eq!(column(&listed, "resources", "uri"), shown);
@@ -124,28 +132,28 @@ async fn a_native_uri_is_read_by_whoever_has_it() {
 }
 
 #[tokio::test]
-async fn capabilities_and_instructions_are_those_of_all_together() {
-    let tools = Puppet::with("tools", Speaks::Http, |offers| {
-        offers.capabilities = json!({ "tools": {}, "experimental": { "x": {} } });
-        offers.instructions = Some("Use the tools.".into());
+async fn capabilities_and_instructions_of_all_upstreams_are_merged() {
+    let tools = ScriptedServer::with("tools", ServerTransport::Http, |catalog| {
+        catalog.capabilities = json!({ "tools": {}, "experimental": { "x": {} } });
+        catalog.instructions = Some("Use the tools.".into());
     });
-    let rest = Puppet::with("rest", Speaks::PerRequest, |offers| {
-        offers.capabilities = json!({ "resources": { "subscribe": true }, "logging": {} });
-        offers.instructions = Some("Read.".into());
+    let rest = ScriptedServer::with("rest", ServerTransport::PerRequest, |catalog| {
+        catalog.capabilities = json!({ "resources": { "subscribe": true }, "logging": {} });
+        catalog.instructions = Some("Read.".into());
     });
     let (tools, rest) = (tools.await, rest.await);
     let rialto = group(&[&tools, &rest]).await;
     let (_, opened) = rialto.post("/mcp", &initialize("2025-11-25")).answer().await;
     let (_, discovered) = rialto.modern("server/discover", json!({})).answer().await;
-    for said in [&opened["result"], &discovered["result"]] {
+    for reported in [&opened["result"], &discovered["result"]] {
         let expected = json!({
             "tools": { "listChanged": true }, "resources": { "listChanged": true, "subscribe": true }, "logging": {},
         });
-        assert_eq!(said["capabilities"], expected);
-        assert_eq!(said["instructions"], "# tools\n\nUse the tools.\n\n# rest\n\nRead.");
+        assert_eq!(reported["capabilities"], expected);
+        assert_eq!(reported["instructions"], "# tools\n\nUse the tools.\n\n# rest\n\nRead.");
     }
     assert_eq!(opened["result"]["serverInfo"]["name"], "rialto");
-    let (client, _) = client(&rialto, Way::Http, "ada").await;
+    let (client, _) = client(&rialto, ClientTransport::Http, "ada").await;
     for (method, params) in [
         ("prompts/list", json!({})),
         ("completion/complete", json!({ "ref": { "type": "ref/prompt", "name": "x" } })),
@@ -156,49 +164,55 @@ async fn capabilities_and_instructions_are_those_of_all_together() {
 }
 
 #[tokio::test]
-async fn long_and_odd_names_are_cut_and_still_found() {
+async fn long_or_invalid_tool_names_are_shortened_and_still_routed() {
     let long = "n".repeat(100);
     let odd = ["a__b", "über", "with space", "", long.as_str()];
-    let make =
-        |name| Puppet::with(name, Speaks::Http, |offers| offers.tools = odd.iter().map(|name| tool(name)).collect());
+    let make = |name| {
+        ScriptedServer::with(name, ServerTransport::Http, |catalog| {
+            catalog.tools = odd.iter().map(|name| tool(name)).collect();
+        })
+    };
     let (a, b) = (make("a").await, make("b").await);
     let rialto = group(&[&a, &b]).await;
-    let (client, _) = client(&rialto, Way::Http, "ada").await;
+    let (client, _) = client(&rialto, ClientTransport::Http, "ada").await;
     let given = tools(&client).await;
     assert_eq!(given.len(), 10);
     for (n, given) in given.iter().enumerate() {
         assert!(given.len() <= 64 && given.is_ascii() && !given.contains(' '), "{given}");
-        let said = call(&client, given, json!({})).await;
-        assert_eq!((&said["puppet"], &said["tool"]), (&json!(["a", "b"][n / 5]), &json!(odd[n % 5])));
+        let reported = call(&client, given, json!({})).await;
+        assert_eq!((&reported["server"], &reported["tool"]), (&json!(["a", "b"][n / 5]), &json!(odd[n % 5])));
     }
 }
 
 #[tokio::test]
-async fn what_a_filter_hides_is_refused_too() {
-    let offers = |offers: &mut crate::puppet::Offers| {
-        offers.resources.push(json!({ "uri": "res://secret", "name": "secret" }));
-        offers.prompts.push(json!({ "name": "secret" }));
+async fn filtered_tools_prompts_and_resources_are_also_refused() {
+    let catalog = |catalog: &mut crate::scripted_server::ServerCatalog| {
+        catalog.resources.push(json!({ "uri": "res://secret", "name": "secret" }));
+        catalog.prompts.push(json!({ "name": "secret" }));
     };
-    let (a, b) = (Puppet::with("a", Speaks::Http, offers).await, Puppet::with("b", Speaks::PerRequest, offers).await);
-    let mut layout = together(vec![spec(&a), spec(&b)]);
+    let (a, b) = (
+        ScriptedServer::with("a", ServerTransport::Http, catalog).await,
+        ScriptedServer::with("b", ServerTransport::PerRequest, catalog).await,
+    );
+    let mut config = default_group_of(vec![spec(&a), spec(&b)]);
     let filter = |allow: &[&str], deny: &[&str]| {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        ToolFilter::new(&texts(allow), &texts(deny))
+        NameFilter::new(&texts(allow), &texts(deny))
     };
-    layout.groups[0].tools = filter(&["*__echo"], &["b__*"]);
-    layout.groups[0].prompts = filter(&[], &["*secret"]);
-    layout.groups[0].resources = filter(&[], &["*secret*"]);
+    config.groups[0].tools = filter(&["*__echo"], &["b__*"]);
+    config.groups[0].prompts = filter(&[], &["*secret"]);
+    config.groups[0].resources = filter(&[], &["*secret*"]);
     let mut alone = GroupConfig::new("alone", ["a".into()]);
     (alone.tools, alone.prompts) = (filter(&["echo"], &[]), filter(&[], &["secret"]));
     alone.resources = filter(&[], &["*secret*"]);
-    layout.groups.push(alone);
-    // Where names are changed a pattern is of the changed ones.
+    config.groups.push(alone);
+    // In a group with prefixed names the filter patterns match the prefixed names.
     let mut prefixed = GroupConfig::new("prefixed", ["a".into(), "b".into()]);
     prefixed.resources = filter(&[], &["rialto://a/res://secret*"]);
-    layout.groups.push(prefixed);
-    let rialto = gateway(layout).await;
-    for way in WAYS {
-        let (client, _) = client(&rialto, way, "ada").await;
+    config.groups.push(prefixed);
+    let rialto = gateway(config).await;
+    for client_transport in CLIENT_TRANSPORTS {
+        let (client, _) = client(&rialto, client_transport, "ada").await;
         assert_eq!(tools(&client).await, ["a__echo"]);
         let prompts = ask(&client, "prompts/list", json!({})).await;
         assert_eq!(column(&prompts, "prompts", "name"), ["a__hello", "b__hello"]);
@@ -217,7 +231,7 @@ async fn what_a_filter_hides_is_refused_too() {
         ] {
             refused(&client, method, params).await;
         }
-        let (alone, _) = at(&rialto, way, "/alone", "ada").await;
+        let (alone, _) = at(&rialto, client_transport, "/alone", "ada").await;
         assert_eq!(tools(&alone).await, ["echo"]);
         for (method, params) in [
             ("tools/call", json!({ "name": "do" })),
@@ -228,27 +242,32 @@ async fn what_a_filter_hides_is_refused_too() {
         ] {
             refused(&alone, method, params).await;
         }
-        let (prefixed, _) = at(&rialto, way, "/prefixed", "ada").await;
+        let (prefixed, _) = at(&rialto, client_transport, "/prefixed", "ada").await;
         refused(&prefixed, "resources/read", json!({ "uri": "rialto://a/res://secret" })).await;
         let read = ask(&prefixed, "resources/read", json!({ "uri": "res://secret" })).await;
-        assert_eq!(read["contents"][0]["text"], "b has res://secret", "the first that may be seen");
+        assert_eq!(
+            read["contents"][0]["text"], "b has res://secret",
+            "the first upstream whose resource is not filtered"
+        );
     }
-    let forbidden =
-        |puppet: &Puppet| puppet.seen().iter().filter(|seen| seen.body.to_string().contains("secret")).count();
-    assert_eq!(forbidden(&a), 0, "{:?}", a.seen());
+    let forbidden = |scripted: &ScriptedServer| {
+        scripted.received().iter().filter(|received| received.body.to_string().contains("secret")).count()
+    };
+    assert_eq!(forbidden(&a), 0, "{:?}", a.received());
 }
 
 #[tokio::test]
-async fn plain_names_stay_and_the_first_of_two_counts() {
-    let first = Puppet::with("first", Speaks::Http, |offers| offers.tools.push(tool("mine"))).await;
-    let second = Puppet::with("second", Speaks::PerRequest, |offers| offers.tools.push(tool("yours"))).await;
-    let mut layout = together(vec![spec(&first), spec(&second)]);
-    layout.groups[0].naming = Naming::Plain;
-    let rialto = gateway(layout).await;
-    let (client, _) = client(&rialto, Way::Http, "ada").await;
+async fn plain_naming_keeps_names_and_the_first_upstream_wins_a_collision() {
+    let first = ScriptedServer::with("first", ServerTransport::Http, |catalog| catalog.tools.push(tool("mine"))).await;
+    let second =
+        ScriptedServer::with("second", ServerTransport::PerRequest, |catalog| catalog.tools.push(tool("yours"))).await;
+    let mut config = default_group_of(vec![spec(&first), spec(&second)]);
+    config.groups[0].naming = Naming::Plain;
+    let rialto = gateway(config).await;
+    let (client, _) = client(&rialto, ClientTransport::Http, "ada").await;
     assert_eq!(tools(&client).await, ["echo", "do", "mine", "yours"]);
-    for (name, puppet) in [("echo", "first"), ("mine", "first"), ("yours", "second")] {
-        assert_eq!(call(&client, name, json!({})).await["puppet"], puppet);
+    for (name, scripted) in [("echo", "first"), ("mine", "first"), ("yours", "second")] {
+        assert_eq!(call(&client, name, json!({})).await["server"], scripted);
     }
     let read = ask(&client, "resources/read", json!({ "uri": "res://one" })).await;
     assert_eq!(read["contents"][0], json!({ "uri": "res://one", "text": "first has res://one" }));
@@ -260,30 +279,33 @@ async fn plain_names_stay_and_the_first_of_two_counts() {
 }
 
 #[tokio::test]
-async fn one_upstream_alone_stays_as_it_is() {
+async fn a_single_upstream_group_is_transparent_byte_for_byte() {
     let item =
         r#"{"name":"x.y z","inputSchema":{"type":"object","n":1e2,"m":1.50},"_meta":{"ui":{"resourceUri":"ui://a"}}}"#;
     let result = r#"{"content":[{"type":"resource_link","uri":"res://one","name":"r"}],"extra":[1e3,{"b":1,"a":2}],"resultType":"complete"}"#;
-    for speaks in [Speaks::Http, Speaks::PerRequest] {
-        let puppet = Puppet::with("only", speaks, |offers| {
-            offers.instructions = Some("As I say.".into());
-            offers.capabilities["experimental"] = json!({ "x": {} });
+    for transport in [ServerTransport::Http, ServerTransport::PerRequest] {
+        let scripted = ScriptedServer::with("only", transport, |catalog| {
+            catalog.instructions = Some("As I say.".into());
+            catalog.capabilities["experimental"] = json!({ "x": {} });
         })
         .await;
-        let answer = |result: &str| Mischief::Bytes(200, format!(r#"{{"jsonrpc":"2.0","id":$id,"result":{result}}}"#));
-        puppet.misbehave("tools/list", answer(&format!(r#"{{"odd":1.0,"tools":[{item}],"resultType":"complete"}}"#)));
-        puppet.misbehave("tools/call", answer(result));
-        let rialto = group(&[&puppet]).await;
-        let session = match speaks {
-            Speaks::Http => Some(rialto.open("2025-11-25").await),
+        let answer = |result: &str| {
+            InjectedFault::RawResponse(200, format!(r#"{{"jsonrpc":"2.0","id":$id,"result":{result}}}"#))
+        };
+        scripted
+            .inject_fault("tools/list", answer(&format!(r#"{{"odd":1.0,"tools":[{item}],"resultType":"complete"}}"#)));
+        scripted.inject_fault("tools/call", answer(result));
+        let rialto = group(&[&scripted]).await;
+        let session = match transport {
+            ServerTransport::Http => Some(rialto.open("2025-11-25").await),
             _ => None,
         };
         let post = |method: &str, params: Value| match &session {
             Some(session) => session.post(&request(1, method, params)),
             None => rialto.modern(method, params),
         };
-        let (_, introduced) = match speaks {
-            Speaks::Http => rialto.post("/mcp", &initialize("2025-11-25")).answer().await,
+        let (_, introduced) = match transport {
+            ServerTransport::Http => rialto.post("/mcp", &initialize("2025-11-25")).answer().await,
             _ => rialto.modern("server/discover", json!({})).answer().await,
         };
         let introduced = &introduced["result"];
@@ -301,9 +323,10 @@ async fn one_upstream_alone_stays_as_it_is() {
         if let Some(session) = &session {
             let told = notification("notifications/x/odd", json!({ "a": 1 }));
             assert_eq!(session.post(&told).status().await, 202);
-            puppet.sees("notifications/x/odd", 1).await;
-            let seen = puppet.seen().into_iter().find(|seen| seen.what == "notifications/x/odd").unwrap();
-            assert_eq!(seen.body, told);
+            scripted.wait_received("notifications/x/odd", 1).await;
+            let received =
+                scripted.received().into_iter().find(|received| received.kind == "notifications/x/odd").unwrap();
+            assert_eq!(received.body, told);
         }
     }
 }

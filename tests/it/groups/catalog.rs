@@ -1,27 +1,29 @@
-//! Lists: what they cost, their pages, and those that one client has for itself.
+//! Catalog: cost of lists for the upstreams, pagination, and lists of a single session.
 
 use rialto::upstream::List;
 
 use super::*;
 use crate::harness::{call as calling, request};
-use crate::puppet::tool;
+use crate::scripted_server::tool;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_clients_cost_the_upstreams_nothing() {
+async fn a_thousand_clients_are_served_from_the_list_cache() {
     const LISTS: [&str; 4] = ["tools/list", "prompts/list", "resources/list", "resources/templates/list"];
-    let many = |offers: &mut crate::puppet::Offers| offers.tools = (0..40).map(|n| tool(&format!("t{n}"))).collect();
-    let kinds = [Speaks::Http, Speaks::PerRequest, Speaks::Sse];
-    let starting = (0..50).map(|n| Puppet::with(["h", "p", "s"][n % 3], kinds[n % 3], many));
-    let mut puppets = futures_util::future::join_all(starting).await;
-    for (n, puppet) in puppets.iter_mut().enumerate() {
-        puppet.name = format!("u{n}");
+    let many = |catalog: &mut crate::scripted_server::ServerCatalog| {
+        catalog.tools = (0..40).map(|n| tool(&format!("t{n}"))).collect();
+    };
+    let kinds = [ServerTransport::Http, ServerTransport::PerRequest, ServerTransport::Sse];
+    let starting = (0..50).map(|n| ScriptedServer::with(["h", "p", "s"][n % 3], kinds[n % 3], many));
+    let mut scripted_servers = futures_util::future::join_all(starting).await;
+    for (n, scripted) in scripted_servers.iter_mut().enumerate() {
+        scripted.name = format!("u{n}");
     }
-    let specs = puppets.iter().map(|puppet| {
-        let mut spec = spec(puppet);
+    let specs = scripted_servers.iter().map(|scripted| {
+        let mut spec = spec(scripted);
         spec.settings.ping_interval = Some(Duration::from_secs(600));
         spec
     });
-    let rialto = gateway(together(specs.collect())).await;
+    let rialto = gateway(default_group_of(specs.collect())).await;
     let room = tokio::sync::Semaphore::new(200);
     let pages = [std::sync::OnceLock::<String>::new(), std::sync::OnceLock::new()];
     let clients = (0..1000).map(|n| {
@@ -37,10 +39,10 @@ async fn a_thousand_clients_cost_the_upstreams_nothing() {
             let first = page.get_or_init(|| answer.to_owned());
             let at = first.bytes().zip(answer.bytes()).position(|(one, other)| one != other);
             let shown = |text: &str| at.map(|at| text[at.saturating_sub(60)..text.len().min(at + 60)].to_owned());
-            assert!(first == answer, "everybody sees the same: {:?} {:?}", shown(first), shown(answer));
+            assert!(first == answer, "every client gets the same page: {:?} {:?}", shown(first), shown(answer));
         }
     });
-    tokio::time::timeout(PATIENCE * 3, futures_util::future::join_all(clients)).await.expect("all in time");
+    tokio::time::timeout(TEST_TIMEOUT * 3, futures_util::future::join_all(clients)).await.expect("all in time");
     let session = rialto.open("2025-11-25").await;
     for page in pages {
         let first: Value = serde_json::from_str(page.get().unwrap()).unwrap();
@@ -50,29 +52,30 @@ async fn a_thousand_clients_cost_the_upstreams_nothing() {
         let names = column(&next["result"], "tools", "name");
         assert_eq!((names.len(), names[999].as_str()), (1000, "u49__t39"));
     }
-    for puppet in &puppets {
+    for scripted in &scripted_servers {
         for list in LISTS {
-            assert_eq!(puppet.count(list), 1, "{} {list}", puppet.name);
+            assert_eq!(scripted.count(list), 1, "{} {list}", scripted.name);
         }
-        assert!(puppet.sessions() <= 1);
+        assert!(scripted.sessions() <= 1);
     }
 }
 
 #[tokio::test]
-async fn tools_that_grow_in_a_session_are_seen_there_only() {
-    for speaks in [Speaks::Http, Speaks::Sse, Speaks::Stdio] {
-        let (a, b) = (Puppet::start("a", speaks).await, Puppet::start("b", Speaks::Http).await);
+async fn tools_added_in_one_upstream_session_are_listed_for_that_session_only() {
+    for transport in [ServerTransport::Http, ServerTransport::Sse, ServerTransport::Stdio] {
+        let (a, b) =
+            (ScriptedServer::start("a", transport).await, ScriptedServer::start("b", ServerTransport::Http).await);
         let rialto = group(&[&a, &b]).await;
         let (ada, bob) = (rialto.open("2025-11-25").await, rialto.open("2025-11-25").await);
-        let (mut ada_hears, bob_hears) = (ada.get().go().await.events(), bob.get().go().await.events());
+        let (mut ada_events, bob_events) = (ada.get().go().await.events(), bob.get().go().await.events());
         bob.post(&calling(1, "a__echo", json!({}))).go().await.text().await;
         ada.post(&calling(1, "a__do", json!({ "steps": [{ "grow": "more" }] }))).go().await.text().await;
-        let heard = in_time("a change", ada_hears.message()).await.unwrap();
-        assert_eq!(heard["method"], "notifications/tools/list_changed");
+        let notified = within_timeout("a list-changed notification", ada_events.message()).await.unwrap();
+        assert_eq!(notified["method"], "notifications/tools/list_changed");
         let common = ["a__echo", "a__do", "b__echo", "b__do"];
         let listed = ada.ask("tools/list", json!({})).await;
         let grown = ["a__echo", "a__do", "a__more", "b__echo", "b__do"];
-        assert_eq!(column(&listed["result"], "tools", "name"), grown, "{speaks:?}");
+        assert_eq!(column(&listed["result"], "tools", "name"), grown, "{transport:?}");
         let (_, answer) = ada.post(&calling(2, "a__more", json!({}))).answer().await;
         assert_eq!(report(&answer["result"])["tool"], "more");
         let listed = bob.ask("tools/list", json!({})).await;
@@ -81,22 +84,28 @@ async fn tools_that_grow_in_a_session_are_seen_there_only() {
         assert_eq!(refused["error"]["code"], -32602);
         let (_, modern) = rialto.modern("tools/list", json!({})).answer().await;
         assert_eq!(column(&modern["result"], "tools", "name"), common);
-        // What changes for all is seen by her, too.
-        b.change("notifications/tools/list_changed", |offers| offers.tools.truncate(1));
-        assert_eq!(in_time("a change", ada_hears.message()).await.unwrap()["method"], heard["method"]);
+        // A change of the shared catalog also reaches the session with its own list.
+        b.change("notifications/tools/list_changed", |catalog| catalog.tools.truncate(1));
+        assert_eq!(
+            within_timeout("a list-changed notification", ada_events.message()).await.unwrap()["method"],
+            notified["method"]
+        );
         let listed = ada.ask("tools/list", json!({})).await;
         assert_eq!(column(&listed["result"], "tools", "name"), grown[..4]);
-        if speaks == Speaks::Http {
-            // A new session of the upstream knows nothing of what the one before had.
-            a.forget();
+        if transport == ServerTransport::Http {
+            // The tools that grew in the lost upstream session are gone in the new one.
+            a.forget_sessions();
             ada.post(&calling(3, "a__echo", json!({}))).go().await.text().await;
-            assert_eq!(in_time("a change", ada_hears.message()).await.unwrap()["method"], heard["method"]);
+            assert_eq!(
+                within_timeout("a list-changed notification", ada_events.message()).await.unwrap()["method"],
+                notified["method"]
+            );
             let listed = ada.ask("tools/list", json!({})).await;
             assert_eq!(column(&listed["result"], "tools", "name"), common[..3]);
         }
         bob.delete().go().await;
-        let heard: Vec<Value> = bob_hears.rest().await;
-        assert_eq!(heard.len(), 1, "only of what changed for all: {heard:?}");
+        let notified: Vec<Value> = bob_events.rest().await;
+        assert_eq!(notified.len(), 1, "only the change of the shared catalog: {notified:?}");
     }
 }
 
@@ -121,16 +130,19 @@ async fn walk(rialto: &Rialto, method: &str, list: &str, key: &str, mut cursor: 
 }
 
 #[tokio::test]
-async fn a_list_is_walked_in_pages() {
-    let offers = |offers: &mut crate::puppet::Offers| {
-        offers.tools = (0..5).map(|n| tool(&format!("t{n}"))).collect();
-        offers.resources = (0..4).map(|n| json!({ "uri": format!("r:{n}"), "name": "r" })).collect();
+async fn pagination_has_no_gaps_and_cursors_are_authenticated() {
+    let catalog = |catalog: &mut crate::scripted_server::ServerCatalog| {
+        catalog.tools = (0..5).map(|n| tool(&format!("t{n}"))).collect();
+        catalog.resources = (0..4).map(|n| json!({ "uri": format!("r:{n}"), "name": "r" })).collect();
     };
-    let (a, b) = (Puppet::with("a", Speaks::Http, offers).await, Puppet::with("b", Speaks::PerRequest, offers).await);
-    let mut layout = together(vec![spec(&a), spec(&b)]);
-    layout.groups[0].page_size = 3;
-    layout.groups.push(GroupConfig { name: "other".into(), ..layout.groups[0].clone() });
-    let rialto = gateway(layout).await;
+    let (a, b) = (
+        ScriptedServer::with("a", ServerTransport::Http, catalog).await,
+        ScriptedServer::with("b", ServerTransport::PerRequest, catalog).await,
+    );
+    let mut config = default_group_of(vec![spec(&a), spec(&b)]);
+    config.groups[0].page_size = 3;
+    config.groups.push(GroupConfig { name: "other".into(), ..config.groups[0].clone() });
+    let rialto = gateway(config).await;
     let names = |a: usize, b: usize| -> Vec<String> {
         let of = |server: &'static str, count| (0..count).map(move |n| format!("{server}__t{n}"));
         of("a", a).chain(of("b", b)).collect()
@@ -160,36 +172,37 @@ async fn a_list_is_walked_in_pages() {
         assert_eq!(page(&rialto, group, method, cursor).await["error"]["code"], -32602, "{group} {method} {cursor}");
     }
 
-    // As long as nothing changes a cursor is good, whatever else happens.
-    a.sees("ping", a.count("ping") + 8).await;
+    // A cursor stays valid while the list does not change.
+    a.wait_received("ping", a.count("ping") + 8).await;
     assert_eq!(walk(&rialto, "tools/list", "tools", "name", cursor.clone()).await, names(5, 5)[3..]);
-    // A list that changed is walked to its end as it was, until that is forgotten.
+    // After a change a cursor still pages through the old list, until that version is evicted.
     let mut gone = false;
     for n in 5..15 {
-        a.change("notifications/tools/list_changed", |offers| offers.tools.push(tool(&format!("t{n}"))));
+        a.change("notifications/tools/list_changed", |catalog| catalog.tools.push(tool(&format!("t{n}"))));
         let name = format!("a__t{n}");
-        until("it is listed", || rialto.group().view().by_name(List::Tools, &name).is_some()).await;
+        until("the new tool is listed", || rialto.group().view().find_by_name(List::Tools, &name).is_some()).await;
         let answer = page(&rialto, "", "tools/list", &cursor).await;
         gone = answer["error"]["code"] == -32602;
         if gone {
-            assert!(n > 6, "not at once: {answer}");
+            assert!(n > 6, "not at the first change: {answer}");
             break;
         }
         assert_eq!(walk(&rialto, "tools/list", "tools", "name", cursor.clone()).await, names(5, 5)[3..]);
     }
-    assert!(gone, "not for ever");
+    assert!(gone, "the old version is evicted");
 }
 
 #[tokio::test]
-async fn a_change_between_the_first_list_and_listening_is_not_missed() {
-    for speaks in [Speaks::Http, Speaks::PerRequest] {
-        let (a, b) = (Puppet::start("a", speaks).await, Puppet::start("b", Speaks::Http).await);
-        // It changes as soon as its list was read.
+async fn a_list_change_between_first_read_and_subscription_is_not_missed() {
+    for transport in [ServerTransport::Http, ServerTransport::PerRequest] {
+        let (a, b) =
+            (ScriptedServer::start("a", transport).await, ScriptedServer::start("b", ServerTransport::Http).await);
+        // The list changes right after its first read.
         let changed = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counting = Arc::clone(&changed);
-        a.misbehave(
+        a.inject_fault(
             "tools/list",
-            crate::puppet::Mischief::Result(Arc::new(move |_| {
+            crate::scripted_server::InjectedFault::Result(Arc::new(move |_| {
                 let turn = counting.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                 json!({ "tools": [tool(&format!("turn{}", turn.min(1)))] })
             })),
@@ -197,8 +210,8 @@ async fn a_change_between_the_first_list_and_listening_is_not_missed() {
         let rialto = group(&[&a, &b]).await;
         until("the list was read", || changed.load(std::sync::atomic::Ordering::SeqCst) == 1).await;
         a.notify("notifications/tools/list_changed", &json!({}));
-        until(&format!("the change is seen {speaks:?}"), || {
-            rialto.group().view().by_name(List::Tools, "a__turn1").is_some()
+        until(&format!("the change is seen {transport:?}"), || {
+            rialto.group().view().find_by_name(List::Tools, "a__turn1").is_some()
         })
         .await;
     }

@@ -1,4 +1,4 @@
-//! Clients of one group never see anything of each other, and leave nothing behind.
+//! Isolation: clients of one group receive nothing of each other, and leave no sessions, leases or children behind.
 
 use futures_util::future::join_all;
 use rialto::upstream::ConnectionMode;
@@ -9,10 +9,10 @@ use crate::harness::{Session, call as calling, modern};
 
 const SERVERS: [&str; 4] = ["web", "old", "new", "child"];
 
-/// A generator whose numbers can be had again from the seed that is printed.
-struct Dice(u64);
+/// Pseudo-random generator; the printed `SEED` reproduces a run.
+struct PlanRng(u64);
 
-impl Dice {
+impl PlanRng {
     fn new() -> Self {
         let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
         let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
@@ -29,13 +29,13 @@ impl Dice {
     }
 }
 
-/// Logs, progress and an answer that all carry a mark.
+/// Arguments of a call whose log messages, progress and result all carry `mark`.
 fn marked_steps(mark: &str, gate: &str) -> Value {
     let log = json!({ "log": { "level": "error", "logger": "l", "data": mark } });
     json!({ "message": mark, "steps": [log, { "progress": 1 }, { "wait": gate }, log, { "progress": 2 }] })
 }
 
-/// That everything on a stream is of one call.
+/// Asserts that every message on a stream belongs to the call with this mark.
 fn check(messages: &[Value], mark: &str) {
     let of = |method: &str| messages.iter().filter(|message| message["method"] == method).collect::<Vec<_>>();
     let progress: Vec<_> = of("notifications/progress").iter().map(|message| message["params"].clone()).collect();
@@ -53,48 +53,52 @@ async fn run(session: &Session<'_>, server: &str, mark: &str, gate: &str) {
 }
 
 #[tokio::test]
-async fn two_clients_with_the_same_ids_and_tokens_never_meet() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
+async fn isolation_of_two_sessions_with_equal_ids_and_progress_tokens() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
     let (ada, bob) = (rialto.open("2025-11-25").await, rialto.open("2025-11-25").await);
     for session in [&ada, &bob] {
         session.ask("logging/setLevel", json!({ "level": "debug" })).await;
     }
-    let (ada_hears, bob_hears) = (ada.get().go().await.events(), bob.get().go().await.events());
+    let (ada_events, bob_events) = (ada.get().go().await.events(), bob.get().go().await.events());
     for (n, server) in SERVERS.iter().enumerate() {
         let both = async {
             tokio::join!(run(&ada, server, "of ada", "both"), run(&bob, server, "of bob", "both"));
         };
         let opening = async {
-            puppets[n].sees("tools/call", 2).await;
-            puppets[n].open("both");
+            scripted_servers[n].wait_received("tools/call", 2).await;
+            scripted_servers[n].open("both");
         };
-        in_time("both answers", async { tokio::join!(both, opening) }).await;
-        let puppet = &puppets[n];
-        let sessions: std::collections::BTreeSet<String> =
-            puppet.seen().into_iter().filter(|seen| seen.what == "tools/call").map(|seen| seen.session).collect();
-        assert_eq!(sessions.len(), if puppet.speaks() == Speaks::PerRequest { 1 } else { 2 }, "{server}");
+        within_timeout("both responses", async { tokio::join!(both, opening) }).await;
+        let scripted = &scripted_servers[n];
+        let sessions: std::collections::BTreeSet<String> = scripted
+            .received()
+            .into_iter()
+            .filter(|received| received.kind == "tools/call")
+            .map(|received| received.session)
+            .collect();
+        assert_eq!(sessions.len(), if scripted.transport() == ServerTransport::PerRequest { 1 } else { 2 }, "{server}");
     }
-    // One ends; the other one's sessions stay.
+    // Deleting one session leaves the upstream sessions of the other.
     assert_eq!(ada.delete().status().await, 200);
-    for puppet in puppets.iter().filter(|puppet| puppet.speaks() != Speaks::PerRequest) {
-        until("one session is left beside the catalog's", || puppet.sessions() == 2).await;
+    for scripted in scripted_servers.iter().filter(|scripted| scripted.transport() != ServerTransport::PerRequest) {
+        until("one session is left beside the catalog's", || scripted.sessions() == 2).await;
     }
-    assert_eq!(puppets[0].count("DELETE"), 1);
-    until("one child is gone", || marked(&puppets[3].marker()).len() <= 2 * 3).await;
-    assert!(ada_hears.rest().await.iter().all(|message| message["params"]["data"] != "of bob"));
+    assert_eq!(scripted_servers[0].count("DELETE"), 1);
+    until("one child is gone", || marked(&scripted_servers[3].marker()).len() <= 2 * 3).await;
+    assert!(ada_events.rest().await.iter().all(|message| message["params"]["data"] != "of bob"));
     for server in SERVERS {
-        in_time("an answer", run(&bob, server, "still bob", "both")).await;
+        within_timeout("a response", run(&bob, server, "still bob", "both")).await;
     }
     assert_eq!(bob.delete().status().await, 200);
-    assert!(bob_hears.rest().await.iter().all(|message| message["params"]["data"] != "of ada"));
-    quiet(&rialto, &puppets.each_ref()).await;
+    assert!(bob_events.rest().await.iter().all(|message| message["params"]["data"] != "of ada"));
+    wait_idle(&rialto, &scripted_servers.each_ref()).await;
 }
 
 #[tokio::test]
-async fn two_clients_without_sessions_never_meet() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
+async fn isolation_of_two_per_request_clients() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
     for (n, server) in SERVERS.iter().enumerate() {
         let one = async |mark: &str| {
             let mut params = json!({ "name": format!("{server}__do"), "arguments": marked_steps(mark, "both") });
@@ -107,128 +111,140 @@ async fn two_clients_without_sessions_never_meet() {
             assert_eq!(logs, 2, "{messages:?}");
         };
         let opening = async {
-            puppets[n].sees("tools/call", 2).await;
-            puppets[n].open("both");
+            scripted_servers[n].wait_received("tools/call", 2).await;
+            scripted_servers[n].open("both");
         };
-        in_time("both answers", async { tokio::join!(one("of ada"), one("of bob"), opening) }).await;
+        within_timeout("both responses", async { tokio::join!(one("of ada"), one("of bob"), opening) }).await;
     }
-    quiet(&rialto, &puppets.each_ref()).await;
+    wait_idle(&rialto, &scripted_servers.each_ref()).await;
 }
 
 #[tokio::test]
-async fn many_clients_at_once_never_meet() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
-    for puppet in &puppets {
-        puppet.open("go");
+async fn isolation_of_many_concurrent_clients() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
+    for scripted in &scripted_servers {
+        scripted.open("go");
     }
-    let mut dice = Dice::new();
+    let mut rng = PlanRng::new();
     let plans: Vec<(usize, Vec<(u64, u64)>)> =
-        (0..12).map(|n| (n, (0..10).map(|_| (dice.below(6), dice.below(20))).collect())).collect();
-    let clients = plans.into_iter().map(|(n, plan)| {
+        (0..12).map(|n| (n, (0..10).map(|_| (rng.below(6), rng.below(20))).collect())).collect();
+    let clients = plans.into_iter().map(|(n, group_config)| {
         let rialto = &rialto;
         async move {
             let session = rialto.open(["2025-06-18", "2025-11-25"][n % 2]).await;
-            let (asker, ear) = client(rialto, [Way::Http, Way::Sse][n % 2], &format!("asker{n}")).await;
+            let (asker, host) =
+                client(rialto, [ClientTransport::Http, ClientTransport::Sse][n % 2], &format!("asker{n}")).await;
             let mark = format!("client {n}");
-            for (what, pause) in plan {
+            for (what, pause) in group_config {
                 tokio::time::sleep(Duration::from_millis(pause)).await;
                 match what {
                     0..=3 => run(&session, SERVERS[what as usize], &mark, "go").await,
                     _ => {
                         let ask = json!({ "method": "roots/list" });
                         let server = SERVERS[(what as usize + n) % 4];
-                        let said = call(&asker, &format!("{server}__do"), json!({ "steps": [{ "ask": ask }] })).await;
-                        assert_eq!(said["answers"][0]["roots"][0]["uri"], format!("file:///asker{n}"), "{said}");
+                        let reported =
+                            call(&asker, &format!("{server}__do"), json!({ "steps": [{ "ask": ask }] })).await;
+                        assert_eq!(
+                            reported["answers"][0]["roots"][0]["uri"],
+                            format!("file:///asker{n}"),
+                            "{reported}"
+                        );
                     }
                 }
             }
-            assert!(ear.asked().iter().all(|asked| asked["method"] == "roots/list"));
+            assert!(host.server_requests().iter().all(|asked| asked["method"] == "roots/list"));
             assert_eq!(session.delete().status().await, 200);
             asker.close().await;
         }
     });
-    tokio::time::timeout(PATIENCE * 3, join_all(clients)).await.expect("all are done in time");
+    tokio::time::timeout(TEST_TIMEOUT * 3, join_all(clients)).await.expect("all are done in time");
     until("no session is left", || rialto.inbound.sessions.count() == 0).await;
-    quiet(&rialto, &puppets.each_ref()).await;
+    wait_idle(&rialto, &scripted_servers.each_ref()).await;
 }
 
 #[tokio::test]
-async fn a_shared_upstream_is_never_asked_in_anybodys_name() {
-    for speaks in [Speaks::Http, Speaks::Sse, Speaks::Stdio] {
-        let (a, b) = (Puppet::start("a", speaks).await, Puppet::start("b", Speaks::Http).await);
+async fn server_requests_are_refused_on_a_shared_upstream_connection() {
+    for transport in [ServerTransport::Http, ServerTransport::Sse, ServerTransport::Stdio] {
+        let (a, b) =
+            (ScriptedServer::start("a", transport).await, ScriptedServer::start("b", ServerTransport::Http).await);
         let mut specs = vec![spec(&a), spec(&b)];
         specs[0].connection_mode = ConnectionMode::Shared;
-        let rialto = gateway(together(specs)).await;
-        let ((ada, ear), (bob, _)) = (client(&rialto, Way::Http, "ada").await, client(&rialto, Way::Http, "bob").await);
-        let said = call(&ada, "a__do", json!({ "steps": [{ "ask": { "method": "roots/list" } }] })).await;
-        assert_eq!(said["answers"][0]["code"], -32601, "{speaks:?} {said}");
-        assert!(ear.asked().is_empty());
+        let rialto = gateway(default_group_of(specs)).await;
+        let ((ada, host), (bob, _)) =
+            (client(&rialto, ClientTransport::Http, "ada").await, client(&rialto, ClientTransport::Http, "bob").await);
+        let reported = call(&ada, "a__do", json!({ "steps": [{ "ask": { "method": "roots/list" } }] })).await;
+        assert_eq!(reported["answers"][0]["code"], -32601, "{transport:?} {reported}");
+        assert!(host.server_requests().is_empty());
         let sessions = [call(&ada, "a__echo", json!({})).await, call(&bob, "a__echo", json!({})).await];
         assert_eq!(sessions[0]["session"], sessions[1]["session"]);
-        let introduced = a.seen().into_iter().find(|seen| seen.what == "initialize").unwrap();
+        let introduced = a.received().into_iter().find(|received| received.kind == "initialize").unwrap();
         assert_eq!(introduced.body["params"]["capabilities"], json!({}));
         assert_eq!((a.sessions(), upstreams(&rialto)["a"].lease_count()), (1, 0));
     }
 }
 
 #[tokio::test]
-async fn subscriptions_of_one_are_not_heard_by_another() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
+async fn isolation_of_subscriptions_between_sessions() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
     let (ada, bob) = (rialto.open("2025-11-25").await, rialto.open("2025-11-25").await);
-    let (mut ada_hears, bob_hears) = (ada.get().go().await.events(), bob.get().go().await.events());
-    for puppet in &puppets {
+    let (mut ada_events, bob_events) = (ada.get().go().await.events(), bob.get().go().await.events());
+    for scripted in &scripted_servers {
         for session in [&ada, &bob] {
-            session.post(&calling(1, &format!("{}__echo", puppet.name), json!({}))).go().await.text().await;
+            session.post(&calling(1, &format!("{}__echo", scripted.name), json!({}))).go().await.text().await;
         }
-        let uri = format!("rialto://{}/res://one", puppet.name);
+        let uri = format!("rialto://{}/res://one", scripted.name);
         assert_eq!(ada.ask("resources/subscribe", json!({ "uri": uri })).await["result"], json!({}));
-        if puppet.speaks() == Speaks::PerRequest {
-            let wishes =
-                |seen: &crate::puppet::Seen| !seen.body["params"]["notifications"]["resourceSubscriptions"].is_null();
-            until("it listens", || puppet.seen().iter().any(wishes) && puppet.listeners() == 1).await;
+        if scripted.transport() == ServerTransport::PerRequest {
+            let filter = |received: &crate::scripted_server::ReceivedMessage| {
+                !received.body["params"]["notifications"]["resourceSubscriptions"].is_null()
+            };
+            until("the listen stream is open", || scripted.received().iter().any(filter) && scripted.listeners() == 1)
+                .await;
         }
-        puppet.notify("notifications/resources/updated", &json!({ "uri": "res://one" }));
-        let heard = in_time("an update", ada_hears.message()).await.unwrap();
-        assert_eq!(heard["params"]["uri"], *uri, "{heard}");
+        scripted.notify("notifications/resources/updated", &json!({ "uri": "res://one" }));
+        let notified = within_timeout("an update", ada_events.message()).await.unwrap();
+        assert_eq!(notified["params"]["uri"], *uri, "{notified}");
     }
     bob.delete().go().await;
-    assert_eq!(bob_hears.rest().await, Vec::<Value>::new());
+    assert_eq!(bob_events.rest().await, Vec::<Value>::new());
 }
 
-/// Waits for a session to end while its connection to the upstream is only being opened.
+/// The session ends while its lease is still connecting to the upstream.
 #[tokio::test]
-async fn a_client_that_goes_while_its_connection_is_opened_leaves_nothing() {
-    for speaks in [Speaks::Http, Speaks::Sse, Speaks::Stdio] {
-        let (a, b) = (Puppet::start("a", speaks).await, Puppet::start("b", Speaks::Http).await);
+async fn a_session_deleted_while_its_lease_connects_leaves_no_lease() {
+    for transport in [ServerTransport::Http, ServerTransport::Sse, ServerTransport::Stdio] {
+        let (a, b) =
+            (ScriptedServer::start("a", transport).await, ScriptedServer::start("b", ServerTransport::Http).await);
         let rialto = group(&[&a, &b]).await;
-        let (ada, _) = client(&rialto, Way::Http, "ada").await;
-        a.hold("initialize");
-        let begun = a.count("initialize");
+        let (ada, _) = client(&rialto, ClientTransport::Http, "ada").await;
+        a.hold_responses("initialize");
+        let started = a.count("initialize");
         let params = json!({ "name": "a__echo" });
         let mut replies = ada.begin(Method::ToolsCall, Some(Raw::of(&params)));
         tokio::select! {
             reply = replies.next() => panic!("{reply:?}"),
-            () = a.sees("initialize", begun + 1) => {}
+            () = a.wait_received("initialize", started + 1) => {}
         }
         drop(replies);
         ada.close().await;
-        until("the session is gone", || rialto.inbound.sessions.count() == 0).await;
-        // Whoever looks now sees an end of it; the connection comes only after that.
+        until("the session has ended", || rialto.inbound.sessions.count() == 0).await;
+        // Bounded wait: nothing reports that the connecting lease has noticed the end of its session, and it must do so
+        // while `initialize` is still held.
         tokio::time::sleep(Duration::from_millis(200)).await;
         a.open("initialize");
-        quiet(&rialto, &[&a, &b]).await;
+        wait_idle(&rialto, &[&a, &b]).await;
     }
 }
 
 #[tokio::test]
-async fn a_thousand_sessions_leave_nothing() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
+async fn a_thousand_sessions_leave_no_leases_sessions_or_children() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
     let cycle = async |n: usize| {
         let session = rialto.open("2025-11-25").await;
-        // A child costs a process, so few go there.
+        // Each stdio session costs a process, so only every 50th goes there.
         let server = if n % 50 == 49 { "child" } else { SERVERS[n % 3] };
         let (_, answer) = session.post(&calling(7, &format!("{server}__echo"), json!({ "message": n }))).answer().await;
         assert_eq!(report(&answer["result"])["message"], n);
@@ -238,13 +254,13 @@ async fn a_thousand_sessions_leave_nothing() {
         join_all((0..10).map(|n| cycle(turn * 10 + n))).await;
     }
     assert_eq!(rialto.inbound.sessions.count(), 0);
-    quiet(&rialto, &puppets.each_ref()).await;
-    let own = |what: &str| puppets[0].count(what);
+    wait_idle(&rialto, &scripted_servers.each_ref()).await;
+    let own = |what: &str| scripted_servers[0].count(what);
     assert_eq!(own("DELETE") + 1, own("initialize"), "every session was ended but the catalog's");
-    let marker = puppets[3].marker();
+    let marker = scripted_servers[3].marker();
     let mut rialto = rialto;
     rialto.begin_stop();
     rialto.stopped().await;
     gone(&marker).await;
-    until("no server has a session", || puppets.iter().all(|puppet| puppet.sessions() == 0)).await;
+    until("no server has a session", || scripted_servers.iter().all(|scripted| scripted.sessions() == 0)).await;
 }

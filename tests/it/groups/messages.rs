@@ -1,4 +1,4 @@
-//! What goes to and fro beside answers: logs, progress, questions, subscriptions, changes.
+//! Messages other than responses: logs, progress, cancellation, server requests, subscriptions, list changes.
 
 use rialto::call::Reply;
 use rialto::client::ListenRequest;
@@ -13,24 +13,24 @@ fn log(level: &str, data: &str) -> Value {
 }
 
 #[tokio::test]
-async fn logs_come_from_the_level_on_that_was_chosen_and_say_whose_they_are() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
-    for way in [Way::Http, Way::Sse] {
-        let (client, ear) = client(&rialto, way, "ada").await;
-        let logs = |ear: &Ear| {
-            let mut logs: Vec<(String, String)> = ear
-                .heard(&Notice::Message)
+async fn log_messages_respect_the_level_and_name_their_upstream() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
+    for client_transport in [ClientTransport::Http, ClientTransport::Sse] {
+        let (client, host) = client(&rialto, client_transport, "ada").await;
+        let logs = |host: &RecordingHost| {
+            let mut logs: Vec<(String, String)> = host
+                .notifications(&NotificationMethod::Message)
                 .iter()
                 .map(|log| (log["logger"].as_str().unwrap().into(), log["data"].as_str().unwrap().into()))
                 .collect();
             logs.sort();
             logs
         };
-        // Chosen before there is any connection, and again when there is.
+        // First set before the session has a lease, then again while it has one.
         for (level, passing) in [("warning", vec!["w"]), ("debug", vec!["d", "w"])] {
             ask(&client, "logging/setLevel", json!({ "level": level })).await;
-            ear.heard.lock().unwrap().clear();
+            host.notifications.lock().unwrap().clear();
             for server in SERVERS {
                 let steps = json!({ "steps": [log("debug", "d"), log("warning", "w")] });
                 call(&client, &format!("{server}__do"), steps).await;
@@ -40,12 +40,14 @@ async fn logs_come_from_the_level_on_that_was_chosen_and_say_whose_they_are() {
                 .flat_map(|server| passing.iter().map(move |data| (format!("{server}/db"), (*data).to_owned())))
                 .collect();
             expected.sort();
-            until("all log lines", || logs(&ear).len() >= expected.len()).await;
-            assert_eq!(logs(&ear), expected, "{way:?}");
-            for puppet in puppets.iter().filter(|puppet| puppet.speaks() != Speaks::PerRequest) {
-                let seen = puppet.seen();
-                let last = seen.iter().rfind(|seen| seen.what == "logging/setLevel").unwrap();
-                assert_eq!(last.body["params"]["level"], level, "{}", puppet.name);
+            until("all log lines", || logs(&host).len() >= expected.len()).await;
+            assert_eq!(logs(&host), expected, "{client_transport:?}");
+            for scripted in
+                scripted_servers.iter().filter(|scripted| scripted.transport() != ServerTransport::PerRequest)
+            {
+                let received = scripted.received();
+                let last = received.iter().rfind(|received| received.kind == "logging/setLevel").unwrap();
+                assert_eq!(last.body["params"]["level"], level, "{}", scripted.name);
             }
         }
         client.close().await;
@@ -53,23 +55,26 @@ async fn logs_come_from_the_level_on_that_was_chosen_and_say_whose_they_are() {
 }
 
 #[tokio::test]
-async fn a_level_is_chosen_at_once_though_one_upstream_hangs() {
-    let (web, bad) = (Puppet::start("web", Speaks::Http).await, Puppet::start("bad", Speaks::Http).await);
+async fn set_level_does_not_wait_for_a_hanging_upstream() {
+    let (web, bad) = (
+        ScriptedServer::start("web", ServerTransport::Http).await,
+        ScriptedServer::start("bad", ServerTransport::Http).await,
+    );
     let rialto = group(&[&web, &bad]).await;
-    let (client, _) = client(&rialto, Way::Http, "ada").await;
+    let (client, _) = client(&rialto, ClientTransport::Http, "ada").await;
     call(&client, "web__echo", json!({})).await;
     call(&client, "bad__echo", json!({})).await;
-    bad.misbehave("logging/setLevel", crate::puppet::Mischief::Hang);
-    let begun = std::time::Instant::now();
+    bad.inject_fault("logging/setLevel", crate::scripted_server::InjectedFault::Hang);
+    let started = std::time::Instant::now();
     ask(&client, "logging/setLevel", json!({ "level": "error" })).await;
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    web.sees("logging/setLevel", 1).await;
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    web.wait_received("logging/setLevel", 1).await;
 }
 
 #[tokio::test]
-async fn progress_keeps_its_token_and_the_type_of_it() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
+async fn progress_keeps_its_token_and_the_type_of_the_token() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
     let session = rialto.open("2025-11-25").await;
     for server in SERVERS {
         for token in [json!("7"), json!(7), json!("a b")] {
@@ -81,21 +86,21 @@ async fn progress_keeps_its_token_and_the_type_of_it() {
             assert_eq!(progress.len(), 2, "{messages:?}");
             assert!(progress.iter().all(|message| message["params"]["progressToken"] == token), "{messages:?}");
         }
-        // Who wants none gets none.
+        // A call without a progress token gets no progress.
         let body = request(
             8,
             "tools/call",
             json!({ "name": format!("{server}__do"), "arguments": { "steps": [{ "progress": 1 }] } }),
         );
         let (_, answer) = session.post(&body).answer().await;
-        assert_eq!(report(&answer["result"])["puppet"], server);
+        assert_eq!(report(&answer["result"])["server"], server);
     }
 }
 
 #[tokio::test]
-async fn a_cancelled_call_is_cancelled_where_it_runs_and_nowhere_else() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
+async fn cancellation_reaches_only_the_upstream_call_it_names() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
     let session = rialto.open("2025-11-25").await;
     for (n, server) in SERVERS.iter().enumerate() {
         let wait = json!({ "steps": [{ "progress": 1 }, { "wait": "end" }] });
@@ -110,19 +115,19 @@ async fn a_cancelled_call_is_cancelled_where_it_runs_and_nowhere_else() {
         let elsewhere = open("elsewhere", format!("{other}__do")).await;
         let cancel = notification("notifications/cancelled", json!({ "requestId": "cancelled" }));
         assert_eq!(session.post(&cancel).status().await, 202);
-        assert!(cancelled.rest().await.is_empty(), "no answer is wanted");
-        let ended = |puppet: &Puppet| puppet.count("cancelled") + puppet.count("abandoned");
-        until("it is cancelled", || ended(&puppets[n]) == 1).await;
-        for puppet in &puppets {
-            puppet.open("end");
+        assert!(cancelled.rest().await.is_empty(), "a cancelled call gets no response");
+        let ended = |scripted: &ScriptedServer| scripted.count("cancelled") + scripted.count("abandoned");
+        until("the upstream call is cancelled", || ended(&scripted_servers[n]) == 1).await;
+        for scripted in &scripted_servers {
+            scripted.open("end");
         }
         for events in [same, elsewhere] {
             let messages = events.rest().await;
             assert_eq!(report(&messages.last().unwrap()["result"])["tool"], "do", "{messages:?}");
         }
-        assert_eq!(puppets.iter().map(ended).sum::<usize>(), n + 1, "only what was cancelled");
-        for puppet in &puppets {
-            puppet.close("end");
+        assert_eq!(scripted_servers.iter().map(ended).sum::<usize>(), n + 1, "only the cancelled call");
+        for scripted in &scripted_servers {
+            scripted.close("end");
         }
     }
 }
@@ -149,69 +154,75 @@ fn check_answers(report: &Value, server: &str, client: &str) {
 }
 
 #[tokio::test]
-async fn questions_reach_the_client_whose_call_it_is_from_every_kind_of_upstream() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
-    for way in [Way::Http, Way::Sse] {
-        let ((ada, ada_ear), (bob, bob_ear)) = (client(&rialto, way, "ada").await, client(&rialto, way, "bob").await);
+async fn server_requests_reach_the_client_of_their_call_from_every_transport() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
+    for client_transport in [ClientTransport::Http, ClientTransport::Sse] {
+        let ((ada, ada_host), (bob, bob_host)) =
+            (client(&rialto, client_transport, "ada").await, client(&rialto, client_transport, "bob").await);
         let steps = json!({ "steps": questions() });
-        // One after the other, then all upstreams at once, for two clients.
+        // First sequentially, then concurrently on all upstreams for two clients.
         for server in SERVERS {
             check_answers(&call(&ada, &format!("{server}__do"), steps.clone()).await, server, "ada");
         }
-        assert!(bob_ear.asked().is_empty());
+        assert!(bob_host.server_requests().is_empty());
         let all = SERVERS.iter().flat_map(|server| [(*server, &ada, "ada"), (*server, &bob, "bob")]);
         let all = all.map(|(server, client, name)| {
             let steps = steps.clone();
             async move { check_answers(&call(client, &format!("{server}__do"), steps).await, server, name) }
         });
-        in_time("all answers", futures_util::future::join_all(all)).await;
-        assert_eq!((ada_ear.asked().len(), bob_ear.asked().len()), (24, 12));
-        let said = ada_ear.asked().iter().filter(|asked| asked["params"]["_meta"]["rialto/server"] == "web").count();
-        assert_eq!(said, 4, "who asks is named: {:?}", ada_ear.asked());
+        within_timeout("all responses", futures_util::future::join_all(all)).await;
+        assert_eq!((ada_host.server_requests().len(), bob_host.server_requests().len()), (24, 12));
+        let reported = ada_host
+            .server_requests()
+            .iter()
+            .filter(|asked| asked["params"]["_meta"]["rialto/server"] == "web")
+            .count();
+        assert_eq!(reported, 4, "the server request names its upstream: {:?}", ada_host.server_requests());
         ada.close().await;
         bob.close().await;
     }
-    quiet(&rialto, &puppets.each_ref()).await;
+    wait_idle(&rialto, &scripted_servers.each_ref()).await;
 }
 
 #[tokio::test]
-async fn a_question_is_answered_though_the_lists_are_read_at_that_time() {
-    for speaks in [Speaks::Stdio, Speaks::Sse, Speaks::Http] {
-        let (a, b) = (Puppet::start("a", speaks).await, Puppet::start("b", Speaks::Http).await);
+async fn server_requests_are_answered_while_the_catalog_hangs() {
+    for transport in [ServerTransport::Stdio, ServerTransport::Sse, ServerTransport::Http] {
+        let (a, b) =
+            (ScriptedServer::start("a", transport).await, ScriptedServer::start("b", ServerTransport::Http).await);
         let rialto = group(&[&a, &b]).await;
-        let (client, _) = client(&rialto, Way::Http, "ada").await;
+        let (client, _) = client(&rialto, ClientTransport::Http, "ada").await;
         call(&client, "a__echo", json!({})).await;
-        // It says that its list is another, does not give it, and asks.
-        a.misbehave("tools/list", crate::puppet::Mischief::Hang);
+        // The server announces a list change, hangs on the list, and sends server requests.
+        a.inject_fault("tools/list", crate::scripted_server::InjectedFault::Hang);
         let mut steps = questions();
         steps.as_array_mut().unwrap().insert(0, json!({ "grow": "more" }));
         steps.as_array_mut().unwrap().insert(1, json!({ "wait": "listed" }));
         let calling = call(&client, "a__do", json!({ "steps": steps }));
         let listing = async {
             let before = a.count("tools/list");
-            a.sees("tools/list", before + 1).await;
+            a.wait_received("tools/list", before + 1).await;
             a.open("listed");
         };
-        let (said, ()) = in_time("an answer", async { tokio::join!(calling, listing) }).await;
-        check_answers(&said, "a", "ada");
-        // Nor does it hold up the end of the session.
+        let (reported, ()) = within_timeout("a response", async { tokio::join!(calling, listing) }).await;
+        check_answers(&reported, "a", "ada");
+        // The hanging list does not delay the end of the session either.
         client.close().await;
-        quiet(&rialto, &[&a, &b]).await;
+        wait_idle(&rialto, &[&a, &b]).await;
     }
 }
 
 #[tokio::test]
-async fn who_cannot_be_asked_is_not() {
-    let puppets = every_kind().await;
-    let mut specs: Vec<UpstreamSpec> = puppets.iter().map(spec).collect();
+async fn server_requests_are_refused_without_the_client_capability() {
+    let scripted_servers = one_of_each_transport().await;
+    let mut specs: Vec<UpstreamSpec> = scripted_servers.iter().map(spec).collect();
     specs[0].allow_server_requests = false;
-    let rialto = gateway(together(specs)).await;
-    let (ada, ear) = client(&rialto, Way::Http, "ada").await;
+    let rialto = gateway(default_group_of(specs)).await;
+    let (ada, host) = client(&rialto, ClientTransport::Http, "ada").await;
     let refused = call(&ada, "web__do", json!({ "steps": questions() })).await;
     assert!(refused["answers"].as_array().unwrap().iter().all(|answer| answer["code"] == -32601), "{refused}");
-    assert!(ear.asked().is_empty());
-    // This one says that it can do nothing.
+    assert!(host.server_requests().is_empty());
+    // This client declares no capabilities.
     let session = rialto.open("2025-11-25").await;
     for server in ["web", "old", "child"] {
         let (_, answer) =
@@ -222,11 +233,11 @@ async fn who_cannot_be_asked_is_not() {
 }
 
 #[tokio::test]
-async fn every_uri_in_a_result_is_renamed_and_nothing_else() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
-    for way in WAYS {
-        let (client, _) = client(&rialto, way, "ada").await;
+async fn resource_uris_in_results_are_prefixed_and_nothing_else_changes() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
+    for client_transport in CLIENT_TRANSPORTS {
+        let (client, _) = client(&rialto, client_transport, "ada").await;
         for server in SERVERS {
             let result = json!({
                 "content": [
@@ -240,7 +251,7 @@ async fn every_uri_in_a_result_is_renamed_and_nothing_else() {
             let params = json!({ "name": format!("{server}__do"), "arguments": { "result": result } });
             let got = ask(&client, "tools/call", params).await;
             let content = &got["content"];
-            assert_eq!(content[0]["uri"], format!("rialto://{server}/res://one"), "{way:?} {got}");
+            assert_eq!(content[0]["uri"], format!("rialto://{server}/res://one"), "{client_transport:?} {got}");
             assert_eq!(content[1]["resource"]["uri"], format!("rialto://{server}/res://two"));
             assert_eq!(
                 (&content[1]["resource"]["text"], &content[2]["text"]),
@@ -254,7 +265,7 @@ async fn every_uri_in_a_result_is_renamed_and_nothing_else() {
     }
 }
 
-/// The next notice of a stream, past others.
+/// Parameters of the next notification with this method, skipping others.
 async fn next(events: &mut Events, method: &str) -> Value {
     loop {
         let message = events.message().await.expect("the stream goes on");
@@ -269,38 +280,40 @@ async fn subscribe(session: &Session<'_>, uri: &str) {
 }
 
 #[tokio::test]
-async fn updates_come_under_the_uri_that_was_subscribed_to() {
+async fn resource_updates_carry_the_uri_that_was_subscribed_to() {
     let only = |uri: &'static str| {
-        move |offers: &mut crate::puppet::Offers| {
-            offers.resources = vec![json!({ "uri": uri, "name": "x" })];
+        move |catalog: &mut crate::scripted_server::ServerCatalog| {
+            catalog.resources = vec![json!({ "uri": uri, "name": "x" })];
         }
     };
-    let puppets = [
-        Puppet::with("web", Speaks::Http, only("web://a")).await,
-        Puppet::with("old", Speaks::Sse, only("old://a")).await,
-        Puppet::with("new", Speaks::PerRequest, only("new://a")).await,
-        Puppet::with("child", Speaks::Stdio, only("child://a")).await,
+    let scripted_servers = [
+        ScriptedServer::with("web", ServerTransport::Http, only("web://a")).await,
+        ScriptedServer::with("old", ServerTransport::Sse, only("old://a")).await,
+        ScriptedServer::with("new", ServerTransport::PerRequest, only("new://a")).await,
+        ScriptedServer::with("child", ServerTransport::Stdio, only("child://a")).await,
     ];
-    let rialto = group(&puppets.each_ref()).await;
+    let rialto = group(&scripted_servers.each_ref()).await;
     let (ada, bob) = (rialto.open("2025-11-25").await, rialto.open("2025-11-25").await);
-    let (mut ada_hears, mut bob_hears) = (ada.get().go().await.events(), bob.get().go().await.events());
-    for puppet in &puppets {
-        let own = format!("{}://a", puppet.name);
-        let renamed = format!("rialto://{}/{own}", puppet.name);
+    let (mut ada_events, mut bob_events) = (ada.get().go().await.events(), bob.get().go().await.events());
+    for scripted in &scripted_servers {
+        let own = format!("{}://a", scripted.name);
+        let renamed = format!("rialto://{}/{own}", scripted.name);
         subscribe(&ada, &renamed).await;
         subscribe(&bob, &own).await;
-        if puppet.speaks() == Speaks::PerRequest {
-            let wishes =
-                |seen: &crate::puppet::Seen| seen.body["params"]["notifications"]["resourceSubscriptions"][0] == *own;
-            until("it listens", || puppet.seen().iter().any(wishes) && puppet.listeners() == 1).await;
+        if scripted.transport() == ServerTransport::PerRequest {
+            let filter = |received: &crate::scripted_server::ReceivedMessage| {
+                received.body["params"]["notifications"]["resourceSubscriptions"][0] == *own
+            };
+            until("the listen stream is open", || scripted.received().iter().any(filter) && scripted.listeners() == 1)
+                .await;
         }
-        puppet.notify("notifications/resources/updated", &json!({ "uri": own }));
-        assert_eq!(next(&mut ada_hears, "notifications/resources/updated").await["uri"], *renamed);
-        assert_eq!(next(&mut bob_hears, "notifications/resources/updated").await["uri"], *own);
-        // Ada no longer wants it; what comes next to her is something else.
+        scripted.notify("notifications/resources/updated", &json!({ "uri": own }));
+        assert_eq!(next(&mut ada_events, "notifications/resources/updated").await["uri"], *renamed);
+        assert_eq!(next(&mut bob_events, "notifications/resources/updated").await["uri"], *own);
+        // After unsubscribing, the next notification for ada is one for another resource.
         assert_eq!(ada.ask("resources/unsubscribe", json!({ "uri": renamed })).await["result"], json!({}));
-        puppet.notify("notifications/resources/updated", &json!({ "uri": own }));
-        assert_eq!(next(&mut bob_hears, "notifications/resources/updated").await["uri"], *own);
+        scripted.notify("notifications/resources/updated", &json!({ "uri": own }));
+        assert_eq!(next(&mut bob_events, "notifications/resources/updated").await["uri"], *own);
         bob.ask("resources/unsubscribe", json!({ "uri": own })).await;
     }
     let (code, _) =
@@ -309,64 +322,66 @@ async fn updates_come_under_the_uri_that_was_subscribed_to() {
 }
 
 #[tokio::test]
-async fn listeners_of_the_per_request_era_hear_of_resources_of_every_upstream() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
-    let (client, _) = client(&rialto, Way::PerRequest, "ada").await;
-    for puppet in &puppets {
-        let uri = format!("rialto://{}/res://one", puppet.name);
-        let wishes = ListenRequest { resources: vec![uri.clone()], ..ListenRequest::default() };
-        let mut listening = in_time("listening", client.listen(wishes)).await.unwrap();
-        let told = async {
-            loop {
-                puppet.notify("notifications/resources/updated", &json!({ "uri": "res://one" }));
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        let heard = async {
-            tokio::select! { heard = listening.next() => heard, () = told => None }
-        };
-        let heard = in_time("an update", heard).await.unwrap();
-        assert_eq!(value(heard.params.as_ref().unwrap())["uri"], *uri);
+async fn per_request_subscriptions_work_for_every_upstream_transport() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
+    let (client, _) = client(&rialto, ClientTransport::PerRequest, "ada").await;
+    for scripted in &scripted_servers {
+        let uri = format!("rialto://{}/res://one", scripted.name);
+        let filter = ListenRequest { resources: vec![uri.clone()], ..ListenRequest::default() };
+        let mut listening = within_timeout("listening", client.listen(filter)).await.unwrap();
+        // The acknowledgement of a per-request upstream implies an open listen stream.
+        if scripted.transport() != ServerTransport::PerRequest {
+            until("the upstream session is subscribed and listens", || scripted.has_subscriber("res://one")).await;
+        }
+        scripted.notify("notifications/resources/updated", &json!({ "uri": "res://one" }));
+        let notified = within_timeout("an update", listening.next()).await.unwrap();
+        assert_eq!(notified.method, NotificationMethod::ResourceUpdated);
+        assert_eq!(value(notified.params.as_ref().unwrap())["uri"], *uri);
     }
 }
 
 #[tokio::test]
-async fn a_change_is_told_once_and_only_when_there_is_one() {
-    for speaks in [Speaks::Http, Speaks::Sse, Speaks::Stdio, Speaks::PerRequest] {
-        let (a, b) = (Puppet::start("a", speaks).await, Puppet::start("b", Speaks::Http).await);
+async fn list_changed_is_notified_once_and_only_when_the_list_differs() {
+    for transport in [ServerTransport::Http, ServerTransport::Sse, ServerTransport::Stdio, ServerTransport::PerRequest]
+    {
+        let (a, b) =
+            (ScriptedServer::start("a", transport).await, ScriptedServer::start("b", ServerTransport::Http).await);
         let rialto = group(&[&a, &b]).await;
         let session = rialto.open("2025-11-25").await;
-        // With and without a connection of its own.
+        // One session without a lease, one with a lease.
         let connected = rialto.open("2025-11-25").await;
         connected.post(&calling(1, "a__echo", json!({}))).go().await.text().await;
         let (mut one, mut other) = (session.get().go().await.events(), connected.get().go().await.events());
-        let (modern, _) = client(&rialto, Way::PerRequest, "ada").await;
-        let wishes = ListenRequest { lists: true, ..ListenRequest::default() };
-        let mut listening = in_time("listening", modern.listen(wishes)).await.unwrap();
-        if speaks == Speaks::PerRequest {
-            until("it is listened to", || a.listeners() == 1).await;
+        let (modern, _) = client(&rialto, ClientTransport::PerRequest, "ada").await;
+        let filter = ListenRequest { lists: true, ..ListenRequest::default() };
+        let mut listening = within_timeout("listening", modern.listen(filter)).await.unwrap();
+        if transport == ServerTransport::PerRequest {
+            until("the upstream listen stream is open", || a.listeners() == 1).await;
         }
-        // Nothing is another, whatever it says.
+        // A list-changed notification without a change of the list.
         a.notify("notifications/tools/list_changed", &json!({}));
-        // Three changes at once are one, and the last one heard is of the prompts.
+        // Three changes in a burst.
         for n in 0..3 {
-            a.change("notifications/tools/list_changed", |offers| {
-                offers.tools.push(crate::puppet::tool(&format!("t{n}")));
+            a.change("notifications/tools/list_changed", |catalog| {
+                catalog.tools.push(crate::scripted_server::tool(&format!("t{n}")));
             });
         }
-        until("they are listed", || rialto.group().view().by_name(rialto::upstream::List::Tools, "a__t2").is_some())
-            .await;
-        tokio::time::sleep(Duration::from_millis(500)).await; // what comes late would be heard now
-        a.change("notifications/prompts/list_changed", |offers| offers.prompts.clear());
+        until("the new tools are listed", || {
+            rialto.group().view().find_by_name(rialto::upstream::List::Tools, "a__t2").is_some()
+        })
+        .await;
+        // Negative check: a duplicate tools notification would arrive within this wait, before the one for prompts.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        a.change("notifications/prompts/list_changed", |catalog| catalog.prompts.clear());
         for events in [&mut one, &mut other] {
             for kind in ["tools", "prompts"] {
-                let heard = in_time("a change", events.message()).await.unwrap();
-                assert_eq!(heard["method"], format!("notifications/{kind}/list_changed"), "{speaks:?}");
+                let notified = within_timeout("a list-changed notification", events.message()).await.unwrap();
+                assert_eq!(notified["method"], format!("notifications/{kind}/list_changed"), "{transport:?}");
             }
         }
-        for notice in [Notice::ToolsChanged, Notice::PromptsChanged] {
-            assert_eq!(in_time("a change", listening.next()).await.unwrap().notice, notice);
+        for notice in [NotificationMethod::ToolsChanged, NotificationMethod::PromptsChanged] {
+            assert_eq!(within_timeout("a list-changed notification", listening.next()).await.unwrap().method, notice);
         }
         let listed = connected.ask("tools/list", json!({})).await;
         let names = ["a__echo", "a__do", "a__t0", "a__t1", "a__t2", "b__echo", "b__do"];
@@ -375,44 +390,50 @@ async fn a_change_is_told_once_and_only_when_there_is_one() {
 }
 
 #[tokio::test]
-async fn what_clients_tell_reaches_the_servers_that_they_speak_with() {
-    let puppets = every_kind().await;
-    let rialto = group(&puppets.each_ref()).await;
+async fn client_notifications_reach_the_upstreams_with_a_lease() {
+    let scripted_servers = one_of_each_transport().await;
+    let rialto = group(&scripted_servers.each_ref()).await;
     let session = rialto.open("2025-11-25").await;
     for server in ["web", "old"] {
         session.post(&calling(1, &format!("{server}__echo"), json!({}))).go().await.text().await;
     }
     session.post(&notification("notifications/roots/list_changed", json!({}))).go().await;
     session.post(&notification("notifications/x/odd", json!({}))).go().await;
-    puppets[0].sees("notifications/roots/list_changed", 1).await;
-    puppets[1].sees("notifications/roots/list_changed", 1).await;
-    assert_eq!(puppets[3].count("notifications/roots/list_changed"), 0, "it has no connection for that session");
-    assert!(puppets.iter().all(|puppet| puppet.count("notifications/x/odd") == 0), "nobody knows whom it is for");
+    scripted_servers[0].wait_received("notifications/roots/list_changed", 1).await;
+    scripted_servers[1].wait_received("notifications/roots/list_changed", 1).await;
+    assert_eq!(scripted_servers[3].count("notifications/roots/list_changed"), 0, "the session has no lease there");
+    assert!(
+        scripted_servers.iter().all(|scripted| scripted.count("notifications/x/odd") == 0),
+        "its upstream is unknown"
+    );
 }
 
 #[tokio::test]
-async fn a_question_is_taken_back_with_its_call() {
-    let (a, b) = (Puppet::start("a", Speaks::Http).await, Puppet::start("b", Speaks::Stdio).await);
+async fn a_server_request_is_withdrawn_when_its_call_is_cancelled() {
+    let (a, b) = (
+        ScriptedServer::start("a", ServerTransport::Http).await,
+        ScriptedServer::start("b", ServerTransport::Stdio).await,
+    );
     let rialto = group(&[&a, &b]).await;
-    let (client, _) = client(&rialto, Way::Http, "ada").await;
+    let (client, _) = client(&rialto, ClientTransport::Http, "ada").await;
     for server in ["a", "b"] {
         let params =
             json!({ "name": format!("{server}__do"), "arguments": { "steps": [questions()[0], { "wait": "" }] } });
         let mut replies = client.begin(Method::ToolsCall, Some(Raw::of(&params)));
         loop {
-            match in_time("a question", replies.next()).await.unwrap() {
-                Reply::Question(question) => {
+            match within_timeout("a server request", replies.next()).await.unwrap() {
+                Reply::ServerRequest(question) => {
                     drop(replies);
                     drop(question);
                     break;
                 }
-                Reply::Notice(_) => {}
+                Reply::Notification(_) => {}
                 Reply::End(answer) => panic!("{answer:?}"),
             }
         }
     }
-    for puppet in [&a, &b] {
-        puppet.sees("notifications/cancelled", 1).await;
-        until("the call is over", || puppet.count("cancelled") + puppet.count("abandoned") == 1).await;
+    for scripted in [&a, &b] {
+        scripted.wait_received("notifications/cancelled", 1).await;
+        until("the call has ended", || scripted.count("cancelled") + scripted.count("abandoned") == 1).await;
     }
 }

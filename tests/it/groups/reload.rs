@@ -1,23 +1,24 @@
-//! Another layout: what is new comes, what is gone goes, and what is as it was is not disturbed.
+//! Configuration reload: added upstreams connect, removed ones are closed, unchanged ones are not disturbed.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rialto::client::ListenRequest;
-use rialto::gateway::{Applied, Naming, ToolFilter};
+use rialto::gateway::{AppliedChanges, NameFilter, Naming};
 
 use super::*;
 use crate::children::gone;
 use crate::harness::{Events, call as calling, notification};
 
-fn apply(rialto: &Rialto, layout: &GatewayConfig) -> Applied {
-    rialto.inbound.gateway.apply(layout)
+fn apply(rialto: &Rialto, config: &GatewayConfig) -> AppliedChanges {
+    rialto.inbound.gateway.apply(config)
 }
 
-/// The next change that is heard of a list.
-async fn hears(events: &mut Events, kind: &str) {
+/// Waits for the next list-changed notification of this kind.
+async fn wait_list_changed(events: &mut Events, kind: &str) {
     loop {
-        let heard = in_time("a change", events.message()).await.expect("the stream goes on");
-        if heard["method"] == format!("notifications/{kind}/list_changed") {
+        let notified =
+            within_timeout("a list-changed notification", events.message()).await.expect("the stream goes on");
+        if notified["method"] == format!("notifications/{kind}/list_changed") {
             return;
         }
     }
@@ -28,78 +29,84 @@ fn name(text: &str) -> Vec<Arc<str>> {
 }
 
 #[tokio::test]
-async fn upstreams_come_and_go_and_change() {
-    let a = Puppet::start("a", Speaks::Http).await;
-    let b = Puppet::start("b", Speaks::Stdio).await;
-    let c = Puppet::start("c", Speaks::PerRequest).await;
+async fn reload_adds_removes_and_replaces_upstreams() {
+    let a = ScriptedServer::start("a", ServerTransport::Http).await;
+    let b = ScriptedServer::start("b", ServerTransport::Stdio).await;
+    let c = ScriptedServer::start("c", ServerTransport::PerRequest).await;
     let rialto = group(&[&a, &b]).await;
     let session = rialto.open("2025-11-25").await;
     for server in ["a", "b"] {
         session.post(&calling(1, &format!("{server}__echo"), json!({}))).go().await.text().await;
     }
     let mut events = session.get().go().await.events();
-    let (modern, _) = client(&rialto, Way::PerRequest, "ada").await;
-    let wishes = ListenRequest { lists: true, ..ListenRequest::default() };
-    let mut listening = in_time("listening", modern.listen(wishes)).await.unwrap();
+    let (modern, _) = client(&rialto, ClientTransport::PerRequest, "ada").await;
+    let filter = ListenRequest { lists: true, ..ListenRequest::default() };
+    let mut listening = within_timeout("listening", modern.listen(filter)).await.unwrap();
     let listed = async |expected: &[&str]| {
         let listed = session.ask("tools/list", json!({})).await;
         let names: Vec<String> = expected.iter().flat_map(|s| [format!("{s}__echo"), format!("{s}__do")]).collect();
         assert_eq!(column(&listed["result"], "tools", "name"), names);
     };
 
-    assert_eq!(apply(&rialto, &together(vec![spec(&a), spec(&b)])), Applied::default(), "nothing is new");
-    let added = apply(&rialto, &together(vec![spec(&a), spec(&c), spec(&b)]));
-    assert_eq!(added, Applied { added: name("c"), ..Applied::default() });
+    assert_eq!(
+        apply(&rialto, &default_group_of(vec![spec(&a), spec(&b)])),
+        AppliedChanges::default(),
+        "nothing changed"
+    );
+    let added = apply(&rialto, &default_group_of(vec![spec(&a), spec(&c), spec(&b)]));
+    assert_eq!(added, AppliedChanges { added: name("c"), ..AppliedChanges::default() });
     for kind in ["tools", "prompts", "resources"] {
-        hears(&mut events, kind).await;
+        wait_list_changed(&mut events, kind).await;
     }
     listed(&["a", "c", "b"]).await;
     let mut told = Vec::new();
     while told.len() < 3 {
-        let notice = in_time("a change", listening.next()).await.expect("it goes on").notice;
+        let notice = within_timeout("a list-changed notification", listening.next()).await.expect("it goes on").method;
         if !told.contains(&notice) {
             told.push(notice);
         }
     }
     let (_, answer) = session.post(&calling(2, "c__echo", json!({}))).answer().await;
-    assert_eq!(report(&answer["result"])["puppet"], "c");
+    assert_eq!(report(&answer["result"])["server"], "c");
+    c.wait_received("subscriptions/listen", 1).await;
 
-    let removed = apply(&rialto, &together(vec![spec(&a), spec(&c)]));
-    assert_eq!(removed, Applied { removed: name("b"), ..Applied::default() });
-    hears(&mut events, "tools").await;
+    let removed = apply(&rialto, &default_group_of(vec![spec(&a), spec(&c)]));
+    assert_eq!(removed, AppliedChanges { removed: name("b"), ..AppliedChanges::default() });
+    wait_list_changed(&mut events, "tools").await;
     listed(&["a", "c"]).await;
     gone(&b.marker()).await;
-    until("its sessions are gone", || b.sessions() == 0).await;
+    until("its upstream sessions are gone", || b.sessions() == 0).await;
     let (_, refused) = session.post(&calling(3, "b__echo", json!({}))).answer().await;
     assert_eq!(refused["error"]["code"], -32602);
-    assert_eq!(
-        (a.count("initialize"), a.count("DELETE"), c.count("server/discover")),
-        (2, 0, c.count("server/discover"))
-    );
+    assert_eq!((a.count("initialize"), a.count("DELETE")), (2, 0), "a keeps its connections");
+    assert_eq!((c.count("subscriptions/listen"), c.listeners()), (1, 1), "c keeps its listen stream");
 
     let mut other = spec(&a);
     other.list_poll_interval = Duration::from_secs(7);
-    let changed = apply(&rialto, &together(vec![other, spec(&c)]));
-    assert_eq!(changed, Applied { changed: name("a"), ..Applied::default() });
-    until("the old sessions are ended", || a.count("DELETE") == 2).await;
+    let changed = apply(&rialto, &default_group_of(vec![other, spec(&c)]));
+    assert_eq!(changed, AppliedChanges { changed: name("a"), ..AppliedChanges::default() });
+    until("the old upstream sessions are deleted", || a.count("DELETE") == 2).await;
     let (_, answer) = session.post(&calling(4, "a__echo", json!({}))).answer().await;
-    assert_eq!(report(&answer["result"])["puppet"], "a");
+    assert_eq!(report(&answer["result"])["server"], "a");
     listed(&["a", "c"]).await;
 
-    // Only one is left, whose names are its own.
-    let alone = apply(&rialto, &together(vec![spec(&c)]));
+    // A group with one upstream left is transparent: names lose their prefix.
+    let alone = apply(&rialto, &default_group_of(vec![spec(&c)]));
     assert_eq!(alone.removed, name("a"));
-    hears(&mut events, "tools").await;
+    wait_list_changed(&mut events, "tools").await;
     let names = session.ask("tools/list", json!({})).await;
     assert_eq!(column(&names["result"], "tools", "name"), ["echo", "do"]);
-    until("nothing is left of it", || a.sessions() == 0).await;
+    until("the upstream has no session left", || a.sessions() == 0).await;
 }
 
 #[tokio::test]
-async fn plans_change_what_is_shown() {
-    let (a, b) = (Puppet::start("a", Speaks::Http).await, Puppet::start("b", Speaks::PerRequest).await);
-    let layout = together(vec![spec(&a), spec(&b)]);
-    let rialto = gateway(layout.clone()).await;
+async fn reload_of_a_group_changes_its_lists_without_reconnecting() {
+    let (a, b) = (
+        ScriptedServer::start("a", ServerTransport::Http).await,
+        ScriptedServer::start("b", ServerTransport::PerRequest).await,
+    );
+    let config = default_group_of(vec![spec(&a), spec(&b)]);
+    let rialto = gateway(config.clone()).await;
     let session = rialto.open("2025-11-25").await;
     let mut events = session.get().go().await.events();
     let tools = async || {
@@ -109,80 +116,85 @@ async fn plans_change_what_is_shown() {
     assert_eq!(tools().await, ["a__echo", "a__do", "b__echo", "b__do"]);
     for (change, expected) in [
         (
-            Box::new(|plan: &mut GroupConfig| plan.servers.reverse()) as Box<dyn Fn(&mut GroupConfig)>,
+            Box::new(|group_config: &mut GroupConfig| group_config.servers.reverse()) as Box<dyn Fn(&mut GroupConfig)>,
             vec!["b__echo", "b__do", "a__echo", "a__do"],
         ),
         (
-            Box::new(|plan: &mut GroupConfig| plan.tools = ToolFilter::new(&[], &["*do".to_owned()])),
+            Box::new(|group_config: &mut GroupConfig| group_config.tools = NameFilter::new(&[], &["*do".to_owned()])),
             vec!["a__echo", "b__echo"],
         ),
-        (Box::new(|plan: &mut GroupConfig| plan.naming = Naming::Plain), vec!["echo", "do"]),
-        (Box::new(|plan: &mut GroupConfig| plan.servers.truncate(1)), vec!["echo", "do"]),
+        (Box::new(|group_config: &mut GroupConfig| group_config.naming = Naming::Plain), vec!["echo", "do"]),
+        (Box::new(|group_config: &mut GroupConfig| group_config.servers.truncate(1)), vec!["echo", "do"]),
         (Box::new(|_: &mut GroupConfig| {}), vec!["a__echo", "a__do", "b__echo", "b__do"]),
     ] {
         let before = tools().await;
-        let mut other = layout.clone();
+        let mut other = config.clone();
         change(&mut other.groups[0]);
-        assert_eq!(apply(&rialto, &other), Applied::default());
+        assert_eq!(apply(&rialto, &other), AppliedChanges::default());
         if before != expected {
-            hears(&mut events, "tools").await;
+            wait_list_changed(&mut events, "tools").await;
         }
         assert_eq!(tools().await, expected);
     }
-    assert_eq!(a.count("initialize"), 1, "its connection was never touched");
+    assert_eq!(a.count("initialize"), 1, "the upstream is not reconnected");
 }
 
 #[tokio::test]
-async fn a_call_may_finish_on_an_upstream_that_is_removed() {
-    for speaks in [Speaks::Http, Speaks::Sse, Speaks::Stdio, Speaks::PerRequest] {
-        let (a, b) = (Puppet::start("a", speaks).await, Puppet::start("b", Speaks::Http).await);
-        let c = Puppet::start("c", Speaks::PerRequest).await;
+async fn a_call_in_flight_finishes_on_a_removed_upstream() {
+    for transport in [ServerTransport::Http, ServerTransport::Sse, ServerTransport::Stdio, ServerTransport::PerRequest]
+    {
+        let (a, b) =
+            (ScriptedServer::start("a", transport).await, ScriptedServer::start("b", ServerTransport::Http).await);
+        let c = ScriptedServer::start("c", ServerTransport::PerRequest).await;
         let rialto = group(&[&a, &b, &c]).await;
         let session = rialto.open("2025-11-25").await;
         let steps = json!({ "steps": [{ "progress": 1 }, { "wait": "end" }] });
         let mut events = session.post(&calling(1, "a__do", steps)).go().await.events();
         assert_eq!(events.message().await.unwrap()["method"], "notifications/progress");
-        apply(&rialto, &together(vec![spec(&b), spec(&c)]));
+        apply(&rialto, &default_group_of(vec![spec(&b), spec(&c)]));
         let (_, refused) = session.post(&calling(2, "a__echo", json!({}))).answer().await;
         assert!(refused["error"].is_object(), "{refused}");
         a.open("end");
-        let last = in_time("an answer", events.rest()).await.pop().unwrap();
-        assert_eq!(report(&last["result"])["puppet"], "a", "{speaks:?}");
-        until("nothing is left of it", || a.sessions() == 0 && a.listeners() == 0).await;
+        let last = within_timeout("a response", events.rest()).await.pop().unwrap();
+        assert_eq!(report(&last["result"])["server"], "a", "{transport:?}");
+        until("the upstream has no session left", || a.sessions() == 0 && a.listeners() == 0).await;
         gone(&a.marker()).await;
         assert_eq!(b.count("initialize"), 1);
     }
 }
 
 #[tokio::test]
-async fn a_removed_group_ends_with_its_listeners_and_sessions() {
-    let (a, b) = (Puppet::start("a", Speaks::Http).await, Puppet::start("b", Speaks::Http).await);
-    let mut layout = together(vec![spec(&a), spec(&b)]);
-    layout.groups.push(GroupConfig::new("extra", ["a".into(), "b".into()]));
-    let rialto = gateway(layout.clone()).await;
-    let (modern, _) = at(&rialto, Way::PerRequest, "/extra", "ada").await;
-    let wishes = ListenRequest { lists: true, ..ListenRequest::default() };
-    let mut listening = in_time("listening", modern.listen(wishes.clone())).await.unwrap();
-    let (other, _) = client(&rialto, Way::PerRequest, "bob").await;
-    let mut going_on = in_time("listening", other.listen(wishes)).await.unwrap();
-    let (session, _) = at(&rialto, Way::Http, "/extra", "ada").await;
+async fn a_removed_group_closes_its_listen_streams_and_sessions() {
+    let (a, b) = (
+        ScriptedServer::start("a", ServerTransport::Http).await,
+        ScriptedServer::start("b", ServerTransport::Http).await,
+    );
+    let mut config = default_group_of(vec![spec(&a), spec(&b)]);
+    config.groups.push(GroupConfig::new("extra", ["a".into(), "b".into()]));
+    let rialto = gateway(config.clone()).await;
+    let (modern, _) = at(&rialto, ClientTransport::PerRequest, "/extra", "ada").await;
+    let filter = ListenRequest { lists: true, ..ListenRequest::default() };
+    let mut listening = within_timeout("listening", modern.listen(filter.clone())).await.unwrap();
+    let (other, _) = client(&rialto, ClientTransport::PerRequest, "bob").await;
+    let mut going_on = within_timeout("listening", other.listen(filter)).await.unwrap();
+    let (session, _) = at(&rialto, ClientTransport::Http, "/extra", "ada").await;
     call(&session, "a__echo", json!({})).await;
     assert_eq!(upstreams(&rialto)["a"].lease_count(), 1);
-    layout.groups.pop();
-    assert_eq!(apply(&rialto, &layout).closed, name("extra"));
-    assert!(in_time("an end", listening.next()).await.is_none());
+    config.groups.pop();
+    assert_eq!(apply(&rialto, &config).closed, name("extra"));
+    assert!(within_timeout("the end of the stream", listening.next()).await.is_none());
     until("its sessions have ended", || rialto.inbound.sessions.count() == 0).await;
-    quiet(&rialto, &[&a, &b]).await;
+    wait_idle(&rialto, &[&a, &b]).await;
     assert_eq!(rialto.post("/mcp/extra", &notification("x", json!({}))).status().await, 404);
-    a.change("notifications/tools/list_changed", |offers| offers.tools.clear());
-    assert!(in_time("a change", going_on.next()).await.is_some(), "the others go on");
+    a.change("notifications/tools/list_changed", |catalog| catalog.tools.clear());
+    assert!(within_timeout("a list-changed notification", going_on.next()).await.is_some(), "the other group goes on");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_reloads_disturb_nobody() {
-    let keep = Puppet::start("keep", Speaks::Http).await;
-    let stay = Puppet::start("stay", Speaks::Stdio).await;
-    let come = Puppet::start("come", Speaks::Http).await;
+async fn a_hundred_reloads_do_not_disturb_unchanged_upstreams() {
+    let keep = ScriptedServer::start("keep", ServerTransport::Http).await;
+    let stay = ScriptedServer::start("stay", ServerTransport::Stdio).await;
+    let come = ScriptedServer::start("come", ServerTransport::Http).await;
     let rialto = group(&[&keep, &stay]).await;
     let sessions = [rialto.open("2025-11-25").await, rialto.open("2025-11-25").await];
     let steps = json!({ "steps": [{ "progress": 1 }, { "wait": "end" }, { "progress": 2 }] });
@@ -211,19 +223,19 @@ async fn a_hundred_reloads_disturb_nobody() {
     let reloads = async {
         for turn in 0..100 {
             let extra = if turn % 2 == 0 { vec![spec(&come)] } else { Vec::new() };
-            let layout = together([vec![spec(&keep)], extra, vec![spec(&stay)]].concat());
+            let config = default_group_of([vec![spec(&keep)], extra, vec![spec(&stay)]].concat());
             let before = calls.load(Ordering::Relaxed);
-            apply(&rialto, &layout);
-            until("calls go on", || calls.load(Ordering::Relaxed) > before).await;
+            apply(&rialto, &config);
+            until("calls are served", || calls.load(Ordering::Relaxed) > before).await;
         }
         done.store(true, Ordering::Relaxed);
     };
     let all = async { tokio::join!(load(0), load(1), load(2), load(3), reloads) };
-    tokio::time::timeout(PATIENCE * 3, all).await.expect("a hundred reloads in time");
+    tokio::time::timeout(TEST_TIMEOUT * 3, all).await.expect("a hundred reloads in time");
     assert_eq!((keep.count("initialize"), stay.count("initialize")), (opened, children), "the same connections");
     assert_eq!(keep.count("DELETE"), 0);
-    for puppet in [&keep, &stay] {
-        puppet.open("end");
+    for scripted in [&keep, &stay] {
+        scripted.open("end");
     }
     for events in long {
         let messages = events.rest().await;
@@ -232,26 +244,29 @@ async fn a_hundred_reloads_disturb_nobody() {
     }
     keep.notify("notifications/resources/updated", &json!({ "uri": "res://one" }));
     loop {
-        let heard = in_time("an update", events.message()).await.unwrap();
-        if heard["method"] == "notifications/resources/updated" {
+        let notified = within_timeout("an update", events.message()).await.unwrap();
+        if notified["method"] == "notifications/resources/updated" {
             break;
         }
     }
-    until("nothing is left of what went", || come.sessions() == 0).await;
+    until("the removed upstream has no session left", || come.sessions() == 0).await;
     let now = sessions[0].ask("tools/list", json!({})).await;
     assert_eq!(column(&now["result"], "tools", "name"), ["keep__echo", "keep__do", "stay__echo", "stay__do"]);
 }
 
 #[tokio::test]
-async fn calls_go_on_while_a_new_upstream_hangs() {
-    let (a, bad) = (Puppet::start("a", Speaks::Http).await, Puppet::start("bad", Speaks::Http).await);
-    bad.misbehave("server/discover", crate::puppet::Mischief::Hang);
-    let b = Puppet::start("b", Speaks::Http).await;
+async fn calls_are_served_while_an_added_upstream_hangs() {
+    let (a, bad) = (
+        ScriptedServer::start("a", ServerTransport::Http).await,
+        ScriptedServer::start("bad", ServerTransport::Http).await,
+    );
+    bad.inject_fault("server/discover", crate::scripted_server::InjectedFault::Hang);
+    let b = ScriptedServer::start("b", ServerTransport::Http).await;
     let rialto = group(&[&a, &b]).await;
     let session = rialto.open("2025-11-25").await;
-    apply(&rialto, &together(vec![spec(&a), spec(&b), spec(&bad)]));
-    let begun = std::time::Instant::now();
+    apply(&rialto, &default_group_of(vec![spec(&a), spec(&b), spec(&bad)]));
+    let started = std::time::Instant::now();
     let (_, answer) = session.post(&calling(1, "a__echo", json!({}))).answer().await;
-    assert_eq!(report(&answer["result"])["puppet"], "a");
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert_eq!(report(&answer["result"])["server"], "a");
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 }

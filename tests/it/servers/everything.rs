@@ -49,7 +49,7 @@ pub async fn scenario(client: &Client, host: &RecordingHost) {
     let mut listening = in_time("listening", client.listen(filter)).await.unwrap();
     call(client, "toggle-subscriber-updates", json!({})).await;
     let update = in_time("an update", listening.next()).await.expect("the stream stays open");
-    assert_eq!(update.notice, Notice::ResourceUpdated);
+    assert_eq!(update.method, NotificationMethod::ResourceUpdated);
     call(client, "toggle-subscriber-updates", json!({})).await;
     crate::harness::until("a log message is seen", || host.has_logged("Received Subscribe")).await;
 

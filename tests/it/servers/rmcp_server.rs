@@ -135,7 +135,7 @@ impl ServerHandler for Handler {
                 let input_request = InputRequest::CreateMessage(CreateMessageRequest::new(params));
                 let answer = self.ask(input_request, &request, &context).await?;
                 Ok(answer.map_or_else(
-                    |asks| asks,
+                    |input_required| input_required,
                     |answer| {
                         let content = &answer["content"];
                         text_response(content["text"].as_str().or(content[0]["text"].as_str()).unwrap())
@@ -144,8 +144,10 @@ impl ServerHandler for Handler {
             }
             "where" => {
                 let answer = self.ask(InputRequest::ListRoots(ListRootsRequest::default()), &request, &context).await?;
-                Ok(answer
-                    .map_or_else(|asks| asks, |answer| text_response(json!([answer["roots"][0]["uri"]]).to_string())))
+                Ok(answer.map_or_else(
+                    |input_required| input_required,
+                    |answer| text_response(json!([answer["roots"][0]["uri"]]).to_string()),
+                ))
             }
             "fail" => Ok(CallToolResult::error(vec![ContentBlock::text("on purpose")]).into()),
             "structured" => {
@@ -226,7 +228,7 @@ async fn streamable_http() {
     for pinned in REVISIONS {
         let (client, host) = connect(&target, pinned).await.unwrap_or_else(|error| panic!("{pinned:?}: {error}"));
         let revision = RMCP.negotiated(pinned, "streamable-http");
-        assert_eq!((client.found().transport, client.revision()), ("streamable-http", revision));
+        assert_eq!((client.probe_report().transport, client.revision()), ("streamable-http", revision));
         let tools = in_time("tools", client.tools()).await.unwrap();
         assert_eq!(names(&tools, "name"), ["count", "echo", "fail", "structured", "think", "where"]);
         assert_eq!(text(&call(&client, "echo", json!({ "message": "hello" })).await), "hello");
@@ -243,7 +245,7 @@ async fn streamable_http() {
         start_and_cancel(&client, "count", json!({ "to": 100_000, "delayMs": 10 })).await;
         wait_idle(&client).await;
         let session = client.session_id();
-        assert_eq!(session.is_some(), revision.facts().sessions);
+        assert_eq!(session.is_some(), revision.has_sessions());
         in_time("closed", client.close()).await;
         if let Some(session) = session {
             assert_session_ended(RMCP, address, revision, &session).await;

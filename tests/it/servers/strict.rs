@@ -52,8 +52,8 @@ fn respond(status: u16, kind: &str, body: impl Into<Bytes>) -> Response<Body> {
     Response::builder().status(status).header("content-type", kind).body(body).unwrap()
 }
 
-fn result(seen: &ReceivedRequest, result: Value) -> Response<Body> {
-    let answer = json!({ "jsonrpc": "2.0", "id": seen.body["id"], "result": result });
+fn result(request: &ReceivedRequest, result: Value) -> Response<Body> {
+    let answer = json!({ "jsonrpc": "2.0", "id": request.body["id"], "result": result });
     respond(200, "application/json", answer.to_string())
 }
 
@@ -63,20 +63,20 @@ fn error_response(status: u16, message: &str) -> Response<Body> {
 }
 
 /// The response to `initialize` with a session id.
-fn initialize_response(seen: &ReceivedRequest, session: &str) -> Response<Body> {
+fn initialize_response(request: &ReceivedRequest, session: &str) -> Response<Body> {
     let info = json!({ "name": "strict", "version": "1" });
     let result = json!({ "protocolVersion": "2025-11-25", "capabilities": { "tools": {} }, "serverInfo": info });
-    let mut response = self::result(seen, result);
+    let mut response = self::result(request, result);
     response.headers_mut().insert("mcp-session-id", session.parse().unwrap());
     response
 }
 
-fn echo_response(seen: &ReceivedRequest) -> Response<Body> {
-    result(seen, json!({ "content": [{ "type": "text", "text": seen.body["params"]["arguments"]["message"] }] }))
+fn echo_response(request: &ReceivedRequest) -> Response<Body> {
+    result(request, json!({ "content": [{ "type": "text", "text": request.body["params"]["arguments"]["message"] }] }))
 }
 
-fn has_session(seen: &ReceivedRequest, session: &str) -> bool {
-    seen.headers.get("mcp-session-id").is_some_and(|id| id == session)
+fn has_session(request: &ReceivedRequest, session: &str) -> bool {
+    request.headers.get("mcp-session-id").is_some_and(|id| id == session)
 }
 
 async fn echo(client: &Client, message: &str) {
@@ -87,48 +87,48 @@ async fn echo(client: &Client, message: &str) {
 async fn every_request_carries_session_id_and_protocol_version() {
     let violations = Arc::new(Mutex::new(Vec::new()));
     let verbs = Arc::new(Mutex::new(Vec::new()));
-    let (complaining, noting) = (Arc::clone(&violations), Arc::clone(&verbs));
-    let target = serve(move |seen| {
-        let method = seen.body["method"].as_str().unwrap_or_default();
-        let complain = |what: String| complaining.lock().unwrap().push(what);
+    let (violations_writer, recorder) = (Arc::clone(&violations), Arc::clone(&verbs));
+    let target = serve(move |request| {
+        let method = request.body["method"].as_str().unwrap_or_default();
+        let report_violation = |what: String| violations_writer.lock().unwrap().push(what);
         if method == "initialize" {
-            if seen.headers.contains_key("mcp-session-id") {
-                complain("a session id on initialize".into());
+            if request.headers.contains_key("mcp-session-id") {
+                report_violation("a session id on initialize".into());
             }
-            return initialize_response(&seen, "s-1");
+            return initialize_response(&request, "s-1");
         }
-        if !seen.headers.contains_key("mcp-session-id") {
+        if !request.headers.contains_key("mcp-session-id") {
             if method != "server/discover" {
-                complain(format!("{} {method} without a session", seen.verb));
+                report_violation(format!("{} {method} without a session", request.verb));
             }
             return error_response(400, "Bad Request: Missing session ID");
         }
-        noting.lock().unwrap().push(format!("{} {method}", seen.verb));
-        if !has_session(&seen, "s-1")
-            || seen.headers.get("mcp-protocol-version").is_none_or(|name| name != "2025-11-25")
+        recorder.lock().unwrap().push(format!("{} {method}", request.verb));
+        if !has_session(&request, "s-1")
+            || request.headers.get("mcp-protocol-version").is_none_or(|name| name != "2025-11-25")
         {
-            complain(format!("{} {method} with {:?}", seen.verb, seen.headers));
+            report_violation(format!("{} {method} with {:?}", request.verb, request.headers));
         }
-        match (seen.verb.as_str(), method) {
+        match (request.verb.as_str(), method) {
             ("GET", _) => respond(405, "text/plain", ""),
             ("DELETE", _) => respond(200, "text/plain", ""),
             (_, "notifications/initialized") => {
                 // Some servers refuse params that are null or empty.
-                if seen.body.get("params").is_some() {
-                    complain(format!("initialized has params: {}", seen.body));
+                if request.body.get("params").is_some() {
+                    report_violation(format!("initialized has params: {}", request.body));
                 }
                 respond(202, "text/plain", "")
             }
-            (_, "tools/call") => echo_response(&seen),
+            (_, "tools/call") => echo_response(&request),
             (_, other) => {
-                complain(format!("unknown method {other}"));
+                report_violation(format!("unknown method {other}"));
                 error_response(400, "no")
             }
         }
     })
     .await;
     let (client, _) = connect(&target, None).await.unwrap();
-    assert_eq!((client.found().transport, client.revision()), ("streamable-http", Revision::V2025_11_25));
+    assert_eq!((client.probe_report().transport, client.revision()), ("streamable-http", Revision::V2025_11_25));
     assert_eq!(client.session_id().as_deref(), Some("s-1"));
     echo(&client, "one").await;
     echo(&client, "two").await;
@@ -144,25 +144,25 @@ async fn every_request_carries_session_id_and_protocol_version() {
 async fn a_404_session_is_initialized_again_and_the_call_retried() {
     let sessions = Arc::new(AtomicU32::new(0));
     let calls = Arc::new(Mutex::new(Vec::new()));
-    let (counting, noting) = (Arc::clone(&sessions), Arc::clone(&calls));
-    let target = serve(move |seen| {
+    let (counting, recorder) = (Arc::clone(&sessions), Arc::clone(&calls));
+    let target = serve(move |request| {
         let session = format!("s-{}", counting.load(Ordering::SeqCst));
-        match seen.body["method"].as_str() {
+        match request.body["method"].as_str() {
             Some("initialize") => {
                 let number = counting.fetch_add(1, Ordering::SeqCst) + 1;
-                initialize_response(&seen, &format!("s-{number}"))
+                initialize_response(&request, &format!("s-{number}"))
             }
             Some("server/discover") => error_response(400, "Bad Request: Missing session ID"),
-            _ if !has_session(&seen, &session) => error_response(404, "Session not found"),
-            _ if seen.verb == Verb::GET => respond(405, "text/plain", ""),
+            _ if !has_session(&request, &session) => error_response(404, "Session not found"),
+            _ if request.verb == Verb::GET => respond(405, "text/plain", ""),
             Some("tools/call") => {
-                let message = seen.body["params"]["arguments"]["message"].as_str().unwrap().to_owned();
+                let message = request.body["params"]["arguments"]["message"].as_str().unwrap().to_owned();
                 if message == "forget" && session == "s-1" {
                     // As after a server restart: the session is lost and the call was not executed.
                     return error_response(404, "Session not found");
                 }
-                noting.lock().unwrap().push(format!("{session} {message}"));
-                echo_response(&seen)
+                recorder.lock().unwrap().push(format!("{session} {message}"));
+                echo_response(&request)
             }
             _ => respond(202, "text/plain", ""),
         }
@@ -193,36 +193,39 @@ fn events(frames: &[String], broken: bool) -> Response<Body> {
 #[tokio::test]
 async fn a_broken_post_stream_is_resumed_after_retry() {
     for broken in [false, true] {
-        let (resumed, told) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None)));
-        let (noting, telling) = (Arc::clone(&resumed), Arc::clone(&told));
+        let (resumed, sent_at) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None)));
+        let (recorder, sent_at_writer) = (Arc::clone(&resumed), Arc::clone(&sent_at));
         let pending = Mutex::new(Value::Null);
-        let target = serve(move |seen| {
+        let target = serve(move |request| {
             let progress = |id: u32, token: &Value, retry: &str| {
                 let params = json!({ "progressToken": token, "progress": id });
                 let notice = json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params });
                 format!("id: e-{id}\n{retry}data: {notice}\n\n")
             };
-            match (seen.verb.as_str(), seen.body["method"].as_str()) {
-                (_, Some("initialize")) => initialize_response(&seen, "s-1"),
+            match (request.verb.as_str(), request.body["method"].as_str()) {
+                (_, Some("initialize")) => initialize_response(&request, "s-1"),
                 (_, Some("server/discover")) => error_response(400, "Bad Request: Missing session ID"),
                 (_, Some("tools/call")) => {
-                    *pending.lock().unwrap() = seen.body.clone();
-                    *telling.lock().unwrap() = Some(std::time::Instant::now());
-                    let token = &seen.body["params"]["_meta"]["progressToken"];
+                    *pending.lock().unwrap() = request.body.clone();
+                    *sent_at_writer.lock().unwrap() = Some(std::time::Instant::now());
+                    let token = &request.body["params"]["_meta"]["progressToken"];
                     events(&["id: e-0\ndata:\n\n".into(), progress(1, token, "retry: 150\n")], broken)
                 }
                 ("GET", _) => {
-                    let Some(last) = seen.headers.get("last-event-id") else { return respond(405, "text/plain", "") };
-                    let waited = telling.lock().unwrap().unwrap().elapsed();
-                    noting.lock().unwrap().push((last.to_str().unwrap().to_owned(), waited));
-                    let asked = pending.lock().unwrap();
-                    let token = &asked["params"]["_meta"]["progressToken"];
+                    let Some(last) = request.headers.get("last-event-id") else {
+                        return respond(405, "text/plain", "");
+                    };
+                    let waited = sent_at_writer.lock().unwrap().unwrap().elapsed();
+                    recorder.lock().unwrap().push((last.to_str().unwrap().to_owned(), waited));
+                    let call_message = pending.lock().unwrap();
+                    let token = &call_message["params"]["_meta"]["progressToken"];
                     if last == "e-1" {
                         // Broken once more before the response.
                         return events(&[progress(2, token, "")], broken);
                     }
                     let content = json!([{ "type": "text", "text": "at last" }]);
-                    let answer = json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "content": content } });
+                    let answer =
+                        json!({ "jsonrpc": "2.0", "id": call_message["id"], "result": { "content": content } });
                     events(&[format!("id: e-3\ndata: {answer}\n\n")], false)
                 }
                 _ => respond(202, "text/plain", ""),
@@ -266,29 +269,29 @@ async fn a_slow_discovery_response_is_not_taken_for_a_handshake_server() {
 #[tokio::test]
 async fn batches_from_a_2025_03_26_server_are_read() {
     for in_event in [true, false] {
-        let target = serve(move |seen| match (seen.verb.as_str(), seen.body["method"].as_str()) {
+        let target = serve(move |request| match (request.verb.as_str(), request.body["method"].as_str()) {
             (_, Some("server/discover")) => error_response(400, "Bad Request: Missing session ID"),
             (_, Some("initialize")) => {
                 let info = json!({ "name": "strict", "version": "1" });
                 let able = json!({ "tools": {}, "logging": {} });
-                result(&seen, json!({ "protocolVersion": "2025-03-26", "capabilities": able, "serverInfo": info }))
+                result(&request, json!({ "protocolVersion": "2025-03-26", "capabilities": able, "serverInfo": info }))
             }
             (_, Some("tools/call")) => {
-                let token = &seen.body["params"]["_meta"]["progressToken"];
+                let token = &request.body["params"]["_meta"]["progressToken"];
                 let progress = json!({ "progressToken": token, "progress": 1 });
                 let logged = json!({ "level": "info", "data": "in a batch" });
                 let content = json!([{ "type": "text", "text": "at last" }]);
                 let batch = json!([
                     { "jsonrpc": "2.0", "method": "notifications/progress", "params": progress },
                     { "jsonrpc": "2.0", "method": "notifications/message", "params": logged },
-                    { "jsonrpc": "2.0", "id": seen.body["id"], "result": { "content": content } },
+                    { "jsonrpc": "2.0", "id": request.body["id"], "result": { "content": content } },
                 ]);
                 match in_event {
                     true => events(&[format!("data: {batch}\n\n")], false),
                     false => respond(200, "application/json", batch.to_string()),
                 }
             }
-            (_, Some("logging/setLevel")) => result(&seen, json!({})),
+            (_, Some("logging/setLevel")) => result(&request, json!({})),
             ("GET", _) => respond(405, "text/plain", ""),
             _ => respond(202, "text/plain", ""),
         })

@@ -1,5 +1,5 @@
-// What ask1.mjs and ask2.mjs share: how questions are answered, and which tools ask them. Prints one line of JSON with
-// what each server came to.
+// Shared by ask1.mjs and ask2.mjs: answers to server requests, and the tools that send them. Prints the outcome per
+// server as one line of JSON.
 
 export const CAPABILITIES = { sampling: {}, elicitation: { form: {} }, roots: {} };
 

@@ -1,6 +1,6 @@
-// Asked in the middle of calls, on @modelcontextprotocol/client 2.x: ask2.mjs URL...
+// Client that answers server requests during calls, on @modelcontextprotocol/client 2.x: ask2.mjs URL...
 //
-// PEER_REVISION pins 2026-07-28, or makes it probe (`auto`); without it the client opens with a handshake.
+// PEER_REVISION pins 2026-07-28, or makes it probe (`auto`); without it the client uses a handshake.
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { answers, CAPABILITIES, main } from './ask.mjs';

@@ -1,9 +1,9 @@
-// What calls1.mjs and calls2.mjs share: calls that are numbered by whoever reads and writes this process's lines.
+// Shared by calls1.mjs and calls2.mjs: numbered calls read from stdin, outcomes written to stdout.
 //
-// Each line that comes in is a call, {"number", "name", "arguments"}, or {"list": true}; each brings one line back, with
-// the text that a call was answered with, or the words with which it failed, and the progress that was told of. What
-// belongs to no call has lines of its own: {"updated": NUMBER}, {"changed": true} when there are other tools, and
-// {"renewed": WHY} when a client was of no use any more and another was opened. The end of the lines is the end.
+// Each input line is a call, {"number", "name", "arguments"}, or {"list": true}. Each gets one output line with the
+// result text or the error, and the progress received. Messages outside of calls have their own lines:
+// {"updated": NUMBER}, {"changed": true} after a tool list change, and {"renewed": WHY} when an unusable client was
+// replaced. End of input ends the process.
 
 import { createInterface } from 'node:readline';
 
@@ -12,7 +12,7 @@ export const CAPABILITIES = { elicitation: { form: {} } };
 export const OPTIONS = { timeout: 8_000 };
 
 const PAUSE_MS = 100;
-// A client whose calls fail this often in a row is of no use any more.
+// Consecutive failed calls after which a client is replaced.
 const MOST_FAILURES = 2;
 
 export const say = line => process.stdout.write(`${JSON.stringify(line)}\n`);
@@ -20,10 +20,10 @@ export const elicit = ({ params }) => ({ action: 'accept', content: { number: Nu
 export const updated = ({ params }) => say({ updated: params._meta?.number ?? null });
 export const changed = () => say({ changed: true });
 
-/** Opens a client; one that fails on the way hears nothing more, and neither does one that is closed later. */
+/** Opens a client. Its handlers are silenced once connecting fails or the client is closed. */
 export async function opened(client, transport, opening, peer) {
     peer.close = async () => {
-        // Where that is refused, the session is left to whoever runs this.
+        // If DELETE is refused, the test ends the session.
         await transport.terminateSession?.().catch(() => {});
         await client.close();
     };
@@ -37,7 +37,7 @@ export async function opened(client, transport, opening, peer) {
     return peer;
 }
 
-/** Notes when an SDK gives up listening: it does so for good, and says it nowhere else. */
+/** Detects that the SDK gave up reconnecting its GET stream, which is permanent and only logged. */
 function listenFor(client, peer) {
     const deaf = why => {
         peer.deaf = why;
@@ -46,7 +46,7 @@ function listenFor(client, peer) {
     let first;
     client.onerror = ({ message }) => {
         if (message.startsWith('Maximum reconnection attempts')) deaf(message);
-        // The first stream is asked for once, those after it several times. One generation puts its name before that.
+        // The first GET stream is tried once, later ones several times. One SDK generation prefixes the message.
         if (message.includes('Failed to open SSE stream') && !message.startsWith('Failed to reconnect')) first = setTimeout(deaf, PAUSE_MS, message);
         if (message.startsWith('Failed to reconnect SSE stream')) clearTimeout(first);
     };

@@ -1,6 +1,6 @@
 // Numbered calls on @modelcontextprotocol/client 2.x: calls2.mjs URL
 //
-// PEER_REVISION pins 2026-07-28; without it the client opens with a handshake.
+// PEER_REVISION pins 2026-07-28; without it the client uses a handshake.
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { CAPABILITIES, changed, elicit, main, opened, OPTIONS, RESOURCE, updated } from './calls.mjs';

@@ -1,9 +1,9 @@
 // A server for the official conformance suite on @modelcontextprotocol/server 2.x:
 // conformance.mjs stdio | http, then both | modern | handshake.
 //
-// `both` is what is done without the last word: both eras at one place. `modern` serves 2026-07-28 only, `handshake`
-// the revisions before it only. It has the tools, resources and prompts that the suite calls by name; its twin on the
-// Rust SDK is examples/conformance_server. Tasks, which are an extension, are left out.
+// `both` (default) serves both eras at one URL, `modern` 2026-07-28 only, `handshake` the earlier revisions only. It has
+// the tools, resources and prompts that the suite calls; examples/conformance_server is the same on the Rust SDK. The
+// tasks extension is not implemented.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -29,7 +29,7 @@ import { inSessions, listen } from './web.mjs';
 // One grey pixel, and four samples of silence.
 const IMAGE = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==';
 const AUDIO = 'UklGRigAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQQAAACAgICA';
-// Between two notices of one call, so that they are not one piece for the network.
+// Delay between two notifications of a call, so that they arrive in separate chunks.
 const PAUSE_MS = 50;
 const WORDS = ['paragraph', 'parallel', 'path'];
 
@@ -46,7 +46,7 @@ const nameForm = () => form('Who is there?', { name: { type: 'string' } }, ['nam
 const sample = text =>
     inputRequired.createMessage({ messages: [user({ type: 'text', text })], maxTokens: 100 });
 
-// A schema with keywords that a careless server drops.
+// A JSON Schema 2020-12 with keywords that must be preserved.
 const RICH_SCHEMA = {
     $schema: 'https://json-schema.org/draft/2020-12/schema',
     type: 'object',
@@ -86,8 +86,8 @@ function formWithChoices() {
     });
 }
 
-// Asks by a result; the SDK turns that into requests in the middle of the call for clients of the handshake era. Gives
-// the answers once all are there, otherwise what has to be returned.
+// Requests input with an input_required result; for handshake clients the SDK turns it into server requests during the
+// call. Returns the responses once complete, otherwise the result to return.
 function ask(context, questions) {
     const given = context.mcpReq.inputResponses ?? {};
     const isAnswer = key => typeof given[key] === 'object' && given[key] !== null;
@@ -101,7 +101,7 @@ function askAndTell(context, questions) {
     return asks ?? said(`answers: ${JSON.stringify(answers)}`);
 }
 
-// Asks once for each step, and hands out a state in between. An answer belongs to the state that it comes with.
+// One input round per step, linked by request state.
 async function askInSteps(context, steps) {
     const state = context.mcpReq.requestState();
     let at = state?.step ?? 0;
@@ -128,7 +128,7 @@ async function progress(context) {
     }
 }
 
-// `changed` has two functions that tell of a change; without it, the server tells whoever is connected to it.
+// `changed` has two functions that send list changes; without it the server notifies its own connection.
 function build(changed) {
     const listChanged = true;
     const capabilities = {
@@ -138,7 +138,7 @@ function build(changed) {
         prompts: { listChanged },
         resources: { subscribe: true }
     };
-    // All different, and none runs out while it is looked at.
+    // Distinct TTLs, long enough not to expire during a run.
     const cacheHints = {
         'tools/list': { ttlMs: 100_000, cacheScope: 'public' },
         'resources/list': { ttlMs: 200_000, cacheScope: 'public' },
@@ -162,13 +162,13 @@ function build(changed) {
     return server;
 }
 
-// Adds a tool. Texts are the arguments that have to be there.
+// Adds a tool. `texts` are its required string arguments.
 function tool(server, name, description, run, texts = []) {
     const properties = Object.fromEntries(texts.map(text => [text, z.string()]));
     server.registerTool(name, { description, inputSchema: z.object(properties) }, run);
 }
 
-// The one that needs nothing comes first: the suite calls whichever that is.
+// The tool without arguments comes first, because the suite calls the first one.
 function addTools(server, tellTools, tellPrompts) {
     tool(server, 'test_simple_text', 'Gives text', () => said('plain text'));
     tool(server, 'test_image_content', 'Gives an image', () => ({ content: [image] }));
@@ -228,7 +228,7 @@ function addQuestions(server, clientCan) {
     }));
     asking('test_elicitation_sep1330_enums', 'Asks for a form with choices', () => ({ question: formWithChoices() }));
     asking('test_streaming_elicitation', 'Asks for a form, on a stream', () => ({ question: nameForm() }));
-    // What a tool throws becomes its result. That the client cannot sample, the SDK finds out when it is asked to.
+    // The SDK turns exceptions into error results, also when the client cannot sample.
     asking('test_missing_capability', 'Needs a client that can sample', () => ({ question: sample('Say anything.') }));
     asking(`${prefix}elicitation`, 'Asks for a name', () => ({ user_name: nameForm() }));
     asking(`${prefix}sampling`, 'Asks for a capital', () => ({ capital_question: sample('Name a capital.') }));
@@ -270,7 +270,7 @@ function addResources(server) {
     server.registerResource('template', template, about, (uri, { id }) => ({
         contents: [{ uri: uri.href, mimeType: 'application/json', text: JSON.stringify({ id }) }]
     }));
-    // Nothing ever changes, so there is nothing to remember.
+    // The resource never changes, so subscriptions are not recorded.
     server.server.setRequestHandler('resources/subscribe', () => ({}));
     server.server.setRequestHandler('resources/unsubscribe', () => ({}));
 }
@@ -304,7 +304,7 @@ function addPrompts(server) {
     });
 }
 
-// Keeps the events of one session, so that a stream that was closed can be taken up again.
+// Event store of one session, for resumption.
 function eventStore() {
     const events = [];
     return {
@@ -337,7 +337,7 @@ async function overStdio(eras) {
 async function overHttp(eras) {
     const options = () => ({ eventStore: eventStore(), retryInterval: 100 });
     const inSession = inSessions(transport => build().connect(transport), options);
-    // A server lives for one request here, so it is the handler that knows who listens.
+    // A server instance lives for one request, so the handler tracks listeners.
     const changed = { tools: () => modern.notify.toolsChanged(), prompts: () => modern.notify.promptsChanged() };
     const modern = createMcpHandler(() => build(changed), { legacy: 'reject' });
     const answer = async request => {

@@ -1,6 +1,6 @@
-// The reference server, at a port that the system chooses: everything.mjs stdio | sse PORT | streamableHttp PORT
+// The reference server on an ephemeral port: everything.mjs stdio | sse PORT | streamableHttp PORT
 //
-// It takes its port from the environment and does not say which one it got, so this listens in.
+// It reads its port from the environment and does not print it, so `listen` is intercepted.
 
 import net from 'node:net';
 

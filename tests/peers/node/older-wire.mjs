@@ -1,8 +1,8 @@
 // Makes the conformance suite open its sessions at an older revision than its own newest:
 // OLDER_WIRE=2025-06-18 node --import ./older-wire.mjs node_modules/.bin/conformance server ...
 //
-// The suite's `--spec-version` chooses scenarios, but what it says in `initialize` is always the same. Whatever it
-// sends as such is changed on its way out; the rest of a session follows from the answer.
+// The suite's `--spec-version` chooses scenarios only; its `initialize` always proposes the same revision. This rewrites
+// the proposal; the rest of the session follows the negotiated revision.
 
 const wanted = process.env.OLDER_WIRE;
 if (!wanted) throw new Error('OLDER_WIRE names the revision');

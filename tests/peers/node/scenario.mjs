@@ -1,5 +1,5 @@
-// What every TypeScript peer does once connected, and how it reports. The two SDK generations differ in how a client is
-// made and in a few calls; ts1.mjs and ts2.mjs hide that behind the `peer` object that `connect` returns.
+// The scenario of the TypeScript peers and its report. The two SDK generations differ in how a client is created and in
+// a few calls; ts1.mjs and ts2.mjs hide that behind the `peer` object that `connect` returns.
 
 import { readFileSync, writeSync } from 'node:fs';
 
@@ -9,20 +9,20 @@ const REQUEST_MS = 10_000;
 const CANCEL_MS = 2_000;
 const UPDATE_MS = 10_000;
 const LOG_MS = 1_000;
-// The code with which the 2.x SDK refuses, by itself, what the negotiated revision does not have.
+// Error code of the 2.x SDK for methods that the negotiated revision lacks.
 const UNSUPPORTED = 'METHOD_NOT_SUPPORTED_BY_PROTOCOL_VERSION';
 const SPOTLIGHT = 'elements://spotlight';
 
 export const CLIENT_INFO = { name: 'rialto-peer', version: '1.0.0' };
 export const REQUEST_OPTIONS = { timeout: REQUEST_MS };
 
-/** The revision to speak, or `auto` to let the SDK find out; undefined for what it does by default. */
+/** The requested revision, or `auto` to probe; undefined for the SDK default. */
 export const wantedRevision = process.env.PEER_REVISION || undefined;
 
-/** What to do instead of the scenario: see `carryOut` below. */
+/** A plan to run instead of the scenario: see `carryOut`. */
 const plan = process.env.PEER_PLAN && JSON.parse(process.env.PEER_PLAN);
 
-/** What a client of ours can be asked, and what it answers. */
+/** Client capabilities and the answers to server requests. */
 export const CAPABILITIES = { elicitation: { form: {} }, sampling: {} };
 export const answers = {
     elicit: () => ({ action: 'accept', content: { name: 'Ada', sure: true } }),
@@ -39,7 +39,7 @@ export function packageVersion(name) {
     return JSON.parse(readFileSync(new URL(`node_modules/${name}/package.json`, import.meta.url), 'utf8')).version;
 }
 
-/** A transport of the wanted kind, out of the SDK's own classes. A spawned server gets our whole environment. */
+/** Creates a transport of this kind from the SDK's classes. A spawned server inherits the environment. */
 export function open({ Http, Sse, Stdio }, kind, [first, ...rest]) {
     switch (kind) {
         case 'http':
@@ -51,7 +51,7 @@ export function open({ Http, Sse, Stdio }, kind, [first, ...rest]) {
     }
 }
 
-/** Things a server sent unasked, with a way to wait for the first. */
+/** Received notifications, with a way to wait for the first. */
 export class Inbox {
     items = [];
     #waiting = [];
@@ -98,7 +98,7 @@ export async function main({ sdk, version, connect }) {
         finish(1);
     }, WATCHDOG_MS);
 
-    // A transport forgets its child as soon as a connect fails, which is when it may have to be ended.
+    // A transport drops its child when connecting fails, so the child is tracked here for clean-up.
     const follow = transport => {
         const start = transport.start.bind(transport);
         transport.start = async () => {
@@ -110,10 +110,10 @@ export async function main({ sdk, version, connect }) {
     let closing = false;
     const complain = error => {
         console.error(error);
-        // Closing aborts what is still open, and the SDKs report that as they would a fault.
+        // Closing aborts open requests, which the SDKs report as errors.
         if (!closing) report.complaints.push(describe(error));
     };
-    // An SDK may reject a promise that nobody holds; that must not cost us the report.
+    // An unhandled rejection inside an SDK must not lose the report.
     process.on('unhandledRejection', complain);
 
     const logs = new Inbox();
@@ -171,7 +171,7 @@ async function play(peer, report, logs, updates) {
         const meta = await peer.setLevel('debug');
         logs.items.length = 0;
         await peer.call({ name: 'getElement', arguments: { name: 'H' }, ...meta }, REQUEST_OPTIONS);
-        // In the handshake era a notice may take another stream than the answer, and come after it.
+        // In the handshake era a notification may use another stream and arrive after the response.
         await logs.first(LOG_MS);
         await delay(50);
         return logs.items.map(({ level, data, logger }) => ({ level, data, logger: logger ?? null }));
@@ -242,7 +242,7 @@ async function step(report, key, run) {
     }
 }
 
-/** True if a long survey, cancelled at its first progress notice, ends at once and without an answer. */
+/** True if a long call, cancelled at its first progress notification, ends at once without a response. */
 async function cancelled(tool) {
     const abort = new AbortController();
     let noticed;
@@ -293,7 +293,7 @@ function end(pid) {
     try {
         if (pid) process.kill(pid);
     } catch {
-        // It has ended by itself.
+        // Already exited.
     }
 }
 

@@ -1,7 +1,7 @@
 // A server on @modelcontextprotocol/sdk 1.x: server1.mjs stdio | http PORT, then nothing or aside.
 //
-// It speaks the handshake era only. With `aside` it asks and tells on the stream that listens, as servers do that do
-// not say which call a question belongs to; otherwise on the stream of the call.
+// Handshake era only. With `aside` it sends requests and notifications on the GET stream, like servers that do not name
+// the related call; otherwise on the stream of the call.
 
 import { randomUUID } from 'node:crypto';
 import http from 'node:http';
@@ -24,7 +24,7 @@ const FORM = {
 };
 
 let running = 0;
-// Those that are told when the clock moves, each as a function.
+// Notification functions of the clock subscribers.
 const watchers = new Set();
 setInterval(() => watchers.forEach(tell => tell()), CLOCK_MS).unref();
 

@@ -1,7 +1,7 @@
 // A server on @modelcontextprotocol/server 2.x: server2.mjs stdio | http PORT, then both | modern | handshake.
 //
-// `both` is what is done without the last word: both eras at one place. `modern` serves 2026-07-28 only, `handshake`
-// the revisions before it only. In the handshake era HTTP keeps sessions. The SDK has no HTTP+SSE.
+// `both` (default) serves both eras at one URL, `modern` 2026-07-28 only, `handshake` the earlier revisions only. In the
+// handshake era HTTP has sessions. The SDK has no HTTP+SSE.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -28,13 +28,13 @@ const FORM = {
 };
 
 let running = 0;
-// Those that are told when the clock moves, each as a function.
+// Notification functions of the clock subscribers.
 const watchers = new Set();
 setInterval(() => watchers.forEach(tell => tell()), CLOCK_MS).unref();
 
 const text = value => ({ content: [{ type: 'text', text: value }] });
 
-// Asks by a result; the SDK turns that into a request in the middle of the call for clients of the handshake era.
+// Requests input with an input_required result; for handshake clients the SDK turns it into a server request.
 function asking(context, question, answered) {
     const answer = context.mcpReq.inputResponses?.question;
     return answer ? text(answered(answer)) : inputRequired({ inputRequests: { question } });
@@ -120,7 +120,7 @@ async function overStdio(eras) {
     }
     const factory = ({ era }) => {
         const { server, tell } = build();
-        // In the newest era the SDK passes a change on to those that listen for it, and to nobody else.
+        // In the per-request era the SDK sends updates only to matching listen streams.
         if (era === 'modern') watchers.add(tell);
         return server;
     };

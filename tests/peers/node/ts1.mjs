@@ -19,7 +19,7 @@ import {
 const NAME = '@modelcontextprotocol/sdk';
 const TRANSPORTS = { Http: StreamableHTTPClientTransport, Sse: SSEClientTransport, Stdio: StdioClientTransport };
 
-/** This SDK always asks for its newest revision: another has to be written into the `initialize` on its way out. */
+/** This SDK always proposes its newest revision; another is written into the outgoing `initialize`. */
 function askFor(revision, transport) {
     const send = transport.send.bind(transport);
     transport.send = (message, options) => {
@@ -31,7 +31,7 @@ function askFor(revision, transport) {
 async function connect({ kind, target, logs, updates, follow, complain }) {
     const transport = open(TRANSPORTS, kind, target);
     if (wantedRevision && wantedRevision !== 'auto') askFor(wantedRevision, transport);
-    // The client keeps what was negotiated to itself; the SDK calls a handler set before `connect` ahead of its own.
+    // The client does not expose the negotiated revision; a handler set before `connect` sees the response first.
     let revision;
     transport.onmessage = message => {
         revision ??= message.result?.protocolVersion;

@@ -1,5 +1,5 @@
-// Peer on @modelcontextprotocol/client 2.x. Without PEER_REVISION it opens with the handshake, as the SDK does by
-// default; `auto` makes it probe first, a handshake revision is the one it asks for, and 2026-07-28 is pinned.
+// Peer on @modelcontextprotocol/client 2.x. Without PEER_REVISION it uses a handshake, the SDK default; `auto`
+// probes first, a handshake revision is proposed, and 2026-07-28 is pinned.
 
 import {
     Client,
@@ -28,7 +28,7 @@ function negotiation() {
     if (wantedRevision === undefined) return {};
     if (wantedRevision === 'auto') return { versionNegotiation: { mode: 'auto' } };
     if (isModern(wantedRevision)) return { versionNegotiation: { mode: { pin: wantedRevision } } };
-    // The first handshake revision of the list is the one that the client asks for.
+    // The client proposes the first handshake revision of the list.
     const others = SUPPORTED_PROTOCOL_VERSIONS.filter(revision => revision !== wantedRevision);
     return { supportedProtocolVersions: [wantedRevision, ...others] };
 }
@@ -49,7 +49,7 @@ async function connect({ kind, target, logs, updates, follow, complain }) {
         client,
         revision: client.getNegotiatedProtocolVersion(),
         call: (params, options) => client.callTool(params, options),
-        // The level is a setting of the session in the one era, and travels with each request in the other.
+        // The log level belongs to the session in the handshake era and to each request in the per-request era.
         async setLevel(level) {
             if (modern) return { _meta: { [LOG_LEVEL_META_KEY]: level } };
             await client.setLoggingLevel(level, REQUEST_OPTIONS);

@@ -1,4 +1,4 @@
-// What the servers on @modelcontextprotocol/server share over HTTP: a listener, and sessions for the handshake era.
+// HTTP helpers of the servers on @modelcontextprotocol/server: a listener, and sessions for the handshake era.
 
 import { randomUUID } from 'node:crypto';
 import http from 'node:http';
@@ -8,8 +8,7 @@ import { WebStandardStreamableHTTPServerTransport } from '@modelcontextprotocol/
 
 const refusal = message => ({ jsonrpc: '2.0', id: null, error: { code: -32001, message } });
 
-// A function that answers requests of the handshake era. `connect` gets the transport of each new session, which is
-// made with `options`.
+// A handler for handshake-era requests. `connect` gets the transport of each new session, created with `options`.
 export function inSessions(connect, options = () => ({})) {
     const sessions = new Map();
     return async request => {
@@ -29,7 +28,7 @@ export function inSessions(connect, options = () => ({})) {
     };
 }
 
-// Answers requests to /mcp with a function of web requests; gives the port.
+// Serves /mcp with a fetch-style handler; returns the port.
 export async function listen(answer, port) {
     const listener = http.createServer(async (incoming, outgoing) => {
         if (incoming.url !== '/mcp') {
@@ -54,7 +53,7 @@ export async function listen(answer, port) {
             return;
         }
         const body = Readable.fromWeb(response.body);
-        // Cancels what the SDK still does for a client that went away.
+        // Aborts the SDK's work for a disconnected client.
         outgoing.on('close', () => body.destroy());
         body.on('error', () => outgoing.destroy()).pipe(outgoing);
     });

@@ -1,4 +1,4 @@
-"""What ask1.py and ask2.py share: which tools ask something, and how that is reported."""
+"""Shared by ask1.py and ask2.py: the tools that send server requests, and the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = "file:///somewhere"
 
 
 def main(connect: Callable[[str], AsyncIterator[Any]]) -> None:
-    """Goes through all servers whose addresses are given; `connect` gives the revision and something that calls a tool."""
+    """Runs against every URL given; `connect` yields the revision and a function that calls a tool."""
 
     async def run() -> None:
         seen = []
@@ -36,6 +36,6 @@ def main(connect: Callable[[str], AsyncIterator[Any]]) -> None:
 
 
 def thought(content: Any) -> str:
-    """What is thought of a message."""
+    """The sampling result for a message."""
     block = content[0] if isinstance(content, list) else content
     return f"thoughts on {block.text}"

@@ -1,10 +1,10 @@
-"""Asked in the middle of calls, on mcp 1.x: ask1.py URL..."""
+"""Client that answers server requests during calls, on mcp 1.x: ask1.py URL..."""
 
 from __future__ import annotations
 
 import sys
 
-sys.dont_write_bytecode = True  # the sources stay as they are
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 from contextlib import asynccontextmanager
 from typing import Any, AsyncIterator

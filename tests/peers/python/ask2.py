@@ -1,7 +1,7 @@
-"""Asked in the middle of calls, on mcp 2.x: ask2.py URL...
+"""Client that answers server requests during calls, on mcp 2.x: ask2.py URL...
 
-PEER_REVISION pins 2026-07-28, or makes it open with a handshake (`legacy`); without it the client probes, as the SDK
-does by default. An address with /sse in it is taken for HTTP+SSE.
+PEER_REVISION pins 2026-07-28, or forces a handshake (`legacy`); without it the client probes, as the SDK
+does by default. A URL with /sse uses HTTP+SSE.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-sys.dont_write_bytecode = True  # the sources stay as they are
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 from contextlib import asynccontextmanager
 from typing import Any, AsyncIterator

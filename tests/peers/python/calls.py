@@ -1,9 +1,9 @@
-"""What calls1.py and calls2.py share: calls that are numbered by whoever reads and writes this process's lines.
+"""Shared by calls1.py and calls2.py: numbered calls read from stdin, outcomes written to stdout.
 
-Each line that comes in is a call, {"number", "name", "arguments"}, or {"list": true}; each brings one line back, with
-the text that a call was answered with, or the words with which it failed, and the progress that was told of. What
-belongs to no call has lines of its own: {"updated": NUMBER}, {"changed": true} when there are other tools, and
-{"renewed": WHY} when a client was of no use any more and another was opened. The end of the lines is the end.
+Each input line is a call, {"number", "name", "arguments"}, or {"list": true}. Each gets one output line with the result
+text or the error, and the progress received. Messages outside of calls have their own lines: {"updated": NUMBER},
+{"changed": true} after a tool list change, and {"renewed": WHY} when an unusable client was replaced. End of input ends
+the process.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ RESOURCE = "res://one"
 SECONDS = 8
 PAUSE = 0.1
 MOST_FAILURES = 2
-"""A client whose calls fail this often in a row is of no use any more."""
+"""Consecutive failed calls after which a client is replaced."""
 
 
 class Useless(Exception):
-    """Too many calls of a client have failed."""
+    """Too many calls of a client failed."""
 
 
 def say(**line: Any) -> None:
@@ -37,18 +37,18 @@ def words(error: BaseException) -> str:
 
 
 def answer(message: str) -> dict[str, Any]:
-    """What a question is answered with."""
+    """The answer to a server request."""
     return {"number": int(message)}
 
 
 def number_of(params: Any) -> int | None:
-    """The number that a notice of a change has."""
+    """The number in a resource update."""
     meta = params.model_dump(by_alias=True).get("_meta") or {}
     return meta.get("number")
 
 
 class Ears(logging.Handler):
-    """Notes when the SDK gives up listening: it does so for good, and says it nowhere else."""
+    """Detects that the SDK gave up reconnecting its GET stream, which is permanent and only logged."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -65,7 +65,7 @@ class Ears(logging.Handler):
 
 
 class Work:
-    """What is to be done, and what is being done."""
+    """Queued and running calls."""
 
     def __init__(self) -> None:
         self.lines: asyncio.Queue[str] = asyncio.Queue()
@@ -84,7 +84,7 @@ class Work:
         threading.Thread(target=read, daemon=True).start()
 
     def fail(self, error: BaseException) -> None:
-        """Says that what is being done has failed."""
+        """Reports the running calls as failed."""
         if self.current is None:
             return
         if "list" in self.current:
@@ -97,7 +97,7 @@ class Work:
         self.progress.append(progress)
 
     async def use(self, call: Callable[..., Any], tools: Callable[..., Any]) -> None:
-        """Does what is to be done with one client."""
+        """Runs the queued calls with one client."""
         failures = 0
         while True:
             line, self.undone = self.undone or await self.lines.get(), None
@@ -126,7 +126,7 @@ class Work:
 
 
 def main(connect: Callable[[str], AsyncIterator[Any]]) -> None:
-    """Makes calls; `connect` gives what calls a tool and what lists all."""
+    """Makes calls; `connect` yields functions that call a tool and list the tools."""
 
     async def run() -> None:
         work = Work()

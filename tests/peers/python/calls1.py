@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-sys.dont_write_bytecode = True  # the sources stay as they are
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 from contextlib import asynccontextmanager
 from datetime import timedelta

@@ -1,6 +1,6 @@
 """Numbered calls on mcp 2.x: calls2.py URL
 
-PEER_REVISION pins 2026-07-28, or makes it open with a handshake (`legacy`).
+PEER_REVISION pins 2026-07-28, or forces a handshake (`legacy`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 
-sys.dont_write_bytecode = True  # the sources stay as they are
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 from contextlib import asynccontextmanager
 from typing import Any, AsyncIterator
@@ -21,7 +21,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from calls import RESOURCE, SECONDS, answer, main, number_of, say
 
 
-warnings.simplefilter("ignore")  # a session subscribes in the old way
+warnings.simplefilter("ignore")  # resources/subscribe is deprecated
 
 
 async def elicit(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:

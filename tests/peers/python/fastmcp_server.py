@@ -1,13 +1,13 @@
 """A server on fastmcp 4.x, of both eras, over stdio, Streamable HTTP and HTTP+SSE (handshake era only).
 
-It has no way to take subscriptions, so its clock never tells that it moved.
+fastmcp has no subscriptions, so the clock sends no updates.
 """
 
 from __future__ import annotations
 
 import sys
 
-sys.dont_write_bytecode = True  # the sources stay as they are
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 import json
 import os
@@ -22,7 +22,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from offers import CLOCK, FORM, NAMES, command, text_of
 
-# Sampling and roots are deprecated in the newest revision, and are what is tested.
+# Sampling and roots are deprecated in 2026-07-28 and still tested.
 warnings.simplefilter("ignore")
 
 server = FastMCP("fastmcp", version="4", instructions="For tests.")
@@ -55,7 +55,7 @@ def modern(context: Context) -> bool:
 
 
 def answered(context: Context, request: types.InputRequest) -> Any:
-    """The answer to a question of the newest era, or the result that asks it."""
+    """The input response of a per-request call, or the input_required result."""
     if context.input_responses:
         return context.input_responses["question"]
     return types.InputRequiredResult(input_requests={"question": request}, request_state="asked")

@@ -1,4 +1,4 @@
-"""What the Python servers on the official SDKs have in common: their lists, and how they are started."""
+"""Shared by the servers on the official Python SDKs: lists, resources and start-up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Awaitable, Callable
 
 import uvicorn
 
-sys.dont_write_bytecode = True  # the sources stay as they are
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 CLOCK = "test://clock"
 CLOCK_SECONDS = 0.3
@@ -48,7 +48,7 @@ PROMPTS = [{"name": "greet", "arguments": [{"name": "name", "required": True}]}]
 
 
 def text_of(uri: str) -> str | None:
-    """The text of a resource, if there is one of that URI."""
+    """The text of a resource, or None."""
     if uri == "test://static":
         return "always the same"
     if uri == CLOCK:
@@ -58,8 +58,8 @@ def text_of(uri: str) -> str | None:
 
 
 async def serve(app: Any, port: int) -> None:
-    """Serves an ASGI application, and says on which port."""
-    # Named as TCP, or the event loop does not recognize it and lets small writes wait for each other.
+    """Serves an ASGI application and prints its port."""
+    # IPPROTO_TCP must be given, or asyncio does not set TCP_NODELAY on the socket.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
@@ -70,7 +70,7 @@ async def serve(app: Any, port: int) -> None:
 
 
 def command(stdio: Callable[[], Awaitable[None]], **over_http: Callable[[], Any]) -> Awaitable[None]:
-    """Reads the command line: `stdio`, or a transport over HTTP and its port."""
+    """Parses the command line: `stdio`, or an HTTP transport and its port."""
     match sys.argv[1:]:
         case ["stdio"]:
             return stdio()

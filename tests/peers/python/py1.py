@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-sys.dont_write_bytecode = True  # the sources stay as they are
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -78,7 +78,7 @@ class Session(Peer):
         await self._session.send_ping()
 
     async def after_cancel(self) -> None:
-        # This SDK forgets a cancelled request without telling the server.
+        # This SDK drops a cancelled request without notifying the server.
         params = types.CancelledNotificationParams(requestId=self._outbox.last_id, reason="seen enough")
         await self._session.send_notification(types.ClientNotification(types.CancelledNotification(params=params)))
 

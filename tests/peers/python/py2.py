@@ -1,7 +1,7 @@
 """Peer on mcp 2.x, over Streamable HTTP, HTTP+SSE and stdio.
 
 Without PEER_REVISION it probes for 2026-07-28 and falls back to the handshake, as the SDK does by default (`auto` is
-the same); a handshake revision makes it open with that handshake, and 2026-07-28 is pinned.
+the same); a handshake revision is proposed in a handshake, and 2026-07-28 is pinned.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 
-sys.dont_write_bytecode = True  # the sources stay as they are
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
@@ -46,7 +46,7 @@ class Session(Peer):
         self.logs = logs
         self.updates = updates
         if client.mode in MODERN_PROTOCOL_VERSIONS:
-            # A pinned client never asks the server who it is.
+            # A pinned client sends no server/discover, so it has no server info.
             self.server = self.capabilities = self.instructions = "unsupported"
         else:
             self.server = wire(client.server_info) if client.server_info else None
@@ -75,7 +75,7 @@ class Session(Peer):
         return wire(await self._client.complete(types.PromptReference(name=prompt), argument))
 
     async def set_level(self, level: str) -> dict[str, Any]:
-        # The level is a setting of the session in the one era, and travels with each request in the other.
+        # The log level belongs to the session in the handshake era and to each request in the per-request era.
         if self._modern:
             return {"meta": {LOG_LEVEL: level}}
         await self._client.set_logging_level(level)
@@ -131,7 +131,7 @@ async def connect(kind: str, target: list[str]) -> AsyncIterator[Peer]:
         if isinstance(message, Exception):
             logging.warning("%s", message)
         elif isinstance(message, types.ResourceUpdatedNotification):
-            # In 2026-07-28 this is a second copy of what the listen stream brings.
+            # In 2026-07-28 this duplicates the notification of the listen stream.
             if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
                 updates.push(str(message.params.uri))
 

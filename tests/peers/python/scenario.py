@@ -1,7 +1,7 @@
-"""What every Python peer does once connected, and how it reports.
+"""The scenario of the Python peers and its report.
 
-The two SDK generations differ in names and in how a client is made; py1.py and py2.py hide that behind a `Peer`.
-Results reach this file as plain dictionaries in their wire spelling, which is the same in both.
+The two SDK generations differ in names and in how a client is created; py1.py and py2.py hide that behind a `Peer`.
+Results are plain dictionaries with their JSON names, which are the same in both.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SPOTLIGHT = "elements://spotlight"
 CLIENT_INFO = {"name": "rialto-peer", "version": "1.0.0"}
 
 WANTED_REVISION = os.environ.get("PEER_REVISION") or "auto"
-"""`auto` leaves the choice to the SDK."""
+"""The requested revision; `auto` lets the SDK choose."""
 
 PLAN = json.loads(os.environ.get("PEER_PLAN") or "null")
-"""What to do instead of the scenario: see `carry_out`."""
+"""A plan to run instead of the scenario: see `carry_out`."""
 
 FORM = {"name": "Ada", "sure": True}
-"""What a form is filled in with."""
+"""The content of accepted elicitations."""
 
 
 class Unsupported(Exception):
@@ -49,7 +49,7 @@ class Unsupported(Exception):
 
 
 class Inbox:
-    """Things a server sent unasked, with a way to wait for the first."""
+    """Received notifications, with a way to wait for the first."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -70,7 +70,7 @@ class Inbox:
 
 
 class Complaints(logging.Handler):
-    """What the SDK found worth a warning: an answer that nobody waits for, a session that could not be ended..."""
+    """Collects SDK warnings: an unexpected response, a session that could not be ended..."""
 
     def __init__(self, found: list[str]) -> None:
         super().__init__(logging.WARNING)
@@ -81,10 +81,10 @@ class Complaints(logging.Handler):
 
 
 class Outbox:
-    """The sending half of a transport, looked at on the way out.
+    """Wraps the sending half of a transport.
 
-    Neither SDK lets the caller choose the handshake revision, so `initialize` is rewritten here; and the id of the last
-    request is kept, since the 1.x SDK tells it to nobody and a cancellation has to name it.
+    Neither SDK lets the caller choose the handshake revision, so `initialize` is rewritten here. The id of the last
+    request is recorded, because the 1.x SDK does not expose it and a cancellation needs it.
     """
 
     def __init__(self, stream: Any, revision: str) -> None:
@@ -137,7 +137,7 @@ class Peer(ABC):
 
     @abstractmethod
     async def set_level(self, level: str) -> dict[str, Any]:
-        """Asks for logs; what it returns has to go with the call that is to be logged."""
+        """Sets the log level; the returned arguments must be passed to the call."""
 
     @abstractmethod
     def watch(self, uri: str) -> AbstractAsyncContextManager[None]:
@@ -147,11 +147,11 @@ class Peer(ABC):
     async def ping(self) -> None: ...
 
     async def after_cancel(self) -> None:
-        """What the application itself owes the server after it cancelled a call."""
+        """Sends the cancellation that the SDK leaves to the application."""
 
 
 def open_transport(kind: str, target: list[str]) -> AbstractAsyncContextManager[Any]:
-    """A transport of the wanted kind. A spawned server gets our whole environment."""
+    """Creates a transport of this kind. A spawned server inherits the environment."""
     if kind == "http":
         return streamable_http_client(target[0])
     if kind == "sse":
@@ -160,7 +160,7 @@ def open_transport(kind: str, target: list[str]) -> AbstractAsyncContextManager[
 
 
 def wire(model: Any) -> dict[str, Any]:
-    """A result as it was on the wire."""
+    """A result with its JSON names."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -169,7 +169,7 @@ def main(sdk: str, version: str, connect: Callable[[str, list[str]], AbstractAsy
     if len(sys.argv) < 3 or sys.argv[1] not in ("http", "sse", "stdio"):
         print(f"usage: {sys.argv[0]} http|sse URL  or  {sys.argv[0]} stdio COMMAND [ARGUMENT...]", file=sys.stderr)
         sys.exit(2)
-    warnings.simplefilter("ignore")  # both SDKs warn of calls that are deprecated but are what is tested here
+    warnings.simplefilter("ignore")  # deprecated calls are tested on purpose
     report: dict[str, Any] = {"sdk": sdk, "version": version, "complaints": []}
     logging.basicConfig(level=logging.WARNING)  # to stderr
     logging.getLogger().addHandler(Complaints(report["complaints"]))
@@ -177,7 +177,7 @@ def main(sdk: str, version: str, connect: Callable[[str, list[str]], AbstractAsy
     def finish(code: int) -> None:
         sys.stdout.write(json.dumps(report) + "\n")
         sys.stdout.flush()
-        os._exit(code)  # a thread or a child that does not end must not hold the process
+        os._exit(code)  # do not wait for a hanging thread or child
 
     def give_up() -> None:
         report["timeout"] = True
@@ -208,7 +208,7 @@ def main(sdk: str, version: str, connect: Callable[[str, list[str]], AbstractAsy
 
 
 async def taken(report: dict[str, Any], key: str, run: Callable[[], Awaitable[Any]]) -> None:
-    """Takes one step, and reports what it brought."""
+    """Runs one step and records its outcome."""
     try:
         with anyio.fail_after(STEP_SECONDS):
             report[key] = await run()
@@ -298,7 +298,7 @@ async def play(peer: Peer, report: dict[str, Any]) -> None:
         options = await peer.set_level("debug")
         peer.logs.clear()
         await peer.call("getElement", {"name": "H"}, **options)
-        # In the handshake era a notice may take another stream than the answer, and come after it.
+        # In the handshake era a notification may use another stream and arrive after the response.
         await peer.logs.first(LOG_SECONDS)
         await anyio.sleep(0.05)
         return [{"level": log["level"], "data": log["data"], "logger": log.get("logger")} for log in peer.logs.items]
@@ -336,7 +336,7 @@ async def play(peer: Peer, report: dict[str, Any]) -> None:
 
 
 async def cancelled(peer: Peer) -> bool:
-    """True if a long survey, cancelled at its first progress notice, ends at once and without an answer."""
+    """True if a long call, cancelled at its first progress notification, ends at once without a response."""
     notice = anyio.Event()
     scope = anyio.CancelScope()
     ended = anyio.Event()
@@ -372,7 +372,7 @@ async def refusal(request: Awaitable[Any]) -> dict[str, Any]:
 
 
 def describe(error: BaseException) -> str:
-    """One line; a group is told by its first leaf, which is the one with a meaning."""
+    """One line for an exception; an exception group is described by its first leaf."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-sys.dont_write_bytecode = True  # the sources stay as they are
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 import json
 import os
@@ -106,7 +106,7 @@ async def count(to: int, delay: float) -> str:
         for step in range(1, to + 1):
             await anyio.sleep(delay)
             if token is not None:
-                # Without the id it would go to the listening stream instead of that of the call.
+                # Without the related request id it would be sent on the GET stream.
                 await context.session.send_progress_notification(
                     token, step, to, related_request_id=str(context.request_id)
                 )
@@ -161,7 +161,7 @@ def over_http() -> Starlette:
             yield
             tasks.cancel_scope.cancel()
 
-    class Endpoint:  # an object, or the framework takes it for a function of requests
+    class Endpoint:  # an instance: a function would be wrapped as a request handler
         async def __call__(self, *asgi: Any) -> None:
             await manager.handle_request(*asgi)
 

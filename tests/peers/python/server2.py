@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-sys.dont_write_bytecode = True  # the sources stay as they are
+sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 
 import json
 import os
@@ -26,7 +26,7 @@ from starlette.routing import Mount, Route
 
 from offers import CLOCK, CLOCK_SECONDS, FORM, NAMES, PROMPTS, RESOURCES, TEMPLATES, TOOLS, command, text_of
 
-# Logging, sampling and roots are deprecated in the newest revision, and are what is tested.
+# Logging, sampling and roots are deprecated in 2026-07-28 and still tested.
 warnings.simplefilter("ignore")
 
 bus = InMemorySubscriptionBus()
@@ -73,7 +73,7 @@ async def set_level(*_: Any) -> types.EmptyResult:
 
 async def subscribe(context: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
     if params.uri == CLOCK:
-        # The session of the context is that of this one request; its connection outlives it.
+        # The session of the context lasts for one request; its connection outlives it.
         watchers.add(context.session._connection)
     return types.EmptyResult()
 
@@ -107,7 +107,7 @@ async def count(context: Any, to: int, delay: float) -> str:
 
 
 def question(name: str, arguments: dict[str, Any]) -> types.InputRequest | None:
-    """What a tool has to know of the client."""
+    """The client as a tool sees it."""
     match name:
         case "confirm":
             form = types.ElicitRequestFormParams(message="Who are you?", requested_schema=FORM)
@@ -124,7 +124,7 @@ def question(name: str, arguments: dict[str, Any]) -> types.InputRequest | None:
 
 
 async def ask(context: Any, asked: types.InputRequest) -> Any:
-    """Asks in the middle of the call, as the handshake era does."""
+    """Sends a server request during the call (handshake era)."""
     session, request = context.session, context.request_id
     match asked:
         case types.ElicitRequest(params=params):
@@ -152,7 +152,7 @@ async def call_tool(
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             text = shown(await ask(context, asked))
         elif params.input_responses and name in params.input_responses:
-            # The state has to come back as it was given.
+            # The request state must be echoed unchanged.
             if params.request_state != f"asked by {name}":
                 raise MCPError(-32602, "The state is not mine")
             text = shown(params.input_responses[name])

@@ -1,7 +1,7 @@
 """fastmcp as a proxy: fastmcp_proxy.py URL PORT MODE fresh|shared
 
-`fresh` opens a session at the upstream for every request, which is what fastmcp does by default; `shared` is its
-other way, one session at the upstream for all. MODE is the era at the upstream: `legacy`, or a revision.
+`fresh` opens an upstream session per request, the default of fastmcp; `shared` uses one upstream session for all
+requests. MODE is the era of the upstream: `legacy`, or a revision.
 """
 
 import asyncio

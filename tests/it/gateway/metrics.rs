@@ -1,0 +1,162 @@
+//! The OpenMetrics text of `/metrics`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+
+use super::{GatewayProcess, phase, shell_server};
+use crate::harness::{TEST_TIMEOUT, call, notification};
+
+/// Metric values by name with labels, as written.
+pub(super) struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    /// Parses and validates every line of the OpenMetrics text.
+    fn parse(text: &str) -> Self {
+        let mut metrics = BTreeMap::new();
+        let mut families = BTreeSet::new();
+        let body = text.strip_suffix("# EOF\n").unwrap_or_else(|| panic!("no # EOF: {text}"));
+        for line in body.lines() {
+            if let Some(comment) = line.strip_prefix("# ") {
+                let words: Vec<&str> = comment.splitn(3, ' ').collect();
+                assert!(words.len() == 3 && words[1].starts_with("rialto_"), "{line}");
+                assert_eq!(words[0] == "TYPE", ["counter", "gauge", "histogram"].contains(&words[2]), "{line}");
+                families.insert(words[1].to_owned());
+                continue;
+            }
+            let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no value: {line}"));
+            let (bare, labels) = name.split_once('{').unwrap_or_else(|| panic!("no labels: {line}"));
+            let labels = labels.strip_suffix('}').unwrap();
+            assert!(labels.is_empty() || labels.split("\",").all(|label| label.contains("=\"")), "{line}");
+            let family = ["_total", "_sum", "_count", "_bucket"].iter().find_map(|end| bare.strip_suffix(end));
+            assert!(families.contains(family.unwrap_or(bare)), "{line} has no metric family");
+            let value = value.parse().unwrap_or_else(|_| panic!("no number: {line}"));
+            assert!(metrics.insert(name.to_owned(), value).is_none(), "duplicate sample: {line}");
+        }
+        Self(metrics)
+    }
+
+    pub(super) fn value(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied()
+    }
+
+    /// `rialto_calls_total` of a group and upstream, by method and outcome.
+    fn calls(&self, group: &str, upstream: &str) -> BTreeMap<&str, f64> {
+        let before = format!("rialto_calls_total{{group=\"{group}\",upstream=\"{upstream}\",");
+        self.0.iter().filter_map(|(name, value)| Some((name.strip_prefix(&before)?, *value))).collect()
+    }
+}
+
+impl GatewayProcess {
+    pub(super) async fn metrics(&self) -> Metrics {
+        let received = self.admin_get("/metrics").go().await;
+        assert_eq!(received.status, 200);
+        assert!(received.header("content-type").unwrap().starts_with("application/openmetrics-text; version=1.0.0"));
+        Metrics::parse(&received.text().await)
+    }
+}
+
+#[tokio::test]
+async fn call_metrics_count_by_outcome() {
+    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let file = format!(
+        "[servers.elements]\nbuiltin = \"elements\"\n{}[servers.away]\nurl = \"http://{away}/mcp\"\n[groups.few]\nservers = [\"elements\"]\n",
+        shell_server("sh", &[("SAYS", "hi")])
+    );
+    let rialto = GatewayProcess::start("figures", &file).await;
+    let status = rialto
+        .until_status("every upstream has a health phase", |status| {
+            status["ready"] == true && phase(status, "away") == Some("down")
+        })
+        .await;
+    assert_eq!(phase(&status, "sh"), Some("ready"));
+    let session = rialto.open("/mcp").await;
+    let few = rialto.open("/mcp/few").await;
+    for name in ["Fe", "Au", "Unobtainium"] {
+        session.call("elements__getElement", json!({ "name": name })).await;
+    }
+    few.call("getElement", json!({ "name": "Fe" })).await;
+    for tool in ["sh__answer", "sh__answer", "sh__wrong", "sh__crash", "nobody__nothing"] {
+        session.call(tool, json!({})).await;
+    }
+    session.ask("resources/read", json!({ "uri": "rialto://nobody/x://y" })).await;
+    session.ask("resources/read", json!({ "uri": "rialto://elements/elements://symbol/Fe" })).await;
+    session.ask("prompts/get", json!({ "name": "elements__describeElement", "arguments": { "name": "Fe" } })).await;
+    assert_eq!(session.tools().await.len(), 7);
+    // A call answered by SSE, whose events are retained for resumption.
+    let short = call("short", "elements__surveyElements", json!({ "count": 2, "delayMs": 20 }));
+    assert_eq!(session.post(&short).go().await.events().rest().await.len(), 3);
+    // A call cancelled after its first progress notification.
+    let long = call("long", "elements__surveyElements", json!({ "count": 118, "delayMs": 1000 }));
+    let mut long = session.post(&long).go().await.events();
+    assert_eq!(long.message().await.unwrap()["method"], "notifications/progress");
+    let cancelled = notification("notifications/cancelled", json!({ "requestId": "long" }));
+    assert_eq!(session.post(&cancelled).status().await, 202);
+    while long.message().await.is_some() {}
+
+    let listening = session.listen().await;
+    let metrics = rialto.metrics().await;
+    let outcomes = |group, upstream| metrics.calls(group, upstream).into_iter().collect::<Vec<_>>();
+    assert_eq!(
+        outcomes("default", "elements"),
+        [
+            (r#"method="prompts/get",outcome="ok"}"#, 1.0),
+            (r#"method="resources/read",outcome="ok"}"#, 1.0),
+            (r#"method="tools/call",outcome="cancelled"}"#, 1.0),
+            (r#"method="tools/call",outcome="ok"}"#, 3.0),
+            (r#"method="tools/call",outcome="tool_error"}"#, 1.0),
+        ]
+    );
+    assert_eq!(
+        outcomes("default", "sh"),
+        [
+            (r#"method="tools/call",outcome="error"}"#, 1.0),
+            (r#"method="tools/call",outcome="ok"}"#, 2.0),
+            (r#"method="tools/call",outcome="unavailable"}"#, 1.0),
+        ]
+    );
+    assert_eq!(
+        outcomes("default", "rialto"),
+        [
+            (r#"method="resources/read",outcome="error"}"#, 1.0),
+            (r#"method="tools/call",outcome="error"}"#, 1.0),
+            (r#"method="tools/list",outcome="ok"}"#, 1.0),
+        ]
+    );
+    assert_eq!(outcomes("few", "elements"), [(r#"method="tools/call",outcome="ok"}"#, 1.0)]);
+    let labels = r#"{group="default",upstream="sh",method="tools/call"}"#;
+    assert_eq!(metrics.value(&format!("rialto_call_duration_seconds_count{labels}")), Some(4.0));
+
+    // The gauges equal the status.
+    let status = rialto.status().await;
+    for (group, count) in [("default", 1.0), ("few", 1.0)] {
+        let name = format!(r#"rialto_sessions{{group="{group}",transport="http",revision="2025-11-25"}}"#);
+        assert_eq!(metrics.value(&name), Some(count));
+    }
+    assert_eq!(metrics.value("rialto_streams{}"), Some(1.0));
+    let events = metrics.value("rialto_events{}").unwrap();
+    assert!(events > 0.0 && metrics.value("rialto_event_bytes{}").unwrap() > events);
+    assert_eq!(status["events"].as_f64(), Some(events));
+    assert_eq!(metrics.value("rialto_calls_in_flight{}"), Some(0.0));
+    for (upstream, state) in [("elements", "ready"), ("away", "down")] {
+        for each in ["starting", "ready", "degraded", "down"] {
+            let name = format!(r#"rialto_upstream_state{{upstream="{upstream}",state="{each}"}}"#);
+            assert_eq!(metrics.value(&name), Some(f64::from(u8::from(each == state))), "{name}");
+        }
+    }
+    drop(listening);
+
+    // The session has its own child (a lease) beside the catalog connection; it ends with the session.
+    session.call("sh__answer", json!({})).await;
+    rialto.until_status("the session has its own child", |status| status["children"] == 2).await;
+    let metrics = rialto.metrics().await;
+    assert_eq!(metrics.value("rialto_children{}"), Some(2.0));
+    assert_eq!(metrics.value(r#"rialto_upstream_leases{upstream="sh"}"#), Some(1.0));
+    session.close().await;
+    few.close().await;
+    rialto
+        .until_status("the child has ended", |status| status["children"] == 1 && status["sessions"] == json!([]))
+        .await;
+    let stopped = tokio::time::timeout(TEST_TIMEOUT, rialto.stop()).await.expect("the gateway stops in time");
+    assert!(stopped.contains("a call was not answered"), "{stopped}");
+}

@@ -1,0 +1,213 @@
+//! Request ids and trace context from client to upstream, and redaction of secrets.
+
+use http::{HeaderMap, Response};
+use serde_json::{Value, json};
+
+use super::{GatewayProcess, shell_server};
+use crate::harness::{HttpRequest, modern, request};
+use crate::rest::{Api, RecordedRequest, json_response};
+
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+const OTHER_PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// A 2025-06-18 Streamable HTTP server with one tool that records its requests.
+async fn recording_server() -> Api {
+    Api::start(|seen: &RecordedRequest| {
+        let empty = |status: u16| Response::builder().status(status).body(http_body_util::Full::default()).unwrap();
+        let Ok(message) = serde_json::from_slice::<Value>(&seen.body) else { return empty(405) };
+        let result = match message["method"].as_str().unwrap() {
+            "initialize" => {
+                let info = json!({ "name": "traced", "version": "1" });
+                json!({ "protocolVersion": "2025-06-18", "capabilities": { "tools": {} }, "serverInfo": info })
+            }
+            "tools/list" => json!({ "tools": [{ "name": "answer", "inputSchema": { "type": "object" } }] }),
+            "tools/call" => json!({ "content": [{ "type": "text", "text": "hi" }] }),
+            _ => return empty(202),
+        };
+        json_response(200, json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }).to_string())
+    })
+    .await
+}
+
+/// The headers of the last tools/call that a server received.
+fn last_call_headers(api: &Api) -> HeaderMap {
+    let calls = |seen: &&RecordedRequest| String::from_utf8_lossy(&seen.body).contains("tools/call");
+    api.requests().iter().rfind(calls).expect("the server received a call").headers.clone()
+}
+
+fn file(mcp: &Api, rest: &Api, more: &str) -> String {
+    let (mcp, rest) = (mcp.address, rest.address);
+    format!(
+        r#"
+        [log]
+        filter = "debug"
+        format = "json"
+        [servers.mcp]
+        url = "http://{mcp}/mcp?key=${{IN_QUERY}}"
+        headers = {{ X-Key = "${{IN_HEADER}}" }}
+        revision = "2025-06-18"
+        [servers.api]
+        base_url = "http://{rest}/base"
+        headers = {{ X-Key = "${{IN_HEADER}}" }}
+        query = {{ key = "${{IN_QUERY}}" }}
+        [[servers.api.tools]]
+        name = "now"
+        url = "/now"
+        {more}"#
+    )
+}
+
+const SECRETS: [(&str, &str); 4] = [
+    ("IN_QUERY", "s3cret-of-query"),
+    ("IN_HEADER", "s3cret-of-header"),
+    ("IN_ENV", "s3cret-of-env"),
+    ("IN_TOKEN", "s3cret-of-token"),
+];
+
+fn post(rialto: &GatewayProcess, body: &Value) -> HttpRequest {
+    HttpRequest::to(rialto.address, "POST", "/mcp")
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream")
+        .body(body.to_string())
+}
+
+#[tokio::test]
+async fn request_ids_reach_upstreams_and_logs() {
+    let (mcp, rest) = (recording_server().await, Api::json(r#"{"now":1}"#).await);
+    let rialto = GatewayProcess::with("traces", &file(&mcp, &rest, ""), &[], &SECRETS).await;
+    rialto.until_ready().await;
+    let session = rialto.open("/mcp").await;
+    for (tool, api) in [("mcp__answer", &mcp), ("api__now", &rest)] {
+        let id = format!("client-chose-{tool}");
+        let body = request(1, "tools/call", json!({ "name": tool, "arguments": {} }));
+        let received = session.post(&body).header("x-request-id", &id).header("traceparent", PARENT).go().await;
+        assert_eq!(received.header("x-request-id"), Some(id.as_str()));
+        assert!(received.json().await["result"].is_object());
+        let headers = if tool == "mcp__answer" { last_call_headers(api) } else { api.take_only_request().headers };
+        assert_eq!(headers["x-request-id"], id.as_str());
+        assert_eq!(headers["traceparent"], PARENT);
+        assert_eq!(headers["x-key"], "s3cret-of-header");
+        rialto.wait_for_log(&id).await;
+        // A request without an id gets one.
+        let received = session.post(&body).go().await;
+        let name = received.header("x-request-id").unwrap().to_owned();
+        assert!(received.json().await["result"].is_object());
+        rialto.wait_for_log(&name).await;
+    }
+    // A refused request has an id, too.
+    let received = rialto.get("/nowhere").header("x-request-id", "lost-one").go().await;
+    assert_eq!((received.status, received.header("x-request-id")), (404, Some("lost-one")));
+    rialto.wait_for_log("lost-one").await;
+
+    let log = rialto.stop().await;
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    assert!(lines.iter().all(|line| line["level"].is_string() && line["timestamp"].is_string()), "{log}");
+    let of = |id: &str| lines.iter().find(|line| line["fields"]["request"] == id).unwrap_or_else(|| panic!("{log}"));
+    let ended = &of("client-chose-mcp__answer")["fields"];
+    assert_eq!((&ended["group"], &ended["upstream"]), (&json!("default"), &json!("mcp")));
+    assert_eq!((&ended["method"], &ended["outcome"]), (&json!("tools/call"), &json!("ok")));
+    assert_eq!(of("lost-one")["fields"]["message"], "a request was turned away");
+}
+
+#[tokio::test]
+async fn traceparent_is_forwarded_from_headers_and_meta() {
+    let (mcp, rest) = (recording_server().await, Api::json(r#"{"now":1}"#).await);
+    let folder = crate::config::TempFolder::new("gateway-notes");
+    let note = folder.0.join("note");
+    let shell_server = shell_server("sh", &[("SAYS", "hi"), ("NOTE", note.to_str().unwrap())]);
+    let rialto = GatewayProcess::with("parents", &file(&mcp, &rest, &shell_server), &[], &SECRETS).await;
+    rialto.until_ready().await;
+    // `_meta` wins over the header: an intermediary may have set the header.
+    for (header, meta, wanted) in [
+        (Some(PARENT), None, PARENT),
+        (None, Some(OTHER_PARENT), OTHER_PARENT),
+        (Some(PARENT), Some(OTHER_PARENT), OTHER_PARENT),
+    ] {
+        for tool in ["mcp__answer", "api__now", "sh__answer"] {
+            let mut params = json!({ "name": tool, "arguments": {} });
+            if let Some(meta) = meta {
+                params["_meta"] = json!({ "traceparent": meta, "tracestate": "a=b" });
+            }
+            let mut sending =
+                post(&rialto, &modern(json!(1), "tools/call", params.clone())).modern_headers("tools/call", &params);
+            if let Some(header) = header {
+                sending = sending.header("traceparent", header);
+            }
+            let (status, answer) = sending.json().await;
+            assert_eq!((status, &answer["error"]), (200, &Value::Null), "{answer}");
+            match tool {
+                "sh__answer" => {
+                    let noted = std::fs::read_to_string(&note).unwrap();
+                    let noted: Value = serde_json::from_str(noted.lines().last().unwrap()).unwrap();
+                    assert_eq!(noted["params"]["_meta"]["traceparent"], wanted, "{noted}");
+                }
+                "mcp__answer" => {
+                    assert_eq!(last_call_headers(&mcp).get_all("traceparent").iter().collect::<Vec<_>>(), [wanted]);
+                }
+                _ => assert_eq!(rest.take_only_request().headers["traceparent"], wanted),
+            }
+        }
+    }
+    assert_eq!(last_call_headers(&mcp)["tracestate"], "a=b");
+    rialto.stop().await;
+}
+
+#[tokio::test]
+async fn secrets_are_redacted_from_logs_status_and_errors() {
+    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let failing = Api::start(|_| json_response(500, r#"{"why":"no"}"#)).await;
+    let mcp = recording_server().await;
+    let more = format!(
+        r#"
+        [access.tokens]
+        ann = "${{IN_TOKEN}}"
+        [servers.away]
+        url = "http://{away}/mcp?key=${{IN_QUERY}}"
+        headers = {{ Authorization = "Bearer ${{IN_HEADER}}" }}
+        [servers.broken]
+        command = "sh"
+        args = ["-c", "exit 3", "${{IN_ENV}}"]
+        env = {{ KEY = "${{IN_ENV}}" }}
+        [servers.offline]
+        base_url = "http://{away}/base"
+        query = {{ key = "${{IN_QUERY}}" }}
+        openapi = "http://{away}/openapi.json?key=${{IN_QUERY}}"
+        {}"#,
+        shell_server("sh", &[("KEY", "${IN_ENV}"), ("SAYS", "hi")])
+    );
+    let rialto = GatewayProcess::with("secrets", &file(&mcp, &failing, &more), &[], &SECRETS).await;
+    let authorized = |sending: HttpRequest| sending.header("authorization", "Bearer s3cret-of-token");
+    let mut output = String::new();
+    // Wait until every failing upstream has failed.
+    for word in ["exit status: 3", "its document cannot be loaded", "the upstream cannot be reached"] {
+        rialto.wait_for_log(word).await;
+    }
+    for sending in [
+        rialto.get("/metrics"),
+        rialto.get("/admin/status"),
+        rialto.get("/metrics").header("authorization", "Bearer s3cret-that-is-wrong"),
+        rialto.get("/mcp?token=s3cret-in-address").header("authorization", "Bearer s3cret-that-is-wrong"),
+    ] {
+        let received = sending.go().await;
+        assert_eq!(received.status, 401);
+        output += &received.text().await;
+    }
+    for tool in ["mcp__answer", "api__now", "sh__answer", "sh__crash"] {
+        let params = json!({ "name": tool, "arguments": {} });
+        let sending =
+            post(&rialto, &modern(json!(1), "tools/call", params.clone())).modern_headers("tools/call", &params);
+        output += &authorized(sending).go().await.text().await;
+    }
+    for path in ["/metrics", "/admin/status"] {
+        let received = authorized(rialto.get(path)).go().await;
+        assert_eq!(received.status, 200);
+        output += &received.text().await;
+    }
+    assert!(
+        output.contains("500") && output.contains("tool_error") && output.contains("Upstream unavailable"),
+        "{output}"
+    );
+    output += &rialto.stop().await;
+    let (_, found) = output.split_once("s3cret").unwrap_or_default();
+    assert!(found.is_empty(), "{}", &output[output.find("s3cret").unwrap().saturating_sub(300)..]);
+}
