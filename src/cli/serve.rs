@@ -464,7 +464,6 @@ mod tests {
             ("sse-heartbeat-ms", inbound.sse_heartbeat.as_millis().to_string()),
             ("sse-retry-ms", sessions.sse_retry_ms.to_string()),
             ("shutdown-timeout", inbound.shutdown_timeout.as_secs().to_string()),
-            ("spotlight-ms", SPOTLIGHT_INTERVAL.as_millis().to_string()),
         ] {
             let (_, after) = help.split_once(&format!("--{flag} <")).expect(flag);
             let shown = after.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));

@@ -96,7 +96,7 @@ impl Cluster {
         }
     }
 
-    /// Fails every pending relay: responses go to the mailbox of the old incarnation, which is not read any more.
+    /// Fails every pending relay: while the store is unreachable no response can arrive.
     fn fail_all_relays(&self) {
         self.pending_relays().values().for_each(|pending| drop(pending.events.send(RelayEvent::Lost)));
     }
@@ -118,7 +118,6 @@ impl Cluster {
         if status == NodeStatus::Alive {
             if let Some(next_node) = next {
                 self.migrate_to_incarnation(observer, &node, next_node).await?;
-                self.fail_all_relays();
                 self.forget_affinities_to(&node);
                 *next = None;
             }
@@ -142,7 +141,6 @@ impl Cluster {
         self.store.join(&next_node, self.lease).await?;
         *next = Some(next_node.clone());
         self.migrate_to_incarnation(observer, &node, &next_node).await?;
-        self.fail_all_relays();
         self.forget_affinities_to(&node);
         *next = None;
         Ok(())
