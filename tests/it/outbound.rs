@@ -97,7 +97,7 @@ async fn http_status_errors_are_reported_by_kind() {
         (
             "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>",
             ErrorKind::Protocol,
-            "no answer",
+            "without a JSON-RPC response",
         ),
     ] {
         let (address, _seen) = fixed_response_server(answer.into()).await;

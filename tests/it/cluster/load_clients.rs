@@ -141,6 +141,8 @@ impl Session {
                     let Some(last) = &last else {
                         return CallOutcome::Failed("the stream broke before its first event".into());
                     };
+                    // The `retry` time that a client is told: while the store is away streams end at once.
+                    tokio::time::sleep(RETRY_DELAY).await;
                     stream = self.resumed(last).await;
                 }
             }

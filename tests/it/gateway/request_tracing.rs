@@ -179,7 +179,7 @@ async fn secrets_are_redacted_from_logs_status_and_errors() {
     let authorized = |sending: HttpRequest| sending.header("authorization", "Bearer s3cret-of-token");
     let mut output = String::new();
     // Wait until every failing upstream has failed.
-    for word in ["exit status: 3", "its document cannot be loaded", "the upstream cannot be reached"] {
+    for word in ["exit status: 3", "API document load failed", "upstream connect failed"] {
         rialto.wait_for_log(word).await;
     }
     for sending in [
