@@ -152,7 +152,7 @@ fn only_dialect_compares_revisions() {
             let names_era = text
                 .match_indices("Era::PerRequest")
                 .any(|(at, _)| !text[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_'));
-            let named = text.contains("Revision::V20") || text.contains(".era()") || names_era;
+            let named = ["Revision::V20", ".era()", ".features()"].iter().any(|word| text.contains(word)) || names_era;
             let compared = ["==", "!=", "<", ">", "matches!"].iter().any(|sign| text.contains(sign));
             if named
                 || (text.contains("revision")
