@@ -219,7 +219,7 @@ impl PendingResponse {
         request: &EncodedRequest,
     ) -> Result<(ResponseHead, BodyDecoder, Box<Http1Connection>), SendError> {
         let connection = self.connection.as_mut().expect("the connection is only taken below");
-        if self.in_flight.as_ref().is_some_and(InFlight::is_revoked) {
+        if request.is_revoked() {
             let error = io::Error::new(io::ErrorKind::ConnectionAborted, "the request was revoked before it was sent");
             return Err(SendError { not_sent: true, error });
         }

@@ -175,9 +175,10 @@ impl HttpClient {
             Ok(Err(BodyError::Broken(error))) => {
                 Err(HttpError::new(HttpErrorKind::Broken, format!("response body broken off: {error}")))
             }
-            Err(_) => {
-                Err(HttpError::new(HttpErrorKind::Timeout, format!("response body incomplete after {timeout:?}")))
-            }
+            Err(_) => Err(HttpError::new(
+                HttpErrorKind::Timeout,
+                format!("response body was not complete within {timeout:?}"),
+            )),
         }
     }
 }
