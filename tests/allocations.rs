@@ -43,7 +43,7 @@ fn allocations_per_call_stay_within_budget() {
     let fixture = HotPathFixture::start(Path::new(env!("CARGO_BIN_EXE_rialto")));
     let loaded = config::load(&fixture.config(), &|_| None).unwrap();
     let defaults = AppSettings::default();
-    let gateway = loaded.config.gateway_config(rialto::local::elements::SPOTLIGHT_INTERVAL);
+    let gateway = loaded.config.gateway_config();
     let settings = AppSettings { listen: loaded.config.listen.unwrap(), gateway, ..defaults };
     let bound = runtime.block_on(App::bind(settings)).unwrap();
     let address = bound.address();

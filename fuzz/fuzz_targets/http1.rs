@@ -1,16 +1,16 @@
-//! HTTP/1.1 codec: parsing it from parses also parses, and no earlier, when its last byte arrives; a body decodes the same in
-//! any chunking and never to more data than it holds.
+//! HTTP/1.1 codec: a head is complete with its last byte and not before; a body decodes to the same data however it is
+//! split, and never to more data than there was.
 //!
-//! The first input byte of the input is the chunk size.
+//! The first byte of the input is the size of the pieces.
 
 #![no_main]
 
 use bytes::BytesMut;
 use http::Method as Verb;
 use libfuzzer_sys::fuzz_target;
-use rialto::http::codec::{BodyDecoder, Decoded, RequestHead, ResponseHead};
+use rialto::http::codec::{BodyDecoder, Decoded, HeadRules, RequestHead, ResponseHead};
 
-const MAX_HEAD_BYTES: usize = 1 << 20;
+const RULES: HeadRules = HeadRules { max_headers: 100, max_bytes: 1 << 20, frequent_names: &[] };
 
 fuzz_target!(|data: &[u8]| {
     let Some((step, text)) = data.split_first() else { return };
@@ -18,11 +18,11 @@ fuzz_target!(|data: &[u8]| {
     let whole = BytesMut::from(text);
     // Requests.
     let mut rest = whole.clone();
-    if let Ok(Some(head)) = RequestHead::parse(&mut rest, 100, MAX_HEAD_BYTES) {
+    if let Ok(Some(head)) = RequestHead::parse(&mut rest, &RULES) {
         let end = text.len() - rest.len();
-        assert!(matches!(RequestHead::parse(&mut BytesMut::from(&text[..end - 1]), 100, MAX_HEAD_BYTES), Ok(None)));
+        assert!(matches!(RequestHead::parse(&mut BytesMut::from(&text[..end - 1]), &RULES), Ok(None)));
         let mut again = BytesMut::from(&text[..end]);
-        let same = RequestHead::parse(&mut again, 100, MAX_HEAD_BYTES).expect("it parsed before").expect("it is complete");
+        let same = RequestHead::parse(&mut again, &RULES).expect("it parsed before").expect("it is complete");
         assert_eq!((same.verb, same.uri, same.headers), (head.verb, head.uri, head.headers));
         assert_ne!(head.framing, BodyDecoder::UntilClose);
         check_body(&head.framing, &rest, step);
@@ -45,7 +45,7 @@ fn check_body(decoder: &BodyDecoder, text: &[u8], step: usize) {
     }
 }
 
-/// The data of a decoded and whether its end was reached; `None` if it is malformed.
+/// The decoded data and whether the end was reached; `None` if the body is malformed.
 fn read(decoder: &BodyDecoder, text: &[u8], step: usize) -> Option<(Vec<u8>, bool)> {
     let (mut decoder, mut buffer, mut all) = (decoder.clone(), BytesMut::new(), Vec::new());
     let mut parts = text.chunks(step);

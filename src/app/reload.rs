@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use crate::admin::{Admin, unix_seconds};
 use crate::config::{self, Config, ConfigWatcher, Diagnostic, LoadedConfig};
@@ -15,15 +15,14 @@ pub struct Reloader {
     watcher: ConfigWatcher,
     /// The configuration in use.
     config: Config,
-    spotlight: Duration,
 }
 
 impl Reloader {
     /// Watches a file that was loaded as `config`. Must be called within a runtime.
-    pub fn new(file: PathBuf, config: Config, spotlight: Duration) -> Self {
+    pub fn new(file: PathBuf, config: Config) -> Self {
         let mut watcher = ConfigWatcher::new(&file);
         watcher.set_referenced_files(config.referenced_files());
-        Self { file, watcher, config, spotlight }
+        Self { file, watcher, config }
     }
 
     /// Reports the file and its load time in the status.
@@ -75,7 +74,7 @@ impl Reloader {
         if !needs_restart.is_empty() {
             tracing::warn!("these take effect after a restart: {}", needs_restart.join(", "));
         }
-        let applied = inbound.gateway.apply(&config.gateway_config(self.spotlight));
+        let applied = inbound.gateway.apply(&config.gateway_config());
         tracing::info!(
             added = ?applied.added,
             changed = ?applied.changed,

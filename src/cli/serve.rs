@@ -12,7 +12,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::app::{App, AppSettings, Reloader};
 use crate::config::{self, Config, LoadedConfig, StoreLocation};
 use crate::gateway::ParkingLimits;
-use crate::local::elements::SPOTLIGHT_INTERVAL;
 use crate::policy::{HostOriginRules, Limits, Policy, Tokens};
 use crate::store::{Retention, StoreSettings};
 use crate::{inbound, session};
@@ -101,9 +100,6 @@ pub(super) struct ServeArgs {
     /// Seconds that calls in flight may take to finish at shutdown. [default: 10]
     #[arg(long, env = "RIALTO_SHUTDOWN_TIMEOUT", value_name = "SECONDS")]
     shutdown_timeout: Option<u64>,
-    /// Update interval of the resource elements://spotlight in milliseconds; for tests.
-    #[arg(long, env = "RIALTO_SPOTLIGHT_MS", value_name = "MS", hide = true)]
-    spotlight_ms: Option<u64>,
 }
 
 /// Flags of `rialto stdio`.
@@ -128,14 +124,6 @@ impl ServeArgs {
     fn file(&self) -> Option<PathBuf> {
         let default_file = || Some(PathBuf::from(config::DEFAULT_CONFIG_FILE)).filter(|file| file.is_file());
         self.config.clone().or_else(default_file)
-    }
-
-    fn spotlight(&self) -> Result<Duration, String> {
-        match self.spotlight_ms {
-            Some(0) => Err("--spotlight-ms must be more than 0".to_owned()),
-            Some(given) => Ok(Duration::from_millis(given)),
-            None => Ok(SPOTLIGHT_INTERVAL),
-        }
     }
 
     /// Store and cluster settings from flags and file.
@@ -245,7 +233,7 @@ impl ServeArgs {
                 elicitation_timeout: limits.elicitation_timeout.unwrap_or(defaults.parking.elicitation_timeout),
                 sampling_timeout: limits.sampling_timeout.unwrap_or(defaults.parking.sampling_timeout),
             },
-            gateway: config.gateway_config(self.spotlight()?),
+            gateway: config.gateway_config(),
             store: self.store_settings(config, defaults.store)?,
         })
     }
@@ -268,8 +256,7 @@ pub(super) fn load(file: &Path) -> Result<LoadedConfig, Vec<config::Diagnostic>>
 
 /// Serves over HTTP until SIGTERM or SIGINT.
 pub(super) async fn http(arguments: ServeArgs, config: &Config) -> ExitCode {
-    let spotlight = arguments.spotlight().unwrap_or(SPOTLIGHT_INTERVAL);
-    let reloader = arguments.file().map(|file| Reloader::new(file, config.clone(), spotlight));
+    let reloader = arguments.file().map(|file| Reloader::new(file, config.clone()));
     let settings = match arguments.settings(config) {
         Ok(settings) => settings,
         Err(message) => return usage_error(&message),

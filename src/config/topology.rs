@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::model::{Config, FilterSection, GroupSection, ServerKind, ServerSection};
 use crate::gateway::{self, GatewayConfig, GroupConfig};
+use crate::local::elements::SPOTLIGHT_INTERVAL;
 use crate::local::rest;
 use crate::upstream::{SpecKind, UpstreamSpec};
 
@@ -12,20 +13,19 @@ use crate::upstream::{SpecKind, UpstreamSpec};
 const POLLING_OFF_INTERVAL: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 impl Config {
-    /// Upstreams and groups of the gateway. `spotlight` is the update interval of the built-in server's
-    /// `elements://spotlight` resource.
-    pub fn gateway_config(&self, spotlight: Duration) -> GatewayConfig {
+    /// Upstreams and groups of the gateway.
+    pub fn gateway_config(&self) -> GatewayConfig {
         let enabled = self.servers.iter().filter(|server| !server.disabled);
         GatewayConfig {
-            upstreams: enabled.map(|server| upstream_spec(server, spotlight)).collect(),
+            upstreams: enabled.map(|server| upstream_spec(server)).collect(),
             groups: self.groups.iter().map(group_config).collect(),
         }
     }
 }
 
-fn upstream_spec(server: &ServerSection, spotlight: Duration) -> UpstreamSpec {
+fn upstream_spec(server: &ServerSection) -> UpstreamSpec {
     let kind = match &server.kind {
-        ServerKind::Elements => SpecKind::Elements(spotlight),
+        ServerKind::Elements => SpecKind::Elements(SPOTLIGHT_INTERVAL),
         ServerKind::Target(target) => SpecKind::Target(target.clone()),
         ServerKind::Rest(rest) => SpecKind::Rest(rest.clone()),
     };
@@ -83,7 +83,7 @@ mod tests {
         ] {
             let file = format!("[servers.a]\ncommand = \"x\"\n{line}");
             let loaded = parse(&file, Path::new("rialto.toml"), ConfigFormat::Toml, &|_| None).unwrap();
-            assert_eq!(loaded.config.gateway_config(Duration::ZERO).upstreams[0].list_poll_interval, poll, "{line}");
+            assert_eq!(loaded.config.gateway_config().upstreams[0].list_poll_interval, poll, "{line}");
         }
     }
 }

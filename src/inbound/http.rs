@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Method as Verb, Response as HttpResponse};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming as HttpBody;
 
 use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent};
 use super::headers::{EVENT_STREAM, JSON, LAST_EVENT_ID, accepts, is_json, session_id};
@@ -18,6 +16,7 @@ use super::{Inbound, per_request, sse};
 use crate::call::{Caller, Replies, Reply};
 use crate::dialect::classify::{self, MessageClass};
 use crate::gateway::Group;
+use crate::http::server::{ReceivedBody, RequestBodyError};
 use crate::protocol::json::depth_within;
 use crate::protocol::{Incoming, Invalid, Message, Method, Request};
 use crate::session::{BeginCallError, Session, SessionId, SessionOwner, SessionTransport, StreamError, StreamTarget};
@@ -38,38 +37,16 @@ pub(super) struct RequestContext<'r> {
     pub(super) body: RetainedBody,
 }
 
-/// The body of a request, read or not.
-pub(super) enum RequestBody {
-    /// Still to be read from hyper.
-    Streaming(HttpBody),
-    /// Already read.
-    Buffered(Bytes),
-    /// Reading it failed.
-    Rejected(Rejection),
-}
-
 type ServeResult = Result<HttpResponse<ResponseContent>, Rejection>;
 
 impl Inbound {
-    /// Reads a request body within the size limit and the body timeout.
-    pub(super) async fn read_body(&self, body: RequestBody) -> Result<Bytes, Rejection> {
-        let body = match body {
-            RequestBody::Buffered(body) => return Ok(body),
-            RequestBody::Rejected(rejection) => return Err(rejection),
-            RequestBody::Streaming(body) => body,
-        };
-        let limit = self.settings.limits.body_bytes;
-        let declared = http_body::Body::size_hint(&body).lower();
-        if declared > limit as u64 {
-            return Err(Rejection::BodyTooLarge(limit));
-        }
-        let collected = Limited::new(body, limit).collect();
-        match tokio::time::timeout(self.settings.body_timeout, collected).await {
-            Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Rejection::BodyTooLarge(limit)),
-            Ok(Err(_)) => Err(Rejection::BodyIncomplete),
-            Err(_) => Err(Rejection::BodyTimeout),
-        }
+    /// The body of a request, or the rejection of one that could not be read.
+    pub(super) fn check_body(&self, body: ReceivedBody) -> Result<Bytes, Rejection> {
+        body.map_err(|error| match error {
+            RequestBodyError::TooLarge => Rejection::BodyTooLarge(self.settings.limits.body_bytes),
+            RequestBodyError::Incomplete => Rejection::BodyIncomplete,
+            RequestBodyError::TimedOut => Rejection::BodyTimeout,
+        })
     }
 
     /// Parses a body into its message or batch, within the depth and batch limits.
@@ -84,7 +61,7 @@ impl Inbound {
 
 impl RequestContext<'_> {
     /// Serves the request on this node. Rare routes are boxed to keep the future of a POST small.
-    pub(super) async fn serve_locally(&self, body: RequestBody) -> ServeResult {
+    pub(super) async fn serve_locally(&self, body: ReceivedBody) -> ServeResult {
         match (self.route, &self.parts.method) {
             (Route::Streamable { .. }, verb) => self.serve_streamable(verb, body).await,
             (Route::SseStream { group }, &Verb::GET) => {
@@ -101,10 +78,10 @@ impl RequestContext<'_> {
 
     /// Serves the request again on this node, after its session was not on the node it was relayed to.
     pub(super) async fn retry_locally(&self) -> ServeResult {
-        self.serve_locally(RequestBody::Buffered(self.body.get().cloned().unwrap_or_default())).await
+        self.serve_locally(Ok(self.body.get().cloned().unwrap_or_default())).await
     }
 
-    async fn serve_streamable(&self, verb: &Verb, body: RequestBody) -> ServeResult {
+    async fn serve_streamable(&self, verb: &Verb, body: ReceivedBody) -> ServeResult {
         match *verb {
             Verb::POST => self.post(body).await,
             Verb::GET => Box::pin(self.open_get_stream()).await,
@@ -113,16 +90,16 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Reads the body and retains it for a relay.
-    pub(super) async fn read_body(&self, body: RequestBody) -> Result<Bytes, Rejection> {
-        let body = self.inbound.read_body(body).await?;
+    /// The body of the request, retained for a relay.
+    pub(super) fn retain_body(&self, body: ReceivedBody) -> Result<Bytes, Rejection> {
+        let body = self.inbound.check_body(body)?;
         if self.inbound.cluster.is_some() {
             let _ = self.body.set(body.clone());
         }
         Ok(body)
     }
 
-    async fn post(&self, body: RequestBody) -> ServeResult {
+    async fn post(&self, body: ReceivedBody) -> ServeResult {
         let headers = &self.parts.headers;
         if !is_json(headers) {
             return Err(Rejection::NotJson);
@@ -130,7 +107,7 @@ impl RequestContext<'_> {
         if !accepts(headers, JSON) || !accepts(headers, EVENT_STREAM) {
             return Err(Rejection::NotAcceptable("application/json and text/event-stream"));
         }
-        let body = self.read_body(body).await?;
+        let body = self.retain_body(body)?;
         match self.inbound.read_messages(&body)? {
             Incoming::Batch(items) => Box::pin(self.handle_batch(items)).await,
             Incoming::One(message) => {

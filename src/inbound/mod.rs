@@ -1,31 +1,27 @@
 //! Client-facing transports: Streamable HTTP and HTTP+SSE on one listener, and stdio.
 
 mod body;
-mod connection;
 mod cors;
-mod date_header;
 mod headers;
 mod http;
-mod http1;
 mod per_request;
 mod relay;
 mod request_id;
 mod respond;
 mod response_encoder;
 mod route;
+mod service;
 mod session_messages;
 mod sse;
 mod stdio;
 mod takeover;
-mod wake_gated;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::header::ORIGIN;
-use ::http::{HeaderMap, HeaderValue, Method as Verb, Request, Response};
-use hyper::body::Incoming;
+use ::http::{HeaderMap, HeaderValue, Method as Verb, Response};
 use tokio::io::{AsyncBufRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -35,11 +31,12 @@ use crate::admin::Admin;
 use crate::call::{Caller, ChangeEvent, ClientSink, REQUEST_ID};
 use crate::cluster::Cluster;
 use crate::gateway::{Gateway, Group, GroupEvent};
+use crate::http::server::ReceivedBody;
 use crate::policy::{Limits, Policy};
 use crate::session::{Session, Sessions};
 use crate::shutdown::Shutdown;
 use crate::workers::Workers;
-use http::{RequestBody, RequestContext};
+use http::RequestContext;
 use respond::Rejection;
 use route::Route;
 pub(crate) use takeover::{LocalSessions, StripedLocks};
@@ -190,31 +187,18 @@ impl Inbound {
     fn spawn_connection(self: &Arc<Self>, role: ListenerRole, stream: TcpStream, peer: SocketAddr, workers: &Workers) {
         let (inbound, connections) = (Arc::clone(self), self.shutdown.connections());
         let Some(worker) = workers.least_loaded().filter(|_| role != ListenerRole::Operators) else {
-            connections.spawn(connection::serve(inbound, role, stream, peer));
+            connections.spawn(service::serve_connection(inbound, role, stream, peer));
             return;
         };
         // Register the socket with the worker's reactor, not with this thread's.
         let stream = stream.into_std();
         let connection = async move {
             match stream.and_then(TcpStream::from_std) {
-                Ok(stream) => connection::serve(inbound, role, stream, peer).await,
+                Ok(stream) => service::serve_connection(inbound, role, stream, peer).await,
                 Err(error) => tracing::warn!(%error, "moving a connection to its worker failed"),
             }
         };
         connections.spawn_on(worker.track_load(connection), worker.runtime());
-    }
-
-    /// Serves one HTTP/2 request.
-    async fn serve(
-        self: &Arc<Self>,
-        request: Request<Incoming>,
-        role: ListenerRole,
-        peer: SocketAddr,
-    ) -> Response<ResponseContent> {
-        let (mut parts, body) = request.into_parts();
-        let tag = self.tag_request(&mut parts.headers);
-        let admission = self.admit(&parts, &tag, role, peer);
-        self.respond(&parts, tag, admission, RequestBody::Streaming(body)).await
     }
 
     /// Assigns the request id. The limits apply to the headers as the client sent them, without the id.
@@ -243,7 +227,7 @@ impl Inbound {
         parts: &::http::request::Parts,
         tag: RequestTag,
         admission: Result<Admission<'_>, Rejection>,
-        body: RequestBody,
+        body: ReceivedBody,
     ) -> Response<ResponseContent> {
         let request_id = tag.request_id;
         let result = match admission {
@@ -292,7 +276,7 @@ impl Inbound {
         parts: &::http::request::Parts,
         route: &Route<'_>,
         caller: Arc<Caller>,
-        body: RequestBody,
+        body: ReceivedBody,
         is_relayed: bool,
     ) -> Result<Response<ResponseContent>, Rejection> {
         let (group, session_in_path) = match *route {

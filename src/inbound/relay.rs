@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 
 use super::body::ResponseContent;
 use super::headers::LAST_EVENT_ID;
-use super::http::{RequestBody, RequestContext};
+use super::http::RequestContext;
 use super::respond::{self, Rejection};
 use super::{Inbound, Route};
 use crate::cluster::{BoxedBody, Cluster, RelayOutcome, RelayedRequest};
@@ -174,7 +174,7 @@ impl Inbound {
         (parts.method, parts.uri, parts.headers) = (request.method, request.uri, request.headers);
         let caller = Arc::new(self.policy.caller(request.principal.as_str().into(), &parts.headers, request.peer));
         let result = match Route::parse(parts.uri.path()) {
-            Some(route) => self.dispatch(&parts, &route, caller, RequestBody::Buffered(request.body), true).await,
+            Some(route) => self.dispatch(&parts, &route, caller, Ok(request.body), true).await,
             None => Err(Rejection::NotFound),
         };
         match result {

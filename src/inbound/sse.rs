@@ -10,7 +10,7 @@ use http::Response;
 use super::Inbound;
 use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent};
 use super::headers::{EVENT_STREAM, accepts, is_json};
-use super::http::{RequestBody, RequestContext};
+use super::http::RequestContext;
 use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
 use super::route::query_parameter;
@@ -18,6 +18,7 @@ use super::session_messages::{self, RunningCall};
 use crate::call::{Caller, ClientInfo};
 use crate::dialect::classify;
 use crate::gateway::Group;
+use crate::http::server::ReceivedBody;
 use crate::http::sse;
 use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code};
 use crate::session::{BeginCallError, Session, SessionId, SessionOwner, SessionTransport, StreamTarget};
@@ -54,13 +55,13 @@ pub(super) async fn open_stream(
 /// Accepts a posted message. Its response goes to the stream; the POST gets 202.
 pub(super) async fn post_message(
     context: &RequestContext<'_>,
-    body: RequestBody,
+    body: ReceivedBody,
 ) -> Result<Response<ResponseContent>, Rejection> {
     let session = match find_session(context).await {
         Ok(session) => session,
         Err(rejection) => {
             if matches!(rejection, Rejection::OnOtherNode(_) | Rejection::SessionMoving) {
-                context.read_body(body).await?;
+                context.retain_body(body)?;
             }
             return Err(rejection);
         }
@@ -68,7 +69,7 @@ pub(super) async fn post_message(
     if !is_json(&context.parts.headers) {
         return Err(Rejection::NotJson);
     }
-    let body = context.inbound.read_body(body).await?;
+    let body = context.inbound.check_body(body)?;
     match context.inbound.read_messages(&body)? {
         Incoming::One(Message::Request(_)) if context.inbound.refuses_new_calls() => {
             return Err(Rejection::ShuttingDown);

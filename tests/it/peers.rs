@@ -155,7 +155,7 @@ async fn over_http(peer: Peer, transport: &str, revisions: &[&str]) {
 }
 
 async fn over_stdio(peer: Peer, revisions: &[&str]) {
-    let command = [env!("CARGO_BIN_EXE_rialto"), "stdio", "--spotlight-ms", "300"].map(str::to_owned);
+    let command = [env!("CARGO_BIN_EXE_rialto"), "stdio"].map(str::to_owned);
     for revision in revisions {
         let seen = run_scenario(peer, revision, "stdio", &command).await;
         check(peer, revision, "stdio", &seen);

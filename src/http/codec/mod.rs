@@ -10,7 +10,7 @@ use std::fmt;
 use bytes::{Buf, Bytes, BytesMut};
 use httparse::Status;
 
-pub use request::{BodyLength, LAST_CHUNK, RequestError, RequestHead, ResponseEncoder, put_chunk};
+pub use request::{BodyLength, HeadRules, LAST_CHUNK, RequestError, RequestHead, ResponseEncoder, put_chunk};
 pub use response::{RequestEncoder, ResponseHead};
 
 /// Decoder of one message body: what is left of it, by its framing.
@@ -117,7 +117,7 @@ fn put_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 }
 
 /// Appends `Content-Length`; formats the number by hand because this runs for every message.
-fn put_content_length(out: &mut Vec<u8>, length: usize) {
+fn put_content_length(out: &mut Vec<u8>, length: u64) {
     let mut digits = [0; 20];
     let (mut start, mut remaining) = (digits.len(), length);
     loop {

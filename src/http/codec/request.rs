@@ -28,6 +28,17 @@ pub struct RequestHead {
     pub expects_continue: bool,
 }
 
+/// Limits of a request head, and names that are frequent in it.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadRules {
+    /// Limit of header fields.
+    pub max_headers: usize,
+    /// Limit in bytes, checked while the head is incomplete.
+    pub max_bytes: usize,
+    /// Frequent header names that `http` has no constant for: cloning a static one does not allocate.
+    pub frequent_names: &'static [HeaderName],
+}
+
 /// Why a request head was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestError {
@@ -58,7 +69,7 @@ pub struct ResponseEncoder<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyLength {
     /// `Content-Length` with this many bytes.
-    Length(usize),
+    Length(u64),
     /// Chunked transfer coding.
     Chunked,
     /// The body ends when the connection is closed; for HTTP/1.0 clients.
@@ -76,41 +87,33 @@ struct RawRequestHead {
 
 /// Up to this many header fields are parsed on the stack; a higher limit allocates.
 const STACK_HEADERS: usize = 100;
-/// Frequent header names that `http` has no constant for: cloning a static one does not allocate.
-static COMMON_NAMES: [HeaderName; 6] = [
-    HeaderName::from_static("mcp-protocol-version"),
-    HeaderName::from_static("mcp-session-id"),
-    HeaderName::from_static("mcp-method"),
-    HeaderName::from_static("mcp-name"),
-    HeaderName::from_static("x-request-id"),
-    HeaderName::from_static("traceparent"),
-];
 /// Status line of the most frequent response.
 const OK_STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
 // === impl RequestHead ===
 
 impl RequestHead {
-    /// Consumes a request head from the front of `buffer`, with at most `max_headers` fields; `None` while the head is
-    /// incomplete and the buffer holds no more than `max_bytes`.
+    /// Consumes a request head from the front of `buffer`; `None` while the head is incomplete.
     ///
     /// # Errors
     /// When the head is malformed or exceeds a limit.
-    pub fn parse(buffer: &mut BytesMut, max_headers: usize, max_bytes: usize) -> Result<Option<Self>, RequestError> {
+    pub fn parse(buffer: &mut BytesMut, rules: &HeadRules) -> Result<Option<Self>, RequestError> {
+        let max_headers = rules.max_headers;
         let head = match max_headers <= STACK_HEADERS {
             true => RawRequestHead::parse(buffer, &mut [const { MaybeUninit::uninit() }; STACK_HEADERS][..max_headers]),
             false => RawRequestHead::parse(buffer, &mut vec![MaybeUninit::uninit(); max_headers]),
         };
         match head? {
             Some(head) => {
-                Self::new(&buffer.split_to(head.end).freeze(), head).map(Some).map_err(RequestError::Malformed)
+                let text = buffer.split_to(head.end).freeze();
+                Self::new(&text, head, rules.frequent_names).map(Some).map_err(RequestError::Malformed)
             }
-            None if buffer.len() > max_bytes => Err(RequestError::TooLarge),
+            None if buffer.len() > rules.max_bytes => Err(RequestError::TooLarge),
             None => Ok(None),
         }
     }
 
-    fn new(text: &Bytes, head: RawRequestHead) -> Result<Self, ParseError> {
+    fn new(text: &Bytes, head: RawRequestHead, frequent_names: &[HeaderName]) -> Result<Self, ParseError> {
         let RawRequestHead { verb, is_http11, target, fields, .. } = head;
         let uri = Uri::from_maybe_shared(text.slice(target)).map_err(|_| ParseError("the target is no address"))?;
         let mut headers = HeaderMap::with_capacity(fields.len() + 1);
@@ -118,7 +121,7 @@ impl RequestHead {
         let mut expects_continue = false;
         for (name, value) in fields {
             framing_headers.observe(&text[name.clone()], &text[value.clone()])?;
-            let name = header_name(&text[name])?;
+            let name = header_name(&text[name], frequent_names)?;
             expects_continue |= name == header::EXPECT && text[value.clone()].eq_ignore_ascii_case(b"100-continue");
             let value = HeaderValue::from_maybe_shared(text.slice(value));
             headers.append(name, value.map_err(|_| ParseError("a header has a value that none can have"))?);
@@ -141,10 +144,9 @@ impl RequestHead {
     }
 }
 
-fn header_name(name: &[u8]) -> Result<HeaderName, ParseError> {
-    let common = COMMON_NAMES.iter().find(|common| common.as_str().as_bytes().eq_ignore_ascii_case(name));
-    match common {
-        Some(common) => Ok(common.clone()),
+fn header_name(name: &[u8], frequent_names: &[HeaderName]) -> Result<HeaderName, ParseError> {
+    match frequent_names.iter().find(|frequent| frequent.as_str().as_bytes().eq_ignore_ascii_case(name)) {
+        Some(frequent) => Ok(frequent.clone()),
         None => HeaderName::from_bytes(name).map_err(|_| ParseError("a header has a name that none can have")),
     }
 }
@@ -237,22 +239,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    static SESSION_NAME: [HeaderName; 1] = [HeaderName::from_static("x-session")];
+
+    fn rules(max_headers: usize, max_bytes: usize) -> HeadRules {
+        HeadRules { max_headers, max_bytes, frequent_names: &SESSION_NAME }
+    }
+
     fn parse(text: &str) -> Result<Option<RequestHead>, RequestError> {
-        RequestHead::parse(&mut BytesMut::from(text), 10, 1000)
+        RequestHead::parse(&mut BytesMut::from(text), &rules(10, 1000))
     }
 
     #[test]
     fn request_head_is_parsed_once_it_is_complete() {
-        let text =
-            "POST /mcp/a?b=c HTTP/1.1\r\nHost: h\r\nMCP-Session-Id: s\r\nX: 1\r\nx: 2\r\ncontent-length: 2\r\n\r\nhi";
+        let text = "POST /mcp/a?b=c HTTP/1.1\r\nHost: h\r\nX-Session: s\r\nX: 1\r\nx: 2\r\ncontent-length: 2\r\n\r\nhi";
         for end in 0..text.len() - 2 {
             assert!(parse(&text[..end]).unwrap().is_none(), "{end}");
         }
         let mut buffer = BytesMut::from(text);
-        let head = RequestHead::parse(&mut buffer, 10, 1000).unwrap().unwrap();
+        let head = RequestHead::parse(&mut buffer, &rules(10, 1000)).unwrap().unwrap();
         assert_eq!(buffer, "hi");
         assert_eq!((head.verb, head.uri.path(), head.uri.query()), (Verb::POST, "/mcp/a", Some("b=c")));
-        assert_eq!(head.headers["mcp-session-id"], "s");
+        assert_eq!(head.headers["x-session"], "s");
         assert_eq!(head.headers.get_all("x").iter().count(), 2);
         assert_eq!(
             (head.framing, head.keep_alive, head.is_http11, head.expects_continue),
@@ -304,7 +311,7 @@ mod tests {
         let long = format!("POST / HTTP/1.1\r\nx: {}", "y".repeat(1000));
         assert_eq!([parse(&many).unwrap_err(), parse(&long).unwrap_err()], [RequestError::TooLarge; 2]);
         let within_limit = format!("POST / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(150));
-        assert!(RequestHead::parse(&mut BytesMut::from(&within_limit[..]), 150, 10_000).unwrap().is_some());
+        assert!(RequestHead::parse(&mut BytesMut::from(&within_limit[..]), &rules(150, 10_000)).unwrap().is_some());
     }
 
     #[test]
@@ -354,7 +361,7 @@ mod tests {
 
         #[test]
         fn random_input_never_panics(text in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = RequestHead::parse(&mut BytesMut::from(&text[..]), 10, 100);
+            let _ = RequestHead::parse(&mut BytesMut::from(&text[..]), &rules(10, 100));
         }
     }
 }

@@ -69,7 +69,7 @@ impl RequestEncoder {
     /// Ends the head, with `Content-Length` where a body follows.
     pub fn finish(mut self, body: Option<usize>) -> Vec<u8> {
         if let Some(length) = body {
-            put_content_length(&mut self.0, length);
+            put_content_length(&mut self.0, length as u64);
         }
         self.0.extend_from_slice(b"\r\n");
         self.0
@@ -181,16 +181,16 @@ mod tests {
 
     #[test]
     fn request_heads_are_encoded_and_unsafe_values_left_out() {
-        let mut out = RequestEncoder::new(&Verb::POST, "/mcp?x=1", 0);
+        let mut out = RequestEncoder::new(&Verb::POST, "/a?x=1", 0);
         out.put(&header::HOST, &HeaderValue::from_static("h:1"));
         out.put_static(&header::ACCEPT, "a");
         for value in ["fine", "a\r\nevil: yes", "é", "a\0"] {
-            out.put_text(&HeaderName::from_static("mcp-name"), value);
+            out.put_text(&HeaderName::from_static("x-name"), value);
         }
         let text = String::from_utf8(out.finish(Some(1_203))).unwrap();
         assert_eq!(
             text,
-            "POST /mcp?x=1 HTTP/1.1\r\nhost: h:1\r\naccept: a\r\nmcp-name: fine\r\ncontent-length: 1203\r\n\r\n"
+            "POST /a?x=1 HTTP/1.1\r\nhost: h:1\r\naccept: a\r\nx-name: fine\r\ncontent-length: 1203\r\n\r\n"
         );
         let bare = RequestEncoder::new(&Verb::GET, "/", 0).finish(None);
         assert_eq!(bare, b"GET / HTTP/1.1\r\n\r\n");
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn response_head_is_parsed_once_it_is_complete() {
-        let text = "HTTP/1.1 404 Not Found\r\nMcp-Session-Id: a\r\nx: 1\r\nX: 2\r\ncontent-length: 2\r\n\r\nhi";
+        let text = "HTTP/1.1 404 Not Found\r\nX-Session: a\r\nx: 1\r\nX: 2\r\ncontent-length: 2\r\n\r\nhi";
         for end in 0..text.len() - 2 {
             assert!(head(&text[..end]).unwrap().is_none(), "{end}");
         }
@@ -236,7 +236,7 @@ mod tests {
         let (head, _) = ResponseHead::parse(&mut buffer, &Verb::POST).unwrap().unwrap();
         assert_eq!(buffer, "hi");
         assert_eq!(head.status(), StatusCode::NOT_FOUND);
-        assert_eq!(head.get(&HeaderName::from_static("mcp-session-id")), Some(&b"a"[..]));
+        assert_eq!(head.get(&HeaderName::from_static("x-session")), Some(&b"a"[..]));
         assert_eq!(head.get(&header::LOCATION), None);
         assert_eq!(head.headers().get_all("x").iter().count(), 2);
     }

@@ -44,7 +44,7 @@ struct ElementsInner {
 /// Lists and elements never change, so results can be cached publicly for an hour.
 const TABLE_CACHE_HINT: CacheHint = CacheHint { ttl: 3_600_000, public: true };
 /// Default interval at which the spotlight moves to another element.
-pub const SPOTLIGHT_INTERVAL: Duration = Duration::from_secs(60);
+pub const SPOTLIGHT_INTERVAL: Duration = Duration::from_secs(5);
 /// Queue bound for resource updates; a receiver that lags treats every resource as updated.
 const MAX_QUEUED_CHANGE_EVENTS: usize = 64;
 /// Values in one completion result, the maximum that MCP allows.

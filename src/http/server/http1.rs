@@ -3,37 +3,32 @@
 //! A client that closes its write side while it waits for a response is taken as disconnected, and its request is
 //! dropped.
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method as Verb, Request, Response};
-use http_body::Body as _;
+use http_body::Body;
 use memchr::memmem;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::body::ResponseContent;
-use super::connection::WRITE_STALL_TIMEOUT;
-use super::http::RequestBody;
-use super::respond::Rejection;
-use super::wake_gated::WakeGated;
-use super::{Admission, Inbound, ListenerRole, date_header};
-use crate::http::codec::{
+use super::super::codec::{
     BodyDecoder, BodyLength, Decoded, LAST_CHUNK, RequestError, RequestHead, ResponseEncoder, put_chunk,
 };
-use crate::http::read_buffer::{BodyError, ReadBuffer};
+use super::super::read_buffer::{BodyError, ReadBuffer};
+use super::wake_gated::WakeGated;
+use super::{HttpService, ReceivedBody, RequestBodyError, ServerSettings, WRITE_STALL_TIMEOUT, date_header};
 use crate::timer::PooledTimer;
 
 /// State of one connection.
-struct Http1Server<'c, G> {
-    inbound: &'c Arc<Inbound>,
+struct Http1Server<G> {
+    settings: ServerSettings,
     stream: TcpStream,
     read_buffer: ReadBuffer,
     /// Bytes to write next.
@@ -68,29 +63,22 @@ const WRITE_COALESCE_MAX: usize = 16 << 10;
 const RETAINED_BUFFER_MAX: usize = 16 << 10;
 /// How much of a pipelined request is buffered while the current one is served.
 const MAX_PIPELINE_BUFFER: usize = 4 << 10;
-/// Lower bound of the request head limit, whatever `header_bytes` says.
-const MIN_HEAD_LIMIT: usize = 8 << 10;
 /// Bounds of a lingering close: closing with unread input would reset the connection and could destroy the response
 /// in transit.
 const LINGER_TIME: Duration = Duration::from_secs(1);
 const MAX_LINGER_BYTES: usize = 8 << 20;
 
 /// Serves a connection until it closes.
-pub(super) async fn serve<G: Future<Output = ()>>(
-    inbound: &Arc<Inbound>,
-    role: ListenerRole,
-    stream: TcpStream,
-    peer: SocketAddr,
-    stop_signal: G,
-) -> io::Result<()> {
+pub(super) async fn serve<S: HttpService>(service: S, stream: TcpStream) -> io::Result<()> {
+    let settings = service.settings();
     let mut connection = Http1Server {
-        inbound,
+        settings,
         stream,
         read_buffer: ReadBuffer::default(),
         write_buffer: Vec::new(),
-        stop_signal: WakeGated::new(stop_signal),
+        stop_signal: WakeGated::new(service.draining()),
         is_stopping: false,
-        read_deadline: ReadDeadline { at: Instant::now() + inbound.settings.body_timeout, timer: None },
+        read_deadline: ReadDeadline { at: Instant::now() + settings.header_timeout, timer: None },
     };
     loop {
         let head = match connection.read_head().await? {
@@ -98,27 +86,24 @@ pub(super) async fn serve<G: Future<Output = ()>>(
             Some(Ok(head)) => head,
             Some(Err(error)) => {
                 let mode = ResponseMode { head_only: false, is_http11: true, keep_alive: false };
-                connection.write_response(Rejection::from(error).respond(), mode).await?;
+                connection.write_response(service.reject_head(error), mode).await?;
                 return connection.lingering_close().await;
             }
         };
         let RequestHead { verb, uri, headers, mut framing, keep_alive, is_http11, expects_continue } = head;
         let (mut parts, ()) = Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) = (verb, uri, headers);
-        let tag = inbound.tag_request(&mut parts.headers);
-        let admission = inbound.admit(&parts, &tag, role, peer);
-        let body = match &admission {
-            Ok(Admission::Call(..)) if parts.method == Verb::POST => {
-                connection.read_body(&mut framing, expects_continue).await?
-            }
-            _ => RequestBody::Buffered(Bytes::new()),
+        let head_only = parts.method == Verb::HEAD;
+        let admission = service.admit(&mut parts);
+        let body = match S::wants_body(&admission) {
+            true => connection.read_body(&mut framing, expects_continue).await?,
+            false => Ok(Bytes::new()),
         };
         let response = {
-            let work = pin!(inbound.respond(&parts, tag, admission, body));
+            let work = pin!(service.respond(admission, body));
             connection.run_until_disconnect(work).await
         };
         let Some(response) = response else { return Ok(()) };
-        let head_only = parts.method == Verb::HEAD;
         // Free the request head: an SSE response may stay open for hours.
         drop(parts);
         // An unread body that is already buffered is discarded, and the connection can be kept alive.
@@ -130,11 +115,10 @@ pub(super) async fn serve<G: Future<Output = ()>>(
     }
 }
 
-impl<G: Future<Output = ()>> Http1Server<'_, G> {
+impl<G: Future<Output = ()>> Http1Server<G> {
     /// Reads the next request head; `None` when the client closed, timed out or must not send another.
     async fn read_head(&mut self) -> io::Result<Option<Result<RequestHead, RequestError>>> {
-        let limits = &self.inbound.settings.limits;
-        let (max_headers, max_bytes) = (limits.header_count, limits.header_bytes.max(MIN_HEAD_LIMIT));
+        let rules = self.settings.head;
         // Length of the buffer at the last parse attempt.
         let mut parsed_len = 0;
         poll_fn(|context| {
@@ -143,9 +127,9 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
                 if buffered.len() > parsed_len
                     && (parsed_len == 0
                         || may_contain_head_end(&buffered[parsed_len.saturating_sub(3)..])
-                        || buffered.len() > max_bytes)
+                        || buffered.len() > rules.max_bytes)
                 {
-                    match RequestHead::parse(buffered, max_headers, max_bytes) {
+                    match RequestHead::parse(buffered, &rules) {
                         Ok(Some(head)) => return Poll::Ready(Ok(Some(Ok(head)))),
                         Ok(None) => {}
                         Err(error) => return Poll::Ready(Ok(Some(Err(error)))),
@@ -176,16 +160,14 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
 
     /// Reads a request body within the size limit and the body timeout. `expects_continue` sends `100 Continue`
     /// first, unless the body is refused or already here.
-    async fn read_body(&mut self, framing: &mut BodyDecoder, expects_continue: bool) -> io::Result<RequestBody> {
-        let max_bytes = self.inbound.settings.limits.body_bytes;
+    async fn read_body(&mut self, framing: &mut BodyDecoder, expects_continue: bool) -> io::Result<ReceivedBody> {
+        let max_bytes = self.settings.max_body_bytes;
         let buffered = self.read_buffer.buffered().len() as u64;
         match *framing {
-            BodyDecoder::Length(length) if length > max_bytes as u64 => {
-                return Ok(RequestBody::Rejected(Rejection::BodyTooLarge(max_bytes)));
-            }
+            BodyDecoder::Length(length) if length > max_bytes as u64 => return Ok(Err(RequestBodyError::TooLarge)),
             BodyDecoder::Length(length) if length <= buffered => {
                 *framing = BodyDecoder::Length(0);
-                return Ok(RequestBody::Buffered(self.read_buffer.buffered().split_to(length as usize).freeze()));
+                return Ok(Ok(self.read_buffer.buffered().split_to(length as usize).freeze()));
             }
             _ => {}
         }
@@ -193,13 +175,13 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
             self.write_buffer.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             self.flush_with(&[]).await?;
         }
-        let end = Instant::now() + self.inbound.settings.body_timeout;
+        let end = Instant::now() + self.settings.body_timeout;
         let read = PooledTimer::timeout_at(end, self.read_buffer.read_body(&mut self.stream, framing, max_bytes)).await;
         Ok(match read {
-            Some(Ok(body)) => RequestBody::Buffered(body),
-            Some(Err(BodyError::TooLong)) => RequestBody::Rejected(Rejection::BodyTooLarge(max_bytes)),
-            Some(Err(BodyError::Broken(_))) => RequestBody::Rejected(Rejection::BodyIncomplete),
-            None => RequestBody::Rejected(Rejection::BodyTimeout),
+            Some(Ok(body)) => Ok(body),
+            Some(Err(BodyError::TooLong)) => Err(RequestBodyError::TooLarge),
+            Some(Err(BodyError::Broken(_))) => Err(RequestBodyError::Incomplete),
+            None => Err(RequestBodyError::TimedOut),
         })
     }
 
@@ -233,42 +215,65 @@ impl<G: Future<Output = ()>> Http1Server<'_, G> {
     }
 
     /// Writes a response; true when the connection can be kept alive.
-    async fn write_response(&mut self, response: Response<ResponseContent>, mode: ResponseMode) -> io::Result<bool> {
-        let (parts, body) = response.into_parts();
-        let body_length = match &body {
-            ResponseContent::Empty => BodyLength::Length(0),
-            ResponseContent::Full(bytes) => BodyLength::Length(bytes.len()),
-            ResponseContent::Events(_) | ResponseContent::Relayed(_) if mode.is_http11 => BodyLength::Chunked,
-            ResponseContent::Events(_) | ResponseContent::Relayed(_) => BodyLength::UntilClose,
+    async fn write_response<B>(&mut self, response: Response<B>, mode: ResponseMode) -> io::Result<bool>
+    where
+        B: Body<Data = Bytes, Error = Infallible> + Unpin,
+    {
+        let (parts, mut body) = response.into_parts();
+        let known_length = body.size_hint().exact();
+        let body_length = match known_length {
+            Some(length) => BodyLength::Length(length),
+            None if mode.is_http11 => BodyLength::Chunked,
+            None => BodyLength::UntilClose,
         };
         let keep_alive = mode.keep_alive && !self.is_stopping && body_length != BodyLength::UntilClose;
         // The idle timeout for the next request counts from here.
         let now = Instant::now();
-        self.read_deadline.at = now + self.inbound.settings.body_timeout;
+        self.read_deadline.at = now + self.settings.header_timeout;
         date_header::with_date(now.into_std(), |date| {
             let (status, headers) = (parts.status, &parts.headers);
             ResponseEncoder { status, headers, body_length, keep_alive, is_http11: mode.is_http11, date }
                 .encode(&mut self.write_buffer);
         });
         drop(parts);
-        match body {
-            ResponseContent::Empty => self.flush_with(&[]).await?,
-            _ if mode.head_only => self.flush_with(&[]).await?,
-            ResponseContent::Full(bytes) if bytes.len() <= INLINE_BODY_MAX => {
-                self.write_buffer.extend_from_slice(&bytes);
-                self.flush_with(&[]).await?;
-            }
-            ResponseContent::Full(bytes) => self.flush_with(&bytes).await?,
-            body => {
-                self.write_stream(body, body_length == BodyLength::Chunked).await?;
-                self.read_deadline.at = Instant::now() + self.inbound.settings.body_timeout;
-            }
+        if mode.head_only {
+            self.flush_with(&[]).await?;
+        } else if let Some(length) = known_length {
+            self.write_whole(&mut body, length).await?;
+        } else {
+            self.write_stream(body, body_length == BodyLength::Chunked).await?;
+            self.read_deadline.at = Instant::now() + self.settings.header_timeout;
         }
         Ok(keep_alive && !self.is_stopping)
     }
 
+    /// Writes a body of known length behind the head.
+    async fn write_whole<B>(&mut self, body: &mut B, length: u64) -> io::Result<()>
+    where
+        B: Body<Data = Bytes, Error = Infallible> + Unpin,
+    {
+        let frame = match length {
+            0 => None,
+            _ => poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await,
+        };
+        let data = frame.and_then(|Ok(frame)| frame.into_data().ok()).unwrap_or_default();
+        if data.len() as u64 != length {
+            return Err(io::Error::other("a response body differs from its announced length"));
+        }
+        match data.len() <= INLINE_BODY_MAX {
+            true => {
+                self.write_buffer.extend_from_slice(&data);
+                self.flush_with(&[]).await
+            }
+            false => self.flush_with(&data).await,
+        }
+    }
+
     /// Writes a streaming body until it ends or the client disconnects.
-    async fn write_stream(&mut self, mut body: ResponseContent, is_chunked: bool) -> io::Result<()> {
+    async fn write_stream<B>(&mut self, mut body: B, is_chunked: bool) -> io::Result<()>
+    where
+        B: Body<Data = Bytes, Error = Infallible> + Unpin,
+    {
         let mut ended = false;
         self.read_buffer.shrink();
         while !ended {

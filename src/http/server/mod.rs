@@ -1,0 +1,134 @@
+//! HTTP server side of one connection: detects HTTP/1.1 or HTTP/2, reads requests within the limits, and writes what
+//! an [`HttpService`] responds.
+//!
+//! HTTP/1.1 is served by [`http1`], HTTP/2 by hyper.
+
+mod date_header;
+mod http1;
+mod http2;
+mod wake_gated;
+
+use std::convert::Infallible;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use http::request::Parts;
+use http_body::Body;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::codec::{HeadRules, RequestError};
+
+/// What answers the requests of a connection.
+///
+/// A request is served in two steps, so that the body of a request that is refused by its head is never read.
+pub trait HttpService: Clone + Send + Sync + 'static {
+    /// Outcome of admission, handed from [`Self::admit`] to [`Self::respond`].
+    type Admission<'r>: Send;
+    /// Body of a response. One of known size must be ready when it is first polled.
+    type ResponseBody: Body<Data = Bytes, Error = Infallible> + Unpin + Send + 'static;
+
+    /// Limits and timeouts of the connection.
+    fn settings(&self) -> ServerSettings;
+
+    /// Looks at the head of a request.
+    fn admit<'r>(&'r self, parts: &'r mut Parts) -> Self::Admission<'r>;
+
+    /// Whether the body of the request is to be read.
+    fn wants_body(admission: &Self::Admission<'_>) -> bool;
+
+    /// Serves a request. `body` is empty where it was not wanted.
+    fn respond<'r>(
+        &'r self,
+        admission: Self::Admission<'r>,
+        body: ReceivedBody,
+    ) -> impl Future<Output = Response<Self::ResponseBody>> + Send + 'r;
+
+    /// The response to a request whose head cannot be used; the connection is closed after it.
+    fn reject_head(&self, error: RequestError) -> Response<Self::ResponseBody>;
+
+    /// Completes when the connection must take no further requests.
+    fn draining(&self) -> impl Future<Output = ()> + Send + 'static;
+
+    /// Completes when the connection must close.
+    fn closing(&self) -> impl Future<Output = ()> + Send + 'static;
+}
+
+/// Body of a request, or why it could not be read.
+pub type ReceivedBody = Result<Bytes, RequestBodyError>;
+
+/// Why the body of a request could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestBodyError {
+    /// It has more bytes than allowed.
+    TooLarge,
+    /// It is malformed, or the client closed the connection within it.
+    Incomplete,
+    /// It did not arrive in time.
+    TimedOut,
+}
+
+/// Limits and timeouts of a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerSettings {
+    /// Limits of request heads.
+    pub head: HeadRules,
+    /// Limit of a request body in bytes.
+    pub max_body_bytes: usize,
+    /// Timeout for a request head, and for the first byte of the next request.
+    pub header_timeout: Duration,
+    /// Timeout for a request body.
+    pub body_timeout: Duration,
+}
+
+/// Client connection preface of HTTP/2 (RFC 9113, 3.4).
+const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// A client that accepts no byte for this long is disconnected.
+const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Serves a connection until it closes. `first_request_grace` is how long a connection that was accepted just before
+/// [`HttpService::closing`] may take to send its first byte.
+///
+/// # Errors
+/// When the connection breaks or its client violates the protocol.
+pub async fn serve<S: HttpService>(service: S, stream: TcpStream, first_request_grace: Duration) -> io::Result<()> {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "setting TCP_NODELAY failed");
+    }
+    let first_request_over = async {
+        service.closing().await;
+        tokio::time::sleep(first_request_grace).await;
+    };
+    let detected = tokio::select! {
+        biased; // bytes that already arrived win over a shutdown
+        detected = tokio::time::timeout(service.settings().header_timeout, is_http2(&stream)) => detected,
+        () = first_request_over => return Ok(()),
+    };
+    match detected {
+        Err(_) => Ok(()), // timed out before the first byte
+        Ok(Err(error)) => Err(error),
+        Ok(Ok(true)) => http2::serve(service, stream).await.map_err(io::Error::other),
+        Ok(Ok(false)) => http1::serve(service, stream).await,
+    }
+}
+
+/// Whether the client begins with the HTTP/2 preface. Peeks, so the bytes stay in the socket buffer.
+async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0; H2_PREFACE.len()];
+    loop {
+        let seen = stream.peek(&mut first).await?;
+        if seen == 0 || first[..seen] != H2_PREFACE[..seen] {
+            return Ok(false);
+        }
+        if seen == H2_PREFACE.len() {
+            return Ok(true);
+        }
+        if stream.ready(Interest::READABLE).await?.is_read_closed() {
+            return Ok(false); // the client closed its side within the preface
+        }
+        // Part of the preface is there: the socket stays readable, so waiting for readiness would spin.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
