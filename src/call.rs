@@ -9,12 +9,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::Stream;
 use http::{HeaderMap, HeaderName};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -271,13 +272,13 @@ const SAMPLING_REJECTED_CODE: i64 = -1;
 impl GatewaySlot {
     /// The stored value, if it has type `T`.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        let here = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let here = self.0.lock().clone();
         here.and_then(|here| here.downcast().ok())
     }
 
     /// Replaces the stored value.
     pub fn set<T: Any + Send + Sync>(&self, thing: Arc<T>) {
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(thing);
+        *self.0.lock() = Some(thing);
     }
 }
 

@@ -3,9 +3,11 @@
 mod gauges;
 mod status;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
+
+use parking_lot::Mutex;
 
 use crate::cluster::Cluster;
 use crate::gateway::Gateway;
@@ -51,7 +53,7 @@ impl Admin {
 
     /// Updates the configuration part of the status, after a reload was applied or refused.
     pub fn update_config_status(&self, update: impl FnOnce(&mut ConfigStatus)) {
-        update(&mut self.configuration.lock().unwrap_or_else(PoisonError::into_inner));
+        update(&mut self.configuration.lock());
     }
 
     /// Readiness of this node, as `/readyz` reports it.

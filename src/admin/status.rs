@@ -185,7 +185,7 @@ impl Admin {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: unix_seconds(self.started_at),
             ready: self.ready().is_ok(),
-            configuration: self.configuration.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
+            configuration: self.configuration.lock().clone(),
             groups: self.group_statuses(),
             upstreams: self.gateway.upstreams().iter().map(|upstream| upstream_status(upstream)).collect(),
             sessions: stats

@@ -3,11 +3,10 @@
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::io::AsyncWriteExt;
 
@@ -79,14 +78,14 @@ impl Terminal {
 
     /// Removes the progress bar.
     pub(super) fn clear_progress(&self) {
-        if let Some(bar) = self.progress_bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(bar) = self.progress_bar.lock().take() {
             bar.finish_and_clear();
         }
     }
 
     /// Prints a line above the progress bar.
     fn print_line(&self, text: &str) {
-        match &*self.progress_bar.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.progress_bar.lock() {
             Some(bar) => bar.println(text),
             None => eprintln!("{text}"),
         }
@@ -102,7 +101,7 @@ impl Terminal {
             eprintln!("progress: {done}{of} {}", strip_control_chars(&message));
             return;
         }
-        let mut bar = self.progress_bar.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bar = self.progress_bar.lock();
         let bar = bar.get_or_insert_with(|| match total {
             Some(_) => {
                 let style = ProgressStyle::with_template("{bar:40} {percent:>3}% {wide_msg}");

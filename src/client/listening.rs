@@ -1,7 +1,7 @@
 //! Change notifications, in either era.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -51,7 +51,7 @@ pub(super) async fn listen(client: &Client, request: ListenRequest) -> Result<Li
         let notifications = client.state.notifications.subscribe();
         for uri in &request.resources {
             client.request(Method::Subscribe, Some(Raw::of(&json!({ "uri": uri })))).await?;
-            client.state.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).push(uri.clone());
+            client.state.subscriptions.lock().push(uri.clone());
         }
         let connection = Arc::clone(&client.connection);
         let source = SessionSource { notifications, request, connection, missed: VecDeque::new() };

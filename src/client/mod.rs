@@ -25,13 +25,15 @@
 mod host;
 mod listening;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use http::HeaderMap;
 use serde_json::json;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
+
+use parking_lot::Mutex;
 
 pub use host::{Host, NullHost, ServerRequestFuture};
 pub use listening::{ListenRequest, Listening};
@@ -322,7 +324,7 @@ impl ClientState {
 
     /// Reports every list and subscribed resource as changed, because notifications may have been lost.
     fn notify_all(&self) {
-        let uris = self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let uris = self.subscriptions.lock().clone();
         let updates = uris.into_iter().map(|uri| ChangeEvent::ResourceUpdated(uri.into()));
         for change in ChangeEvent::LISTS.into_iter().chain(updates) {
             self.notify(change.notification());
@@ -332,7 +334,7 @@ impl ClientState {
     /// Requests that restore the log level and subscriptions in a new session.
     fn session_setup_requests(&self) -> Vec<(Method, Raw)> {
         let level = self.level.map(|level| (Method::SetLevel, Raw::of(&json!({ "level": level.as_str() }))));
-        let uris = self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let uris = self.subscriptions.lock().clone();
         let subscribe = |uri: String| (Method::Subscribe, Raw::of(&json!({ "uri": uri })));
         level.into_iter().chain(uris.into_iter().map(subscribe)).collect()
     }

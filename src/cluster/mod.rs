@@ -14,11 +14,12 @@ mod relay_server;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -226,23 +227,23 @@ impl Cluster {
     }
 
     fn pending_relays(&self) -> MutexGuard<'_, HashMap<u64, PendingRelay>> {
-        self.pending_relays.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending_relays.lock()
     }
 
     fn active_relays(&self) -> MutexGuard<'_, HashMap<(NodeId, u64), ActiveRelay>> {
-        self.active_relays.lock().unwrap_or_else(PoisonError::into_inner)
+        self.active_relays.lock()
     }
 
     fn recent_requests(&self) -> MutexGuard<'_, RecentRequests> {
-        self.recent_requests.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recent_requests.lock()
     }
 
     fn owners(&self) -> MutexGuard<'_, HashMap<String, NodeId>> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.owners.lock()
     }
 
     fn affinities(&self) -> MutexGuard<'_, HashMap<String, AffinityEntry>> {
-        self.affinities.lock().unwrap_or_else(PoisonError::into_inner)
+        self.affinities.lock()
     }
 
     /// The cached owner of a session.

@@ -17,7 +17,7 @@ impl Config {
     pub fn gateway_config(&self) -> GatewayConfig {
         let enabled = self.servers.iter().filter(|server| !server.disabled);
         GatewayConfig {
-            upstreams: enabled.map(|server| upstream_spec(server)).collect(),
+            upstreams: enabled.map(upstream_spec).collect(),
             groups: self.groups.iter().map(group_config).collect(),
         }
     }

@@ -1,10 +1,11 @@
 //! A group: a named set of upstreams served at one address, and the merged view of them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -144,7 +145,7 @@ impl Group {
     /// Applies a new configuration.
     pub(super) fn reconfigure(self: &Arc<Self>, config: GroupConfig, upstreams: &[Arc<Upstream>]) {
         let config = Arc::new(config);
-        *self.ready_deadline.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + READY_TIMEOUT;
+        *self.ready_deadline.lock() = Instant::now() + READY_TIMEOUT;
         let members = upstreams.iter().map(|upstream| GroupMember::new(Arc::clone(upstream), &config)).collect();
         self.watch_upstreams(upstreams);
         self.publish_view(View::new(config, members), |_| true);
@@ -157,7 +158,7 @@ impl Group {
     }
 
     fn stop_watchers(&self) {
-        for (_, follower) in std::mem::take(&mut *self.watchers.lock().unwrap_or_else(PoisonError::into_inner)) {
+        for (_, follower) in std::mem::take(&mut *self.watchers.lock()) {
             follower.abort();
         }
     }
@@ -165,7 +166,7 @@ impl Group {
     /// Watches exactly these upstreams. Watchers of upstreams that stay keep running, so none of their
     /// changes is lost.
     fn watch_upstreams(self: &Arc<Self>, upstreams: &[Arc<Upstream>]) {
-        let mut followers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut followers = self.watchers.lock();
         let mut before = std::mem::take(&mut *followers);
         for upstream in upstreams {
             let known = before.iter().position(|(followed, _)| Arc::ptr_eq(followed, upstream));
@@ -261,7 +262,7 @@ impl Group {
         let mut changes: Vec<ChangeEvent> = view.changed_lists(&previous).into_iter().map(List::change_event).collect();
         changes.dedup();
         if !changes.is_empty() {
-            let mut before = self.recent_views.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut before = self.recent_views.lock();
             before.push(previous);
             let surplus = before.len().saturating_sub(MAX_RECENT_VIEWS);
             before.drain(..surplus);
@@ -278,7 +279,7 @@ impl Group {
 
     /// Waits until every upstream connected or failed to, at most until the ready deadline.
     pub async fn wait_ready(&self) {
-        let deadline = *self.ready_deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = *self.ready_deadline.lock();
         if self.view().all_settled() || deadline <= Instant::now() {
             return;
         }
@@ -294,7 +295,7 @@ impl Group {
     }
 
     fn before_ready_deadline(&self) -> bool {
-        *self.ready_deadline.lock().unwrap_or_else(PoisonError::into_inner) > Instant::now()
+        *self.ready_deadline.lock() > Instant::now()
     }
 
     /// Counts a call that ended.

@@ -14,10 +14,11 @@ mod sealing;
 mod subscriptions;
 mod view;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
@@ -163,7 +164,7 @@ impl Gateway {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Upstream>>> {
-        self.upstreams.lock().unwrap_or_else(PoisonError::into_inner)
+        self.upstreams.lock()
     }
 
     /// Applies a new configuration. Unchanged upstreams and groups are not disturbed; calls to removed or

@@ -6,9 +6,10 @@
 //! A request state is sealed, valid once and only for the caller it was issued to.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -162,7 +163,7 @@ impl ParkedCalls {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u128, ParkedEntry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Routes a call to the upstream of the group that answers it.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
@@ -165,7 +165,7 @@ impl Group {
     /// The view whose list the cursor was issued for, if it is still kept.
     fn view_for_cursor(&self, view: &Arc<View>, cursor: &Cursor) -> Option<Arc<View>> {
         let is_then = |view: &&Arc<View>| view.list_fingerprint(cursor.list) == cursor.fingerprint;
-        let before = self.recent_views.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.recent_views.lock();
         std::iter::once(view).chain(before.iter().rev()).find(is_then).cloned()
     }
 

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
@@ -138,7 +139,7 @@ impl Drop for ChildProcess {
 
 impl StderrTail {
     fn push(&self, line: String) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         if lines.len() == STDERR_TAIL_LINES {
             lines.pop_front();
         }
@@ -147,7 +148,7 @@ impl StderrTail {
 
     /// The lines in one clause that can be appended to an error message; empty without lines.
     pub(super) fn summary(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.0.lock();
         if lines.is_empty() {
             return String::new();
         }

@@ -1,10 +1,11 @@
 //! A connection to an upstream over any transport.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
@@ -297,13 +298,13 @@ impl Connection {
 
     /// Whether the tool list was read and no tool has header mirrors.
     fn no_tool_has_mirrors(&self) -> bool {
-        let known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.mirrors.lock();
         known.as_ref().is_some_and(HashMap::is_empty)
     }
 
     /// The header mirrors of a tool; `None` if the tool list was never read.
     fn known_mirrors(&self, tool: &str) -> Option<Vec<HeaderMirror>> {
-        let known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.mirrors.lock();
         known.as_ref().map(|known| known.get(tool).cloned().unwrap_or_default())
     }
 
@@ -328,7 +329,7 @@ impl Connection {
             }
             cursor = next;
         }
-        *self.mirrors.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+        *self.mirrors.lock() = Some(known);
     }
 
     /// Records the header mirrors of a page of tools and returns the page without tools whose mirror annotations are
@@ -337,7 +338,7 @@ impl Connection {
         if !self.requires_mirrors() {
             return page.clone();
         }
-        let mut known = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.mirrors.lock();
         let mirrors = known.get_or_insert_default();
         mirrors.extend(headers::mirrors_of_tools(page));
         mirrors.retain(|_, tool_mirrors| !tool_mirrors.is_empty());

@@ -5,13 +5,15 @@
 //! all of them, and the table takes no more.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::task_registry::TaskRegistry;
 use super::unsolicited::{Unsolicited, UnsolicitedSender};
@@ -340,7 +342,7 @@ fn unsupported_by_client() -> ErrorObject {
 
 impl PendingCalls {
     fn lock(&self) -> MutexGuard<'_, PendingState> {
-        self.0.lock().expect("no thread panics while it holds this lock")
+        self.0.lock()
     }
 
     fn insert(&self, id: i64, call: PendingCall) -> Result<(), Error> {

@@ -7,7 +7,6 @@
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
 /// Reads `+group` and `-group` lines; at end of input kills every group that is left.
 const REAPER_SCRIPT: &str = r#"
@@ -22,12 +21,14 @@ done
 for group in $groups; do kill -9 "-$group" 2>/dev/null; done
 "#;
 
+use parking_lot::Mutex;
+
 static REAPER: Mutex<Option<Child>> = Mutex::new(None);
 
 /// Starts the reaper if it is not running. Called before a child is spawned, to keep the time short in which the child
 /// is not registered.
 pub(super) fn ensure_running() {
-    let mut reaper = REAPER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reaper = REAPER.lock();
     if reaper.is_none() {
         *reaper = spawn_reaper();
     }
@@ -44,7 +45,7 @@ pub(super) fn unregister_group(group: i32) {
 }
 
 fn send_line(line: &str) {
-    let mut reaper = REAPER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reaper = REAPER.lock();
     // A reaper that has gone is restarted once; without one, children see only the end of their stdin.
     for _ in 0..2 {
         if reaper.is_none() {

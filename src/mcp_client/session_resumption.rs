@@ -1,9 +1,11 @@
 //! Saves the upstream session that belongs to a client session, so that another node can resume it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderValue;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::target::{Address, HttpTransport};
 use crate::call::ClientSink;
@@ -63,7 +65,7 @@ impl ResumableSession {
     }
 
     fn lock(&self) -> MutexGuard<'_, Saved> {
-        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+        self.saved.lock()
     }
 
     /// The saved session, if there is one and it fits this upstream.

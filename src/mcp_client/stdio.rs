@@ -1,11 +1,13 @@
 //! Stdio transport: a child process that exchanges newline-delimited JSON.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot};
+
+use parking_lot::Mutex;
 
 use super::Unsolicited;
 use super::batch::parse_messages;
@@ -44,7 +46,7 @@ impl StdioClient {
     /// Stops the child and waits for its exit.
     pub(super) async fn close(&self) {
         let (done, ended) = oneshot::channel();
-        let stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stop = self.stop.lock().take();
         let requested = stop.is_some_and(|stop| stop.send(done).is_ok());
         if requested {
             let _ = ended.await;

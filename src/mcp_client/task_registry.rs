@@ -1,9 +1,10 @@
 //! Registry of the tasks driven on one connection: routes what the server sends about them on any stream.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::call::{Reply, ServerRequest};
 use crate::dialect::tasks;
@@ -29,7 +30,7 @@ const MAX_FINISHED_TASKS: usize = 64;
 
 impl TaskRegistry {
     fn lock(&self) -> MutexGuard<'_, RegistryState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// A call is about to become a task.

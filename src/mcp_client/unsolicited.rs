@@ -1,8 +1,10 @@
 //! Messages of an upstream that belong to no call, and the bounded queue that carries them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::mpsc::{self, OwnedPermit};
+
+use parking_lot::Mutex;
 
 use crate::call::ServerRequest;
 use crate::protocol::Notification;
@@ -36,7 +38,7 @@ impl UnsolicitedSender {
     }
 
     pub(super) fn send(&self, message: Unsolicited) {
-        let mut missed_permit = self.missed_permit.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut missed_permit = self.missed_permit.lock();
         if missed_permit.is_none() {
             // While an unread `Missed` is queued, it also covers what is dropped now.
             *missed_permit = self.sender.clone().try_reserve_owned().ok();

@@ -1,10 +1,11 @@
 //! Writes session deltas to the shared store in batches.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, RwLock};
 use tokio::time::Instant;
 
@@ -51,7 +52,7 @@ impl Persister {
     }
 
     fn lock(&self) -> MutexGuard<'_, PersistQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Queues a session whose state changed.

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::outbox::{MessageQueue, Outbox, Streams};
 use super::persistence::{self, Persistence};
@@ -353,6 +355,6 @@ impl Sessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
-        self.map.lock().expect("no thread panics while it holds this lock")
+        self.map.lock()
     }
 }

@@ -2,10 +2,11 @@
 //! server.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -65,7 +66,7 @@ impl MemoryStore {
 
     /// Locks the state after removing expired entries.
     fn lock(&self) -> MutexGuard<'_, MemoryState> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let now = Instant::now();
         state.sessions.retain(|_, session| session.expires_at > now);
         state.nodes.retain(|_, (_, expires_at)| *expires_at > now);

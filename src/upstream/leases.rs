@@ -2,11 +2,12 @@
 //! requests reach the client they are meant for.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
@@ -94,7 +95,7 @@ impl Leases {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, Vec<Arc<Lease>>>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+        self.leases.lock()
     }
 
     pub(super) fn count(&self) -> usize {
@@ -501,7 +502,7 @@ fn find_reusable(leases: &[Arc<Lease>], call: &Call) -> Option<Arc<Lease>> {
 
 impl Lease {
     pub(super) fn lock(&self) -> MutexGuard<'_, ReplayState> {
-        self.replay_state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.replay_state.lock()
     }
 
     fn open_connection(&self) -> Option<Arc<Connection>> {

@@ -1,9 +1,11 @@
 //! Catalog state of an upstream (health, server info, lists) and the subscriptions to its resources.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::{Notify, broadcast, watch};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::health::{Health, HealthPhase};
 use super::lists::{CatalogList, List};
@@ -193,14 +195,14 @@ impl CatalogShared {
     /// Reports lists that changed on a lease without a session.
     pub(super) fn report_list_changes(&self, lists: &[List]) {
         if !lists.is_empty() {
-            self.reported_list_changes.lock().unwrap_or_else(PoisonError::into_inner).extend(lists);
+            self.reported_list_changes.lock().extend(lists);
             self.list_change_reported.notify_one();
         }
     }
 
     /// Takes the lists reported since the last call.
     pub(super) fn take_reported_list_changes(&self) -> Vec<List> {
-        std::mem::take(&mut *self.reported_list_changes.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.reported_list_changes.lock())
     }
 
     /// URIs with at least one subscriber.
@@ -234,7 +236,7 @@ impl CatalogShared {
     }
 
     fn lock_subscribers(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, usize>> {
-        self.subscriber_counts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.subscriber_counts.lock()
     }
 }
 

@@ -6,12 +6,13 @@ mod error;
 mod pool;
 mod sse_reader;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::http::read_buffer::BodyError;
@@ -57,7 +58,7 @@ impl HttpClient {
     }
 
     fn endpoint(&self) -> MutexGuard<'_, Arc<Endpoint>> {
-        self.endpoint.lock().unwrap_or_else(PoisonError::into_inner)
+        self.endpoint.lock()
     }
 
     /// The URL that requests are sent to, after redirects.

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::error::Error as StdError;
 use std::io;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use http::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tower_service::Service;
@@ -66,7 +67,7 @@ impl Pool {
     /// The pool for the origin of `url`; created once per origin and connect timeout.
     pub(crate) fn for_origin(url: &Uri, connect_timeout: Duration) -> Arc<Self> {
         static POOLS: LazyLock<Mutex<Pools>> = LazyLock::new(Mutex::default);
-        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = POOLS.lock();
         let origin = origin(url);
         if let Some(pool) = pools.get(&(origin.clone(), connect_timeout)).and_then(Weak::upgrade) {
             return pool;
@@ -150,7 +151,7 @@ impl Drop for Pool {
 
 impl PoolShard {
     fn lock(&self) -> MutexGuard<'_, IdleConnections> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -187,7 +188,7 @@ fn origin(url: &Uri) -> Uri {
 /// The connector for a connect timeout. Loading the system's trust roots is slow, so each is built once.
 fn connector(connect_timeout: Duration) -> HttpsConnect {
     static CONNECTORS: Mutex<BTreeMap<Duration, HttpsConnect>> = Mutex::new(BTreeMap::new());
-    let mut connectors = CONNECTORS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut connectors = CONNECTORS.lock();
     connectors.entry(connect_timeout).or_insert_with(|| new_connector(connect_timeout)).clone()
 }
 

@@ -10,12 +10,13 @@ mod session;
 mod session_slot;
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue, Method as Verb, StatusCode};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -129,7 +130,7 @@ impl StreamableClient {
     }
 
     fn lock(&self) -> MutexGuard<'_, StreamableState> {
-        self.state.lock().expect("no thread panics while it holds this lock")
+        self.state.lock()
     }
 
     fn next_id(&self) -> Id {

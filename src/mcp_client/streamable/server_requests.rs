@@ -1,10 +1,11 @@
 //! Open server requests of a Streamable HTTP connection, and the calls that they may belong to.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::Context;
 
 use futures_util::task::AtomicWaker;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::call::ServerRequest;
@@ -40,7 +41,7 @@ const INBOX_CAPACITY: usize = 16;
 
 impl PendingServerRequests {
     fn lock(&self) -> MutexGuard<'_, ServerRequestState> {
-        self.state.lock().expect("no thread panics while it holds this lock")
+        self.state.lock()
     }
 
     /// Registers a server request; the returned receiver resolves when the server cancels it.
@@ -91,7 +92,7 @@ impl PendingServerRequests {
 
 impl RequestInbox {
     fn lock(&self) -> MutexGuard<'_, VecDeque<ServerRequest>> {
-        self.queue.lock().expect("no thread panics while it holds this lock")
+        self.queue.lock()
     }
 
     /// Queues a request and wakes the reader; returns the request when the inbox is full.

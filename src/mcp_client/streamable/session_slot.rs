@@ -4,11 +4,12 @@
 //! [`SessionSlot::end`] waits for all uses before it hands the id out for DELETE. Without that order a server could read
 //! DELETE on one connection before a request that is still on its way on another.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -41,7 +42,7 @@ pub(in crate::mcp_client) struct SessionUse {
 
 impl SessionSlot {
     fn lock(&self) -> MutexGuard<'_, SlotState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The session, for one request. If its caller goes away, the response is awaited for at most `abandoned_timeout`.

@@ -21,10 +21,11 @@ mod sessions;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::{FromRedisValue, Value};
 use tokio::runtime::Handle;
 

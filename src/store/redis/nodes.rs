@@ -1,11 +1,12 @@
 //! Cluster members and their mailboxes in Redis.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use redis::{Cmd, Value};
 
 use super::connection::LazyConnection;
@@ -86,7 +87,7 @@ impl RedisStore {
     }
 
     fn receiver(&self, node: &NodeId) -> Arc<MailboxReceiver> {
-        let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut receivers = self.receivers.lock();
         // The mailbox of an old incarnation is not read any more.
         receivers.retain(|other, _| other == node || other.name() != node.name());
         let new = || Arc::new(MailboxReceiver::new(LazyConnection::new(Arc::clone(&self.server), REDIS_RECEIVE_WAIT)));
@@ -104,7 +105,7 @@ impl MailboxReceiver {
     /// Fills the buffer from the mailbox, blocking up to [`REDIS_RECEIVE_WAIT`], unless it holds messages already.
     async fn fill(&self, mailbox: &str) -> Result<(), StoreError> {
         let _guard = self.receive_lock.lock().await;
-        if !self.buffered.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+        if !self.buffered.lock().is_empty() {
             return Ok(());
         }
         let mut command = redis::cmd("BLMPOP");
@@ -113,12 +114,12 @@ impl MailboxReceiver {
         let undecodable = |_| StoreError { reason: "mailbox reply cannot be decoded".into(), maybe_applied: true };
         let found: Option<(Value, Vec<Bytes>)> = redis::from_redis_value(reply).map_err(undecodable)?;
         let messages = found.map(|(_, messages)| messages).unwrap_or_default();
-        self.buffered.lock().unwrap_or_else(PoisonError::into_inner).extend(messages);
+        self.buffered.lock().extend(messages);
         Ok(())
     }
 
     fn drain(&self) -> Vec<Bytes> {
-        self.buffered.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+        self.buffered.lock().drain(..).collect()
     }
 }
 
