@@ -61,8 +61,11 @@ impl HttpService for ClientService {
                 frequent_names: &FREQUENT_NAMES,
             },
             max_body_bytes: settings.limits.body_bytes,
-            header_timeout: settings.body_timeout,
+            header_timeout: settings.header_timeout,
             body_timeout: settings.body_timeout,
+            keep_alive_timeout: settings.keep_alive_timeout,
+            write_stall_timeout: settings.write_stall_timeout,
+            http1: settings.http1,
         }
     }
 

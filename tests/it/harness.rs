@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rialto::app::{App, AppSettings};
 use rialto::gateway::Group;
+use rialto::http::server::Http1Implementation;
 use rialto::http::sse::{SseDecoder, SseEvent};
 use rialto::inbound::Inbound;
 use serde_json::{Value, json};
@@ -24,6 +26,31 @@ pub const HANDSHAKE: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "202
 pub const PER_REQUEST: &str = "2026-07-28";
 /// Upper bound for every wait in a test; exceeding it fails the test.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How the harness speaks HTTP to the gateway; [`http_modes`](crate::http_modes) runs suites in each way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpMode {
+    /// HTTP/1.1, served by the gateway's own code.
+    Http1,
+    /// HTTP/1.1, served by hyper.
+    HyperHttp1,
+    /// HTTP/2 with prior knowledge.
+    Http2,
+}
+
+/// Environment variable that selects the [`HttpMode`] of a test process.
+pub const HTTP_MODE: &str = "RIALTO_TEST_HTTP";
+
+impl HttpMode {
+    pub fn current() -> Self {
+        match std::env::var(HTTP_MODE).as_deref() {
+            Err(_) => Self::Http1,
+            Ok("hyper") => Self::HyperHttp1,
+            Ok("http2") => Self::Http2,
+            Ok(other) => panic!("{HTTP_MODE}={other}"),
+        }
+    }
+}
 
 /// Gateway running in this process on a port chosen by the system.
 pub struct Rialto {
@@ -83,6 +110,9 @@ impl Rialto {
 
     pub async fn with(change: impl FnOnce(&mut AppSettings)) -> Self {
         let mut settings = AppSettings { listen: ([127, 0, 0, 1], 0).into(), workers: 2, ..AppSettings::default() };
+        if HttpMode::current() == HttpMode::HyperHttp1 {
+            settings.inbound.http1 = Http1Implementation::Hyper;
+        }
         change(&mut settings);
         let bound = App::bind(settings).await.unwrap();
         let address = bound.address();
@@ -225,25 +255,52 @@ impl HttpRequest {
 
     /// Sends the request to a server that may be down or may close the connection before it responds.
     pub async fn attempt(self) -> Result<HttpResponse, SendFailure> {
+        self.attempt_over(HttpMode::current()).await
+    }
+
+    /// Like [`Self::attempt`], over HTTP/1.1 or HTTP/2.
+    pub async fn attempt_over(self, mode: HttpMode) -> Result<HttpResponse, SendFailure> {
         let connecting = tokio::time::timeout(TEST_TIMEOUT, tokio::net::TcpStream::connect(self.address));
         let Ok(stream) = connecting.await.expect("a connection in time") else { return Err(SendFailure::NotSent) };
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
-        let connection = tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        let mut request = Request::builder().method(self.verb).uri(self.path);
-        for (name, value) in self.headers {
-            request = request.header(name, value);
-        }
-        let request = request.body(Full::new(self.body)).unwrap();
-        let answered =
-            tokio::time::timeout(TEST_TIMEOUT, sender.send_request(request)).await.expect("an answer in time");
+        let io = TokioIo::new(stream);
+        let (answering, connection): (BoxFuture<'_, _>, _) = match mode {
+            HttpMode::Http2 => {
+                let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await;
+                let (mut sender, connection) = handshake.unwrap();
+                let request = self.http2_request();
+                let answering = async move { sender.send_request(request).await };
+                (Box::pin(answering), tokio::spawn(async move { drop(connection.await) }))
+            }
+            _ => {
+                let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+                let request = self.http1_request();
+                let answering = async move { sender.send_request(request).await };
+                (Box::pin(answering), tokio::spawn(async move { drop(connection.await) }))
+            }
+        };
+        let answered = tokio::time::timeout(TEST_TIMEOUT, answering).await.expect("an answer in time");
         let (parts, body) = match answered {
             Ok(response) => response.into_parts(),
             Err(error) if error.is_canceled() => return Err(SendFailure::NotSent),
             Err(error) => return Err(SendFailure::MaybeSent(error.to_string())),
         };
         Ok(HttpResponse { status: parts.status.as_u16(), headers: parts.headers, body, connection })
+    }
+
+    fn http1_request(self) -> Request<Full<Bytes>> {
+        let mut request = Request::builder().method(self.verb).uri(self.path);
+        for (name, value) in self.headers {
+            request = request.header(name, value);
+        }
+        request.body(Full::new(self.body)).unwrap()
+    }
+
+    /// The same request with its `Host` as `:authority`.
+    fn http2_request(mut self) -> Request<Full<Bytes>> {
+        let host = self.headers.iter().position(|(name, _)| name == "host").map(|at| self.headers.remove(at).1);
+        let host = host.map_or_else(|| self.address.to_string(), |host| String::from_utf8(host).unwrap());
+        self.path = format!("http://{host}{}", self.path);
+        self.http1_request()
     }
 
     /// Sends the request; returns the status and the JSON body.

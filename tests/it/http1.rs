@@ -412,7 +412,12 @@ async fn oversized_heads_and_bodies_get_431_and_413_while_still_sending() {
 
 #[tokio::test]
 async fn slow_heads_bodies_and_idle_keep_alive_time_out() {
-    let rialto = Rialto::with(|settings| settings.inbound.body_timeout = Duration::from_millis(500)).await;
+    let rialto = Rialto::with(|settings| {
+        let inbound = &mut settings.inbound;
+        let timeouts = [&mut inbound.header_timeout, &mut inbound.body_timeout, &mut inbound.keep_alive_timeout];
+        timeouts.into_iter().for_each(|timeout| *timeout = Duration::from_millis(500));
+    })
+    .await;
     let (whole, pieces) = (request_with_length("H", ""), chunked_request("H"));
     let (body, piece) = (whole.find("\r\n\r\n").unwrap() + 4, pieces.find("\r\n\r\n").unwrap() + 4);
     let cases = [
@@ -442,6 +447,31 @@ async fn slow_heads_bodies_and_idle_keep_alive_time_out() {
         wire.assert_closed().await;
     };
     tokio::join!(futures_util::future::join_all(each), idle);
+}
+
+/// A long keep-alive timeout does not apply to a head that has begun, nor a short header timeout to an idle connection.
+#[tokio::test]
+async fn header_timeout_begins_with_the_first_byte_of_a_head() {
+    let rialto = Rialto::with(|settings| settings.inbound.header_timeout = Duration::from_millis(200)).await;
+    let mut wire = RawClient::connect(&rialto).await;
+    wire.assert_keep_alive().await;
+    // Twice the header timeout: nothing but time shows that an idle connection is not closed by it.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    wire.assert_keep_alive().await;
+    wire.stream.write_all(b"GET /hea").await.unwrap();
+    wire.assert_closed().await;
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_is_disconnected_after_the_write_stall_timeout() {
+    let rialto = Rialto::with(|settings| settings.inbound.write_stall_timeout = Duration::from_millis(200)).await;
+    let wire = RawClient::connect(&rialto).await;
+    let (_unread, mut writing) = wire.stream.into_split();
+    let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    // Responses that nobody reads fill the socket buffers, and then the gateway waits to write.
+    let sending = tokio::spawn(async move { while writing.write_all(&request.repeat(64)).await.is_ok() {} });
+    until("the connection is closed", || rialto.inbound.shutdown.connections().len() == 1).await;
+    sending.await.unwrap();
 }
 
 /// Full close and half close, at every stage of a request.

@@ -16,6 +16,7 @@ mod gateway;
 mod groups;
 mod harness;
 mod http1;
+mod http_modes;
 mod limits;
 mod listening;
 mod outbound;

@@ -23,7 +23,7 @@ use super::super::codec::{
 };
 use super::super::read_buffer::{BodyError, ReadBuffer};
 use super::wake_gated::WakeGated;
-use super::{HttpService, ReceivedBody, RequestBodyError, ServerSettings, WRITE_STALL_TIMEOUT, date_header};
+use super::{HttpService, ReceivedBody, RequestBodyError, ServerSettings, date_header};
 use crate::timer::PooledTimer;
 
 /// State of one connection.
@@ -40,10 +40,13 @@ struct Http1Server<G> {
     read_deadline: ReadDeadline,
 }
 
-/// Deadline for the next request head, also the idle keep-alive timeout. Re-armed lazily when the timer fires early.
+/// Deadline for the next request: for its first byte, and from then on for its head. Re-armed lazily when the timer fires
+/// early.
 struct ReadDeadline {
     at: Instant,
     timer: Option<PooledTimer>,
+    /// The first byte of the head has arrived.
+    is_in_head: bool,
 }
 
 /// Properties of the request that shape its response.
@@ -78,7 +81,7 @@ pub(super) async fn serve<S: HttpService>(service: S, stream: TcpStream) -> io::
         write_buffer: Vec::new(),
         stop_signal: WakeGated::new(service.draining()),
         is_stopping: false,
-        read_deadline: ReadDeadline { at: Instant::now() + settings.header_timeout, timer: None },
+        read_deadline: ReadDeadline::new(Instant::now() + settings.header_timeout),
     };
     loop {
         let head = match connection.read_head().await? {
@@ -118,7 +121,7 @@ pub(super) async fn serve<S: HttpService>(service: S, stream: TcpStream) -> io::
 impl<G: Future<Output = ()>> Http1Server<G> {
     /// Reads the next request head; `None` when the client closed, timed out or must not send another.
     async fn read_head(&mut self) -> io::Result<Option<Result<RequestHead, RequestError>>> {
-        let rules = self.settings.head;
+        let (rules, header_timeout) = (self.settings.head, self.settings.header_timeout);
         // Length of the buffer at the last parse attempt.
         let mut parsed_len = 0;
         poll_fn(|context| {
@@ -136,6 +139,9 @@ impl<G: Future<Output = ()>> Http1Server<G> {
                     }
                 }
                 parsed_len = self.read_buffer.buffered().len();
+                if parsed_len > 0 {
+                    self.read_deadline.begin_head(header_timeout);
+                }
                 match self.read_buffer.poll_read_more(&mut self.stream, context)? {
                     Poll::Ready(0) => return Poll::Ready(Ok(None)),
                     Poll::Ready(_) => continue,
@@ -229,7 +235,7 @@ impl<G: Future<Output = ()>> Http1Server<G> {
         let keep_alive = mode.keep_alive && !self.is_stopping && body_length != BodyLength::UntilClose;
         // The idle timeout for the next request counts from here.
         let now = Instant::now();
-        self.read_deadline.at = now + self.settings.header_timeout;
+        self.read_deadline.begin_idle(now + self.settings.keep_alive_timeout);
         date_header::with_date(now.into_std(), |date| {
             let (status, headers) = (parts.status, &parts.headers);
             ResponseEncoder { status, headers, body_length, keep_alive, is_http11: mode.is_http11, date }
@@ -242,7 +248,7 @@ impl<G: Future<Output = ()>> Http1Server<G> {
             self.write_whole(&mut body, length).await?;
         } else {
             self.write_stream(body, body_length == BodyLength::Chunked).await?;
-            self.read_deadline.at = Instant::now() + self.settings.header_timeout;
+            self.read_deadline.begin_idle(Instant::now() + self.settings.keep_alive_timeout);
         }
         Ok(keep_alive && !self.is_stopping)
     }
@@ -307,9 +313,9 @@ impl<G: Future<Output = ()>> Http1Server<G> {
         Ok(())
     }
 
-    /// Writes the write buffer, then `body`. Fails when the client accepts no byte for [`WRITE_STALL_TIMEOUT`].
+    /// Writes the write buffer, then `body`. Fails when the client accepts no byte for the write stall timeout.
     async fn flush_with(&mut self, body: &[u8]) -> io::Result<()> {
-        let (mut sent, mut stall_timer) = (0, None);
+        let (mut sent, mut stall_timer, stall_timeout) = (0, None, self.settings.write_stall_timeout);
         let total = self.write_buffer.len() + body.len();
         let written = poll_fn(|context| {
             while sent < total {
@@ -321,7 +327,7 @@ impl<G: Future<Output = ()>> Http1Server<G> {
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => {
-                        let timer = stall_timer.get_or_insert_with(|| PooledTimer::after(WRITE_STALL_TIMEOUT));
+                        let timer = stall_timer.get_or_insert_with(|| PooledTimer::after(stall_timeout));
                         ready!(Pin::new(timer).poll(context));
                         return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                     }
@@ -383,6 +389,25 @@ fn may_contain_head_end(bytes: &[u8]) -> bool {
 }
 
 impl ReadDeadline {
+    fn new(at: Instant) -> Self {
+        Self { at, timer: None, is_in_head: false }
+    }
+
+    /// A connection waits for its next request.
+    fn begin_idle(&mut self, at: Instant) {
+        self.at = at;
+        self.is_in_head = false;
+    }
+
+    /// The first byte of a head has arrived; the rest is due within `timeout`.
+    fn begin_head(&mut self, timeout: Duration) {
+        if !std::mem::replace(&mut self.is_in_head, true) {
+            self.at = Instant::now() + timeout;
+            // The timer of the idle time may fire later than that.
+            self.timer = None;
+        }
+    }
+
     /// Ready when the deadline has passed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {

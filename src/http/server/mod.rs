@@ -1,11 +1,11 @@
 //! HTTP server side of one connection: detects HTTP/1.1 or HTTP/2, reads requests within the limits, and writes what
 //! an [`HttpService`] responds.
 //!
-//! HTTP/1.1 is served by [`http1`], HTTP/2 by hyper.
+//! HTTP/1.1 is served by [`http1`] or, if the settings say so, by hyper; HTTP/2 by hyper.
 
 mod date_header;
 mod http1;
-mod http2;
+mod hyper_server;
 mod wake_gated;
 
 use std::convert::Infallible;
@@ -77,16 +77,30 @@ pub struct ServerSettings {
     pub head: HeadRules,
     /// Limit of a request body in bytes.
     pub max_body_bytes: usize,
-    /// Timeout for a request head, and for the first byte of the next request.
+    /// Timeout for a request head from its first byte, and for the first request of a connection.
     pub header_timeout: Duration,
     /// Timeout for a request body.
     pub body_timeout: Duration,
+    /// How long a connection may be idle between requests.
+    pub keep_alive_timeout: Duration,
+    /// A client that accepts no byte for this long is disconnected.
+    pub write_stall_timeout: Duration,
+    /// What serves HTTP/1.1.
+    pub http1: Http1Implementation,
+}
+
+/// What serves HTTP/1.1 connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Http1Implementation {
+    /// The server of this crate, which costs less per request.
+    #[default]
+    Rialto,
+    /// hyper, on the same code as HTTP/2.
+    Hyper,
 }
 
 /// Client connection preface of HTTP/2 (RFC 9113, 3.4).
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// A client that accepts no byte for this long is disconnected.
-const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Serves a connection until it closes. `first_request_grace` is how long a connection that was accepted just before
 /// [`HttpService::closing`] may take to send its first byte.
@@ -109,8 +123,11 @@ pub async fn serve<S: HttpService>(service: S, stream: TcpStream, first_request_
     match detected {
         Err(_) => Ok(()), // timed out before the first byte
         Ok(Err(error)) => Err(error),
-        Ok(Ok(true)) => http2::serve(service, stream).await.map_err(io::Error::other),
-        Ok(Ok(false)) => http1::serve(service, stream).await,
+        Ok(Ok(true)) => hyper_server::serve_http2(service, stream).await.map_err(io::Error::other),
+        Ok(Ok(false)) => match service.settings().http1 {
+            Http1Implementation::Rialto => http1::serve(service, stream).await,
+            Http1Implementation::Hyper => hyper_server::serve_http1(service, stream).await.map_err(io::Error::other),
+        },
     }
 }
 
