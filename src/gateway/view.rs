@@ -16,7 +16,7 @@ use super::name_mapping::NameMapping;
 use super::names::{self, Collision, NameTable};
 use super::sealing::Seal;
 use crate::call::ListFingerprints;
-use crate::dialect::headers::{self, HeaderMirror};
+use crate::dialect::headers::HeaderMirror;
 use crate::dialect::to_client::{self, CacheHint, ServerInfo};
 use crate::dialect::{Revision, meta, to_upstream};
 use crate::metrics::CallMetrics;
@@ -159,13 +159,12 @@ impl View {
                 }
                 for fingerprint in [&mut fingerprint, &mut content] {
                     fingerprint.write(exposed.as_bytes());
-                    fingerprint.write(item.as_bytes());
+                    fingerprint.write_u64(listed.item_hashes[m]);
                 }
                 match list {
                     List::Tools => {
-                        let mirrors = item.get("inputSchema").and_then(|schema| headers::parse_mirrors(&schema).ok());
-                        if let Some(mirrors) = mirrors.filter(|mirrors| !mirrors.is_empty()) {
-                            self.header_mirrors.insert(exposed.clone(), mirrors);
+                        if let Some(mirrors) = listed.header_mirrors.get(own.as_ref()) {
+                            self.header_mirrors.insert(exposed.clone(), mirrors.clone());
                         }
                     }
                     List::Prompts => {}

@@ -300,6 +300,14 @@ impl Catalog {
         if let Err(error) = read {
             tracing::warn!(upstream = %self.spec.name, list = list.result_key(), %error, "list read failed");
         }
+        // A poll that brought nothing new changes no state, so that no group builds its view again.
+        let state = self.shared.state();
+        if let (Ok(listed), Some(known), 0) = (read, state.list(list), change_count)
+            && !state.list_errors.contains_key(list.result_key())
+            && known.confirm(listed)
+        {
+            return;
+        }
         self.shared.modify(|state| match read {
             Ok(listed) => {
                 state.lists[list as usize] = Some(Arc::new(listed.clone()));

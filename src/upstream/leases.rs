@@ -40,6 +40,8 @@ pub(super) enum LeaseKey {
 pub(super) struct Leases {
     leases: Mutex<HashMap<LeaseKey, Vec<Arc<Lease>>>>,
     permits: Arc<Semaphore>,
+    /// Some lease has had lists of its own. Until then no session's lease is looked for when a call needs a view.
+    has_own_lists: AtomicBool,
 }
 
 /// A connection to the upstream that one client has for itself, reopened when it breaks.
@@ -91,7 +93,11 @@ const SET_LEVEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Leases {
     pub(super) fn new(max_leases: usize) -> Self {
-        Self { leases: Mutex::default(), permits: Arc::new(Semaphore::new(max_leases)) }
+        Self {
+            leases: Mutex::default(),
+            permits: Arc::new(Semaphore::new(max_leases)),
+            has_own_lists: AtomicBool::new(false),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, Vec<Arc<Lease>>>> {
@@ -421,12 +427,16 @@ impl Upstream {
         let before = std::mem::replace(own, (!is_shared).then(|| Arc::new(listed)));
         if before.is_some() || own.is_some() {
             lease.list_epoch.fetch_add(1, Ordering::AcqRel);
+            self.leases.has_own_lists.store(true, Ordering::Release);
         }
         differs
     }
 
     /// Lists that one session has of its own, with an epoch that changes whenever they do.
     pub fn session_lists(&self, session: u128) -> Option<(u64, [Option<Arc<CatalogList>>; List::ALL.len()])> {
+        if !self.leases.has_own_lists.load(Ordering::Acquire) {
+            return None;
+        }
         let lease = self.leases.session_lease(session)?;
         match lease.list_epoch.load(Ordering::Acquire) {
             0 => None,

@@ -1,12 +1,16 @@
 //! Lists of an upstream (tools, prompts, resources, resource templates), each read through all its pages.
 
-use std::collections::HashSet;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::call::ChangeEvent;
+use crate::dialect::headers::{self, HeaderMirror};
 use crate::dialect::to_client::CacheHint;
 use crate::dialect::{Revision, tasks};
 use crate::error::{Error, ErrorKind, Result};
@@ -38,8 +42,12 @@ pub struct CatalogList {
     pub revision: Revision,
     /// The upstream's cache hint.
     pub cache_hint: Option<CacheHint>,
-    /// When the read finished its first page.
-    pub read_at: Instant,
+    /// When the first page was read, the last time that all of this was found unchanged.
+    read_at: Arc<Mutex<Instant>>,
+    /// Hash of each item, comparable between nodes.
+    pub item_hashes: Vec<u64>,
+    /// Arguments that are mirrored in headers, by tool.
+    pub header_mirrors: HashMap<Box<str>, Vec<HeaderMirror>>,
     /// Names of tools that can be called as tasks only.
     pub task_only_tools: HashSet<Box<str>>,
 }
@@ -136,7 +144,9 @@ impl CatalogList {
             envelope,
             revision,
             cache_hint,
-            read_at: Instant::now(),
+            read_at: Arc::new(Mutex::new(Instant::now())),
+            item_hashes: Vec::new(),
+            header_mirrors: HashMap::new(),
             task_only_tools: HashSet::new(),
         }
     }
@@ -150,9 +160,12 @@ impl CatalogList {
                 continue;
             };
             if seen.insert(name.clone().into_owned()) {
-                if list == List::Tools && tasks::tool_requires_task(&item) {
-                    self.task_only_tools.insert(name.as_ref().into());
+                if list == List::Tools {
+                    self.scan_tool(&name, &item);
                 }
+                let mut hasher = DefaultHasher::new();
+                hasher.write(item.as_bytes());
+                self.item_hashes.push(hasher.finish());
                 self.items.push(item);
             } else {
                 tracing::warn!(list = list.result_key(), %name, "duplicate list item skipped");
@@ -160,10 +173,33 @@ impl CatalogList {
         }
     }
 
+    /// Looks for what calls of the tool depend on.
+    fn scan_tool(&mut self, name: &str, tool: &Raw) {
+        if tasks::tool_requires_task(tool) {
+            self.task_only_tools.insert(name.into());
+        }
+        let mirrors = tool.get("inputSchema").and_then(|schema| headers::parse_mirrors(&schema).ok());
+        if let Some(mirrors) = mirrors.filter(|mirrors| !mirrors.is_empty()) {
+            self.header_mirrors.insert(name.into(), mirrors);
+        }
+    }
+
     /// When the cache hint expires; `None` without a positive TTL.
     pub fn expires_at(&self) -> Option<Instant> {
         let hint = self.cache_hint.filter(|hint| hint.ttl > 0)?;
-        self.read_at.checked_add(Duration::from_millis(hint.ttl))
+        self.read_at.lock().checked_add(Duration::from_millis(hint.ttl))
+    }
+
+    /// Whether another read brought the same; if so, this list counts as read then.
+    pub(super) fn confirm(&self, other: &Self) -> bool {
+        let is_same = self.items == other.items
+            && self.envelope == other.envelope
+            && self.revision == other.revision
+            && self.cache_hint == other.cache_hint;
+        if is_same {
+            *self.read_at.lock() = *other.read_at.lock();
+        }
+        is_same
     }
 }
 
