@@ -5,6 +5,7 @@
 //! call: the task behind them sees [`ReplySender::cancelled`] resolve and stops.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,7 +14,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::Stream;
 use http::{HeaderMap, HeaderName};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -188,7 +188,33 @@ enum ReplySource {
     Queue(VecDeque<Reply>),
     Ready(Option<Answer>),
     Channel(Option<mpsc::Receiver<Reply>>),
-    Stream(Option<Pin<Box<dyn Stream<Item = Reply> + Send>>>),
+    Running(Option<RunningFuture>),
+}
+
+/// A call as one future: it hands out replies through its [`ReplyYielder`] and completes with the answer.
+type RunningFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// Takes the replies of a running call that precede its answer.
+pub trait ReplySink: Send {
+    /// Hands over a notification or a server request; completes when the reader asks for the next reply.
+    fn send(&mut self, reply: Reply) -> impl Future<Output = ()> + Send;
+}
+
+/// Hands the replies of a [running](Replies::run) call to the reader of its [`Replies`].
+#[derive(Debug)]
+pub struct ReplyYielder(());
+
+/// What a running call has handed out during a poll.
+enum Yielded {
+    Reply(Reply),
+    /// The reader goes on with what this makes of the replies.
+    Wrap(Box<dyn FnOnce(Replies) -> Replies + Send>),
+}
+
+thread_local! {
+    /// Filled by [`ReplyYielder`] while the call's future is polled, and emptied by the same poll: passing the reply
+    /// through the future itself would need shared state on the heap for each call.
+    static YIELDED: RefCell<Option<Yielded>> = const { RefCell::new(None) };
 }
 
 /// The sending half of [`Replies`].
@@ -304,9 +330,9 @@ impl Replies {
         Self(ReplySource::Queue(queue))
     }
 
-    /// Replies produced by a stream as they are read; dropping the replies drops the stream.
-    pub fn stream(stream: impl Stream<Item = Reply> + Send + 'static) -> Self {
-        Self(ReplySource::Stream(Some(Box::pin(stream))))
+    /// Replies of a call that runs as they are read; dropping the replies drops the future.
+    pub fn run<F: Future<Output = Answer> + Send + 'static>(run: impl FnOnce(ReplyYielder) -> F) -> Self {
+        Self(ReplySource::Running(Some(Box::pin(run(ReplyYielder(()))))))
     }
 
     /// Takes the answer if it is available now and no other reply precedes it.
@@ -331,26 +357,78 @@ impl Replies {
                 let Some(receiver) = open else { return Poll::Ready(None) };
                 let reply = match receiver.poll_recv(context) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(reply) => reply.unwrap_or_else(ended_without_answer),
+                    Poll::Ready(reply) => reply.unwrap_or_else(|| Reply::End(ended_without_answer())),
                 };
                 if matches!(reply, Reply::End(_)) {
                     *open = None;
                 }
                 Poll::Ready(Some(reply))
             }
-            ReplySource::Stream(open) => {
-                let Some(stream) = open else { return Poll::Ready(None) };
-                let reply = match stream.as_mut().poll_next(context) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(reply) => reply.unwrap_or_else(ended_without_answer),
-                };
-                if matches!(reply, Reply::End(_)) {
-                    *open = None;
-                }
-                Poll::Ready(Some(reply))
+            ReplySource::Running(_) => self.poll_running(context),
+        }
+    }
+
+    fn poll_running(&mut self, context: &mut Context<'_>) -> Poll<Option<Reply>> {
+        let ReplySource::Running(running) = &mut self.0 else { return self.poll_next(context) };
+        let Some(future) = running else { return Poll::Ready(None) };
+        // A call may read the replies of another one: what that one yields must not be taken for its own.
+        let outer = YIELDED.take();
+        let polled = future.as_mut().poll(context);
+        let yielded = YIELDED.replace(outer);
+        match (polled, yielded) {
+            (Poll::Ready(answer), _) => {
+                *running = None;
+                Poll::Ready(Some(Reply::End(answer)))
+            }
+            (Poll::Pending, None) => Poll::Pending,
+            (Poll::Pending, Some(Yielded::Reply(reply))) => Poll::Ready(Some(reply)),
+            (Poll::Pending, Some(Yielded::Wrap(wrap))) => {
+                *self = wrap(Self(ReplySource::Running(running.take())));
+                self.poll_next(context)
             }
         }
     }
+
+    /// Hands every reply but the answer to `sink` and returns the answer.
+    pub async fn forward_to(mut self, sink: &mut impl ReplySink) -> Answer {
+        loop {
+            match self.next().await {
+                Some(Reply::End(answer)) => return answer,
+                Some(reply) => sink.send(reply).await,
+                None => return ended_without_answer(),
+            }
+        }
+    }
+}
+
+// === impl ReplyYielder ===
+
+impl ReplyYielder {
+    /// Replaces the replies that the reader holds, which are those of this call, by what `wrap` makes of them.
+    /// Completes when the reader asks for the next reply.
+    pub async fn wrap(&mut self, wrap: impl FnOnce(Replies) -> Replies + Send + 'static) {
+        yield_to_reader(Yielded::Wrap(Box::new(wrap))).await;
+    }
+}
+
+impl ReplySink for ReplyYielder {
+    async fn send(&mut self, reply: Reply) {
+        yield_to_reader(Yielded::Reply(reply)).await;
+    }
+}
+
+/// Suspends the running call once, with something for its reader. No waker is needed: the reader, which gets what was
+/// yielded, polls again for the next reply.
+async fn yield_to_reader(item: Yielded) {
+    let mut item = Some(item);
+    std::future::poll_fn(|_| match item.take() {
+        Some(item) => {
+            YIELDED.set(Some(item));
+            Poll::Pending
+        }
+        None => Poll::Ready(()),
+    })
+    .await;
 }
 
 impl fmt::Debug for ReplySource {
@@ -359,15 +437,14 @@ impl fmt::Debug for ReplySource {
             Self::Queue(_) => "Queue",
             Self::Ready(_) => "Ready",
             Self::Channel(_) => "Channel",
-            Self::Stream(_) => "Stream",
+            Self::Running(_) => "Running",
         })
     }
 }
 
 /// The answer when the sending half was dropped without one.
-fn ended_without_answer() -> Reply {
-    let message = "Internal error: the call ended without an answer";
-    Reply::End(Answer::error(ErrorObject::new(code::INTERNAL_ERROR, message)))
+fn ended_without_answer() -> Answer {
+    Answer::error(ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the call ended without an answer"))
 }
 
 // === impl ReplySender ===
@@ -410,6 +487,60 @@ mod tests {
         let Some(Reply::End(answer)) = replies.next().await else { panic!() };
         assert_eq!(answer.outcome.unwrap_err().code(), code::INTERNAL_ERROR);
         assert!(replies.next().await.is_none());
+    }
+
+    fn notification(text: &str) -> Reply {
+        Reply::Notification(Notification::new(NotificationMethod::Message, Some(Raw::of(text))))
+    }
+
+    fn text(reply: Option<Reply>) -> String {
+        let Some(Reply::Notification(notification)) = reply else { panic!("{reply:?}") };
+        notification.params.unwrap().text().unwrap().into_owned()
+    }
+
+    #[tokio::test]
+    async fn running_call_yields_replies_before_its_answer() {
+        let inner = |name: &'static str| {
+            Replies::run(move |mut out| async move {
+                for n in 0..3 {
+                    out.send(notification(&format!("{name}{n}"))).await;
+                    tokio::task::yield_now().await;
+                }
+                Answer::result(Raw::empty())
+            })
+        };
+        // Nested, so that a reply of the inner call cannot be taken for one of the outer call.
+        let mut replies = Replies::run(|mut out| async move {
+            out.send(notification("first")).await;
+            inner("a").forward_to(&mut out).await
+        });
+        let mut other = inner("b");
+        for expected in ["first", "a0", "a1", "a2"] {
+            assert_eq!(text(replies.next().await), expected);
+            if expected != "first" {
+                assert_eq!(text(other.next().await), expected.replace('a', "b"));
+            }
+        }
+        assert!(matches!(replies.next().await, Some(Reply::End(_))));
+        assert!(replies.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn running_call_can_have_its_replies_wrapped() {
+        let mut replies = Replies::run(|mut out| async move {
+            out.wrap(|rest| {
+                Replies::run(|mut out| async move {
+                    out.send(notification("wrapped")).await;
+                    rest.forward_to(&mut out).await
+                })
+            })
+            .await;
+            out.send(notification("rest")).await;
+            Answer::result(Raw::empty())
+        });
+        assert_eq!(text(replies.next().await), "wrapped");
+        assert_eq!(text(replies.next().await), "rest");
+        assert!(matches!(replies.next().await, Some(Reply::End(_))));
     }
 
     #[tokio::test]

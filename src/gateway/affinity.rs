@@ -5,7 +5,7 @@ use std::fmt::Write;
 use sha2::{Digest, Sha256};
 
 use super::group::Group;
-use super::route::string_param;
+use super::route::CallTarget;
 use crate::call::Call;
 use crate::protocol::Method;
 use crate::upstream::{ConnectionMode, List};
@@ -19,16 +19,16 @@ impl Group {
             return None;
         }
         let view = self.view();
-        let named = |path: &[&str]| string_param(call, path).ok();
+        let target = CallTarget::parse(call).ok()?;
         let name;
         let (member, _) = match call.method {
             Method::ToolsCall | Method::PromptsGet => {
-                name = named(&["name"])?;
+                name = target.name().ok()?;
                 let list = if call.method == Method::ToolsCall { List::Tools } else { List::Prompts };
                 view.find_by_name(list, &name)?
             }
             Method::ResourcesRead => {
-                name = named(&["uri"])?;
+                name = target.uri().ok()?;
                 view.find_by_uri(&name)?
             }
             _ => return None,

@@ -1,13 +1,9 @@
 //! Forwards a call to an upstream and maps its replies: names are mapped back, server requests and log
 //! messages are filtered, and failures become errors that reveal no address.
 
-use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use futures_util::Stream;
-use futures_util::future::BoxFuture;
 use http::HeaderValue;
 use memchr::memmem::Finder;
 use tokio::time::Instant;
@@ -15,9 +11,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::group::Group;
 use super::name_mapping::NameMapping;
+use super::parked_calls;
 use super::view::GroupMember;
 use crate::call::{
-    Answer, Call, ClientInfo, ClientSink, DropGuard, GatewaySlot, Replies, Reply, ServerRequest, TRACE_HEADERS,
+    Answer, Call, ClientInfo, ClientSink, DropGuard, GatewaySlot, Replies, Reply, ReplySink, ReplyYielder,
+    ServerRequest, TRACE_HEADERS,
 };
 use crate::dialect::{Revision, server_requests, tasks};
 use crate::error::{Error, ErrorKind, Result};
@@ -29,102 +27,164 @@ use crate::upstream::{LeaseGuard, SERVER_REQUEST_CAPABILITIES, Upstream};
 static TRACEPARENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"traceparent\""));
 static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"isError\""));
 
-/// A call being forwarded to one upstream; a stream of its replies.
+/// A call being forwarded to one upstream.
 struct ForwardedCall {
     group: Arc<Group>,
     call: Call,
     upstream: Arc<Upstream>,
     name_mapping: NameMapping,
     metrics: Arc<CallMetrics>,
-    /// The tool requires a task and the client did not ask for one, so the gateway drives the task.
-    as_task: bool,
-    phase: ForwardState,
-    /// The URI that the call subscribes to or unsubscribes from, as the client knows it.
-    subscription_uri: Option<String>,
+    purpose: Purpose,
+    /// Set where the call may be parked.
+    client_view: Option<ClientView>,
     started: Instant,
+    /// The call was counted; dropped before that, it counts as cancelled.
+    is_recorded: bool,
 }
 
-enum ForwardState {
-    Start,
-    /// Waiting for a lease.
-    Acquiring(BoxFuture<'static, Result<LeaseGuard>>),
-    Running(Replies, Option<LeaseGuard>),
-    Done,
+/// What is special about a forwarded call.
+enum Purpose {
+    Plain,
+    /// The tool requires a task and the client did not ask for one, so the gateway drives the task.
+    AsTask,
+    /// The URI that the call subscribes to or unsubscribes from, as the client knows it.
+    Subscription(String),
 }
 
-/// Forwards a call to a member of a group.
-pub(super) fn call(group: &Arc<Group>, call: Call, member: &GroupMember) -> Replies {
-    let mut forward = ForwardedCall::new(group, call, member, None);
-    if let Some(mut replies) = member.upstream.call_local(&forward.call) {
-        if let Some(revision) = member.state.revision {
-            member.upstream.count_revision_pair(forward.call.client.revision, revision);
-        }
-        if let Some(answer) = replies.take_ready() {
-            forward.phase = ForwardState::Done;
-            return forward.map_answer(answer).into();
-        }
-        forward.phase = ForwardState::Running(replies, None);
+/// What the client sent, before names and capabilities were mapped. The call is parked with it when the server asks for
+/// input and the client cannot be sent requests.
+pub(super) struct ClientView {
+    pub(super) params: Option<Raw>,
+    pub(super) client: Arc<ClientInfo>,
+}
+
+/// Maps what an upstream sends during a call and hands it to the client.
+struct MappedReplies<'c> {
+    forward: &'c ForwardedCall,
+    lease: &'c LeaseGuard,
+    out: &'c mut ReplyYielder,
+    parking: Parking,
+}
+
+/// How far a call that may be parked has come.
+#[derive(Clone, Copy, PartialEq)]
+enum Parking {
+    /// The client is sent server requests.
+    Never,
+    /// The first server request parks the call.
+    OnRequest,
+    /// The replies are read by [`parked_calls`].
+    Begun,
+}
+
+/// Forwards a call to a member of a group. With `client_view` the call may be parked.
+pub(super) fn call(group: &Arc<Group>, call: Call, member: &GroupMember, client_view: Option<ClientView>) -> Replies {
+    let (call, needs_task) = as_task(call, member);
+    let purpose = if needs_task { Purpose::AsTask } else { Purpose::Plain };
+    let mut forward = ForwardedCall::new(group, call, member, purpose);
+    forward.client_view = client_view;
+    let Some(mut replies) = member.upstream.call_local(&forward.call) else { return forward.replies() };
+    if let Some(revision) = member.state.revision {
+        member.upstream.count_revision_pair(forward.call.client.revision, revision);
     }
-    forward.replies()
+    match replies.take_ready() {
+        Some(answer) => forward.map_answer(answer).into(),
+        None => Replies::run(|out| forward.run_local(replies, out)),
+    }
 }
 
 /// Forwards a subscribe or unsubscribe request, and records the subscription when the upstream accepts it.
 pub(super) fn subscription(group: &Arc<Group>, call: Call, member: &GroupMember, uri: &str) -> Replies {
-    ForwardedCall::new(group, call, member, Some(uri.to_owned())).replies()
+    ForwardedCall::new(group, call, member, Purpose::Subscription(uri.to_owned())).replies()
 }
 
 /// Replies whose source is known only after a future resolves.
 pub(super) fn deferred(begin: impl Future<Output = Replies> + Send + 'static) -> Replies {
-    enum AcquireState<F> {
-        Waiting(F),
-        Running(Replies),
-    }
-    let state = AcquireState::Waiting(Box::pin(begin));
-    Replies::stream(futures_util::stream::unfold(state, |state| async move {
-        let mut replies = match state {
-            AcquireState::Waiting(begin) => begin.await,
-            AcquireState::Running(replies) => replies,
-        };
-        let reply = replies.next().await?;
-        Some((reply, AcquireState::Running(replies)))
-    }))
+    Replies::run(|mut out| async move { begin.await.forward_to(&mut out).await })
 }
 
 impl ForwardedCall {
-    fn new(group: &Arc<Group>, call: Call, member: &GroupMember, subscription_uri: Option<String>) -> Self {
-        let (call, as_task) = as_task(call, member);
+    fn new(group: &Arc<Group>, call: Call, member: &GroupMember, purpose: Purpose) -> Self {
         Self {
             group: Arc::clone(group),
             call: with_trace_headers(without_server_requests(call, &member.upstream)),
-            as_task,
+            purpose,
+            client_view: None,
             upstream: Arc::clone(&member.upstream),
             name_mapping: member.name_mapping.clone(),
             metrics: Arc::clone(&member.metrics),
-            phase: ForwardState::Start,
-            subscription_uri,
             started: Instant::now(),
+            is_recorded: false,
         }
     }
 
     fn replies(self) -> Replies {
-        Replies::stream(self)
+        Replies::run(|out| self.run(out))
     }
 
-    /// Acquires a lease, without waiting if a connection is open.
-    fn start(&mut self) {
-        if let Some(lease) = self.upstream.try_acquire(&self.call) {
-            return self.begin(lease);
+    /// Acquires a connection, sends the call and maps its replies.
+    async fn run(mut self, mut out: ReplyYielder) -> Answer {
+        let lease = match self.upstream.try_acquire(&self.call) {
+            Some(lease) => Ok(lease),
+            None => Box::pin(self.acquire()).await,
+        };
+        let lease = match lease {
+            Ok(lease) => lease,
+            Err(error) => {
+                self.record_outcome(CallOutcome::Unavailable);
+                return Answer::error(self.unreachable(&error));
+            }
+        };
+        let connection = lease.connection();
+        self.upstream.count_revision_pair(self.call.client.revision, connection.revision());
+        let parking = if self.client_view.is_some() { Parking::OnRequest } else { Parking::Never };
+        let mut mapped = MappedReplies { forward: &self, lease: &lease, out: &mut out, parking };
+        let answer = match self.purpose {
+            Purpose::AsTask => Box::pin(connection.run_call_as_task(&self.call, &mut mapped)).await,
+            _ => connection.run_call(&self.call, &mut mapped).await,
+        };
+        let is_parked = mapped.parking == Parking::Begun;
+        if let (Purpose::Subscription(uri), Ok(_)) = (&self.purpose, &answer.outcome) {
+            self.record_subscription(uri, &lease);
         }
-        let (upstream, call, session_sink) = (Arc::clone(&self.upstream), self.call.clone(), self.session_sink());
-        let sink = || session_sink.map(|session_sink| Arc::new(session_sink) as Arc<dyn ClientSink>);
-        self.phase = ForwardState::Acquiring(Box::pin(async move { upstream.acquire(&call, sink).await }));
+        drop(lease);
+        let answer = self.map_answer(answer);
+        match &self.client_view {
+            // The answer of a parked call is mapped for the request that resumes it.
+            Some(view) if !is_parked => parked_calls::map_answer(&self.group, || self.client_call(view), answer),
+            _ => answer,
+        }
     }
 
-    fn begin(&mut self, lease: LeaseGuard) {
-        let (connection, call) = (lease.connection(), self.call.clone());
-        self.upstream.count_revision_pair(call.client.revision, connection.revision());
-        let replies = if self.as_task { connection.call_as_task(call) } else { connection.call(call) };
-        self.phase = ForwardState::Running(replies, Some(lease));
+    /// Maps the replies of a server in this process.
+    async fn run_local(mut self, mut replies: Replies, mut out: ReplyYielder) -> Answer {
+        loop {
+            match replies.next().await {
+                Some(Reply::End(answer)) => return self.map_answer(answer),
+                Some(Reply::Notification(notification)) => {
+                    if let Some(notification) = self.map_notification(notification) {
+                        out.send(Reply::Notification(notification)).await;
+                    }
+                }
+                Some(Reply::ServerRequest(request)) => {
+                    if let Some(request) = self.map_server_request(request) {
+                        out.send(Reply::ServerRequest(request)).await;
+                    }
+                }
+                None => return self.map_answer(Answer::error(ended_unanswered())),
+            }
+        }
+    }
+
+    async fn acquire(&self) -> Result<LeaseGuard> {
+        let session_sink = self.session_sink();
+        let sink = || session_sink.map(|session_sink| Arc::new(session_sink) as Arc<dyn ClientSink>);
+        self.upstream.acquire(&self.call, sink).await
+    }
+
+    /// The call as the client made it.
+    fn client_call(&self, view: &ClientView) -> Call {
+        Call { params: view.params.clone(), client: Arc::clone(&view.client), ..self.call.clone() }
     }
 
     /// The sink for messages that the server sends to this session outside its calls.
@@ -138,34 +198,19 @@ impl ForwardedCall {
         })
     }
 
-    fn map_reply(&mut self, reply: Reply) -> Option<Reply> {
-        match reply {
-            Reply::Notification(notification) => {
-                let passes = notification.method != NotificationMethod::Message
-                    || passes_log_level(&notification, self.call.level, self.call.sink.is_some());
-                passes.then(|| Reply::Notification(self.name_mapping.map_notification(notification)))
-            }
-            Reply::ServerRequest(request) => {
-                if let ForwardState::Running(_, Some(lease)) = &self.phase
-                    && !lease.allows_server_requests()
-                {
-                    return None; // dropping the question says that no answer will come
-                }
-                let request = admit_server_request(request, &self.upstream, &self.call.client)?;
-                Some(Reply::ServerRequest(self.name_mapping.map_server_request(request)))
-            }
-            Reply::End(answer) => {
-                let phase = std::mem::replace(&mut self.phase, ForwardState::Done);
-                if let (ForwardState::Running(_, Some(lease)), Ok(_)) = (phase, &answer.outcome) {
-                    self.record_subscription(&lease);
-                }
-                Some(Reply::End(self.map_answer(answer)))
-            }
-        }
+    fn map_notification(&self, notification: Notification) -> Option<Notification> {
+        let passes = notification.method != NotificationMethod::Message
+            || passes_log_level(&notification, self.call.level, self.call.sink.is_some());
+        passes.then(|| self.name_mapping.map_notification(notification))
     }
 
-    fn record_subscription(&self, lease: &LeaseGuard) {
-        let (Some(uri), Some(sink)) = (&self.subscription_uri, &self.call.sink) else { return };
+    fn map_server_request(&self, request: ServerRequest) -> Option<ServerRequest> {
+        let request = admit_server_request(request, &self.upstream, &self.call.client)?;
+        Some(self.name_mapping.map_server_request(request))
+    }
+
+    fn record_subscription(&self, uri: &str, lease: &LeaseGuard) {
+        let Some(sink) = &self.call.sink else { return };
         let own = self.call.params.as_ref().and_then(|params| params.get("uri"));
         let own = own.as_ref().and_then(Raw::text).unwrap_or_default();
         let subscribes = self.call.method == Method::Subscribe;
@@ -177,7 +222,8 @@ impl ForwardedCall {
         }
     }
 
-    fn record_outcome(&self, outcome: CallOutcome) {
+    fn record_outcome(&mut self, outcome: CallOutcome) {
+        self.is_recorded = true;
         tracing::debug!(
             request = self.call.caller.request_id(),
             group = %self.group.name(),
@@ -190,7 +236,7 @@ impl ForwardedCall {
         self.group.record_call((&self.metrics, self.upstream.name()), &self.call.method, self.started, outcome);
     }
 
-    fn map_answer(&self, answer: Answer) -> Answer {
+    fn map_answer(&mut self, answer: Answer) -> Answer {
         self.record_outcome(match &answer.outcome {
             Ok(result) if self.call.method == Method::ToolsCall && is_tool_error(result) => CallOutcome::ToolError,
             Ok(_) => CallOutcome::Ok,
@@ -233,40 +279,50 @@ impl ForwardedCall {
     }
 }
 
-impl Stream for ForwardedCall {
-    type Item = Reply;
-
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Reply>> {
-        let forward = self.get_mut();
-        loop {
-            match &mut forward.phase {
-                ForwardState::Done => return Poll::Ready(None),
-                ForwardState::Start => forward.start(),
-                ForwardState::Acquiring(acquiring) => match ready!(acquiring.as_mut().poll(context)) {
-                    Ok(lease) => forward.begin(lease),
-                    Err(error) => {
-                        forward.phase = ForwardState::Done;
-                        forward.record_outcome(CallOutcome::Unavailable);
-                        return Poll::Ready(Some(Reply::End(Answer::error(forward.unreachable(&error)))));
-                    }
-                },
-                ForwardState::Running(replies, _) => {
-                    let Some(reply) = ready!(replies.poll_next(context)) else { return Poll::Ready(None) };
-                    if let Some(reply) = forward.map_reply(reply) {
-                        return Poll::Ready(Some(reply));
-                    }
-                }
-            }
+impl Drop for ForwardedCall {
+    fn drop(&mut self) {
+        if !self.is_recorded {
+            self.record_outcome(CallOutcome::Cancelled);
         }
     }
 }
 
-impl Drop for ForwardedCall {
-    fn drop(&mut self) {
-        if !matches!(self.phase, ForwardState::Done) {
-            self.record_outcome(CallOutcome::Cancelled);
+impl ReplySink for MappedReplies<'_> {
+    async fn send(&mut self, reply: Reply) {
+        match reply {
+            Reply::Notification(notification) => {
+                if let Some(notification) = self.forward.map_notification(notification) {
+                    self.out.send(Reply::Notification(notification)).await;
+                }
+            }
+            // Dropping a server request tells the server that no response will come.
+            Reply::ServerRequest(_) if !self.lease.allows_server_requests() => {}
+            Reply::ServerRequest(request) => {
+                if let Some(request) = self.forward.map_server_request(request) {
+                    self.send_request(request).await;
+                }
+            }
+            Reply::End(_) => {}
         }
     }
+}
+
+impl MappedReplies<'_> {
+    /// Sends a server request to the client, or parks the call of a client that cannot be sent any.
+    async fn send_request(&mut self, request: ServerRequest) {
+        match &self.forward.client_view {
+            Some(view) if self.parking == Parking::OnRequest => {
+                self.parking = Parking::Begun;
+                let (group, call) = (Arc::clone(&self.forward.group), self.forward.client_call(view));
+                self.out.wrap(move |replies| parked_calls::park(&group, call, replies, request)).await;
+            }
+            _ => self.out.send(Reply::ServerRequest(request)).await,
+        }
+    }
+}
+
+fn ended_unanswered() -> ErrorObject {
+    ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the call ended without an answer")
 }
 
 /// Decides whether the gateway must run the call as a task. A client that asks for a task and was told it may

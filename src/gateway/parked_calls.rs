@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::group::Group;
 use super::request_state::{self, REQUEST_STATE, RequestState};
 use super::route::invalid_params;
-use crate::call::{Answer, Call, Principal, Replies, Reply, ServerRequest};
+use crate::call::{Answer, Call, Principal, Replies, Reply, ReplySink, ReplyYielder, ServerRequest};
 use crate::dialect::{server_requests, to_client};
 use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Raw, code};
 
@@ -67,7 +67,7 @@ struct ParkedCall {
 struct AttachedCall {
     group: Arc<Group>,
     call: Call,
-    parked: Option<ParkedCall>,
+    parked: ParkedCall,
 }
 
 /// How long to collect further server requests before the client is sent the batch.
@@ -77,19 +77,17 @@ const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_millis(250);
 /// Notifications buffered while no client request is attached.
 const MAX_BUFFERED_NOTIFICATIONS: usize = 64;
 
-/// Attaches a per-request call to the replies of its upstream call: server requests become `input_required`
-/// results.
-pub(super) fn park(group: &Arc<Group>, call: Call, replies: Replies) -> Replies {
-    let parked = ParkedCall { replies, pending: Vec::new(), last_key: 0, notifications: VecDeque::new(), ended: None };
+/// Reads on for a per-request call whose server has sent `request`: server requests become `input_required` results.
+pub(super) fn park(group: &Arc<Group>, call: Call, replies: Replies, request: ServerRequest) -> Replies {
+    let mut parked =
+        ParkedCall { replies, pending: Vec::new(), last_key: 0, notifications: VecDeque::new(), ended: None };
+    parked.record(Reply::ServerRequest(request));
     attach(group, call, parked)
 }
 
 fn attach(group: &Arc<Group>, call: Call, parked: ParkedCall) -> Replies {
-    let attached = AttachedCall { group: Arc::clone(group), call, parked: Some(parked) };
-    Replies::stream(futures_util::stream::unfold(attached, |mut attached| async move {
-        let reply = attached.next().await?;
-        Some((reply, attached))
-    }))
+    let attached = AttachedCall { group: Arc::clone(group), call, parked };
+    Replies::run(|out| attached.run(out))
 }
 
 /// The error for a parked call that was lost with the process that held it.
@@ -170,30 +168,40 @@ impl ParkedCalls {
 // === impl AttachedCall ===
 
 impl AttachedCall {
-    async fn next(&mut self) -> Option<Reply> {
+    async fn run(mut self, mut out: ReplyYielder) -> Answer {
         loop {
-            let parked = self.parked.as_mut()?;
-            if let Some(notification) = parked.notifications.pop_front() {
+            while let Some(notification) = self.parked.notifications.pop_front() {
                 if let Some(notification) = self.with_progress_token(notification) {
-                    return Some(Reply::Notification(notification));
+                    out.send(Reply::Notification(notification)).await;
+                }
+            }
+            if let Some(answer) = self.parked.ended.take() {
+                return map_answer(&self.group, || self.call.clone(), answer);
+            }
+            if self.parked.pending.is_empty() {
+                match self.parked.replies.next().await {
+                    Some(reply) => self.parked.record(reply),
+                    None => return Answer::error(parked_call_lost()),
                 }
                 continue;
             }
-            if let Some(answer) = parked.ended.take() {
-                self.parked = None;
-                return Some(Reply::End(self.map_answer(answer)));
+            self.parked.collect_batch().await;
+            if self.parked.ended.is_none() && self.parked.notifications.is_empty() && self.has_room() {
+                return self.park();
             }
-            if !parked.pending.is_empty() {
-                parked.collect_batch().await;
-                let parks = parked.ended.is_none() && parked.notifications.is_empty();
-                if parks && let Some(reply) = self.park() {
-                    return Some(reply);
-                }
-                continue;
-            }
-            let reply = parked.replies.next().await?;
-            parked.record(reply);
         }
+    }
+
+    /// Whether the call may be parked; otherwise its server requests are rejected.
+    fn has_room(&mut self) -> bool {
+        if self.group.parked().has_room(&self.call.caller.principal) {
+            return true;
+        }
+        tracing::warn!(principal = %self.call.caller.principal, "parked call limit reached; server request rejected");
+        for (_, request) in self.parked.pending.drain(..) {
+            request.refuse();
+        }
+        false
     }
 
     /// Replaces the progress token by that of the attached request; `None` when the client wants no progress.
@@ -206,19 +214,10 @@ impl AttachedCall {
         Some(Notification::new(NotificationMethod::Progress, Some(params)))
     }
 
-    /// Parks the call and ends the client's request with `input_required`. At the limit it rejects the server
-    /// requests instead and returns `None`.
-    fn park(&mut self) -> Option<Reply> {
+    /// Parks the call and ends the client's request with `input_required`.
+    fn park(self) -> Answer {
         let parked_calls = Arc::clone(self.group.parked());
-        let mut parked = self.parked.take()?;
-        if !parked_calls.has_room(&self.call.caller.principal) {
-            tracing::warn!(principal = %self.call.caller.principal, "parked call limit reached; server request rejected");
-            for (_, request) in parked.pending.drain(..) {
-                request.refuse();
-            }
-            self.parked = Some(parked);
-            return None;
-        }
+        let parked = self.parked;
         let timeout = parked_calls.input_timeout(&parked.pending);
         let input_requests: Vec<(String, Raw)> = parked
             .pending
@@ -234,51 +233,48 @@ impl AttachedCall {
         let entry = ParkedEntry { principal: self.call.caller.principal.clone(), resumed, task: tokio::spawn(waiting) };
         parked_calls.lock().insert(id, entry);
         let result = to_client::input_required(&input_requests, &sealed, &self.group.view().server);
-        Some(Reply::End(Answer::result(result)))
-    }
-
-    /// Maps the upstream's answer. A URL elicitation error becomes `input_required`, and the client's next
-    /// request repeats the call.
-    fn map_answer(&self, answer: Answer) -> Answer {
-        let error = match &answer.outcome {
-            Ok(result) => match self.seal_upstream_state(result) {
-                Some(result) => return Answer { outcome: Ok(result), ..answer },
-                None => return answer,
-            },
-            Err(error) => error,
-        };
-        if error.code() != code::URL_ELICITATION_REQUIRED {
-            return answer;
-        }
-        if self.call.client.capabilities.at(&["elicitation", "url"]).is_none() {
-            let needed = Raw::of(&json!({ "requiredCapabilities": { "elicitation": { "url": {} } } }));
-            let why = "Missing required client capability: elicitation.url";
-            return Answer::error(ErrorObject::new(code::MISSING_CAPABILITY, why).with_data(needed));
-        }
-        let input_requests =
-            error.data().and_then(|data| data.get("elicitations")).map(|all| all.items()).unwrap_or_default();
-        let one = |(n, input_requests): (usize, &Raw)| {
-            let input_requests = input_requests.edit().set("mode", Raw::constant(r#""url""#)).finish();
-            (
-                format!("u{}", n + 1),
-                server_requests::input_request(&Method::from("elicitation/create"), Some(&input_requests)),
-            )
-        };
-        let input_requests: Vec<(String, Raw)> = input_requests.iter().enumerate().map(one).collect();
-        let sealed = RequestState::Retry.seal(&self.group, &self.call, self.group.parked().limits.elicitation_timeout);
-        Answer::result(to_client::input_required(&input_requests, &sealed, &self.group.view().server))
+        Answer::result(result)
     }
 }
 
-impl AttachedCall {
-    /// Seals the upstream's own request state for this caller, as the upstream cannot tell callers apart.
-    fn seal_upstream_state(&self, result: &Raw) -> Option<Raw> {
-        REQUEST_STATE.find(result.as_bytes())?;
-        let asks = result.get("resultType").is_some_and(|kind| kind.text().as_deref() == Some("input_required"));
-        let own = result.get("requestState").filter(|_| asks)?;
-        let sealed = RequestState::Upstream(own).seal(&self.group, &self.call, request_state::UPSTREAM_STATE_LIFETIME);
-        Some(result.edit().set("requestState", Raw::of(&sealed)).finish())
+/// Maps the upstream's answer to a per-request client. A URL elicitation error becomes `input_required`, and the client's
+/// next request repeats the call, which is `call` as the client made it.
+pub(super) fn map_answer(group: &Group, call: impl FnOnce() -> Call, answer: Answer) -> Answer {
+    let error = match &answer.outcome {
+        Ok(result) => match seal_upstream_state(group, call, result) {
+            Some(result) => return Answer { outcome: Ok(result), ..answer },
+            None => return answer,
+        },
+        Err(error) if error.code() == code::URL_ELICITATION_REQUIRED => error,
+        Err(_) => return answer,
+    };
+    let call = call();
+    if call.client.capabilities.at(&["elicitation", "url"]).is_none() {
+        let needed = Raw::of(&json!({ "requiredCapabilities": { "elicitation": { "url": {} } } }));
+        let why = "Missing required client capability: elicitation.url";
+        return Answer::error(ErrorObject::new(code::MISSING_CAPABILITY, why).with_data(needed));
     }
+    let input_requests =
+        error.data().and_then(|data| data.get("elicitations")).map(|all| all.items()).unwrap_or_default();
+    let one = |(n, input_requests): (usize, &Raw)| {
+        let input_requests = input_requests.edit().set("mode", Raw::constant(r#""url""#)).finish();
+        (
+            format!("u{}", n + 1),
+            server_requests::input_request(&Method::from("elicitation/create"), Some(&input_requests)),
+        )
+    };
+    let input_requests: Vec<(String, Raw)> = input_requests.iter().enumerate().map(one).collect();
+    let sealed = RequestState::Retry.seal(group, &call, group.parked().limits.elicitation_timeout);
+    Answer::result(to_client::input_required(&input_requests, &sealed, &group.view().server))
+}
+
+/// Seals the upstream's own request state for this caller, as the upstream cannot tell callers apart.
+fn seal_upstream_state(group: &Group, call: impl FnOnce() -> Call, result: &Raw) -> Option<Raw> {
+    REQUEST_STATE.find(result.as_bytes())?;
+    let asks = result.get("resultType").is_some_and(|kind| kind.text().as_deref() == Some("input_required"));
+    let own = result.get("requestState").filter(|_| asks)?;
+    let sealed = RequestState::Upstream(own).seal(group, &call(), request_state::UPSTREAM_STATE_LIFETIME);
+    Some(result.edit().set("requestState", Raw::of(&sealed)).finish())
 }
 
 // === impl ParkedCall ===

@@ -1,5 +1,6 @@
 //! Routes a call to the upstream of the group that answers it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -26,17 +27,16 @@ const STARTING_CACHE_HINT: CacheHint = CacheHint { ttl: 1_000, public: true };
 
 impl Group {
     /// Whether the call needs only upstreams that already connected or failed to.
-    fn targets_settled_upstream(&self, call: &Call) -> bool {
+    fn targets_settled_upstream(&self, call: &Call, target: &CallTarget) -> bool {
         let view = self.view();
         let known =
             |found: Option<(&GroupMember, &str)>| found.is_some_and(|(member, _)| member.state.startup_finished);
-        let named = |path: &[&str]| string_param(call, path).unwrap_or_default();
         match call.method {
             Method::Ping | Method::SetLevel => true,
-            Method::ToolsCall => known(view.find_by_name(List::Tools, &named(&["name"]))),
-            Method::PromptsGet => known(view.find_by_name(List::Prompts, &named(&["name"]))),
+            Method::ToolsCall => known(view.find_by_name(List::Tools, &target.name().unwrap_or_default())),
+            Method::PromptsGet => known(view.find_by_name(List::Prompts, &target.name().unwrap_or_default())),
             Method::ResourcesRead | Method::Subscribe | Method::Unsubscribe => {
-                known(view.find_by_uri(&named(&["uri"])))
+                known(view.find_by_uri(&target.uri().unwrap_or_default()))
             }
             _ => false,
         }
@@ -45,32 +45,36 @@ impl Group {
     /// Answers a call, or forwards it to its upstream. A call waits for connecting upstreams only if it may
     /// need one of them.
     pub fn handle(self: &Arc<Self>, call: &Call) -> Replies {
-        if self.is_starting() && !self.targets_settled_upstream(call) {
+        let target = match CallTarget::parse(call) {
+            Ok(target) => target,
+            Err(error) => return self.refuse(call, error),
+        };
+        if self.is_starting() && !self.targets_settled_upstream(call, &target) {
             let (group, call) = (Arc::clone(self), call.clone());
             return forward::deferred(async move {
                 group.wait_ready().await;
-                group.handle_ready(&call)
+                group.handle_ready(&call, &target)
             });
         }
-        self.handle_ready(call)
+        self.handle_ready(call, &target)
     }
 
-    fn handle_ready(self: &Arc<Self>, call: &Call) -> Replies {
+    fn handle_ready(self: &Arc<Self>, call: &Call, target: &CallTarget) -> Replies {
         if !may_require_input(call) {
-            return self.route(call);
+            return self.route(call, target);
         }
         match RequestState::from_call(self, call) {
-            Ok(None) => self.route(call),
+            Ok(None) => self.route(call, target),
             Ok(Some(RequestState::Parked(id, _))) => {
                 forward::deferred(parked_calls::resume(Arc::clone(self), call.clone(), id))
             }
-            Ok(Some(RequestState::Retry)) => self.route(&with_request_state(call, None)),
-            Ok(Some(RequestState::Upstream(own))) => self.route(&with_request_state(call, Some(own))),
+            Ok(Some(RequestState::Retry)) => self.route(&with_request_state(call, None), target),
+            Ok(Some(RequestState::Upstream(own))) => self.route(&with_request_state(call, Some(own)), target),
             Err(error) => error.into(),
         }
     }
 
-    fn route(self: &Arc<Self>, call: &Call) -> Replies {
+    fn route(self: &Arc<Self>, call: &Call, target: &CallTarget) -> Replies {
         let view = self.view_for(call);
         if call.method.capability().is_some_and(|capability| !view.has_capability(capability)) {
             return method_not_found(&call.method).into();
@@ -87,7 +91,7 @@ impl Group {
                 }
                 Method::Listen => self.listen(call, &view),
                 Method::SetLevel => self.set_log_level(call, &view),
-                Method::Subscribe | Method::Unsubscribe => self.change_subscription(call, &view),
+                Method::Subscribe | Method::Unsubscribe => self.change_subscription(call, target, &view),
                 _ => method_not_found(&call.method).into(),
             },
             MethodRoute::List => {
@@ -97,10 +101,14 @@ impl Group {
                 self.record_local_call(&call.method, started, outcome);
                 listed.unwrap_or_else(Replies::from)
             }
-            MethodRoute::ByName => self.route_by_name(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
-            MethodRoute::ByUri => self.route_by_uri(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
+            MethodRoute::ByName => {
+                self.route_by_name(call, target, &view).unwrap_or_else(|error| self.refuse(call, error))
+            }
+            MethodRoute::ByUri => {
+                self.route_by_uri(call, target, &view).unwrap_or_else(|error| self.refuse(call, error))
+            }
             MethodRoute::ByReference => {
-                self.route_by_reference(call, &view).unwrap_or_else(|error| self.refuse(call, error))
+                self.route_by_reference(call, target, &view).unwrap_or_else(|error| self.refuse(call, error))
             }
             MethodRoute::Unknown => match view.single_member() {
                 // The eras define tasks differently; task methods are not bridged.
@@ -108,7 +116,9 @@ impl Group {
                     method_not_found(&call.method).into()
                 }
                 Some(only) => self.forward(call, call.clone(), only),
-                None if call.method.is_task_method() => self.route_by_task(call, &view).unwrap_or_else(Replies::from),
+                None if call.method.is_task_method() => {
+                    self.route_by_task(call, target, &view).unwrap_or_else(Replies::from)
+                }
                 None => method_not_found(&call.method).into(),
             },
         }
@@ -121,7 +131,7 @@ impl Group {
     }
 
     /// Routes by the upstream's name in the task id.
-    fn route_by_task(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
+    fn route_by_task(self: &Arc<Self>, call: &Call, target: &CallTarget, view: &View) -> Result<Replies, ErrorObject> {
         let has_tasks = |member: &&GroupMember| {
             member.state.server.as_ref().is_some_and(|server| to_upstream::has_tasks(&server.capabilities))
         };
@@ -132,13 +142,13 @@ impl Group {
             .filter(|member| !member.is_bridged_to(call.client.revision))
             .collect();
         let Some(first) = able.first() else { return Err(method_not_found(&call.method)) };
-        let id = string_param(call, &["taskId"]).unwrap_or_default();
+        let id = target.task_id().unwrap_or_default();
         let named = NameMapping::split_task_id(&id).and_then(|(name, own)| {
             let member = able.iter().find(|member| **member.upstream.name() == *name)?;
             Some((*member, own))
         });
         // For an unknown task id, let an upstream produce the error.
-        let (member, own) = named.unwrap_or((*first, id.as_str()));
+        let (member, own) = named.unwrap_or((*first, id.as_ref()));
         Ok(self.forward(call, with_string_param(call, &["taskId"], own), member))
     }
 
@@ -169,12 +179,12 @@ impl Group {
         std::iter::once(view).chain(before.iter().rev()).find(is_then).cloned()
     }
 
-    fn route_by_name(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
+    fn route_by_name(self: &Arc<Self>, call: &Call, target: &CallTarget, view: &View) -> Result<Replies, ErrorObject> {
         let (list, what) = match call.method {
             Method::ToolsCall => (List::Tools, "tool"),
             _ => (List::Prompts, "prompt"),
         };
-        let name = string_param(call, &["name"])?;
+        let name = target.name()?;
         let (member, own) = view
             .find_by_name(list, &name)
             .ok_or_else(|| ErrorObject::new(code::INVALID_PARAMS, format!("Unknown {what}: {name}")))?;
@@ -182,28 +192,33 @@ impl Group {
         Ok(self.forward(call, renamed, member))
     }
 
-    fn route_by_uri(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
-        let uri = string_param(call, &["uri"])?;
+    fn route_by_uri(self: &Arc<Self>, call: &Call, target: &CallTarget, view: &View) -> Result<Replies, ErrorObject> {
+        let uri = target.uri()?;
         let (member, own) = view.find_by_uri(&uri).ok_or_else(|| resource_not_found(&uri))?;
         Ok(self.forward(call, with_string_param(call, &["uri"], own), member))
     }
 
-    fn route_by_reference(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
-        let kind = string_param(call, &["ref", "type"]);
+    fn route_by_reference(
+        self: &Arc<Self>,
+        call: &Call,
+        target: &CallTarget,
+        view: &View,
+    ) -> Result<Replies, ErrorObject> {
+        let kind = target.reference("type");
         if let (Some(only), false) =
             (view.single_member(), matches!(kind.as_deref(), Ok("ref/prompt" | "ref/resource")))
         {
             return Ok(self.forward(call, call.clone(), only));
         }
         let kind = kind?;
-        let key = match kind.as_str() {
+        let key = match kind.as_ref() {
             "ref/prompt" => "name",
             "ref/resource" => "uri",
             other => {
                 return Err(invalid_params(&format!("`ref.type` must be ref/prompt or ref/resource, not {other:?}")));
             }
         };
-        let named = string_param(call, &["ref", key])?;
+        let named = target.reference(key)?;
         let (member, own) = match key {
             "name" => view
                 .find_by_name(List::Prompts, &named)
@@ -231,9 +246,9 @@ impl Group {
     }
 
     /// Adds or removes a resource subscription of a session.
-    fn change_subscription(self: &Arc<Self>, call: &Call, view: &View) -> Replies {
+    fn change_subscription(self: &Arc<Self>, call: &Call, target: &CallTarget, view: &View) -> Replies {
         let Some(sink) = &call.sink else { return method_not_found(&call.method).into() };
-        let uri = match string_param(call, &["uri"]) {
+        let uri = match target.uri() {
             Ok(uri) => uri,
             Err(error) => return error.into(),
         };
@@ -253,16 +268,12 @@ impl Group {
         Answer::result(Raw::empty()).into()
     }
 
-    /// Forwards a call with mapped names; a call that may require input is attached for parking.
+    /// Forwards a call with mapped names; one that may require input is parked when the server asks for it.
     fn forward(self: &Arc<Self>, call: &Call, renamed: Call, member: &GroupMember) -> Replies {
-        let mut replies = forward::call(self, renamed, member);
-        if !may_require_input(call) || member.upstream.spec().is_local() {
-            return replies;
-        }
-        match replies.take_ready() {
-            Some(answer) => answer.into(),
-            None => parked_calls::park(self, call.clone(), replies),
-        }
+        let may_park = may_require_input(call) && !member.upstream.spec().is_local();
+        let client_view =
+            may_park.then(|| forward::ClientView { params: call.params.clone(), client: Arc::clone(&call.client) });
+        forward::call(self, renamed, member, client_view)
     }
 
     /// Forwards a notification of a session to the upstreams it concerns.
@@ -299,11 +310,54 @@ async fn set_upstream_log_levels(upstreams: &[Arc<Upstream>], session: u128, lev
         .await;
 }
 
-/// A string parameter at a path.
-pub(super) fn string_param(call: &Call, path: &[&str]) -> Result<String, ErrorObject> {
-    let value = call.params.as_ref().and_then(|params| params.at(path));
-    let text = value.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned);
-    text.ok_or_else(|| invalid_params(&format!("`{}` must be a string", path.join("."))))
+/// The members of `params` that decide where a call goes, found in one pass.
+///
+/// None of them may stand twice: what was judged here and what the server reads must be the same.
+#[derive(Default)]
+pub(super) struct CallTarget {
+    name: Option<Raw>,
+    uri: Option<Raw>,
+    task_id: Option<Raw>,
+    /// `type`, `name` and `uri` of a `ref`.
+    reference: [Option<Raw>; REFERENCE_MEMBERS.len()],
+}
+
+/// The members of a completion reference.
+const REFERENCE_MEMBERS: [&str; 3] = ["type", "name", "uri"];
+
+impl CallTarget {
+    pub(super) fn parse(call: &Call) -> Result<Self, ErrorObject> {
+        let Some(params) = &call.params else { return Ok(Self::default()) };
+        let twice = |key: &str| invalid_params(&format!("`{key}` stands there twice"));
+        let [name, uri, task_id, reference, _] =
+            params.pick_unique(["name", "uri", "taskId", "ref", "_meta"]).map_err(twice)?;
+        let reference = match reference {
+            Some(reference) => reference.pick_unique(REFERENCE_MEMBERS).map_err(twice)?,
+            None => Default::default(),
+        };
+        Ok(Self { name, uri, task_id, reference })
+    }
+
+    pub(super) fn name(&self) -> Result<Cow<'_, str>, ErrorObject> {
+        text_of(self.name.as_ref(), "name")
+    }
+
+    pub(super) fn uri(&self) -> Result<Cow<'_, str>, ErrorObject> {
+        text_of(self.uri.as_ref(), "uri")
+    }
+
+    fn task_id(&self) -> Result<Cow<'_, str>, ErrorObject> {
+        text_of(self.task_id.as_ref(), "taskId")
+    }
+
+    fn reference(&self, key: &str) -> Result<Cow<'_, str>, ErrorObject> {
+        let at = REFERENCE_MEMBERS.iter().position(|member| *member == key);
+        text_of(at.and_then(|at| self.reference[at].as_ref()), &format!("ref.{key}"))
+    }
+}
+
+fn text_of<'r>(value: Option<&'r Raw>, path: &str) -> Result<Cow<'r, str>, ErrorObject> {
+    value.and_then(Raw::text).ok_or_else(|| invalid_params(&format!("`{path}` must be a string")))
 }
 
 /// Replaces the string parameter at a path; unchanged bytes when it is equal already.

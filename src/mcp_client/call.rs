@@ -1,6 +1,6 @@
 //! One call to an upstream: timeouts, input rounds, retries and the hand-over to a task driver.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,40 +8,56 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::connection::{Connection, RequestHeaders};
-use super::task_driver::{self, TaskDriver};
-use crate::call::{Answer, Call, Replies, Reply, ServerRequest};
+use super::round::{ProgressFilter, Round, WaitLimits};
+use super::task_driver::{ExpectedTask, TaskDriver};
+use crate::call::{Answer, Call, Reply, ReplySink, ServerRequest};
 use crate::dialect::tasks as dialect;
 use crate::dialect::to_upstream::{self, InputRequired};
 use crate::error::{Error, ErrorKind, Result};
-use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Outcome, Raw, code};
-use crate::timer::PooledTimer;
+use crate::protocol::{ErrorObject, Method, Outcome, Raw, code};
 
 /// A call on its way, over all its input rounds.
-pub(super) struct UpstreamCall {
-    connection: Arc<Connection>,
-    call: Call,
+struct UpstreamCall<'c> {
+    connection: &'c Arc<Connection>,
+    call: &'c Call,
     /// The parameters of the next round: the caller's, with the input responses of earlier rounds.
     params: Option<Raw>,
-    replies: Option<Replies>,
-    queue: VecDeque<Reply>,
-    /// Input requests that were forwarded to the client, with the receivers of its responses.
-    pending_inputs: Vec<PendingInput>,
+    task_use: TaskUse<'c>,
     /// URLs of elicitations that the client has accepted.
     accepted_urls: HashSet<String>,
-    /// Highest progress reported over all rounds.
-    highest_progress: f64,
-    request_state: Option<Raw>,
+    progress: ProgressFilter,
+    limits: WaitLimits,
     input_rounds: u32,
-    /// The client has received a server request, so the idle timeout no longer applies.
-    client_was_asked: bool,
-    mirrors_refreshed: bool,
-    /// The request asks the server to run the call as a task.
-    as_task: bool,
-    /// The request declares the tasks extension on behalf of a client that does not know it.
-    declares_tasks: bool,
-    /// Drives the call once the server has made it a task.
-    task: Option<Box<TaskDriver>>,
-    deadline: Instant,
+    mirrors: MirrorState,
+}
+
+/// What the request says about tasks.
+enum TaskUse<'c> {
+    /// Nothing.
+    Unspecified,
+    /// It asks the server to run the call as a task.
+    Requested(#[allow(dead_code, reason = "held to be dropped")] ExpectedTask<'c>),
+    /// It declares the tasks extension on behalf of a client that does not know it.
+    Declared,
+}
+
+/// Whether the header mirrors were read again because the server refused those it was sent.
+#[derive(PartialEq)]
+enum MirrorState {
+    AsListed,
+    Refreshed,
+}
+
+/// What follows a response of the server.
+enum NextStep {
+    /// The call has ended.
+    End(Answer),
+    /// The request is sent again.
+    Send,
+    /// The client is asked, and the request is sent again with its responses.
+    AskClient(InputRequired),
+    /// The server has made the call a task, which is driven to its end.
+    DriveTask(Box<TaskDriver>),
 }
 
 /// An input request that was forwarded to the client.
@@ -60,141 +76,103 @@ const STATE_RETRY_MAX_DELAY: Duration = Duration::from_secs(5);
 const URL_RETRY_INITIAL_DELAY: Duration = Duration::from_secs(2);
 /// Upper bound of that delay, which doubles with each round.
 const URL_RETRY_MAX_DELAY: Duration = Duration::from_secs(30);
+/// How much longer a task that we request lives than a call may take: elicitations do not count towards that.
+const TASK_TTL_MARGIN: Duration = Duration::from_secs(3600);
 
-impl UpstreamCall {
-    /// A call that sends `params`, which may extend those of `call`.
-    pub(super) fn new(connection: &Arc<Connection>, call: Call, params: Option<Raw>, as_task: bool) -> Self {
-        if as_task {
-            connection.task_registry().expect_task();
-        }
+/// Runs a call to its answer; dropping the future cancels it.
+pub(super) async fn run(connection: &Arc<Connection>, call: &Call, out: &mut impl ReplySink) -> Answer {
+    UpstreamCall::new(connection, call, call.params.clone(), TaskUse::Unspecified).run(out).await
+}
+
+/// Runs a call of a tool that runs only as a task.
+pub(super) async fn run_as_task(connection: &Arc<Connection>, call: &Call, out: &mut impl ReplySink) -> Answer {
+    let ttl = connection.settings().total_timeout + TASK_TTL_MARGIN;
+    let params = dialect::with_task_request(call.params.as_ref(), ttl);
+    let task_use = TaskUse::Requested(ExpectedTask::new(connection.task_registry()));
+    UpstreamCall::new(connection, call, Some(params), task_use).run(out).await
+}
+
+impl<'c> UpstreamCall<'c> {
+    fn new(connection: &'c Arc<Connection>, call: &'c Call, params: Option<Raw>, task_use: TaskUse<'c>) -> Self {
         Self {
-            params,
+            connection,
             call,
-            connection: Arc::clone(connection),
-            replies: None,
-            queue: VecDeque::new(),
-            pending_inputs: Vec::new(),
+            params,
+            task_use,
             accepted_urls: HashSet::new(),
-            highest_progress: f64::NEG_INFINITY,
-            request_state: None,
+            progress: ProgressFilter::default(),
+            limits: WaitLimits::new(connection.settings(), &call.method),
             input_rounds: 0,
-            client_was_asked: false,
-            mirrors_refreshed: false,
-            as_task,
-            declares_tasks: false,
-            task: None,
-            deadline: Instant::now() + connection.settings().total_timeout,
+            mirrors: MirrorState::AsListed,
         }
     }
 
-    /// The replies of the call. Dropping them cancels it.
-    pub(super) fn replies(self) -> Replies {
-        Replies::stream(futures_util::stream::unfold(Some(self), |upstream_call| async move {
-            let mut upstream_call = upstream_call?;
-            let reply = upstream_call.next().await;
-            let has_more = !matches!(reply, Reply::End(_));
-            Some((reply, has_more.then_some(upstream_call)))
-        }))
-    }
-
-    async fn next(&mut self) -> Reply {
+    async fn run(mut self, out: &mut impl ReplySink) -> Answer {
         loop {
-            if let Some(reply) = self.queue.pop_front() {
-                return reply;
-            }
-            if let Some(task) = &mut self.task {
-                return Box::pin(task.next()).await;
-            }
-            if !self.pending_inputs.is_empty() || self.request_state.is_some() {
-                if let Err(error) = Box::pin(self.answer_and_retry()).await {
-                    return self.failure_reply(&error);
-                }
-                continue;
-            }
-            let reply = match self.next_from_server().await {
-                Ok(reply) => reply,
-                Err(error) => return Reply::End(Answer { outcome: Err(error), revision: self.connection.revision() }),
-            };
-            match reply {
-                Reply::End(answer) => {
-                    if let Some(reply) = self.on_response(answer).await {
-                        return reply;
+            let outcome = self.send(out).await;
+            match self.on_response(outcome).await {
+                NextStep::End(answer) => return answer,
+                NextStep::Send => {}
+                NextStep::AskClient(input) => {
+                    if let Err(error) = Box::pin(self.ask_client(input, out)).await {
+                        return self.failure(&error);
                     }
                 }
-                Reply::ServerRequest(request) => {
-                    // The time that the client takes does not count towards the timeouts.
-                    self.client_was_asked = true;
-                    self.deadline = Instant::now() + self.connection.settings().total_timeout;
-                    return Reply::ServerRequest(request);
-                }
-                Reply::Notification(notification) if !self.advances_progress(&notification) => {}
-                notification @ Reply::Notification(_) => return notification,
+                NextStep::DriveTask(driver) => return Box::pin(driver.run(out)).await,
             }
         }
     }
 
-    /// Waits for the next message of the server, at most for the idle timeout and until the call's deadline.
-    async fn next_from_server(&mut self) -> std::result::Result<Reply, ErrorObject> {
-        if self.replies.is_none() {
-            let mirrors = self.connection.mirrors_for(&self.call).await;
-            let params = self.connection.params(self.params.as_ref(), &self.call, self.declares_tasks);
-            let progress_token = self.call.progress_token.clone();
-            let headers = RequestHeaders { mirrors: &mirrors, caller: &self.call.caller };
-            self.replies = Some(self.connection.send(self.call.method.clone(), params, progress_token, headers));
+    /// Sends the request and waits for its response.
+    async fn send(&mut self, out: &mut impl ReplySink) -> Outcome {
+        let mirrors = self.connection.mirrors_for(self.call).await;
+        let declares_tasks = matches!(self.task_use, TaskUse::Declared);
+        let params = self.connection.params(self.params.as_ref(), self.call, declares_tasks);
+        let progress_token = self.call.progress_token.clone();
+        let headers = RequestHeaders { mirrors: &mirrors, caller: &self.call.caller };
+        let mut round = Round { out, progress: &mut self.progress, limits: &mut self.limits };
+        match self.task_use {
+            // The task is cancelled by its id, so a request that is dropped goes on until its response has come.
+            TaskUse::Requested(_) => {
+                let replies = self.connection.send(self.call.method.clone(), params, progress_token, headers);
+                Box::pin(round.wait_for_task(self.connection, self.call, replies)).await
+            }
+            _ => {
+                self.connection.run_request(self.call.method.clone(), params, progress_token, headers, &mut round).await
+            }
         }
-        let settings = self.connection.settings();
-        let idle_timeout = if self.client_was_asked { settings.total_timeout } else { settings.idle_timeout };
-        let now = Instant::now();
-        let Some(replies) = &mut self.replies else { return Err(missing_response()) };
-        let reply = match self.call.method {
-            Method::Listen => replies.next().await,
-            _ => match PooledTimer::timeout_at_from(now, (now + idle_timeout).min(self.deadline), replies.next()).await
-            {
-                Some(reply) => reply,
-                None => {
-                    let is_total = Instant::now() >= self.deadline;
-                    let limit = if is_total { settings.total_timeout } else { idle_timeout };
-                    let message = format!("Request timed out: the server was silent for {limit:?}");
-                    self.cancel_in_flight();
-                    return Err(ErrorObject::unavailable(message));
-                }
-            },
-        };
-        reply.ok_or_else(missing_response)
     }
 
-    /// Handles a response: it may require input, header mirrors that changed, or a task. `None` when the call continues.
-    async fn on_response(&mut self, answer: Answer) -> Option<Reply> {
-        self.replies = None;
-        let mismatch = matches!(&answer.outcome, Err(error) if error.code() == code::HEADER_MISMATCH);
-        if mismatch && self.connection.requires_mirrors() && !std::mem::replace(&mut self.mirrors_refreshed, true) {
+    /// Handles a response: it may require input, header mirrors that changed, or a task.
+    async fn on_response(&mut self, outcome: Outcome) -> NextStep {
+        let mismatch = matches!(&outcome, Err(error) if error.code() == code::HEADER_MISMATCH);
+        if mismatch && self.connection.requires_mirrors() && self.mirrors == MirrorState::AsListed {
+            self.mirrors = MirrorState::Refreshed;
             // The tool list has changed since it was read; read it again for the header mirrors.
-            Box::pin(self.connection.refresh_mirrors(&self.call)).await;
-            return None;
+            Box::pin(self.connection.refresh_mirrors(self.call)).await;
+            return NextStep::Send;
         }
-        if self.call.method == Method::ToolsCall && self.becomes_task(&answer.outcome) {
-            return None;
+        if self.call.method == Method::ToolsCall
+            && let Some(step) = self.task_step(&outcome)
+        {
+            return step;
         }
         let client_has_session = self.call.client.revision.accepts_server_requests();
-        let (Ok(result), true) = (&answer.outcome, client_has_session && self.connection.revision().asks_by_result())
-        else {
-            return Some(Reply::End(answer));
+        let (Ok(result), true) = (&outcome, client_has_session && self.connection.revision().asks_by_result()) else {
+            return NextStep::End(self.answer(outcome));
         };
         match to_upstream::input_required(result) {
-            Ok(None) => Some(Reply::End(answer)),
+            Ok(None) => NextStep::End(self.answer(outcome)),
             Ok(Some(input)) => {
                 self.input_rounds += 1;
-                if self.input_rounds > self.connection.settings().max_input_rounds {
-                    let message = format!(
-                        "the server asked for input more than {} times",
-                        self.connection.settings().max_input_rounds
-                    );
-                    return Some(self.failure_reply(&Error::new(ErrorKind::Protocol, message)));
+                let max_input_rounds = self.connection.settings().max_input_rounds;
+                if self.input_rounds <= max_input_rounds {
+                    return NextStep::AskClient(input);
                 }
-                self.forward_input_requests(input);
-                None
+                let message = format!("the server asked for input more than {max_input_rounds} times");
+                NextStep::End(self.failure(&Error::new(ErrorKind::Protocol, message)))
             }
-            Err(message) => Some(self.failure_reply(&Error::new(ErrorKind::Protocol, message))),
+            Err(message) => NextStep::End(self.failure(&Error::new(ErrorKind::Protocol, message))),
         }
     }
 
@@ -205,55 +183,37 @@ impl UpstreamCall {
     /// does not know it. A server that requires it responds `-32021` and has run nothing: the call is sent again with
     /// the extension declared, and the task is driven here. A per-request client receives that error itself, as it would
     /// from the server directly; a task that the server makes unasked is of no use to the client and is driven here, too.
-    fn becomes_task(&mut self, outcome: &Outcome) -> bool {
+    fn task_step(&mut self, outcome: &Outcome) -> Option<NextStep> {
         let (client, revision) = (&self.call.client, self.connection.revision());
         let result = match outcome {
             Ok(result) => result,
             Err(error) => {
                 let requires_tasks = dialect::requires_task_support(error) && revision.is_bridged_to(client.revision);
-                return requires_tasks && !std::mem::replace(&mut self.declares_tasks, true);
+                if !requires_tasks || matches!(self.task_use, TaskUse::Declared) {
+                    return None;
+                }
+                self.task_use = TaskUse::Declared;
+                return Some(NextStep::Send);
             }
         };
+        let is_requested = matches!(self.task_use, TaskUse::Requested(_));
         // In the handshake era only a request that asks for a task can become one.
-        if revision.creates_tasks_on_request() && !self.as_task {
-            return false;
+        if revision.creates_tasks_on_request() && !is_requested {
+            return None;
         }
-        let Some(task) = dialect::created_task(result, revision) else { return false };
-        if !self.as_task && dialect::client_supports_tasks(&client.capabilities, client.revision) {
-            return false;
+        let task = dialect::created_task(result, revision)?;
+        if !is_requested && dialect::client_supports_tasks(&client.capabilities, client.revision) {
+            return None;
         }
-        self.task = Some(TaskDriver::new(&self.connection, &self.call, &task, self.deadline));
-        self.stop_expecting_task();
-        true
+        let driver = TaskDriver::new(self.connection, self.call, &task, self.limits.deadline());
+        self.task_use = TaskUse::Unspecified;
+        Some(NextStep::DriveTask(driver))
     }
 
-    fn stop_expecting_task(&mut self) {
-        if std::mem::take(&mut self.as_task) {
-            self.connection.task_registry().stop_expecting_task();
-        }
-    }
-
-    /// Cancels the request in flight by dropping its replies. A call that is to become a task is cancelled by task id
-    /// instead, once that is known.
-    fn cancel_in_flight(&mut self) {
-        if let Some(replies) = self.replies.take().filter(|_| self.as_task) {
-            task_driver::abandon_task_creation(&self.connection, &self.call, replies);
-        }
-    }
-
-    /// Whether a notification may be forwarded. Progress that restarts with a new round must exceed the previous highest
-    /// value first, because progress must increase.
-    fn advances_progress(&mut self, notification: &Notification) -> bool {
-        let params = notification.params.as_ref().filter(|_| notification.method == NotificationMethod::Progress);
-        let value = params.and_then(|params| params.get("progress")).and_then(|value| value.read::<f64>().ok());
-        let Some(value) = value else { return true };
-        let advances = self.input_rounds == 0 || value > self.highest_progress;
-        self.highest_progress = self.highest_progress.max(value);
-        advances
-    }
-
-    fn forward_input_requests(&mut self, input: InputRequired) {
-        self.request_state = input.state;
+    /// Forwards the input requests to the client and waits for its responses, which the next request carries.
+    async fn ask_client(&mut self, input: InputRequired, out: &mut impl ReplySink) -> Result<()> {
+        let request_state = input.state;
+        let mut pending = Vec::with_capacity(input.requests.len());
         for (key, method, params) in input.requests {
             let (responder, response) = oneshot::channel();
             let url = params.as_ref().and_then(|params| params.get("url"));
@@ -262,15 +222,10 @@ impl UpstreamCall {
                 // The user has already accepted this URL; only the retry has to wait.
                 let _ = responder.send(Ok(Raw::constant(r#"{"action":"accept"}"#)));
             } else {
-                self.queue.push_back(Reply::ServerRequest(ServerRequest { method, params, responder }));
+                out.send(Reply::ServerRequest(ServerRequest { method, params, responder })).await;
             }
-            self.pending_inputs.push(PendingInput { key, response, url });
+            pending.push(PendingInput { key, response, url });
         }
-    }
-
-    /// Waits for the client's responses to the input requests and prepares the retry that carries them.
-    async fn answer_and_retry(&mut self) -> Result<()> {
-        let pending = std::mem::take(&mut self.pending_inputs);
         let started = Instant::now();
         if pending.is_empty() {
             // No input requests: the server only wants a retry later.
@@ -282,50 +237,40 @@ impl UpstreamCall {
         }
         let mut responses = Vec::with_capacity(pending.len());
         for PendingInput { key, response, url } in pending {
-            match tokio::time::timeout(self.connection.settings().total_timeout, response).await {
-                Ok(Ok(Ok(result))) => {
-                    let action = result.get("action");
-                    let is_accepted = action.as_ref().and_then(Raw::text).as_deref() == Some("accept");
-                    self.accepted_urls.extend(url.filter(|_| is_accepted));
-                    responses.push((key, result.edit().remove("_meta").finish()));
-                }
-                Ok(Ok(Err(error))) => {
-                    return Err(Error::new(
-                        ErrorKind::Protocol,
-                        format!("the client did not answer: {}", error.message()),
-                    ));
-                }
-                Ok(Err(_)) => {
-                    return Err(Error::new(ErrorKind::Protocol, "the client does not answer questions of this kind"));
-                }
-                Err(_) => return Err(Error::new(ErrorKind::Timeout, "the client did not answer in time")),
-            }
+            let result = self.wait_for_input(response).await?;
+            let action = result.get("action");
+            let is_accepted = action.as_ref().and_then(Raw::text).as_deref() == Some("accept");
+            self.accepted_urls.extend(url.filter(|_| is_accepted));
+            responses.push((key, result.edit().remove("_meta").finish()));
         }
-        self.deadline += started.elapsed();
-        let request_state = self.request_state.take();
+        self.limits.extend(started.elapsed());
+        self.progress.begin_round();
         self.params = Some(to_upstream::retry_params(self.params.as_ref(), &responses, request_state.as_ref()));
         Ok(())
     }
 
-    /// The final reply of a call that cannot continue: `isError` for a tool call, a JSON-RPC error otherwise.
-    fn failure_reply(&self, error: &Error) -> Reply {
-        let outcome = if self.call.method == Method::ToolsCall {
-            let content = [serde_json::json!({ "type": "text", "text": error.to_string() })];
-            Ok(Raw::of(&serde_json::json!({ "content": content, "isError": true, "resultType": "complete" })))
-        } else {
-            Err(ErrorObject::new(code::INTERNAL_ERROR, error.to_string()))
-        };
-        Reply::End(Answer { outcome, revision: self.connection.revision() })
+    /// The client's response to one input request.
+    async fn wait_for_input(&self, response: oneshot::Receiver<Outcome>) -> Result<Raw> {
+        match tokio::time::timeout(self.connection.settings().total_timeout, response).await {
+            Ok(Ok(Ok(result))) => Ok(result),
+            Ok(Ok(Err(error))) => {
+                Err(Error::new(ErrorKind::Protocol, format!("the client did not answer: {}", error.message())))
+            }
+            Ok(Err(_)) => Err(Error::new(ErrorKind::Protocol, "the client does not answer questions of this kind")),
+            Err(_) => Err(Error::new(ErrorKind::Timeout, "the client did not answer in time")),
+        }
     }
-}
 
-impl Drop for UpstreamCall {
-    fn drop(&mut self) {
-        self.cancel_in_flight();
-        self.stop_expecting_task();
+    fn answer(&self, outcome: Outcome) -> Answer {
+        Answer { outcome, revision: self.connection.revision() }
     }
-}
 
-fn missing_response() -> ErrorObject {
-    ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the call ended without an answer")
+    /// The answer of a call that cannot continue: `isError` for a tool call, a JSON-RPC error otherwise.
+    fn failure(&self, error: &Error) -> Answer {
+        if self.call.method != Method::ToolsCall {
+            return self.answer(Err(ErrorObject::new(code::INTERNAL_ERROR, error.to_string())));
+        }
+        let content = [serde_json::json!({ "type": "text", "text": error.to_string() })];
+        self.answer(Ok(Raw::of(&serde_json::json!({ "content": content, "isError": true, "resultType": "complete" }))))
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::Mutex;
@@ -10,19 +9,20 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use super::Unsolicited;
-use super::call::UpstreamCall;
+use super::call;
 use super::probe::{self, Opened, ProbeReport, Transport};
+use super::round::{ProgressFilter, Round, WaitLimits};
 use super::session_resumption::ResumableSession;
 use super::target::{ConnectionSettings, Target};
 use super::task_registry::TaskRegistry;
-use crate::call::{Call, Caller, ClientInfo, Replies, TRACE_HEADERS};
+use crate::call::{Answer, Call, Caller, ClientInfo, Replies, ReplySink, TRACE_HEADERS};
 use crate::dialect::Revision;
 use crate::dialect::headers::{self, HeaderMirror};
 use crate::dialect::tasks;
 use crate::dialect::to_client::ServerInfo;
 use crate::dialect::to_upstream::{self, ClientIdentity, RequestExtras};
 use crate::error::{Error, Result};
-use crate::protocol::{Id, Method, Notification, Raw};
+use crate::protocol::{Id, Method, Notification, Outcome, Raw};
 
 /// An open connection whose revision was negotiated.
 #[derive(Debug)]
@@ -121,16 +121,18 @@ impl Connection {
 
     /// Forwards a call. Dropping the replies cancels it.
     pub fn call(self: &Arc<Self>, call: Call) -> Replies {
-        let params = call.params.clone();
-        UpstreamCall::new(self, call, params, false).replies()
+        let connection = Arc::clone(self);
+        Replies::run(|mut out| async move { connection.run_call(&call, &mut out).await })
     }
 
-    /// Forwards a call of a tool that runs only as a task. Dropping the replies cancels it.
-    pub fn call_as_task(self: &Arc<Self>, call: Call) -> Replies {
-        // The task must outlive the call: elicitations may take longer than the total timeout.
-        let ttl = self.settings.total_timeout + Duration::from_secs(3600);
-        let params = tasks::with_task_request(call.params.as_ref(), ttl);
-        UpstreamCall::new(self, call, Some(params), true).replies()
+    /// Forwards a call and hands what precedes its answer to `out`. Dropping the future cancels the call.
+    pub async fn run_call(self: &Arc<Self>, call: &Call, out: &mut impl ReplySink) -> Answer {
+        call::run(self, call, out).await
+    }
+
+    /// Like [`Self::run_call`], for a tool that runs only as a task.
+    pub async fn run_call_as_task(self: &Arc<Self>, call: &Call, out: &mut impl ReplySink) -> Answer {
+        call::run_as_task(self, call, out).await
     }
 
     /// A call made by the gateway itself.
@@ -244,6 +246,7 @@ impl Connection {
         }
     }
 
+    /// Sends a request once its replies are polled, without time limits.
     pub(super) fn send(
         &self,
         method: Method,
@@ -252,9 +255,37 @@ impl Connection {
         headers: RequestHeaders<'_>,
     ) -> Replies {
         match &self.transport {
-            Transport::Http(http) => http.call(method, params, progress_token, headers),
+            Transport::Http(http) => {
+                let request = http.request(method, params, progress_token, headers);
+                let revision = self.revision;
+                Replies::run(move |mut out| async move {
+                    let (mut progress, mut limits) = (ProgressFilter::default(), WaitLimits::none());
+                    let mut round = Round { out: &mut out, progress: &mut progress, limits: &mut limits };
+                    Answer { outcome: request.run(&mut round).await, revision }
+                })
+            }
             Transport::Stdio(stdio) => stdio.duplex.call(method, params, progress_token, self.revision),
             Transport::Sse(sse) => sse.duplex.call(method, params, progress_token, self.revision),
+        }
+    }
+
+    /// Sends a request and waits for its response within the limits of the round.
+    pub(super) async fn run_request(
+        &self,
+        method: Method,
+        params: Option<Raw>,
+        progress_token: Option<Raw>,
+        headers: RequestHeaders<'_>,
+        round: &mut Round<'_, impl ReplySink>,
+    ) -> Outcome {
+        match &self.transport {
+            Transport::Http(http) => http.request(method, params, progress_token, headers).run(round).await,
+            Transport::Stdio(stdio) => {
+                round.forward_all(stdio.duplex.call(method, params, progress_token, self.revision)).await
+            }
+            Transport::Sse(sse) => {
+                round.forward_all(sse.duplex.call(method, params, progress_token, self.revision)).await
+            }
         }
     }
 

@@ -17,7 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::task_registry::TaskRegistry;
 use super::unsolicited::{Unsolicited, UnsolicitedSender};
-use crate::call::{Answer, Replies, Reply, ServerRequest};
+use crate::call::{Answer, Replies, Reply, ReplySink, ServerRequest};
 use crate::dialect::{Revision, meta};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::{
@@ -105,7 +105,7 @@ impl Duplex {
     }
 
     fn send_request(&self, id: i64, request: &Request, progress_token: Option<Raw>, revision: Revision) -> Replies {
-        let (replies, receiver) = mpsc::channel(REPLY_QUEUE_CAPACITY);
+        let (replies, mut receiver) = mpsc::channel(REPLY_QUEUE_CAPACITY);
         let Ok(final_permit) = replies.clone().try_reserve_owned() else {
             return ErrorObject::new(code::INTERNAL_ERROR, "Internal error: a new queue is full").into();
         };
@@ -126,20 +126,18 @@ impl Duplex {
             return error.into_object().into();
         }
         let guard = CancelOnDrop { pending: Arc::clone(&self.pending), outgoing: self.outgoing.clone(), id };
-        let outgoing = self.outgoing.clone();
         let message = request.encode();
-        let start = (Some(message), receiver, guard);
-        Replies::stream(futures_util::stream::unfold(start, move |(message, mut receiver, guard)| {
-            let outgoing = outgoing.clone();
-            async move {
-                if let Some(message) = message {
-                    // If the writer has gone, `close` ends this call with the reason.
-                    let _ = outgoing.send(message).await;
+        Replies::run(move |mut out| async move {
+            // If the writer has gone, `close` ends this call with the reason.
+            let _ = guard.outgoing.send(message).await;
+            loop {
+                match receiver.recv().await {
+                    Some(Reply::End(answer)) => return answer,
+                    Some(reply) => out.send(reply).await,
+                    None => return Answer { outcome: Err(unanswered()), revision },
                 }
-                let reply = receiver.recv().await?;
-                Some((reply, (None, receiver, guard)))
             }
-        }))
+        })
     }
 
     /// Sends a notification.
@@ -332,6 +330,10 @@ fn numeric_id(id: &Id) -> Option<i64> {
         Id::Number(id) => Some(*id),
         Id::Text(text) => text.parse().ok(),
     }
+}
+
+fn unanswered() -> ErrorObject {
+    ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the call ended without an answer")
 }
 
 fn unsupported_by_client() -> ErrorObject {

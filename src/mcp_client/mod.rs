@@ -11,6 +11,7 @@ mod connection;
 mod duplex;
 mod probe;
 mod reaper;
+mod round;
 mod session_resumption;
 mod sse;
 mod stdio;

@@ -16,7 +16,8 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, RequestHeaders};
 use super::probe;
-use crate::call::{Answer, Call, Replies, Reply, ServerRequest};
+use super::task_registry::TaskRegistry;
+use crate::call::{Answer, Call, Replies, Reply, ReplySink, ServerRequest};
 use crate::dialect::tasks::{self, Task, TaskStatus};
 use crate::dialect::to_upstream;
 use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
@@ -49,6 +50,17 @@ pub(super) struct TaskDriver {
     /// The task has ended at the server, so there is nothing to cancel.
     is_finished: bool,
 }
+
+/// A request that creates a task. Dropped before its response, it goes on in the background until the task's id is
+/// known, and then the task is cancelled: a task is cancelled by its id only.
+pub(super) struct TaskCreation<'c> {
+    connection: &'c Arc<Connection>,
+    call: &'c Call,
+    replies: Option<Replies>,
+}
+
+/// Tells the registry that a task is about to be created, until dropped.
+pub(super) struct ExpectedTask<'c>(&'c TaskRegistry);
 
 /// A request of the driver in flight.
 struct PendingRequest {
@@ -108,11 +120,14 @@ impl TaskDriver {
         Box::new(driver)
     }
 
-    /// The next reply to the call. Must not be called after the final reply.
-    pub(super) async fn next(&mut self) -> Reply {
+    /// Drives the task to its end.
+    pub(super) async fn run(mut self: Box<Self>, out: &mut impl ReplySink) -> Answer {
         loop {
-            if let Some(reply) = self.queue.pop_front() {
-                return reply;
+            while let Some(reply) = self.queue.pop_front() {
+                match reply {
+                    Reply::End(answer) => return answer,
+                    reply => out.send(reply).await,
+                }
             }
             if self.status_request.is_none() && !self.unsent_answers.is_empty() {
                 self.send_answers();
@@ -432,9 +447,44 @@ async fn send_cancel(connection: &Connection, call: &Call, id: &str) {
     }
 }
 
-/// Cancels a call that is to become a task before its response has arrived. A task is cancelled by its id only, so the
-/// response is awaited in the background.
-pub(super) fn abandon_task_creation(connection: &Arc<Connection>, call: &Call, replies: Replies) {
+impl<'c> TaskCreation<'c> {
+    pub(super) fn new(connection: &'c Arc<Connection>, call: &'c Call, replies: Replies) -> Self {
+        Self { connection, call, replies: Some(replies) }
+    }
+
+    /// The next reply to the request. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Option<Reply> {
+        let reply = self.replies.as_mut()?.next().await;
+        if matches!(reply, None | Some(Reply::End(_))) {
+            self.replies = None;
+        }
+        reply
+    }
+}
+
+impl Drop for TaskCreation<'_> {
+    fn drop(&mut self) {
+        if let Some(replies) = self.replies.take() {
+            abandon_task_creation(self.connection, self.call, replies);
+        }
+    }
+}
+
+impl<'c> ExpectedTask<'c> {
+    pub(super) fn new(registry: &'c TaskRegistry) -> Self {
+        registry.expect_task();
+        Self(registry)
+    }
+}
+
+impl Drop for ExpectedTask<'_> {
+    fn drop(&mut self) {
+        self.0.stop_expecting_task();
+    }
+}
+
+/// Waits for the response in the background and cancels the task that it names.
+fn abandon_task_creation(connection: &Arc<Connection>, call: &Call, replies: Replies) {
     let (connection, call) = (Arc::clone(connection), call.clone());
     spawn_before_close(&Arc::clone(&connection), async move {
         let timeout = connection.settings().idle_timeout;

@@ -149,6 +149,22 @@ impl Raw {
         found.map(|at| at.map(|at| Raw(self.0.slice(at))))
     }
 
+    /// Like [`Raw::pick`], but none of these members may stand twice: two readers could take different ones.
+    ///
+    /// # Errors
+    /// The key that stands twice.
+    pub fn pick_unique<const N: usize>(&self, keys: [&'static str; N]) -> Result<[Option<Raw>; N], &'static str> {
+        let mut found = [const { None }; N];
+        for member in members(&self.0) {
+            if let Some(n) = keys.iter().position(|name| member.is(&self.0, name))
+                && found[n].replace(member.value).is_some()
+            {
+                return Err(keys[n]);
+            }
+        }
+        Ok(found.map(|at| at.map(|at| Raw(self.0.slice(at)))))
+    }
+
     /// Whether this is an object with at least one member.
     pub fn has_members(&self) -> bool {
         members(&self.0).next().is_some()

@@ -228,3 +228,26 @@ async fn echoed_client_input_is_truncated() {
     assert_eq!(received.status, 404);
     assert!(received.text().await.len() < 400, "echoed client input is truncated");
 }
+
+/// What a filter judges and what a server reads must be the same name.
+#[tokio::test]
+async fn a_member_that_decides_and_stands_twice_is_invalid_params() {
+    let rialto = Rialto::start().await;
+    let session = rialto.open("2025-11-25").await;
+    for params in [
+        r#"{"name":"getElement","name":"listElements","arguments":{}}"#,
+        r#"{"name":"getElement","n\u0061me":"listElements"}"#,
+        r#"{"name":"getElement","_meta":{},"_meta":{"progressToken":1}}"#,
+        r#"{"name":"getElement","uri":"a","uri":"b"}"#,
+        r#"{"ref":{"type":"ref/prompt","name":"a","name":"b"},"name":"getElement"}"#,
+    ] {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        let (status, answer) = session.post(&json!({})).body(body).json().await;
+        assert_eq!((status, &answer["error"]["code"]), (200, &json!(-32602)), "{params}: {answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().ends_with("stands there twice"), "{answer}");
+    }
+    // Arguments are the server's affair.
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"getElement","arguments":{"name":"H","name":"He"}}}"#;
+    let (_, answer) = session.post(&json!({})).body(body).json().await;
+    assert!(answer["result"]["content"][0]["text"].as_str().unwrap().contains("He"), "{answer}");
+}

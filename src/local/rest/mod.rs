@@ -33,7 +33,7 @@ use self::names::UniqueNames;
 use self::openapi::{RestTool, shortened};
 use self::request_template::{ApiRequest, RequestTemplate};
 
-use crate::call::{Answer, Call, Replies, Reply};
+use crate::call::{Answer, Call, Replies};
 use crate::dialect::to_client::ServerInfo;
 use crate::dialect::{classify, meta};
 use crate::error::{Error, ErrorKind, Result};
@@ -200,7 +200,7 @@ impl Rest {
     /// Replies of a call. The request is sent when the replies are first polled and cancelled when they are dropped.
     fn send_when_polled(&self, tool: String, request: ApiRequest) -> Replies {
         let shared = Arc::clone(&self.0);
-        Replies::stream(futures_util::stream::once(async move {
+        Replies::run(|_| async move {
             let redacted_url = web::redacted(&request.uri);
             let outcome = match tokio::time::timeout(shared.call_timeout, shared.send(request)).await {
                 Ok(outcome) => outcome,
@@ -210,12 +210,12 @@ impl Rest {
                 }
             };
             let result_path = shared.templates.get(&tool).and_then(|template| template.result_path.as_deref());
-            Reply::End(match outcome {
+            match outcome {
                 Ok(answered) => Answer::result(content::tool_result(&answered, result_path, &shared.meta)),
                 Err(error) if error.is_retryable() => Answer::error(error.into_object()),
                 Err(error) => Answer::result(error_result(&error.to_string(), &shared.meta)),
-            })
-        }))
+            }
+        })
     }
 }
 

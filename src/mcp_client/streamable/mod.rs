@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::call::{Answer, Replies, Reply, ServerRequest};
+use crate::call::{Answer, Reply, ServerRequest};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, ErrorKind, Result};
@@ -265,22 +265,22 @@ impl StreamableClient {
         self.in_handshake_era().then(|| session.in_flight())
     }
 
-    /// Sends a request once its replies are polled. `params` are as the server receives them, except for the progress
-    /// token, which is replaced by the request id.
-    pub(super) fn call(
+    /// A request, not sent yet. `params` are as the server receives them, except for the progress token, which is
+    /// replaced by the request id.
+    pub(super) fn request(
         self: &Arc<Self>,
         method: Method,
         params: Option<Raw>,
         progress_token: Option<Raw>,
         headers: RequestHeaders<'_>,
-    ) -> Replies {
+    ) -> HttpRequest {
         let id = self.next_id();
         let params = match &progress_token {
             Some(_) => Some(crate::dialect::meta::with_member(params.as_ref(), "progressToken", id.to_raw())),
             None => params,
         };
         let request = Request::new(id, method, params);
-        HttpRequest::new(Arc::clone(self), request, headers, progress_token).replies()
+        HttpRequest::new(Arc::clone(self), request, headers, progress_token)
     }
 
     /// Writes the headers of a request. The caller's forwarded headers cannot override our own.

@@ -1,22 +1,23 @@
 //! One request over Streamable HTTP: its response as JSON or as an event stream, which is resumed where it breaks.
 
-use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::{Stream, stream};
-
+use super::server_requests::RequestInbox;
 use super::{DEFAULT_RETRY_DELAY, FirstResponse, MAX_STREAM_RESUMES, StreamableClient, clamp_retry_delay};
-use crate::call::{Answer, Caller, Replies, Reply};
+use crate::call::{Caller, Reply, ReplySink, ServerRequest};
 use crate::dialect::headers::HeaderMirror;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::client::EventReader;
 use crate::mcp_client::batch::messages_in_event;
 use crate::mcp_client::connection::RequestHeaders;
-use crate::protocol::{Id, Message, Notification, Outcome, Raw, Request};
+use crate::mcp_client::round::Round;
+use crate::protocol::{ErrorObject, Id, Message, Notification, Outcome, Raw, Request};
 
-/// A request and the state of its response.
+/// A request that is sent when it is [run](Self::run).
 pub(in crate::mcp_client) struct HttpRequest {
     client: Arc<StreamableClient>,
     request: Request,
@@ -24,21 +25,24 @@ pub(in crate::mcp_client) struct HttpRequest {
     mirrors: Vec<HeaderMirror>,
     caller: Arc<Caller>,
     progress_token: Option<Raw>,
-    phase: RequestPhase,
-    /// Messages received together that were not handled yet.
-    queue: VecDeque<Message>,
-    guard: CancelRequestOnDrop,
+}
+
+/// An event stream that carries the response, and where to resume it.
+struct ResponseStream {
+    events: Box<EventReader>,
     last_event_id: Option<String>,
     retry_delay: Duration,
     resume_attempts: u32,
 }
 
-enum RequestPhase {
-    NotSent,
-    Events(Box<EventReader>),
-    /// The response was a batch, and all its messages are queued.
-    Batch,
-    Done,
+/// The outcome of a request, or the error of one that timed out, which is cancelled.
+type Waited = std::result::Result<Outcome, ErrorObject>;
+
+/// What came first while a request was waited for.
+enum Arrived<T> {
+    /// A server request that arrived on another stream.
+    ServerRequest(ServerRequest),
+    Own(T),
 }
 
 impl HttpRequest {
@@ -48,137 +52,113 @@ impl HttpRequest {
         headers: RequestHeaders<'_>,
         progress_token: Option<Raw>,
     ) -> Self {
-        let guard = CancelRequestOnDrop { client: Arc::clone(&client), id: None };
-        let phase = RequestPhase::NotSent;
-        let queue = VecDeque::new();
         let (mirrors, caller) = (headers.mirrors.to_vec(), Arc::clone(headers.caller));
-        Self {
-            client,
-            request,
-            mirrors,
-            caller,
-            progress_token,
-            phase,
-            queue,
-            guard,
-            last_event_id: None,
-            retry_delay: DEFAULT_RETRY_DELAY,
-            resume_attempts: 0,
-        }
+        Self { client, request, mirrors, caller, progress_token }
     }
 
-    /// The replies of the request. Dropping them cancels it.
-    pub(in crate::mcp_client) fn replies(self) -> Replies {
+    /// Sends the request and waits for its response; dropping the future cancels the request.
+    pub(in crate::mcp_client) async fn run(self, round: &mut Round<'_, impl ReplySink>) -> Outcome {
         let accepts_requests = self.client.in_handshake_era() && self.request.method.may_trigger_server_messages();
         let inbox = accepts_requests.then(|| self.client.server_requests.register_call(&self.request.id));
-        let own = stream::unfold(self, |mut http_request| async move {
-            let reply = http_request.next().await?;
-            Some((reply, http_request))
-        });
-        let Some(inbox) = inbox else { return Replies::stream(own) };
-        // Some servers send the server requests of a call on the GET stream.
-        let mut own = Box::pin(own);
-        Replies::stream(stream::poll_fn(move |context| match inbox.pop_or_register(context) {
-            Some(request) => Poll::Ready(Some(Reply::ServerRequest(request))),
-            None => own.as_mut().poll_next(context),
-        }))
+        let mut guard = CancelRequestOnDrop { client: &self.client, id: Some(&self.request.id) };
+        let outcome = self.wait_for_outcome(inbox.as_deref(), round).await?;
+        guard.id = None;
+        outcome
     }
 
-    async fn next(&mut self) -> Option<Reply> {
-        loop {
-            let message = if matches!(self.phase, RequestPhase::Done) { None } else { self.queue.pop_front() };
-            let reply = match &mut self.phase {
-                RequestPhase::Done => return None,
-                _ if message.is_some() => {
-                    let request = Some((&self.request.id, self.progress_token.as_ref()));
-                    match message.and_then(|message| self.client.dispatch(message, request)) {
-                        Some(reply) => reply,
-                        None => continue,
-                    }
-                }
-                RequestPhase::NotSent => {
-                    // Set only now: a request that was never sent is not cancelled.
-                    self.guard.id = Some(self.request.id.clone());
-                    match self
-                        .client
-                        .send_request(&self.request, RequestHeaders { mirrors: &self.mirrors, caller: &self.caller })
-                        .await
-                    {
-                        Ok(FirstResponse::Events(events)) => {
-                            self.phase = RequestPhase::Events(events);
-                            continue;
-                        }
-                        Ok(FirstResponse::Batch(messages)) => {
-                            self.queue.extend(messages);
-                            self.phase = RequestPhase::Batch;
-                            continue;
-                        }
-                        Ok(FirstResponse::Response(outcome)) => self.end(outcome),
-                        Err(error) => self.end(Err(error.into_object())),
-                    }
-                }
-                RequestPhase::Batch => {
+    async fn wait_for_outcome(&self, inbox: Option<&RequestInbox>, round: &mut Round<'_, impl ReplySink>) -> Waited {
+        let headers = RequestHeaders { mirrors: &self.mirrors, caller: &self.caller };
+        let sending = pin!(self.client.send_request(&self.request, headers));
+        match wait_with_inbox(inbox, sending, round).await? {
+            Ok(FirstResponse::Response(outcome)) => Ok(outcome),
+            Ok(FirstResponse::Batch(messages)) => match self.dispatch_all(messages, round).await {
+                Some(outcome) => Ok(outcome),
+                None => {
                     let error = Error::new(ErrorKind::Protocol, "the server sent a batch without the response");
-                    self.end(Err(error.into_object()))
+                    Ok(Err(error.into_object()))
                 }
-                RequestPhase::Events(events) => match events.next().await {
-                    Ok(Some(event)) => {
-                        self.retry_delay = event.retry.map_or(self.retry_delay, clamp_retry_delay);
-                        self.last_event_id = event.id.clone().or(self.last_event_id.take());
-                        self.queue.extend(messages_in_event(event));
-                        if !self.queue.is_empty() {
-                            self.resume_attempts = 0;
-                        }
-                        continue;
-                    }
-                    broken => {
-                        let ended = || Error::new(ErrorKind::Broken, "event stream ended before the response");
-                        let error = broken.err().map_or_else(ended, Error::from);
-                        match Box::pin(self.resume(error)).await {
-                            Some(reply) => reply,
-                            None => continue,
-                        }
-                    }
-                },
+            },
+            Ok(FirstResponse::Events(events)) => Box::pin(self.read_events(events, inbox, round)).await,
+            Err(error) => Ok(Err(error.into_object())),
+        }
+    }
+
+    /// Forwards messages that were received together; the outcome if the response is among them.
+    async fn dispatch_all(&self, messages: Vec<Message>, round: &mut Round<'_, impl ReplySink>) -> Option<Outcome> {
+        let request = Some((&self.request.id, self.progress_token.as_ref()));
+        for message in messages {
+            match self.client.dispatch(message, request) {
+                Some(Reply::End(answer)) => return Some(answer.outcome),
+                Some(reply) => round.forward(reply).await,
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// Reads an event stream until the response.
+    async fn read_events(
+        &self,
+        events: Box<EventReader>,
+        inbox: Option<&RequestInbox>,
+        round: &mut Round<'_, impl ReplySink>,
+    ) -> Waited {
+        let mut stream =
+            ResponseStream { events, last_event_id: None, retry_delay: DEFAULT_RETRY_DELAY, resume_attempts: 0 };
+        loop {
+            let next = {
+                let next = pin!(stream.events.next());
+                wait_with_inbox(inbox, next, round).await?
             };
-            if matches!(reply, Reply::End(_)) {
-                self.phase = RequestPhase::Done;
-                self.guard.id = None;
+            match next {
+                Ok(Some(event)) => {
+                    stream.retry_delay = event.retry.map_or(stream.retry_delay, clamp_retry_delay);
+                    stream.last_event_id = event.id.clone().or(stream.last_event_id.take());
+                    let messages = messages_in_event(event);
+                    if !messages.is_empty() {
+                        stream.resume_attempts = 0;
+                    }
+                    if let Some(outcome) = self.dispatch_all(messages, round).await {
+                        return Ok(outcome);
+                    }
+                }
+                broken => {
+                    let ended = || Error::new(ErrorKind::Broken, "event stream ended before the response");
+                    let error = broken.err().map_or_else(ended, Error::from);
+                    let resuming = pin!(self.resume(&mut stream, error));
+                    if let Err(error) = wait_with_inbox(inbox, resuming, round).await? {
+                        return Ok(Err(error.into_object()));
+                    }
+                }
             }
-            return Some(reply);
         }
     }
 
-    fn end(&self, outcome: Outcome) -> Reply {
-        Reply::End(Answer { outcome, revision: self.client.revision() })
-    }
-
-    /// Resumes a broken stream after its last event id; ends the request where the server gave none.
-    async fn resume(&mut self, error: Error) -> Option<Reply> {
-        let can_resume =
-            self.last_event_id.is_some() && self.client.in_handshake_era() && self.resume_attempts < MAX_STREAM_RESUMES;
-        if !can_resume {
-            return Some(self.end(Err(error.into_object())));
-        }
-        self.resume_attempts += 1;
-        tokio::time::sleep(self.retry_delay * self.resume_attempts).await;
-        match self.client.open_stream(self.last_event_id.as_deref(), self.client.idle_timeout()).await {
-            Ok(Some(events)) => {
-                self.phase = RequestPhase::Events(Box::new(events));
-                None
+    /// Resumes a broken stream after its last event id.
+    ///
+    /// # Errors
+    /// `broken` where the server gave no event id or the stream cannot be resumed.
+    async fn resume(&self, stream: &mut ResponseStream, broken: Error) -> Result<()> {
+        loop {
+            if stream.last_event_id.is_none()
+                || !self.client.in_handshake_era()
+                || stream.resume_attempts >= MAX_STREAM_RESUMES
+            {
+                return Err(broken);
             }
-            Ok(None) => Some(self.end(Err(error.into_object()))),
-            Err(error) if error.is_retryable() => None,
-            Err(error) => Some(self.end(Err(error.into_object()))),
+            stream.resume_attempts += 1;
+            tokio::time::sleep(stream.retry_delay * stream.resume_attempts).await;
+            match self.client.open_stream(stream.last_event_id.as_deref(), self.client.idle_timeout()).await {
+                Ok(Some(events)) => {
+                    *stream.events = events;
+                    return Ok(());
+                }
+                Ok(None) => return Err(broken),
+                Err(error) if error.is_retryable() => {}
+                Err(error) => return Err(error),
+            }
         }
     }
-}
-
-/// Sends a cancellation if the request is dropped before its response. In the per-request era closing the stream cancels
-/// the request.
-struct CancelRequestOnDrop {
-    client: Arc<StreamableClient>,
-    id: Option<Id>,
 }
 
 impl Drop for HttpRequest {
@@ -187,10 +167,37 @@ impl Drop for HttpRequest {
     }
 }
 
-impl Drop for CancelRequestOnDrop {
+/// Waits for `own` and forwards the server requests that arrive meanwhile on another stream: some servers send those of
+/// a call on the GET stream.
+async fn wait_with_inbox<T>(
+    inbox: Option<&RequestInbox>,
+    mut own: Pin<&mut impl Future<Output = T>>,
+    round: &mut Round<'_, impl ReplySink>,
+) -> std::result::Result<T, ErrorObject> {
+    let Some(inbox) = inbox else { return round.wait(own).await };
+    loop {
+        let arrived = poll_fn(|context| match inbox.pop_or_register(context) {
+            Some(request) => Poll::Ready(Arrived::ServerRequest(request)),
+            None => own.as_mut().poll(context).map(Arrived::Own),
+        });
+        match round.wait(arrived).await? {
+            Arrived::ServerRequest(request) => round.forward(Reply::ServerRequest(request)).await,
+            Arrived::Own(done) => return Ok(done),
+        }
+    }
+}
+
+/// Sends a cancellation if the request is dropped before its response. In the per-request era closing the stream cancels
+/// the request.
+struct CancelRequestOnDrop<'r> {
+    client: &'r Arc<StreamableClient>,
+    id: Option<&'r Id>,
+}
+
+impl Drop for CancelRequestOnDrop<'_> {
     fn drop(&mut self) {
-        let Some(id) = self.id.take().filter(|_| self.client.in_handshake_era()) else { return };
-        let client = Arc::clone(&self.client);
+        let Some(id) = self.id.filter(|_| self.client.in_handshake_era()).cloned() else { return };
+        let client = Arc::clone(self.client);
         // Acquired here and not in the task, so that a close that begins now waits for the cancellation.
         let (Ok(session), Ok(runtime)) = (client.use_session(), tokio::runtime::Handle::try_current()) else { return };
         runtime.spawn(async move {
