@@ -21,6 +21,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::pool::Pool;
 use crate::http::codec::{BodyDecoder, ResponseHead};
 use crate::http::read_buffer::{BodyError, ReadBuffer};
+use crate::http::write::poll_write_both;
 
 /// A request encoded for the wire.
 #[derive(Debug)]
@@ -179,18 +180,10 @@ impl Http1Connection {
         request: &EncodedRequest,
         from: usize,
     ) -> Poll<io::Result<usize>> {
-        let head = &request.head[from.min(request.head.len())..];
-        let body = &request.body[from.saturating_sub(request.head.len())..];
-        let stream = Pin::new(&mut self.stream);
-        let written = match (head, body) {
-            ([], []) => return stream.poll_flush(context).map_ok(|()| 0),
-            (rest, []) | ([], rest) => ready!(stream.poll_write(context, rest)),
-            (head, body) => ready!(stream.poll_write_vectored(context, &[IoSlice::new(head), IoSlice::new(body)])),
-        };
-        Poll::Ready(match written {
-            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
-            written => written,
-        })
+        match from < request.head.len() + request.body.len() {
+            true => poll_write_both(&mut self.stream, context, &request.head, &request.body, from),
+            false => Pin::new(&mut self.stream).poll_flush(context).map_ok(|()| 0),
+        }
     }
 
     fn parse_head(&mut self, request_verb: &Verb) -> io::Result<Option<(ResponseHead, BodyDecoder)>> {
