@@ -39,7 +39,7 @@ impl SseClient {
     ) -> Result<Self> {
         let http = Arc::new(address.http_client(settings));
         let headers = |head: &mut RequestEncoder| head.put_static(&ACCEPT, "text/event-stream");
-        let response = http.send(Verb::GET, headers, Bytes::new(), Some(settings.discovery_timeout)).await?;
+        let mut response = http.send(Verb::GET, headers, Bytes::new(), Some(settings.discovery_timeout)).await?;
         let status = response.head.status();
         if !status.is_success() {
             let body = http.read_body(response.body, settings.discovery_timeout).await.unwrap_or_default();
@@ -48,6 +48,7 @@ impl SseClient {
         if !has_media_type(&response.head, "text/event-stream") {
             return Err(Error::new(ErrorKind::Protocol, format!("{} is not an event stream", redacted(&http.url()))));
         }
+        response.body.release_permit();
         let mut events = EventReader::new(response.body, http.max_body_bytes());
         let first = tokio::time::timeout(settings.discovery_timeout, events.next()).await;
         let endpoint = match first {

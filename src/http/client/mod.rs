@@ -2,7 +2,9 @@
 //! timeout on every wait.
 
 mod connection;
+mod connector;
 mod error;
+mod limit;
 mod pool;
 mod sse_reader;
 mod urls;
@@ -18,10 +20,11 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::http::read_buffer::BodyError;
 use connection::EncodedRequest;
-use pool::{Pool, PoolError};
+use pool::{ConnectionShortage, Pool, PoolError};
 
 pub(crate) use connection::{HttpResponse, InFlight, ResponseBody};
 pub use error::{HttpError, HttpErrorKind, HttpResult};
+pub(crate) use limit::WhenFull;
 pub(crate) use sse_reader::EventReader;
 pub(crate) use urls::{redacted, resolve, same_origin};
 
@@ -43,6 +46,16 @@ pub(crate) struct HttpClient {
     max_body_bytes: usize,
 }
 
+/// How a request is sent.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SendOptions {
+    /// Held until the response begins.
+    pub(crate) in_flight: Option<InFlight>,
+    /// Limit for the wait for the response head; the caller bounds it if `None`.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) when_full: WhenFull,
+}
+
 /// A URL with its request target and `Host` value, encoded once.
 #[derive(Debug)]
 struct Endpoint {
@@ -52,10 +65,10 @@ struct Endpoint {
 }
 
 impl HttpClient {
-    /// A client for `url` that sends `headers` with every request. Opening a connection may take `connect_timeout`; bodies
-    /// and events of more than `max_body_bytes` are refused.
+    /// A client for `url` that sends `headers` with every request. Getting a connection may take `connect_timeout`;
+    /// bodies and events of more than `max_body_bytes` are refused.
     pub(crate) fn new(url: Uri, headers: HeaderMap, connect_timeout: Duration, max_body_bytes: usize) -> Self {
-        let pool = Pool::for_origin(&url, connect_timeout);
+        let pool = Pool::for_origin(&url);
         Self { pool, endpoint: Mutex::new(Arc::new(Endpoint::new(url))), headers, connect_timeout, max_body_bytes }
     }
 
@@ -81,23 +94,23 @@ impl HttpClient {
         body: Bytes,
         timeout: Option<Duration>,
     ) -> HttpResult<HttpResponse> {
-        self.send_tracked(None, verb, headers, body, timeout).await
+        self.send_with(SendOptions { timeout, ..SendOptions::default() }, verb, headers, body).await
     }
 
-    /// Like [`Self::send`]; `in_flight` is held until the response begins.
-    pub(crate) async fn send_tracked(
+    /// Like [`Self::send`], with all options.
+    pub(crate) async fn send_with(
         &self,
-        in_flight: Option<InFlight>,
+        options: SendOptions,
         verb: Verb,
         headers: impl Fn(&mut RequestEncoder),
         body: Bytes,
-        timeout: Option<Duration>,
     ) -> HttpResult<HttpResponse> {
         let mut endpoint = Arc::clone(&self.endpoint());
         for _ in 0..=MAX_REDIRECTS {
             let mut request = self.encode(&endpoint, &verb, &headers, &body);
-            request.in_flight.clone_from(&in_flight);
-            let response = self.send_once(&endpoint, &request, timeout).await?;
+            request.in_flight.clone_from(&options.in_flight);
+            request.when_full = options.when_full;
+            let response = self.send_once(&endpoint, &request, options.timeout).await?;
             let Some(next) = redirect_target(&endpoint.url, &response.head)? else { return Ok(response) };
             tracing::debug!(from = %redacted(&endpoint.url), to = %redacted(&next), "redirect followed within the origin");
             endpoint = Arc::new(Endpoint::new(next));
@@ -129,7 +142,7 @@ impl HttpClient {
         request: &EncodedRequest,
         timeout: Option<Duration>,
     ) -> HttpResult<HttpResponse> {
-        let response = std::pin::pin!(self.pool.send(request));
+        let response = std::pin::pin!(self.pool.send(request, self.connect_timeout));
         let response = match timeout {
             None => response.await,
             Some(timeout) => tokio::time::timeout(self.connect_timeout + timeout, response).await.map_err(|_| {
@@ -164,7 +177,7 @@ impl HttpClient {
             true => head.extend_from_slice(body),
             false => rest = body.clone(),
         }
-        EncodedRequest { verb: verb.clone(), head, body: rest, in_flight: None }
+        EncodedRequest { verb: verb.clone(), head, body: rest, in_flight: None, when_full: WhenFull::Wait }
     }
 
     /// Reads a whole body within `timeout`.
@@ -209,6 +222,18 @@ impl Endpoint {
                 HttpError::new(
                     HttpErrorKind::Unreachable,
                     format!("{url} cannot be reached: {cause}; is the server running?"),
+                )
+            }
+            PoolError::LimitReached(max_connections, shortage) => {
+                let why = match shortage {
+                    ConnectionShortage::TimedOut(timeout) => format!("none became free within {timeout:?}"),
+                    ConnectionShortage::QueueFull(waiting) => format!("{waiting} requests wait for one"),
+                };
+                HttpError::new(
+                    HttpErrorKind::ConnectionLimit,
+                    format!(
+                        "all {max_connections} connections to {url} are in use, and {why}; the request was not sent"
+                    ),
                 )
             }
             PoolError::Broken(cause) => {
@@ -270,5 +295,17 @@ mod tests {
         {
             assert_eq!(&*Endpoint::new(url.parse().unwrap()).target, target, "{url}");
         }
+    }
+
+    #[test]
+    fn connection_limit_error_says_that_nothing_was_sent() {
+        let endpoint = Endpoint::new("http://h:1/s3cret?key=s3cret".parse().unwrap());
+        let shortage = ConnectionShortage::TimedOut(Duration::from_secs(10));
+        let error = endpoint.http_error(&PoolError::LimitReached(512, shortage));
+        assert_eq!(error.kind(), HttpErrorKind::ConnectionLimit);
+        assert_eq!(
+            error.to_string(),
+            "all 512 connections to http://h:1 are in use, and none became free within 10s; the request was not sent"
+        );
     }
 }
