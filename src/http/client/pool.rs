@@ -543,7 +543,7 @@ mod tests {
         drop((listening, call));
     }
 
-    /// More than the buffers of both sockets hold.
+    /// More than the buffers of both sockets hold where that of the receiver is small.
     static LONG_BODY: [u8; 12 << 20] = [b'x'; 12 << 20];
 
     fn post_request(body: &'static [u8]) -> EncodedRequest {
@@ -566,15 +566,18 @@ mod tests {
         assert!(body == LONG_BODY);
     }
 
-    /// A server on one connection that answers the head of each request before it reads the body: with the whole response
-    /// the first time, with half of it the second time. Then it answers a short request.
-    async fn serve_early_responses(listener: TcpListener) {
+    /// A server on one connection that answers the head of a request before it reads the body: with the whole response
+    /// the first time, with half of it the second time. Then it answers a short request. It reads no body before the
+    /// client has seen the head of the response.
+    async fn serve_early_responses(listener: TcpListener, head_received: Arc<Notify>) {
         let mut stream = BufReader::new(listener.accept().await.unwrap().0);
         read_request_head(&mut stream).await;
         stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nearly").await.unwrap();
+        head_received.notified().await;
         read_long_body(&mut stream).await;
         read_request_head(&mut stream).await;
         stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nhalf").await.unwrap();
+        head_received.notified().await;
         read_long_body(&mut stream).await;
         stream.get_mut().write_all(b"half").await.unwrap();
         read_request_head(&mut stream).await;
@@ -583,16 +586,23 @@ mod tests {
 
     #[tokio::test]
     async fn request_is_sent_to_its_end_after_an_early_response() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        // A fixed size keeps the system from enlarging the buffer.
+        socket.set_recv_buffer_size(64 << 10).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(8).unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
-        let serving = tokio::spawn(serve_early_responses(listener));
+        let head_received = Arc::new(Notify::new());
+        let serving = tokio::spawn(serve_early_responses(listener, Arc::clone(&head_received)));
         // One connection for all, so each request waits until the one before it was sent to its end.
         let pool = Arc::new(Pool::new(url.parse().unwrap(), ConnectionLimit::new(1, 1)));
         for (request, expected) in
             [(post_request(&LONG_BODY), "early"), (post_request(&LONG_BODY), "halfhalf"), (post_request(b""), "last")]
         {
             let response = pool.send(&request, Duration::from_secs(30)).await.unwrap();
-            assert_eq!(read(response).await, expected);
+            head_received.notify_one();
+            let body = tokio::time::timeout(Duration::from_secs(30), read(response)).await;
+            assert_eq!(body.expect("the request is sent while the response is read"), expected);
         }
         serving.await.unwrap();
     }
