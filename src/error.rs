@@ -105,7 +105,7 @@ impl Error {
 impl From<HttpError> for Error {
     fn from(error: HttpError) -> Self {
         let kind = match error.kind() {
-            HttpErrorKind::Unreachable => ErrorKind::Unreachable,
+            HttpErrorKind::Unreachable | HttpErrorKind::ConnectionLimit => ErrorKind::Unreachable,
             HttpErrorKind::Timeout => ErrorKind::Timeout,
             HttpErrorKind::Broken => ErrorKind::Broken,
             HttpErrorKind::Protocol => ErrorKind::Protocol,

@@ -9,3 +9,4 @@ pub mod codec;
 pub mod read_buffer;
 pub mod server;
 pub mod sse;
+mod write;

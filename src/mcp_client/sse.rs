@@ -39,26 +39,26 @@ impl SseClient {
     ) -> Result<Self> {
         let http = Arc::new(address.http_client(settings));
         let headers = |head: &mut RequestEncoder| head.put_static(&ACCEPT, "text/event-stream");
-        let response = http.send(Verb::GET, headers, Bytes::new(), Some(settings.discovery_timeout)).await?;
+        let timeout = Some(settings.discovery_timeout);
+        let (mut response, url) = http.send_and_locate(Verb::GET, headers, Bytes::new(), timeout).await?;
         let status = response.head.status();
         if !status.is_success() {
             let body = http.read_body(response.body, settings.discovery_timeout).await.unwrap_or_default();
-            return Err(Error::from_status(&http.url(), status, &body));
+            return Err(Error::from_status(&url, status, &body));
         }
         if !has_media_type(&response.head, "text/event-stream") {
-            return Err(Error::new(ErrorKind::Protocol, format!("{} is not an event stream", redacted(&http.url()))));
+            return Err(Error::new(ErrorKind::Protocol, format!("{} is not an event stream", redacted(&url))));
         }
+        response.body.release_permit();
         let mut events = EventReader::new(response.body, http.max_body_bytes());
         let first = tokio::time::timeout(settings.discovery_timeout, events.next()).await;
         let endpoint = match first {
-            Ok(Ok(Some(event))) if event.name.as_deref() == Some("endpoint") => {
-                resolve_endpoint(&http.url(), &event.data)?
-            }
+            Ok(Ok(Some(event))) if event.name.as_deref() == Some("endpoint") => resolve_endpoint(&url, &event.data)?,
             Ok(Err(error)) => return Err(error.into()),
             _ => {
                 return Err(Error::new(
                     ErrorKind::Protocol,
-                    format!("{} does not begin with an `endpoint` event", redacted(&http.url())),
+                    format!("{} does not begin with an `endpoint` event", redacted(&url)),
                 ));
             }
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rialto::client::{Client, ClientOptions};
 use rialto::error::ErrorKind;
-use rialto::mcp_client::{ConnectionSettings, Target};
+use rialto::mcp_client::{Address, ConnectionSettings, HttpTransport, Target};
 use rialto::protocol::{Method, Raw};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -54,6 +54,43 @@ async fn a_redirect_loop_is_refused() {
         .err()
         .unwrap();
     assert!(error.to_string().contains("again and again"), "{error}");
+}
+
+/// A relative message endpoint belongs to the URL that the stream came from, not to the one before the redirect.
+#[tokio::test]
+async fn the_sse_endpoint_is_resolved_against_the_redirected_url() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, mut received) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut open_streams = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut bytes = vec![0; 65536];
+            let length = stream.read(&mut bytes).await.unwrap_or(0);
+            let line = String::from_utf8_lossy(&bytes[..length]).lines().next().unwrap_or_default().to_owned();
+            let answer = match line.as_str() {
+                "GET /sse HTTP/1.1" => redirect("/v2/sse"),
+                "GET /v2/sse HTTP/1.1" => {
+                    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nevent: endpoint\ndata: message?id=1\n\n"
+                        .into()
+                }
+                _ => "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned(),
+            };
+            let _ = stream.write_all(answer.as_bytes()).await;
+            let _ = sender.send(line);
+            open_streams.push(stream);
+        }
+    });
+    let target = Target::Url(Address {
+        url: format!("http://{address}/sse").parse().unwrap(),
+        headers: http::HeaderMap::new(),
+        transport: Some(HttpTransport::Sse),
+    });
+    tokio::spawn(async move { Client::connect(&target, ClientOptions::default()).await });
+    for expected in ["GET /sse HTTP/1.1", "GET /v2/sse HTTP/1.1", "POST /v2/message?id=1 HTTP/1.1"] {
+        let line = tokio::time::timeout(Duration::from_secs(20), received.recv()).await.unwrap().unwrap();
+        assert_eq!(line, expected);
+    }
 }
 
 #[tokio::test]

@@ -10,17 +10,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::Method as Verb;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderName, Method as Verb};
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::limit::{ConnectionPermit, WhenFull};
 use super::pool::Pool;
 use crate::http::codec::{BodyDecoder, ResponseHead};
 use crate::http::read_buffer::{BodyError, ReadBuffer};
+use crate::http::write::poll_write_both;
+
+/// How long a connection is reused after a response that names no `Keep-Alive` timeout: Node and uvicorn close after
+/// 5 s, and a request that crosses with the close may or may not be carried out.
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+/// Bound of the `Keep-Alive` timeouts that are honoured.
+const MAX_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// A connection is reused until this long before the server's `Keep-Alive` timeout, or half of it if that is less.
+const IDLE_TIMEOUT_MARGIN: Duration = Duration::from_secs(1);
+/// How long the rest of a request may take once the response was read to its end.
+const UNSENT_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 /// A request encoded for the wire.
 #[derive(Debug)]
@@ -32,6 +46,7 @@ pub(crate) struct EncodedRequest {
     pub(crate) body: Bytes,
     /// Dropped when the response head has arrived.
     pub(crate) in_flight: Option<InFlight>,
+    pub(crate) when_full: WhenFull,
 }
 
 /// Tracks a request until its response begins, so that its owner can wait for it or revoke it before it is sent.
@@ -55,6 +70,22 @@ pub(crate) struct Http1Connection {
     keep_alive: bool,
     /// A whole request was sent and its response head has not arrived.
     awaits_response: bool,
+    /// Rest of a request whose response began before it was sent.
+    unsent: Option<UnsentRequest>,
+    /// The server may close the connection from here on. Counted from the head of the last response, because the server
+    /// may have sent the end of the body long before it is read.
+    idle_deadline: Instant,
+    /// `None` where the connection does not count against the limit of its origin; it is not reused then.
+    permit: Option<ConnectionPermit>,
+}
+
+/// A request of which a part is written.
+#[derive(Debug)]
+struct UnsentRequest {
+    head: Bytes,
+    body: Bytes,
+    /// Bytes of head and body that are written.
+    written: usize,
 }
 
 /// Socket of a connection. TLS is boxed because its state is large.
@@ -102,12 +133,35 @@ impl EncodedRequest {
 // === impl Http1Connection ===
 
 impl Http1Connection {
-    pub(crate) fn new(stream: MaybeHttpsStream<TokioIo<TcpStream>>, pool_shard: usize) -> Self {
+    pub(super) fn new(
+        stream: MaybeHttpsStream<TokioIo<TcpStream>>,
+        pool_shard: usize,
+        permit: Option<ConnectionPermit>,
+    ) -> Self {
         let stream = match stream {
             MaybeHttpsStream::Http(plain) => ByteStream::Plain(plain.into_inner()),
             tls @ MaybeHttpsStream::Https(_) => ByteStream::Tls(Box::new(TokioIo::new(tls))),
         };
-        Self { stream, pool_shard, read_buffer: ReadBuffer::default(), keep_alive: true, awaits_response: false }
+        Self {
+            stream,
+            pool_shard,
+            read_buffer: ReadBuffer::default(),
+            keep_alive: true,
+            awaits_response: false,
+            unsent: None,
+            idle_deadline: Instant::now() + DEFAULT_IDLE_TIMEOUT,
+            permit,
+        }
+    }
+
+    /// Whether another request can be sent without the risk that the server closes the connection meanwhile.
+    pub(crate) fn is_reusable(&mut self, now: Instant) -> bool {
+        !self.is_expired(now) && self.is_open()
+    }
+
+    /// Whether the connection was idle for longer than the server may keep it open.
+    pub(crate) fn is_expired(&self, now: Instant) -> bool {
+        now >= self.idle_deadline
     }
 
     /// Whether the connection can carry another request, as far as the socket shows. Unsolicited bytes make it unusable:
@@ -120,14 +174,14 @@ impl Http1Connection {
     }
 
     /// Sends a request and waits for the head of its final response. Reads while it writes, because a server may respond
-    /// before it has read the whole body.
+    /// before it has read the whole body; the rest is sent while the response is read.
     pub(crate) async fn send(&mut self, request: &EncodedRequest) -> Result<(ResponseHead, BodyDecoder), SendError> {
         let mut written = 0;
         let mut write_error = None;
         poll_fn(|context| {
             let mut write_done = write_error.is_some();
             while !write_done {
-                match self.poll_send(context, request, written) {
+                match poll_send(&mut self.stream, context, &request.head, &request.body, written) {
                     Poll::Ready(Ok(0)) => {
                         write_done = true;
                         self.awaits_response = true;
@@ -148,8 +202,11 @@ impl Http1Connection {
                 match self.parse_head(&request.verb) {
                     Ok(Some((head, _))) if head.is_interim() => continue,
                     Ok(Some(response)) => {
-                        self.keep_alive = response.0.keep_alive() && write_done && write_error.is_none();
-                        self.awaits_response = false;
+                        self.begin_response(&response.0);
+                        match write_done {
+                            true => self.keep_alive &= write_error.is_none(),
+                            false => self.keep_unsent(&response.0, request, written),
+                        }
                         return Poll::Ready(Ok(response));
                     }
                     Ok(None) => {}
@@ -172,25 +229,50 @@ impl Http1Connection {
         let _ = poll_fn(read).await;
     }
 
-    /// Writes some of the request from offset `from`; `Ok(0)` once everything is written and flushed.
-    fn poll_send(
-        &mut self,
-        context: &mut Context<'_>,
-        request: &EncodedRequest,
-        from: usize,
-    ) -> Poll<io::Result<usize>> {
-        let head = &request.head[from.min(request.head.len())..];
-        let body = &request.body[from.saturating_sub(request.head.len())..];
-        let stream = Pin::new(&mut self.stream);
-        let written = match (head, body) {
-            ([], []) => return stream.poll_flush(context).map_ok(|()| 0),
-            (rest, []) | ([], rest) => ready!(stream.poll_write(context, rest)),
-            (head, body) => ready!(stream.poll_write_vectored(context, &[IoSlice::new(head), IoSlice::new(body)])),
-        };
-        Poll::Ready(match written {
-            Ok(0) => Err(io::ErrorKind::WriteZero.into()),
-            written => written,
-        })
+    fn begin_response(&mut self, head: &ResponseHead) {
+        self.awaits_response = false;
+        self.keep_alive = head.keep_alive();
+        self.idle_deadline = Instant::now() + idle_timeout(head.get(&KEEP_ALIVE));
+    }
+
+    /// Keeps the rest of a request for [`Self::poll_send_rest`]. A server that refuses the request and closes the
+    /// connection wants no more of it (RFC 9112, 9.5).
+    fn keep_unsent(&mut self, head: &ResponseHead, request: &EncodedRequest, written: usize) {
+        if self.keep_alive || head.status().is_success() {
+            let rest_of_head = Bytes::copy_from_slice(&request.head[written.min(request.head.len())..]);
+            let written_of_body = written.saturating_sub(request.head.len());
+            self.unsent =
+                Some(UnsentRequest { head: rest_of_head, body: request.body.slice(written_of_body..), written: 0 });
+        }
+    }
+
+    /// Writes the rest of a request. An error ends only that: the response can be complete nevertheless.
+    fn poll_send_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while let Some(UnsentRequest { head, body, written }) = &mut self.unsent {
+            match ready!(poll_send(&mut self.stream, context, head, body, *written)) {
+                Ok(0) => self.unsent = None,
+                Ok(count) => *written += count,
+                Err(_) => {
+                    self.unsent = None;
+                    self.keep_alive = false;
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Sends the rest of a request whose response was read, and returns the connection to the pool. A server that closes
+    /// the connection or sends more than its response ends it.
+    async fn finish_request(mut self: Box<Self>, pool: Arc<Pool>) {
+        let sent = poll_fn(|context| {
+            if self.poll_send_rest(context).is_ready() {
+                return Poll::Ready(self.keep_alive);
+            }
+            self.read_buffer.poll_read_more(&mut self.stream, context).map(|_| false)
+        });
+        if let Ok(true) = tokio::time::timeout(UNSENT_REQUEST_TIMEOUT, sent).await {
+            pool.release(self);
+        }
     }
 
     fn parse_head(&mut self, request_verb: &Verb) -> io::Result<Option<(ResponseHead, BodyDecoder)>> {
@@ -246,6 +328,33 @@ impl InFlight {
     pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
     }
+}
+
+/// Writes some of a request from offset `from`; `Ok(0)` once everything is written and flushed.
+fn poll_send(
+    stream: &mut ByteStream,
+    context: &mut Context<'_>,
+    head: &[u8],
+    body: &[u8],
+    from: usize,
+) -> Poll<io::Result<usize>> {
+    match from < head.len() + body.len() {
+        true => poll_write_both(stream, context, head, body, from),
+        false => Pin::new(stream).poll_flush(context).map_ok(|()| 0),
+    }
+}
+
+/// How long a connection may be idle before its reuse, by the `Keep-Alive` field of a response.
+fn idle_timeout(keep_alive: Option<&[u8]>) -> Duration {
+    let Some(keep_alive) = keep_alive else { return DEFAULT_IDLE_TIMEOUT };
+    let seconds = keep_alive.split(|byte| *byte == b',').find_map(|parameter| {
+        let parameter = std::str::from_utf8(parameter).ok()?;
+        let (name, value) = parameter.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("timeout").then(|| value.trim().trim_matches('"').parse::<u32>().ok())?
+    });
+    let Some(seconds) = seconds else { return DEFAULT_IDLE_TIMEOUT };
+    let timeout = Duration::from_secs(seconds.into());
+    (timeout - IDLE_TIMEOUT_MARGIN.min(timeout / 2)).min(MAX_IDLE_TIMEOUT)
 }
 
 fn closed_before_response() -> io::Error {
@@ -314,15 +423,30 @@ impl ResponseBody {
         body
     }
 
+    /// Takes a listening stream out of the count of its origin's connections, because it stays open as long as its
+    /// lease. Its connection is closed after it.
+    pub(crate) fn release_permit(&mut self) {
+        if let Some((connection, _)) = &mut self.connection {
+            connection.permit = None;
+        }
+    }
+
     fn return_to_pool(&mut self) {
-        if let Some((connection, pool)) = self.connection.take().filter(|(connection, _)| connection.keep_alive) {
+        let is_pooled =
+            |(connection, _): &(Box<Http1Connection>, _)| connection.keep_alive && connection.permit.is_some();
+        let Some((connection, pool)) = self.connection.take().filter(is_pooled) else { return };
+        if connection.unsent.is_none() {
             pool.release(connection);
+        } else if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(connection.finish_request(pool));
         }
     }
 
     /// The next data of the body; `None` at its end.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         let Some((connection, _)) = &mut self.connection else { return Poll::Ready(None) };
+        // Also while no data arrives: the server may need the rest of the request first.
+        let _ = connection.poll_send_rest(context);
         let data = ready!(connection.read_buffer.poll_body_data(&mut connection.stream, &mut self.decoder, context));
         match &data {
             Err(_) => self.connection = None,
@@ -341,9 +465,25 @@ impl ResponseBody {
     pub(crate) async fn read_to_end(mut self, max_bytes: usize) -> Result<Bytes, BodyError> {
         let Some((connection, _)) = &mut self.connection else { return Ok(Bytes::new()) };
         let connection = &mut **connection;
+        if connection.unsent.is_some() {
+            return Box::pin(self.read_while_sending(max_bytes)).await;
+        }
         let body = connection.read_buffer.read_body(&mut connection.stream, &mut self.decoder, max_bytes).await?;
         self.return_to_pool();
         Ok(body)
+    }
+
+    /// Reads the rest of the body while the rest of the request is sent.
+    async fn read_while_sending(&mut self, max_bytes: usize) -> Result<Bytes, BodyError> {
+        let mut body = BytesMut::new();
+        while let Some(data) = self.next().await {
+            let data = data.map_err(BodyError::Broken)?;
+            if data.len() > max_bytes - body.len() {
+                return Err(BodyError::TooLong);
+            }
+            body.extend_from_slice(&data);
+        }
+        Ok(body.freeze())
     }
 }
 
@@ -370,6 +510,9 @@ mod tests {
                 read_buffer: ReadBuffer::default(),
                 keep_alive: true,
                 awaits_response: false,
+                unsent: None,
+                idle_deadline: Instant::now() + DEFAULT_IDLE_TIMEOUT,
+                permit: None,
             },
             server,
         )
@@ -381,11 +524,12 @@ mod tests {
             head: b"POST / HTTP/1.1\r\n\r\n".to_vec(),
             body: Bytes::from_static(body),
             in_flight: None,
+            when_full: WhenFull::Wait,
         }
     }
 
     fn pool() -> Arc<Pool> {
-        Pool::for_origin(&http::Uri::from_static("http://127.0.0.1:9/"), std::time::Duration::from_secs(1))
+        Pool::for_origin(&http::Uri::from_static("http://127.0.0.1:9/"))
     }
 
     /// What the client reads from a server that sends `sent` and closes the connection.
@@ -446,21 +590,49 @@ mod tests {
         assert!(connection.is_open());
     }
 
-    /// A server may refuse a request before it has read the body, and then reads no more of it.
+    /// A server that refuses a request and closes reads no more of it; others have to be sent the rest.
     #[tokio::test]
-    async fn early_response_is_read_and_the_connection_is_not_reused() {
+    async fn rest_of_the_request_follows_an_early_response_unless_it_is_refused_with_close() {
         static LONG: [u8; 3 << 20] = [b'x'; 3 << 20];
-        let refusal = b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno";
-        let (mut one, mut server) = connected();
-        server.write_all(refusal).await.unwrap();
-        let (head, decoder) = one.send(&request(&LONG)).await.unwrap();
-        assert_eq!((head.status().as_u16(), decoder), (413, BodyDecoder::Length(2)));
-        assert!(!one.keep_alive && !one.is_open());
+        for (status, fields, goes_on, keep_alive) in [
+            ("200 OK", "content-length: 2", true, true),
+            ("413 Too Large", "content-length: 2", true, true),
+            ("413 Too Large", "content-length: 2\r\nconnection: close", false, false),
+            ("200 OK", "content-length: 2\r\nconnection: close", true, false),
+        ] {
+            let (mut connection, mut server) = connected();
+            let response = format!("HTTP/1.1 {status}\r\n{fields}\r\n\r\nno");
+            server.write_all(response.as_bytes()).await.unwrap();
+            let (_, decoder) = connection.send(&request(&LONG)).await.unwrap();
+            assert_eq!(decoder, BodyDecoder::Length(2));
+            assert_eq!((connection.unsent.is_some(), connection.keep_alive), (goes_on, keep_alive), "{response}");
+        }
         // Nothing of the request was written, so another connection may send it.
-        let (mut other, mut server) = connected();
-        server.write_all(refusal).await.unwrap();
+        let (mut closed, mut server) = connected();
+        server.write_all(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno").await.unwrap();
         drop(server);
-        assert!(other.send(&request(&LONG)).await.unwrap_err().not_sent);
+        assert!(closed.send(&request(&LONG)).await.unwrap_err().not_sent);
+    }
+
+    #[test]
+    fn connections_are_reused_until_shortly_before_the_keep_alive_timeout() {
+        for (field, milliseconds) in [
+            (None, 4_000),
+            (Some("timeout=5"), 4_000),
+            (Some("max=100, Timeout = 30"), 29_000),
+            (Some("timeout=\"5\""), 4_000),
+            (Some("timeout=2"), 1_000),
+            (Some("timeout=1"), 500),
+            (Some("timeout=0"), 0),
+            (Some("timeout=4000000000"), 60_000),
+            (Some("timeout=soon"), 4_000),
+            (Some("timeout=-1"), 4_000),
+            (Some("max=5"), 4_000),
+            (Some(""), 4_000),
+        ] {
+            let idle = idle_timeout(field.map(str::as_bytes));
+            assert_eq!(idle, Duration::from_millis(milliseconds), "{field:?}");
+        }
     }
 
     /// Any doubt about where the next response begins closes the connection.

@@ -7,6 +7,8 @@ use std::fmt;
 pub enum HttpErrorKind {
     /// No connection could be opened; nothing was sent.
     Unreachable,
+    /// The origin has all connections that it may have, and none became free in time; nothing was sent.
+    ConnectionLimit,
     /// The response head or body did not arrive in time.
     Timeout,
     /// The connection broke after the request was sent, at least in part.

@@ -2,9 +2,12 @@
 //! timeout on every wait.
 
 mod connection;
+mod connector;
 mod error;
+mod limit;
 mod pool;
 mod sse_reader;
+mod urls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +20,13 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::http::read_buffer::BodyError;
 use connection::EncodedRequest;
-use pool::{Pool, PoolError};
+use pool::{ConnectionShortage, Pool, PoolError};
 
 pub(crate) use connection::{HttpResponse, InFlight, ResponseBody};
 pub use error::{HttpError, HttpErrorKind, HttpResult};
+pub(crate) use limit::WhenFull;
 pub(crate) use sse_reader::EventReader;
+pub(crate) use urls::{redacted, resolve, same_origin};
 
 /// Limit of redirects followed for one request.
 const MAX_REDIRECTS: usize = 3;
@@ -34,11 +39,35 @@ const FRAMING_HEADERS: [HeaderName; 3] = [CONNECTION, CONTENT_LENGTH, TRANSFER_E
 #[derive(Debug)]
 pub(crate) struct HttpClient {
     pool: Arc<Pool>,
-    /// Where requests are sent; a redirect within the origin replaces it.
+    /// Where requests are sent; a permanent redirect within the origin replaces it.
     endpoint: Mutex<Arc<Endpoint>>,
     headers: HeaderMap,
     connect_timeout: Duration,
     max_body_bytes: usize,
+}
+
+/// How a request is sent.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SendOptions {
+    /// Held until the response begins.
+    pub(crate) in_flight: Option<InFlight>,
+    /// Limit for the wait for the response head; the caller bounds it if `None`.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) when_full: WhenFull,
+}
+
+/// Where a redirect leads, and for how long.
+struct Redirect {
+    target: Uri,
+    lifetime: RedirectLifetime,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RedirectLifetime {
+    /// 302 and 307: the next request goes to the original URL again.
+    ThisRequest,
+    /// 301 and 308: remembered by the client.
+    Permanent,
 }
 
 /// A URL with its request target and `Host` value, encoded once.
@@ -50,10 +79,10 @@ struct Endpoint {
 }
 
 impl HttpClient {
-    /// A client for `url` that sends `headers` with every request. Opening a connection may take `connect_timeout`; bodies
-    /// and events of more than `max_body_bytes` are refused.
+    /// A client for `url` that sends `headers` with every request. Getting a connection may take `connect_timeout`;
+    /// bodies and events of more than `max_body_bytes` are refused.
     pub(crate) fn new(url: Uri, headers: HeaderMap, connect_timeout: Duration, max_body_bytes: usize) -> Self {
-        let pool = Pool::for_origin(&url, connect_timeout);
+        let pool = Pool::for_origin(&url);
         Self { pool, endpoint: Mutex::new(Arc::new(Endpoint::new(url))), headers, connect_timeout, max_body_bytes }
     }
 
@@ -61,7 +90,7 @@ impl HttpClient {
         self.endpoint.lock()
     }
 
-    /// The URL that requests are sent to, after redirects.
+    /// The URL that requests are sent to, after permanent redirects.
     pub(crate) fn url(&self) -> Uri {
         self.endpoint().url.clone()
     }
@@ -79,29 +108,71 @@ impl HttpClient {
         body: Bytes,
         timeout: Option<Duration>,
     ) -> HttpResult<HttpResponse> {
-        self.send_tracked(None, verb, headers, body, timeout).await
+        self.send_with(SendOptions { timeout, ..SendOptions::default() }, verb, headers, body).await
     }
 
-    /// Like [`Self::send`]; `in_flight` is held until the response begins.
-    pub(crate) async fn send_tracked(
+    /// Like [`Self::send`], with all options.
+    pub(crate) async fn send_with(
         &self,
-        in_flight: Option<InFlight>,
+        options: SendOptions,
+        verb: Verb,
+        headers: impl Fn(&mut RequestEncoder),
+        body: Bytes,
+    ) -> HttpResult<HttpResponse> {
+        let (response, _) = self.send_following(options, verb, headers, body).await?;
+        Ok(response)
+    }
+
+    /// Like [`Self::send`]; also returns the URL that the response came from, after all redirects.
+    pub(crate) async fn send_and_locate(
+        &self,
         verb: Verb,
         headers: impl Fn(&mut RequestEncoder),
         body: Bytes,
         timeout: Option<Duration>,
-    ) -> HttpResult<HttpResponse> {
+    ) -> HttpResult<(HttpResponse, Uri)> {
+        let options = SendOptions { timeout, ..SendOptions::default() };
+        let (response, endpoint) = self.send_following(options, verb, headers, body).await?;
+        Ok((response, endpoint.url.clone()))
+    }
+
+    /// Sends a request and follows redirects. Method and body stay the same also for 301 and 302, which browsers turn
+    /// into GET: with another method an MCP message would be another request.
+    async fn send_following(
+        &self,
+        options: SendOptions,
+        verb: Verb,
+        headers: impl Fn(&mut RequestEncoder),
+        body: Bytes,
+    ) -> HttpResult<(HttpResponse, Arc<Endpoint>)> {
         let mut endpoint = Arc::clone(&self.endpoint());
+        // What comes after a temporary redirect is temporary, too.
+        let mut lifetime = RedirectLifetime::Permanent;
         for _ in 0..=MAX_REDIRECTS {
             let mut request = self.encode(&endpoint, &verb, &headers, &body);
-            request.in_flight.clone_from(&in_flight);
-            let response = self.send_once(&endpoint, &request, timeout).await?;
-            let Some(next) = redirect_target(&endpoint.url, &response.head)? else { return Ok(response) };
-            tracing::debug!(from = %redacted(&endpoint.url), to = %redacted(&next), "redirect followed within the origin");
-            endpoint = Arc::new(Endpoint::new(next));
-            *self.endpoint() = Arc::clone(&endpoint);
+            request.in_flight.clone_from(&options.in_flight);
+            request.when_full = options.when_full;
+            let response = self.send_once(&endpoint, &request, options.timeout).await?;
+            let Some(redirect) = redirect(&endpoint.url, &response.head)? else { return Ok((response, endpoint)) };
+            tracing::debug!(from = %redacted(&endpoint.url), status = %response.head.status(), "redirect followed within the origin");
+            let next = Arc::new(Endpoint::new(redirect.target));
+            if redirect.lifetime == RedirectLifetime::ThisRequest {
+                lifetime = RedirectLifetime::ThisRequest;
+            }
+            if lifetime == RedirectLifetime::Permanent {
+                self.replace_endpoint(&endpoint, &next);
+            }
+            endpoint = next;
         }
         Err(HttpError::new(HttpErrorKind::Protocol, format!("{} redirects again and again", redacted(&endpoint.url))))
+    }
+
+    /// Remembers a permanent redirect, unless another request has found one meanwhile.
+    fn replace_endpoint(&self, old: &Arc<Endpoint>, new: &Arc<Endpoint>) {
+        let mut current = self.endpoint();
+        if Arc::ptr_eq(&current, old) {
+            *current = Arc::clone(new);
+        }
     }
 
     /// Sends a request to another URL of the same origin. Redirects are not followed.
@@ -127,7 +198,7 @@ impl HttpClient {
         request: &EncodedRequest,
         timeout: Option<Duration>,
     ) -> HttpResult<HttpResponse> {
-        let response = std::pin::pin!(self.pool.send(request));
+        let response = std::pin::pin!(self.pool.send(request, self.connect_timeout));
         let response = match timeout {
             None => response.await,
             Some(timeout) => tokio::time::timeout(self.connect_timeout + timeout, response).await.map_err(|_| {
@@ -162,7 +233,7 @@ impl HttpClient {
             true => head.extend_from_slice(body),
             false => rest = body.clone(),
         }
-        EncodedRequest { verb: verb.clone(), head, body: rest, in_flight: None }
+        EncodedRequest { verb: verb.clone(), head, body: rest, in_flight: None, when_full: WhenFull::Wait }
     }
 
     /// Reads a whole body within `timeout`.
@@ -209,6 +280,18 @@ impl Endpoint {
                     format!("{url} cannot be reached: {cause}; is the server running?"),
                 )
             }
+            PoolError::LimitReached(max_connections, shortage) => {
+                let why = match shortage {
+                    ConnectionShortage::TimedOut(timeout) => format!("none became free within {timeout:?}"),
+                    ConnectionShortage::QueueFull(waiting) => format!("{waiting} requests wait for one"),
+                };
+                HttpError::new(
+                    HttpErrorKind::ConnectionLimit,
+                    format!(
+                        "all {max_connections} connections to {url} are in use, and {why}; the request was not sent"
+                    ),
+                )
+            }
             PoolError::Broken(cause) => {
                 HttpError::new(HttpErrorKind::Broken, format!("connection to {url} broken: {cause}"))
             }
@@ -216,81 +299,28 @@ impl Endpoint {
     }
 }
 
-/// The target of a redirect within the origin. Another origin is an error, because the headers may hold credentials.
-fn redirect_target(url: &Uri, head: &ResponseHead) -> HttpResult<Option<Uri>> {
-    let is_redirect = matches!(
-        head.status(),
-        StatusCode::MOVED_PERMANENTLY
-            | StatusCode::FOUND
-            | StatusCode::TEMPORARY_REDIRECT
-            | StatusCode::PERMANENT_REDIRECT
-    );
-    if !is_redirect {
-        return Ok(None);
-    }
+/// The redirect of a response, if it is one. A target at another origin, and so one without TLS after one with TLS, is
+/// an error, because the headers may hold credentials.
+fn redirect(url: &Uri, head: &ResponseHead) -> HttpResult<Option<Redirect>> {
+    let lifetime = match head.status() {
+        StatusCode::MOVED_PERMANENTLY | StatusCode::PERMANENT_REDIRECT => RedirectLifetime::Permanent,
+        StatusCode::FOUND | StatusCode::TEMPORARY_REDIRECT => RedirectLifetime::ThisRequest,
+        _ => return Ok(None),
+    };
     let Some(location) = head.get(&LOCATION) else { return Ok(None) };
-    let location = String::from_utf8_lossy(location).into_owned();
-    let next = resolve(url, &location).ok_or_else(|| {
-        HttpError::new(
-            HttpErrorKind::Protocol,
-            format!("{} redirects to {location:?}, which is not a valid URL", redacted(url)),
-        )
-    })?;
-    if !same_origin(url, &next) {
+    let Some(target) = resolve(url, &String::from_utf8_lossy(location)) else {
+        let message = format!("{} redirects to an address that is not a valid URL", redacted(url));
+        return Err(HttpError::new(HttpErrorKind::Protocol, message));
+    };
+    if !same_origin(url, &target) {
         let message = format!(
             "{} redirects to another origin, {}; use that address if you trust it",
             redacted(url),
-            redacted(&next)
+            redacted(&target)
         );
         return Err(HttpError::new(HttpErrorKind::Protocol, message));
     }
-    Ok(Some(next))
-}
-
-/// Resolves a URI reference against a base URL. `None` where the result is not a valid URL.
-pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
-    let is_absolute = ["http://", "https://"].iter().any(|scheme| reference.starts_with(scheme));
-    if is_absolute || reference.split('/').next().is_some_and(|first| first.ends_with(':')) {
-        return reference.parse().ok();
-    }
-    let scheme = base.scheme_str()?;
-    let authority = base.authority()?;
-    if let Some(rest) = reference.strip_prefix("//") {
-        return format!("{scheme}://{rest}").parse().ok();
-    }
-    if reference.starts_with('/') {
-        return format!("{scheme}://{authority}{reference}").parse().ok();
-    }
-    if reference.starts_with('?') {
-        return format!("{scheme}://{authority}{}{reference}", base.path()).parse().ok();
-    }
-    let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
-    format!("{scheme}://{authority}{folder}/{reference}").parse().ok()
-}
-
-/// Whether two URLs have the same scheme, host and port. One with user information is of no origin.
-pub(crate) fn same_origin(a: &Uri, b: &Uri) -> bool {
-    let port = |uri: &Uri| {
-        uri.port_u16().or(match uri.scheme_str() {
-            Some("http") => Some(80),
-            Some("https") => Some(443),
-            _ => None,
-        })
-    };
-    let host = |uri: &Uri| uri.host().map(str::to_ascii_lowercase);
-    let has_no_user_info = |uri: &Uri| uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
-    has_no_user_info(a)
-        && has_no_user_info(b)
-        && a.scheme_str() == b.scheme_str()
-        && host(a) == host(b)
-        && port(a) == port(b)
-}
-
-/// A URL without its query, which may hold secrets; for logs and errors.
-pub(crate) fn redacted(url: &Uri) -> String {
-    let scheme = url.scheme_str().unwrap_or("http");
-    let authority = url.authority().map_or("", |authority| authority.as_str());
-    format!("{scheme}://{authority}{}", url.path())
+    Ok(Some(Redirect { target, lifetime }))
 }
 
 /// Whether the `Content-Type` is a media type, whatever its parameters.
@@ -309,21 +339,9 @@ fn put_headers(head: &mut RequestEncoder, headers: &HeaderMap) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn relative_references_are_resolved() {
-        let base: Uri = "http://h:1/a/sse?x=1".parse().unwrap();
-        for (reference, expected) in [
-            ("/m?s=1", "http://h:1/m?s=1"),
-            ("m?s=1", "http://h:1/a/m?s=1"),
-            ("?s=1", "http://h:1/a/sse?s=1"),
-            ("http://h:1/m", "http://h:1/m"),
-            ("/m?next=http://x", "http://h:1/m?next=http://x"),
-            ("//other/m", "http://other/m"),
-        ] {
-            assert_eq!(resolve(&base, reference).unwrap().to_string(), expected);
-        }
-    }
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
 
     #[test]
     fn request_target_always_has_a_path() {
@@ -334,14 +352,122 @@ mod tests {
         }
     }
 
+    /// A server whose responses are given by path, as status and `Location`; others are 200. Each request is recorded as
+    /// method, path and body.
+    async fn redirecting_server(
+        redirects: &'static [(&'static str, &'static str, &'static str)],
+    ) -> (HttpClient, mpsc::UnboundedReceiver<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/start", listener.local_addr().unwrap()).parse().unwrap();
+        let (sender, received) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                // Every request ends with the body `{}`.
+                while !request.ends_with(b"{}") && stream.read_buf(&mut request).await.unwrap_or(0) > 0 {}
+                let request = String::from_utf8(request).unwrap();
+                let mut words = request.split(' ');
+                let (verb, path) = (words.next().unwrap(), words.next().unwrap_or_default());
+                let body = request.rsplit("\r\n").next().unwrap();
+                let _ = sender.send(format!("{verb} {path} {body}"));
+                let found = redirects.iter().find(|(from, ..)| *from == path);
+                let (status, location) = found.map_or(("200 OK", ""), |(_, status, location)| (*status, *location));
+                let response = format!(
+                    "HTTP/1.1 {status}\r\nlocation: {location}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                );
+                let _ = stream.write_all(response.as_bytes()).await;
+            }
+        });
+        (HttpClient::new(url, HeaderMap::new(), Duration::from_secs(5), 100), received)
+    }
+
+    /// Posts twice; the last status and the requests that the server received, in order.
+    async fn post_twice(
+        redirects: &'static [(&'static str, &'static str, &'static str)],
+    ) -> (HttpResult<StatusCode>, Vec<String>) {
+        let (client, mut received) = redirecting_server(redirects).await;
+        let post = || client.send(Verb::POST, |_| (), Bytes::from_static(b"{}"), Some(Duration::from_secs(5)));
+        let _ = post().await;
+        let status = post().await.map(|response| response.head.status());
+        let requests = std::iter::from_fn(|| received.try_recv().ok()).collect();
+        (status, requests)
+    }
+
+    #[tokio::test]
+    async fn temporary_redirects_are_followed_for_one_request() {
+        for redirects in [&[("/start", "302 Found", "/new")], &[("/start", "307 Temporary Redirect", "new?x")]] {
+            let (status, requests) = post_twice(redirects).await;
+            assert_eq!(status.unwrap(), StatusCode::OK);
+            let target = redirects[0].2.trim_start_matches('/');
+            let followed = ["POST /start {}".to_owned(), format!("POST /{target} {{}}")];
+            assert_eq!(requests, [followed.clone(), followed].concat());
+        }
+    }
+
+    #[tokio::test]
+    async fn permanent_redirects_are_remembered() {
+        for redirects in
+            [&[("/start", "301 Moved Permanently", "/new")], &[("/start", "308 Permanent Redirect", "/new")]]
+        {
+            let (status, requests) = post_twice(redirects).await;
+            assert_eq!(status.unwrap(), StatusCode::OK);
+            assert_eq!(requests, ["POST /start {}", "POST /new {}", "POST /new {}"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn redirects_are_remembered_up_to_the_first_temporary_one() {
+        let (status, requests) = post_twice(&[
+            ("/start", "308 Permanent Redirect", "/b"),
+            ("/b", "307 Temporary Redirect", "/c"),
+            ("/c", "308 Permanent Redirect", "/d"),
+        ])
+        .await;
+        assert_eq!(status.unwrap(), StatusCode::OK);
+        let paths: Vec<&str> = requests.iter().filter_map(|request| request.split(' ').nth(1)).collect();
+        assert_eq!(paths, ["/start", "/b", "/c", "/d", "/b", "/c", "/d"]);
+    }
+
+    #[tokio::test]
+    async fn redirects_are_bounded_and_see_other_is_not_followed() {
+        let (status, requests) = post_twice(&[("/start", "307 Temporary Redirect", "/start")]).await;
+        assert_eq!(status.unwrap_err().kind(), HttpErrorKind::Protocol);
+        assert_eq!(requests.len(), 2 * (MAX_REDIRECTS + 1));
+        let (status, requests) = post_twice(&[("/start", "303 See Other", "/new")]).await;
+        assert_eq!(status.unwrap(), StatusCode::SEE_OTHER);
+        assert_eq!(requests, ["POST /start {}", "POST /start {}"]);
+    }
+
+    /// Headers with credentials are sent wherever a redirect is followed to.
     #[test]
-    fn origin_is_scheme_host_and_port() {
-        let same = |a: &str, b: &str| same_origin(&a.parse().unwrap(), &b.parse().unwrap());
-        assert!(same("http://h/a", "http://H:80/b"));
-        assert!(same("https://h:443", "https://h"));
-        assert!(!same("http://h", "https://h"));
-        assert!(!same("http://h:1", "http://h:2"));
-        assert!(!same("http://h", "http://h.evil"));
-        assert!(!same("http://h", "http://user@h"));
+    fn redirects_stay_within_the_origin() {
+        let url = "https://h/a".parse().unwrap();
+        for (location, followed) in [
+            ("/b", Some("https://h/b")),
+            ("https://h:443/b", Some("https://h/b")),
+            ("http://h/b", None),
+            ("https://h:8443/b", None),
+            ("https://other/b", None),
+            ("//other/b", None),
+            ("https://user@h/b", None),
+            ("https://", None),
+        ] {
+            let head = format!("HTTP/1.1 308 Permanent Redirect\r\nlocation: {location}\r\n\r\n");
+            let (head, _) = ResponseHead::parse(&mut head.as_bytes().into(), &Verb::POST).unwrap().unwrap();
+            let target = redirect(&url, &head).map(|redirect| redirect.unwrap().target.to_string());
+            assert_eq!(target.as_deref().ok(), followed, "{location}");
+        }
+    }
+
+    #[test]
+    fn connection_limit_error_says_that_nothing_was_sent() {
+        let endpoint = Endpoint::new("http://h:1/s3cret?key=s3cret".parse().unwrap());
+        let shortage = ConnectionShortage::TimedOut(Duration::from_secs(10));
+        let error = endpoint.http_error(&PoolError::LimitReached(512, shortage));
+        assert_eq!(error.kind(), HttpErrorKind::ConnectionLimit);
+        assert_eq!(
+            error.to_string(),
+            "all 512 connections to http://h:1 are in use, and none became free within 10s; the request was not sent"
+        );
     }
 }

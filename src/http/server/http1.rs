@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{Method as Verb, Request, Response};
 use http_body::Body;
 use memchr::memmem;
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -22,6 +22,7 @@ use super::super::codec::{
     BodyDecoder, BodyLength, Decoded, LAST_CHUNK, RequestError, RequestHead, ResponseEncoder, put_chunk,
 };
 use super::super::read_buffer::{BodyError, ReadBuffer};
+use super::super::write::poll_write_both;
 use super::wake_gated::WakeGated;
 use super::{HttpService, ReceivedBody, RequestBodyError, ServerSettings, date_header};
 use crate::timer::PooledTimer;
@@ -320,7 +321,6 @@ impl<G: Future<Output = ()>> Http1Server<G> {
         let written = poll_fn(|context| {
             while sent < total {
                 match poll_write_both(&mut self.stream, context, &self.write_buffer, body, sent) {
-                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                     Poll::Ready(Ok(count)) => {
                         sent += count;
                         stall_timer = None;
@@ -358,22 +358,6 @@ impl<G: Future<Output = ()>> Http1Server<G> {
         };
         PooledTimer::timeout_at(Instant::now() + LINGER_TIME, drain).await;
         Ok(())
-    }
-}
-
-/// Writes from offset `from` on of two consecutive slices.
-fn poll_write_both(
-    stream: &mut TcpStream,
-    context: &mut Context<'_>,
-    first: &[u8],
-    second: &[u8],
-    from: usize,
-) -> Poll<io::Result<usize>> {
-    let stream = Pin::new(stream);
-    let (first, second) = (&first[from.min(first.len())..], &second[from.saturating_sub(first.len())..]);
-    match (first, second) {
-        (one, []) | ([], one) => stream.poll_write(context, one),
-        _ => stream.poll_write_vectored(context, &[IoSlice::new(first), IoSlice::new(second)]),
     }
 }
 

@@ -24,8 +24,8 @@ pub(super) struct ApiResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// Request URL without its secrets.
-    pub(super) redacted_url: String,
+    /// Request URL without its query, which may hold secrets.
+    pub(super) resource_uri: String,
 }
 
 /// A `tools/call` result.
@@ -146,7 +146,7 @@ fn non_json_content(response: &ApiResponse, media_type: &str) -> Value {
             body.len()
         ));
     }
-    let resource = json!({ "uri": response.redacted_url, "mimeType": shown, "blob": BASE64_STANDARD.encode(body) });
+    let resource = json!({ "uri": response.resource_uri, "mimeType": shown, "blob": BASE64_STANDARD.encode(body) });
     json!([{ "type": "resource", "resource": resource }])
 }
 
@@ -214,7 +214,7 @@ mod tests {
         }
         let body = Bytes::copy_from_slice(body);
         let status = StatusCode::from_u16(status).unwrap();
-        let response = ApiResponse { status, headers, body, redacted_url: "http://h/x".to_owned() };
+        let response = ApiResponse { status, headers, body, resource_uri: "http://h/x".to_owned() };
         let meta = RawValue::from_string("{}".to_owned()).unwrap();
         let mut result: Value = tool_result(&response, result_path, &meta).read().unwrap();
         assert_eq!(result["resultType"], "complete");

@@ -249,13 +249,13 @@ impl RestInner {
                 continue;
             }
             let body = self.http_client.read_body(response.body, self.call_timeout).await;
-            let redacted_url = web::redacted(&uri);
+            let resource_uri = format!("{}{}", web::redacted(&uri), uri.path());
             let body = match body {
                 // The error status is reported even when its body cannot be read.
                 Err(_) if !status.is_success() => bytes::Bytes::new(),
                 body => body?,
             };
-            return Ok(ApiResponse { status, headers: response.head.headers(), body, redacted_url });
+            return Ok(ApiResponse { status, headers: response.head.headers(), body, resource_uri });
         }
         Err(Error::new(ErrorKind::Protocol, format!("{} redirects again and again", web::redacted(&uri))))
     }

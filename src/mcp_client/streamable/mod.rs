@@ -25,9 +25,8 @@ use crate::call::{Answer, Reply, ServerRequest};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, ErrorKind, Result};
-use crate::http::client::EventReader;
-use crate::http::client::{HttpClient, has_media_type, redacted};
-use crate::http::client::{HttpResponse, InFlight};
+use crate::http::client::{EventReader, HttpClient, HttpResponse, InFlight, SendOptions, WhenFull};
+use crate::http::client::{has_media_type, redacted};
 use crate::http::codec::RequestEncoder;
 use crate::mcp_client::batch::{MAX_BATCH_MESSAGES, messages_in_event, parse_messages};
 use crate::mcp_client::connection::RequestHeaders;
@@ -320,12 +319,16 @@ impl StreamableClient {
             let put_headers =
                 |head: &mut RequestEncoder| self.put_request_headers(head, request, headers, session.id());
             let in_flight = self.in_flight(&session);
-            let response = self.http.send_tracked(in_flight, Verb::POST, put_headers, body.clone(), timeout).await?;
+            let options = SendOptions { in_flight, timeout, when_full: WhenFull::Wait };
+            let mut response = self.http.send_with(options, Verb::POST, put_headers, body.clone()).await?;
             drop(session);
             let status = response.head.status();
             if status.is_success() {
                 self.update_session_id(&response.head, generation);
                 if has_media_type(&response.head, "text/event-stream") {
+                    if request.method == Method::Listen {
+                        response.body.release_permit();
+                    }
                     let events = EventReader::new(response.body, self.http.max_body_bytes());
                     return Ok(FirstResponse::Events(Box::new(events)));
                 }
@@ -372,7 +375,9 @@ impl StreamableClient {
             self.put_session_headers(head, session.id());
         };
         let (in_flight, timeout) = (self.in_flight(&session), Some(self.settings.idle_timeout));
-        let response = self.http.send_tracked(in_flight, Verb::POST, headers, message, timeout).await?;
+        // Calls that hold all connections may wait for this message.
+        let options = SendOptions { in_flight, timeout, when_full: WhenFull::Exceed };
+        let response = self.http.send_with(options, Verb::POST, headers, message).await?;
         let status = response.head.status();
         if status.is_success() {
             self.update_session_id(&response.head, session.generation());
@@ -482,10 +487,12 @@ impl StreamableClient {
             }
         };
         let in_flight = self.in_flight(&session);
-        let response = self.http.send_tracked(in_flight, Verb::GET, headers, Bytes::new(), Some(timeout)).await?;
+        let options = SendOptions { in_flight, timeout: Some(timeout), when_full: WhenFull::Wait };
+        let mut response = self.http.send_with(options, Verb::GET, headers, Bytes::new()).await?;
         drop(session);
         let status = response.head.status();
         if status.is_success() && has_media_type(&response.head, "text/event-stream") {
+            response.body.release_permit();
             return Ok(Some(EventReader::new(response.body, self.http.max_body_bytes())));
         }
         if status == StatusCode::METHOD_NOT_ALLOWED || status.is_success() {
