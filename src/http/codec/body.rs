@@ -2,7 +2,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::ParseError;
+use super::{MAX_LENGTH, ParseError};
 
 /// Decoder of one message body: what is left of it, by its framing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,7 +196,10 @@ impl ChunkLine {
         }
         let digit = |digit: u8| u64::from(char::from(digit).to_digit(16).unwrap_or_default());
         let size = size.iter().fold(0, |size: u64, byte| size << 4 | digit(*byte));
-        Ok(Some(Self { length, size, extension_bytes: extensions.len() }))
+        match size <= MAX_LENGTH {
+            true => Ok(Some(Self { length, size, extension_bytes: extensions.len() })),
+            false => Err(MALFORMED),
+        }
     }
 }
 
@@ -276,6 +279,8 @@ mod tests {
             ("1;x\ry\r\na\r\n0\r\n\r\n", Err(())),
             ("0000000000000001\r\na\r\n0\r\n\r\n", Ok(("a", true))),
             ("00000000000000001\r\na\r\n0\r\n\r\n", Err(())),
+            ("7fffffffffffffff\r\na", Ok(("a", false))),
+            ("8000000000000000\r\na", Err(())),
             ("0\r\nno field\r\n\r\n", Err(())),
             ("0\r\nx : y\r\n\r\n", Err(())),
             ("0\r\n: y\r\n\r\n", Err(())),

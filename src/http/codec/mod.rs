@@ -47,6 +47,9 @@ enum TransferEncoding {
     Unsupported,
 }
 
+/// Largest length of a body or a chunk: peers with signed integers would read a larger one as negative.
+const MAX_LENGTH: u64 = i64::MAX as u64;
+
 // === impl HeadSearch ===
 
 impl HeadSearch {
@@ -91,7 +94,8 @@ impl FramingHeaders {
     fn observe(&mut self, name: &[u8], value: &[u8]) -> Result<(), ParseError> {
         if name.eq_ignore_ascii_case(b"content-length") {
             let text = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-            let length = text.and_then(|text| text.parse().ok()).ok_or(ParseError("the length is no number"))?;
+            let length = text.and_then(|text| text.parse().ok()).filter(|length| *length <= MAX_LENGTH);
+            let length = length.ok_or(ParseError("the length is no number"))?;
             // Even equal lengths are refused: intermediaries differ in which one they forward.
             if self.content_length.replace(length).is_some() {
                 return Err(ParseError("there are two lengths"));

@@ -270,6 +270,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\ncontent-length: +5\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 9223372036854775808\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nContent-Length: 5\r\n\r\n",
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n",
             "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
