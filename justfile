@@ -1,6 +1,6 @@
 # Developer commands; CI runs `check`.
 
-# All checks: format, lints, docs, tests, instruction counts.
+# All checks: format, lints, docs, tests, fuzzing, instruction counts.
 check:
     .ci/run
 
@@ -29,9 +29,14 @@ instructions *options:
     cargo build --locked --profile guard --bin rialto
     cargo test --locked --test instructions -- --count {{options}}
 
-# Runs one fuzz target for a minute; needs nightly and cargo-fuzz.
-fuzz target:
-    cargo +nightly fuzz run {{target}} fuzz/seeds/{{target}} -- -max_total_time=60
+# Fuzzes by mutating the seeds: all targets or those named, FUZZ_SECONDS for each; FUZZ_SEED repeats a run.
+fuzz *targets:
+    FUZZ_SECONDS="${FUZZ_SECONDS:-60}" cargo test --locked --test fuzz -- {{targets}}
+
+# Runs one fuzz target under libFuzzer for a minute; needs nightly and cargo-fuzz.
+libfuzzer target:
+    mkdir -p fuzz/corpus/{{target}}
+    cargo +nightly fuzz run {{target}} fuzz/corpus/{{target}} fuzz/seeds/{{target}} -- -max_total_time=60
 
 # Runs the test suite ROUNDS times next to two busy loops and once on one core; reports failures by test.
 stress rounds="20" *filters:

@@ -33,6 +33,7 @@ pub(super) enum Rejection {
     StoreFull,
     NotFound,
     HeadTooLarge,
+    TransferEncodingNotSupported,
     /// Not a valid HTTP/1.1 request.
     MalformedHttp(codec::ParseError),
     MethodNotAllowed(&'static str),
@@ -67,6 +68,7 @@ impl From<RequestError> for Rejection {
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::TooLarge => Self::HeadTooLarge,
+            RequestError::UnsupportedTransferEncoding => Self::TransferEncodingNotSupported,
             RequestError::Malformed(why) => Self::MalformedHttp(why),
         }
     }
@@ -108,6 +110,7 @@ impl Rejection {
             Self::Denied(_) => StatusCode::FORBIDDEN,
             Self::NotAcceptable(_) => StatusCode::NOT_ACCEPTABLE,
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::TransferEncodingNotSupported => StatusCode::NOT_IMPLEMENTED,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -168,6 +171,9 @@ impl Rejection {
                 );
             }
             Self::HeadTooLarge => "Request Header Fields Too Large: send fewer or shorter headers".to_owned(),
+            Self::TransferEncodingNotSupported => {
+                "Not Implemented: the only `Transfer-Encoding` understood is `chunked`, given once".to_owned()
+            }
             Self::MalformedHttp(why) => format!("Bad Request: {why}"),
             Self::NotFound => "Not Found: nothing is served at this address".to_owned(),
             Self::MethodNotAllowed(methods) => format!("Method Not Allowed: this address knows {methods}"),

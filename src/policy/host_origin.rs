@@ -73,11 +73,12 @@ impl HostOriginRules {
     }
 }
 
-/// The `Host` header, or the authority of the request target without one.
+/// The authority of the request target, which goes before `Host` (RFC 9112, section 3.2.2), or else the `Host` header.
 fn request_authority<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Cow<'r, str> {
-    match headers.get(HOST) {
-        Some(host) => String::from_utf8_lossy(host.as_bytes()),
-        None => uri.authority().map_or("", |authority| authority.as_str()).into(),
+    match (uri.authority(), headers.get(HOST)) {
+        (Some(authority), _) => authority.as_str().into(),
+        (None, Some(host)) => String::from_utf8_lossy(host.as_bytes()),
+        (None, None) => "".into(),
     }
 }
 
@@ -132,6 +133,25 @@ mod tests {
         ] {
             assert_eq!(check(&rules, "localhost", Some(origin)).is_ok(), allowed, "{origin}");
         }
+    }
+
+    #[test]
+    fn authority_of_the_target_is_checked_instead_of_the_host_header() {
+        let rules = HostOriginRules::default();
+        for (target, host, allowed) in [
+            ("http://localhost:3001/mcp", "localhost:3001", true),
+            ("http://localhost:3001/mcp", "evil.example", true),
+            ("http://evil.example/mcp", "localhost:3001", false),
+            ("http://evil.example:3001/mcp", "127.0.0.1", false),
+            ("/mcp", "localhost:3001", true),
+            ("/mcp", "evil.example", false),
+        ] {
+            let headers = HeaderMap::from_iter([(HOST, host.parse().unwrap())]);
+            let uri = Uri::from_static(target);
+            assert_eq!(rules.admit(&uri, &headers).is_ok(), allowed, "{target} {host}");
+            assert_eq!(rules.admit_operator(&uri, &headers).is_ok(), allowed, "{target} {host}");
+        }
+        assert!(rules.admit(&Uri::from_static("/mcp"), &HeaderMap::new()).is_err());
     }
 
     #[test]

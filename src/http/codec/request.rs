@@ -4,17 +4,20 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri, Version, header};
 use httparse::{ParserConfig, Status};
 
-use super::{BodyDecoder, FramingHeaders, ParseError, put_content_length, put_header};
+use super::{
+    BodyDecoder, FramingHeaders, ParseError, TransferEncoding, has_bare_line_feed, put_content_length, put_header,
+    version,
+};
 
 /// Parsed head of a request.
 #[derive(Debug)]
 pub struct RequestHead {
     /// The HTTP method.
     pub verb: Verb,
-    /// The request target, in origin form or absolute form.
+    /// The request target. In absolute form its authority goes before `Host`.
     pub uri: Uri,
     /// All header fields in the order received.
     pub headers: HeaderMap,
@@ -31,9 +34,9 @@ pub struct RequestHead {
 /// Limits of a request head, and names that are frequent in it.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadRules {
-    /// Limit of header fields.
+    /// Limit of header fields, of which no more than 1,000 are accepted whatever is set.
     pub max_headers: usize,
-    /// Limit in bytes, checked while the head is incomplete.
+    /// Limit in bytes.
     pub max_bytes: usize,
     /// Frequent header names that `http` has no constant for: cloning a static one does not allocate.
     pub frequent_names: &'static [HeaderName],
@@ -44,6 +47,8 @@ pub struct HeadRules {
 pub enum RequestError {
     /// The head exceeds the limit of header fields or of bytes.
     TooLarge,
+    /// A `Transfer-Encoding` other than exactly `chunked`.
+    UnsupportedTransferEncoding,
     /// The head violates HTTP/1.1, or its framing is ambiguous.
     Malformed(ParseError),
 }
@@ -80,13 +85,15 @@ pub enum BodyLength {
 struct RawRequestHead {
     end: usize,
     verb: Verb,
-    is_http11: bool,
+    version: Version,
     target: Range<usize>,
     fields: Vec<(Range<usize>, Range<usize>)>,
 }
 
 /// Up to this many header fields are parsed on the stack; a higher limit allocates.
 const STACK_HEADERS: usize = 100;
+/// Upper bound of [`HeadRules::max_headers`], because space for that many is allocated for each head.
+const MAX_HEADERS: usize = 1_000;
 /// Status line of the most frequent response.
 const OK_STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
@@ -98,49 +105,92 @@ impl RequestHead {
     /// # Errors
     /// When the head is malformed or exceeds a limit.
     pub fn parse(buffer: &mut BytesMut, rules: &HeadRules) -> Result<Option<Self>, RequestError> {
-        let max_headers = rules.max_headers;
+        let max_headers = rules.max_headers.min(MAX_HEADERS);
         let head = match max_headers <= STACK_HEADERS {
             true => RawRequestHead::parse(buffer, &mut [const { MaybeUninit::uninit() }; STACK_HEADERS][..max_headers]),
             false => RawRequestHead::parse(buffer, &mut vec![MaybeUninit::uninit(); max_headers]),
         };
         match head? {
+            // Also when it arrived at once: the verdict must not depend on how the head was split.
+            Some(head) if head.end > rules.max_bytes => Err(RequestError::TooLarge),
             Some(head) => {
                 let text = buffer.split_to(head.end).freeze();
-                Self::new(&text, head, rules.frequent_names).map(Some).map_err(RequestError::Malformed)
+                Self::new(&text, head, rules.frequent_names).map(Some)
             }
             None if buffer.len() > rules.max_bytes => Err(RequestError::TooLarge),
             None => Ok(None),
         }
     }
 
-    fn new(text: &Bytes, head: RawRequestHead, frequent_names: &[HeaderName]) -> Result<Self, ParseError> {
-        let RawRequestHead { verb, is_http11, target, fields, .. } = head;
-        let uri = Uri::from_maybe_shared(text.slice(target)).map_err(|_| ParseError("the target is no address"))?;
+    fn new(text: &Bytes, head: RawRequestHead, frequent_names: &[HeaderName]) -> Result<Self, RequestError> {
+        let RawRequestHead { verb, version, target, fields, .. } = head;
+        let is_http11 = version == Version::HTTP_11;
+        let uri = parse_target(&verb, text.slice(target))?;
         let mut headers = HeaderMap::with_capacity(fields.len() + 1);
-        let mut framing_headers = FramingHeaders::new(is_http11);
-        let mut expects_continue = false;
+        let mut framing_headers = FramingHeaders::new(version);
+        let (mut expects_continue, mut host_count) = (false, 0);
         for (name, value) in fields {
             framing_headers.observe(&text[name.clone()], &text[value.clone()])?;
             let name = header_name(&text[name], frequent_names)?;
             expects_continue |= name == header::EXPECT && text[value.clone()].eq_ignore_ascii_case(b"100-continue");
+            if name == header::HOST {
+                host_count += 1;
+                check_host(&text[value.clone()])?;
+            }
             let value = HeaderValue::from_maybe_shared(text.slice(value));
             headers.append(name, value.map_err(|_| ParseError("a header has a value that none can have"))?);
         }
-        // Both Content-Length and Transfer-Encoding: an intermediary could see another end of the body (request smuggling).
-        let framing = match (framing_headers.has_transfer_encoding, framing_headers.content_length) {
-            (false, length) => BodyDecoder::Length(length.unwrap_or(0)),
-            (true, None) if framing_headers.is_chunked && is_http11 => BodyDecoder::CHUNKED,
-            (true, _) => return Err(ParseError("it is not clear where the body ends")),
-        };
+        if host_count > 1 || (host_count == 0 && is_http11) {
+            return Err(ParseError("there must be exactly one host").into());
+        }
         Ok(Self {
             verb,
             uri,
             headers,
-            framing,
+            framing: request_framing(&framing_headers)?,
             keep_alive: framing_headers.keep_alive,
             is_http11,
             expects_continue: expects_continue && is_http11,
         })
+    }
+}
+
+/// Framing of a request body. With both Content-Length and Transfer-Encoding, or with the latter in HTTP/1.0, an
+/// intermediary could see another end of the body (request smuggling).
+fn request_framing(framing_headers: &FramingHeaders) -> Result<BodyDecoder, RequestError> {
+    match (framing_headers.transfer_encoding, framing_headers.content_length) {
+        (TransferEncoding::Absent, length) => Ok(BodyDecoder::Length(length.unwrap_or(0))),
+        (_, Some(_)) => Err(ParseError("it is not clear where the body ends").into()),
+        (_, None) if framing_headers.version != Version::HTTP_11 => {
+            Err(ParseError("it is not clear where the body ends").into())
+        }
+        (TransferEncoding::Chunked, None) => Ok(BodyDecoder::CHUNKED),
+        (TransferEncoding::Unsupported, None) => Err(RequestError::UnsupportedTransferEncoding),
+    }
+}
+
+/// Parses a request target, which must have the form that its method asks for.
+fn parse_target(verb: &Verb, target: Bytes) -> Result<Uri, ParseError> {
+    if target.contains(&b'#') {
+        return Err(ParseError("the target has a fragment"));
+    }
+    let uri = Uri::from_maybe_shared(target).map_err(|_| ParseError("the target is no address"))?;
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(ParseError("the target names a user"));
+    }
+    let is_authority_form = uri.scheme().is_none() && uri.authority().is_some();
+    match is_authority_form != (*verb == Verb::CONNECT) || (uri.path() == "*" && *verb != Verb::OPTIONS) {
+        true => Err(ParseError("the target has a form that its method does not take")),
+        false => Ok(uri),
+    }
+}
+
+/// Checks that a `Host` holds a host and a port and nothing else, such as a list or a user.
+fn check_host(value: &[u8]) -> Result<(), ParseError> {
+    let is_host_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte);
+    match value.iter().all(is_host_byte) {
+        true => Ok(()),
+        false => Err(ParseError("the host is none")),
     }
 }
 
@@ -162,23 +212,32 @@ impl RawRequestHead {
             Ok(Status::Complete(end)) => end,
             Ok(Status::Partial) => return Ok(None),
             Err(httparse::Error::TooManyHeaders) => return Err(RequestError::TooLarge),
-            Err(_) => return Err(RequestError::Malformed(ParseError("the head is none of HTTP/1.1"))),
+            Err(_) => return Err(ParseError("the head is none of HTTP/1.1").into()),
         };
+        if has_bare_line_feed(&text[..end]) {
+            return Err(ParseError("a line of the head does not end with CRLF").into());
+        }
         let span = |part: &[u8]| {
             let start = part.as_ptr().addr() - text.as_ptr().addr();
             start..start + part.len()
         };
         let verb = request.method.and_then(|verb| Verb::from_bytes(verb.as_bytes()).ok());
         let (Some(verb), Some(target)) = (verb, request.path) else {
-            return Err(RequestError::Malformed(ParseError("there is no method")));
+            return Err(ParseError("there is no method").into());
         };
         Ok(Some(Self {
             end,
             verb,
-            is_http11: request.version == Some(1),
+            version: version(request.version),
             target: span(target.as_bytes()),
             fields: request.headers.iter().map(|field| (span(field.name.as_bytes()), span(field.value))).collect(),
         }))
+    }
+}
+
+impl From<ParseError> for RequestError {
+    fn from(error: ParseError) -> Self {
+        Self::Malformed(error)
     }
 }
 
@@ -270,14 +329,19 @@ mod tests {
     #[test]
     fn framing_persistence_and_expect_follow_from_the_head() {
         for (lines, framing, keep_alive, expects_continue) in [
-            ("POST / HTTP/1.1\r\n", BodyDecoder::Length(0), true, false),
-            ("POST / HTTP/1.1\r\nConnection: close\r\n", BodyDecoder::Length(0), false, false),
+            ("POST / HTTP/1.1\r\nhost: a\r\n", BodyDecoder::Length(0), true, false),
+            ("POST / HTTP/1.1\r\nhost: a\r\nConnection: close\r\n", BodyDecoder::Length(0), false, false),
             ("POST / HTTP/1.0\r\ncontent-length: 3\r\n", BodyDecoder::Length(3), false, false),
             ("POST / HTTP/1.0\r\nconnection: keep-alive\r\n", BodyDecoder::Length(0), true, false),
-            ("POST / HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n", BodyDecoder::CHUNKED, true, false),
-            ("POST / HTTP/1.1\r\nexpect: 100-Continue\r\ncontent-length: 3\r\n", BodyDecoder::Length(3), true, true),
+            ("POST / HTTP/1.1\r\nhost: a\r\nTransfer-Encoding: Chunked\r\n", BodyDecoder::CHUNKED, true, false),
+            (
+                "POST / HTTP/1.1\r\nhost:\r\nexpect: 100-Continue\r\ncontent-length: 3\r\n",
+                BodyDecoder::Length(3),
+                true,
+                true,
+            ),
             ("POST / HTTP/1.0\r\nexpect: 100-continue\r\n", BodyDecoder::Length(0), false, false),
-            ("GET http://h/mcp HTTP/1.1\r\n", BodyDecoder::Length(0), true, false),
+            ("\r\n\r\nGET http://h/mcp HTTP/1.1\r\nHost: [::1]:80\r\n", BodyDecoder::Length(0), true, false),
         ] {
             let head = parse(&format!("{lines}\r\n")).unwrap().unwrap();
             assert_eq!(
@@ -291,27 +355,84 @@ mod tests {
     /// Ambiguous framing above all: Content-Length with Transfer-Encoding, obsolete folding, space before the colon.
     #[test]
     fn malformed_and_ambiguous_request_heads_are_refused() {
-        for text in [
-            "POST / HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n",
-            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n",
-            "POST / HTTP/1.1\r\ntransfer-encoding: chunked, gzip\r\n\r\n",
-            "POST / HTTP/1.1\r\ntransfer-encoding: xchunked\r\n\r\n",
-            "POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n",
-            "POST / HTTP/1.1\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\n",
-            "POST / HTTP/1.1\r\ncontent-length: -3\r\n\r\n",
-            "POST / HTTP/1.1\r\ncontent-length : 3\r\n\r\n",
-            "POST / HTTP/1.1\r\nx: y\r\n z\r\n\r\n",
-            "POST / HTTP/2.0\r\n\r\n",
-            "POST  HTTP/1.1\r\n\r\n",
-            "\u{16}\u{3}\u{1}",
+        for lines in [
+            "POST / HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n",
+            "POST / HTTP/1.1\r\ntransfer-encoding: gzip\r\ncontent-length: 3\r\n",
+            "POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n",
+            "POST / HTTP/1.1\r\ncontent-length: 3\r\ncontent-length: 4\r\n",
+            "POST / HTTP/1.1\r\ncontent-length: 3\r\ncontent-length: 3\r\n",
+            "POST / HTTP/1.1\r\ncontent-length: -3\r\n",
+            "POST / HTTP/1.1\r\ncontent-length : 3\r\n",
+            "POST / HTTP/1.1\r\nx: y\r\n z\r\n",
+            "POST / HTTP/1.1\r\nx: y\n",
+            "POST / HTTP/1.1\n",
+            "POST / HTTP/1.1\r\nx: y\rz: w\r\n",
+            "\nPOST / HTTP/1.1\r\n",
+            "POST / HTTP/1.1\r\nconnection: \u{e9}\r\n",
+            "POST / HTTP/2.0\r\n",
+            "POST  HTTP/1.1\r\n",
+            "GET /a#b HTTP/1.1\r\n",
+            "GET http://user@a/ HTTP/1.1\r\n",
+            "GET a:80 HTTP/1.1\r\n",
+            "CONNECT /a HTTP/1.1\r\n",
+            "GET * HTTP/1.1\r\n",
         ] {
-            assert!(matches!(parse(text), Err(RequestError::Malformed(_))), "{text}");
+            let text = format!("{lines}host: a\r\n\r\n");
+            assert!(matches!(parse(&text), Err(RequestError::Malformed(_))), "{text}");
         }
-        let many = format!("POST / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(11));
-        let long = format!("POST / HTTP/1.1\r\nx: {}", "y".repeat(1000));
-        assert_eq!([parse(&many).unwrap_err(), parse(&long).unwrap_err()], [RequestError::TooLarge; 2]);
-        let within_limit = format!("POST / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(150));
-        assert!(RequestHead::parse(&mut BytesMut::from(&within_limit[..]), &rules(150, 10_000)).unwrap().is_some());
+        assert!(matches!(parse("\u{16}\u{3}\u{1}"), Err(RequestError::Malformed(_))));
+        let unterminated = "POST / HTTP/1.1\r\nhost: a\r\n\n";
+        assert!(matches!(parse(unterminated), Err(RequestError::Malformed(_))));
+    }
+
+    #[test]
+    fn request_must_name_exactly_one_valid_host() {
+        for (version, hosts, accepted) in [
+            ("1.1", "", false),
+            ("1.1", "host: a\r\n", true),
+            ("1.1", "host:\r\n", true),
+            ("1.1", "Host: a:80\r\nhost: a:80\r\n", false),
+            ("1.1", "host: a, b\r\n", false),
+            ("1.1", "host: user@a\r\n", false),
+            ("1.1", "host: a/b\r\n", false),
+            ("1.0", "", true),
+            ("1.0", "host: a\r\n", true),
+            ("1.0", "host: a\r\nhost: b\r\n", false),
+        ] {
+            let head = parse(&format!("GET / HTTP/{version}\r\n{hosts}\r\n"));
+            assert_eq!(head.is_ok(), accepted, "{version} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn transfer_encodings_other_than_chunked_are_not_supported() {
+        for fields in [
+            "transfer-encoding: gzip, chunked",
+            "transfer-encoding: chunked, gzip",
+            "transfer-encoding: chunked, chunked",
+            "transfer-encoding: xchunked",
+            "transfer-encoding: identity",
+            "transfer-encoding:",
+            "transfer-encoding: chunked\r\ntransfer-encoding: chunked",
+            "transfer-encoding: chunked\r\nTransfer-Encoding: identity",
+        ] {
+            let text = format!("POST / HTTP/1.1\r\nhost: a\r\n{fields}\r\n\r\n");
+            assert_eq!(parse(&text).unwrap_err(), RequestError::UnsupportedTransferEncoding, "{fields}");
+        }
+    }
+
+    #[test]
+    fn head_limits_hold_for_bytes_and_fields() {
+        let many = |count: usize| format!("POST / HTTP/1.0\r\n{}\r\n", "x: y\r\n".repeat(count));
+        let long = format!("POST / HTTP/1.0\r\nx: {}", "y".repeat(1000));
+        let parse_with =
+            |text: &str, limit: usize| RequestHead::parse(&mut BytesMut::from(text), &rules(limit, 10_000)).is_ok();
+        assert_eq!([parse(&many(11)).unwrap_err(), parse(&long).unwrap_err()], [RequestError::TooLarge; 2]);
+        assert_eq!(parse(&format!("{long}\r\n\r\n")).unwrap_err(), RequestError::TooLarge, "all at once");
+        assert!(parse_with(&many(150), 150));
+        assert!(parse_with(&many(MAX_HEADERS), usize::MAX));
+        assert!(!parse_with(&many(MAX_HEADERS + 1), usize::MAX));
     }
 
     #[test]

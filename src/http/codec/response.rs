@@ -4,10 +4,13 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Version};
 use httparse::{ParserConfig, Status};
 
-use super::{BodyDecoder, FramingHeaders, ParseError, put_content_length, put_header};
+use super::{
+    BodyDecoder, FramingHeaders, ParseError, TransferEncoding, has_bare_line_feed, put_content_length, put_header,
+    version,
+};
 
 /// Head of a request, encoded as its fields are added.
 #[derive(Debug, Clone)]
@@ -31,8 +34,10 @@ struct HeaderSpan {
 
 /// Limit of header fields in a response head.
 const MAX_HEADERS: usize = 100;
+/// Longest header name that `http` can represent.
+const MAX_NAME_BYTES: usize = u16::MAX as usize;
 /// Limit of a response head in bytes.
-const MAX_HEAD_BYTES: usize = 128 << 10;
+pub const MAX_RESPONSE_HEAD_BYTES: usize = 128 << 10;
 /// Initial capacity for a request head without its body.
 const HEAD_CAPACITY: usize = 512;
 
@@ -83,7 +88,7 @@ impl ResponseHead {
     /// the head is incomplete. `request_verb` is the method of the request, because a response to HEAD has no body.
     ///
     /// # Errors
-    /// When the head is malformed or exceeds a limit.
+    /// When the head is malformed, its framing is ambiguous, or it exceeds a limit.
     pub fn parse(buffer: &mut BytesMut, request_verb: &Verb) -> Result<Option<(Self, BodyDecoder)>, ParseError> {
         let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut []);
@@ -91,16 +96,25 @@ impl ResponseHead {
         let config = ParserConfig::default();
         let status = config.parse_response_with_uninit_headers(&mut response, text, &mut headers);
         let end = match status {
-            Ok(Status::Complete(end)) => end,
-            Ok(Status::Partial) if text.len() <= MAX_HEAD_BYTES => return Ok(None),
-            Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            Ok(Status::Complete(end)) if end <= MAX_RESPONSE_HEAD_BYTES => end,
+            Ok(Status::Partial) if text.len() <= MAX_RESPONSE_HEAD_BYTES => return Ok(None),
+            Ok(_) | Err(httparse::Error::TooManyHeaders) => {
                 return Err(ParseError("the response head is too long"));
             }
             Err(_) => return Err(ParseError("the response head is malformed")),
         };
+        if has_bare_line_feed(&text[..end]) {
+            return Err(ParseError("a line of the response head does not end with CRLF"));
+        }
+        if response.headers.iter().any(|field| field.name.len() > MAX_NAME_BYTES) {
+            return Err(ParseError("a header name is too long"));
+        }
         let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
         let status = status.ok_or(ParseError("the status code is invalid"))?;
-        let is_http11 = response.version == Some(1);
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(ParseError("the server switches to a protocol that was not asked for"));
+        }
+        let version = version(response.version);
         let span = |part: &[u8]| {
             let start = part.as_ptr().addr() - text.as_ptr().addr();
             start..start + part.len()
@@ -109,26 +123,32 @@ impl ResponseHead {
             |field: &httparse::Header<'_>| HeaderSpan { name: span(field.name.as_bytes()), value: span(field.value) };
         let fields = response.headers.iter().map(field).collect();
         let text = buffer.split_to(end).freeze();
-        let mut head = Self { status, text, fields, keep_alive: is_http11 };
-        let decoder = head.read_framing(request_verb)?;
+        let mut head = Self { status, text, fields, keep_alive: false };
+        let decoder = head.read_framing(request_verb, version)?;
         Ok(Some((head, decoder)))
     }
 
-    fn read_framing(&mut self, request_verb: &Verb) -> Result<BodyDecoder, ParseError> {
-        let mut framing_headers = FramingHeaders::new(self.keep_alive);
+    fn read_framing(&mut self, request_verb: &Verb, version: Version) -> Result<BodyDecoder, ParseError> {
+        let mut framing_headers = FramingHeaders::new(version);
         for (name, value) in self.iter() {
             framing_headers.observe(name, value)?;
         }
+        let has_transfer_encoding = framing_headers.transfer_encoding != TransferEncoding::Absent;
+        if has_transfer_encoding && framing_headers.content_length.is_some() {
+            return Err(ParseError("it is not clear where the body ends"));
+        }
+        if has_transfer_encoding && version != Version::HTTP_11 {
+            return Err(ParseError("HTTP/1.0 has no transfer codings"));
+        }
         let has_no_body = *request_verb == Verb::HEAD || matches!(self.status.as_u16(), 100..=199 | 204 | 304);
-        let decoder = match framing_headers.content_length {
+        let decoder = match (framing_headers.transfer_encoding, framing_headers.content_length) {
+            (TransferEncoding::Unsupported, _) => return Err(ParseError("the transfer coding is not `chunked`")),
             _ if has_no_body => BodyDecoder::Length(0),
-            _ if framing_headers.is_chunked => BodyDecoder::CHUNKED,
-            Some(length) if !framing_headers.has_transfer_encoding => BodyDecoder::Length(length),
-            _ => BodyDecoder::UntilClose,
+            (TransferEncoding::Chunked, _) => BodyDecoder::CHUNKED,
+            (TransferEncoding::Absent, Some(length)) => BodyDecoder::Length(length),
+            (TransferEncoding::Absent, None) => BodyDecoder::UntilClose,
         };
-        // With both Content-Length and Transfer-Encoding the server may see another end of the body.
-        let is_ambiguous = framing_headers.has_transfer_encoding && framing_headers.content_length.is_some();
-        self.keep_alive = framing_headers.keep_alive && decoder != BodyDecoder::UntilClose && !is_ambiguous;
+        self.keep_alive = framing_headers.keep_alive && decoder != BodyDecoder::UntilClose;
         Ok(decoder)
     }
 
@@ -200,7 +220,6 @@ mod tests {
     fn body_framing_and_persistence_follow_from_the_head() {
         for (lines, decoder, keep_alive) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n", BodyDecoder::Length(5), true),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nContent-Length: 5\r\n", BodyDecoder::Length(5), true),
             ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: Close\r\n", BodyDecoder::Length(5), false),
             (
                 "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close, keep-alive\r\n",
@@ -210,9 +229,6 @@ mod tests {
             ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\n", BodyDecoder::Length(5), false),
             ("HTTP/1.0 200 OK\r\ncontent-length: 5\r\nconnection: x, Keep-Alive\r\n", BodyDecoder::Length(5), true),
             ("HTTP/1.1 200\r\ntransfer-encoding: chunked\r\n", BodyDecoder::CHUNKED, true),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\n", BodyDecoder::CHUNKED, true),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n", BodyDecoder::CHUNKED, false),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\ncontent-length: 5\r\n", BodyDecoder::UntilClose, false),
             ("HTTP/1.1 200 OK\r\n", BodyDecoder::UntilClose, false),
             ("HTTP/1.1 204 No Content\r\n", BodyDecoder::Length(0), true),
             ("HTTP/1.1 304 Not Modified\r\ncontent-length: 9\r\n", BodyDecoder::Length(0), true),
@@ -243,7 +259,7 @@ mod tests {
 
     #[test]
     fn malformed_response_heads_are_refused() {
-        let endless = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_HEAD_BYTES));
+        let endless = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_RESPONSE_HEAD_BYTES));
         let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(MAX_HEADERS + 1));
         for text in [
             "SSH-2.0-OpenSSH\r\n",
@@ -254,7 +270,20 @@ mod tests {
             "HTTP/1.1 200 OK\r\ncontent-length: +5\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\n",
             "HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 9223372036854775808\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nContent-Length: 5\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",
+            "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+            "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n",
+            "HTTP/1.1 200 OK\ncontent-length: 5\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\n",
+            "HTTP/1.1 200 OK\r\nx: a\rb: c\r\n\r\n",
             "HTTP/1.1 200 OK\r\nno header\r\n\r\n",
+            &format!("HTTP/1.1 200 OK\r\n{}: y\r\n\r\n", "x".repeat(MAX_NAME_BYTES + 1)),
             &endless,
             &many,
         ] {

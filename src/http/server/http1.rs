@@ -13,13 +13,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method as Verb, Request, Response};
 use http_body::Body;
-use memchr::memmem;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::super::codec::{
-    BodyDecoder, BodyLength, Decoded, LAST_CHUNK, RequestError, RequestHead, ResponseEncoder, put_chunk,
+    BodyDecoder, BodyLength, Decoded, HeadSearch, LAST_CHUNK, RequestError, RequestHead, ResponseEncoder, put_chunk,
 };
 use super::super::read_buffer::{BodyError, ReadBuffer};
 use super::super::write::poll_write_both;
@@ -123,24 +122,18 @@ impl<G: Future<Output = ()>> Http1Server<G> {
     /// Reads the next request head; `None` when the client closed, timed out or must not send another.
     async fn read_head(&mut self) -> io::Result<Option<Result<RequestHead, RequestError>>> {
         let (rules, header_timeout) = (self.settings.head, self.settings.header_timeout);
-        // Length of the buffer at the last parse attempt.
-        let mut parsed_len = 0;
+        let mut head_search = HeadSearch::default();
         poll_fn(|context| {
             loop {
                 let buffered = self.read_buffer.buffered();
-                if buffered.len() > parsed_len
-                    && (parsed_len == 0
-                        || may_contain_head_end(&buffered[parsed_len.saturating_sub(3)..])
-                        || buffered.len() > rules.max_bytes)
-                {
+                if head_search.should_parse(buffered, rules.max_bytes) {
                     match RequestHead::parse(buffered, &rules) {
                         Ok(Some(head)) => return Poll::Ready(Ok(Some(Ok(head)))),
                         Ok(None) => {}
                         Err(error) => return Poll::Ready(Ok(Some(Err(error)))),
                     }
                 }
-                parsed_len = self.read_buffer.buffered().len();
-                if parsed_len > 0 {
+                if !is_only_line_breaks(self.read_buffer.buffered()) {
                     self.read_deadline.begin_head(header_timeout);
                 }
                 match self.read_buffer.poll_read_more(&mut self.stream, context)? {
@@ -365,11 +358,6 @@ impl<G: Future<Output = ()>> Http1Server<G> {
 /// request.
 fn is_only_line_breaks(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n'))
-}
-
-/// Whether the buffer may contain the blank line that ends a head; saves parsing incomplete heads.
-fn may_contain_head_end(bytes: &[u8]) -> bool {
-    memmem::find(bytes, b"\n\r\n").is_some() || memmem::find(bytes, b"\n\n").is_some()
 }
 
 impl ReadDeadline {
