@@ -31,7 +31,7 @@ use crate::admin::Admin;
 use crate::call::{Caller, ChangeEvent, ClientSink, REQUEST_ID};
 use crate::cluster::Cluster;
 use crate::gateway::{Gateway, Group, GroupEvent};
-use crate::http::server::ReceivedBody;
+use crate::http::server::{Http1Implementation, ReceivedBody};
 use crate::policy::{Limits, Policy};
 use crate::session::{Session, Sessions};
 use crate::shutdown::Shutdown;
@@ -50,8 +50,16 @@ pub struct InboundSettings {
     pub sse_after: Duration,
     /// Interval of heartbeat comments on an idle SSE stream.
     pub sse_heartbeat: Duration,
-    /// Timeout for a request head and for a request body.
+    /// HTTP/1.1 implementation that serves clients.
+    pub http1: Http1Implementation,
+    /// Timeout for a request head.
+    pub header_timeout: Duration,
+    /// Timeout for a request body.
     pub body_timeout: Duration,
+    /// How long an idle connection waits for its next request.
+    pub keep_alive_timeout: Duration,
+    /// A client that accepts no byte for this long is disconnected.
+    pub write_stall_timeout: Duration,
     /// Whether clients may close their sessions with DELETE.
     pub allow_session_delete: bool,
     /// How long a shutdown waits for running calls.
@@ -431,7 +439,11 @@ impl Default for InboundSettings {
             limits: Limits::default(),
             sse_after: Duration::from_secs(1),
             sse_heartbeat: Duration::from_secs(15),
+            http1: Http1Implementation::default(),
+            header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
+            keep_alive_timeout: Duration::from_secs(75),
+            write_stall_timeout: Duration::from_secs(60),
             allow_session_delete: true,
             shutdown_timeout: Duration::from_secs(10),
             hooks: Hooks::default(),

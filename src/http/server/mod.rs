@@ -70,6 +70,16 @@ pub enum RequestBodyError {
     TimedOut,
 }
 
+/// Which code serves HTTP/1.1 connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Http1Implementation {
+    /// Our own, which costs less.
+    #[default]
+    Rialto,
+    /// hyper's, the way out if ours has a fault.
+    Hyper,
+}
+
 /// Limits and timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerSettings {
