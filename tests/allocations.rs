@@ -44,7 +44,7 @@ fn allocations_per_call_stay_within_budget() {
     let loaded = config::load(&fixture.config(), &|_| None).unwrap();
     let defaults = AppSettings::default();
     let gateway = loaded.config.gateway_config();
-    let settings = AppSettings { listen: loaded.config.listen.unwrap(), gateway, ..defaults };
+    let settings = AppSettings { listen: loaded.config.settings.listen, gateway, ..defaults };
     let bound = runtime.block_on(App::bind(settings)).unwrap();
     let address = bound.address();
     runtime.spawn(bound.run(future::pending()));

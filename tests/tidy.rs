@@ -35,7 +35,23 @@ const LAYERS: &[(&str, &[&str])] = &[
             "shutdown", "store", "timer", "workers",
         ],
     ),
-    ("config", &["dialect", "error", "gateway", "local", "mcp_client", "store", "telemetry", "upstream"]),
+    (
+        "config",
+        &[
+            "dialect",
+            "error",
+            "gateway",
+            "http",
+            "inbound",
+            "local",
+            "mcp_client",
+            "policy",
+            "session",
+            "store",
+            "telemetry",
+            "upstream",
+        ],
+    ),
     (
         "app",
         &[
@@ -227,6 +243,8 @@ fn a_type_name_is_declared_once() {
     let mut declarations: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (path, text) in sources("src") {
         for (line, text) in code_lines(&text) {
+            // The structs of settings are declared within a macro.
+            let text = if path.ends_with("config/settings.rs") { text.trim_start() } else { text };
             let name = ["struct", "enum", "union", "trait", "type"].iter().find_map(|keyword| declared(text, keyword));
             if let Some(name) = name {
                 declarations.entry(name.to_owned()).or_default().push(format!("{}:{line}", path.display()));

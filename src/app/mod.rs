@@ -11,44 +11,16 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 use crate::admin::Admin;
-use crate::gateway::{self, DEFAULT_GROUP, Gateway, GatewayConfig, Group, GroupConfig, ParkingLimits};
-use crate::inbound::{self, Inbound, ListenerRole, StripedLocks};
-use crate::local::elements::SPOTLIGHT_INTERVAL;
-use crate::policy::Policy;
-use crate::session::{self, Sessions};
+use crate::gateway::{self, DEFAULT_GROUP, Gateway, GatewayConfig, Group, GroupConfig};
+use crate::inbound::{Inbound, ListenerRole, StripedLocks};
+use crate::session::Sessions;
 use crate::shutdown::Shutdown;
-use crate::store::{ClusterStore, StoreSettings};
 use crate::upstream::{SpecKind, UpstreamSpec};
 use crate::workers::Workers;
 
+pub use crate::config::AppSettings;
 use cluster::ClusterSetup;
 pub use reload::Reloader;
-
-/// Settings of a whole gateway process.
-#[derive(Debug)]
-pub struct AppSettings {
-    /// Client listener address; port 0 lets the system choose.
-    pub listen: SocketAddr,
-    /// Number of worker threads, each with its own runtime and connections. With 0, connections run on the calling
-    /// runtime.
-    pub workers: usize,
-    /// Operators' listener address. Without one, operators use the client listener.
-    pub admin_listen: Option<SocketAddr>,
-    /// Transport settings.
-    pub inbound: inbound::InboundSettings,
-    /// Session limits and retention.
-    pub sessions: session::SessionSettings,
-    /// Host, origin and token rules.
-    pub policy: Policy,
-    /// Limits for parked calls.
-    pub parking: ParkingLimits,
-    /// Upstreams and groups.
-    pub gateway: GatewayConfig,
-    /// Session store and cluster settings.
-    pub store: StoreSettings,
-    /// A store to use instead of the one in `store`; tests share one between nodes.
-    pub cluster_store: Option<Arc<dyn ClusterStore>>,
-}
 
 /// A built gateway without listeners.
 #[derive(Debug)]
@@ -232,21 +204,4 @@ pub fn builtin_config(spotlight: Duration) -> GatewayConfig {
     let elements = UpstreamSpec::new("elements", SpecKind::Elements(spotlight));
     let group = GroupConfig::new(DEFAULT_GROUP, [Arc::clone(&elements.name)]);
     GatewayConfig { upstreams: vec![elements], groups: vec![group] }
-}
-
-impl Default for AppSettings {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 3001)),
-            inbound: inbound::InboundSettings::default(),
-            sessions: session::SessionSettings::default(),
-            policy: Policy::default(),
-            workers: 0,
-            admin_listen: None,
-            parking: ParkingLimits::default(),
-            gateway: builtin_config(SPOTLIGHT_INTERVAL),
-            store: StoreSettings::default(),
-            cluster_store: None,
-        }
-    }
 }

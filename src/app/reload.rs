@@ -93,23 +93,16 @@ impl Reloader {
             }
         });
         // Settings that need a restart keep their old value, so the next reload reports them again.
-        self.config = Config { servers: config.servers, groups: config.groups, ..self.config.clone() };
+        self.config.servers = config.servers;
+        self.config.groups = config.groups;
     }
 
-    /// Names of the changed sections that take effect only after a restart.
-    fn needs_restart(&self, new: &Config) -> Vec<&'static str> {
-        let old = &self.config;
-        let changed = [
-            ("listen", old.listen != new.listen),
-            ("workers", old.workers != new.workers),
-            ("admin", old.admin != new.admin),
-            ("log", old.log != new.log),
-            ("access", old.access != new.access),
-            ("limits", old.limits != new.limits),
-            ("store", old.store != new.store),
-            ("cluster", old.cluster != new.cluster),
-        ];
-        changed.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect()
+    /// Names of the changed settings that take effect only after a restart.
+    fn needs_restart(&self, new: &Config) -> Vec<String> {
+        // Servers carry the values of `[defaults]`, and those are applied.
+        let mut changed = self.config.settings.changed_settings(&new.settings);
+        changed.retain(|name| !name.starts_with("defaults."));
+        changed
     }
 }
 

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::output;
 use crate::config::{
-    self, Config, Diagnostic, GroupSection, LoadedConfig, ServerKind, ServerSection, Severity, format_duration,
+    self, Config, Diagnostic, GroupSection, LoadedConfig, ServerKind, ServerSection, Severity, TopLevelSection,
+    format_duration,
 };
 use crate::local::rest::DocumentSource;
 use crate::mcp_client::Target;
@@ -69,17 +70,23 @@ fn print_report(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Dia
         eprintln!("{} is not valid: {errors}", file_name.unwrap_or_default());
         return;
     };
-    let listen = config.listen.map_or_else(|| "127.0.0.1:3001 (default)".to_owned(), |listen| listen.to_string());
-    let admin = config.admin.map_or_else(|| "same as Listen".to_owned(), |admin| admin.to_string());
-    let callers: Vec<&str> = config.access.tokens.iter().map(|token| token.name.as_str()).collect();
+    let settings = &config.settings;
+    let listen = settings.listen;
+    let admin = settings.admin.listen.map_or_else(|| "same as Listen".to_owned(), |admin| admin.to_string());
+    let callers: Vec<&str> = settings.access.tokens.iter().map(|token| token.name.as_str()).collect();
     let callers = if callers.is_empty() { "anyone".to_owned() } else { format!("{} (by token)", callers.join(", ")) };
     output::print_line(&match file_name {
         Some(file) => format!("{file} is valid."),
         None => format!("There is no {} here; this is the default configuration.", config::DEFAULT_CONFIG_FILE),
     });
-    let store = output::strip_control_chars(&config.store.to_string());
+    let store = output::strip_control_chars(&settings.store.to_string());
     let lines = format!("Listen       {listen}\nAdmin        {admin}\nCallers      {callers}\nStore        {store}");
     output::print_line(&format!("\n{lines}\n"));
+    let changed = changed_settings(settings);
+    if !changed.is_empty() {
+        output::print_line(&output::table(&["SETTING", "VALUE", "DEFAULT"], changed));
+        output::print_line("");
+    }
     let rows = config.servers.iter().map(|server| {
         let facts = server_json(server);
         let text = |key: &str| output::strip_control_chars(facts[key].as_str().unwrap_or("–"));
@@ -104,6 +111,17 @@ fn print_report(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Dia
     output::print_line(&output::table(&["GROUP", "ADDRESS", "SERVERS", "NAMES"], rows));
 }
 
+/// Rows of the settings that differ from their defaults: name, value, default.
+fn changed_settings(settings: &TopLevelSection) -> Vec<Vec<String>> {
+    let rows = settings.rows("").into_iter().zip(TopLevelSection::default().rows(""));
+    let changed = rows.filter(|((_, value), (_, default))| value != default);
+    changed.map(|((name, value), (_, default))| vec![name, shown(&value), shown(&default)]).collect()
+}
+
+fn shown(value: &Value) -> String {
+    if value.is_null() { "–".to_owned() } else { output::strip_control_chars(&value.to_string()) }
+}
+
 /// URL path of a group.
 fn group_path(group: &GroupSection) -> String {
     if &*group.name == "default" { "/mcp".to_owned() } else { format!("/mcp/{}", group.name) }
@@ -111,7 +129,7 @@ fn group_path(group: &GroupSection) -> String {
 
 /// How names appear in a group.
 fn naming_label(group: &GroupSection) -> &'static str {
-    if group.servers.len() > 1 { group.naming.as_str() } else { "unchanged" }
+    if group.servers.len() > 1 { group.settings.naming.as_str() } else { "unchanged" }
 }
 
 fn report_json(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Diagnostic]) -> Value {
@@ -123,7 +141,7 @@ fn report_json(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Diag
     };
     let group = |group: &GroupSection| {
         json!({
-            "name": &*group.name, "address": group_path(group), "naming": group.naming.as_str(),
+            "name": &*group.name, "address": group_path(group), "naming": group.settings.naming.as_str(),
             "servers": group.servers.iter().map(|name| &**name).collect::<Vec<_>>(),
         })
     };
@@ -131,9 +149,7 @@ fn report_json(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Diag
         "file": file.map(|file| file.display().to_string()),
         "ok": config.is_some(),
         "problems": diagnostics.iter().map(diagnostic_json).collect::<Vec<_>>(),
-        "listen": config.and_then(|config| config.listen).map(|listen| listen.to_string()),
-        "admin": config.and_then(|config| config.admin).map(|admin| admin.to_string()),
-        "store": config.map(|config| config.store.to_string()),
+        "settings": config.map(|config| config.settings.to_object()),
         "servers": config.map(|config| config.servers.iter().map(server_json).collect::<Vec<_>>()),
         "groups": config.map(|config| config.groups.iter().map(group).collect::<Vec<_>>()),
     })
@@ -166,8 +182,8 @@ fn server_json(server: &ServerSection) -> Value {
         "target": target,
         "disabled": server.disabled,
         "revision": server.settings.revision.map_or_else(|| "auto".to_owned(), |revision| revision.to_string()),
-        "connection": server.connection_mode.map_or("auto", ConnectionMode::as_str),
-        "allowServerRequests": server.allow_server_requests,
+        "connection": server.settings.connection.map_or("auto", ConnectionMode::as_str),
+        "allowServerRequests": server.settings.allow_server_requests,
         "idleTimeout": format_duration(server.settings.idle_timeout),
         "totalTimeout": format_duration(server.settings.total_timeout),
     })
@@ -180,7 +196,7 @@ pub(super) fn init(arguments: &InitArgs) -> ExitCode {
         true => std::fs::File::create(&arguments.file),
         false => std::fs::File::create_new(&arguments.file),
     };
-    match opened.and_then(|mut opened| opened.write_all(config::STARTER_CONFIG.as_bytes())) {
+    match opened.and_then(|mut opened| opened.write_all(config::starter_config().as_bytes())) {
         Ok(()) => {
             output::print_line(&format!(
                 "Wrote {file}. Validate it with `rialto check {file}`, serve it with `rialto serve --config {file}`."

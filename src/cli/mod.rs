@@ -8,6 +8,7 @@ mod interactive;
 mod output;
 mod probe;
 mod serve;
+mod setting_flags;
 mod status;
 
 use std::process::ExitCode;
@@ -15,10 +16,11 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
-use crate::telemetry::{self, LogFormat};
+use crate::telemetry;
 use check::{CheckArgs, InitArgs};
 use client::ClientCommand;
 use serve::{ServeArgs, StdioArgs};
+use setting_flags::GlobalFlags;
 use status::StatusArgs;
 
 /// A gateway between every MCP client and every MCP server.
@@ -32,13 +34,8 @@ struct Arguments {
     command: Option<CliCommand>,
     #[command(flatten)]
     serve: ServeArgs,
-    /// Log level: error, warn, info, debug, trace, or a target such as rialto=debug. The default is info when
-    /// serving, error otherwise.
-    #[arg(long, global = true, env = "RIALTO_LOG", value_name = "FILTER")]
-    log: Option<String>,
-    /// Log format. The default is text.
-    #[arg(long, global = true, env = "RIALTO_LOG_FORMAT", value_name = "FORMAT")]
-    log_format: Option<LogFormat>,
+    #[command(flatten)]
+    global: GlobalFlags,
 }
 
 #[derive(Debug, Subcommand)]
@@ -56,7 +53,7 @@ enum CliCommand {
     /// Show the status of a running gateway.
     Status(StatusArgs),
     #[command(flatten)]
-    Client(ClientCommand),
+    Client(Box<ClientCommand>),
     /// Print shell completions.
     Completions {
         /// The shell.
@@ -84,10 +81,12 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     let serving = matches!(arguments.command, None | Some(CliCommand::Serve(_) | CliCommand::Stdio(_)));
-    let filter = arguments.log.as_deref().or(config.log.filter.as_deref());
-    let filter = filter.unwrap_or(if serving { "info" } else { "error" });
-    let format = arguments.log_format.or(config.log.format).unwrap_or(LogFormat::Text);
-    if let Err(why) = telemetry::init(filter, format) {
+    let log = match config.with_flags(&arguments.global.0) {
+        Ok(config) => config.settings.log,
+        Err(mistakes) => return serve::usage_error(&mistakes),
+    };
+    let filter = log.filter.as_deref().unwrap_or(if serving { "info" } else { "error" });
+    if let Err(why) = telemetry::init(filter, log.format) {
         eprintln!("rialto: {why}");
         return ExitCode::from(EXIT_USAGE);
     }
@@ -104,7 +103,7 @@ pub fn main() -> ExitCode {
             Some(CliCommand::Serve(serve)) => serve::http(serve, &config).await,
             Some(CliCommand::Stdio(stdio)) => serve::stdio(stdio, &config).await,
             Some(CliCommand::Status(status)) => status::run(status).await,
-            Some(CliCommand::Client(command)) => client::run(command).await,
+            Some(CliCommand::Client(command)) => client::run(*command).await,
             Some(CliCommand::Completions { shell }) => {
                 clap_complete::generate(shell, &mut Arguments::command(), "rialto", &mut std::io::stdout());
                 ExitCode::SUCCESS

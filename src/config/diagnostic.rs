@@ -39,11 +39,20 @@ impl Severity {
     }
 }
 
+impl Diagnostic {
+    /// Message and hint without the position.
+    pub(super) fn sentence(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("{}; {hint}", self.message),
+            None => self.message.clone(),
+        }
+    }
+}
+
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (file, severity) = (self.file.display(), self.severity.as_str());
-        write!(f, "{file}:{}:{}: {severity}: {}", self.line, self.column, self.message)?;
-        self.hint.iter().try_for_each(|hint| write!(f, "; {hint}"))
+        write!(f, "{file}:{}:{}: {severity}: {}", self.line, self.column, self.sentence())
     }
 }
 

@@ -256,7 +256,8 @@ impl<'r> ImportReader<'r> {
         }))
     }
 
-    /// Reads the `envFile`: one `NAME=value` per line.
+    /// Reads the `envFile`: one `NAME=value` per line. By hand, because `dotenvy` replaces `$NAME` and refuses spaces and
+    /// backslashes without quotes, which the clients whose files these are take literally.
     fn environment_file(&self) -> Vec<(String, String)> {
         let (Some(path), Some(entry)) = (self.string("envFile"), self.member("envFile")) else { return Vec::new() };
         let Ok(text) = std::fs::read_to_string(workspace_folder(self.reader.path).join(path)) else {

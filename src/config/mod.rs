@@ -2,17 +2,24 @@
 //!
 //! [`load`] reads `rialto.toml`, or the `mcp.json` of another client, into a [`Config`] and reports all mistakes at
 //! once, each with its position. [`ConfigWatcher`] triggers reloads, [`schema`] is the JSON Schema for editors,
-//! [`STARTER_CONFIG`] is the file that `rialto init` writes.
+//! [`starter_config`] is the file that `rialto init` writes. Every setting stands once, in `settings.rs`.
 
+mod app_settings;
 mod build;
+mod checks;
 mod diagnostic;
+mod flags;
 mod import;
 mod keys;
 mod model;
 mod reader;
 mod schema;
 mod servers;
+mod setting_table;
+mod setting_value;
+mod settings;
 mod spanned_value;
+mod structure;
 mod suggest;
 mod template;
 #[cfg(test)]
@@ -25,22 +32,26 @@ mod watcher;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
+pub use app_settings::AppSettings;
 pub use diagnostic::{Diagnostic, Severity};
-pub use model::{
-    AccessSection, CallerToken, ClusterSection, Config, FilterSection, GroupSection, LimitsSection, LogSection,
-    ServerKind, ServerSection, StoreLocation,
-};
+pub(crate) use flags::{FlaggedKey, GivenFlag, flagged_keys};
+pub(crate) use keys::{FlagScope, ValueType};
+pub use model::{CallerToken, Config, GroupSection, Secret, ServerKind, ServerSection, StoreLocation};
 pub use reader::VariableLookup;
 pub use schema::schema;
+pub use settings::{
+    AccessSection, AdminSection, ClusterSection, FilterSection, GroupSettings, LimitsSection, LogSection,
+    TopLevelSection, UpstreamSettings,
+};
 pub use suggest::nearest;
-pub use template::STARTER_CONFIG;
+pub use template::starter_config;
 pub use values::format_duration;
 pub use watcher::{ConfigWatcher, ReloadTrigger};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::mcp_client::Target;
 use build::PartialConfig;
-use reader::ConfigReader;
+use reader::{ConfigReader, ValueSource};
 
 /// The file that `rialto serve` reads when `--config` is not given.
 pub const DEFAULT_CONFIG_FILE: &str = "rialto.toml";
@@ -173,6 +184,7 @@ fn parse_partially(
     };
     let lookup: &VariableLookup<'_> = if format == ConfigFormat::McpJson { &with_workspace_variables } else { lookup };
     let reader = ConfigReader {
+        source: ValueSource::File,
         path,
         text,
         lookup,
@@ -206,11 +218,4 @@ impl ConfigFormat {
             _ => Self::Toml,
         }
     }
-}
-
-/// A `[limits]` section that sets every limit to the default documented in the key table.
-#[cfg(test)]
-pub(crate) fn limits_section_with_defaults() -> String {
-    let line = |key: &keys::ConfigKey| format!("{} = {}\n", key.name, key.default.expect("a limit has a default"));
-    format!("[limits]\n{}", keys::LIMITS.keys().map(line).collect::<String>())
 }

@@ -1,5 +1,5 @@
-//! Typed access to a parsed file, driven by the key tables. Mistakes are collected as diagnostics instead of ending
-//! the read.
+//! Typed access to a parsed file, or to the flags of a command line, driven by the key tables. Mistakes are collected as
+//! diagnostics instead of ending the read.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -21,8 +21,18 @@ use crate::mcp_client::Target;
 /// Resolves variables in `${NAME}`.
 pub type VariableLookup<'l> = dyn Fn(&str) -> Option<String> + 'l;
 
+/// Where the values that are read come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ValueSource {
+    /// A file: strings may contain variables, and messages name the key and its table.
+    File,
+    /// Flags and their environment variables, taken literally: messages name the flag.
+    CommandLine,
+}
+
 /// A file being read: its source text and the diagnostics so far.
-pub(super) struct ConfigReader<'r> {
+pub(crate) struct ConfigReader<'r> {
+    pub(super) source: ValueSource,
     pub(super) path: &'r Path,
     pub(super) text: &'r str,
     pub(super) lookup: &'r VariableLookup<'r>,
@@ -33,9 +43,11 @@ pub(super) struct ConfigReader<'r> {
 }
 
 /// Reader for one TOML table, with the keys that are valid in it.
-pub(super) struct TableReader<'r> {
+pub(crate) struct TableReader<'r> {
     pub(super) reader: &'r ConfigReader<'r>,
     section: &'static Section,
+    /// Dotted path of the table, such as `servers.files`; empty at the top level.
+    path: String,
     /// Suffix for messages, such as ` in [servers.files]`; empty at the top level.
     location: String,
     entries: &'r [SpannedEntry],
@@ -77,6 +89,9 @@ impl<'r> ConfigReader<'r> {
 
     /// Expands `${NAME}` in a string; records an error for each unset variable.
     pub(super) fn expand_variables(&self, text: &str, span: &Span) -> Option<String> {
+        if self.source == ValueSource::CommandLine {
+            return Some(text.to_owned());
+        }
         let names = match expand(text, self.lookup) {
             Ok(filled) => return Some(filled),
             Err(names) => names,
@@ -149,15 +164,15 @@ impl<'r> TableReader<'r> {
         reader: &'r ConfigReader<'r>,
         node: &'r SpannedNode,
         section: &'static Section,
-        name: &str,
+        path: &str,
         span: &Span,
     ) -> Option<Self> {
         let SpannedValue::Table(entries) = &node.value else {
-            reader.error(&node.span, format!("`{name}` must be a table, not {}", node.type_name()), None);
+            reader.error(&node.span, format!("`{path}` must be a table, not {}", node.type_name()), None);
             return None;
         };
-        let location = if name.is_empty() { String::new() } else { format!(" in [{name}]") };
-        let table = Self { reader, section, location, entries, span: span.clone() };
+        let location = if path.is_empty() { String::new() } else { format!(" in [{path}]") };
+        let table = Self { reader, section, path: path.to_owned(), location, entries, span: span.clone() };
         for (i, entry) in entries.iter().enumerate() {
             let Some(key) = section.key(&entry.key) else {
                 let known: Vec<&str> = section.keys().map(|key| key.name).collect();
@@ -192,14 +207,22 @@ impl<'r> TableReader<'r> {
         (key, self.entries.iter().find(of_key))
     }
 
+    /// The key for use in messages: the key and its table, or the flag.
+    pub(super) fn subject(&self, key: &str) -> String {
+        match (self.reader.source, self.section.key(key).and_then(|key| key.flag)) {
+            (ValueSource::CommandLine, Some(flag)) => format!("--{}", flag.name),
+            _ => format!("`{key}`{}", self.location),
+        }
+    }
+
     fn type_error(&self, entry: &SpannedEntry, wanted: &str) {
-        let message = format!("`{}`{} must be {wanted}, not {}", entry.key, self.location, entry.node.type_name());
+        let message = format!("{} must be {wanted}, not {}", self.subject(&entry.key), entry.node.type_name());
         self.reader.error(&entry.node.span, message, None);
     }
 
     /// Records an invalid value. `written` is the source text, with variables not expanded.
     fn value_error(&self, entry: &SpannedEntry, written: &str, why: &str, hint: Option<String>) {
-        let message = format!("`{}`{}: {written:?} {why}", entry.key, self.location);
+        let message = format!("{}: {written:?} {why}", self.subject(&entry.key));
         self.reader.error(&entry.node.span, message, hint);
     }
 
@@ -222,7 +245,7 @@ impl<'r> TableReader<'r> {
         }
         let (entry, _, text) = string?;
         if text.trim().is_empty() {
-            self.reader.error(&entry.node.span, format!("`{name}`{} is empty", self.location), None);
+            self.reader.error(&entry.node.span, format!("{} is empty", self.subject(name)), None);
             return None;
         }
         Some(text)
@@ -238,6 +261,14 @@ impl<'r> TableReader<'r> {
         None
     }
 
+    /// An integer or a size, as the key says.
+    pub(super) fn number(&self, name: &str) -> Option<usize> {
+        match self.section.key(name)?.value_type {
+            ValueType::Size => self.size(name),
+            _ => self.integer(name),
+        }
+    }
+
     /// An integer within the bounds of the key.
     pub(super) fn integer(&self, name: &str) -> Option<usize> {
         let (Some(ConfigKey { value_type: ValueType::Integer(least, most), .. }), Some(entry)) =
@@ -249,7 +280,7 @@ impl<'r> TableReader<'r> {
             SpannedValue::Integer(number) => {
                 let fits = u64::try_from(number).ok().filter(|number| (*least..=*most).contains(number));
                 if fits.is_none() {
-                    let message = format!("`{name}`{}: {number} must be from {least} to {most}", self.location);
+                    let message = format!("{}: {number} must be from {least} to {most}", self.subject(name));
                     self.reader.error(&entry.node.span, message, None);
                 }
                 fits.and_then(|number| usize::try_from(number).ok())
@@ -288,7 +319,7 @@ impl<'r> TableReader<'r> {
         };
         let found = found.filter(|size| *size > 0).and_then(|size| usize::try_from(size).ok());
         if found.is_none() {
-            self.reader.error(&entry.node.span, format!("`{name}`{} must be more than 0", self.location), None);
+            self.reader.error(&entry.node.span, format!("{} must be more than 0", self.subject(name)), None);
         }
         found
     }
@@ -302,7 +333,7 @@ impl<'r> TableReader<'r> {
             return None;
         };
         if let SpannedValue::Integer(_) | SpannedValue::Float(_) = entry.node.value {
-            let message = format!("`{name}`{} must be a duration, not a number", self.location);
+            let message = format!("{} must be a duration, not a number", self.subject(name));
             self.reader.error(&entry.node.span, message, Some(UNITS.into()));
             return None;
         }
@@ -358,11 +389,7 @@ impl<'r> TableReader<'r> {
         if found.is_none() {
             let known: Vec<&str> = FEATURES.iter().map(|features| features.name).collect();
             let hint = format!("use `auto`, {}", quoted_list(&known));
-            self.reader.error(
-                &entry.node.span,
-                format!("`{name}`{} is not a known revision", self.location),
-                Some(hint),
-            );
+            self.reader.error(&entry.node.span, format!("{} is not a known revision", self.subject(name)), Some(hint));
         }
         found.map(Some)
     }
@@ -400,7 +427,7 @@ impl<'r> TableReader<'r> {
             _ => "is not an HTTP URL; write something like \"https://tracker.example/mcp\"",
         };
         let (why, hint) = reason.split_once("; ").unwrap_or((reason, ""));
-        self.reader.error(&entry.node.span, format!("`{}`{} {why}", entry.key, self.location), Some(hint.to_owned()));
+        self.reader.error(&entry.node.span, format!("{} {why}", self.subject(&entry.key)), Some(hint.to_owned()));
         None
     }
 
@@ -410,7 +437,7 @@ impl<'r> TableReader<'r> {
         match StoreLocation::parse(&text) {
             Ok(store) => Some(store),
             Err((why, hint)) => {
-                self.reader.error(&entry.node.span, format!("`{name}`{} {why}", self.location), Some(hint));
+                self.reader.error(&entry.node.span, format!("{} {why}", self.subject(name)), Some(hint));
                 None
             }
         }
@@ -421,12 +448,12 @@ impl<'r> TableReader<'r> {
         let entry = self.entry(name)?;
         let SpannedValue::List(items) = &entry.node.value else {
             let message =
-                format!("`{}`{} must be a list of strings, not {}", entry.key, self.location, entry.node.type_name());
+                format!("{} must be a list of strings, not {}", self.subject(&entry.key), entry.node.type_name());
             let hint = matches!(entry.node.value, SpannedValue::String(_)).then(|| format!("write {name} = [\"…\"]"));
             self.reader.error(&entry.node.span, message, hint);
             return None;
         };
-        let what = format!("each of `{name}`{}", self.location);
+        let what = format!("each of {}", self.subject(name));
         let one = |item: &SpannedNode| Some((self.reader.expect_string(item, &what)?, item.span.clone()));
         Some(items.iter().filter_map(one).collect())
     }
@@ -444,19 +471,19 @@ impl<'r> TableReader<'r> {
             return Vec::new();
         };
         let one = |pair: &SpannedEntry| {
-            let what = format!("`{}` of `{name}`{}", pair.key, self.location);
+            let what = format!("`{}` of {}", pair.key, self.subject(name));
             Some((pair.key.clone(), self.reader.expect_string(&pair.node, &what)?, pair.key_span.clone()))
         };
         entries.iter().filter_map(one).collect()
     }
 
     /// A nested table.
-    pub(super) fn subtable(&self, name: &str, full: &str) -> Option<TableReader<'r>> {
+    pub(super) fn subtable(&self, name: &str) -> Option<TableReader<'r>> {
         let (Some(ConfigKey { value_type: ValueType::Table(section), .. }), Some(entry)) = self.key_and_entry(name)
         else {
             return None;
         };
-        Self::open(self.reader, &entry.node, section, full, &entry.key_span)
+        Self::open(self.reader, &entry.node, section, &self.path_of(name), &entry.key_span)
     }
 
     /// The entries of a table of named tables.
@@ -472,15 +499,16 @@ impl<'r> TableReader<'r> {
     }
 
     /// Opens one of the named tables.
-    pub(super) fn named_table(&self, name: &str, entry: &'r SpannedEntry, full: &str) -> Option<TableReader<'r>> {
+    pub(super) fn named_table(&self, name: &str, entry: &'r SpannedEntry) -> Option<TableReader<'r>> {
         let (Some(ConfigKey { value_type: ValueType::NamedTables(section), .. }), _) = self.key_and_entry(name) else {
             return None;
         };
-        Self::open(self.reader, &entry.node, section, &format!("{full}.{}", entry.key), &entry.key_span)
+        let path = format!("{}.{}", self.path_of(name), entry.key);
+        Self::open(self.reader, &entry.node, section, &path, &entry.key_span)
     }
 
     /// A list of tables.
-    pub(super) fn table_list(&self, name: &str, full: &str) -> Vec<TableReader<'r>> {
+    pub(super) fn table_list(&self, name: &str) -> Vec<TableReader<'r>> {
         let (Some(ConfigKey { value_type: ValueType::TableList(section), .. }), Some(entry)) = self.key_and_entry(name)
         else {
             return Vec::new();
@@ -489,7 +517,13 @@ impl<'r> TableReader<'r> {
             self.type_error(entry, "a list of tables");
             return Vec::new();
         };
-        items.iter().filter_map(|item| Self::open(self.reader, item, section, full, &item.span)).collect()
+        let path = self.path_of(name);
+        items.iter().filter_map(|item| Self::open(self.reader, item, section, &path, &item.span)).collect()
+    }
+
+    /// Dotted path of a table in this one.
+    fn path_of(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
     /// Any value as JSON, with variables expanded in its strings.

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
-use super::keys::{SERVER, SERVER_KIND_KEYS};
 use super::model::{ServerKind, ServerSection};
 use super::reader::{ConfigReader, TableReader, quoted_list, suggestion};
+use super::settings::{FilterSection, UpstreamSettings};
 use super::spanned_value::{Span, SpannedEntry};
+use super::structure::{SERVER, SERVER_KIND_KEYS};
 use crate::local::rest::{DocumentSource, ManualArgument, ManualBody, ManualTool, RestSpec, ValueKind};
 use crate::mcp_client::{Address, Command, HttpTransport, Target};
-use crate::upstream::ConnectionMode;
 
 /// Maximum length of a server or group name, in characters.
 pub(super) const MAX_NAME_LENGTH: usize = 24;
@@ -35,57 +35,13 @@ pub(super) fn check_name(reader: &ConfigReader<'_>, entry: &SpannedEntry, what: 
     }
 }
 
-/// Reads one server section on top of the defaults in `server`.
-pub(super) fn read_server(table: &TableReader<'_>, name: &str, mut server: ServerSection) -> Option<ServerSection> {
-    server.name = name.into();
-    server.original_name = name.into();
-    read_settings(table, &mut server);
-    server.disabled = table.boolean("disabled").unwrap_or(false);
-    server.kind = read_kind(table, name)?;
-    Some(server)
-}
-
-/// Reads the settings that are valid per server and in `[defaults]`.
-pub(super) fn read_settings(table: &TableReader<'_>, server: &mut ServerSection) {
-    fn set<T>(target: &mut T, value: Option<T>) {
-        if let Some(value) = value {
-            *target = value;
-        }
-    }
-    let settings = &mut server.settings;
-    set(&mut settings.revision, table.revision("revision"));
-    set(&mut settings.connect_timeout, table.duration("connect_timeout"));
-    set(&mut settings.discovery_timeout, table.duration("discovery_timeout"));
-    set(&mut settings.startup_timeout, table.duration("startup_timeout"));
-    set(&mut settings.idle_timeout, table.duration("idle_timeout"));
-    set(&mut settings.total_timeout, table.duration("total_timeout"));
-    set(&mut settings.stop_timeout, table.duration("stop_timeout"));
-    set(&mut settings.ping_interval, table.duration_or_off("ping_interval"));
-    set(&mut settings.message_bytes, table.size("message_bytes"));
-    set(
-        &mut settings.max_input_rounds,
-        table.integer("max_input_rounds").and_then(|rounds| u32::try_from(rounds).ok()),
-    );
-    if settings.total_timeout < settings.idle_timeout {
-        // If only one of the two timeouts is set, the other default follows it.
-        match (table.entry("idle_timeout"), table.entry("total_timeout")) {
-            (Some(_), Some(cap)) => {
-                table.reader.error(&cap.node.span, "`total_timeout` is shorter than `idle_timeout`", None);
-            }
-            (Some(_), None) => settings.total_timeout = settings.idle_timeout,
-            (None, _) => settings.idle_timeout = settings.total_timeout,
-        }
-    }
-    server.connection_mode = match table.choice("connection") {
-        Some("shared") => Some(ConnectionMode::Shared),
-        Some(_) => Some(ConnectionMode::PerClient),
-        None => server.connection_mode,
-    };
-    set(&mut server.max_leases, table.integer("max_leases"));
-    set(&mut server.lease_idle_timeout, table.duration("lease_idle_timeout"));
-    set(&mut server.list_poll_interval, table.duration_or_off("list_poll_interval"));
-    set(&mut server.serve_stale_for, table.duration("serve_stale_for"));
-    set(&mut server.allow_server_requests, table.boolean("allow_server_requests"));
+/// Reads one server section on top of the settings in `defaults`.
+pub(super) fn read_server(table: &TableReader<'_>, name: &str, defaults: &UpstreamSettings) -> Option<ServerSection> {
+    let mut settings = defaults.clone();
+    settings.read_table(table);
+    let disabled = table.boolean("disabled").unwrap_or(false);
+    let kind = read_kind(table, name)?;
+    Some(ServerSection { disabled, settings, ..ServerSection::new(name, kind) })
 }
 
 /// Determines the kind of server: requires exactly one kind key and rejects keys of other kinds.
@@ -203,10 +159,12 @@ fn read_rest(table: &TableReader<'_>, name: &str) -> Option<RestSpec> {
     let headers = read_headers(table, &format!("[servers.{name}]"));
     let query = table.string_map("query").into_iter().map(|(name, value, _)| (name, value)).collect();
     let document = table.string("openapi").and_then(|text| read_document(table, &text));
-    let operations = table.subtable("operations", &format!("servers.{name}.operations"));
-    let filter = operations.map(|table| super::build::read_filter(&table)).unwrap_or_default();
+    let mut filter = FilterSection::default();
+    if let Some(operations) = table.subtable("operations") {
+        filter.read_table(&operations);
+    }
     let mut tools: Vec<ManualTool> = Vec::new();
-    for table in table.table_list("tools", &format!("servers.{name}.tools")) {
+    for table in table.table_list("tools") {
         let Some(tool) = read_tool(&table) else { continue };
         match table.entry("name") {
             Some(entry) if tools.iter().any(|other| other.name == tool.name) => {
@@ -244,7 +202,7 @@ fn read_tool(table: &TableReader<'_>) -> Option<ManualTool> {
     let arguments: Vec<ManualArgument> = table
         .named_entries("arguments")
         .iter()
-        .filter_map(|entry| Some(read_argument(&table.named_table("arguments", entry, "tools.arguments")?, &entry.key)))
+        .filter_map(|entry| Some(read_argument(&table.named_table("arguments", entry)?, &entry.key)))
         .collect();
     let headers = table.string_map("headers");
     for (name, _, span) in &headers {

@@ -1,31 +1,21 @@
 //! The starter configuration.
 
-/// The file that `rialto init` writes: serves the built-in periodic table and shows other options as comments.
-pub const STARTER_CONFIG: &str = r##"# Rialto configuration: upstream MCP servers and who may use them.
-# `rialto check` validates this file, `rialto serve` serves it. Commented lines show defaults or examples.
+use std::fmt::Write;
+
+use super::keys::{Section, ValueType};
+use super::settings::TOP_LEVEL;
+
+/// Widest line of the starter file before the description moves to a line of its own.
+const MAX_LINE: usize = 120;
+
+const INTRODUCTION: &str = r"# Rialto configuration: upstream MCP servers and who may use them.
+# `rialto check` validates this file, `rialto serve` serves it. Commented settings show defaults or examples.
+# ${NAME} is an environment variable, ${NAME:-default} has a default value.
 # `rialto schema > rialto.schema.json` writes the JSON Schema that the next line refers to.
 #:schema ./rialto.schema.json
+";
 
-listen = "127.0.0.1:3001"
-
-# [log]
-# filter = "info"            # error, warn, info, debug, trace, or a target such as "rialto=debug"
-# format = "text"            # or "json"
-
-# Bearer tokens by caller name. If any is set, every request needs one.
-# ${NAME} is an environment variable, ${NAME:-default} has a default value.
-# [access.tokens]
-# ann = "${ANN_TOKEN}"
-
-# [limits]
-# body_bytes = "4MiB"
-# session_idle = "15m"
-
-# Defaults for all servers.
-# [defaults]
-# connect_timeout = "10s"
-# idle_timeout = "1m"
-
+const SERVERS: &str = r##"
 # The built-in periodic table. Remove it once you have servers of your own.
 [servers.elements]
 builtin = "elements"
@@ -51,3 +41,30 @@ builtin = "elements"
 # servers = ["files", "tracker"]
 # tools = { deny = ["*delete*"] }
 "##;
+
+/// The file that `rialto init` writes: serves the built-in periodic table and shows every setting as a comment.
+pub fn starter_config() -> String {
+    let mut text = format!("{INTRODUCTION}\n{}", section_lines(&TOP_LEVEL));
+    for key in TOP_LEVEL.keys() {
+        if let ValueType::Table(section) = key.value_type {
+            let description = key.plain_description();
+            let _ = write!(text, "\n# {description}\n# [{}]\n{}", key.name, section_lines(section));
+        }
+    }
+    text + SERVERS
+}
+
+/// One commented line per setting, with its description behind or before it.
+pub(super) fn section_lines(section: &Section) -> String {
+    let mut text = String::new();
+    let is_table = |value_type| matches!(value_type, ValueType::Table(_) | ValueType::NamedTables(_));
+    for key in section.keys().filter(|key| !is_table(key.value_type)) {
+        let (line, description) = (format!("# {} = {}", key.name, key.starter_value()), key.plain_description());
+        let shown = format!("{line:<32} # {description}");
+        let _ = match shown.len() <= MAX_LINE {
+            true => writeln!(text, "{shown}"),
+            false => writeln!(text, "# {description}\n{line}"),
+        };
+    }
+    text
+}

@@ -1,25 +1,26 @@
 //! Tests with complete configuration files.
 
 mod mistakes;
+mod reference;
+mod table;
 
 use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::keys::{
-    ACCESS, ARGUMENT, CLUSTER, ConfigKey, DEFAULTS, FILTER, GROUP, LIMITS, LOG, SERVER, SERVER_KIND_KEYS, TOOL,
-    TOP_LEVEL as TOP,
-};
+use super::keys::ConfigKey;
+use super::settings::{DEFAULTS, FILTER, TOP_LEVEL};
+use super::structure::{ARGUMENT, GROUP, SERVER, SERVER_KIND_KEYS, TOOL};
 use super::*;
 use crate::gateway::Naming;
 use crate::local::rest::{DocumentSource, ManualBody};
-use crate::mcp_client::{ConnectionSettings, HttpTransport, Target};
+use crate::mcp_client::{HttpTransport, Target};
 use crate::upstream::ConnectionMode;
 
 fn lookup(name: &str) -> Option<String> {
     match name {
-        "TOKEN" => Some("t0ken".to_owned()),
+        "TOKEN" | "ANN_TOKEN" => Some("t0ken".to_owned()),
         "PORT" => Some("4321".to_owned()),
         "BAD" => Some("b\u{1}d s3cret".to_owned()),
         "HOME" => Some("/home/ann".to_owned()),
@@ -85,7 +86,7 @@ fn servers_and_groups_keep_file_order() {
         page_size = 10
         "#,
     );
-    assert_eq!(config.listen.unwrap().port(), 4321);
+    assert_eq!(config.settings.listen.port(), 4321);
     assert_eq!(config.servers.iter().map(|server| &*server.name).collect::<Vec<_>>(), ["zebra", "apple", "off"]);
     let [zebra, apple, off] = config.servers.as_slice() else { panic!("three") };
     let ServerKind::Target(Target::Command(command)) = &zebra.kind else { panic!("{zebra:?}") };
@@ -93,7 +94,7 @@ fn servers_and_groups_keep_file_order() {
     assert_eq!(command.environment, [("Z".to_owned(), "1".to_owned()), ("A".to_owned(), "2".to_owned())]);
     assert_eq!((zebra.settings.idle_timeout, zebra.settings.ping_interval), (Duration::from_secs(120), None));
     assert_eq!(
-        (zebra.connection_mode, apple.connection_mode),
+        (zebra.settings.connection, apple.settings.connection),
         (Some(ConnectionMode::Shared), Some(ConnectionMode::PerClient))
     );
     let ServerKind::Target(Target::Url(address)) = &apple.kind else { panic!("{apple:?}") };
@@ -107,8 +108,8 @@ fn servers_and_groups_keep_file_order() {
     assert_eq!(members(None), ["zebra", "apple"]);
     assert_eq!(members(Some("research")), ["apple", "zebra"]);
     let research = config.group(Some("research")).unwrap();
-    assert_eq!((research.naming, research.page_size), (Naming::Plain, 10));
-    let tools = crate::gateway::NameFilter::new(&research.tools.allow, &research.tools.deny);
+    assert_eq!((research.settings.naming, research.settings.page_size), (Naming::Plain, 10));
+    let tools = crate::gateway::NameFilter::new(&research.settings.tools.allow, &research.settings.tools.deny);
     assert!(tools.allows("getUser") && !tools.allows("putUser"));
 }
 
@@ -117,8 +118,7 @@ fn empty_file_serves_the_built_in_server() {
     assert_eq!(toml(""), Config::default());
     assert_eq!(toml("# only a comment"), Config::default());
     assert_eq!(toml("[defaults]\nidle_timeout = \"5s\"").servers[0].settings.idle_timeout, Duration::from_secs(5));
-    assert_eq!(toml(STARTER_CONFIG).servers, Config::default().servers);
-    assert_eq!(toml(STARTER_CONFIG).groups, Config::default().groups);
+    assert_eq!(toml(&starter_config()), Config::default());
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn commented_lines_of_the_starter_file_are_valid() {
         Some(bare) if shown(line) => format!("{bare}\n"),
         _ => format!("{line}\n"),
     };
-    let text: String = STARTER_CONFIG.lines().map(bare).collect();
+    let text: String = starter_config().lines().map(bare).collect();
     let loaded = parse(&text, Path::new("rialto.toml"), ConfigFormat::Toml, &|_| Some("x".to_owned()));
     let messages: Vec<String> = loaded.unwrap_err().iter().map(|diagnostic| diagnostic.message.clone()).collect();
     assert_eq!(messages, ["the `openapi` file does not exist"], "{text}");
@@ -229,7 +229,7 @@ fn mcp_json_variants_of_other_clients_are_imported() {
         other => panic!("{other:?}"),
     };
     assert_eq!((transport(1), transport(2), transport(3)), (None, Some(HttpTransport::Sse), None));
-    assert_eq!(config.servers[0].settings, ConnectionSettings::default());
+    assert_eq!(config.servers[0].settings, UpstreamSettings::default());
     // As in desktop clients, and nested in the settings of an editor.
     assert_eq!(json(r#"{"globalShortcut":"","mcpServers":{"a":{"command":"x"}}}"#).servers.len(), 1);
     assert_eq!(json(r#"{"mcp":{"servers":{"a":{"command":"x"}}},"editor.fontSize":12}"#).servers.len(), 1);
@@ -237,15 +237,25 @@ fn mcp_json_variants_of_other_clients_are_imported() {
 
 #[test]
 fn env_file_is_imported() {
+    const ENV_FILE: &str =
+        "# comment\nexport A=1\nB=\"two words\"\n\nC='x=y'\nD=old\nnonsense\nE=pa$$word\nF=two words\nG=C:\\dir\n";
     let folder = std::env::temp_dir().join(format!("rialto-env-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("a.env"), "# comment\nexport A=1\nB=\"two words\"\n\nC='x=y'\nD=old\nnonsense\n")
-        .unwrap();
+    std::fs::write(folder.join("a.env"), ENV_FILE).unwrap();
     let text = r#"{"mcpServers":{"a":{"command":"x","envFile":"${workspaceFolder}/a.env","env":{"D":"new"}}}}"#;
     let loaded = parse(text, &folder.join("mcp.json"), ConfigFormat::McpJson, &lookup).unwrap();
     let ServerKind::Target(Target::Command(command)) = &loaded.config.servers[0].kind else { panic!("a command") };
+    let literal = [
+        ("A", "1"),
+        ("B", "two words"),
+        ("C", "x=y"),
+        ("E", "pa$$word"),
+        ("F", "two words"),
+        ("G", "C:\\dir"),
+        ("D", "new"),
+    ];
     let pairs: Vec<_> = command.environment.iter().map(|(name, value)| (&**name, &**value)).collect();
-    assert_eq!(pairs, [("A", "1"), ("B", "two words"), ("C", "x=y"), ("D", "new")]);
+    assert_eq!(pairs, literal);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -302,7 +312,7 @@ fn file_format_is_detected() {
         assert_eq!(ConfigFormat::detect(Path::new(path), text), format, "{path} {text}");
     }
     let bom = "\u{feff}listen = \"127.0.0.1:1\"";
-    assert_eq!(toml(bom).listen.unwrap().port(), 1);
+    assert_eq!(toml(bom).settings.listen.port(), 1);
 }
 
 /// A file with the example line of a key, and the same file without it.
@@ -314,18 +324,15 @@ fn with_and_without(before: &str, key: &ConfigKey, after: &str) -> (String, Stri
 fn every_key_changes_the_configuration() {
     let other = "[servers.a]\nbuiltin = \"elements\"\n[servers.b]\nbuiltin = \"elements\"\n";
     let mut files = Vec::new();
-    for key in TOP.keys().filter(|key| !key.example.is_empty()) {
-        files.push(with_and_without("", key, ""));
-    }
-    for (name, section) in [
-        ("log", &LOG),
-        ("cluster", &CLUSTER),
-        ("admin", &super::keys::ADMIN),
-        ("access", &ACCESS),
-        ("limits", &LIMITS),
-        ("defaults", &DEFAULTS),
-    ] {
-        files.extend(section.keys().map(|key| with_and_without(&format!("[{name}]"), key, "")));
+    for key in TOP_LEVEL.keys() {
+        match key.value_type {
+            keys::ValueType::Table(section) => {
+                let before = format!("[{}]", key.name);
+                files.extend(section.keys().map(|key| with_and_without(&before, key, "")));
+            }
+            keys::ValueType::NamedTables(_) => {}
+            _ => files.push(with_and_without("", key, "")),
+        }
     }
     for key in SERVER.keys() {
         let kind = match key.server_kinds.first() {
@@ -367,9 +374,6 @@ fn every_key_changes_the_configuration() {
         files.push((with, if key.name == "type" { format!("{without}\ntype = \"array\"") } else { without }));
     }
     for (with, without) in files {
-        if with.contains("= \n") {
-            continue; // The key has no example.
-        }
         assert_ne!(
             toml(&with),
             toml(&without),
@@ -380,48 +384,25 @@ fn every_key_changes_the_configuration() {
 }
 
 #[test]
-fn documented_server_defaults_match_the_code() {
-    let line = |key: &ConfigKey| match key.default {
-        Some(default) if key.name != "connection" => format!("{} = {default}\n", key.name),
-        _ => String::new(),
-    };
-    let text = format!("[defaults]\n{}", DEFAULTS.keys().map(line).collect::<String>());
-    assert_eq!(toml(&text), Config::default(), "{text}");
-    let page = GROUP.key("page_size").unwrap().default.unwrap();
-    assert_eq!(page, Config::default().groups[0].page_size.to_string());
-}
-
-#[test]
-fn documentation_lists_every_key_and_default() {
-    let page = include_str!("../../docs/configuration.md");
-    for section in [
-        &TOP,
-        &LOG,
-        &CLUSTER,
-        &super::keys::ADMIN,
-        &ACCESS,
-        &LIMITS,
-        &DEFAULTS,
-        &SERVER,
-        &FILTER,
-        &TOOL,
-        &ARGUMENT,
-        &GROUP,
-    ] {
-        for key in section.keys() {
-            assert!(page.contains(&format!("`{}`", key.name)), "docs/configuration.md does not list `{}`", key.name);
-            let plain = key.default.filter(|_| {
-                matches!(
-                    key.value_type,
-                    keys::ValueType::Duration { .. } | keys::ValueType::Integer(..) | keys::ValueType::Size
-                )
-            });
-            if let Some(default) = plain {
-                let row = page.lines().any(|line| line.contains(&format!("`{}`", key.name)) && line.contains(default));
-                assert!(row, "docs/configuration.md does not say that the default of `{}` is {default}", key.name);
+fn defaults_of_the_tables_are_those_of_the_code() {
+    let line = |key: &ConfigKey| format!("{} = {}\n", key.name, key.starter_value());
+    let literal = |key: &&ConfigKey| matches!(key.default, keys::KeyDefault::Value(_)) && key.default_text().is_some();
+    let mut text = String::new();
+    for key in TOP_LEVEL.keys() {
+        match key.value_type {
+            keys::ValueType::Table(section) => {
+                text += &format!("[{}]\n{}", key.name, section.keys().filter(literal).map(line).collect::<String>());
             }
+            _ if literal(&key) => text.insert_str(0, &line(key)),
+            _ => {}
         }
     }
+    assert_eq!(toml(&text), Config::default(), "{text}");
+    assert!(DEFAULTS.keys().filter(literal).count() > 12, "{text}");
+    // Upstreams that are made without a file have the same settings.
+    let [upstream] = &Config::default().gateway_config().upstreams[..] else { panic!("one upstream") };
+    let spec = crate::upstream::UpstreamSpec::new("elements", upstream.kind.clone());
+    assert_eq!(*upstream, spec);
 }
 
 #[test]

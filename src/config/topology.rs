@@ -1,16 +1,12 @@
 //! Conversion of the configuration into upstreams and groups of the gateway.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Duration;
 
-use super::model::{Config, FilterSection, GroupSection, ServerKind, ServerSection};
-use crate::gateway::{self, GatewayConfig, GroupConfig};
+use super::model::{Config, GroupSection, ServerKind, ServerSection};
+use crate::gateway::{GatewayConfig, GroupConfig};
 use crate::local::elements::SPOTLIGHT_INTERVAL;
 use crate::local::rest;
 use crate::upstream::{SpecKind, UpstreamSpec};
-
-/// Polling interval that stands for "off": thirty years.
-const POLLING_OFF_INTERVAL: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 impl Config {
     /// Upstreams and groups of the gateway.
@@ -29,18 +25,10 @@ fn upstream_spec(server: &ServerSection) -> UpstreamSpec {
         ServerKind::Target(target) => SpecKind::Target(target.clone()),
         ServerKind::Rest(rest) => SpecKind::Rest(rest.clone()),
     };
-    let defaults = UpstreamSpec::new(&server.name, kind);
-    UpstreamSpec {
-        settings: server.settings.clone(),
-        connection_mode: server.connection_mode.unwrap_or_default(),
-        max_leases: server.max_leases,
-        lease_idle_timeout: server.lease_idle_timeout,
-        list_poll_interval: server.list_poll_interval.unwrap_or(POLLING_OFF_INTERVAL),
-        serve_stale_for: server.serve_stale_for,
-        allow_server_requests: server.allow_server_requests,
-        file_fingerprint: document_hash(&server.kind),
-        ..defaults
-    }
+    let mut spec = UpstreamSpec::new(&server.name, kind);
+    server.settings.fill(&mut spec);
+    spec.file_fingerprint = document_hash(&server.kind);
+    spec
 }
 
 /// Hash of the OpenAPI file of a server, so that a reload notices a changed document; 0 without a file.
@@ -55,23 +43,17 @@ fn document_hash(kind: &ServerKind) -> u64 {
 }
 
 fn group_config(group: &GroupSection) -> GroupConfig {
-    let filter = |filter: &FilterSection| gateway::NameFilter::new(&filter.allow, &filter.deny);
-    GroupConfig {
-        naming: group.naming,
-        instructions: group.instructions.clone(),
-        tools: filter(&group.tools),
-        prompts: filter(&group.prompts),
-        resources: filter(&group.resources),
-        page_size: group.page_size,
-        ..GroupConfig::new(&group.name, group.servers.iter().cloned())
-    }
+    let mut config = GroupConfig::new(&group.name, group.servers.iter().cloned());
+    group.settings.fill(&mut config);
+    config
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::time::Duration;
 
-    use super::*;
+    use crate::config::setting_value::POLLING_OFF_INTERVAL;
     use crate::config::{ConfigFormat, parse};
 
     #[test]

@@ -54,6 +54,15 @@ pub fn format_duration(duration: Duration) -> String {
     }
 }
 
+/// Formats a size in the largest binary unit that divides it, in the syntax of the file.
+pub(super) fn format_size(bytes: usize) -> String {
+    const UNITS: [(&str, usize); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    match UNITS.iter().find(|(_, scale)| bytes >= *scale && bytes.is_multiple_of(*scale)) {
+        Some((unit, scale)) => format!("{}{unit}", bytes / scale),
+        None => format!("{bytes}B"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +113,10 @@ mod tests {
             ("99999999999GiB", None),
         ] {
             assert_eq!(parse_size(text), bytes, "{text}");
+            if let Some(bytes) = bytes {
+                let formatted = format_size(usize::try_from(bytes).unwrap());
+                assert_eq!(parse_size(&formatted), Some(bytes), "{formatted}");
+            }
         }
     }
 }

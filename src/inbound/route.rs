@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode_str;
+
 /// What a path serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Route<'a> {
@@ -70,26 +72,7 @@ pub(super) fn query_parameter<'q>(query: Option<&'q str>, name: &str) -> Option<
 
 /// Decodes percent-encoding. Invalid escapes are kept as they are.
 fn percent_decode(value: &str) -> Cow<'_, str> {
-    if !value.contains('%') {
-        return Cow::Borrowed(value);
-    }
-    let mut out = Vec::with_capacity(value.len());
-    let mut rest = value.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let escape = (byte == b'%').then(|| after.get(..2)).flatten();
-        let decoded = escape.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        match decoded {
-            Some(decoded) => {
-                out.push(decoded);
-                rest = &after[2..];
-            }
-            None => {
-                out.push(byte);
-                rest = after;
-            }
-        }
-    }
-    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+    percent_decode_str(value).decode_utf8_lossy()
 }
 
 #[cfg(test)]

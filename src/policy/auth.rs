@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use subtle::ConstantTimeEq;
 
 use super::Denied;
 use crate::call::Principal;
@@ -52,17 +53,12 @@ impl Tokens {
         // Compare against every token in full: the time taken must not reveal which token matched or how far.
         let mut found = None;
         for (principal, token) in &self.accepted {
-            if constant_time_eq(token.as_bytes(), given) {
+            if bool::from(token.as_bytes().ct_eq(given)) {
                 found = Some(principal);
             }
         }
         found.cloned().ok_or(Denied::Credentials)
     }
-}
-
-fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
-    let differences = a.iter().zip(b).fold(0, |all, (x, y)| all | (x ^ y));
-    a.len() == b.len() && differences == 0
 }
 
 impl Default for Tokens {

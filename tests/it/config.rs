@@ -44,7 +44,12 @@ impl TempFolder {
 
     /// Serves in this folder and returns the line with the address.
     async fn serve(&self, arguments: &[&str]) -> String {
+        self.serve_with_variables(arguments, &[]).await
+    }
+
+    async fn serve_with_variables(&self, arguments: &[&str], variables: &[(&str, &str)]) -> String {
         let mut command = rialto();
+        command.envs(variables.iter().copied());
         command.current_dir(&self.0).env_remove("RIALTO_CONFIG").stderr(Stdio::null());
         let mut child = command.args(arguments).spawn().unwrap();
         let mut line = String::new();
@@ -115,9 +120,15 @@ async fn check_explains_the_config_with_secrets_redacted() {
         assert!(ran.output.contains(word), "{word}: {}", ran.output);
     }
     assert!(ran.output.contains("old (disabled)"), "{}", ran.output);
+    let changed = ran.output.lines().find(|line| line.contains("defaults.idle_timeout")).expect("a changed setting");
+    assert!(changed.contains("\"2m\"") && changed.contains("\"1m\""), "{changed}");
+    assert!(!ran.output.contains("defaults.total_timeout"), "{}", ran.output);
     let json_output = folder.run(&["check", "--json", "rialto.toml"]).await;
     let value: Value = serde_json::from_str(&json_output.output).unwrap();
     assert_eq!((&value["ok"], &value["problems"]), (&json!(true), &json!([])));
+    assert_eq!(value["settings"]["listen"], "127.0.0.1:4000");
+    assert_eq!(value["settings"]["access"]["tokens"], json!(["ann"]));
+    assert_eq!(value["settings"]["limits"]["keep_alive_timeout"], "75s");
     assert_eq!(value["servers"][1]["connection"], "shared");
     assert_eq!(value["servers"][0]["idleTimeout"], "2m");
     assert_eq!(value["groups"][0]["servers"], json!(["files", "tracker"]));
@@ -163,11 +174,15 @@ async fn check_without_a_file_explains_the_built_in_server() {
 }
 
 #[tokio::test]
-async fn the_listen_flag_overrides_the_config() {
+async fn flags_override_variables_which_override_the_config() {
     let folder = TempFolder::new("listen");
     folder.write("rialto.toml", "listen = \"127.0.0.2:0\"");
     assert!(folder.serve(&[]).await.contains("http://127.0.0.2:"));
     assert!(folder.serve(&["serve", "--listen", "127.0.0.3:0"]).await.contains("http://127.0.0.3:"));
+    let variable = [("RIALTO_LISTEN", "127.0.0.4:0")];
+    assert!(folder.serve_with_variables(&[], &variable).await.contains("http://127.0.0.4:"));
+    let line = folder.serve_with_variables(&["--listen", "127.0.0.3:0"], &variable).await;
+    assert!(line.contains("http://127.0.0.3:"), "{line}");
     let ran = folder.run(&["stdio", "--group", "nope"]).await;
     assert!(ran.code == 2 && ran.errors.contains("unknown group \"nope\"; groups: default"), "{}", ran.errors);
 }

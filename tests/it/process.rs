@@ -143,3 +143,21 @@ async fn invalid_arguments_exit_with_a_code_and_an_explanation() {
         assert!(error.contains(word), "{arguments:?}: {error}");
     }
 }
+
+#[tokio::test]
+async fn invalid_variables_are_refused_by_the_name_of_their_flag() {
+    for (variable, value, word) in [
+        ("RIALTO_HTTP1", "nginx", "--http1"),
+        ("RIALTO_HEADER_TIMEOUT", "0", "--header-timeout"),
+        ("RIALTO_BODY_TIMEOUT", "soon", "--body-timeout"),
+        ("RIALTO_KEEP_ALIVE_TIMEOUT", "0", "--keep-alive-timeout"),
+        ("RIALTO_WRITE_STALL_TIMEOUT", "-1", "--write-stall-timeout"),
+        ("RIALTO_STORE", "redis://:s3cret@a,b", "--store"),
+        ("RIALTO_LOG", "rialto=loud", "--log"),
+    ] {
+        let output = rialto().arg("serve").env(variable, value).output().await.unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{variable}: {error}");
+        assert!(error.contains(word) && !error.contains("s3cret"), "{variable}: {error}");
+    }
+}

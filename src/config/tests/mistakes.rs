@@ -318,5 +318,5 @@ fn diagnostics_never_contain_secrets() {
         "[servers.a]\nurl = \"https://h\"\nheaders = { A = \"${TOKEN}\" }\n[servers.b]\ncommand = \"x\"\nargs = [\"${TOKEN}\"]\nenv = { A = \"${TOKEN}\" }\n[access.tokens]\nann = \"${TOKEN}\"",
     );
     assert!(!format!("{config:?}").contains("t0ken"), "{config:?}");
-    assert_eq!(config.access.tokens[0].secret, "t0ken");
+    assert_eq!(config.settings.access.tokens[0].secret, "t0ken");
 }

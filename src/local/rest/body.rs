@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 use bytes::Bytes;
 use http::HeaderValue;
+use mime::Mime;
 use serde_json::{Map, Value};
 
 use super::encode::{self, Escape, ParameterStyle};
@@ -108,13 +109,13 @@ impl RequestBodyTemplate {
 impl BodyMediaType {
     /// Parses a media type; `None` for wildcards and invalid ones.
     pub(super) fn parse(name: &str) -> Option<Self> {
-        let essence = name.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        if !essence.contains('/') || essence.contains('*') {
+        let media_type = parse_media_type(name)?;
+        if media_type.type_() == mime::STAR || media_type.subtype() == mime::STAR {
             return None;
         }
         let value = HeaderValue::from_str(name.trim()).ok()?;
-        Some(match essence.as_str() {
-            json if is_json(json) => Self::Json(value),
+        Some(match media_type.essence_str() {
+            _ if is_json(&media_type) => Self::Json(value),
             "application/x-www-form-urlencoded" => Self::Form,
             "multipart/form-data" => Self::Multipart,
             _ => Self::Other(value),
@@ -182,9 +183,16 @@ impl BodyTemplate {
     }
 }
 
-/// Whether a media type without parameters is JSON.
-pub(super) fn is_json(essence: &str) -> bool {
-    essence == "application/json" || essence == "text/json" || essence.ends_with("+json")
+/// Parses a media type. APIs send malformed parameters; the type counts without them.
+pub(super) fn parse_media_type(text: &str) -> Option<Mime> {
+    let essence = || text.split(';').next()?.trim().parse().ok();
+    text.trim().parse().ok().or_else(essence)
+}
+
+/// Whether a media type is JSON.
+pub(super) fn is_json(media_type: &Mime) -> bool {
+    let is_json = matches!(media_type.essence_str(), "application/json" | "text/json");
+    is_json || media_type.suffix() == Some(mime::JSON)
 }
 
 fn encode_form(pairs: impl Iterator<Item = (String, String)>) -> String {
@@ -290,7 +298,9 @@ mod tests {
         assert!(matches!(BodyMediaType::parse("Application/JSON"), Some(BodyMediaType::Json(_))));
         assert!(matches!(BodyMediaType::parse("multipart/form-data"), Some(BodyMediaType::Multipart)));
         assert!(matches!(BodyMediaType::parse("text/plain"), Some(BodyMediaType::Other(_))));
-        assert!(BodyMediaType::parse("*/*").is_none());
+        let spaced = BodyMediaType::parse("application/json ; charset=utf-8");
+        assert!(matches!(spaced, Some(BodyMediaType::Json(value)) if value == "application/json ; charset=utf-8"));
+        assert!(BodyMediaType::parse("*/*").is_none() && BodyMediaType::parse("text/*").is_none());
         assert!(BodyMediaType::parse("a/b\r\nX: y").is_none());
     }
 }

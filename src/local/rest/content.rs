@@ -5,12 +5,13 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
+use mime::Mime;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::arguments::truncated;
-use super::body::is_json;
+use super::body::{is_json, parse_media_type};
 use crate::protocol::Raw;
 
 /// Bytes of an error response that are passed to the client.
@@ -56,7 +57,7 @@ pub(super) fn tool_result(response: &ApiResponse, result_path: Option<&str>, met
         return success_result(text_content(&status.to_string()), None, meta);
     }
     let media_type = media_type(&response.headers);
-    let json = (media_type.is_empty() || is_json(&media_type)).then(|| strip_bom(&response.body));
+    let json = media_type.as_ref().is_none_or(is_json).then(|| strip_bom(&response.body));
     if let Some(json) = json.and_then(|body| Raw::parse(&body).ok()) {
         return json_result(&json, result_path, meta);
     }
@@ -66,7 +67,7 @@ pub(super) fn tool_result(response: &ApiResponse, result_path: Option<&str>, met
             meta,
         );
     }
-    success_result(non_json_content(response, &media_type), None, meta)
+    success_result(non_json_content(response, media_type.as_ref()), None, meta)
 }
 
 /// Tool result with `isError` and a sentence.
@@ -129,16 +130,16 @@ fn select_path(json: &Raw, result_path: &str) -> Option<Raw> {
 }
 
 /// Content blocks of a body that is not JSON.
-fn non_json_content(response: &ApiResponse, media_type: &str) -> Value {
+fn non_json_content(response: &ApiResponse, media_type: Option<&Mime>) -> Value {
     let body = &response.body;
-    let kind = media_type.split('/').next().unwrap_or_default();
-    if matches!(kind, "image" | "audio") && media_type != "image/svg+xml" && body.len() <= MAX_BINARY_BYTES {
-        return json!([{ "type": kind, "data": BASE64_STANDARD.encode(body), "mimeType": media_type }]);
+    let shown = media_type.unwrap_or(&mime::APPLICATION_OCTET_STREAM).essence_str();
+    let kind = media_type.map_or("", |media_type| media_type.type_().as_str());
+    if matches!(kind, "image" | "audio") && shown != "image/svg+xml" && body.len() <= MAX_BINARY_BYTES {
+        return json!([{ "type": kind, "data": BASE64_STANDARD.encode(body), "mimeType": shown }]);
     }
     if let Some(body_text) = decode_text(response, media_type) {
         return text_content(&body_text);
     }
-    let shown = if media_type.is_empty() { "application/octet-stream" } else { media_type };
     if body.len() > MAX_BINARY_BYTES {
         return text_content(&format!(
             "{}: {} bytes of {shown}, which is too much to pass on",
@@ -151,22 +152,26 @@ fn non_json_content(response: &ApiResponse, media_type: &str) -> Value {
 }
 
 /// Body as text; `None` for binary media types.
-fn decode_text(response: &ApiResponse, media_type: &str) -> Option<String> {
+fn decode_text(response: &ApiResponse, media_type: Option<&Mime>) -> Option<String> {
+    const TEXT_SUBTYPES: [&str; 7] =
+        ["xml", "javascript", "yaml", "x-yaml", "x-ndjson", "jsonl", "x-www-form-urlencoded"];
     let body = strip_bom(&response.body);
-    let known = media_type.starts_with("text/")
-        || media_type.ends_with("+xml")
-        || is_json(media_type)
-        || ["xml", "javascript", "yaml", "x-yaml", "x-ndjson", "jsonl", "x-www-form-urlencoded", "problem+json"]
-            .iter()
-            .any(|end| media_type.strip_prefix("application/") == Some(end));
-    if !known && !media_type.is_empty() {
+    let is_text = |media_type: &Mime| {
+        media_type.type_() == mime::TEXT
+            || media_type.suffix() == Some(mime::XML)
+            || is_json(media_type)
+            || (media_type.type_() == mime::APPLICATION && TEXT_SUBTYPES.contains(&media_type.subtype().as_str()))
+    };
+    if !media_type.is_none_or(is_text) {
         return None;
     }
-    match std::str::from_utf8(&body) {
-        Ok(text) => Some(text.to_owned()),
-        Err(_) if media_type.is_empty() => None,
-        Err(_) if is_latin1(&response.headers) => Some(body.iter().map(|byte| char::from(*byte)).collect()),
-        Err(_) => Some(String::from_utf8_lossy(&body).into_owned()),
+    match (std::str::from_utf8(&body), media_type) {
+        (Ok(text), _) => Some(text.to_owned()),
+        (Err(_), None) => None,
+        (Err(_), Some(media_type)) if is_latin1(media_type) => {
+            Some(body.iter().map(|byte| char::from(*byte)).collect())
+        }
+        (Err(_), Some(_)) => Some(String::from_utf8_lossy(&body).into_owned()),
     }
 }
 
@@ -177,25 +182,25 @@ fn describe_error(response: &ApiResponse) -> String {
     if response.body.is_empty() {
         return status.to_string();
     }
-    match decode_text(response, &media_type) {
+    match decode_text(response, media_type.as_ref()) {
         Some(body_text) if body_text.len() > MAX_ERROR_BODY_BYTES => {
             format!("{status}\n\n{}…", truncated(&body_text, MAX_ERROR_BODY_BYTES))
         }
         Some(body_text) => format!("{status}\n\n{}", body_text.trim()),
-        None => format!("{status}, with {} bytes of {media_type}", response.body.len()),
+        None => {
+            let shown = media_type.unwrap_or(mime::APPLICATION_OCTET_STREAM);
+            format!("{status}, with {} bytes of {}", response.body.len(), shown.essence_str())
+        }
     }
 }
 
-/// Media type without its parameters, in lower case.
-fn media_type(headers: &HeaderMap) -> String {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+fn media_type(headers: &HeaderMap) -> Option<Mime> {
+    parse_media_type(headers.get(CONTENT_TYPE)?.to_str().ok()?)
 }
 
-fn is_latin1(headers: &HeaderMap) -> bool {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let value = value.to_ascii_lowercase();
-    ["iso-8859-1", "latin1", "windows-1252"].iter().any(|name| value.contains(name))
+fn is_latin1(media_type: &Mime) -> bool {
+    let charset = media_type.get_param(mime::CHARSET);
+    charset.is_some_and(|charset| matches!(charset.as_str(), "iso-8859-1" | "latin1" | "windows-1252"))
 }
 
 /// Body without a UTF-8 byte order mark.

@@ -6,7 +6,7 @@ use wildmatch::WildMatch;
 
 use super::arguments::{ToolArgument, truncated};
 use super::base_url::{BaseUrl, has_dot_segment, settable_header};
-use super::body::{BodyField, BodyMediaType, FieldEncoding, RequestBodyTemplate};
+use super::body::{BodyField, BodyMediaType, FieldEncoding, RequestBodyTemplate, is_json, parse_media_type};
 use super::document::{ApiDocument, OpenApiVersion};
 use super::encode::{Escape, ParameterStyle};
 use super::names::UniqueNames;
@@ -189,7 +189,7 @@ impl<'d> Operation<'d> {
             media.extend(produces.into_iter().flatten().filter_map(Value::as_str));
         }
         media.retain(|name| name.contains('/') && !name.contains(['*', ',']) && name.len() <= 100);
-        media.sort_by_key(|name| !super::body::is_json(name));
+        media.sort_by_key(|name| !parse_media_type(name).is_some_and(|media_type| is_json(&media_type)));
         media.dedup();
         if media.is_empty() {
             media.push("application/json");

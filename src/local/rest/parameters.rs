@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::body::{BodyMediaType, is_json};
+use super::body::{BodyMediaType, is_json, parse_media_type};
 use super::document::{ApiDocument, OpenApiVersion};
 use super::encode::ParameterStyle;
 
@@ -124,7 +124,8 @@ fn parse_parameter<'d>(document: &ApiDocument, parameter: &'d Value) -> Option<A
     }
     // A parameter with `content` is serialized in that media type instead of a style.
     if let Some(content) = parameter["content"].as_object().and_then(|content| content.iter().next()) {
-        let style = if is_json(content.0) { ParameterStyle::Json } else { ParameterStyle::Form };
+        let is_json = parse_media_type(content.0).is_some_and(|media_type| is_json(&media_type));
+        let style = if is_json { ParameterStyle::Json } else { ParameterStyle::Form };
         return Some(ApiParameter { schema: content.1.get("schema"), style, ..found });
     }
     let (style, explode) = parameter_style(parameter, location);

@@ -130,7 +130,7 @@ async fn reload_names_settings_that_need_a_restart() {
     let rialto = GatewayProcess::start("restart", ELEMENTS).await;
     let more = "listen = \"127.0.0.1:1\"\nadmin = { listen = \"127.0.0.1:0\" }\nlog = { format = \"json\" }\naccess = { allow_session_delete = false }\nlimits = { calls = 5 }\n";
     rialto.replace_config(&format!("{more}{ELEMENTS}{OTHER}"));
-    let warning = "these take effect after a restart: listen, admin, log, access, limits";
+    let warning = "these take effect after a restart: listen, log.format, admin.listen, access.allow_session_delete, limits.calls";
     rialto.wait_for_log(warning).await;
     let named = |status: &Value| status["configuration"]["problems"] == json!([warning]);
     rialto

@@ -1,0 +1,80 @@
+//! The settings of a whole gateway process, as the configuration fills them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::model::Config;
+use super::setting_value::SettingValue;
+use super::settings::TopLevelSection;
+use crate::gateway::{GatewayConfig, ParkingLimits};
+use crate::inbound::InboundSettings;
+use crate::policy::{HostOriginRules, Policy};
+use crate::session::SessionSettings;
+use crate::store::{ClusterStore, StoreSettings};
+
+/// Settings of a whole gateway process.
+#[derive(Debug)]
+pub struct AppSettings {
+    /// Client listener address; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Number of worker threads, each with its own runtime and connections. With 0, connections run on the calling
+    /// runtime.
+    pub workers: usize,
+    /// Operators' listener address. Without one, operators use the client listener.
+    pub admin_listen: Option<SocketAddr>,
+    /// Transport settings.
+    pub inbound: InboundSettings,
+    /// Session limits and retention.
+    pub sessions: SessionSettings,
+    /// Host, origin and token rules.
+    pub policy: Policy,
+    /// Limits for parked calls.
+    pub parking: ParkingLimits,
+    /// Upstreams and groups.
+    pub gateway: GatewayConfig,
+    /// Session store and cluster settings.
+    pub store: StoreSettings,
+    /// A store to use instead of the one in `store`; tests share one between nodes.
+    pub cluster_store: Option<Arc<dyn ClusterStore>>,
+}
+
+impl Config {
+    /// The settings of a process that serves this configuration.
+    pub fn app_settings(&self) -> AppSettings {
+        let settings = &self.settings;
+        let mut app = AppSettings { gateway: self.gateway_config(), ..AppSettings::default() };
+        settings.fill(&mut app);
+        settings.cluster.fill(&mut app);
+        settings.admin.fill(&mut app);
+        settings.access.fill(&mut app);
+        settings.limits.fill(&mut app);
+        app.policy.host_origin = HostOriginRules::new(&settings.access.hosts, &settings.access.origins);
+        app
+    }
+}
+
+impl TopLevelSection {
+    /// Dotted names of the settings that differ from `other`.
+    pub fn changed_settings(&self, other: &Self) -> Vec<String> {
+        self.changes(other, "")
+    }
+}
+
+/// Serves the built-in server, on the calling runtime.
+impl Default for AppSettings {
+    fn default() -> Self {
+        let config = Config::default();
+        Self {
+            listen: config.settings.listen,
+            workers: 0,
+            admin_listen: None,
+            inbound: InboundSettings::default(),
+            sessions: SessionSettings::default(),
+            policy: Policy::default(),
+            parking: ParkingLimits::default(),
+            gateway: config.gateway_config(),
+            store: StoreSettings::default(),
+            cluster_store: None,
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Every setting, once. From these tables come the structs with their defaults, the reader of the file, the flags and
+//! environment variables, the JSON Schema, the starter file, the reference page and the output of `rialto check`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::HeaderName;
+
+use super::app_settings::AppSettings;
+use super::checks::{check_access, check_cluster, check_filter, check_log, check_timeouts};
+use super::keys::{ConfigKey, MAX_COUNT, Section, ValueType, setting};
+use super::model::{CallerToken, Secret, StoreLocation};
+use super::setting_table::settings;
+use super::setting_value::Choice;
+use super::structure::NAMED_TABLES;
+use crate::dialect::Revision;
+use crate::gateway::{DEFAULT_PAGE_SIZE, GroupConfig, Naming};
+use crate::http::server::Http1Implementation;
+use crate::telemetry::LogFormat;
+use crate::upstream::{ConnectionMode, UpstreamSpec};
+
+// Types of values in the file.
+const ADDRESS: ConfigKey = setting(ValueType::Address);
+const BOOLEAN: ConfigKey = setting(ValueType::Boolean);
+const COUNT: ConfigKey = integer(1, MAX_COUNT);
+const COUNT_OR_ZERO: ConfigKey = integer(0, MAX_COUNT);
+const DURATION: ConfigKey = setting(ValueType::Duration { allow_zero: false, allow_off: false });
+const DURATION_OR_ZERO: ConfigKey = setting(ValueType::Duration { allow_zero: true, allow_off: false });
+const DURATION_OR_OFF: ConfigKey = setting(ValueType::Duration { allow_zero: false, allow_off: true });
+const REVISION: ConfigKey = setting(ValueType::Revision);
+const SIZE: ConfigKey = setting(ValueType::Size);
+const STORE: ConfigKey = setting(ValueType::Store);
+const STRING: ConfigKey = setting(ValueType::String);
+const STRINGS: ConfigKey = setting(ValueType::StringList);
+const STRING_MAP: ConfigKey = setting(ValueType::StringMap);
+
+const fn integer(least: u64, most: u64) -> ConfigKey {
+    setting(ValueType::Integer(least, most))
+}
+
+const fn choice<T: Choice>() -> ConfigKey {
+    setting(ValueType::Choice(T::WORDS))
+}
+
+const fn table(section: &'static Section) -> ConfigKey {
+    setting(ValueType::Table(section))
+}
+
+// Headings of the help.
+const LIMITS_HEADING: &str = "Limits";
+const STREAMS_HEADING: &str = "SSE streams";
+const TIMEOUTS_HEADING: &str = "Timeouts";
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+settings! {
+    /// The settings of a file: its top level, with the sections below it.
+    pub struct TopLevelSection as TOP_LEVEL + NAMED_TABLES: "The configuration of Rialto, a gateway between MCP clients and MCP servers."
+    => AppSettings {
+        /// Listen address; port 0 picks a free port.
+        listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 3001)),
+            ADDRESS.example("\"127.0.0.1:4001\"").flag("listen", "ADDRESS") => listen;
+        /// HTTP/1.1 implementation that serves clients: Rialto's own, or hyper's if the other has a fault.
+        http1: Http1Implementation = Http1Implementation::Rialto,
+            choice::<Http1Implementation>().example("\"hyper\"").flag("http1", "IMPLEMENTATION") => inbound.http1;
+        /// Worker threads; a connection stays on one worker.
+        workers: Option<usize> = None,
+            integer(1, 1024).default("number of CPU cores").example("2").flag("workers", "N") => workers;
+        /// Session and event store: `memory`, or a Redis or Valkey URL.
+        store: StoreLocation = StoreLocation::Memory,
+            STORE.example("\"redis://127.0.0.1:6379\"").flag("store", "STORE") => store.url;
+        /// Nodes that share a store.
+        cluster: ClusterSection = ClusterSection::default(), table(&CLUSTER);
+        /// Logging, to standard error.
+        log: LogSection = LogSection::default(), table(&LOG);
+        /// Separate listener for health, metrics and status.
+        admin: AdminSection = AdminSection::default(), table(&ADMIN);
+        /// Access control.
+        access: AccessSection = AccessSection::default(), table(&ACCESS);
+        /// Limits and timeouts on the client side.
+        limits: LimitsSection = LimitsSection::default(), table(&LIMITS);
+        /// Defaults for all servers.
+        defaults: UpstreamSettings = UpstreamSettings::default(), table(&DEFAULTS);
+    }
+}
+
+settings! {
+    /// `[cluster]`: settings of a node that shares its store with others.
+    pub struct ClusterSection as CLUSTER: "Cluster of nodes that share a store.", check check_cluster => AppSettings {
+        /// Node name, unique in the cluster.
+        node: Option<String> = None,
+            STRING.default("host name and port").example("\"gateway-1\"").flag("node", "NAME") => store.node;
+        /// Prefix of all store keys; nodes with the same store and prefix form one cluster.
+        prefix: String = "rialto".to_owned(), STRING.example("\"staging\"") => store.prefix;
+        /// Node lease: time without a heartbeat after which other nodes take over its sessions.
+        lease: Duration = seconds(6), DURATION.example("\"10s\"") => store.lease;
+        /// Timeout of a store command; after it the store counts as unreachable.
+        timeout: Duration = seconds(2), DURATION.example("\"500ms\"") => store.timeout;
+        /// Secret that seals the tokens clients carry, such as request state; the same on all nodes, at least 16
+        /// characters.
+        sealing_key: Option<Secret> = None,
+            STRING.default("generated once and shared through the store").example("\"a long s3cret of many letters\"")
+            => store.sealing_key;
+    }
+}
+
+settings! {
+    /// `[log]`: logging settings.
+    pub struct LogSection as LOG: "Logging, to standard error.", check check_log {
+        /// Log level: `error`, `warn`, `info`, `debug`, `trace`, or levels per target as in `rialto=debug,hyper=warn`.
+        filter: Option<String> = None,
+            STRING
+                .default("\"info\" when serving, \"error\" otherwise")
+                .example("\"rialto=debug\"")
+                .flag("log", "FILTER")
+                .global();
+        /// Log format; `json` is one object per line.
+        format: LogFormat = LogFormat::Text,
+            choice::<LogFormat>().example("\"json\"").flag("log-format", "FORMAT").global();
+    }
+}
+
+settings! {
+    /// `[admin]`: the operators' listener.
+    pub struct AdminSection as ADMIN: "Separate listener for health, metrics and status." => AppSettings {
+        /// Listen address of the admin endpoints.
+        listen: Option<SocketAddr> = None,
+            ADDRESS.default("the client listener").example("\"127.0.0.1:3002\"") => admin_listen;
+    }
+}
+
+settings! {
+    /// `[access]`: who may call.
+    pub struct AccessSection as ACCESS: "Access control.", check check_access => AppSettings {
+        /// Allowed `Host` header values besides loopback; `*` allows any.
+        hosts: Vec<String> = Vec::new(),
+            STRINGS.default("none").example("[\"gateway.example\"]").flag("allow-host", "HOST");
+        /// Allowed `Origin` header values besides loopback; `*` allows any.
+        origins: Vec<String> = Vec::new(),
+            STRINGS.default("none").example("[\"https://app.example\"]").flag("allow-origin", "ORIGIN");
+        /// Request headers of the client that are forwarded to upstream servers.
+        forward_headers: Vec<HeaderName> = Vec::new(),
+            STRINGS.default("none").example("[\"x-tenant\"]").flag("forward-header", "NAME") => policy.forward_headers;
+        /// Bearer tokens by caller name. If any is set, every request needs one.
+        tokens: Vec<CallerToken> = Vec::new(),
+            STRING_MAP.default("none").example("{ ann = \"${ANN_TOKEN}\" }").flag("token", "NAME=TOKEN")
+            => policy.tokens;
+        /// Whether clients may end their session with DELETE.
+        allow_session_delete: bool = true,
+            BOOLEAN
+                .example("false")
+                .flag("no-session-delete", "")
+                .turns_off("Refuse DELETE: sessions only end when they expire.")
+            => inbound.allow_session_delete;
+    }
+}
+
+settings! {
+    /// `[limits]`: limits and timeouts on the client side.
+    pub struct LimitsSection as LIMITS: "Limits and timeouts on the client side." => AppSettings {
+        /// Maximum size of a request body, or of a line on stdio.
+        body_bytes: usize = 4 << 20,
+            SIZE.example("\"8MiB\"").flag("max-body-bytes", "N").heading(LIMITS_HEADING) => inbound.limits.body_bytes;
+        /// Maximum number of headers in a request.
+        headers: usize = 100,
+            COUNT.example("50").flag("max-headers", "N").heading(LIMITS_HEADING) => inbound.limits.header_count;
+        /// Maximum total size of the headers of a request.
+        header_bytes: usize = 64 << 10,
+            SIZE.example("32768").flag("max-header-bytes", "N").heading(LIMITS_HEADING) => inbound.limits.header_bytes;
+        /// Maximum JSON nesting depth.
+        json_depth: usize = 128,
+            integer(1, 10_000).example("64").flag("max-json-depth", "N").heading(LIMITS_HEADING)
+            => inbound.limits.json_depth;
+        /// Maximum number of messages in a batch.
+        batch: usize = 100,
+            COUNT.example("10").flag("max-batch", "N").heading(LIMITS_HEADING) => inbound.limits.batch_length;
+        /// Maximum number of sessions.
+        sessions: usize = 100_000,
+            COUNT.example("10").flag("max-sessions", "N").heading(LIMITS_HEADING) => sessions.max_sessions;
+        /// Maximum number of open SSE streams per session.
+        streams: usize = 32,
+            COUNT.example("8").flag("max-streams", "N").heading(LIMITS_HEADING) => sessions.max_streams;
+        /// Maximum number of calls in flight per session.
+        calls: usize = 1000,
+            COUNT.example("10").flag("max-calls", "N").heading(LIMITS_HEADING) => sessions.max_calls;
+        /// Maximum number of resource subscriptions per session.
+        subscriptions: usize = 1000,
+            COUNT_OR_ZERO.example("10").flag("max-subscriptions", "N").heading(LIMITS_HEADING)
+            => sessions.max_subscriptions;
+        /// Maximum number of events retained per session for resumption.
+        events: usize = 1000,
+            COUNT_OR_ZERO.example("10").flag("max-events", "N").heading(LIMITS_HEADING)
+            => sessions.retention.max_events;
+        /// Maximum bytes of events retained per session.
+        event_bytes: usize = 8 << 20,
+            SIZE.example("\"1MiB\"").flag("max-event-bytes", "N").heading(LIMITS_HEADING)
+            => sessions.retention.max_bytes;
+        /// How long events are retained for resumption.
+        event_age: Duration = seconds(600),
+            DURATION_OR_ZERO.example("\"1m\"").flag("event-age", "SECONDS").heading(LIMITS_HEADING)
+            => sessions.retention.max_age;
+        /// Idle time after which a session expires.
+        session_idle: Duration = seconds(900),
+            DURATION.example("\"5m\"").flag("session-idle", "SECONDS").heading(LIMITS_HEADING)
+            => sessions.idle_timeout;
+        /// Maximum number of parked calls: calls waiting for input from per-request clients.
+        parked_calls: usize = 10_000, COUNT_OR_ZERO.example("10") => parking.total;
+        /// Maximum number of parked calls per caller.
+        parked_calls_per_caller: usize = 1000, COUNT_OR_ZERO.example("5") => parking.per_caller;
+        /// How long to wait for the answer to an elicitation request.
+        elicitation_timeout: Duration = seconds(600), DURATION.example("\"5m\"") => parking.elicitation_timeout;
+        /// How long to wait for the answer to a sampling or roots request.
+        sampling_timeout: Duration = seconds(120), DURATION.example("\"1m\"") => parking.sampling_timeout;
+        /// How long the head of a request may take to arrive.
+        header_timeout: Duration = seconds(30),
+            DURATION.example("\"10s\"").flag("header-timeout", "SECONDS").heading(TIMEOUTS_HEADING)
+            => inbound.header_timeout;
+        /// How long the body of a request may take to arrive.
+        body_timeout: Duration = seconds(30),
+            DURATION.example("\"1m\"").flag("body-timeout", "SECONDS").heading(TIMEOUTS_HEADING)
+            => inbound.body_timeout;
+        /// Idle time after which a connection is closed; longer than that of usual load balancers, so that they close
+        /// first.
+        keep_alive_timeout: Duration = seconds(75),
+            DURATION.example("\"2m\"").flag("keep-alive-timeout", "SECONDS").heading(TIMEOUTS_HEADING)
+            => inbound.keep_alive_timeout;
+        /// Time after which a client that accepts no byte of a response is disconnected.
+        write_stall_timeout: Duration = seconds(60),
+            DURATION.example("\"30s\"").flag("write-stall-timeout", "SECONDS").heading(TIMEOUTS_HEADING)
+            => inbound.write_stall_timeout;
+        /// Time without a response after which a call is answered with an SSE stream.
+        sse_after: Duration = seconds(1),
+            DURATION_OR_ZERO.example("\"250ms\"").flag("sse-after-ms", "MS").heading(STREAMS_HEADING)
+            => inbound.sse_after;
+        /// Idle time of an SSE stream after which a keep-alive comment is sent.
+        sse_heartbeat: Duration = seconds(15),
+            DURATION.example("\"5s\"").flag("sse-heartbeat-ms", "MS").heading(STREAMS_HEADING)
+            => inbound.sse_heartbeat;
+        /// Reconnection delay sent to clients (the SSE `retry` field).
+        sse_retry: Duration = seconds(3),
+            DURATION_OR_ZERO.example("\"2s\"").flag("sse-retry-ms", "MS").heading(STREAMS_HEADING)
+            => sessions.sse_retry_ms;
+        /// How long calls in flight may take to finish at shutdown.
+        shutdown_timeout: Duration = seconds(10),
+            DURATION_OR_ZERO.example("\"1m\"").flag("shutdown-timeout", "SECONDS").heading(TIMEOUTS_HEADING)
+            => inbound.shutdown_timeout;
+    }
+}
+
+settings! {
+    /// Settings of one server, valid per server and in `[defaults]`.
+    pub struct UpstreamSettings as DEFAULTS: "Defaults for all servers.", check check_timeouts => UpstreamSpec {
+        /// Protocol revision to use, such as `2025-06-18`.
+        revision: Option<Revision> = None, REVISION.example("\"2025-06-18\"") => settings.revision;
+        /// `per-client`: one upstream session per client. `shared`: one for all clients; the server cannot send
+        /// requests to them.
+        connection: Option<ConnectionMode> = None,
+            choice::<ConnectionMode>().default("depends on the server's revision").example("\"shared\"")
+            => connection_mode;
+        /// Timeout for opening a connection.
+        connect_timeout: Duration = seconds(10), DURATION.example("\"3s\"") => settings.connect_timeout;
+        /// Timeout of each request while transport and revision are detected.
+        discovery_timeout: Duration = seconds(10), DURATION.example("\"3s\"") => settings.discovery_timeout;
+        /// Timeout for the first response of a package runner (`npx`, `uvx`), which may have to download first.
+        startup_timeout: Duration = seconds(60), DURATION.example("\"5m\"") => settings.startup_timeout;
+        /// Time without a message after which a call fails; progress notifications reset it.
+        idle_timeout: Duration = seconds(60), DURATION.example("\"2m\"") => settings.idle_timeout;
+        /// Maximum duration of a call.
+        total_timeout: Duration = seconds(600), DURATION.example("\"1h\"") => settings.total_timeout;
+        /// How long a child process may take to exit after its stdin is closed, and again after SIGTERM.
+        stop_timeout: Duration = seconds(2), DURATION_OR_ZERO.example("\"5s\"") => settings.stop_timeout;
+        /// Interval between pings on an idle connection.
+        ping_interval: Option<Duration> = Some(seconds(30)), DURATION_OR_OFF.example("\"off\"")
+            => settings.ping_interval;
+        /// Interval at which lists are re-read if the server sends no list-changed notifications.
+        list_poll_interval: Option<Duration> = Some(seconds(60)), DURATION_OR_OFF.example("\"5m\"")
+            => list_poll_interval;
+        /// Maximum size of a message from the server.
+        message_bytes: usize = 16 << 20, SIZE.example("\"1MiB\"") => settings.message_bytes;
+        /// Maximum number of input rounds (results that request input) in one call.
+        max_input_rounds: u32 = 8, integer(0, 1000).example("3") => settings.max_input_rounds;
+        /// Maximum number of leases: connections reserved for single clients.
+        max_leases: usize = 256, COUNT.example("16") => max_leases;
+        /// Idle time after which the lease of a per-request client is closed.
+        lease_idle_timeout: Duration = seconds(300), DURATION.example("\"1m\"") => lease_idle_timeout;
+        /// How long cached lists are served while the server is unreachable.
+        serve_stale_for: Duration = seconds(300), DURATION_OR_ZERO.example("\"1h\"") => serve_stale_for;
+        /// Whether the server may send requests to clients (sampling, elicitation, roots).
+        allow_server_requests: bool = true, BOOLEAN.example("false") => allow_server_requests;
+    }
+}
+
+settings! {
+    /// Settings of one group.
+    pub struct GroupSettings => GroupConfig {
+        /// Names from several servers: `prefix` puts the server's name in front, `plain` leaves them unchanged, and
+        /// duplicates are then an error.
+        naming: Naming = Naming::Prefix, choice::<Naming>().example("\"plain\"") => naming;
+        /// Instructions for the model; replaces those of the servers.
+        instructions: Option<String> = None,
+            STRING.default("those of the servers").example("\"Be brief.\"") => instructions;
+        /// Filter for tools, by the names that clients see.
+        tools: FilterSection = FilterSection::default(),
+            table(&FILTER).default("all").example("{ allow = [\"get*\"] }") => tools;
+        /// Filter for prompts, by the names that clients see.
+        prompts: FilterSection = FilterSection::default(),
+            table(&FILTER).default("all").example("{ deny = [\"*\"] }") => prompts;
+        /// Filter for resources, by the URIs that clients see.
+        resources: FilterSection = FilterSection::default(),
+            table(&FILTER).default("all").example("{ deny = [\"file:*\"] }") => resources;
+        /// Page size of lists.
+        page_size: usize = DEFAULT_PAGE_SIZE, integer(1, 100_000).example("50") => page_size;
+    }
+}
+
+settings! {
+    /// Name filter: `*` matches any characters, `?` matches one.
+    pub struct FilterSection as FILTER: "Name filter. In a pattern, * matches any characters and ? matches one.", check check_filter {
+        /// Patterns of names to include.
+        allow: Vec<String> = Vec::new(), STRINGS.default("all").example("[\"a*\"]");
+        /// Patterns of names to exclude; wins over `allow`.
+        deny: Vec<String> = Vec::new(), STRINGS.default("none").example("[\"b?\"]");
+    }
+}
