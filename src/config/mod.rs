@@ -37,7 +37,7 @@ pub use template::STARTER_CONFIG;
 pub use values::format_duration;
 pub use watcher::{ConfigWatcher, ReloadTrigger};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::mcp_client::Target;
 use build::PartialConfig;
 use reader::ConfigReader;
@@ -111,7 +111,7 @@ pub fn find_file(given: Option<&Path>) -> Option<PathBuf> {
 /// # Errors
 /// When the file cannot be read, has no such server, or the server's section has errors.
 pub fn resolve_target(file: &Path, name: &str) -> Result<Target> {
-    let usage = |why: String| Error::new(ErrorKind::Usage, why);
+    let usage = |why: String| Error::usage(why);
     let config_error = |diagnostics: &[Diagnostic]| {
         let errors = diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
         usage(errors.map(ToString::to_string).collect::<Vec<_>>().join("\n"))

@@ -1,5 +1,7 @@
 //! Builds HTTP responses. The only module that chooses status codes.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, Response, StatusCode};
@@ -7,6 +9,7 @@ use http::{HeaderMap, Response, StatusCode};
 use super::body::{EventStreamBody, ResponseContent};
 use super::headers::{EVENT_STREAM, JSON, SESSION_ID};
 use crate::dialect::classify::RefusedRequest;
+use crate::failure::{Failure, FailureKind};
 use crate::gateway::parked_call_lost;
 use crate::http::codec::{self, RequestError};
 use crate::http::sse;
@@ -59,7 +62,7 @@ pub(super) enum Rejection {
 }
 
 /// `Retry-After` of 503 responses.
-const RETRY_AFTER_SECONDS: &str = "1";
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Longest part of client input that an error message repeats, in characters.
 const MAX_ECHOED_INPUT: usize = 100;
 
@@ -140,17 +143,15 @@ impl Rejection {
                 return (id, error.unwrap_or_else(|| ErrorObject::new(code::INVALID_REQUEST, "Invalid request")));
             }
             Self::StoreUnavailable | Self::OnOtherNode(_) | Self::SessionMoving => {
-                let why = "Service Unavailable: sessions cannot be kept or reached just now; try again";
-                return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
+                let failure = Failure::new(FailureKind::StoreUnavailable, "sessions cannot be kept or reached");
+                return (None, failure.with_retry_after(Some(RETRY_DELAY)).into());
             }
             Self::RelayPeerLost => {
-                let why = "Internal error: the node that has this call cannot be reached; whether it was carried out is not known";
-                return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
+                return (None, Failure::new(FailureKind::NodeLost, "connection to the other node lost").into());
             }
             Self::ParkedCallLost => return (None, parked_call_lost()),
             Self::StoreFull => {
-                let why = "Internal error: the store has no room for what this call has to say before its answer; whether it was carried out is not known";
-                return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
+                return (None, Failure::new(FailureKind::StoreFull, "the store is out of memory").into());
             }
             Self::ShuttingDown => {
                 return (
@@ -221,21 +222,21 @@ impl Rejection {
     /// Encodes the rejection with its status and headers.
     pub(super) fn respond(self) -> Response<ResponseContent> {
         let status = self.status();
-        let (name, value) = match self.cause() {
-            Self::MethodNotAllowed(methods) => (Some(ALLOW), *methods),
-            Self::MethodRefused(_) => (Some(ALLOW), "POST"),
-            Self::Denied(Denied::Credentials) => (Some(WWW_AUTHENTICATE), "Bearer"),
+        let header = match self.cause() {
+            Self::MethodNotAllowed(methods) => Some((ALLOW, HeaderValue::from_static(methods))),
+            Self::MethodRefused(_) => Some((ALLOW, HeaderValue::from_static("POST"))),
+            Self::Denied(Denied::Credentials) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             Self::ShuttingDown
             | Self::TooManySessions
             | Self::StoreUnavailable
             | Self::OnOtherNode(_)
-            | Self::SessionMoving => (Some(RETRY_AFTER), RETRY_AFTER_SECONDS),
-            _ => (None, ""),
+            | Self::SessionMoving => Some((RETRY_AFTER, RETRY_DELAY.as_secs().into())),
+            _ => None,
         };
         let (id, error) = self.error();
         let mut response = json_with(status, protocol::Response::new(id, Err(error)).encode());
-        if let Some(name) = name {
-            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        if let Some((name, value)) = header {
+            response.headers_mut().insert(name, value);
         }
         response
     }

@@ -12,7 +12,7 @@ use super::task_driver::{self, TaskDriver};
 use crate::call::{Answer, Call, Replies, Reply, ServerRequest};
 use crate::dialect::tasks as dialect;
 use crate::dialect::to_upstream::{self, InputRequired};
-use crate::error::{Error, ErrorKind, Result};
+use crate::failure::{Failure, FailureKind};
 use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Outcome, Raw, code};
 use crate::timer::PooledTimer;
 
@@ -106,8 +106,8 @@ impl UpstreamCall {
                 return Box::pin(task.next()).await;
             }
             if !self.pending_inputs.is_empty() || self.request_state.is_some() {
-                if let Err(error) = Box::pin(self.answer_and_retry()).await {
-                    return self.failure_reply(&error);
+                if let Err(failure) = Box::pin(self.answer_and_retry()).await {
+                    return self.failure_reply(failure);
                 }
                 continue;
             }
@@ -134,7 +134,7 @@ impl UpstreamCall {
     }
 
     /// Waits for the next message of the server, at most for the idle timeout and until the call's deadline.
-    async fn next_from_server(&mut self) -> std::result::Result<Reply, ErrorObject> {
+    async fn next_from_server(&mut self) -> Result<Reply, ErrorObject> {
         if self.replies.is_none() {
             let mirrors = self.connection.mirrors_for(&self.call).await;
             let params = self.connection.params(self.params.as_ref(), &self.call, self.declares_tasks);
@@ -152,11 +152,12 @@ impl UpstreamCall {
             {
                 Some(reply) => reply,
                 None => {
-                    let is_total = Instant::now() >= self.deadline;
-                    let limit = if is_total { settings.total_timeout } else { idle_timeout };
-                    let message = format!("Request timed out: the server was silent for {limit:?}");
+                    let failure = match Instant::now() >= self.deadline {
+                        true => timed_out(settings.total_timeout),
+                        false => silent(idle_timeout),
+                    };
                     self.cancel_in_flight();
-                    return Err(ErrorObject::unavailable(message));
+                    return Err(failure.into());
                 }
             },
         };
@@ -164,8 +165,12 @@ impl UpstreamCall {
     }
 
     /// Handles a response: it may require input, header mirrors that changed, or a task. `None` when the call continues.
-    async fn on_response(&mut self, answer: Answer) -> Option<Reply> {
+    async fn on_response(&mut self, mut answer: Answer) -> Option<Reply> {
         self.replies = None;
+        if self.input_rounds > 0 {
+            // The server worked on the call before it asked for input.
+            answer.mark_sent();
+        }
         let mismatch = matches!(&answer.outcome, Err(error) if error.code() == code::HEADER_MISMATCH);
         if mismatch && self.connection.requires_mirrors() && !std::mem::replace(&mut self.mirrors_refreshed, true) {
             // The tool list has changed since it was read; read it again for the header mirrors.
@@ -189,12 +194,12 @@ impl UpstreamCall {
                         "the server asked for input more than {} times",
                         self.connection.settings().max_input_rounds
                     );
-                    return Some(self.failure_reply(&Error::new(ErrorKind::Protocol, message)));
+                    return Some(self.failure_reply(Failure::new(FailureKind::Protocol, message)));
                 }
                 self.forward_input_requests(input);
                 None
             }
-            Err(message) => Some(self.failure_reply(&Error::new(ErrorKind::Protocol, message))),
+            Err(message) => Some(self.failure_reply(Failure::new(FailureKind::Protocol, message))),
         }
     }
 
@@ -269,7 +274,7 @@ impl UpstreamCall {
     }
 
     /// Waits for the client's responses to the input requests and prepares the retry that carries them.
-    async fn answer_and_retry(&mut self) -> Result<()> {
+    async fn answer_and_retry(&mut self) -> Result<(), Failure> {
         let pending = std::mem::take(&mut self.pending_inputs);
         let started = Instant::now();
         if pending.is_empty() {
@@ -290,15 +295,12 @@ impl UpstreamCall {
                     responses.push((key, result.edit().remove("_meta").finish()));
                 }
                 Ok(Ok(Err(error))) => {
-                    return Err(Error::new(
-                        ErrorKind::Protocol,
-                        format!("the client did not answer: {}", error.message()),
-                    ));
+                    return Err(client_unanswered(format!("the client did not answer: {}", error.message())));
                 }
                 Ok(Err(_)) => {
-                    return Err(Error::new(ErrorKind::Protocol, "the client does not answer questions of this kind"));
+                    return Err(client_unanswered("the client does not answer questions of this kind"));
                 }
-                Err(_) => return Err(Error::new(ErrorKind::Timeout, "the client did not answer in time")),
+                Err(_) => return Err(client_unanswered("the client did not answer in time")),
             }
         }
         self.deadline += started.elapsed();
@@ -308,12 +310,12 @@ impl UpstreamCall {
     }
 
     /// The final reply of a call that cannot continue: `isError` for a tool call, a JSON-RPC error otherwise.
-    fn failure_reply(&self, error: &Error) -> Reply {
+    fn failure_reply(&self, failure: Failure) -> Reply {
         let outcome = if self.call.method == Method::ToolsCall {
-            let content = [serde_json::json!({ "type": "text", "text": error.to_string() })];
+            let content = [serde_json::json!({ "type": "text", "text": failure.to_string() })];
             Ok(Raw::of(&serde_json::json!({ "content": content, "isError": true, "resultType": "complete" })))
         } else {
-            Err(ErrorObject::new(code::INTERNAL_ERROR, error.to_string()))
+            Err(failure.into())
         };
         Reply::End(Answer { outcome, revision: self.connection.revision() })
     }
@@ -324,6 +326,20 @@ impl Drop for UpstreamCall {
         self.cancel_in_flight();
         self.stop_expecting_task();
     }
+}
+
+/// The failure of a call whose server sent nothing for `limit`.
+pub(super) fn silent(limit: Duration) -> Failure {
+    Failure::new(FailureKind::Silent(limit), format!("call timed out: the server was silent for {limit:?}"))
+}
+
+/// The failure of a call that was not done within `limit`.
+pub(super) fn timed_out(limit: Duration) -> Failure {
+    Failure::new(FailureKind::TimedOut(limit), format!("call timed out: it was not done within {limit:?}"))
+}
+
+fn client_unanswered(why: impl Into<String>) -> Failure {
+    Failure::new(FailureKind::ClientUnanswered, why)
 }
 
 fn missing_response() -> ErrorObject {

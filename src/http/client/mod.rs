@@ -132,7 +132,7 @@ impl HttpClient {
             None => response.await,
             Some(timeout) => tokio::time::timeout(self.connect_timeout + timeout, response).await.map_err(|_| {
                 HttpError::new(
-                    HttpErrorKind::Timeout,
+                    HttpErrorKind::Timeout(timeout),
                     format!("{} did not answer within {timeout:?}", redacted(&endpoint.url)),
                 )
             })?,
@@ -170,14 +170,14 @@ impl HttpClient {
         match tokio::time::timeout(timeout, body.read_to_end(self.max_body_bytes)).await {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(BodyError::TooLong)) => Err(HttpError::new(
-                HttpErrorKind::Protocol,
+                HttpErrorKind::TooLarge(self.max_body_bytes),
                 format!("the server sent a body of more than {} bytes", self.max_body_bytes),
             )),
             Ok(Err(BodyError::Broken(error))) => {
                 Err(HttpError::new(HttpErrorKind::Broken, format!("response body broken off: {error}")))
             }
             Err(_) => Err(HttpError::new(
-                HttpErrorKind::Timeout,
+                HttpErrorKind::Timeout(timeout),
                 format!("response body was not complete within {timeout:?}"),
             )),
         }
@@ -204,10 +204,16 @@ impl Endpoint {
                 while let Some(inner) = cause.source() {
                     cause = inner;
                 }
-                HttpError::new(
-                    HttpErrorKind::Unreachable,
-                    format!("{url} cannot be reached: {cause}; is the server running?"),
-                )
+                // The connector reports its own timeout and that of the system as the same kind of I/O error.
+                let io_kind = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+                let kind = match io_kind {
+                    Some(std::io::ErrorKind::TimedOut) => HttpErrorKind::ConnectTimeout,
+                    _ => HttpErrorKind::Unreachable,
+                };
+                HttpError::new(kind, format!("{url} cannot be reached: {cause}; is the server running?"))
+            }
+            PoolError::NotSent(cause) => {
+                HttpError::new(HttpErrorKind::NotSent, format!("connection to {url} broken: {cause}"))
             }
             PoolError::Broken(cause) => {
                 HttpError::new(HttpErrorKind::Broken, format!("connection to {url} broken: {cause}"))
@@ -233,7 +239,7 @@ fn redirect_target(url: &Uri, head: &ResponseHead) -> HttpResult<Option<Uri>> {
     let next = resolve(url, &location).ok_or_else(|| {
         HttpError::new(
             HttpErrorKind::Protocol,
-            format!("{} redirects to {location:?}, which is not a valid URL", redacted(url)),
+            format!("{} redirects to an address that is not a valid URL", redacted(url)),
         )
     })?;
     if !same_origin(url, &next) {
@@ -286,11 +292,12 @@ pub(crate) fn same_origin(a: &Uri, b: &Uri) -> bool {
         && port(a) == port(b)
 }
 
-/// A URL without its query, which may hold secrets; for logs and errors.
+/// Scheme, host and port of a URL, for logs and errors: user information, path and query may hold secrets.
 pub(crate) fn redacted(url: &Uri) -> String {
     let scheme = url.scheme_str().unwrap_or("http");
     let authority = url.authority().map_or("", |authority| authority.as_str());
-    format!("{scheme}://{authority}{}", url.path())
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!("{scheme}://{host}")
 }
 
 /// Whether the `Content-Type` is a media type, whatever its parameters.

@@ -57,6 +57,8 @@ struct IdleConnections {
 pub(crate) enum PoolError {
     /// No connection could be opened.
     Unreachable(BoxError),
+    /// The connection broke before a byte of the request was written.
+    NotSent(io::Error),
     /// The connection broke, or the response is malformed.
     Broken(io::Error),
 }
@@ -97,6 +99,7 @@ impl Pool {
                     return Ok(HttpResponse { head, body: ResponseBody::new(decoder, connection, self) });
                 }
                 Err(SendError { not_sent: true, .. }) if is_reused && !request.is_revoked() => {}
+                Err(SendError { not_sent: true, error }) => return Err(PoolError::NotSent(error)),
                 Err(SendError { error, .. }) => return Err(PoolError::Broken(error)),
             }
         }

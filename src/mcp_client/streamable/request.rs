@@ -10,7 +10,8 @@ use futures_util::{Stream, stream};
 use super::{DEFAULT_RETRY_DELAY, FirstResponse, MAX_STREAM_RESUMES, StreamableClient, clamp_retry_delay};
 use crate::call::{Answer, Caller, Replies, Reply};
 use crate::dialect::headers::HeaderMirror;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
+use crate::failure::{Failure, FailureKind};
 use crate::http::client::EventReader;
 use crate::mcp_client::batch::messages_in_event;
 use crate::mcp_client::connection::RequestHeaders;
@@ -118,8 +119,8 @@ impl HttpRequest {
                     }
                 }
                 RequestPhase::Batch => {
-                    let error = Error::new(ErrorKind::Protocol, "the server sent a batch without the response");
-                    self.end(Err(error.into_object()))
+                    let failure = Failure::new(FailureKind::Protocol, "the server sent a batch without the response");
+                    self.end(Err(failure.into()))
                 }
                 RequestPhase::Events(events) => match events.next().await {
                     Ok(Some(event)) => {
@@ -132,9 +133,9 @@ impl HttpRequest {
                         continue;
                     }
                     broken => {
-                        let ended = || Error::new(ErrorKind::Broken, "event stream ended before the response");
-                        let error = broken.err().map_or_else(ended, Error::from);
-                        match Box::pin(self.resume(error)).await {
+                        let ended = || Failure::new(FailureKind::Broken, "event stream ended before the response");
+                        let failure = broken.err().map_or_else(ended, |error| Error::from(error).into_failure());
+                        match Box::pin(self.resume(failure)).await {
                             Some(reply) => reply,
                             None => continue,
                         }
@@ -154,11 +155,11 @@ impl HttpRequest {
     }
 
     /// Resumes a broken stream after its last event id; ends the request where the server gave none.
-    async fn resume(&mut self, error: Error) -> Option<Reply> {
+    async fn resume(&mut self, failure: Failure) -> Option<Reply> {
         let can_resume =
             self.last_event_id.is_some() && self.client.in_handshake_era() && self.resume_attempts < MAX_STREAM_RESUMES;
         if !can_resume {
-            return Some(self.end(Err(error.into_object())));
+            return Some(self.end(Err(failure.into())));
         }
         self.resume_attempts += 1;
         tokio::time::sleep(self.retry_delay * self.resume_attempts).await;
@@ -167,9 +168,10 @@ impl HttpRequest {
                 self.phase = RequestPhase::Events(Box::new(events));
                 None
             }
-            Ok(None) => Some(self.end(Err(error.into_object()))),
+            Ok(None) => Some(self.end(Err(failure.into()))),
             Err(error) if error.is_retryable() => None,
-            Err(error) => Some(self.end(Err(error.into_object()))),
+            // The request itself was sent, whatever became of its stream.
+            Err(error) => Some(self.end(Err(error.into_failure().after_sending().into()))),
         }
     }
 }

@@ -204,7 +204,9 @@ async fn secrets_are_redacted_from_logs_status_and_errors() {
         output += &received.text().await;
     }
     assert!(
-        output.contains("500") && output.contains("tool_error") && output.contains("Upstream unavailable"),
+        output.contains("500")
+            && output.contains("tool_error")
+            && output.contains("the call may have been carried out"),
         "{output}"
     );
     output += &rialto.stop().await;
