@@ -107,7 +107,9 @@ impl ConnectArgs {
             );
             return Err(Error::usage(why));
         };
-        config::resolve_target(&file, word)
+        let (target, secrets) = config::resolve_target(&file, word)?;
+        secrets.install();
+        Ok(target)
     }
 
     fn with_headers(&self, mut target: Target) -> Result<Target> {

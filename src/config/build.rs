@@ -84,6 +84,7 @@ pub(super) fn build(reader: &ConfigReader<'_>, root: &SpannedNode) -> Option<Par
 
 fn read_cluster(table: &TableReader<'_>) -> ClusterSection {
     let (prefix, sealing_key) = (table.string("prefix"), table.string("sealing_key"));
+    sealing_key.iter().for_each(|key| table.reader.secrets.add(key));
     let is_valid = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.' | ':');
     if let (Some(prefix), Some(entry)) = (&prefix, table.entry("prefix"))
         && !prefix.chars().all(is_valid)

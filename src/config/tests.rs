@@ -283,7 +283,7 @@ fn target_resolves_despite_errors_in_other_servers() {
     }
     let file = folder.join("rialto.toml");
     std::fs::write(&file, "[servers.here]\nurl = \"http://h\"\n[servers.table]\nbuiltin = \"elements\"").unwrap();
-    assert!(matches!(resolve_target(&file, "here"), Ok(Target::Url(_))));
+    assert!(matches!(resolve_target(&file, "here"), Ok((Target::Url(_), _))));
     assert!(resolve_target(&file, "table").unwrap_err().to_string().contains("no URL or command of its own"));
     assert!(resolve_target(&folder.join("none.json"), "x").unwrap_err().to_string().contains("cannot be read"));
     std::fs::remove_dir_all(folder).unwrap();
