@@ -344,3 +344,54 @@ pub(super) fn with_session_id(mut response: Response<ResponseContent>, id: Sessi
     }
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{Execution, FailureSide, Retry};
+
+    /// The status of a call that fails in this way, and its error.
+    fn answer(kind: FailureKind) -> (StatusCode, ErrorObject) {
+        let rejection = match kind {
+            FailureKind::StoreUnavailable => Rejection::StoreUnavailable,
+            FailureKind::StoreFull => Rejection::StoreFull,
+            FailureKind::NodeLost => Rejection::RelayPeerLost,
+            FailureKind::ParkedCallLost => Rejection::ParkedCallLost,
+            kind => {
+                assert_ne!(kind.side(), FailureSide::Gateway, "{kind:?} has no rejection");
+                let error = ErrorObject::from(Failure::new(kind, "").of_upstream(&"files".into()));
+                return (outcome_status(&Err(error.clone())), error);
+            }
+        };
+        let rejection = Rejection::ForRequest(Id::Number(1), Box::new(rejection));
+        (rejection.status(), rejection.error().1)
+    }
+
+    fn row(kind: FailureKind) -> String {
+        let (status, error) = answer(kind);
+        let failure = error.failure().unwrap();
+        assert_eq!(failure.kind(), kind);
+        let ran = match failure.execution() {
+            Execution::NotRun => "no",
+            Execution::MayHaveRun => "perhaps",
+        };
+        let retry = match failure.retry() {
+            Retry::Never => "no".to_owned(),
+            Retry::Later => "later".to_owned(),
+            Retry::After(delay) => format!("after {} s", delay.as_secs()),
+        };
+        let (name, code, text) = (kind.name(), error.code(), error.message());
+        format!("| `{name}` | {text} | {ran} | {retry} | {code} | {} |\n", status.as_u16())
+    }
+
+    #[test]
+    fn docs_list_every_kind_of_failure() {
+        let head = "| `failure` | `message` | can it have run | try again | code | HTTP |\n|---|---|---|---|---|---|\n";
+        let table: String = std::iter::once(head.to_owned()).chain(FailureKind::ALL.map(row)).collect();
+        let page = include_str!("../../docs/errors.md");
+        let section =
+            page.split_once("<!-- kinds -->\n").and_then(|(_, rest)| rest.split_once("<!-- end of kinds -->"));
+        let (section, _) = section.unwrap();
+        assert!(section == table, "docs/errors.md is out of date; its table is:\n{table}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Health of an upstream as status, metrics and error messages report it.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use crate::failure::{Failure, FailureKind};
 
@@ -25,6 +25,8 @@ pub struct Health {
     pub phase: HealthPhase,
     /// Failure behind the phase, absent while ready.
     pub failure: Option<Failure>,
+    /// When the failure was recorded.
+    failed_at: Instant,
     /// When the current phase began.
     pub since: SystemTime,
     /// Successful connects since start.
@@ -33,7 +35,13 @@ pub struct Health {
 
 impl Health {
     pub(super) fn starting() -> Self {
-        Self { phase: HealthPhase::Starting, failure: None, since: SystemTime::now(), connects: 0 }
+        Self {
+            phase: HealthPhase::Starting,
+            failure: None,
+            failed_at: Instant::now(),
+            since: SystemTime::now(),
+            connects: 0,
+        }
     }
 
     /// Sets phase and failure; `since` moves only when the phase differs.
@@ -43,12 +51,18 @@ impl Health {
         }
         self.phase = phase;
         self.failure = failure;
+        self.failed_at = Instant::now();
     }
 
     /// The failure of a call while the upstream is down; `None` when it is not.
     pub(super) fn down(&self) -> Option<Failure> {
         let unknown = || Failure::new(FailureKind::Unreachable, "the upstream is down");
-        let failure = || self.failure.clone().unwrap_or_else(unknown).before_sending();
+        let failure = || {
+            let failure = self.failure.clone().unwrap_or_else(unknown).before_sending();
+            // The server named the delay when it refused us, not when this call was made.
+            let delay = failure.retry_after().map(|delay| delay.saturating_sub(self.failed_at.elapsed()));
+            failure.with_retry_after(delay)
+        };
         (self.phase == HealthPhase::Down).then(failure)
     }
 }

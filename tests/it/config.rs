@@ -104,6 +104,9 @@ async fn check_explains_the_config_with_secrets_redacted() {
         [servers.old]
         builtin = "elements"
         disabled = true
+        [servers.tool]
+        command = "/opt/${RIALTO_TEST_TOKEN}/run"
+        disabled = true
         [groups.research]
         servers = ["files", "tracker", "old"]
         naming = "plain"
@@ -114,12 +117,14 @@ async fn check_explains_the_config_with_secrets_redacted() {
     for word in ["127.0.0.1:4000", "ann", "npx", "tracker.example", "2025-06-18", "shared", "/mcp/research", "plain"] {
         assert!(ran.output.contains(word), "{word}: {}", ran.output);
     }
+    assert!(ran.output.contains("/opt/***/run"), "{}", ran.output);
     assert!(ran.output.contains("old (disabled)"), "{}", ran.output);
     let json_output = folder.run(&["check", "--json", "rialto.toml"]).await;
     let value: Value = serde_json::from_str(&json_output.output).unwrap();
     assert_eq!((&value["ok"], &value["problems"]), (&json!(true), &json!([])));
     assert_eq!(value["servers"][1]["connection"], "shared");
     assert_eq!(value["servers"][0]["idleTimeout"], "2m");
+    assert_eq!(value["servers"][3]["target"], "/opt/***/run");
     assert_eq!(value["groups"][0]["servers"], json!(["files", "tracker"]));
     assert_eq!(value["groups"][1]["address"], "/mcp/research");
     assert!(!ran.output.contains("t0ken") && !json_output.output.contains("t0ken"), "{}", ran.output);

@@ -132,6 +132,10 @@ async fn an_http_status_tells_whether_the_call_can_have_run() {
             ),
             (raw(503, ""), Told::not_run("unavailable", "is unavailable (503)", "; try again later")),
             (later(503, "7"), Told::not_run("unavailable", "is unavailable (503)", "; try again in 7 s").after(7000)),
+            (
+                raw(429, r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"slow down"}}"#),
+                Told::not_run("rate_limited", "limits the rate of calls (429)", "; try again later"),
+            ),
             (raw(413, ""), Told::not_run("http_status", "answered with HTTP status 413", "")),
             (raw(500, "oops"), Told::new("http_status", "answered with HTTP status 500", MAY_HAVE_RUN)),
             (later(502, "9"), Told::new("http_status", "answered with HTTP status 502", MAY_HAVE_RUN).after(9000)),
@@ -258,14 +262,21 @@ async fn a_lost_server_that_refuses_the_handshake_is_reported_by_its_reason() {
         bad.stop();
         until("the upstream is down", || phase(&rialto) == HealthPhase::Down).await;
         for method in ["initialize", "server/discover", "GET"] {
-            bad.inject_fault(method, InjectedFault::RetryLater(503, "1".into()));
+            bad.inject_fault(method, InjectedFault::RetryLater(503, "60".into()));
         }
         bad.restart().await;
         let kind =
             |rialto: &Rialto| rialto.inbound.gateway.upstreams()[0].state().health.failure.as_ref().map(Failure::kind);
         until("the reason is known", || kind(&rialto) == Some(FailureKind::Unavailable)).await;
-        let expected = Told::not_run("unavailable", "is unavailable (503)", "; try again in 1 s").after(1000);
-        assert_eq!(told(&rialto, "2025-11-25", "echo", json!({})).await, expected, "{transport:?}");
+        let told = told(&rialto, "2025-11-25", "echo", json!({})).await;
+        assert_eq!((told.kind.as_str(), told.may_have_run), ("unavailable", false), "{transport:?}");
+        assert!(
+            told.text.starts_with("Upstream \"bad\" is unavailable (503); the call was not carried out"),
+            "{told:?}"
+        );
+        // What is left of the delay, counted from the refusal.
+        let delay = told.retry_after_ms.unwrap();
+        assert!((30_000..60_000).contains(&delay), "{transport:?}: {delay}");
     }
 }
 

@@ -78,7 +78,7 @@ impl Rest {
         let mut names = UniqueNames::default();
         let mut tools: Vec<RestTool> = Vec::new();
         for manual in &spec.tools {
-            tools.push(manual_tools::build_tool(manual, &base, &mut names).map_err(|why| Error::usage(why))?);
+            tools.push(manual_tools::build_tool(manual, &base, &mut names).map_err(Error::usage)?);
         }
         let mut info_object = Value::Null;
         if let Some(from) = &spec.document {

@@ -353,7 +353,7 @@ impl StreamableClient {
             }
             return match message {
                 Ok(Message::Response(Response { id, outcome: Err(error), .. }))
-                    if id.is_none() || id.as_ref() == Some(&request.id) =>
+                    if id.as_ref() == Some(&request.id) || (id.is_none() && !is_refusal(status)) =>
                 {
                     Ok(FirstResponse::Response(Err(error)))
                 }
@@ -497,6 +497,11 @@ impl StreamableClient {
         let body = self.http.read_body(response.body, self.settings.idle_timeout).await.unwrap_or_default();
         Err(self.status_error(status, error::retry_after(&response.head), &body))
     }
+}
+
+/// Whether a status says by itself that the request was refused, so that an error without its id adds nothing.
+fn is_refusal(status: StatusCode) -> bool {
+    !matches!(FailureKind::from_status(status.as_u16()), FailureKind::Status(_))
 }
 
 /// The outcome in a message, if it is the response to request `id`.
