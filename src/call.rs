@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::dialect::Revision;
+use crate::failure::Failure;
 use crate::protocol::{ErrorObject, Id, Level, Method, Notification, NotificationMethod, Outcome, Raw, code};
 
 /// The identity of a caller as established by policy.
@@ -235,6 +236,24 @@ impl Answer {
     /// An error that follows the newest revision.
     pub fn error(error: ErrorObject) -> Self {
         Self { outcome: Err(error), revision: Revision::NEWEST }
+    }
+
+    /// Records that the call of a failure was not sent, so that it cannot have run.
+    pub fn mark_not_sent(&mut self) {
+        self.map_failure(Failure::before_sending);
+    }
+
+    /// Records that the call of a failure was sent, at least in part, so that it may have run.
+    pub fn mark_sent(&mut self) {
+        self.map_failure(Failure::after_sending);
+    }
+
+    fn map_failure(&mut self, map: impl FnOnce(Failure) -> Failure) {
+        if let Err(error) = &mut self.outcome
+            && let Some(failure) = error.failure()
+        {
+            *error = map(failure.clone()).into();
+        }
     }
 }
 

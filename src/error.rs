@@ -1,122 +1,150 @@
-//! The error of talking to an upstream, with a sentence for the operator.
+//! The error of talking to an upstream.
 
 use std::fmt;
+use std::time::{Duration, SystemTime};
 
+use http::header::RETRY_AFTER;
 use http::{StatusCode, Uri};
 
+use crate::failure::{Failure, FailureKind, parse_retry_after};
 use crate::http::client::{HttpError, HttpErrorKind, redacted};
-use crate::protocol::ErrorObject;
+use crate::http::codec::ResponseHead;
+use crate::protocol::{ErrorObject, code};
+use crate::redact::redact;
 
 /// Bytes of an error response's body that are quoted.
 const BODY_SNIPPET_MAX: usize = 300;
 
-/// Class of an [`Error`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ErrorKind {
-    /// The command could not be started, or no connection could be opened; nothing was sent.
-    Unreachable,
-    /// The upstream did not respond in time.
-    Timeout,
-    /// The connection broke, or the child process exited.
-    Broken,
-    /// The upstream responded with this HTTP status and no JSON-RPC response.
-    Status(u16),
-    /// The upstream refused our credentials (401 or 403).
-    Credentials,
-    /// The upstream violated the protocol or a limit.
-    Protocol,
-    /// The upstream and we support no common revision.
-    Revision,
-    /// The upstream responded with a JSON-RPC error of this code.
-    ErrorResponse(i64),
-    /// The caller's input is invalid.
-    Usage,
-}
-
-/// Why a request to an upstream failed.
+/// Why a request to an upstream failed. `Display` is a sentence for operators, with secrets masked.
 #[derive(Debug, Clone)]
-pub struct Error {
-    kind: ErrorKind,
-    message: String,
-    object: Option<ErrorObject>,
+pub enum Error {
+    /// The caller's input is invalid.
+    Usage(String),
+    /// The upstream answered with a JSON-RPC error.
+    ErrorResponse(ErrorObject),
+    /// The upstream gave no answer.
+    Failure(Failure),
 }
 
 /// Result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error with a message for the operator.
-    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), object: None }
+    /// An error in the caller's input.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::Usage(message.into())
     }
 
-    /// The error for a JSON-RPC error response, or for an error object that stands for a response that never came.
-    pub fn from_error_response(object: ErrorObject) -> Self {
-        if object.is_unavailable() {
-            return Self::new(ErrorKind::Broken, object.message());
+    /// A failure with a sentence for operators.
+    pub fn failure(kind: FailureKind, detail: impl Into<String>) -> Self {
+        Self::Failure(Failure::new(kind, detail))
+    }
+
+    /// The error for a JSON-RPC error: the server's answer, or the failure that took the place of one.
+    pub fn from_error_object(object: ErrorObject) -> Self {
+        match object.failure() {
+            Some(failure) => Self::Failure(failure.clone()),
+            None => Self::ErrorResponse(object),
         }
-        let message = format!("the server answered with error {}: {}", object.code(), object.message());
-        Self { kind: ErrorKind::ErrorResponse(object.code()), message, object: Some(object) }
     }
 
     /// The error for an HTTP status without a JSON-RPC response, with the beginning of its body.
-    pub fn from_status(url: &Uri, status: StatusCode, body: &[u8]) -> Self {
+    pub fn from_status(url: &Uri, status: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> Self {
         let text = String::from_utf8_lossy(&body[..body.len().min(BODY_SNIPPET_MAX)]);
         let text = text.trim();
         let quoted = if text.is_empty() { String::new() } else { format!(": {text}") };
-        match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Self::new(
-                ErrorKind::Credentials,
-                format!("{} answered {status}{quoted}; give credentials as a header", redacted(url)),
-            ),
-            _ => Self::new(ErrorKind::Status(status.as_u16()), format!("{} answered {status}{quoted}", redacted(url))),
-        }
+        let kind = FailureKind::from_status(status.as_u16());
+        let hint = match kind {
+            FailureKind::Credentials(_) => "; give credentials as a header",
+            _ => "",
+        };
+        let detail = format!("{} answered {status}{quoted}{hint}", redacted(url));
+        Self::Failure(Failure::new(kind, detail).with_retry_after(retry_after))
     }
 
-    /// The class of the error.
-    pub fn kind(&self) -> ErrorKind {
-        self.kind
+    /// How the request failed; `None` when the upstream answered or was not asked.
+    pub fn kind(&self) -> Option<FailureKind> {
+        match self {
+            Self::Failure(failure) => Some(failure.kind()),
+            Self::Usage(_) | Self::ErrorResponse(_) => None,
+        }
     }
 
     /// The JSON-RPC error of the upstream, if it sent one.
     pub fn object(&self) -> Option<&ErrorObject> {
-        self.object.as_ref()
+        match self {
+            Self::ErrorResponse(object) => Some(object),
+            Self::Usage(_) | Self::Failure(_) => None,
+        }
     }
 
     /// Whether the same request may succeed later.
     pub fn is_retryable(&self) -> bool {
-        match self.kind {
-            ErrorKind::Unreachable | ErrorKind::Timeout | ErrorKind::Broken => true,
-            ErrorKind::Status(status) => status >= 500 || status == 429,
-            ErrorKind::Credentials
-            | ErrorKind::Protocol
-            | ErrorKind::Revision
-            | ErrorKind::ErrorResponse(_)
-            | ErrorKind::Usage => false,
+        matches!(self, Self::Failure(failure) if failure.is_retryable())
+    }
+
+    /// The JSON-RPC error for a call that ended with this error.
+    pub fn into_object(self) -> ErrorObject {
+        match self {
+            Self::ErrorResponse(object) => object,
+            error => error.into_failure().into(),
         }
     }
 
-    /// The JSON-RPC error for a call that failed with this error.
-    pub fn into_object(self) -> ErrorObject {
-        self.object.unwrap_or_else(|| ErrorObject::unavailable(format!("Upstream unavailable: {}", self.message)))
+    /// The failure of a call whose connection could not be opened for this error.
+    pub fn into_failure(self) -> Failure {
+        let detail = self.to_string();
+        match self {
+            Self::Failure(failure) => failure,
+            Self::ErrorResponse(object) if object.code() == code::UNSUPPORTED_VERSION => {
+                Failure::new(FailureKind::NoCommonRevision, detail)
+            }
+            Self::ErrorResponse(object) => Failure::new(FailureKind::HandshakeRefused(object.code()), detail),
+            Self::Usage(_) => Failure::new(FailureKind::StartFailed, detail),
+        }
+    }
+}
+
+/// The delay that a response names in `Retry-After`.
+pub(crate) fn retry_after(head: &ResponseHead) -> Option<Duration> {
+    parse_retry_after(head.get(&RETRY_AFTER)?, SystemTime::now())
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
     }
 }
 
 impl From<HttpError> for Error {
     fn from(error: HttpError) -> Self {
         let kind = match error.kind() {
-            HttpErrorKind::Unreachable | HttpErrorKind::ConnectionLimit => ErrorKind::Unreachable,
-            HttpErrorKind::Timeout => ErrorKind::Timeout,
-            HttpErrorKind::Broken => ErrorKind::Broken,
-            HttpErrorKind::Protocol => ErrorKind::Protocol,
+            HttpErrorKind::Unreachable => FailureKind::Unreachable,
+            HttpErrorKind::ConnectionLimit => FailureKind::LimitReached,
+            HttpErrorKind::ConnectTimeout => FailureKind::ConnectTimeout,
+            HttpErrorKind::NotSent | HttpErrorKind::Broken => FailureKind::Broken,
+            HttpErrorKind::Timeout(limit) => FailureKind::Silent(limit),
+            HttpErrorKind::TooLarge(limit) => FailureKind::TooLarge(limit),
+            HttpErrorKind::Protocol => FailureKind::Protocol,
         };
-        Self::new(kind, error.to_string())
+        let failure = Failure::new(kind, error.to_string());
+        Self::Failure(match error.kind() {
+            HttpErrorKind::NotSent => failure.before_sending(),
+            _ => failure,
+        })
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        match self {
+            Self::Usage(message) => f.write_str(&redact(message)),
+            Self::ErrorResponse(object) => {
+                let message = object.message();
+                write!(f, "the server answered with error {}: {}", object.code(), redact(&message))
+            }
+            Self::Failure(failure) => failure.fmt(f),
+        }
     }
 }
 

@@ -44,9 +44,13 @@ pub mod client;
 
 pub mod error;
 
+pub mod failure;
+
 pub mod metrics;
 
 pub mod ndjson;
+
+pub mod redact;
 
 pub mod shutdown;
 

@@ -256,7 +256,7 @@ fn upstream_status(upstream: &Upstream) -> UpstreamStatus {
     UpstreamStatus {
         name: upstream.name().to_string(),
         phase: state.health.phase.to_string(),
-        reason: state.health.reason.clone(),
+        reason: state.health.failure.as_ref().map(ToString::to_string),
         since: unix_seconds(state.health.since),
         connects: state.health.connects,
         transport: state.transport.to_owned(),

@@ -61,7 +61,10 @@ impl Reloader {
             Err(error) => return tracing::error!(%error, "configuration reload failed"),
         };
         match loaded {
-            Ok(LoadedConfig { config, warnings }) => self.apply(inbound, config, &warnings),
+            Ok(LoadedConfig { config, warnings, secrets }) => {
+                secrets.install();
+                self.apply(inbound, config, &warnings);
+            }
             Err(diagnostics) => reject(inbound, &diagnostics),
         }
     }

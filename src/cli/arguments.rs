@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::config::nearest;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::protocol::Raw;
 
 /// Reads arguments from a file and from `key=value` words, and checks them against the input schema. Words override
@@ -25,7 +25,7 @@ pub(super) fn read(words: &[String], file: Option<&Path>, schema: Option<&Raw>) 
 }
 
 fn usage_error(why: String) -> Error {
-    Error::new(ErrorKind::Usage, why)
+    Error::usage(why)
 }
 
 fn from_file(file: &Path) -> Result<Map<String, Value>> {

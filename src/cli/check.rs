@@ -14,6 +14,7 @@ use crate::config::{
 };
 use crate::local::rest::DocumentSource;
 use crate::mcp_client::Target;
+use crate::redact::{Secrets, redact};
 use crate::upstream::ConnectionMode;
 
 /// Arguments of `rialto check`.
@@ -44,15 +45,18 @@ pub(super) fn check(arguments: &CheckArgs) -> ExitCode {
     let file = arguments.file.clone().or_else(default_file);
     let loaded = match &file {
         Some(file) => super::serve::load(file),
-        None => Ok(LoadedConfig { config: Config::default(), warnings: Vec::new() }),
+        None => Ok(LoadedConfig { config: Config::default(), warnings: Vec::new(), secrets: Secrets::default() }),
     };
     let (config, diagnostics) = match loaded {
-        Ok(LoadedConfig { config, warnings }) => (Some(config), warnings),
+        Ok(LoadedConfig { config, warnings, secrets }) => {
+            secrets.install();
+            (Some(config), warnings)
+        }
         Err(diagnostics) => (None, diagnostics),
     };
     match arguments.json {
         true => output::print_line(&output::strip_control_chars(
-            &report_json(file.as_deref(), config.as_ref(), &diagnostics).to_string(),
+            &redacted_json(report_json(file.as_deref(), config.as_ref(), &diagnostics)).to_string(),
         )),
         false => print_report(file.as_deref(), config.as_ref(), &diagnostics),
     }
@@ -81,10 +85,10 @@ fn print_report(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Dia
     });
     let store = output::strip_control_chars(&settings.store.to_string());
     let lines = format!("Listen       {listen}\nAdmin        {admin}\nCallers      {callers}\nStore        {store}");
-    output::print_line(&format!("\n{lines}\n"));
+    output::print_line(&redact(&format!("\n{lines}\n")));
     let changed = changed_settings(settings);
     if !changed.is_empty() {
-        output::print_line(&output::table(&["SETTING", "VALUE", "DEFAULT"], changed));
+        output::print_line(&redact(&output::table(&["SETTING", "VALUE", "DEFAULT"], changed).to_string()));
         output::print_line("");
     }
     let rows = config.servers.iter().map(|server| {
@@ -96,7 +100,8 @@ fn print_report(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Dia
             format_duration(server.settings.idle_timeout),
             format_duration(server.settings.total_timeout)
         );
-        vec![name, text("kind"), text("target"), text("revision"), text("connection"), timeouts]
+        let target = redact(&text("target")).into_owned();
+        vec![name, text("kind"), target, text("revision"), text("connection"), timeouts]
     });
     output::print_line(&output::table(
         &["SERVER", "KIND", "TARGET", "REVISION", "CONNECTION", "TIMEOUT IDLE / TOTAL"],
@@ -153,6 +158,16 @@ fn report_json(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Diag
         "servers": config.map(|config| config.servers.iter().map(server_json).collect::<Vec<_>>()),
         "groups": config.map(|config| config.groups.iter().map(group).collect::<Vec<_>>()),
     })
+}
+
+/// The report with secrets masked in its strings; numbers and keys stay, so that it remains valid JSON.
+fn redacted_json(value: Value) -> Value {
+    match value {
+        Value::String(text) => redact(&text).into(),
+        Value::Array(items) => items.into_iter().map(redacted_json).collect(),
+        Value::Object(members) => members.into_iter().map(|(key, value)| (key, redacted_json(value))).collect(),
+        other => other,
+    }
 }
 
 /// Summary of a server. Leaves out arguments, queries and headers, which may be secret.

@@ -10,7 +10,8 @@ use super::connect_args::ConnectArgs;
 use super::output;
 use super::probe;
 use crate::client::{Client, ListenRequest};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::failure::FailureKind;
 use crate::protocol::Raw;
 
 /// The client commands. Each takes a URL or a server name, or a command after `--`.
@@ -88,16 +89,23 @@ pub(super) async fn run(command: ClientCommand) -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("rialto: {}", output::strip_control_chars(&error.to_string()));
-            ExitCode::from(match error.kind() {
-                ErrorKind::Usage => super::EXIT_USAGE,
-                ErrorKind::Unreachable
-                | ErrorKind::Timeout
-                | ErrorKind::Broken
-                | ErrorKind::Status(_)
-                | ErrorKind::Credentials => EXIT_UNREACHABLE,
-                ErrorKind::Protocol | ErrorKind::Revision | ErrorKind::ErrorResponse(_) => EXIT_SERVER_ERROR,
-            })
+            ExitCode::from(error_code(&error))
         }
+    }
+}
+
+fn error_code(error: &Error) -> u8 {
+    match error {
+        Error::Usage(_) => super::EXIT_USAGE,
+        Error::ErrorResponse(_) => EXIT_SERVER_ERROR,
+        Error::Failure(failure) => match failure.kind() {
+            FailureKind::HandshakeRefused(_)
+            | FailureKind::NoCommonRevision
+            | FailureKind::TooLarge(_)
+            | FailureKind::Protocol
+            | FailureKind::ClientUnanswered => EXIT_SERVER_ERROR,
+            _ => EXIT_UNREACHABLE,
+        },
     }
 }
 
@@ -146,7 +154,7 @@ async fn tools(mut args: TargetArgs) -> Result<ExitCode> {
 async fn call(mut args: CallArgs) -> Result<ExitCode> {
     let target = args.connect.target(&mut args.words)?;
     if args.words.is_empty() {
-        return Err(Error::new(ErrorKind::Usage, "specify which tool to call; `rialto tools` lists them"));
+        return Err(Error::usage("specify which tool to call; `rialto tools` lists them"));
     }
     let name = args.words.remove(0);
     let (client, terminal) = args.connect.connect(&target).await?;
@@ -176,7 +184,7 @@ async fn schema_of(client: &Client, name: &str) -> Result<Raw> {
             Some(near) => format!("did you mean {near:?}?"),
             None => format!("tools: {}", known.join(", ")),
         };
-        return Err(Error::new(ErrorKind::Usage, format!("there is no tool {name:?}; {hint}")));
+        return Err(Error::usage(format!("there is no tool {name:?}; {hint}")));
     };
     Ok(tools[at].get("inputSchema").unwrap_or_else(Raw::empty))
 }
@@ -213,7 +221,7 @@ async fn resources(mut args: TargetArgs) -> Result<ExitCode> {
 async fn read(mut args: TargetArgs) -> Result<ExitCode> {
     let target = args.connect.target(&mut args.words)?;
     let Some(uri) = args.words.first().cloned() else {
-        return Err(Error::new(ErrorKind::Usage, "specify which resource to read; `rialto resources` lists them"));
+        return Err(Error::usage("specify which resource to read; `rialto resources` lists them"));
     };
     let (client, _) = args.connect.connect(&target).await?;
     let Some(result) = run_and_close(client, async |client| client.read(&uri).await).await? else {
@@ -248,7 +256,7 @@ async fn prompts(mut args: TargetArgs) -> Result<ExitCode> {
 async fn prompt(mut args: CallArgs) -> Result<ExitCode> {
     let target = args.connect.target(&mut args.words)?;
     if args.words.is_empty() {
-        return Err(Error::new(ErrorKind::Usage, "specify which prompt to get; `rialto prompts` lists them"));
+        return Err(Error::usage("specify which prompt to get; `rialto prompts` lists them"));
     }
     let name = args.words.remove(0);
     let arguments = Raw::of(&arguments::read(&args.words, args.args.as_deref(), None)?);

@@ -10,7 +10,7 @@ use super::interactive::{PreparedAnswers, Terminal};
 use crate::client::{Client, ClientOptions};
 use crate::config;
 use crate::dialect::Revision;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::mcp_client::{ConnectionSettings, HttpTransport, Target};
 use crate::protocol::Level;
 
@@ -89,7 +89,7 @@ impl ConnectArgs {
             }
             None if words.is_empty() => {
                 let why = "specify which server: a URL such as http://127.0.0.1:3001/mcp, a name from rialto.toml or mcp.json, or a command after --";
-                return Err(Error::new(ErrorKind::Usage, why));
+                return Err(Error::usage(why));
             }
             None => self.resolve(&words.remove(0))?,
         };
@@ -105,9 +105,11 @@ impl ConnectArgs {
             let why = format!(
                 "{word:?} is not a URL, and there is no rialto.toml or mcp.json here to look it up in; give one with --config"
             );
-            return Err(Error::new(ErrorKind::Usage, why));
+            return Err(Error::usage(why));
         };
-        config::resolve_target(&file, word)
+        let (target, secrets) = config::resolve_target(&file, word)?;
+        secrets.install();
+        Ok(target)
     }
 
     fn with_headers(&self, mut target: Target) -> Result<Target> {
@@ -149,9 +151,6 @@ impl ConnectArgs {
 pub(super) fn split_pair(pair: &str, at: char, what: &str) -> Result<(String, String)> {
     match pair.split_once(at) {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(Error::new(
-            ErrorKind::Usage,
-            format!("{what} needs a name and a value separated by `{at}`, not {pair:?}"),
-        )),
+        _ => Err(Error::usage(format!("{what} needs a name and a value separated by `{at}`, not {pair:?}"))),
     }
 }

@@ -13,7 +13,7 @@ use tokio::io::AsyncWriteExt;
 use super::connect_args::split_pair;
 use super::output::strip_control_chars;
 use crate::client::{Host, ServerRequestFuture};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::mcp_client::Target;
 use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Outcome, Raw, code};
 
@@ -44,7 +44,7 @@ impl PreparedAnswers {
     pub(super) fn new(roots: &[PathBuf], fields: &[String], sample_with: Option<String>) -> Result<Self> {
         let root = |folder: &PathBuf| {
             let path = std::fs::canonicalize(folder)
-                .map_err(|error| Error::new(ErrorKind::Usage, format!("--root {}: {error}", folder.display())))?;
+                .map_err(|error| Error::usage(format!("--root {}: {error}", folder.display())))?;
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             Ok(json!({ "uri": format!("file://{}", path.display()), "name": name }))
         };

@@ -48,7 +48,8 @@ impl ServeArgs {
     pub(super) fn load(&self) -> Result<Config, ExitCode> {
         let Some(file) = self.file() else { return Ok(Config::default()) };
         match load(&file) {
-            Ok(LoadedConfig { config, warnings }) => {
+            Ok(LoadedConfig { config, warnings, secrets }) => {
+                secrets.install();
                 warnings.iter().for_each(|warning| eprintln!("{warning}"));
                 Ok(config)
             }

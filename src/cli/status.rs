@@ -7,7 +7,7 @@ use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::admin::{ListCounts, SessionStatus, StatusReport, unix_seconds};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::mcp_client::{ConnectionSettings, Target, fetch};
 
 /// Arguments of `rialto status`.
@@ -50,11 +50,10 @@ fn failed(why: &str) -> ExitCode {
 async fn fetch_status(arguments: &StatusArgs) -> Result<String> {
     let mut target = Target::url(&format!("{}/admin/status", arguments.url.trim_end_matches('/')))?;
     for header in &arguments.header {
-        let (name, value) =
-            header.split_once(':').ok_or_else(|| Error::new(ErrorKind::Usage, "write a header as `Name: value`"))?;
+        let (name, value) = header.split_once(':').ok_or_else(|| Error::usage("write a header as `Name: value`"))?;
         target = target.with_header(name.trim(), value.trim())?;
     }
-    let Target::Url(address) = target else { return Err(Error::new(ErrorKind::Usage, "give the gateway's URL")) };
+    let Target::Url(address) = target else { return Err(Error::usage("give the gateway's URL")) };
     let settings = ConnectionSettings { discovery_timeout: Duration::from_secs(5), ..ConnectionSettings::default() };
     let body = fetch(&address, &settings).await?;
     Ok(String::from_utf8_lossy(&body).into_owned())

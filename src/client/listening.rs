@@ -9,7 +9,8 @@ use tokio::sync::broadcast;
 
 use super::Client;
 use crate::call::{ChangeEvent, Replies, Reply};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::failure::FailureKind;
 use crate::mcp_client::Connection;
 use crate::protocol::{Method, Notification, NotificationMethod, Raw};
 
@@ -70,13 +71,13 @@ pub(super) async fn listen(client: &Client, request: ListenRequest) -> Result<Li
         Some(Reply::Notification(first)) if first.method == NotificationMethod::Acknowledged => {
             Ok(Listening(ListenSource::Call(replies)))
         }
-        Some(Reply::End(answer)) => Err(answer.outcome.err().map_or_else(missing_ack, Error::from_error_response)),
+        Some(Reply::End(answer)) => Err(answer.outcome.err().map_or_else(missing_ack, Error::from_error_object)),
         _ => Err(missing_ack()),
     }
 }
 
 fn missing_ack() -> Error {
-    Error::new(ErrorKind::Protocol, "the server did not acknowledge subscriptions/listen")
+    Error::failure(FailureKind::Protocol, "the server did not acknowledge subscriptions/listen")
 }
 
 impl Listening {

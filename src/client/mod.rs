@@ -42,7 +42,8 @@ use crate::call::{self, Call, Caller, ChangeEvent, Replies, Reply};
 use crate::dialect::Revision;
 use crate::dialect::to_client::ServerInfo;
 use crate::dialect::to_upstream::ClientIdentity;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::failure::FailureKind;
 use crate::mcp_client::{Connection, ConnectionSettings, ProbeReport, Target, Unsolicited};
 use crate::protocol::{Id, Level, Method, Notification, Raw};
 use crate::upstream::{self, List};
@@ -164,8 +165,8 @@ impl Client {
             match replies.next().await {
                 Some(Reply::Notification(notification)) => self.state.host.on_notification(&notification),
                 Some(Reply::ServerRequest(question)) => host::spawn_answer(&self.state.host, question),
-                Some(Reply::End(answer)) => return answer.outcome.map_err(Error::from_error_response),
-                None => return Err(Error::new(ErrorKind::Broken, "the call ended without a response")),
+                Some(Reply::End(answer)) => return answer.outcome.map_err(Error::from_error_object),
+                None => return Err(Error::failure(FailureKind::Broken, "the call ended without a response")),
             }
         }
     }

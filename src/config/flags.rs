@@ -8,6 +8,7 @@ use std::path::Path;
 use super::keys::{ConfigKey, Flag, FlagScope, Section, ValueType};
 use super::model::Config;
 use super::reader::{ConfigReader, TableReader, ValueSource};
+use super::secrets::SecretCollector;
 use super::settings::TOP_LEVEL;
 use super::spanned_value::{SpannedEntry, SpannedNode, SpannedValue};
 use super::values::{parse_duration, parse_size};
@@ -80,7 +81,9 @@ pub(super) fn read_flags(
             },
         }
     }
+    let secrets = SecretCollector::default();
     let reader = ConfigReader {
+        secrets: &secrets,
         source: ValueSource::CommandLine,
         path: Path::new(""),
         text: "",

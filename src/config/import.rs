@@ -214,6 +214,7 @@ impl<'r> ImportReader<'r> {
                     .reader
                     .expect_string(&pair.node, &format!("`{}` of `{key}` of the server `{}`", pair.key, self.name))?,
             };
+            self.reader.secrets.add_entry(key, &pair.key, &value);
             Some((pair, value))
         };
         entries.iter().filter_map(one).collect()
@@ -271,7 +272,9 @@ impl<'r> ImportReader<'r> {
             let (name, value) = line.split_once('=').filter(|_| !line.starts_with('#'))?;
             let value = value.trim();
             let quoted = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
-            Some((name.trim().to_owned(), quoted.unwrap_or(value).to_owned()))
+            let (name, value) = (name.trim(), quoted.unwrap_or(value));
+            self.reader.secrets.add_entry("env", name, value);
+            Some((name.to_owned(), value.to_owned()))
         };
         text.lines().filter_map(pair).collect()
     }

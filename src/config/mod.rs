@@ -14,6 +14,7 @@ mod keys;
 mod model;
 mod reader;
 mod schema;
+mod secrets;
 mod servers;
 mod setting_table;
 mod setting_value;
@@ -48,10 +49,12 @@ pub use template::starter_config;
 pub use values::format_duration;
 pub use watcher::{ConfigWatcher, ReloadTrigger};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::mcp_client::Target;
+use crate::redact::Secrets;
 use build::PartialConfig;
 use reader::{ConfigReader, ValueSource};
+use secrets::SecretCollector;
 
 /// The file that `rialto serve` reads when `--config` is not given.
 pub const DEFAULT_CONFIG_FILE: &str = "rialto.toml";
@@ -74,6 +77,8 @@ pub struct LoadedConfig {
     pub config: Config,
     /// Warnings: the file is valid but probably not what was intended.
     pub warnings: Vec<Diagnostic>,
+    /// Values of variables, tokens, headers and other secrets, to be masked while the configuration is in use.
+    pub secrets: Secrets,
 }
 
 /// Looks a variable up in the environment of this process.
@@ -100,10 +105,10 @@ pub fn parse(
     format: ConfigFormat,
     lookup: &VariableLookup<'_>,
 ) -> std::result::Result<LoadedConfig, Vec<Diagnostic>> {
-    let (partial, diagnostics) = parse_partially(text, path, format, lookup);
+    let (partial, diagnostics, secrets) = parse_partially(text, path, format, lookup);
     match partial {
         Some(partial) if diagnostics.iter().all(|diagnostic| diagnostic.severity == Severity::Warning) => {
-            Ok(LoadedConfig { config: partial.config, warnings: diagnostics })
+            Ok(LoadedConfig { config: partial.config, warnings: diagnostics, secrets })
         }
         _ => Err(diagnostics),
     }
@@ -117,22 +122,23 @@ pub fn find_file(given: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// Resolves a server name in a configuration file to a connection target. Errors in other servers are ignored.
+/// Resolves a server name in a configuration file to a connection target, with the secrets of the file. Errors in other
+/// servers are ignored.
 ///
 /// # Errors
 /// When the file cannot be read, has no such server, or the server's section has errors.
-pub fn resolve_target(file: &Path, name: &str) -> Result<Target> {
-    let usage = |why: String| Error::new(ErrorKind::Usage, why);
+pub fn resolve_target(file: &Path, name: &str) -> Result<(Target, Secrets)> {
+    let usage = |why: String| Error::usage(why);
     let config_error = |diagnostics: &[Diagnostic]| {
         let errors = diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
         usage(errors.map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     };
     let text = read_text(file).map_err(|diagnostics| config_error(&diagnostics))?;
-    let (partial, diagnostics) = parse_partially(&text, file, ConfigFormat::detect(file, &text), &environment);
+    let (partial, diagnostics, secrets) = parse_partially(&text, file, ConfigFormat::detect(file, &text), &environment);
     let Some(PartialConfig { config, invalid_servers }) = partial else { return Err(config_error(&diagnostics)) };
     let named = config.servers.iter().find(|server| &*server.original_name == name || &*server.name == name);
     match named.map(|server| &server.kind) {
-        Some(ServerKind::Target(target)) => Ok(target.clone()),
+        Some(ServerKind::Target(target)) => Ok((target.clone(), secrets)),
         Some(_) => {
             Err(usage(format!("{name:?} has no URL or command of its own; start `rialto serve` and use its URL")))
         }
@@ -168,26 +174,30 @@ fn parse_partially(
     path: &Path,
     format: ConfigFormat,
     lookup: &VariableLookup<'_>,
-) -> (Option<PartialConfig>, Vec<Diagnostic>) {
+) -> (Option<PartialConfig>, Vec<Diagnostic>, Secrets) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (root, syntax_errors) = match format {
         ConfigFormat::Toml => spanned_value::from_toml(text),
         ConfigFormat::McpJson => spanned_value::from_json(text),
     };
     let folder = import::workspace_folder(path);
+    let secrets = SecretCollector::default();
+    let recorded = |name: &str| lookup(name).inspect(|value| secrets.add_variable(name, value));
     let with_workspace_variables = |name: &str| match name {
         "workspaceFolder" => Some(folder.display().to_string()),
         "workspaceFolderBasename" => folder.file_name().map(|name| name.to_string_lossy().into_owned()),
         "userHome" => lookup("HOME"),
         "pathSeparator" | "/" => Some(std::path::MAIN_SEPARATOR.to_string()),
-        _ => lookup(name),
+        _ => recorded(name),
     };
-    let lookup: &VariableLookup<'_> = if format == ConfigFormat::McpJson { &with_workspace_variables } else { lookup };
+    let lookup: &VariableLookup<'_> =
+        if format == ConfigFormat::McpJson { &with_workspace_variables } else { &recorded };
     let reader = ConfigReader {
         source: ValueSource::File,
         path,
         text,
         lookup,
+        secrets: &secrets,
         has_syntax_errors: !syntax_errors.is_empty(),
         diagnostics: RefCell::default(),
     };
@@ -205,7 +215,7 @@ fn parse_partially(
     let mut diagnostics = reader.diagnostics.into_inner();
     diagnostics.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
     diagnostics.dedup();
-    (partial, diagnostics)
+    (partial, diagnostics, secrets.finish())
 }
 
 impl ConfigFormat {

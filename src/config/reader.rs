@@ -11,6 +11,7 @@ use http::Uri;
 use super::diagnostic::{Diagnostic, Severity, line_and_column};
 use super::keys::{ConfigKey, Section, ValueType};
 use super::model::StoreLocation;
+use super::secrets::SecretCollector;
 use super::spanned_value::{Span, SpannedEntry, SpannedNode, SpannedValue};
 use super::suggest::nearest;
 use super::values;
@@ -36,6 +37,7 @@ pub(crate) struct ConfigReader<'r> {
     pub(super) path: &'r Path,
     pub(super) text: &'r str,
     pub(super) lookup: &'r VariableLookup<'r>,
+    pub(super) secrets: &'r SecretCollector,
     /// Whether the file has syntax errors. If so, "missing" diagnostics and warnings are suppressed: the parser may
     /// have skipped the key.
     pub(super) has_syntax_errors: bool,
@@ -435,7 +437,10 @@ impl<'r> TableReader<'r> {
     pub(super) fn store(&self, name: &str) -> Option<StoreLocation> {
         let (entry, _, text) = self.string_entry(name, "`memory` or a Redis URL")?;
         match StoreLocation::parse(&text) {
-            Ok(store) => Some(store),
+            Ok(store) => {
+                self.reader.secrets.add_url_password(&text);
+                Some(store)
+            }
             Err((why, hint)) => {
                 self.reader.error(&entry.node.span, format!("{} {why}", self.subject(name)), Some(hint));
                 None
@@ -472,7 +477,9 @@ impl<'r> TableReader<'r> {
         };
         let one = |pair: &SpannedEntry| {
             let what = format!("`{}` of {}", pair.key, self.subject(name));
-            Some((pair.key.clone(), self.reader.expect_string(&pair.node, &what)?, pair.key_span.clone()))
+            let value = self.reader.expect_string(&pair.node, &what)?;
+            self.reader.secrets.add_entry(name, &pair.key, &value);
+            Some((pair.key.clone(), value, pair.key_span.clone()))
         };
         entries.iter().filter_map(one).collect()
     }

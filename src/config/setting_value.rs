@@ -86,7 +86,11 @@ values! {
         |duration, _| duration.map_or_else(|| "off".to_owned(), format_duration).into();
     String: TableReader::string, |text, _| text.as_str().into();
     Option<String>: |table, key| table.string(key).map(Some), |text, _| text.as_deref().into();
-    Option<Secret>: |table, key| table.string(key).map(|text| Some(Secret(text))),
+    Option<Secret>: |table, key| {
+        let text = table.string(key)?;
+        table.reader.secrets.add(&text);
+        Some(Some(Secret(text)))
+    },
         |secret, _| secret.as_ref().map(|_| "***").into();
     SocketAddr: TableReader::socket_addr, |address, _| address.to_string().into();
     Option<SocketAddr>: |table, key| table.socket_addr(key).map(Some),

@@ -293,10 +293,49 @@ fn target_resolves_despite_errors_in_other_servers() {
     }
     let file = folder.join("rialto.toml");
     std::fs::write(&file, "[servers.here]\nurl = \"http://h\"\n[servers.table]\nbuiltin = \"elements\"").unwrap();
-    assert!(matches!(resolve_target(&file, "here"), Ok(Target::Url(_))));
+    assert!(matches!(resolve_target(&file, "here"), Ok((Target::Url(_), _))));
     assert!(resolve_target(&file, "table").unwrap_err().to_string().contains("no URL or command of its own"));
     assert!(resolve_target(&folder.join("none.json"), "x").unwrap_err().to_string().contains("cannot be read"));
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn secrets_are_collected() {
+    let text = r#"
+        store = "redis://:store-pass@h"
+        [access.tokens]
+        ann = "caller-token"
+        [cluster]
+        sealing_key = "a-key-of-sixteen"
+        [servers.a]
+        command = "${DIR}/run"
+        env = { API_KEY = "env-secret", MODE = "production", HOME_OF = "${HOME}", PORT = "${PORT}" }
+        [servers.b]
+        url = "http://h/${IN_PATH}"
+        headers = { Authorization = "Bearer header-secret", Accept = "text/plain" }
+    "#;
+    let lookup = |name: &str| match name {
+        "DIR" => Some("/from/variable".to_owned()),
+        "HOME" => Some("/home/ann".to_owned()),
+        "PORT" => Some("8080".to_owned()),
+        "IN_PATH" => Some("path-secret".to_owned()),
+        _ => None,
+    };
+    let loaded = parse(text, Path::new("rialto.toml"), ConfigFormat::Toml, &lookup).unwrap();
+    let expected = [
+        "store-pass",
+        "caller-token",
+        "a-key-of-sixteen",
+        "/from/variable",
+        "env-secret",
+        "path-secret",
+        "Bearer header-secret",
+        "header-secret",
+    ];
+    assert_eq!(loaded.secrets, Secrets::new(expected.map(str::to_owned)));
+    let text = r#"{"mcpServers":{"a":{"command":"${DIR}","cwd":"${workspaceFolder}","env":{"TOKEN":"json-secret"}}}}"#;
+    let loaded = parse(text, Path::new("/etc/mcp.json"), ConfigFormat::McpJson, &lookup).unwrap();
+    assert_eq!(loaded.secrets, Secrets::new(["/from/variable", "json-secret"].map(str::to_owned)));
 }
 
 #[test]

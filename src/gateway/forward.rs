@@ -18,7 +18,8 @@ use crate::call::{
     ServerRequest, TRACE_HEADERS,
 };
 use crate::dialect::{Revision, server_requests, tasks};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::failure::{Failure, FailureSide};
 use crate::metrics::{CallMetrics, CallOutcome};
 use crate::protocol::{ErrorObject, Level, Method, Notification, NotificationMethod, Raw, code};
 use crate::upstream::{LeaseGuard, SERVER_REQUEST_CAPABILITIES, Upstream};
@@ -132,7 +133,7 @@ impl ForwardedCall {
             Ok(lease) => lease,
             Err(error) => {
                 self.record_outcome(CallOutcome::Unavailable);
-                return Answer::error(self.unreachable(&error));
+                return Answer::error(self.failed(error.into_failure().before_sending()));
             }
         };
         let connection = lease.connection();
@@ -240,42 +241,27 @@ impl ForwardedCall {
         self.record_outcome(match &answer.outcome {
             Ok(result) if self.call.method == Method::ToolsCall && is_tool_error(result) => CallOutcome::ToolError,
             Ok(_) => CallOutcome::Ok,
-            Err(error) if error.is_unavailable() => CallOutcome::Unavailable,
-            Err(_) => CallOutcome::Error,
+            Err(error) => match error.failure().map(|failure| failure.kind().side()) {
+                Some(FailureSide::Upstream) => CallOutcome::Unavailable,
+                Some(FailureSide::Client | FailureSide::Gateway) | None => CallOutcome::Error,
+            },
         });
         let outcome = match answer.outcome {
             Ok(result) => Ok(self.name_mapping.map_result(&self.call.method, result)),
-            Err(error) if error.is_unavailable() => Err(self.unavailable(&error)),
-            Err(error) => Err(self.name_mapping.map_error(error)),
+            Err(error) => Err(match error.failure() {
+                Some(failure) => self.failed(failure.clone()),
+                None => self.name_mapping.map_error(error),
+            }),
         };
         Answer { outcome, ..answer }
     }
 
-    /// The client's error for a call without an answer. The address and the last output of the server go to
-    /// the log only.
-    fn unavailable(&self, error: &ErrorObject) -> ErrorObject {
+    /// The client's error for a call without an answer. The address and the last output of the server go to the log
+    /// only.
+    fn failed(&self, failure: Failure) -> ErrorObject {
         let name = self.upstream.name();
-        tracing::warn!(request = self.call.caller.request_id(), upstream = %name, group = %self.group.name(), method = %self.call.method, error = error.message(), "a call was not answered");
-        let why = match error.message().starts_with("Request timed out") {
-            true => "did not answer in time",
-            false => "broke off before it answered; the call may or may not have been carried out",
-        };
-        ErrorObject::unavailable(format!("Upstream unavailable: {name:?} {why}"))
-    }
-
-    fn unreachable(&self, error: &Error) -> ErrorObject {
-        let name = self.upstream.name();
-        tracing::warn!(request = self.call.caller.request_id(), upstream = %name, group = %self.group.name(), method = %self.call.method, %error, "call not sent: no upstream connection");
-        let why = match error.kind() {
-            ErrorKind::Timeout => "is still starting; try again in a moment",
-            ErrorKind::Credentials => "wants other credentials than it is given here",
-            ErrorKind::Revision => "speaks no revision that is spoken here",
-            _ if error.to_string().contains("connections are in use") => {
-                "has as many clients as it may have; try again later"
-            }
-            _ => "cannot be reached just now; the call was not sent",
-        };
-        ErrorObject::unavailable(format!("Upstream unavailable: {name:?} {why}"))
+        tracing::warn!(request = self.call.caller.request_id(), upstream = %name, group = %self.group.name(), method = %self.call.method, kind = failure.kind().name(), error = %failure, "upstream call failed");
+        failure.of_upstream(name).into()
     }
 }
 

@@ -20,6 +20,7 @@ use super::request_state::{self, REQUEST_STATE, RequestState};
 use super::route::invalid_params;
 use crate::call::{Answer, Call, Principal, Replies, Reply, ReplySink, ReplyYielder, ServerRequest};
 use crate::dialect::{server_requests, to_client};
+use crate::failure::{Failure, FailureKind};
 use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Raw, code};
 
 /// Limits on parked calls.
@@ -92,9 +93,7 @@ fn attach(group: &Arc<Group>, call: Call, parked: ParkedCall) -> Replies {
 
 /// The error for a parked call that was lost with the process that held it.
 pub fn parked_call_lost() -> ErrorObject {
-    let why = "Internal error: the call that waited for these answers was lost with the node that held it; \
-        whether it was carried out is not known; call anew";
-    ErrorObject::new(code::INTERNAL_ERROR, why)
+    Failure::new(FailureKind::ParkedCallLost, "parked call lost with its node").into()
 }
 
 /// Resumes a parked call with the client's responses.

@@ -1,5 +1,7 @@
 //! Builds HTTP responses. The only module that chooses status codes.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, Response, StatusCode};
@@ -7,6 +9,7 @@ use http::{HeaderMap, Response, StatusCode};
 use super::body::{EventStreamBody, ResponseContent};
 use super::headers::{EVENT_STREAM, JSON, SESSION_ID};
 use crate::dialect::classify::RefusedRequest;
+use crate::failure::{Failure, FailureKind};
 use crate::gateway::parked_call_lost;
 use crate::http::codec::{self, RequestError};
 use crate::http::sse;
@@ -60,7 +63,7 @@ pub(super) enum Rejection {
 }
 
 /// `Retry-After` of 503 responses.
-const RETRY_AFTER_SECONDS: &str = "1";
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Longest part of client input that an error message repeats, in characters.
 const MAX_ECHOED_INPUT: usize = 100;
 
@@ -143,17 +146,15 @@ impl Rejection {
                 return (id, error.unwrap_or_else(|| ErrorObject::new(code::INVALID_REQUEST, "Invalid request")));
             }
             Self::StoreUnavailable | Self::OnOtherNode(_) | Self::SessionMoving => {
-                let why = "Service Unavailable: sessions cannot be kept or reached just now; try again";
-                return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
+                let failure = Failure::new(FailureKind::StoreUnavailable, "sessions cannot be kept or reached");
+                return (None, failure.with_retry_after(Some(RETRY_DELAY)).into());
             }
             Self::RelayPeerLost => {
-                let why = "Internal error: the node that has this call cannot be reached; whether it was carried out is not known";
-                return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
+                return (None, Failure::new(FailureKind::NodeLost, "connection to the other node lost").into());
             }
             Self::ParkedCallLost => return (None, parked_call_lost()),
             Self::StoreFull => {
-                let why = "Internal error: the store has no room for what this call has to say before its answer; whether it was carried out is not known";
-                return (None, ErrorObject::new(code::INTERNAL_ERROR, why));
+                return (None, Failure::new(FailureKind::StoreFull, "the store is out of memory").into());
             }
             Self::ShuttingDown => {
                 return (
@@ -227,21 +228,21 @@ impl Rejection {
     /// Encodes the rejection with its status and headers.
     pub(super) fn respond(self) -> Response<ResponseContent> {
         let status = self.status();
-        let (name, value) = match self.cause() {
-            Self::MethodNotAllowed(methods) => (Some(ALLOW), *methods),
-            Self::MethodRefused(_) => (Some(ALLOW), "POST"),
-            Self::Denied(Denied::Credentials) => (Some(WWW_AUTHENTICATE), "Bearer"),
+        let header = match self.cause() {
+            Self::MethodNotAllowed(methods) => Some((ALLOW, HeaderValue::from_static(methods))),
+            Self::MethodRefused(_) => Some((ALLOW, HeaderValue::from_static("POST"))),
+            Self::Denied(Denied::Credentials) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             Self::ShuttingDown
             | Self::TooManySessions
             | Self::StoreUnavailable
             | Self::OnOtherNode(_)
-            | Self::SessionMoving => (Some(RETRY_AFTER), RETRY_AFTER_SECONDS),
-            _ => (None, ""),
+            | Self::SessionMoving => Some((RETRY_AFTER, RETRY_DELAY.as_secs().into())),
+            _ => None,
         };
         let (id, error) = self.error();
         let mut response = json_with(status, protocol::Response::new(id, Err(error)).encode());
-        if let Some(name) = name {
-            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        if let Some((name, value)) = header {
+            response.headers_mut().insert(name, value);
         }
         response
     }
@@ -348,4 +349,55 @@ pub(super) fn with_session_id(mut response: Response<ResponseContent>, id: Sessi
         response.headers_mut().insert(&SESSION_ID, value);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::{Execution, FailureSide, Retry};
+
+    /// The status of a call that fails in this way, and its error.
+    fn answer(kind: FailureKind) -> (StatusCode, ErrorObject) {
+        let rejection = match kind {
+            FailureKind::StoreUnavailable => Rejection::StoreUnavailable,
+            FailureKind::StoreFull => Rejection::StoreFull,
+            FailureKind::NodeLost => Rejection::RelayPeerLost,
+            FailureKind::ParkedCallLost => Rejection::ParkedCallLost,
+            kind => {
+                assert_ne!(kind.side(), FailureSide::Gateway, "{kind:?} has no rejection");
+                let error = ErrorObject::from(Failure::new(kind, "").of_upstream(&"files".into()));
+                return (outcome_status(&Err(error.clone())), error);
+            }
+        };
+        let rejection = Rejection::ForRequest(Id::Number(1), Box::new(rejection));
+        (rejection.status(), rejection.error().1)
+    }
+
+    fn row(kind: FailureKind) -> String {
+        let (status, error) = answer(kind);
+        let failure = error.failure().unwrap();
+        assert_eq!(failure.kind(), kind);
+        let ran = match failure.execution() {
+            Execution::NotRun => "no",
+            Execution::MayHaveRun => "perhaps",
+        };
+        let retry = match failure.retry() {
+            Retry::Never => "no".to_owned(),
+            Retry::Later => "later".to_owned(),
+            Retry::After(delay) => format!("after {} s", delay.as_secs()),
+        };
+        let (name, code, text) = (kind.name(), error.code(), error.message());
+        format!("| `{name}` | {text} | {ran} | {retry} | {code} | {} |\n", status.as_u16())
+    }
+
+    #[test]
+    fn docs_list_every_kind_of_failure() {
+        let head = "| `failure` | `message` | can it have run | try again | code | HTTP |\n|---|---|---|---|---|---|\n";
+        let table: String = std::iter::once(head.to_owned()).chain(FailureKind::ALL.map(row)).collect();
+        let page = include_str!("../../docs/errors.md");
+        let section =
+            page.split_once("<!-- kinds -->\n").and_then(|(_, rest)| rest.split_once("<!-- end of kinds -->"));
+        let (section, _) = section.unwrap();
+        assert!(section == table, "docs/errors.md is out of date; its table is:\n{table}");
+    }
 }

@@ -13,8 +13,8 @@ use super::task_driver::{ExpectedTask, TaskDriver};
 use crate::call::{Answer, Call, Reply, ReplySink, ServerRequest};
 use crate::dialect::tasks as dialect;
 use crate::dialect::to_upstream::{self, InputRequired};
-use crate::error::{Error, ErrorKind, Result};
-use crate::protocol::{ErrorObject, Method, Outcome, Raw, code};
+use crate::failure::{Failure, FailureKind};
+use crate::protocol::{Method, Outcome, Raw, code};
 
 /// A call on its way, over all its input rounds.
 struct UpstreamCall<'c> {
@@ -115,7 +115,7 @@ impl<'c> UpstreamCall<'c> {
                 NextStep::Send => {}
                 NextStep::AskClient(input) => {
                     if let Err(error) = Box::pin(self.ask_client(input, out)).await {
-                        return self.failure(&error);
+                        return self.failure(error);
                     }
                 }
                 NextStep::DriveTask(driver) => return Box::pin(driver.run(out)).await,
@@ -145,6 +145,12 @@ impl<'c> UpstreamCall<'c> {
 
     /// Handles a response: it may require input, header mirrors that changed, or a task.
     async fn on_response(&mut self, outcome: Outcome) -> NextStep {
+        let mut answer = self.answer(outcome);
+        if self.input_rounds > 0 {
+            // The server worked on the call before it asked for input.
+            answer.mark_sent();
+        }
+        let outcome = answer.outcome;
         let mismatch = matches!(&outcome, Err(error) if error.code() == code::HEADER_MISMATCH);
         if mismatch && self.connection.requires_mirrors() && self.mirrors == MirrorState::AsListed {
             self.mirrors = MirrorState::Refreshed;
@@ -170,9 +176,9 @@ impl<'c> UpstreamCall<'c> {
                     return NextStep::AskClient(input);
                 }
                 let message = format!("the server asked for input more than {max_input_rounds} times");
-                NextStep::End(self.failure(&Error::new(ErrorKind::Protocol, message)))
+                NextStep::End(self.failure(Failure::new(FailureKind::Protocol, message)))
             }
-            Err(message) => NextStep::End(self.failure(&Error::new(ErrorKind::Protocol, message))),
+            Err(message) => NextStep::End(self.failure(Failure::new(FailureKind::Protocol, message))),
         }
     }
 
@@ -211,7 +217,7 @@ impl<'c> UpstreamCall<'c> {
     }
 
     /// Forwards the input requests to the client and waits for its responses, which the next request carries.
-    async fn ask_client(&mut self, input: InputRequired, out: &mut impl ReplySink) -> Result<()> {
+    async fn ask_client(&mut self, input: InputRequired, out: &mut impl ReplySink) -> Result<(), Failure> {
         let request_state = input.state;
         let mut pending = Vec::with_capacity(input.requests.len());
         for (key, method, params) in input.requests {
@@ -250,14 +256,13 @@ impl<'c> UpstreamCall<'c> {
     }
 
     /// The client's response to one input request.
-    async fn wait_for_input(&self, response: oneshot::Receiver<Outcome>) -> Result<Raw> {
+    async fn wait_for_input(&self, response: oneshot::Receiver<Outcome>) -> Result<Raw, Failure> {
+        let unanswered = |why: String| Failure::new(FailureKind::ClientUnanswered, why);
         match tokio::time::timeout(self.connection.settings().total_timeout, response).await {
             Ok(Ok(Ok(result))) => Ok(result),
-            Ok(Ok(Err(error))) => {
-                Err(Error::new(ErrorKind::Protocol, format!("the client did not answer: {}", error.message())))
-            }
-            Ok(Err(_)) => Err(Error::new(ErrorKind::Protocol, "the client does not answer questions of this kind")),
-            Err(_) => Err(Error::new(ErrorKind::Timeout, "the client did not answer in time")),
+            Ok(Ok(Err(error))) => Err(unanswered(format!("the client did not answer: {}", error.message()))),
+            Ok(Err(_)) => Err(unanswered("the client does not answer questions of this kind".to_owned())),
+            Err(_) => Err(unanswered("the client did not answer in time".to_owned())),
         }
     }
 
@@ -266,11 +271,21 @@ impl<'c> UpstreamCall<'c> {
     }
 
     /// The answer of a call that cannot continue: `isError` for a tool call, a JSON-RPC error otherwise.
-    fn failure(&self, error: &Error) -> Answer {
+    fn failure(&self, failure: Failure) -> Answer {
         if self.call.method != Method::ToolsCall {
-            return self.answer(Err(ErrorObject::new(code::INTERNAL_ERROR, error.to_string())));
+            return self.answer(Err(failure.into()));
         }
-        let content = [serde_json::json!({ "type": "text", "text": error.to_string() })];
+        let content = [serde_json::json!({ "type": "text", "text": failure.to_string() })];
         self.answer(Ok(Raw::of(&serde_json::json!({ "content": content, "isError": true, "resultType": "complete" }))))
     }
+}
+
+/// The failure of a call whose server sent nothing for `limit`.
+pub(super) fn silent(limit: Duration) -> Failure {
+    Failure::new(FailureKind::Silent(limit), format!("call timed out: the server was silent for {limit:?}"))
+}
+
+/// The failure of a call that was not done within `limit`.
+pub(super) fn timed_out(limit: Duration) -> Failure {
+    Failure::new(FailureKind::TimedOut(limit), format!("call timed out: it was not done within {limit:?}"))
 }

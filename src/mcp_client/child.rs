@@ -14,7 +14,8 @@ use tokio::task::JoinHandle;
 
 use super::reaper;
 use super::target::Command;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::failure::FailureKind;
 use crate::ndjson::{LineReader, TextLine};
 
 /// Environment variables that every child inherits; all others must be configured.
@@ -76,7 +77,10 @@ impl ChildProcess {
                 std::io::ErrorKind::NotFound => "; is it installed, and on the PATH?",
                 _ => "",
             };
-            Error::new(ErrorKind::Unreachable, format!("child {:?} cannot be started: {error}{hint}", command.program))
+            Error::failure(
+                FailureKind::StartFailed,
+                format!("child {:?} cannot be started: {error}{hint}", command.program),
+            )
         })?;
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         if let Some(group) = group {
@@ -85,7 +89,7 @@ impl ChildProcess {
         tracing::debug!(program = %command.program, id = ?child.id(), "child started");
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
-            return Err(Error::new(ErrorKind::Unreachable, "child started without pipes"));
+            return Err(Error::failure(FailureKind::StartFailed, "child started without pipes"));
         };
         let stderr_tail = StderrTail::default();
         let stderr_task = tokio::spawn(log_stderr(stderr, command.program.clone(), stderr_tail.clone()));

@@ -22,6 +22,7 @@ use crate::dialect::tasks;
 use crate::dialect::to_client::ServerInfo;
 use crate::dialect::to_upstream::{self, ClientIdentity, RequestExtras};
 use crate::error::{Error, Result};
+use crate::failure::Failure;
 use crate::protocol::{Id, Method, Notification, Outcome, Raw};
 
 /// An open connection whose revision was negotiated.
@@ -163,7 +164,7 @@ impl Connection {
         let replies = self.call(self.internal_call(method, params));
         probe::wait_for_response(replies, self.settings.total_timeout, &description)
             .await?
-            .map_err(Error::from_error_response)
+            .map_err(Error::from_error_object)
     }
 
     /// Sends a notification.
@@ -186,7 +187,7 @@ impl Connection {
 
     /// Waits until the connection is closed and returns the reason. Never resolves for Streamable HTTP, which has no
     /// connection to observe.
-    pub async fn closed(&self) -> Error {
+    pub async fn closed(&self) -> Failure {
         match &self.transport {
             Transport::Http(_) => std::future::pending().await,
             Transport::Stdio(stdio) => stdio.duplex.closed().await,

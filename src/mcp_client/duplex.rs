@@ -19,7 +19,7 @@ use super::task_registry::TaskRegistry;
 use super::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::call::{Answer, Replies, Reply, ReplySink, ServerRequest};
 use crate::dialect::{Revision, meta};
-use crate::error::{Error, ErrorKind};
+use crate::failure::{Failure, FailureKind};
 use crate::protocol::{
     ErrorObject, Id, Message, Method, Notification, NotificationMethod, Outcome, Raw, Request, Response, code,
 };
@@ -52,7 +52,7 @@ struct PendingState {
     /// Server requests that were not responded to yet; dropping a sender withdraws the request.
     server_requests: HashMap<Id, oneshot::Sender<()>>,
     /// Set once the connection is closed, with the reason.
-    closed: Option<Error>,
+    closed: Option<Failure>,
 }
 
 #[derive(Debug)]
@@ -122,17 +122,22 @@ impl Duplex {
             accepts_server_requests,
             accepts_logs,
         };
-        if let Err(error) = self.pending.insert(id, call) {
-            return error.into_object().into();
+        if let Err(failure) = self.pending.insert(id, call) {
+            return ErrorObject::from(failure.before_sending()).into();
         }
         let guard = CancelOnDrop { pending: Arc::clone(&self.pending), outgoing: self.outgoing.clone(), id };
         let message = request.encode();
         Replies::run(move |mut out| async move {
             // If the writer has gone, `close` ends this call with the reason.
-            let _ = guard.outgoing.send(message).await;
+            let is_unsent = guard.outgoing.send(message).await.is_err();
             loop {
                 match receiver.recv().await {
-                    Some(Reply::End(answer)) => return answer,
+                    Some(Reply::End(mut answer)) => {
+                        if is_unsent {
+                            answer.mark_not_sent();
+                        }
+                        return answer;
+                    }
                     Some(reply) => out.send(reply).await,
                     None => return Answer { outcome: Err(unanswered()), revision },
                 }
@@ -253,7 +258,9 @@ impl Duplex {
         // A listener that missed a change must know: end the request, so that it is made again and everything re-read.
         if let Some(call) = state.calls.remove(&id) {
             drop(state);
-            call.complete(Err(ErrorObject::unavailable("changes were told faster than they were read")));
+            call.complete(
+                Err(Failure::new(FailureKind::Broken, "changes were told faster than they were read").into()),
+            );
             let _ = self.outgoing.try_send(Notification::cancelled(&id.into()).encode());
         }
         true
@@ -282,28 +289,28 @@ impl Duplex {
     }
 
     /// Fails all pending calls: a message was lost, and its call is unknown.
-    pub(super) fn fail_all(&self, error: &Error) {
+    pub(super) fn fail_all(&self, failure: &Failure) {
         let calls = std::mem::take(&mut self.pending.lock().calls);
         for call in calls.into_values() {
-            call.complete(Err(error.clone().into_object()));
+            call.complete(Err(failure.clone().into()));
         }
     }
 
     /// Closes the connection and fails all pending calls. The first reason is kept.
-    pub(super) fn close(&self, error: Error) {
+    pub(super) fn close(&self, failure: Failure) {
         let mut state = self.pending.lock();
         let calls = std::mem::take(&mut state.calls);
         state.server_requests.clear();
-        let reason = state.closed.get_or_insert(error).clone();
+        let reason = state.closed.get_or_insert(failure).clone();
         drop(state);
         for call in calls.into_values() {
-            call.complete(Err(reason.clone().into_object()));
+            call.complete(Err(reason.clone().into()));
         }
         self.closed.cancel();
     }
 
     /// Waits until the connection is closed and returns the reason.
-    pub(super) async fn closed(&self) -> Error {
+    pub(super) async fn closed(&self) -> Failure {
         self.closed.cancelled().await;
         self.close_reason()
     }
@@ -318,9 +325,9 @@ impl Duplex {
         !self.pending.lock().calls.is_empty()
     }
 
-    fn close_reason(&self) -> Error {
+    fn close_reason(&self) -> Failure {
         let closed = self.pending.lock().closed.clone();
-        closed.unwrap_or_else(|| Error::new(ErrorKind::Broken, "the connection was closed"))
+        closed.unwrap_or_else(|| Failure::new(FailureKind::Broken, "the connection was closed"))
     }
 }
 
@@ -347,10 +354,10 @@ impl PendingCalls {
         self.0.lock()
     }
 
-    fn insert(&self, id: i64, call: PendingCall) -> Result<(), Error> {
+    fn insert(&self, id: i64, call: PendingCall) -> Result<(), Failure> {
         let mut state = self.lock();
-        if let Some(error) = &state.closed {
-            return Err(error.clone());
+        if let Some(failure) = &state.closed {
+            return Err(failure.clone());
         }
         state.calls.insert(id, call);
         Ok(())
@@ -434,7 +441,7 @@ mod tests {
             last = Some(reply);
         }
         let Some(Reply::End(answer)) = last else { panic!("{last:?}") };
-        assert!(answer.outcome.is_err_and(|error| error.is_unavailable()));
+        assert!(answer.outcome.is_err_and(|error| error.failure().is_some()));
         let cancelled = String::from_utf8(sent.recv().await.unwrap().to_vec()).unwrap();
         assert!(cancelled.contains("notifications/cancelled"), "{cancelled}");
     }

@@ -20,7 +20,8 @@ use super::target::{Address, Command, ConnectionSettings, HttpTransport, Target}
 use crate::call::{Replies, Reply};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity, RequestExtras, ServerHello, Verdict};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::failure::FailureKind;
 use crate::protocol::{Method, Notification, NotificationMethod, Outcome, Raw, code};
 
 /// Client side of each transport.
@@ -119,13 +120,13 @@ impl Connector<'_> {
         match self.handshake(&stdio.duplex, timeout).await {
             Ok(hello) => Ok((Transport::Stdio(stdio), hello, why)),
             // It started slowly and responded to `server/discover` after the timeout.
-            Err(error) if error.kind() == ErrorKind::ErrorResponse(code::UNSUPPORTED_VERSION) => {
+            Err(Error::ErrorResponse(error)) if error.code() == code::UNSUPPORTED_VERSION => {
                 match self.discover(&stdio.duplex, timeout).await {
                     Ok(Verdict::PerRequest(hello)) => {
                         self.oddities.push("it was slow to answer `server/discover`".into());
                         Ok((Transport::Stdio(stdio), *hello, "it answers `server/discover`".into()))
                     }
-                    _ => Err(error),
+                    _ => Err(Error::ErrorResponse(error)),
                 }
             }
             Err(error) => Err(error),
@@ -187,14 +188,14 @@ impl Connector<'_> {
             let replies = duplex.call(Method::Discover, params, None, revision);
             let outcome = wait_for_response(replies, timeout, "`server/discover`").await?;
             if duplex.is_closed() {
-                return Err(duplex.closed().await);
+                return Err(duplex.closed().await.into());
             }
             match to_upstream::parse_discover_outcome(&outcome, may_renegotiate) {
                 Verdict::Renegotiate(other) => revision = other,
                 verdict => return Ok(verdict),
             }
         }
-        Err(Error::new(ErrorKind::Revision, "it offers revisions that it then refuses"))
+        Err(Error::failure(FailureKind::NoCommonRevision, "it offers revisions that it then refuses"))
     }
 
     async fn discover_http(&self, http: &StreamableClient) -> Result<Verdict> {
@@ -212,7 +213,7 @@ impl Connector<'_> {
                 }
             }
         }
-        Err(Error::new(ErrorKind::Revision, "it offers revisions that it then refuses"))
+        Err(Error::failure(FailureKind::NoCommonRevision, "it offers revisions that it then refuses"))
     }
 
     /// Performs the `initialize` handshake on a bidirectional connection.
@@ -223,11 +224,11 @@ impl Connector<'_> {
         let replies = duplex.call(Method::Initialize, Some(params), None, proposed);
         let result = match wait_for_response(replies, timeout, "`initialize`").await? {
             Ok(result) => result,
-            Err(_) if duplex.is_closed() => return Err(duplex.closed().await),
-            Err(object) => return Err(Error::from_error_response(object)),
+            Err(_) if duplex.is_closed() => return Err(duplex.closed().await.into()),
+            Err(object) => return Err(Error::from_error_object(object)),
         };
-        let hello =
-            to_upstream::parse_initialize_result(&result).map_err(|why| Error::new(ErrorKind::Revision, why))?;
+        let hello = to_upstream::parse_initialize_result(&result)
+            .map_err(|why| Error::failure(FailureKind::NoCommonRevision, why))?;
         duplex.notify(&Notification::new(NotificationMethod::Initialized, None)).await;
         Ok(hello)
     }
@@ -238,15 +239,17 @@ fn handshake_reason(verdict: Verdict, pinned: Option<Revision>) -> Result<String
     match verdict {
         Verdict::Handshake(reason) => match pinned {
             None => Ok(reason),
-            Some(revision) => {
-                Err(Error::new(ErrorKind::Revision, format!("the revision is pinned to {revision}, but {reason}")))
-            }
+            Some(revision) => Err(Error::failure(
+                FailureKind::NoCommonRevision,
+                format!("the revision is pinned to {revision}, but {reason}"),
+            )),
         },
-        Verdict::UnsupportedRevision(offered) => {
-            Err(Error::new(ErrorKind::Revision, format!("it supports only {}, and we do not", offered.join(", "))))
-        }
+        Verdict::UnsupportedRevision(offered) => Err(Error::failure(
+            FailureKind::NoCommonRevision,
+            format!("it supports only {}, and we do not", offered.join(", ")),
+        )),
         Verdict::Renegotiate(_) | Verdict::PerRequest(_) => {
-            Err(Error::new(ErrorKind::Revision, "it offers revisions that it then refuses"))
+            Err(Error::failure(FailureKind::NoCommonRevision, "it offers revisions that it then refuses"))
         }
     }
 }
@@ -261,7 +264,7 @@ fn refuses_post(error: &Error) -> bool {
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
         StatusCode::NOT_IMPLEMENTED,
     ];
-    matches!(error.kind(), ErrorKind::Status(status) if statuses.iter().any(|known| known.as_u16() == status))
+    matches!(error.kind(), Some(FailureKind::Status(status)) if statuses.iter().any(|known| known.as_u16() == status))
 }
 
 /// Waits for the final response of a request; notifications and server requests are dropped. `what` names the request
@@ -283,7 +286,9 @@ pub(crate) async fn wait_for_response(mut replies: Replies, timeout: Duration, w
     };
     match tokio::time::timeout(timeout, response).await {
         Ok(outcome) => Ok(outcome),
-        Err(_) => Err(Error::new(ErrorKind::Timeout, format!("no response to {what} within {timeout:?}"))),
+        Err(_) => {
+            Err(Error::failure(FailureKind::Silent(timeout), format!("no response to {what} within {timeout:?}")))
+        }
     }
 }
 

@@ -7,8 +7,9 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::target::ConnectionSettings;
-use super::task_driver;
+use super::{call, task_driver};
 use crate::call::{Call, Replies, Reply, ReplySink};
+use crate::failure::{Failure, FailureKind};
 use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Outcome};
 use crate::timer::PooledTimer;
 
@@ -50,9 +51,11 @@ impl<S: ReplySink> Round<'_, S> {
         let (now, deadline) = (Instant::now(), self.limits.deadline);
         let done = PooledTimer::timeout_at_from(now, (now + idle_timeout).min(deadline), work).await;
         done.ok_or_else(|| {
-            let is_total = Instant::now() >= deadline;
-            let limit = if is_total { self.limits.total_timeout } else { idle_timeout };
-            ErrorObject::unavailable(format!("Request timed out: the server was silent for {limit:?}"))
+            let failure = match Instant::now() >= deadline {
+                true => call::timed_out(self.limits.total_timeout),
+                false => call::silent(idle_timeout),
+            };
+            failure.into()
         })
     }
 
@@ -62,7 +65,7 @@ impl<S: ReplySink> Round<'_, S> {
             match self.wait(replies.next()).await? {
                 Some(Reply::End(answer)) => return answer.outcome,
                 Some(reply) => self.forward(reply).await,
-                None => return Err(ErrorObject::unavailable("the request ended without a response")),
+                None => return Err(unanswered()),
             }
         }
     }
@@ -80,10 +83,14 @@ impl<S: ReplySink> Round<'_, S> {
             match self.wait(creation.next()).await? {
                 Some(Reply::End(answer)) => return answer.outcome,
                 Some(reply) => self.forward(reply).await,
-                None => return Err(ErrorObject::unavailable("the request ended without a response")),
+                None => return Err(unanswered()),
             }
         }
     }
+}
+
+fn unanswered() -> ErrorObject {
+    Failure::new(FailureKind::Broken, "the request ended without a response").into()
 }
 
 // === impl ProgressFilter ===

@@ -14,7 +14,8 @@ use super::Unsolicited;
 use super::batch::messages_in_event;
 use super::duplex::{Duplex, OUTGOING_QUEUE_CAPACITY};
 use super::target::{Address, ConnectionSettings};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{self, Error, Result};
+use crate::failure::{Failure, FailureKind};
 use crate::http::client::EventReader;
 use crate::http::client::{HttpClient, has_media_type, redacted, resolve, same_origin};
 use crate::http::codec::RequestEncoder;
@@ -44,10 +45,10 @@ impl SseClient {
         let status = response.head.status();
         if !status.is_success() {
             let body = http.read_body(response.body, settings.discovery_timeout).await.unwrap_or_default();
-            return Err(Error::from_status(&url, status, &body));
+            return Err(Error::from_status(&url, status, error::retry_after(&response.head), &body));
         }
         if !has_media_type(&response.head, "text/event-stream") {
-            return Err(Error::new(ErrorKind::Protocol, format!("{} is not an event stream", redacted(&url))));
+            return Err(Error::failure(FailureKind::Protocol, format!("{} is not an event stream", redacted(&url))));
         }
         response.body.release_permit();
         let mut events = EventReader::new(response.body, http.max_body_bytes());
@@ -56,8 +57,8 @@ impl SseClient {
             Ok(Ok(Some(event))) if event.name.as_deref() == Some("endpoint") => resolve_endpoint(&url, &event.data)?,
             Ok(Err(error)) => return Err(error.into()),
             _ => {
-                return Err(Error::new(
-                    ErrorKind::Protocol,
+                return Err(Error::failure(
+                    FailureKind::Protocol,
                     format!("{} does not begin with an `endpoint` event", redacted(&url)),
                 ));
             }
@@ -75,7 +76,7 @@ impl SseClient {
                 () = writer => {}
                 () = async { cancelled.cancelled().await; tokio::time::sleep(stop_timeout).await } => {}
             }
-            closing.close(Error::new(ErrorKind::Broken, "the event stream ended"));
+            closing.close(Failure::new(FailureKind::Broken, "the event stream ended"));
         });
         Ok(Self { duplex, shutdown })
     }
@@ -84,7 +85,7 @@ impl SseClient {
 impl SseClient {
     /// Closes the connection: pending calls fail at once, the stream ends after the messages being posted.
     pub(super) fn close(&self) {
-        self.duplex.close(Error::new(ErrorKind::Broken, "the connection was closed"));
+        self.duplex.close(Failure::new(FailureKind::Broken, "the connection was closed"));
         self.shutdown.cancel();
     }
 }
@@ -101,12 +102,12 @@ fn resolve_endpoint(base: &Uri, reference: &str) -> Result<Uri> {
     let uri = resolve(base, reference.trim());
     match uri {
         Some(uri) if same_origin(base, &uri) => Ok(uri),
-        Some(uri) => Err(Error::new(
-            ErrorKind::Protocol,
+        Some(uri) => Err(Error::failure(
+            FailureKind::Protocol,
             format!("{} names a message endpoint at another origin, {}; refused", redacted(base), redacted(&uri)),
         )),
-        None => Err(Error::new(
-            ErrorKind::Protocol,
+        None => Err(Error::failure(
+            FailureKind::Protocol,
             format!("{} names a message endpoint that is not a valid URL", redacted(base)),
         )),
     }
@@ -118,7 +119,7 @@ async fn read_events(duplex: Arc<Duplex>, mut events: EventReader) {
             Ok(Some(event)) => messages_in_event(event).into_iter().for_each(|message| duplex.dispatch(message)),
             Ok(None) => return,
             Err(error) => {
-                duplex.close(error.into());
+                duplex.close(Error::from(error).into_failure());
                 return;
             }
         }
@@ -172,7 +173,8 @@ impl MessagePoster {
             Ok(response) if response.head.status().is_success() => return,
             Ok(response) => {
                 let body = http.read_body(response.body, *timeout).await.unwrap_or_default();
-                Error::from_status(&http.url(), response.head.status(), &body)
+                let retry_after = error::retry_after(&response.head);
+                Error::from_status(&http.url(), response.head.status(), retry_after, &body)
             }
             Err(error) => error.into(),
         };

@@ -14,7 +14,8 @@ use super::batch::parse_messages;
 use super::child::ChildProcess;
 use super::duplex::{Duplex, OUTGOING_QUEUE_CAPACITY};
 use super::target::{Command, ConnectionSettings};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::failure::{Failure, FailureKind};
 use crate::ndjson::{LineReader, TextLine};
 
 /// A child process and the JSON-RPC connection to it.
@@ -79,7 +80,7 @@ impl ChildTask {
         };
         match done {
             Some(done) => {
-                duplex.close(Error::new(ErrorKind::Broken, "the connection was closed"));
+                duplex.close(Failure::new(FailureKind::Broken, "the connection was closed"));
                 writer.abort(); // closes the child's stdin
                 process.stop(stop_timeout).await;
                 if let Some(done) = done {
@@ -90,9 +91,12 @@ impl ChildTask {
                 // Its stdout ended: it exits soon, or it cannot be talked to any more.
                 let status =
                     tokio::time::timeout(stop_timeout + stop_timeout, process.wait_for_exit()).await.ok().flatten();
-                let how = status.map_or_else(|| "closed its stdout".to_owned(), |status| format!("exited ({status})"));
+                let (kind, how) = match status {
+                    Some(status) => (FailureKind::ChildExited, format!("exited ({status})")),
+                    None => (FailureKind::Broken, "closed its stdout".to_owned()),
+                };
                 let stderr = process.stderr_tail().summary();
-                duplex.close(Error::new(ErrorKind::Broken, format!("child {program:?} {how}{stderr}")));
+                duplex.close(Failure::new(kind, format!("child {program:?} {how}{stderr}")));
                 writer.abort();
                 process.stop(stop_timeout).await;
             }
@@ -124,7 +128,7 @@ async fn read_messages(duplex: Arc<Duplex>, stdout: ChildStdout, max_line_bytes:
             TextLine::TooLong => {
                 tracing::warn!(max_line_bytes, "child wrote a line over the limit; line skipped");
                 let message = format!("the server wrote a message of more than {max_line_bytes} bytes");
-                duplex.fail_all(&Error::new(ErrorKind::Protocol, message));
+                duplex.fail_all(&Failure::new(FailureKind::TooLarge(max_line_bytes), message));
             }
         }
     }

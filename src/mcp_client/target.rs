@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, Uri};
 
 use crate::dialect::Revision;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{self, Error, Result};
 use crate::http::client::HttpClient;
 use bytes::Bytes;
 
@@ -94,15 +94,14 @@ impl Target {
     /// # Errors
     /// When it is not an absolute HTTP URL, or holds credentials.
     pub fn url(url: &str) -> Result<Self> {
-        let invalid = |reason: &str| {
-            Error::new(ErrorKind::Usage, format!("{url:?} {reason}; give something like http://127.0.0.1:3001/mcp"))
-        };
+        let invalid =
+            |reason: &str| Error::usage(format!("{url:?} {reason}; give something like http://127.0.0.1:3001/mcp"));
         let uri: Uri = url.parse().map_err(|_| invalid("is no URL"))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.authority().is_none() {
             return Err(invalid("is no HTTP address"));
         }
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return Err(invalid("has credentials in it; give them as a header"));
+            return Err(Error::usage("the URL has credentials in it; give them as a header"));
         }
         Ok(Self::Url(Address { url: uri, headers: HeaderMap::new(), transport: None }))
     }
@@ -122,15 +121,12 @@ impl Target {
     /// When the header is invalid, or the target is a command.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Self> {
         let Self::Url(address) = &mut self else {
-            return Err(Error::new(
-                ErrorKind::Usage,
-                "headers belong to a URL; a command gets its secrets by environment",
-            ));
+            return Err(Error::usage("headers belong to a URL; a command gets its secrets by environment"));
         };
         let name = HeaderName::from_bytes(name.as_bytes());
         let value = HeaderValue::from_str(value);
         let (Ok(name), Ok(mut value)) = (name, value) else {
-            return Err(Error::new(ErrorKind::Usage, "a header is given as `Name: value`"));
+            return Err(Error::usage("a header is given as `Name: value`"));
         };
         value.set_sensitive(true);
         address.headers.append(name, value);
@@ -147,7 +143,10 @@ pub async fn fetch(address: &Address, settings: &ConnectionSettings) -> Result<B
     let response = client.send(Verb::GET, |_| (), Bytes::new(), Some(settings.discovery_timeout)).await?;
     let status = response.head.status();
     let body = client.read_body(response.body, settings.idle_timeout).await?;
-    if status.is_success() { Ok(body) } else { Err(Error::from_status(&client.url(), status, &body)) }
+    match status.is_success() {
+        true => Ok(body),
+        false => Err(Error::from_status(&client.url(), status, error::retry_after(&response.head), &body)),
+    }
 }
 
 impl Address {

@@ -15,11 +15,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::connection::{Connection, RequestHeaders};
-use super::probe;
 use super::task_registry::TaskRegistry;
+use super::{call, probe};
 use crate::call::{Answer, Call, Replies, Reply, ReplySink, ServerRequest};
 use crate::dialect::tasks::{self, Task, TaskStatus};
 use crate::dialect::to_upstream;
+use crate::failure::{Failure, FailureKind};
 use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
 
 /// A running task and the call that it replaces.
@@ -197,17 +198,15 @@ impl TaskDriver {
         let now = Instant::now();
         if now >= self.deadline {
             let total_timeout = self.connection.settings().total_timeout;
-            let message = format!("Request timed out: the task was not done within {total_timeout:?}");
-            return self.fail(ErrorObject::unavailable(message));
+            return self.fail(call::timed_out(total_timeout).into());
         }
-        let idle_timeout = self.connection.settings().idle_timeout;
-        let error = ErrorObject::unavailable(format!("Request timed out: the server was silent for {idle_timeout:?}"));
+        let failure = call::silent(self.connection.settings().idle_timeout);
         let is_overdue = |request: &mut PendingRequest| request.deadline <= now;
         if self.status_request.take_if(is_overdue).map(|request| self.unsent_answers.extend(request.answers)).is_none()
         {
             self.result_request = None;
         }
-        self.on_unavailable(error);
+        self.on_failure(failure);
     }
 
     /// Handles a reply to `tasks/get` or `tasks/update`.
@@ -216,15 +215,17 @@ impl TaskDriver {
             Some(Reply::Notification(notification)) => return self.forward_notification(notification),
             Some(Reply::ServerRequest(request)) => return self.forward_server_request(request),
             Some(Reply::End(answer)) => answer.outcome,
-            None => Err(ErrorObject::unavailable("no answer came")),
+            None => Err(Failure::new(FailureKind::Broken, "no answer came").into()),
         };
         let answers = self.status_request.take().map(|request| request.answers).unwrap_or_default();
         match outcome {
-            Err(error) if error.is_unavailable() => {
-                self.unsent_answers.extend(answers);
-                self.on_unavailable(error);
-            }
-            Err(error) => self.on_unknown_task(&error),
+            Err(error) => match error.failure() {
+                Some(failure) => {
+                    self.unsent_answers.extend(answers);
+                    self.on_failure(failure.clone());
+                }
+                None => self.on_unknown_task(&error),
+            },
             Ok(_) if !answers.is_empty() => {
                 self.failures = 0;
                 self.next_poll = self.next_poll.min(Instant::now() + MIN_POLL_INTERVAL);
@@ -285,15 +286,17 @@ impl TaskDriver {
             Some(Reply::Notification(notification)) => return self.forward_notification(notification),
             Some(Reply::ServerRequest(request)) => return self.forward_server_request(request),
             Some(Reply::End(answer)) => answer.outcome,
-            None => Err(ErrorObject::unavailable("no result came")),
+            None => Err(Failure::new(FailureKind::Broken, "no result came").into()),
         };
         self.result_request = None;
         match outcome {
             Ok(result) => self.finish(Ok(tasks::without_related_task(&result))),
-            Err(error) if error.is_unavailable() => self.on_unavailable(error),
-            Err(error) if self.status.is_final() => self.finish(Err(error)),
-            // The task has just ended, or the server does not let us wait for the result: poll the status soon.
-            Err(_) => self.next_poll = self.next_poll.min(Instant::now() + MIN_POLL_INTERVAL),
+            Err(error) => match error.failure() {
+                Some(failure) => self.on_failure(failure.clone()),
+                None if self.status.is_final() => self.finish(Err(error)),
+                // The task has just ended, or the server does not let us wait for the result: poll the status soon.
+                None => self.next_poll = self.next_poll.min(Instant::now() + MIN_POLL_INTERVAL),
+            },
         }
     }
 
@@ -371,10 +374,11 @@ impl TaskDriver {
     }
 
     /// Handles a failed request: retries with back-off, then gives the task up.
-    fn on_unavailable(&mut self, error: ErrorObject) {
+    fn on_failure(&mut self, failure: Failure) {
         self.failures += 1;
         if self.failures > MAX_CONSECUTIVE_FAILURES || self.connection.is_closed() {
-            return self.fail(error);
+            // The server has the task, whatever became of the request about it.
+            return self.fail(failure.after_sending().into());
         }
         self.status = TaskStatus::Working;
         self.next_poll = Instant::now() + INITIAL_POLL_INTERVAL.saturating_mul(2u32.saturating_pow(self.failures));
@@ -441,7 +445,7 @@ async fn send_cancel(connection: &Connection, call: &Call, id: &str) {
     let timeout = connection.settings().idle_timeout;
     if let Ok(Err(error)) | Err(error) = probe::wait_for_response(replies, timeout, "`tasks/cancel`")
         .await
-        .map(|outcome| outcome.map_err(crate::error::Error::from_error_response))
+        .map(|outcome| outcome.map_err(crate::error::Error::from_error_object))
     {
         tracing::debug!(%error, "cancelling an upstream task failed");
     }

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use super::envelope::Envelope;
 use super::json::{Raw, put_string};
 use super::method::{Method, NotificationMethod};
+use crate::failure::{Execution, Failure, client_text};
 
 /// A request id: a string or an integer, never null. The JSON type is significant: `7` and `"7"` are
 /// different ids.
@@ -69,8 +70,8 @@ pub type Extra = Vec<(Box<str>, Raw)>;
 pub struct ErrorObject {
     code: i64,
     raw: Raw,
-    /// Set when the upstream never answered and this error takes the place of its answer. Not serialized.
-    unavailable: bool,
+    /// Set when no answer came and this error takes its place. Not serialized.
+    failure: Option<Box<Failure>>,
 }
 
 /// Any single message.
@@ -423,17 +424,12 @@ impl ErrorObject {
     pub fn new(code: i64, message: impl AsRef<str>) -> Self {
         let message = message.as_ref();
         let raw = Raw::of(&serde_json::json!({ "code": code, "message": message }));
-        Self { code, raw, unavailable: false }
+        Self { code, raw, failure: None }
     }
 
-    /// An error in place of an answer that the upstream did not give.
-    pub fn unavailable(message: impl AsRef<str>) -> Self {
-        Self { unavailable: true, ..Self::new(code::INTERNAL_ERROR, message) }
-    }
-
-    /// Whether the upstream never answered and this error takes the place of its answer.
-    pub fn is_unavailable(&self) -> bool {
-        self.unavailable
+    /// The failure that this error stands for, if it takes the place of an answer that never came.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_deref()
     }
 
     /// Sets `data`.
@@ -456,7 +452,7 @@ impl ErrorObject {
             return None;
         }
         let code = raw.get("code")?.read().ok()?;
-        Some(Self { code, raw, unavailable: false })
+        Some(Self { code, raw, failure: None })
     }
 
     /// The error code.
@@ -473,6 +469,24 @@ impl ErrorObject {
     /// The member `data`.
     pub fn data(&self) -> Option<Raw> {
         self.raw.get("data")
+    }
+}
+
+impl From<Failure> for ErrorObject {
+    /// The client's error: the sentence as `message`, the value as `data`.
+    fn from(failure: Failure) -> Self {
+        let mut data = serde_json::json!({
+            "failure": failure.kind().name(),
+            "mayHaveRun": failure.execution() == Execution::MayHaveRun,
+        });
+        if let Some(upstream) = failure.upstream() {
+            data["upstream"] = (**upstream).into();
+        }
+        if let Some(delay) = failure.retry_after() {
+            data["retryAfterMs"] = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).into();
+        }
+        let error = Self::new(code::INTERNAL_ERROR, client_text(&failure)).with_data(Raw::of(&data));
+        Self { failure: Some(Box::new(failure)), ..error }
     }
 }
 

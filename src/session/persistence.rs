@@ -16,7 +16,8 @@ use super::outbox::Outbox;
 use super::sse_stream::DurableUpTo;
 use super::{CallGuard, Persister, Session, SessionRecord, SessionState, StreamTarget};
 use crate::call::{ChangeEvent, ClientSink, ListFingerprints, Principal};
-use crate::protocol::{ErrorObject, Id, NotificationMethod, Response, code};
+use crate::failure::{Failure, FailureKind};
+use crate::protocol::{Id, NotificationMethod, Response};
 use crate::store::traits::{SessionDelta, StoredEvent};
 
 /// Write-behind state of one session.
@@ -347,10 +348,8 @@ impl Session {
     /// Answers requests that ran on the previous owner with an error each, and completes their stream.
     pub(super) fn fail_expected_responses(&self, stream: StreamTarget, ids: Vec<Id>) {
         for id in ids {
-            let message =
-                "Internal error: the node that ran this call is gone; whether it was carried out is not known";
-            let error = ErrorObject::new(code::INTERNAL_ERROR, message);
-            self.send(stream, Response::new(Some(id), Err(error)).encode());
+            let failure = Failure::new(FailureKind::NodeLost, "the node that ran the call is gone");
+            self.send(stream, Response::new(Some(id), Err(failure.into())).encode());
         }
         self.finish_stream(stream);
     }

@@ -15,7 +15,8 @@ use super::lists::{self, CatalogList, List};
 use super::spec::UpstreamSpec;
 use super::state::CatalogShared;
 use crate::call::{Replies, Reply};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::failure::FailureKind;
 use crate::mcp_client::{Connection, Unsolicited};
 use crate::protocol::{Method, Notification, NotificationMethod, Raw};
 
@@ -274,7 +275,9 @@ impl Catalog {
         let reads = lists.into_iter().map(|(list, change_count)| async move {
             let read = match tokio::time::timeout(limit, lists::read_all_pages(connection, list)).await {
                 Ok(read) => read,
-                Err(_) => Err(Error::new(ErrorKind::Timeout, format!("it was not read within {limit:?}"))),
+                Err(_) => {
+                    Err(Error::failure(FailureKind::TimedOut(limit), format!("it was not read within {limit:?}")))
+                }
             };
             self.publish_list(list, &read, change_count);
             (list, read.map(|listed| listed.expires_at()))
@@ -406,7 +409,7 @@ impl Catalog {
                 (task.listen, task.previous_listen) = (None, None);
                 task.listen_failures += 1;
                 match answer.outcome {
-                    Err(error) if !error.is_unavailable() => {
+                    Err(error) if error.failure().is_none() => {
                         tracing::info!(upstream = %self.spec.name, error = error.message(), "listen refused, polling lists");
                         task.polling_only = true;
                         task.set_granted(Some(&[]));

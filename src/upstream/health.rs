@@ -1,7 +1,9 @@
 //! Health of an upstream as status, metrics and error messages report it.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
+
+use crate::failure::{Failure, FailureKind};
 
 /// Health of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,13 +18,15 @@ pub enum HealthPhase {
     Down,
 }
 
-/// Health of an upstream with its reason and its start time.
+/// Health of an upstream with the failure behind it and its start time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// Current phase.
     pub phase: HealthPhase,
-    /// Error behind the phase, absent while ready.
-    pub reason: Option<String>,
+    /// Failure behind the phase, absent while ready.
+    pub failure: Option<Failure>,
+    /// When the failure was recorded.
+    failed_at: Instant,
     /// When the current phase began.
     pub since: SystemTime,
     /// Successful connects since start.
@@ -31,16 +35,35 @@ pub struct Health {
 
 impl Health {
     pub(super) fn starting() -> Self {
-        Self { phase: HealthPhase::Starting, reason: None, since: SystemTime::now(), connects: 0 }
+        Self {
+            phase: HealthPhase::Starting,
+            failure: None,
+            failed_at: Instant::now(),
+            since: SystemTime::now(),
+            connects: 0,
+        }
     }
 
-    /// Sets phase and reason; `since` moves only when the phase differs.
-    pub(super) fn set_phase(&mut self, phase: HealthPhase, reason: Option<String>) {
+    /// Sets phase and failure; `since` moves only when the phase differs.
+    pub(super) fn set_phase(&mut self, phase: HealthPhase, failure: Option<Failure>) {
         if self.phase != phase {
             self.since = SystemTime::now();
         }
         self.phase = phase;
-        self.reason = reason;
+        self.failure = failure;
+        self.failed_at = Instant::now();
+    }
+
+    /// The failure of a call while the upstream is down; `None` when it is not.
+    pub(super) fn down(&self) -> Option<Failure> {
+        let unknown = || Failure::new(FailureKind::Unreachable, "the upstream is down");
+        let failure = || {
+            let failure = self.failure.clone().unwrap_or_else(unknown).before_sending();
+            // The server named the delay when it refused us, not when this call was made.
+            let delay = failure.retry_after().map(|delay| delay.saturating_sub(self.failed_at.elapsed()));
+            failure.with_retry_after(delay)
+        };
+        (self.phase == HealthPhase::Down).then(failure)
     }
 }
 

@@ -20,7 +20,8 @@ use super::supervisor::{self, back_off};
 use crate::call::{Call, ChangeEvent, ClientSink, Principal};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::failure::FailureKind;
 use crate::mcp_client::{Connection, ConnectionSettings, ResumableSession, Target, Unsolicited};
 use crate::protocol::method::Capability;
 use crate::protocol::{Level, Method, Notification, Raw};
@@ -156,7 +157,10 @@ impl Upstream {
                 all.remove(&key);
             }
             let max_leases = self.spec.max_leases;
-            return Err(Error::new(ErrorKind::Unreachable, format!("all its {max_leases} connections are in use")));
+            return Err(Error::failure(
+                FailureKind::LimitReached,
+                format!("all {max_leases} leases of the upstream are in use"),
+            ));
         };
         let (unsolicited, receiver) = mpsc::channel(MAX_QUEUED_LEASE_MESSAGES);
         let sink = sink();
@@ -250,7 +254,7 @@ impl Upstream {
             return Ok(connection);
         }
         if lease.is_closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Unreachable, "the client is gone"));
+            return Err(Error::failure(FailureKind::Unreachable, "the client is gone"));
         }
         self.check_not_retired()?;
         self.check_reachable()?;
@@ -269,7 +273,7 @@ impl Upstream {
             let opening = Connection::open_with(upstream.target()?, settings, identity, unsolicited, resumable);
             let grace = upstream.spec.settings.stop_timeout;
             let Some(opened) = supervisor::open_unless_stopped(opening, &upstream.stop, grace).await else {
-                return Err(Error::new(ErrorKind::Unreachable, "the upstream was removed"));
+                return Err(Error::failure(FailureKind::Unreachable, "the upstream was removed"));
             };
             let connection = opened?;
             opened_lease.replay_onto(&connection).await;
@@ -281,7 +285,7 @@ impl Upstream {
             }
             Ok(connection)
         });
-        opened.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Broken, "it could not be connected")))
+        opened.await.unwrap_or_else(|_| Err(Error::failure(FailureKind::Broken, "it could not be connected")))
     }
 
     /// Runs a lease until its client is gone, then removes it and closes its connection.

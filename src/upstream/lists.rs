@@ -13,7 +13,8 @@ use crate::call::ChangeEvent;
 use crate::dialect::headers::{self, HeaderMirror};
 use crate::dialect::to_client::CacheHint;
 use crate::dialect::{Revision, tasks};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::failure::FailureKind;
 use crate::mcp_client::Connection;
 use crate::protocol::method::Capability;
 use crate::protocol::{Method, NotificationMethod, Raw};
@@ -240,7 +241,7 @@ pub async fn read_all_pages(connection: &Arc<Connection>, list: List) -> Result<
 }
 
 fn protocol_error(why: String) -> Error {
-    Error::new(ErrorKind::Protocol, why)
+    Error::failure(FailureKind::Protocol, why)
 }
 
 /// A result without its list and cursor, copied so that it does not keep the page's buffer alive.

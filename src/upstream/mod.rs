@@ -27,7 +27,8 @@ use tokio_util::task::TaskTracker;
 use crate::call::{Call, ChangeEvent, ClientSink, Replies};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::ClientIdentity;
-use crate::error::{Error, ErrorKind as Wrong, Result};
+use crate::error::{Error, Result};
+use crate::failure::{Failure, FailureKind};
 use crate::local::LocalServer;
 use crate::local::elements::Elements;
 use crate::local::rest::{self, Rest, RestLimits};
@@ -195,7 +196,7 @@ impl Upstream {
         match &self.kind {
             UpstreamKind::Local(slot) => Some(match slot.get() {
                 Some(server) => server.call(call),
-                None => ErrorObject::unavailable("its document is not loaded").into(),
+                None => ErrorObject::from(self.document_missing()).into(),
             }),
             UpstreamKind::Remote(_) => None,
         }
@@ -237,7 +238,7 @@ impl Upstream {
     ) -> Result<LeaseGuard> {
         self.check_not_retired()?;
         let UpstreamKind::Remote(supervisor) = &self.kind else {
-            return Err(Error::new(Wrong::Usage, "it needs no connection"));
+            return Err(Error::usage("it needs no connection"));
         };
         let state = self.state();
         let revision = match state.revision {
@@ -255,22 +256,24 @@ impl Upstream {
         InFlightGuard::new(&self.calls_in_flight)
     }
 
-    /// Fails with the supervisor's reason while the upstream is down.
+    /// Fails with the supervisor's failure while the upstream is down.
     fn check_reachable(&self) -> Result<()> {
         let UpstreamKind::Remote(supervisor) = &self.kind else { return Ok(()) };
-        let health = supervisor.health();
-        match health.phase {
-            HealthPhase::Down => {
-                let reason = health.reason.unwrap_or_default();
-                Err(Error::new(Wrong::Unreachable, format!("the upstream is down: {reason}")))
-            }
-            _ => Ok(()),
+        match supervisor.health().down() {
+            Some(failure) => Err(failure.into()),
+            None => Ok(()),
         }
+    }
+
+    /// The failure of a call while the API document is not loaded.
+    fn document_missing(&self) -> Failure {
+        let starting = || Failure::new(FailureKind::Starting, "the API document is not loaded yet");
+        self.state().health.down().unwrap_or_else(starting)
     }
 
     fn check_not_retired(&self) -> Result<()> {
         match self.retired.is_cancelled() {
-            true => Err(Error::new(Wrong::Unreachable, "the upstream was removed")),
+            true => Err(Error::failure(FailureKind::Unreachable, "the upstream was removed")),
             false => Ok(()),
         }
     }
@@ -278,7 +281,7 @@ impl Upstream {
     fn target(&self) -> Result<&Target> {
         match &self.spec.kind {
             SpecKind::Target(target) => Ok(target),
-            SpecKind::Elements(_) | SpecKind::Rest(_) => Err(Error::new(Wrong::Usage, "it needs no connection")),
+            SpecKind::Elements(_) | SpecKind::Rest(_) => Err(Error::usage("it needs no connection")),
         }
     }
 
@@ -327,7 +330,7 @@ impl RestLoader {
                     tracing::warn!(upstream = %self.name, %error, failures, "API document load failed");
                     self.shared.modify(|state| {
                         state.startup_finished = true;
-                        state.health.set_phase(HealthPhase::Down, Some(error.to_string()));
+                        state.health.set_phase(HealthPhase::Down, Some(error.into_failure()));
                     });
                     tokio::time::sleep(supervisor::back_off(failures)).await;
                 }

@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::health::{Health, HealthPhase};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::ClientIdentity;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::failure::{Failure, FailureKind};
 use crate::mcp_client::{self, Connection, ConnectionSettings, Target, Unsolicited};
 use crate::protocol::Method;
 
@@ -18,6 +19,8 @@ use crate::protocol::Method;
 const BACK_OFF_BASE: Duration = Duration::from_millis(250);
 /// Upper bound of the back-off.
 const MAX_BACK_OFF: Duration = Duration::from_secs(30);
+/// Longest `Retry-After` that a reconnect waits for: a server may be back earlier than it said.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 /// A connection that lived this long resets the back-off.
 const STABLE_CONNECTION_AGE: Duration = Duration::from_secs(30);
 /// Consecutive failed pings after which an idle connection is replaced.
@@ -97,22 +100,21 @@ impl Supervisor {
                     return Ok(connection);
                 }
                 let state = health.borrow_and_update().clone();
-                if state.phase == HealthPhase::Down {
-                    let reason = state.reason.unwrap_or_default();
-                    return Err(Error::new(ErrorKind::Unreachable, format!("the upstream is down: {reason}")));
+                if let Some(failure) = state.down() {
+                    return Err(failure.into());
                 }
                 let changed = tokio::select! {
                     changed = current.changed() => changed,
                     changed = health.changed() => changed,
                 };
                 if changed.is_err() {
-                    return Err(Error::new(ErrorKind::Broken, "the upstream was removed"));
+                    return Err(Error::failure(FailureKind::Unreachable, "the upstream was removed"));
                 }
             }
         };
         match tokio::time::timeout(timeout_after, ready).await {
             Ok(ready) => ready,
-            Err(_) => Err(Error::new(ErrorKind::Timeout, "the upstream is still starting")),
+            Err(_) => Err(Error::failure(FailureKind::Starting, "the upstream is still starting")),
         }
     }
 
@@ -164,7 +166,7 @@ impl SupervisorTask {
                     };
                     self.current.send_replace(None);
                     tracing::warn!(target = %self.target, %why, "upstream connection lost, reconnecting");
-                    self.set_health(HealthPhase::Starting, Some(why.to_string()));
+                    self.set_health(HealthPhase::Starting, Some(why));
                     connection.close().await;
                     // Back off when connections keep breaking shortly after they opened.
                     failures = if opened_at.elapsed() >= STABLE_CONNECTION_AGE { 0 } else { failures + 1 };
@@ -179,14 +181,16 @@ impl SupervisorTask {
                 Err(error) => {
                     failures += 1;
                     // Log a repeated error at debug level only.
-                    let is_repeated = self.health.borrow().reason.as_ref() == Some(&error.to_string());
+                    let (is_retryable, failure) = (error.is_retryable(), error.clone().into_failure());
+                    let is_repeated = self.health.borrow().failure.as_ref() == Some(&failure);
                     if is_repeated {
                         tracing::debug!(target = %self.target, %error, failures, "upstream connect failed again");
                     } else {
                         tracing::warn!(target = %self.target, %error, "upstream connect failed");
                     }
-                    self.set_health(HealthPhase::Down, Some(error.to_string()));
-                    let wait = if error.is_retryable() { back_off(failures) } else { MAX_BACK_OFF };
+                    let asked_for = failure.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER);
+                    self.set_health(HealthPhase::Down, Some(failure));
+                    let wait = if is_retryable { back_off(failures).max(asked_for) } else { MAX_BACK_OFF };
                     if !self.sleep_unless_stopped(wait).await {
                         return;
                     }
@@ -203,12 +207,12 @@ impl SupervisorTask {
         }
     }
 
-    fn set_health(&self, phase: HealthPhase, reason: Option<String>) {
-        self.health.send_modify(|health| health.set_phase(phase, reason));
+    fn set_health(&self, phase: HealthPhase, failure: Option<Failure>) {
+        self.health.send_modify(|health| health.set_phase(phase, failure));
     }
 
     /// Pings the connection at the configured interval; returns why it ended or was given up.
-    async fn monitor(&self, connection: &Arc<Connection>) -> Error {
+    async fn monitor(&self, connection: &Arc<Connection>) -> Failure {
         let Some(interval) = self.settings.ping_interval else { return connection.closed().await };
         let mut failed_pings = 0;
         loop {
@@ -222,12 +226,13 @@ impl SupervisorTask {
                     self.set_health(HealthPhase::Ready, None);
                 }
                 Err(error) => {
+                    let failure = error.into_failure();
                     failed_pings += 1;
                     // A server that works on a call may be too busy to answer pings.
                     if failed_pings >= MAX_FAILED_PINGS && !connection.has_calls_in_flight() {
-                        return error;
+                        return failure;
                     }
-                    self.set_health(HealthPhase::Degraded, Some(error.to_string()));
+                    self.set_health(HealthPhase::Degraded, Some(failure));
                 }
             }
         }
@@ -240,7 +245,7 @@ impl SupervisorTask {
         let outcome =
             mcp_client::wait_for_response(connection.call(call), self.settings.discovery_timeout, "`ping`").await?;
         match outcome {
-            Err(error) if error.is_unavailable() => Err(Error::from_error_response(error)),
+            Err(error) if error.failure().is_some() => Err(Error::from_error_object(error)),
             _ => Ok(()),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rialto::client::{Client, ClientOptions};
 use rialto::dialect::to_upstream::ClientIdentity;
-use rialto::error::ErrorKind;
+use rialto::failure::{Execution, FailureKind};
 use rialto::mcp_client::{ConnectionSettings, Target};
 use rialto::protocol::{Method, Raw};
 use rialto::upstream::{HealthPhase, Supervisor};
@@ -101,8 +101,9 @@ async fn a_child_exit_during_a_call_reports_signal_and_stderr() {
     }
     let reply = tokio::time::timeout(TEST_TIMEOUT, waiting).await.unwrap().unwrap();
     let rialto::call::Reply::End(answer) = reply.unwrap() else { panic!("expected the end of the call") };
-    let message = answer.outcome.unwrap_err().message();
-    assert!(message.contains("signal: 9") && message.contains("out of cheese"), "{message}");
+    let failure = answer.outcome.unwrap_err().failure().unwrap().clone();
+    assert_eq!((failure.kind(), failure.execution()), (FailureKind::ChildExited, Execution::MayHaveRun));
+    assert!(failure.to_string().contains("signal: 9") && failure.to_string().contains("out of cheese"), "{failure}");
     // Later calls fail at once with the same cause.
     let error = client.call_tool("getElement", element("H")).await.unwrap_err();
     assert!(error.to_string().contains("signal: 9"), "{error}");
@@ -114,7 +115,7 @@ async fn a_child_exit_during_a_call_reports_signal_and_stderr() {
 async fn a_child_that_exits_at_start_reports_status_and_stderr() {
     let target = shell("at-once", "echo 'no licence' >&2; exit 3");
     let error = connect(&target).await.err().unwrap();
-    assert_eq!(error.kind(), ErrorKind::Broken);
+    assert_eq!(error.kind(), Some(FailureKind::ChildExited));
     assert!(error.to_string().contains("exit status: 3") && error.to_string().contains("no licence"), "{error}");
     let error = connect(&Target::command("no-such-program-anywhere", [""; 0])).await.err().unwrap();
     assert!(error.to_string().contains("is it installed"), "{error}");
@@ -282,7 +283,7 @@ async fn the_supervisor_reconnects_when_the_upstream_returns() {
     assert!(first.stopped().await);
     wait_for_phase(&supervisor, HealthPhase::Down).await;
     let error = supervisor.connection(TEST_TIMEOUT).await.unwrap_err();
-    assert!(error.to_string().contains("down"), "{error}");
+    assert_eq!(error.kind(), Some(FailureKind::Unreachable), "{error}");
     let _second = Rialto::with(|settings| settings.listen = address).await;
     wait_for_phase(&supervisor, HealthPhase::Ready).await;
     supervisor.stop().await;

@@ -109,6 +109,9 @@ async fn check_explains_the_config_with_secrets_redacted() {
         [servers.old]
         builtin = "elements"
         disabled = true
+        [servers.tool]
+        command = "/opt/${RIALTO_TEST_TOKEN}/run"
+        disabled = true
         [groups.research]
         servers = ["files", "tracker", "old"]
         naming = "plain"
@@ -119,6 +122,7 @@ async fn check_explains_the_config_with_secrets_redacted() {
     for word in ["127.0.0.1:4000", "ann", "npx", "tracker.example", "2025-06-18", "shared", "/mcp/research", "plain"] {
         assert!(ran.output.contains(word), "{word}: {}", ran.output);
     }
+    assert!(ran.output.contains("/opt/***/run"), "{}", ran.output);
     assert!(ran.output.contains("old (disabled)"), "{}", ran.output);
     let changed = ran.output.lines().find(|line| line.contains("defaults.idle_timeout")).expect("a changed setting");
     assert!(changed.contains("\"2m\"") && changed.contains("\"1m\""), "{changed}");
@@ -131,6 +135,7 @@ async fn check_explains_the_config_with_secrets_redacted() {
     assert_eq!(value["settings"]["limits"]["keep_alive_timeout"], "75s");
     assert_eq!(value["servers"][1]["connection"], "shared");
     assert_eq!(value["servers"][0]["idleTimeout"], "2m");
+    assert_eq!(value["servers"][3]["target"], "/opt/***/run");
     assert_eq!(value["groups"][0]["servers"], json!(["files", "tracker"]));
     assert_eq!(value["groups"][1]["address"], "/mcp/research");
     assert!(!ran.output.contains("t0ken") && !json_output.output.contains("t0ken"), "{}", ran.output);

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use futures_util::future::join_all;
 use rialto::client::{Client, ClientOptions};
 use rialto::dialect::Revision;
-use rialto::error::ErrorKind;
+use rialto::error::Error;
+use rialto::failure::FailureKind;
 use rialto::mcp_client::{ConnectionSettings, Target};
 use rialto::protocol::Raw;
 use serde_json::{Value, json};
@@ -327,8 +328,13 @@ async fn speaks(target: &Target, revision: Revision) -> bool {
         Ok(client) => client,
         Err(error) => {
             // The SDKs refuse a revision with different errors.
-            let refused =
-                matches!(error.kind(), ErrorKind::Revision | ErrorKind::ErrorResponse(-32022) | ErrorKind::Status(400));
+            let refused = match &error {
+                Error::Failure(failure) => {
+                    matches!(failure.kind(), FailureKind::NoCommonRevision | FailureKind::Status(400))
+                }
+                Error::ErrorResponse(object) => object.code() == -32022,
+                Error::Usage(_) => false,
+            };
             assert!(refused, "{error}");
             return false;
         }

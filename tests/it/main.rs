@@ -12,6 +12,7 @@ mod config;
 mod conformance;
 mod conformance_server;
 mod elements;
+mod failures;
 mod gateway;
 mod groups;
 mod harness;

@@ -694,7 +694,7 @@ async fn api_failures_become_tool_errors() {
     drop(listener);
     let rest = Rest::load(&unreachable, &settings).await.unwrap();
     let error = outcome(&rest, &call(Method::ToolsCall, json!({ "name": "gone" }))).await.unwrap_err();
-    assert!(error.is_unavailable() && error.message().contains("cannot be reached"), "{}", error.message());
+    assert!(error.failure().is_some() && error.message().contains("cannot be reached"), "{}", error.message());
     assert!(!error.message().contains("secret"), "{}", error.message());
 }
 
@@ -743,8 +743,8 @@ async fn a_rest_call_timeout_closes_the_connection() {
         let started = Instant::now();
         let error = outcome(&rest, &call(Method::ToolsCall, json!({ "name": "t" }))).await.unwrap_err();
         assert!(started.elapsed() < Duration::from_secs(5));
-        assert!(error.is_unavailable(), "{}", error.message());
-        assert!(error.message().contains("within 300ms"), "{}", error.message());
+        assert!(error.failure().is_some(), "{}", error.message());
+        assert!(error.message().contains("silent for 300 ms"), "{}", error.message());
         assert_eq!(events.recv().await, Some("request"));
         assert_eq!(tokio::time::timeout(TEST_TIMEOUT, events.recv()).await.unwrap(), Some("closed"));
     }

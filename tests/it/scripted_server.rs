@@ -60,6 +60,8 @@ pub enum InjectedFault {
     DelayedDelivery,
     /// Responds with this status and body, with `$id` replaced by the request id; HTTP only.
     RawResponse(u16, String),
+    /// Responds with this status and `Retry-After`; HTTP only.
+    RetryLater(u16, String),
     /// Responds with a result computed from the parameters.
     Result(Arc<dyn Fn(&Value) -> Value + Send + Sync>),
 }
@@ -426,7 +428,8 @@ impl ServerState {
             Some(InjectedFault::Hang) => std::future::pending::<()>().await,
             Some(InjectedFault::HoldResponse) => self.wait_gate(method).await,
             Some(InjectedFault::Result(make)) => return Ok(make(params)),
-            Some(InjectedFault::DelayedDelivery | InjectedFault::RawResponse(..)) | None => {}
+            Some(InjectedFault::DelayedDelivery | InjectedFault::RawResponse(..) | InjectedFault::RetryLater(..))
+            | None => {}
         }
         let uri = params["uri"].as_str().unwrap_or_default();
         Ok(match method {

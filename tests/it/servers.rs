@@ -16,7 +16,8 @@ use std::time::Duration;
 use rialto::call::Reply;
 use rialto::client::{Client, ClientOptions, Host, ListenRequest, ServerRequestFuture};
 use rialto::dialect::Revision;
-use rialto::error::ErrorKind;
+use rialto::error::Error;
+use rialto::failure::FailureKind;
 use rialto::mcp_client::{ConnectionSettings, Target};
 use rialto::protocol::{ErrorObject, Level, Method, Notification, NotificationMethod, Raw, code};
 use serde_json::{Value, json};
@@ -328,7 +329,7 @@ async fn scenario(server: SdkServer, client: &Client, host: &RecordingHost) {
         assert_eq!(value(&read)["contents"][0]["text"], expected, "{read}");
     }
     let missing = in_time("a resource that is missing", client.read("other://nothing")).await.unwrap_err();
-    assert!(matches!(missing.kind(), ErrorKind::ErrorResponse(_)), "{missing}");
+    assert!(matches!(missing, Error::ErrorResponse(_)), "{missing}");
     let greeting = in_time("greet", client.prompt("greet", Raw::of(&json!({ "name": "Ada" })))).await.unwrap();
     assert_eq!(value(&greeting)["messages"][0]["content"]["text"], "Hello, Ada", "{greeting}");
     let argument =
@@ -443,7 +444,7 @@ async fn over_stdio(server: SdkServer, arguments: &[&str], revisions: &[Option<R
 /// Checks that a pinned revision is refused.
 async fn assert_refused(target: &Target, pinned: Option<Revision>) {
     let error = connect(target, pinned).await.err().unwrap_or_else(|| panic!("{pinned:?} is spoken"));
-    assert_eq!(error.kind(), ErrorKind::Revision, "{error}");
+    assert_eq!(error.kind(), Some(FailureKind::NoCommonRevision), "{error}");
 }
 
 /// A server that exits during a call fails this call and later ones.

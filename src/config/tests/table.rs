@@ -144,7 +144,9 @@ fn read_kitchen(text: &str) -> (BrewingSection, Vec<String>) {
     assert!(errors.is_empty(), "{errors:?}");
     let path = std::path::Path::new("kitchen.toml");
     let (source, diagnostics) = (ValueSource::File, std::cell::RefCell::default());
-    let reader = ConfigReader { source, path, text, lookup: &lookup, has_syntax_errors: false, diagnostics };
+    let secrets = crate::config::secrets::SecretCollector::default();
+    let reader =
+        ConfigReader { source, path, text, lookup: &lookup, has_syntax_errors: false, diagnostics, secrets: &secrets };
     let mut section = BrewingSection::default();
     section.read(&TableReader::open(&reader, &root, &KITCHEN, "", &(0..0)).unwrap(), "brewing");
     let diagnostics = reader.diagnostics.borrow().iter().map(ToString::to_string).collect();

@@ -1,6 +1,7 @@
 //! Errors of the HTTP client.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Class of an [`HttpError`]; tells whether the request can have been processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,11 +10,17 @@ pub enum HttpErrorKind {
     Unreachable,
     /// The origin has all connections that it may have, and none became free in time; nothing was sent.
     ConnectionLimit,
-    /// The response head or body did not arrive in time.
-    Timeout,
+    /// No connection was accepted in time; nothing was sent.
+    ConnectTimeout,
+    /// The connection broke before a byte of the request was written.
+    NotSent,
+    /// The response head or body did not arrive within this time.
+    Timeout(Duration),
     /// The connection broke after the request was sent, at least in part.
     Broken,
-    /// The response violates HTTP or exceeds a limit.
+    /// A body or event exceeds this many bytes.
+    TooLarge(usize),
+    /// The response violates HTTP.
     Protocol,
 }
 

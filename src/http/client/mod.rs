@@ -203,7 +203,7 @@ impl HttpClient {
             None => response.await,
             Some(timeout) => tokio::time::timeout(self.connect_timeout + timeout, response).await.map_err(|_| {
                 HttpError::new(
-                    HttpErrorKind::Timeout,
+                    HttpErrorKind::Timeout(timeout),
                     format!("{} did not answer within {timeout:?}", redacted(&endpoint.url)),
                 )
             })?,
@@ -241,14 +241,14 @@ impl HttpClient {
         match tokio::time::timeout(timeout, body.read_to_end(self.max_body_bytes)).await {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(BodyError::TooLong)) => Err(HttpError::new(
-                HttpErrorKind::Protocol,
+                HttpErrorKind::TooLarge(self.max_body_bytes),
                 format!("the server sent a body of more than {} bytes", self.max_body_bytes),
             )),
             Ok(Err(BodyError::Broken(error))) => {
                 Err(HttpError::new(HttpErrorKind::Broken, format!("response body broken off: {error}")))
             }
             Err(_) => Err(HttpError::new(
-                HttpErrorKind::Timeout,
+                HttpErrorKind::Timeout(timeout),
                 format!("response body was not complete within {timeout:?}"),
             )),
         }
@@ -275,10 +275,16 @@ impl Endpoint {
                 while let Some(inner) = cause.source() {
                     cause = inner;
                 }
-                HttpError::new(
-                    HttpErrorKind::Unreachable,
-                    format!("{url} cannot be reached: {cause}; is the server running?"),
-                )
+                // The connector reports its own timeout and that of the system as the same kind of I/O error.
+                let io_kind = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+                let kind = match io_kind {
+                    Some(std::io::ErrorKind::TimedOut) => HttpErrorKind::ConnectTimeout,
+                    _ => HttpErrorKind::Unreachable,
+                };
+                HttpError::new(kind, format!("{url} cannot be reached: {cause}; is the server running?"))
+            }
+            PoolError::NotSent(cause) => {
+                HttpError::new(HttpErrorKind::NotSent, format!("connection to {url} broken: {cause}"))
             }
             PoolError::LimitReached(max_connections, shortage) => {
                 let why = match shortage {

@@ -54,6 +54,8 @@ pub(crate) enum PoolError {
     Unreachable(BoxError),
     /// The origin has this many connections, all in use; nothing was sent.
     LimitReached(usize, ConnectionShortage),
+    /// The connection broke before a byte of the request was written.
+    NotSent(io::Error),
     /// The connection broke, or the response is malformed.
     Broken(io::Error),
 }
@@ -114,9 +116,7 @@ impl Pool {
                     return Ok(HttpResponse { head, body: ResponseBody::new(decoder, connection, self) });
                 }
                 Err(SendError { not_sent: true, .. }) if age == ConnectionAge::Reused && !request.is_revoked() => {}
-                Err(SendError { not_sent: true, error }) if !request.is_revoked() => {
-                    return Err(PoolError::Unreachable(error.into()));
-                }
+                Err(SendError { not_sent: true, error }) => return Err(PoolError::NotSent(error)),
                 Err(SendError { error, .. }) => return Err(PoolError::Broken(error)),
             }
         }

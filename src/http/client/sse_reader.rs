@@ -35,7 +35,7 @@ impl EventReader {
             };
             let events = self.decoder.push(&chunk).map_err(|_| {
                 HttpError::new(
-                    HttpErrorKind::Protocol,
+                    HttpErrorKind::TooLarge(self.max_event_bytes),
                     format!("the server sent an event of more than {} bytes", self.max_event_bytes),
                 )
             })?;

@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 use super::encode::Escape;
 use super::spec::RestSpec;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::http::client as web;
 
 /// Headers that neither a document nor an argument can set: message framing, credentials, forwarding and method
@@ -54,10 +54,7 @@ impl BaseUrl {
     pub(super) fn new(spec: &RestSpec) -> Result<Self> {
         let usage_error = |why: &str| {
             let shown = web::redacted(&spec.base_url);
-            Error::new(
-                ErrorKind::Usage,
-                format!("the base URL {shown} {why}; give something like https://api.example.com/v1"),
-            )
+            Error::usage(format!("the base URL {shown} {why}; give something like https://api.example.com/v1"))
         };
         let parts = spec.base_url.clone().into_parts();
         let (Some(scheme), Some(authority)) = (parts.scheme, parts.authority) else {
@@ -68,7 +65,7 @@ impl BaseUrl {
         }
         if authority.as_str().contains('@') {
             let why = "the base URL has credentials in it; give them as a header";
-            return Err(Error::new(ErrorKind::Usage, why));
+            return Err(Error::usage(why));
         }
         let path = parts.path_and_query;
         if path.as_ref().is_some_and(|path| path.query().is_some()) {

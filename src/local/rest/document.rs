@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::spec;
 use super::spec::RestLimits;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{self, Error, Result};
 use crate::http::client::{self as web, HttpClient};
 use crate::http::codec::RequestEncoder;
 
@@ -42,7 +42,7 @@ pub(super) struct ApiDocument {
 impl ApiDocument {
     /// Parses JSON or YAML; `place` names the source in errors.
     pub(super) fn parse(bytes: &[u8], place: &str) -> Result<Self> {
-        let usage_error = |why: String| Error::new(ErrorKind::Usage, format!("the document {place} {why}"));
+        let usage_error = |why: String| Error::usage(format!("the document {place} {why}"));
         let text = std::str::from_utf8(bytes).map_err(|error| usage_error(format!("is no text: {error}")))?;
         let text = text.trim_start_matches('\u{feff}');
         let root = if text.trim_start().starts_with('{') {
@@ -95,28 +95,27 @@ pub(super) async fn load(
         spec::DocumentSource::File(path) => {
             let path = path.clone();
             let read = move || ApiDocument::parse(&read_file(&path)?, &path.display().to_string());
-            tokio::task::spawn_blocking(read).await.map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?
+            tokio::task::spawn_blocking(read).await.map_err(|error| Error::usage(error.to_string()))?
         }
         spec::DocumentSource::Url(url) => {
             let bytes = fetch(url, spec, settings).await?;
             let place = web::redacted(url);
             let read = move || ApiDocument::parse(&bytes, &place);
-            tokio::task::spawn_blocking(read).await.map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?
+            tokio::task::spawn_blocking(read).await.map_err(|error| Error::usage(error.to_string()))?
         }
     }
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>> {
-    let usage_error = |error: std::io::Error| {
-        Error::new(ErrorKind::Usage, format!("the document {} cannot be read: {error}", path.display()))
-    };
+    let usage_error =
+        |error: std::io::Error| Error::usage(format!("the document {} cannot be read: {error}", path.display()));
     let mut bytes = Vec::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(MAX_DOCUMENT_BYTES as u64 + 1).read_to_end(&mut bytes))
         .map_err(usage_error)?;
     if bytes.len() > MAX_DOCUMENT_BYTES {
         let why = format!("the document {} has more than {MAX_DOCUMENT_BYTES} bytes", path.display());
-        return Err(Error::new(ErrorKind::Usage, why));
+        return Err(Error::usage(why));
     }
     Ok(bytes)
 }
@@ -127,10 +126,10 @@ async fn fetch(url: &Uri, spec: &spec::RestSpec, settings: &RestLimits) -> Resul
     let web = HttpClient::new(url.clone(), secrets, settings.connect_timeout, MAX_DOCUMENT_BYTES);
     let headers = |head: &mut RequestEncoder| head.put_static(&ACCEPT, "application/json, application/yaml, */*;q=0.5");
     let response = web.send(Verb::GET, headers, Bytes::new(), Some(settings.discovery_timeout)).await?;
-    let status = response.head.status();
+    let (status, retry_after) = (response.head.status(), error::retry_after(&response.head));
     let body = web.read_body(response.body, settings.call_timeout).await?;
     if status != StatusCode::OK {
-        return Err(Error::from_status(&web.url(), status, &body));
+        return Err(Error::from_status(&web.url(), status, retry_after, &body));
     }
     Ok(body)
 }

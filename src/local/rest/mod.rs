@@ -36,7 +36,8 @@ use self::request_template::{ApiRequest, RequestTemplate};
 use crate::call::{Answer, Call, Replies};
 use crate::dialect::to_client::ServerInfo;
 use crate::dialect::{classify, meta};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::failure::FailureKind;
 use crate::http::client::{self as web, HttpClient};
 use crate::local::LocalServer;
 use crate::protocol::{ErrorObject, Method, Raw, code};
@@ -77,9 +78,7 @@ impl Rest {
         let mut names = UniqueNames::default();
         let mut tools: Vec<RestTool> = Vec::new();
         for manual in &spec.tools {
-            tools.push(
-                manual_tools::build_tool(manual, &base, &mut names).map_err(|why| Error::new(ErrorKind::Usage, why))?,
-            );
+            tools.push(manual_tools::build_tool(manual, &base, &mut names).map_err(Error::usage)?);
         }
         let mut info_object = Value::Null;
         if let Some(from) = &spec.document {
@@ -91,7 +90,7 @@ impl Rest {
                 (tools, document.root()["info"].clone())
             };
             let made = tokio::task::spawn_blocking(build_tools).await;
-            let (made, info) = made.map_err(|error| Error::new(ErrorKind::Usage, format!("the document: {error}")))?;
+            let (made, info) = made.map_err(|error| Error::usage(format!("the document: {error}")))?;
             tools.extend(made);
             info_object = info;
         }
@@ -100,9 +99,9 @@ impl Rest {
                 Some(_) => "the document has no operation that is offered; see `allow` and `deny`",
                 None => "there is neither a document nor a tool that is mapped by hand",
             };
-            return Err(Error::new(ErrorKind::Usage, why));
+            return Err(Error::usage(why));
         }
-        let url = base.uri().ok_or_else(|| Error::new(ErrorKind::Usage, "the base URL is none"))?;
+        let url = base.uri().ok_or_else(|| Error::usage("the base URL is none"))?;
         let server = describe_server(&info_object, &url);
         let meta = json!({ meta::SERVER_INFO: server.info });
         let listed: Vec<&Value> = tools.iter().map(|tool| &tool.definition).collect();
@@ -113,8 +112,7 @@ impl Rest {
             "cacheScope": "private",
             "_meta": meta,
         }));
-        let meta =
-            RawValue::from_string(meta.to_string()).map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
+        let meta = RawValue::from_string(meta.to_string()).map_err(|error| Error::usage(error.to_string()))?;
         let templates = tools.into_iter().map(|tool| (tool.name, tool.template)).collect();
         let web = HttpClient::new(url, HeaderMap::new(), settings.connect_timeout, settings.message_bytes);
         Ok(Self(Arc::new(RestInner {
@@ -206,7 +204,7 @@ impl Rest {
                 Ok(outcome) => outcome,
                 Err(_) => {
                     let why = format!("{redacted_url} did not answer within {:?}", shared.call_timeout);
-                    Err(Error::new(ErrorKind::Timeout, why))
+                    Err(Error::failure(FailureKind::Silent(shared.call_timeout), why))
                 }
             };
             let result_path = shared.templates.get(&tool).and_then(|template| template.result_path.as_deref());
@@ -257,7 +255,7 @@ impl RestInner {
             };
             return Ok(ApiResponse { status, headers: response.head.headers(), body, resource_uri });
         }
-        Err(Error::new(ErrorKind::Protocol, format!("{} redirects again and again", web::redacted(&uri))))
+        Err(Error::failure(FailureKind::Protocol, format!("{} redirects again and again", web::redacted(&uri))))
     }
 }
 
@@ -268,7 +266,10 @@ fn redirect_error(from: &http::Uri, status: http::StatusCode, location: &str, fo
         true => "which is not below the base URL and is not followed",
         false => "which is not followed for this method",
     };
-    Error::new(ErrorKind::Protocol, format!("{} answered {status} and redirects to {to}, {why}", web::redacted(from)))
+    Error::failure(
+        FailureKind::Protocol,
+        format!("{} answered {status} and redirects to {to}, {why}", web::redacted(from)),
+    )
 }
 
 /// Server info from the document's `info` object.

@@ -24,10 +24,11 @@ use tokio::time::Instant;
 use crate::call::{Answer, Reply, ServerRequest};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{self, Error, Result};
+use crate::failure::FailureKind;
 use crate::http::client::{EventReader, HttpClient, HttpResponse, InFlight, SendOptions, WhenFull};
 use crate::http::client::{has_media_type, redacted};
-use crate::http::codec::RequestEncoder;
+use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::batch::{MAX_BATCH_MESSAGES, messages_in_event, parse_messages};
 use crate::mcp_client::connection::RequestHeaders;
 use crate::mcp_client::session_resumption::ResumableSession;
@@ -170,12 +171,12 @@ impl StreamableClient {
         };
         let response =
             self.http.send(Verb::POST, headers, request.encode(), Some(self.settings.discovery_timeout)).await?;
-        let status = response.head.status();
+        let (status, retry_after) = (response.head.status(), error::retry_after(&response.head));
         match self.read_response(response, &request.id, self.settings.discovery_timeout).await {
             Ok(outcome) => Ok(ProbeOutcome::Outcome(outcome)),
             Err(_) if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED => match status {
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS => {
-                    Err(self.status_error(status, b""))
+                    Err(self.status_error(status, retry_after, b""))
                 }
                 _ => Ok(ProbeOutcome::Status(status)),
             },
@@ -197,19 +198,19 @@ impl StreamableClient {
                         return Ok(outcome);
                     }
                 }
-                Err(Error::new(ErrorKind::Broken, "event stream ended before the response"))
+                Err(Error::failure(FailureKind::Broken, "event stream ended before the response"))
             };
             return match tokio::time::timeout(timeout, read).await {
                 Ok(outcome) => outcome,
-                Err(_) => Err(Error::new(ErrorKind::Timeout, format!("no response within {timeout:?}"))),
+                Err(_) => Err(Error::failure(FailureKind::Silent(timeout), format!("no response within {timeout:?}"))),
             };
         }
         let body = self.http.read_body(response.body, timeout).await?;
-        self.response_in_body(&body, status, id)
+        self.response_in_body(&body, &response.head, id)
     }
 
     /// The response to request `id` in a JSON body.
-    fn response_in_body(&self, body: &Bytes, status: StatusCode, id: &Id) -> Result<Outcome> {
+    fn response_in_body(&self, body: &Bytes, head: &ResponseHead, id: &Id) -> Result<Outcome> {
         // An error without an id is about the request that was sent, if it is the only message.
         let only_message = |message| match message {
             Message::Response(Response { id: None, outcome: outcome @ Err(_), .. }) => Some(outcome),
@@ -228,17 +229,17 @@ impl StreamableClient {
         };
         match outcome {
             Some(outcome) => Ok(outcome),
-            None if status.is_success() => Err(Error::new(
-                ErrorKind::Protocol,
+            None if head.status().is_success() => Err(Error::failure(
+                FailureKind::Protocol,
                 format!("{} responded without a JSON-RPC response", redacted(&self.http.url())),
             )),
-            None => Err(self.status_error(status, body)),
+            None => Err(self.status_error(head.status(), error::retry_after(head), body)),
         }
     }
 
     /// The error for an HTTP status without a JSON-RPC response.
-    pub(super) fn status_error(&self, status: StatusCode, body: &[u8]) -> Error {
-        Error::from_status(&self.http.url(), status, body)
+    pub(super) fn status_error(&self, status: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> Error {
+        Error::from_status(&self.http.url(), status, retry_after, body)
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -335,7 +336,7 @@ impl StreamableClient {
                 let body = self.http.read_body(response.body, self.settings.idle_timeout).await?;
                 return match body.trim_ascii_start().first() {
                     Some(b'[') => Ok(FirstResponse::Batch(parse_messages(&body).unwrap_or_default())),
-                    _ => self.response_in_body(&body, status, &request.id).map(FirstResponse::Response),
+                    _ => self.response_in_body(&body, &response.head, &request.id).map(FirstResponse::Response),
                 };
             }
             let body = self.http.read_body(response.body, self.settings.idle_timeout).await.unwrap_or_default();
@@ -348,16 +349,18 @@ impl StreamableClient {
                 // In a task of its own: a caller that is dropped must not leave the handshake half done.
                 let http = Arc::clone(self);
                 let reopened = tokio::spawn(async move { http.reopen(generation).await }).await;
-                reopened.unwrap_or_else(|_| Err(Error::new(ErrorKind::Broken, "opening a new session failed")))?;
+                let failed = || Error::failure(FailureKind::Broken, "opening a new session failed");
+                // The server refused the request with the session that it does not know.
+                reopened.unwrap_or_else(|_| Err(failed())).map_err(|error| error.into_failure().before_sending())?;
                 continue;
             }
             return match message {
                 Ok(Message::Response(Response { id, outcome: Err(error), .. }))
-                    if id.is_none() || id.as_ref() == Some(&request.id) =>
+                    if id.as_ref() == Some(&request.id) || (id.is_none() && !is_refusal(status)) =>
                 {
                     Ok(FirstResponse::Response(Err(error)))
                 }
-                _ => Err(self.status_error(status, &body)),
+                _ => Err(self.status_error(status, error::retry_after(&response.head), &body)),
             };
         }
     }
@@ -384,7 +387,7 @@ impl StreamableClient {
             return Ok(());
         }
         let body = self.http.read_body(response.body, self.settings.idle_timeout).await.unwrap_or_default();
-        Err(self.status_error(status, &body))
+        Err(self.status_error(status, error::retry_after(&response.head), &body))
     }
 
     /// Handles a message from a stream; returns the reply if it belongs to the call `request` (its id and progress token).
@@ -499,8 +502,13 @@ impl StreamableClient {
             return Ok(None);
         }
         let body = self.http.read_body(response.body, self.settings.idle_timeout).await.unwrap_or_default();
-        Err(self.status_error(status, &body))
+        Err(self.status_error(status, error::retry_after(&response.head), &body))
     }
+}
+
+/// Whether a status says by itself that the request was refused, so that an error without its id adds nothing.
+fn is_refusal(status: StatusCode) -> bool {
+    !matches!(FailureKind::from_status(status.as_u16()), FailureKind::Status(_))
 }
 
 /// The outcome in a message, if it is the response to request `id`.

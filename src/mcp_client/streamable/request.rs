@@ -10,7 +10,8 @@ use super::server_requests::RequestInbox;
 use super::{DEFAULT_RETRY_DELAY, FirstResponse, MAX_STREAM_RESUMES, StreamableClient, clamp_retry_delay};
 use crate::call::{Caller, Reply, ReplySink, ServerRequest};
 use crate::dialect::headers::HeaderMirror;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Error;
+use crate::failure::{Failure, FailureKind};
 use crate::http::client::EventReader;
 use crate::mcp_client::batch::messages_in_event;
 use crate::mcp_client::connection::RequestHeaders;
@@ -36,7 +37,7 @@ struct ResponseStream {
 }
 
 /// The outcome of a request, or the error of one that timed out, which is cancelled.
-type Waited = std::result::Result<Outcome, ErrorObject>;
+type Waited = Result<Outcome, ErrorObject>;
 
 /// What came first while a request was waited for.
 enum Arrived<T> {
@@ -74,8 +75,8 @@ impl HttpRequest {
             Ok(FirstResponse::Batch(messages)) => match self.dispatch_all(messages, round).await {
                 Some(outcome) => Ok(outcome),
                 None => {
-                    let error = Error::new(ErrorKind::Protocol, "the server sent a batch without the response");
-                    Ok(Err(error.into_object()))
+                    let why = "the server sent a batch without the response";
+                    Ok(Err(Failure::new(FailureKind::Protocol, why).into()))
                 }
             },
             Ok(FirstResponse::Events(events)) => Box::pin(self.read_events(events, inbox, round)).await,
@@ -123,11 +124,11 @@ impl HttpRequest {
                     }
                 }
                 broken => {
-                    let ended = || Error::new(ErrorKind::Broken, "event stream ended before the response");
-                    let error = broken.err().map_or_else(ended, Error::from);
-                    let resuming = pin!(self.resume(&mut stream, error));
-                    if let Err(error) = wait_with_inbox(inbox, resuming, round).await? {
-                        return Ok(Err(error.into_object()));
+                    let ended = || Failure::new(FailureKind::Broken, "event stream ended before the response");
+                    let failure = broken.err().map_or_else(ended, |error| Error::from(error).into_failure());
+                    let resuming = pin!(self.resume(&mut stream, failure));
+                    if let Err(failure) = wait_with_inbox(inbox, resuming, round).await? {
+                        return Ok(Err(failure.into()));
                     }
                 }
             }
@@ -138,7 +139,7 @@ impl HttpRequest {
     ///
     /// # Errors
     /// `broken` where the server gave no event id or the stream cannot be resumed.
-    async fn resume(&self, stream: &mut ResponseStream, broken: Error) -> Result<()> {
+    async fn resume(&self, stream: &mut ResponseStream, broken: Failure) -> Result<(), Failure> {
         loop {
             if stream.last_event_id.is_none()
                 || !self.client.in_handshake_era()
@@ -155,7 +156,8 @@ impl HttpRequest {
                 }
                 Ok(None) => return Err(broken),
                 Err(error) if error.is_retryable() => {}
-                Err(error) => return Err(error),
+                // The request itself was sent, whatever became of its stream.
+                Err(error) => return Err(error.into_failure().after_sending()),
             }
         }
     }
@@ -173,7 +175,7 @@ async fn wait_with_inbox<T>(
     inbox: Option<&RequestInbox>,
     mut own: Pin<&mut impl Future<Output = T>>,
     round: &mut Round<'_, impl ReplySink>,
-) -> std::result::Result<T, ErrorObject> {
+) -> Result<T, ErrorObject> {
     let Some(inbox) = inbox else { return round.wait(own).await };
     loop {
         let arrived = poll_fn(|context| match inbox.pop_or_register(context) {

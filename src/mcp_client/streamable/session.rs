@@ -15,7 +15,8 @@ use super::{
 };
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ServerHello};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{self, Error, Result};
+use crate::failure::{Failure, FailureKind};
 use crate::http::client::redacted;
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::Unsolicited;
@@ -43,17 +44,18 @@ impl StreamableClient {
             .send(Verb::POST, put_post_headers, request.encode(), Some(self.settings.discovery_timeout))
             .await?;
         let session_id = response.head.get(&SESSION_ID).and_then(|id| HeaderValue::from_bytes(id).ok());
-        let status = response.head.status();
+        let (status, retry_after) = (response.head.status(), error::retry_after(&response.head));
         let outcome = match self.read_response(response, &request.id, self.settings.discovery_timeout).await {
             // An error status stays an error, even with a JSON-RPC error in its body.
             Ok(Err(object)) if !status.is_success() => {
-                return Err(self.status_error(status, object.message().as_bytes()));
+                return Err(self.status_error(status, retry_after, object.message().as_bytes()));
             }
             outcome => outcome?,
         };
-        let result = outcome.map_err(Error::from_error_response)?;
-        let hello = to_upstream::parse_initialize_result(&result)
-            .map_err(|why| Error::new(ErrorKind::Revision, format!("{}: {why}", redacted(&self.http.url()))))?;
+        let result = outcome.map_err(Error::from_error_object)?;
+        let hello = to_upstream::parse_initialize_result(&result).map_err(|why| {
+            Error::failure(FailureKind::NoCommonRevision, format!("{}: {why}", redacted(&self.http.url())))
+        })?;
         self.set_revision(hello.revision);
         if let Err(closed) = self.session.open(session_id.as_ref()) {
             if let Some(session_id) = &session_id {
@@ -125,7 +127,9 @@ impl StreamableClient {
     /// Fails when another node has taken the client session over: it alone may send in the client's name.
     pub(in crate::mcp_client) fn check_not_moved(&self) -> Result<()> {
         match self.resumable.as_ref().is_some_and(|resumable| resumable.moved_to_other_node()) {
-            true => Err(Error::new(ErrorKind::Broken, "another node serves this client now")),
+            true => {
+                Err(Failure::new(FailureKind::Broken, "another node serves this client now").before_sending().into())
+            }
             false => Ok(()),
         }
     }
@@ -240,7 +244,7 @@ async fn run_listen_stream(client: Weak<StreamableClient>, tells_of_changes: boo
             Err(error) => {
                 tracing::debug!(%error, "opening the upstream listening stream failed");
                 // 404 after a stream was open: the server has lost the session.
-                if error.kind() == ErrorKind::Status(404) && was_open {
+                if error.kind() == Some(FailureKind::Status(404)) && was_open {
                     tokio::spawn(async move {
                         let Some(http) = client.upgrade() else { return };
                         if let Err(error) = http.reopen(generation).await {
@@ -250,7 +254,7 @@ async fn run_listen_stream(client: Weak<StreamableClient>, tells_of_changes: boo
                     return; // the new session has a listening task of its own
                 }
                 // 409: the server allows one stream per session and has not noticed yet that the previous one is gone.
-                if !error.is_retryable() && error.kind() != ErrorKind::Status(409) {
+                if !error.is_retryable() && error.kind() != Some(FailureKind::Status(409)) {
                     return;
                 }
                 failures += 1;

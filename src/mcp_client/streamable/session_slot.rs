@@ -12,7 +12,8 @@ use http::HeaderValue;
 use parking_lot::{Mutex, MutexGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::failure::{Failure, FailureKind};
 use crate::http::client::InFlight;
 
 /// Session of one connection. A per-request server has no session: uses then carry no id, and the rest applies as well.
@@ -134,7 +135,7 @@ impl SessionUse {
 
 /// The error of a closed connection.
 pub(in crate::mcp_client) fn connection_closed() -> Error {
-    Error::new(ErrorKind::Broken, "the connection was closed")
+    Failure::new(FailureKind::Broken, "the connection was closed").before_sending().into()
 }
 
 #[cfg(test)]

@@ -158,5 +158,5 @@ async fn call_metrics_count_by_outcome() {
         .until_status("the child has ended", |status| status["children"] == 1 && status["sessions"] == json!([]))
         .await;
     let stopped = tokio::time::timeout(TEST_TIMEOUT, rialto.stop()).await.expect("the gateway stops in time");
-    assert!(stopped.contains("a call was not answered"), "{stopped}");
+    assert!(stopped.contains("upstream call failed"), "{stopped}");
 }

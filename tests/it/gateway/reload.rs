@@ -230,3 +230,23 @@ async fn a_hundred_reloads_fail_no_call() {
     gone(&unchanged).await;
     gone(&replaced).await;
 }
+
+#[tokio::test]
+async fn reload_replaces_the_secrets_that_are_masked() {
+    let config = |token: &str| {
+        format!(
+            r#"{ELEMENTS}
+            [servers.tells]
+            command = "sh"
+            args = ["-c", "echo tells first-value second-value >&2; exec sleep 60"]
+            env = {{ SOME_TOKEN = "{token}" }}"#
+        )
+    };
+    let rialto = GatewayProcess::start("masks", &config("first-value")).await;
+    rialto.wait_for_log("tells *** second-value").await;
+    rialto.replace_config(&config("second-value"));
+    rialto.send_sighup();
+    rialto.wait_for_log("tells first-value ***").await;
+    let log = rialto.stop().await;
+    assert!(!log.contains("tells first-value second-value"), "{log}");
+}

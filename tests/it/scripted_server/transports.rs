@@ -126,6 +126,11 @@ impl ServerState {
             Some(InjectedFault::RawResponse(status, text)) => {
                 return respond(status, text.replace("$id", &message["id"].to_string()));
             }
+            Some(InjectedFault::RetryLater(status, delay)) => {
+                let mut response = respond(status, "");
+                response.headers_mut().insert("retry-after", delay.parse().unwrap());
+                return response;
+            }
             Some(InjectedFault::Hang) => std::future::pending::<()>().await,
             Some(InjectedFault::HoldResponse) if parts.method == Verb::GET => self.wait_gate(&kind).await,
             _ => {}

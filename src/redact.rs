@@ -1,0 +1,97 @@
+//! Masks secret values of the configuration in texts for people: logs, errors, status and `rialto check`.
+//!
+//! The configuration collects the [`Secrets`]; the command or the reload that puts a configuration into use installs
+//! them for the process, in place of those of the previous one.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::LazyLock;
+
+use arc_swap::ArcSwap;
+
+/// What stands in place of a secret.
+const MASK: &str = "***";
+/// Shorter values are not masked: they would occur by chance.
+const MIN_SECRET_LENGTH: usize = 4;
+/// Values that are no secret and whose masking would break JSON.
+const JSON_LITERALS: [&str; 3] = ["true", "false", "null"];
+
+static INSTALLED: LazyLock<ArcSwap<Secrets>> = LazyLock::new(ArcSwap::default);
+
+/// Secret values, longest first, so that a value that contains another is masked whole. `Debug` shows none of them.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secrets(Vec<String>);
+
+/// The text with every installed secret masked.
+pub fn redact(text: &str) -> Cow<'_, str> {
+    INSTALLED.load().mask(text)
+}
+
+impl Secrets {
+    /// Collects values. A log may show a value in parts or encoded, so its lines and its form in JSON are included.
+    pub fn new(values: impl IntoIterator<Item = String>) -> Self {
+        let mut secrets = Vec::new();
+        for value in values {
+            secrets.extend(value.lines().map(|line| line.trim().to_owned()));
+            let json = serde_json::Value::from(value.as_str()).to_string();
+            secrets.push(json[1..json.len() - 1].to_owned());
+            secrets.push(value);
+        }
+        secrets.retain(|secret| secret.len() >= MIN_SECRET_LENGTH && !JSON_LITERALS.contains(&secret.as_str()));
+        secrets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        secrets.dedup();
+        Self(secrets)
+    }
+
+    /// Masks these values in [`redact`] from now on, and no others.
+    pub fn install(self) {
+        INSTALLED.store(self.into());
+    }
+
+    /// The text with these values masked.
+    fn mask<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let mut masked = Cow::Borrowed(text);
+        for secret in &self.0 {
+            if masked.contains(secret.as_str()) {
+                masked = Cow::Owned(masked.replace(secret.as_str(), MASK));
+            }
+        }
+        masked
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secrets({})", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_masked_wherever_they_occur() {
+        let secrets = Secrets::new(["s3cret".to_owned(), "s3cret-long".to_owned(), "a\"b\nline".to_owned()]);
+        for (text, masked) in [
+            ("Bearer s3cret!", "Bearer ***!"),
+            ("xs3cretx", "x***x"),
+            ("s3cret-long", "***"),
+            (r#"{"pem":"a\"b\nline"}"#, r#"{"pem":"***"}"#),
+            ("a\"b\nline", "***"),
+            ("stderr: line", "stderr: ***"),
+            ("nothing here", "nothing here"),
+        ] {
+            assert_eq!(secrets.mask(text), masked);
+        }
+        assert!(matches!(secrets.mask("nothing here"), Cow::Borrowed(_)));
+        assert_eq!(format!("{secrets:?}"), "Secrets(5)");
+    }
+
+    #[test]
+    fn short_values_and_json_literals_are_not_masked() {
+        let secrets = Secrets::new(["abc", "true", "false", "null", ""].map(str::to_owned));
+        assert_eq!(secrets, Secrets::default());
+        assert_eq!(secrets.mask("abc true"), "abc true");
+    }
+}
