@@ -167,11 +167,15 @@ fn main() -> ExitCode {
 /// Runs one target; false when a check failed.
 fn run(target: &Target) -> bool {
     if let Some(path) = env::var_os("FUZZ_INPUT") {
-        return passes(target, &fs::read(path).expect("FUZZ_INPUT names a readable file"));
+        let passed = passes(target, &fs::read(&path).expect("FUZZ_INPUT names a readable file"));
+        println!("fuzz {}: {} {}", target.name, path.display(), if passed { "passed" } else { "FAILED" });
+        return passed;
     }
     let seconds = number("FUZZ_SECONDS").unwrap_or(1);
     let seed = number("FUZZ_SEED").unwrap_or_else(clock_seed);
     let seeds = seeds(target.name);
+    // Printed first: a stack overflow ends the process, and then only the seed leads back to the input.
+    println!("fuzz {}: {seconds} s, FUZZ_SEED={seed}", target.name);
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut random, mut inputs) = (Random(seed), 0_u64);
     loop {
@@ -184,12 +188,12 @@ fn run(target: &Target) -> bool {
         if !passes(target, &input) {
             let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{}-{seed}", target.name));
             fs::write(&path, &input).expect("the target folder is writable");
-            println!("fuzz {}: FAILED with input {inputs} of FUZZ_SEED={seed}", target.name);
+            println!("fuzz {}: FAILED with input {inputs}", target.name);
             println!("  again: FUZZ_INPUT={} cargo test --test fuzz {}", path.display(), target.name);
             return false;
         }
     }
-    println!("fuzz {}: {inputs} inputs in {seconds} s, FUZZ_SEED={seed}", target.name);
+    println!("fuzz {}: {inputs} inputs passed", target.name);
     true
 }
 
