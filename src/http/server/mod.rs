@@ -1,7 +1,7 @@
 //! HTTP server side of one connection: detects HTTP/1.1 or HTTP/2, reads requests within the limits, and writes what
 //! an [`HttpService`] responds.
 //!
-//! HTTP/1.1 is served by [`http1`], HTTP/2 by hyper.
+//! HTTP/1.1 is served by `http1`, HTTP/2 by hyper.
 
 mod date_header;
 mod http1;
