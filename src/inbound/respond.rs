@@ -391,6 +391,16 @@ mod tests {
     }
 
     #[test]
+    fn retry_after_is_told_in_the_header_and_in_the_error() {
+        let response = Rejection::StoreUnavailable.respond();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+        let ResponseContent::Full(body) = response.into_body() else { panic!("a JSON body") };
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["data"]["retryAfterMs"], 1000, "{body}");
+    }
+
+    #[test]
     fn docs_list_every_kind_of_failure() {
         let head = "| `failure` | `message` | can it have run | try again | code | HTTP |\n|---|---|---|---|---|---|\n";
         let table: String = std::iter::once(head.to_owned()).chain(FailureKind::ALL.map(row)).collect();

@@ -420,6 +420,7 @@ impl Drop for CancelOnDrop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::Execution;
     use serde_json::json;
 
     #[tokio::test]
@@ -444,5 +445,39 @@ mod tests {
         assert!(answer.outcome.is_err_and(|error| error.failure().is_some()));
         let cancelled = String::from_utf8(sent.recv().await.unwrap().to_vec()).unwrap();
         assert!(cancelled.contains("notifications/cancelled"), "{cancelled}");
+    }
+
+    /// The failure of a call whose connection closes; `writer` is what becomes of the messages to write.
+    async fn failure_at_close<W>(writer: impl FnOnce(mpsc::Receiver<Bytes>) -> W) -> Failure {
+        let (outgoing, sent) = mpsc::channel(8);
+        let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
+        let duplex = Duplex::new(outgoing, unsolicited);
+        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST);
+        let _writer = writer(sent);
+        let reply = replies.next();
+        tokio::pin!(reply);
+        assert!(futures_util::poll!(&mut reply).is_pending());
+        duplex.close(Failure::new(FailureKind::ChildExited, "exited"));
+        let Some(Reply::End(answer)) = reply.await else { panic!("the end of the call") };
+        answer.outcome.unwrap_err().failure().unwrap().clone()
+    }
+
+    #[tokio::test]
+    async fn call_that_was_not_written_cannot_have_run() {
+        assert_eq!(failure_at_close(|sent| sent).await.execution(), Execution::MayHaveRun);
+        assert_eq!(failure_at_close(drop).await.execution(), Execution::NotRun);
+    }
+
+    #[tokio::test]
+    async fn call_on_a_closed_connection_cannot_have_run() {
+        let (outgoing, _sent) = mpsc::channel(8);
+        let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
+        let duplex = Duplex::new(outgoing, unsolicited);
+        duplex.close(Failure::new(FailureKind::ChildExited, "exited"));
+        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST);
+        let Some(Reply::End(answer)) = replies.next().await else { panic!("the end of the call") };
+        let error = answer.outcome.unwrap_err();
+        let failure = error.failure().unwrap();
+        assert_eq!((failure.kind(), failure.execution()), (FailureKind::ChildExited, Execution::NotRun));
     }
 }
