@@ -114,6 +114,7 @@ mod tests {
     #[test]
     fn query_parameters_are_percent_decoded() {
         assert_eq!(query_parameter(Some("a=1&sessionId=sse%3Aab"), "sessionId").unwrap(), "sse:ab");
+        assert_eq!(query_parameter(Some("sessionId=%+1%zz%3"), "sessionId").unwrap(), "%+1%zz%3");
         assert_eq!(query_parameter(Some("sessionId=%zz%"), "sessionId").unwrap(), "%zz%");
         assert_eq!(query_parameter(Some("sessionIdx=1"), "sessionId"), None);
         assert_eq!(query_parameter(None, "sessionId"), None);

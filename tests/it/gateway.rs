@@ -101,8 +101,9 @@ impl GatewayProcess {
         };
         let first = tokio::time::timeout(TEST_TIMEOUT, output.next_line()).await.expect("an address in time").unwrap();
         let address = parse_address(first.unwrap_or_else(|| panic!("the process exited: {}", log.lock().unwrap())));
-        let has_admin =
-            std::fs::read_to_string(folder.0.join("rialto.toml")).is_ok_and(|text| text.contains("[admin]"));
+        // The starter file has the section as a comment.
+        let has_section = |text: String| text.lines().any(|line| line.trim_start().starts_with("[admin]"));
+        let has_admin = std::fs::read_to_string(folder.0.join("rialto.toml")).is_ok_and(has_section);
         let admin = match has_admin {
             true => Some(parse_address(output.next_line().await.unwrap().unwrap())),
             false => None,
