@@ -7,15 +7,16 @@
 #![allow(missing_docs, unreachable_pub, reason = "a test has no outside users")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
+#[path = "http1_differential/corpus.rs"]
+mod corpus;
 #[path = "../fuzz/checks/differential/mod.rs"]
 mod differential;
 
+use corpus::{Case, REQUESTS, RESPONSES, corpus};
 use differential::{ClientRequest, End, Role, Transcript, check_split, compare};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-const REQUESTS: &str = include_str!("http1_differential/requests.txt");
-const RESPONSES: &str = include_str!("http1_differential/responses.txt");
 /// Mutated inputs for each role.
 const MUTATIONS: u32 = 3_000;
 /// What mutations insert: what parsers disagree on.
@@ -52,68 +53,12 @@ const FRAGMENTS: &[&[u8]] = &[
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
 ];
 
-/// One input with what our codec makes of it.
-struct Case {
-    name: &'static str,
-    input: Vec<u8>,
-    /// Complete messages.
-    messages: usize,
-    end: &'static str,
-}
-
 #[derive(Debug, Clone)]
 enum Mutation {
     Remove { at: prop::sample::Index, length: usize },
     Insert { at: prop::sample::Index, fragment: usize },
     Replace { at: prop::sample::Index, byte: u8 },
     Repeat { at: prop::sample::Index, length: usize },
-}
-
-fn corpus(text: &'static str) -> Vec<Case> {
-    let mut cases: Vec<Case> = Vec::new();
-    let mut is_in_case = false;
-    for line in text.lines() {
-        if let Some(title) = line.strip_prefix("== ") {
-            let (name, expected) = title.split_once(" => ").unwrap();
-            let (messages, end) = expected.split_once(' ').unwrap();
-            cases.push(Case { name, input: Vec::new(), messages: messages.parse().unwrap(), end });
-        } else if is_in_case && !line.starts_with("# ") {
-            let input = &mut cases.last_mut().unwrap().input;
-            match line.strip_suffix("\\c") {
-                Some(line) => unescape(line, input),
-                None => {
-                    unescape(line, input);
-                    input.extend_from_slice(b"\r\n");
-                }
-            }
-        }
-        is_in_case = (is_in_case || line.starts_with("== ")) && !line.starts_with("# ");
-    }
-    cases
-}
-
-fn unescape(line: &str, out: &mut Vec<u8>) {
-    let mut rest = line.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        rest = after;
-        if *byte != b'\\' {
-            out.push(*byte);
-            continue;
-        }
-        let (escape, after) = rest.split_first().unwrap();
-        rest = after;
-        match escape {
-            b'r' => out.push(b'\r'),
-            b'n' => out.push(b'\n'),
-            b't' => out.push(b'\t'),
-            b'\\' => out.push(b'\\'),
-            b'x' => {
-                out.push(u8::from_str_radix(str::from_utf8(&rest[..2]).unwrap(), 16).unwrap());
-                rest = &rest[2..];
-            }
-            other => panic!("unknown escape {:?} in {line:?}", char::from(*other)),
-        }
-    }
 }
 
 /// The role that reads a response of this name.

@@ -88,7 +88,7 @@ fn print_report(file: Option<&Path>, config: Option<&Config>, diagnostics: &[Dia
     output::print_line(&redact(&format!("\n{lines}\n")));
     let changed = changed_settings(settings);
     if !changed.is_empty() {
-        output::print_line(&redact(&output::table(&["SETTING", "VALUE", "DEFAULT"], changed).to_string()));
+        output::print_line(&redact(&output::table(&["SETTING", "VALUE", "DEFAULT"], changed)));
         output::print_line("");
     }
     let rows = config.servers.iter().map(|server| {

@@ -14,7 +14,7 @@ mod nginx;
 mod node_leave;
 mod nodes;
 mod parked_calls;
-mod processes;
+pub mod processes;
 mod regressions;
 mod rust_sdk;
 mod sdks;

@@ -11,12 +11,16 @@ mod cluster;
 mod config;
 mod conformance;
 mod conformance_server;
+#[allow(dead_code, reason = "the differential test uses all of it")]
+#[path = "../http1_differential/corpus.rs"]
+mod corpus;
 mod elements;
 mod failures;
 mod gateway;
 mod groups;
 mod harness;
 mod http1;
+mod http_chain;
 mod http_modes;
 mod limits;
 mod listening;

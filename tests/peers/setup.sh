@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs the SDKs that the peers run on, published documents of HTTP APIs, Redis and nginx:
-# setup.sh DEST [documents|redis|nginx|valgrind]
+# Installs the SDKs that the peers run on, published documents of HTTP APIs, Redis, nginx and HAProxy:
+# setup.sh DEST [documents|redis|fronts|nginx|valgrind]
 #
-# With `documents`, `redis` (and Valkey), `nginx` or `valgrind` only that is installed; valgrind is installed only then.
+# With `documents`, `redis` (and Valkey), `fronts` (nginx and HAProxy), `nginx` or `valgrind` only that is installed;
+# valgrind is installed only then.
 #
-# Leaves in DEST: redis-server, valkey-server and nginx (links), node/ (packages, a Node 22 and the scripts), py1/, py2/
+# Leaves in DEST: redis-server, valkey-server, nginx and haproxy (links), node/ (packages, a Node 22 and the scripts), py1/, py2/
 # and fastmcp/ (Python environments) and documents/. Unchanged parts are skipped; concurrent runs wait for each other.
 set -euo pipefail
 
@@ -96,6 +97,17 @@ nginx_server() {
     }
     ln -sfn "$program" "$dest/nginx"
     say "nginx: $("$dest/nginx" -v 2>&1 | cut -d/ -f2)"
+}
+
+# HAProxy, without its service.
+haproxy_server() {
+    local program
+    program=$(PATH=$PATH:/usr/sbin command -v haproxy) || {
+        install_unstarted haproxy
+        program=$(PATH=$PATH:/usr/sbin command -v haproxy)
+    }
+    ln -sfn "$program" "$dest/haproxy"
+    say "haproxy: $("$dest/haproxy" -v | sed -n 's/^HAProxy version \([0-9.]*\).*/\1/p')"
 }
 
 # valgrind with vgdb, for the instruction counts.
@@ -207,6 +219,11 @@ if [ "${2:-}" = nginx ]; then
     nginx_server
     exit
 fi
+if [ "${2:-}" = fronts ]; then
+    nginx_server
+    haproxy_server
+    exit
+fi
 if [ "${2:-}" = valgrind ]; then
     valgrind_tools
     exit
@@ -215,6 +232,7 @@ system_packages
 redis_server
 valkey_server
 nginx_server
+haproxy_server
 documents
 node_packages
 node_scripts
