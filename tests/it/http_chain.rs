@@ -73,7 +73,7 @@ impl HttpService for RecordingService {
         true
     }
 
-    async fn respond<'r>(&'r self, (): (), _body: ReceivedBody) -> Response<Full<Bytes>> {
+    async fn respond(&self, (): (), _body: ReceivedBody) -> Response<Full<Bytes>> {
         Response::new(Full::new(Bytes::from_static(b"served\n")))
     }
 
