@@ -192,6 +192,7 @@ impl RequestContext<'_> {
             }
             _ => true,
         };
+        let saves_before = session.upstream_session_saves();
         let response = match message {
             Message::Request(request) => self.answer_request(&session, request).await,
             message => {
@@ -199,6 +200,11 @@ impl RequestContext<'_> {
                 Ok(respond::accepted())
             }
         };
+        if session.upstream_session_saves() != saves_before {
+            // The call has opened an upstream session. Whoever has its answer finds that session again if this node
+            // dies now; a store that does not take it in time does not make the call fail.
+            let _ = Box::pin(session.flush()).await;
+        }
         // A change is acknowledged only once the store has it, so that it survives this node.
         match changes_session && !Box::pin(session.flush()).await {
             true => Err(Rejection::StoreUnavailable),

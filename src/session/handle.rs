@@ -1,6 +1,7 @@
 //! [`ClientSink`] for sessions: messages from the gateway that belong to no call.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -84,6 +85,7 @@ impl ClientSink for Session {
                     Some(saved) => drop(persistence.upstream_sessions.insert(upstream.to_owned(), saved)),
                     None => drop(persistence.upstream_sessions.remove(upstream)),
                 }
+                self.upstream_session_saves.fetch_add(1, Ordering::AcqRel);
             }
         });
     }

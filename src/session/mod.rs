@@ -15,7 +15,7 @@ mod stream_reader;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -69,6 +69,8 @@ pub struct Session {
     state: Mutex<SessionState>,
     /// Notified when a reader makes progress, a checkpoint is acknowledged, or the session closes.
     progress: Notify,
+    /// Counts changes of the saved upstream sessions.
+    upstream_session_saves: AtomicU64,
     /// State that the gateway attaches to this session.
     gateway_slot: GatewaySlot,
     ended: CancellationToken,

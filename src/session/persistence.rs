@@ -291,6 +291,11 @@ impl Session {
         self.mark_dirty(&mut self.lock(), false);
     }
 
+    /// How often the saved upstream sessions have changed. Never changes without a shared store.
+    pub fn upstream_session_saves(&self) -> u64 {
+        self.upstream_session_saves.load(Ordering::Acquire)
+    }
+
     /// Waits until all changes so far are persisted; returns false after `PERSIST_TIMEOUT`. Cancel-safe.
     pub async fn flush(&self) -> bool {
         let target_version = match &self.lock().persistence {

@@ -1,7 +1,7 @@
 //! Registry of all sessions of this process: create, find, adopt, expire, and publish list changes.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use tokio::sync::Notify;
@@ -130,6 +130,7 @@ impl Sessions {
             settings: Arc::clone(&self.settings),
             state: Mutex::new(state),
             progress: Notify::new(),
+            upstream_session_saves: AtomicU64::new(0),
             gateway_slot: GatewaySlot::default(),
             ended: CancellationToken::new(),
             weak_self: Weak::clone(weak_self),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
@@ -14,10 +13,11 @@ use tokio::time::Instant;
 
 use super::Upstream;
 use super::lease_guard::{LeaseGuard, ReleaseOnDrop};
+use super::lease_key::{LeaseKey, SERVER_REQUEST_CAPABILITIES, accepts_server_requests};
 use super::lists::{self, CatalogList, List};
 use super::spec::SpecKind;
 use super::supervisor::{self, back_off};
-use crate::call::{Call, ChangeEvent, ClientSink, Principal};
+use crate::call::{Call, ChangeEvent, ClientSink};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, Result};
@@ -26,15 +26,6 @@ use crate::mcp_client::{Connection, ConnectionSettings, ResumableSession, Target
 use crate::protocol::method::Capability;
 use crate::protocol::{Level, Method, Notification, Raw};
 use foldhash::HashMap;
-
-/// Who a lease belongs to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum LeaseKey {
-    /// A client session, by its key.
-    Session(u128),
-    /// Calls without a session, grouped by principal and declared client capabilities.
-    Caller(Principal, Bytes),
-}
 
 /// All leases of one upstream, bounded by `permits`.
 #[derive(Debug)]
@@ -477,25 +468,6 @@ async fn set_log_level(connection: &Arc<Connection>, level: Level) {
     let params = Raw::of(&json!({ "level": level.as_str() }));
     if let Err(error) = connection.request(Method::SetLevel, Some(params)).await {
         tracing::debug!(%error, "logging/setLevel failed");
-    }
-}
-
-/// Client capabilities that allow a server to send requests.
-pub const SERVER_REQUEST_CAPABILITIES: [&str; 3] = ["sampling", "elicitation", "roots"];
-
-/// Whether a client declared any capability that allows server requests.
-fn accepts_server_requests(capabilities: &Raw) -> bool {
-    SERVER_REQUEST_CAPABILITIES.iter().any(|kind| capabilities.get(kind).is_some())
-}
-
-// === impl LeaseKey ===
-
-impl LeaseKey {
-    fn for_call(call: &Call) -> Self {
-        match &call.sink {
-            Some(sink) => Self::Session(sink.key()),
-            None => Self::Caller(call.caller.principal.clone(), call.client.capabilities.bytes()),
-        }
     }
 }
 

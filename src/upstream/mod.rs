@@ -7,6 +7,7 @@
 mod catalog;
 mod health;
 mod lease_guard;
+mod lease_key;
 mod leases;
 pub mod lists;
 mod revision_counts;
@@ -42,7 +43,7 @@ use state::CatalogShared;
 
 pub use health::{Health, HealthPhase};
 pub use lease_guard::LeaseGuard;
-pub use leases::SERVER_REQUEST_CAPABILITIES;
+pub use lease_key::SERVER_REQUEST_CAPABILITIES;
 pub use lists::{CatalogList, List};
 pub use revision_counts::RevisionPair;
 pub use spec::{ConnectionMode, SpecKind, UpstreamSpec};

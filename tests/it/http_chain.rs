@@ -122,7 +122,7 @@ impl Front {
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join(file), configuration).unwrap();
         let mut command = Command::new(peers_dir.join(program));
-        command.args(arguments).current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(arguments).current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::null());
         let front = Self { child: command.spawn().unwrap(), address: ([127, 0, 0, 1], port).into(), folder };
         eventually("the front serves", async || match front.get().await {
             Some((200, _)) => Ok(()),
@@ -139,7 +139,7 @@ impl Front {
             events {{}}
             http {{
                 access_log off;
-                client_header_timeout 500ms; client_body_timeout 500ms; lingering_close off;
+                client_header_timeout 500ms; client_body_timeout 500ms; keepalive_timeout 500ms; lingering_close off;
                 upstream back {{ server {back}; keepalive 4; }}
                 server {{
                     listen 127.0.0.1:{port};
@@ -164,13 +164,13 @@ impl Front {
                 timeout connect 5s
                 timeout client {timeout}ms
                 timeout http-request {timeout}ms
+                timeout http-keep-alive {timeout}ms
                 timeout server 5s
                 http-reuse always
             listen front
                 bind 127.0.0.1:{port}
                 http-request set-header X-Front %[uuid()]
-                server back {back}
-            ",
+                server back {back}\n",
             timeout = FRONT_TIMEOUT.as_millis()
         );
         Self::start("haproxy", &["-q", "-db", "-f", "haproxy.cfg"], "haproxy.cfg", configuration, port).await
