@@ -13,7 +13,7 @@ use rialto::upstream::{HealthPhase, Supervisor};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::harness::{Rialto, TEST_TIMEOUT, until};
+use crate::harness::{Rialto, TEST_TIMEOUT, runs_alone, until};
 
 const RIALTO: &str = env!("CARGO_BIN_EXE_rialto");
 
@@ -216,6 +216,10 @@ async fn no_child_outlives_sigkill_of_the_gateway() {
 
 #[tokio::test]
 async fn a_thousand_connections_leak_no_sockets_pipes_or_processes() {
+    // The tests beside it open files, too.
+    if !runs_alone("children::a_thousand_connections_leak_no_sockets_pipes_or_processes") {
+        return;
+    }
     let rialto = Rialto::start().await;
     let target = Target::url(&rialto.url("/mcp")).unwrap();
     let pinned = ConnectionSettings { revision: rialto::dialect::Revision::parse("2025-11-25"), ..settings() };

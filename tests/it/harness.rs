@@ -52,6 +52,22 @@ impl HttpMode {
     }
 }
 
+/// Environment variable of a test process that runs one test alone.
+const ALONE: &str = "RIALTO_TEST_ALONE";
+
+/// Whether this process runs only the test of that name. Otherwise runs it in a process of its own, and fails with its
+/// output.
+pub fn runs_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = command.args([test, "--exact"]).env(ALONE, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
 /// Gateway running in this process on a port chosen by the system.
 pub struct Rialto {
     pub address: SocketAddr,
