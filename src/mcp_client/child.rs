@@ -67,6 +67,7 @@ impl ChildProcess {
         process.args(&command.arguments).env_clear().process_group(0).kill_on_drop(true);
         process.envs(INHERITED_VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
         process.envs(command.environment.iter().map(|(name, value)| (name, value)));
+        process.env(reaper::TAG_VARIABLE, reaper::child_tag());
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(directory) = &command.working_directory {
             process.current_dir(directory);

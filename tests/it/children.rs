@@ -200,7 +200,8 @@ async fn no_child_outlives_sigkill_of_the_gateway() {
     let mut outer = tokio::process::Command::new(RIALTO);
     let set = format!("MARKER={marker}");
     outer.args(["call", "surveyElements", "delayMs=200", "--env", &set, "--", "sh", "-c"]);
-    outer.args([r#"sleep 1000 & trap '' TERM HUP; "$0" stdio; sleep 1000"#, RIALTO]);
+    // One of them leaves the process group.
+    outer.args([r#"sleep 1000 & setsid sleep 1000 & trap '' TERM HUP; "$0" stdio; sleep 1000"#, RIALTO]);
     outer.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).kill_on_drop(true);
     let mut outer = outer.spawn().unwrap();
     // Progress comes from the innermost process, so all of them are running once it is seen.
@@ -208,7 +209,7 @@ async fn no_child_outlives_sigkill_of_the_gateway() {
     let mut line = String::new();
     tokio::io::AsyncBufReadExt::read_line(&mut errors, &mut line).await.unwrap();
     assert!(line.starts_with("progress: 1/"), "{line}");
-    assert!(marked(&marker).len() >= 3);
+    assert!(marked(&marker).len() >= 4);
     outer.start_kill().unwrap(); // SIGKILL: no chance to clean up
     outer.wait().await.unwrap();
     gone(&marker).await;
