@@ -238,6 +238,11 @@ impl Answer {
         Self { outcome: Err(error), revision: Revision::NEWEST }
     }
 
+    /// The answer of a call whose source ended without one.
+    pub fn missing() -> Self {
+        Self::error(ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the call ended without an answer"))
+    }
+
     /// Records that the call of a failure was not sent, so that it cannot have run.
     pub fn mark_not_sent(&mut self) {
         self.map_failure(Failure::before_sending);
@@ -376,7 +381,7 @@ impl Replies {
                 let Some(receiver) = open else { return Poll::Ready(None) };
                 let reply = match receiver.poll_recv(context) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(reply) => reply.unwrap_or_else(|| Reply::End(ended_without_answer())),
+                    Poll::Ready(reply) => reply.unwrap_or_else(|| Reply::End(Answer::missing())),
                 };
                 if matches!(reply, Reply::End(_)) {
                     *open = None;
@@ -408,13 +413,22 @@ impl Replies {
         }
     }
 
+    /// Takes the replies that are left; `None` after the answer.
+    pub fn take_unfinished(&mut self) -> Option<Self> {
+        match std::mem::replace(&mut self.0, ReplySource::Ready(None)) {
+            ReplySource::Ready(None) | ReplySource::Channel(None) | ReplySource::Running(None) => None,
+            ReplySource::Queue(queue) if queue.is_empty() => None,
+            unfinished => Some(Self(unfinished)),
+        }
+    }
+
     /// Hands every reply but the answer to `sink` and returns the answer.
     pub async fn forward_to(mut self, sink: &mut impl ReplySink) -> Answer {
         loop {
             match self.next().await {
                 Some(Reply::End(answer)) => return answer,
                 Some(reply) => sink.send(reply).await,
-                None => return ended_without_answer(),
+                None => return Answer::missing(),
             }
         }
     }
@@ -459,11 +473,6 @@ impl fmt::Debug for ReplySource {
             Self::Running(_) => "Running",
         })
     }
-}
-
-/// The answer when the sending half was dropped without one.
-fn ended_without_answer() -> Answer {
-    Answer::error(ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the call ended without an answer"))
 }
 
 // === impl ReplySender ===

@@ -62,7 +62,8 @@ pub(super) struct ClientView {
 /// Maps what an upstream sends during a call and hands it to the client.
 struct MappedReplies<'c> {
     forward: &'c ForwardedCall,
-    lease: &'c LeaseGuard,
+    /// The connection of the call; none for a server in this process.
+    lease: Option<&'c LeaseGuard>,
     out: &'c mut ReplyYielder,
     parking: Parking,
 }
@@ -139,7 +140,7 @@ impl ForwardedCall {
         let connection = lease.connection();
         self.upstream.count_revision_pair(self.call.client.revision, connection.revision());
         let parking = if self.client_view.is_some() { Parking::OnRequest } else { Parking::Never };
-        let mut mapped = MappedReplies { forward: &self, lease: &lease, out: &mut out, parking };
+        let mut mapped = MappedReplies { forward: &self, lease: Some(&lease), out: &mut out, parking };
         let answer = match self.purpose {
             Purpose::AsTask => Box::pin(connection.run_call_as_task(&self.call, &mut mapped)).await,
             _ => connection.run_call(&self.call, &mut mapped).await,
@@ -158,23 +159,10 @@ impl ForwardedCall {
     }
 
     /// Maps the replies of a server in this process.
-    async fn run_local(mut self, mut replies: Replies, mut out: ReplyYielder) -> Answer {
-        loop {
-            match replies.next().await {
-                Some(Reply::End(answer)) => return self.map_answer(answer),
-                Some(Reply::Notification(notification)) => {
-                    if let Some(notification) = self.map_notification(notification) {
-                        out.send(Reply::Notification(notification)).await;
-                    }
-                }
-                Some(Reply::ServerRequest(request)) => {
-                    if let Some(request) = self.map_server_request(request) {
-                        out.send(Reply::ServerRequest(request)).await;
-                    }
-                }
-                None => return self.map_answer(Answer::error(ended_unanswered())),
-            }
-        }
+    async fn run_local(mut self, replies: Replies, mut out: ReplyYielder) -> Answer {
+        let mut mapped = MappedReplies { forward: &self, lease: None, out: &mut out, parking: Parking::Never };
+        let answer = replies.forward_to(&mut mapped).await;
+        self.map_answer(answer)
     }
 
     async fn acquire(&self) -> Result<LeaseGuard> {
@@ -282,7 +270,7 @@ impl ReplySink for MappedReplies<'_> {
                 }
             }
             // Dropping a server request tells the server that no response will come.
-            Reply::ServerRequest(_) if !self.lease.allows_server_requests() => {}
+            Reply::ServerRequest(_) if self.lease.is_some_and(|lease| !lease.allows_server_requests()) => {}
             Reply::ServerRequest(request) => {
                 if let Some(request) = self.forward.map_server_request(request) {
                     self.send_request(request).await;
@@ -305,10 +293,6 @@ impl MappedReplies<'_> {
             _ => self.out.send(Reply::ServerRequest(request)).await,
         }
     }
-}
-
-fn ended_unanswered() -> ErrorObject {
-    ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the call ended without an answer")
 }
 
 /// Decides whether the gateway must run the call as a task. A client that asks for a task and was told it may

@@ -282,10 +282,10 @@ impl Connection {
         match &self.transport {
             Transport::Http(http) => http.request(method, params, progress_token, headers).run(round).await,
             Transport::Stdio(stdio) => {
-                round.forward_all(stdio.duplex.call(method, params, progress_token, self.revision)).await
+                round.forward_all(&mut stdio.duplex.call(method, params, progress_token, self.revision)).await
             }
             Transport::Sse(sse) => {
-                round.forward_all(sse.duplex.call(method, params, progress_token, self.revision)).await
+                round.forward_all(&mut sse.duplex.call(method, params, progress_token, self.revision)).await
             }
         }
     }

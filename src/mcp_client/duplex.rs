@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-
-use parking_lot::{Mutex, MutexGuard};
 
 use super::task_registry::TaskRegistry;
 use super::unsolicited::{Unsolicited, UnsolicitedSender};
@@ -139,7 +138,7 @@ impl Duplex {
                         return answer;
                     }
                     Some(reply) => out.send(reply).await,
-                    None => return Answer { outcome: Err(unanswered()), revision },
+                    None => return Answer { revision, ..Answer::missing() },
                 }
             }
         })
@@ -337,10 +336,6 @@ fn numeric_id(id: &Id) -> Option<i64> {
         Id::Number(id) => Some(*id),
         Id::Text(text) => text.parse().ok(),
     }
-}
-
-fn unanswered() -> ErrorObject {
-    ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the call ended without an answer")
 }
 
 fn unsupported_by_client() -> ErrorObject {

@@ -12,6 +12,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
+use parking_lot::Mutex;
+
 /// Reads `+group` and `-group` lines; at end of input kills every group that is left, and every process with the tag `$1`
 /// in its environment. It looks for those twice: the first time a child may not have been executed yet.
 const REAPER_SCRIPT: &str = r#"
@@ -36,8 +38,6 @@ done
 
 /// Environment variable of children that holds the tag of this process.
 pub(super) const TAG_VARIABLE: &str = "RIALTO_CHILD_OF";
-
-use parking_lot::Mutex;
 
 static REAPER: Mutex<Option<Child>> = Mutex::new(None);
 

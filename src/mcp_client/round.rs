@@ -60,7 +60,7 @@ impl<S: ReplySink> Round<'_, S> {
     }
 
     /// Forwards replies until the response of the request.
-    pub(super) async fn forward_all(&mut self, mut replies: Replies) -> Outcome {
+    pub(super) async fn forward_all(&mut self, replies: &mut Replies) -> Outcome {
         loop {
             match self.wait(replies.next()).await? {
                 Some(Reply::End(answer)) => return answer.outcome,
@@ -79,13 +79,7 @@ impl<S: ReplySink> Round<'_, S> {
         replies: Replies,
     ) -> Outcome {
         let mut creation = task_driver::TaskCreation::new(connection, call, replies);
-        loop {
-            match self.wait(creation.next()).await? {
-                Some(Reply::End(answer)) => return answer.outcome,
-                Some(reply) => self.forward(reply).await,
-                None => return Err(unanswered()),
-            }
-        }
+        self.forward_all(creation.replies()).await
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) struct TaskDriver {
 pub(super) struct TaskCreation<'c> {
     connection: &'c Arc<Connection>,
     call: &'c Call,
-    replies: Option<Replies>,
+    replies: Replies,
 }
 
 /// Tells the registry that a task is about to be created, until dropped.
@@ -453,22 +453,18 @@ async fn send_cancel(connection: &Connection, call: &Call, id: &str) {
 
 impl<'c> TaskCreation<'c> {
     pub(super) fn new(connection: &'c Arc<Connection>, call: &'c Call, replies: Replies) -> Self {
-        Self { connection, call, replies: Some(replies) }
+        Self { connection, call, replies }
     }
 
-    /// The next reply to the request. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Option<Reply> {
-        let reply = self.replies.as_mut()?.next().await;
-        if matches!(reply, None | Some(Reply::End(_))) {
-            self.replies = None;
-        }
-        reply
+    /// The replies to the request.
+    pub(super) fn replies(&mut self) -> &mut Replies {
+        &mut self.replies
     }
 }
 
 impl Drop for TaskCreation<'_> {
     fn drop(&mut self) {
-        if let Some(replies) = self.replies.take() {
+        if let Some(replies) = self.replies.take_unfinished() {
             abandon_task_creation(self.connection, self.call, replies);
         }
     }
