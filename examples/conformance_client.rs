@@ -213,8 +213,9 @@ impl Host for Obliging {
                     "content": { "type": "text", "text": "An answer that was there before the question." },
                     "model": "none",
                     "stopReason": "endTurn",
-                }))),
-                "roots/list" => Ok(Raw::of(&json!({ "roots": [] }))),
+                }))
+                .into()),
+                "roots/list" => Ok(Raw::of(&json!({ "roots": [] })).into()),
                 other => Err(ErrorObject::new(code::METHOD_NOT_FOUND, format!("this client is not asked {other}"))),
             }
         })
@@ -232,5 +233,5 @@ fn filled_in(params: Option<&Raw>) -> Outcome {
             content.insert(name.clone(), sample(field));
         }
     }
-    Ok(Raw::of(&json!({ "action": "accept", "content": content })))
+    Ok(Raw::of(&json!({ "action": "accept", "content": content })).into())
 }

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dialect::Revision;
 use crate::failure::Failure;
-use crate::protocol::{ErrorObject, Id, Level, Method, Notification, NotificationMethod, Outcome, Raw, code};
+use crate::protocol::{ErrorObject, Id, Level, Method, Notification, NotificationMethod, Outcome, Payload, Raw, code};
 
 /// The identity of a caller as established by policy.
 pub type Principal = Arc<str>;
@@ -68,7 +68,7 @@ pub struct Call {
     /// The method of the request.
     pub method: Method,
     /// The parameters, byte for byte as received.
-    pub params: Option<Raw>,
+    pub params: Option<Payload>,
     /// The self-description of the client that sent the request.
     pub client: Arc<ClientInfo>,
     /// The identity and headers of the request.
@@ -230,7 +230,7 @@ const REPLY_CHANNEL_CAPACITY: usize = 16;
 impl Answer {
     /// A result that follows the newest revision.
     pub fn result(result: Raw) -> Self {
-        Self { outcome: Ok(result), revision: Revision::NEWEST }
+        Self { outcome: Ok(result.into()), revision: Revision::NEWEST }
     }
 
     /// An error that follows the newest revision.
@@ -306,7 +306,7 @@ impl ServerRequest {
     /// Responds that the user is gone, with the outcome that each method defines for it.
     pub fn abandon(self) {
         let outcome = match self.method.as_str() {
-            "elicitation/create" => Ok(Raw::constant(r#"{"action":"cancel"}"#)),
+            "elicitation/create" => Ok(Raw::constant(r#"{"action":"cancel"}"#).into()),
             "sampling/createMessage" => Err(ErrorObject::new(SAMPLING_REJECTED_CODE, "nobody is there to sample")),
             _ => Err(ErrorObject::new(code::METHOD_NOT_FOUND, "nobody is there to answer")),
         };

@@ -20,7 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("dialect", &["http", "protocol"]),
     ("error", &["failure", "http", "protocol", "redact"]),
     ("call", &["dialect", "failure", "protocol"]),
-    ("policy", &["call", "dialect", "protocol"]),
+    ("policy", &["call", "dialect", "http", "protocol"]),
     ("store", &["dialect", "protocol"]),
     ("local", &["call", "dialect", "error", "failure", "http", "protocol"]),
     ("session", &["call", "dialect", "failure", "http", "protocol", "store"]),

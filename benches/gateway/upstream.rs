@@ -184,7 +184,7 @@ impl Answers {
             (Method::Ping, Era::Handshake) => Ok(Raw::empty()),
             _ => Err(ErrorObject::new(code::METHOD_NOT_FOUND, "Method not found")),
         };
-        Ok(Some((form, protocol::Response::new(Some(request.id), outcome).encode())))
+        Ok(Some((form, protocol::Response::new(Some(request.id), outcome.map(Into::into)).encode())))
     }
 }
 

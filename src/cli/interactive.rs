@@ -126,7 +126,7 @@ impl Terminal {
             let url = strip_control_chars(params["url"].as_str().unwrap_or_default());
             eprintln!("Open this URL if you trust it: {url}");
             let agreed = self.confirm("Done?").await;
-            return Ok(Raw::of(&json!({ "action": if agreed { "accept" } else { "decline" } })));
+            return Ok(Raw::of(&json!({ "action": if agreed { "accept" } else { "decline" } })).into());
         }
         let mut content = Map::new();
         let empty = Map::new();
@@ -136,10 +136,10 @@ impl Terminal {
             match self.form_field(name, property, required.contains(&name.as_str())).await {
                 Some(Some(value)) => drop(content.insert(name.clone(), value)),
                 Some(None) => {}
-                None => return Ok(Raw::of(&json!({ "action": "cancel" }))),
+                None => return Ok(Raw::of(&json!({ "action": "cancel" })).into()),
             }
         }
-        Ok(Raw::of(&json!({ "action": "accept", "content": content })))
+        Ok(Raw::of(&json!({ "action": "accept", "content": content })).into())
     }
 
     /// One field of a form: from the command line, typed in, or the default. `None` means that the user cancelled;
@@ -220,7 +220,8 @@ impl Terminal {
                 let content = json!({ "type": "text", "text": text });
                 Ok(Raw::of(
                     &json!({ "role": "assistant", "content": content, "model": command, "stopReason": "endTurn" }),
-                ))
+                )
+                .into())
             }
             Ok(output) => refuse(format!("--sample-with ended with {}", output.status)),
             Err(error) => refuse(format!("--sample-with: {error}")),
@@ -295,7 +296,7 @@ impl Host for Terminal {
             match method.as_str() {
                 "elicitation/create" => self.elicit(params).await,
                 "sampling/createMessage" => self.run_sampling_command(params).await,
-                "roots/list" => Ok(Raw::of(&json!({ "roots": self.answers.roots }))),
+                "roots/list" => Ok(Raw::of(&json!({ "roots": self.answers.roots })).into()),
                 other => Err(ErrorObject::new(code::METHOD_NOT_FOUND, format!("this client is not asked {other}"))),
             }
         })

@@ -45,7 +45,7 @@ use crate::dialect::to_upstream::ClientIdentity;
 use crate::error::{Error, Result};
 use crate::failure::FailureKind;
 use crate::mcp_client::{Connection, ConnectionSettings, ProbeReport, Target, Unsolicited};
-use crate::protocol::{Id, Level, Method, Notification, Raw};
+use crate::protocol::{Id, Level, Method, Notification, Payload, Raw};
 use crate::upstream::{self, List};
 
 /// Options of a client.
@@ -165,7 +165,9 @@ impl Client {
             match replies.next().await {
                 Some(Reply::Notification(notification)) => self.state.host.on_notification(&notification),
                 Some(Reply::ServerRequest(question)) => host::spawn_answer(&self.state.host, question),
-                Some(Reply::End(answer)) => return answer.outcome.map_err(Error::from_error_object),
+                Some(Reply::End(answer)) => {
+                    return answer.outcome.map(Payload::into_raw).map_err(Error::from_error_object);
+                }
                 None => return Err(Error::failure(FailureKind::Broken, "the call ended without a response")),
             }
         }
@@ -183,7 +185,7 @@ impl Client {
             id: Id::Number(token),
             progress_token: matches!(method, Method::ToolsCall).then(|| Raw::of(&token)),
             method,
-            params,
+            params: params.map(Into::into),
             client: Arc::clone(&self.client_info),
             caller: Arc::clone(&self.caller),
             level: per_request_level,
@@ -300,7 +302,7 @@ async fn run_unsolicited(
                     let call = Call {
                         id: Id::Number(0),
                         method,
-                        params: Some(params),
+                        params: Some(params.into()),
                         client: Arc::clone(&client_info),
                         caller: Arc::clone(&caller),
                         level: None,

@@ -5,9 +5,9 @@
 use http::HeaderMap;
 
 use super::headers::{self, mismatch, single_value};
-use super::meta::{self, MetaFields, ParsedMeta};
+use super::meta::{MetaFields, ParsedMeta};
 use super::{Era, Revision, has_method};
-use crate::protocol::{ErrorObject, Id, Message, Method, Notification, Raw, Request, code};
+use crate::protocol::{ErrorObject, Id, Key, Message, Method, Notification, Raw, Request, code};
 
 /// How a message is handled.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,8 +24,6 @@ pub enum MessageClass {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RequestMeta {
     meta: MetaFields,
-    /// The member of `params` that the header `Mcp-Name` mirrors.
-    name: Option<Raw>,
 }
 
 /// A per-request request that passed the checks.
@@ -77,27 +75,19 @@ pub fn classify(message: &Message, headers: &HeaderMap) -> Result<MessageClass, 
             }
         }
         Message::Notification(Notification { params, .. }) => {
-            let meta = MetaFields::of(meta::get(params.as_ref()).as_ref());
+            let meta = MetaFields::of(params.as_ref().and_then(|params| params.get(Key::Meta.as_str())).as_ref());
             let per_request = per_request_header || meta.claims_per_request();
-            Ok(if per_request {
-                MessageClass::PerRequest(RequestMeta { meta, name: None })
-            } else {
-                MessageClass::Session
-            })
+            Ok(if per_request { MessageClass::PerRequest(RequestMeta { meta }) } else { MessageClass::Session })
         }
         Message::Response(_) => Ok(MessageClass::Session),
     }
 }
 
 impl RequestMeta {
-    /// Looks up the `_meta` of a request, and the name that a header mirrors.
+    /// Looks up the `_meta` of a request.
     pub fn from_request(request: &Request) -> Self {
-        let params = request.params.as_ref();
-        let [meta, name] = match request.method.name_member() {
-            Some(member) => meta::get_with(member, params),
-            None => [meta::get(params), None],
-        };
-        Self { meta: MetaFields::of(meta.as_ref()), name }
+        let meta = request.params.as_ref().and_then(|params| params.member(Key::Meta));
+        Self { meta: MetaFields::of(meta.as_ref()) }
     }
 }
 
@@ -122,13 +112,14 @@ pub fn check_session_version(headers: &HeaderMap) -> Result<(), ErrorObject> {
     let Some(value) = single_value(headers, &headers::PROTOCOL_VERSION)? else {
         return Ok(());
     };
-    let name = String::from_utf8_lossy(value);
-    match Revision::parse(&name).map(Revision::era) {
+    let revision = std::str::from_utf8(value).ok().and_then(Revision::parse);
+    match revision.map(Revision::era) {
         Some(Era::Handshake) => Ok(()),
         _ => Err(ErrorObject::new(
             code::INVALID_REQUEST,
             format!(
-                "Bad Request: unsupported protocol version {name:?} (sessions speak {})",
+                "Bad Request: unsupported protocol version {:?} (sessions speak {})",
+                String::from_utf8_lossy(value),
                 supported_versions(Era::Handshake).join(", ")
             ),
         )),
@@ -159,7 +150,7 @@ pub fn check_request(
     let meta = request_meta.meta.read().map_err(refuse)?;
     check_header("MCP-Protocol-Version", version, &meta.version).map_err(refuse)?;
     check_header("Mcp-Method", method, request.method.as_str()).map_err(refuse)?;
-    check_name_header(request, request_meta.name.as_ref(), name).map_err(refuse)?;
+    check_name_header(request, name).map_err(refuse)?;
     check_served(request, meta)
 }
 
@@ -191,17 +182,17 @@ fn check_header(label: &str, header: Option<&[u8]>, body: &str) -> Result<(), Er
     }
 }
 
-fn check_name_header(request: &Request, body: Option<&Raw>, header: Option<&[u8]>) -> Result<(), ErrorObject> {
+fn check_name_header(request: &Request, header: Option<&[u8]>) -> Result<(), ErrorObject> {
     let Some(member) = request.method.name_member() else { return Ok(()) };
-    let Some(body) = body.and_then(Raw::text) else { return Ok(()) };
+    let Some(body) = request.params.as_ref().and_then(|params| params.text_of(member)) else { return Ok(()) };
     let Some(value) = header else {
-        return Err(mismatch(format!("the header `Mcp-Name` is required; it mirrors `params.{member}`")));
+        return Err(mismatch(format!("the header `Mcp-Name` is required; it mirrors `params.{}`", member.as_str())));
     };
     let value = headers::decode_value(value).map_err(|why| mismatch(format!("`Mcp-Name`: {why}")))?;
     if value == body {
         return Ok(());
     }
-    Err(mismatch(format!("the header `Mcp-Name` does not say what `params.{member}` says")))
+    Err(mismatch(format!("the header `Mcp-Name` does not say what `params.{}` says", member.as_str())))
 }
 
 /// The names of the revisions of an era.

@@ -3,24 +3,27 @@
 //! A content type that the client does not know is converted to one it does; unknown members are removed.
 
 use super::{Revision, RevisionFeatures};
-use crate::protocol::{Method, Raw};
+use crate::protocol::{Key, Method, Payload, Raw};
 
 /// Downgrades a result to a revision, except for the result envelope of the per-request era.
-pub(super) fn result(result: &Raw, method: &Method, to: Revision) -> Raw {
+pub(super) fn result(result: Payload, method: &Method, to: Revision) -> Payload {
     let features = to.features();
     match method {
         Method::ToolsCall => tool_result(result, features),
-        Method::PromptsGet if !features.resource_links => map_elements(result, "messages", |message| {
+        Method::PromptsGet if !features.resource_links => map_elements(&result, "messages", |message| {
             let Some(content) = message.get("content") else { return message };
             message.edit().set("content", content_block(content, features)).finish()
-        }),
-        Method::ToolsList => map_elements(result, "tools", |tool| self::tool(&tool, features)),
-        Method::PromptsList => map_elements(result, "prompts", |prompt| self::prompt(&prompt, features)),
-        Method::ResourcesList => map_elements(result, "resources", |item| without_titles_and_icons(&item, features)),
-        Method::TemplatesList => {
-            map_elements(result, "resourceTemplates", |item| without_titles_and_icons(&item, features))
+        })
+        .into(),
+        Method::ToolsList => map_elements(&result, "tools", |tool| self::tool(&tool, features)).into(),
+        Method::PromptsList => map_elements(&result, "prompts", |prompt| self::prompt(&prompt, features)).into(),
+        Method::ResourcesList => {
+            map_elements(&result, "resources", |item| without_titles_and_icons(&item, features)).into()
         }
-        _ => result.clone(),
+        Method::TemplatesList => {
+            map_elements(&result, "resourceTemplates", |item| without_titles_and_icons(&item, features)).into()
+        }
+        _ => result,
     }
 }
 
@@ -39,24 +42,23 @@ fn array(items: &[Raw]) -> Raw {
     Raw::of(items)
 }
 
-fn tool_result(result: &Raw, features: &RevisionFeatures) -> Raw {
-    let mut result = result.clone();
+fn tool_result(mut result: Payload, features: &RevisionFeatures) -> Payload {
     if !features.resource_links || !features.audio {
-        result = map_elements(&result, "content", |content| content_block(content, features));
+        result = map_elements(&result, Key::Content.as_str(), |content| content_block(content, features)).into();
     }
     if features.any_structured_content {
         return result;
     }
-    let Some(structured) = result.get("structuredContent") else { return result };
+    let Some(structured) = result.member(Key::StructuredContent) else { return result };
     if features.structured_content && structured.is_object() {
         return result;
     }
     let with_text = ensure_text(&result, &structured);
     if !features.structured_content {
-        return with_text.edit().remove("structuredContent").finish();
+        return with_text.edit().remove(Key::StructuredContent.as_str()).finish().into();
     }
     let wrapped = Raw::empty().edit().set("result", structured).finish();
-    with_text.edit().set("structuredContent", wrapped).finish()
+    with_text.edit().set(Key::StructuredContent.as_str(), wrapped).finish().into()
 }
 
 /// Adds structured content as a text block where the result has no text.
@@ -184,7 +186,7 @@ mod tests {
 
     fn check(method: &Method, to: &str, before: &str, after: &str) {
         let before = Raw::parse(&Bytes::copy_from_slice(before.as_bytes())).unwrap();
-        let result = result(&before, method, Revision::parse(to).unwrap());
+        let result = result(before.into(), method, Revision::parse(to).unwrap());
         assert_eq!(result.to_string(), after, "{method} {to}");
     }
 

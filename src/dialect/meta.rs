@@ -1,10 +1,6 @@
 //! The reserved keys of `_meta`, and their parser for per-request messages.
 
-use std::sync::LazyLock;
-
-use memchr::memmem::Finder;
-
-use crate::protocol::{ErrorObject, Level, Raw, code};
+use crate::protocol::{ErrorObject, Key, Level, Payload, Raw, code};
 
 /// The revision of a request.
 pub const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -44,22 +40,9 @@ pub struct MetaFields {
     progress: Option<Raw>,
 }
 
-static META_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"_meta\""));
-
-/// The member `_meta` of an object.
-pub fn get(object: Option<&Raw>) -> Option<Raw> {
-    object.filter(|object| object.may_have_key(&META_FINDER))?.get("_meta")
-}
-
-/// The member `_meta` and another one, in one pass. Without `_meta` the other is not looked up.
-pub fn get_with(other: &str, object: Option<&Raw>) -> [Option<Raw>; 2] {
-    let there = object.filter(|object| object.may_have_key(&META_FINDER));
-    there.map(|object| object.pick(["_meta", other])).unwrap_or_default()
-}
-
 /// Whether a per-request request asks for log messages.
-pub fn requests_logs(params: Option<&Raw>) -> bool {
-    params.and_then(|params| params.at(&["_meta", LOG_LEVEL])).is_some()
+pub fn requests_logs(params: Option<&Payload>) -> bool {
+    params.and_then(|params| params.member(Key::Meta)?.get(LOG_LEVEL)).is_some()
 }
 
 impl MetaFields {
@@ -113,13 +96,13 @@ impl MetaFields {
 ///
 /// # Errors
 /// `-32602` that names every key that is missing or of the wrong type.
-pub fn read(params: Option<&Raw>) -> Result<ParsedMeta, ErrorObject> {
-    MetaFields::of(get(params).as_ref()).read()
+pub fn read(params: Option<&Payload>) -> Result<ParsedMeta, ErrorObject> {
+    MetaFields::of(params.and_then(|params| params.member(Key::Meta)).as_ref()).read()
 }
 
 /// The progress token of a request of either era.
-pub fn progress_token(params: Option<&Raw>) -> Option<Raw> {
-    get(params)?.get("progressToken")
+pub fn progress_token(params: Option<&Payload>) -> Option<Raw> {
+    params?.member(Key::Meta)?.get("progressToken")
 }
 
 /// The id of the listen request that a notification belongs to.
@@ -128,10 +111,10 @@ pub fn subscription_id(params: Option<&Raw>) -> Option<Raw> {
 }
 
 /// Sets a member of `_meta`.
-pub fn with_member(params: Option<&Raw>, key: &str, value: Raw) -> Raw {
+pub fn with_member(object: Option<&Raw>, key: &str, value: Raw) -> Raw {
     let empty = Raw::empty();
-    let params = params.unwrap_or(&empty);
-    let meta = params.get("_meta").unwrap_or_else(Raw::empty);
+    let object = object.unwrap_or(&empty);
+    let meta = object.get("_meta").unwrap_or_else(Raw::empty);
     let meta = meta.edit().set(key, value).finish();
-    params.edit().set("_meta", meta).finish()
+    object.edit().set("_meta", meta).finish()
 }

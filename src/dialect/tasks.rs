@@ -10,7 +10,7 @@ use std::time::Duration;
 use memchr::memmem;
 
 use super::{Revision, meta, to_upstream};
-use crate::protocol::{ErrorObject, Method, Raw, code};
+use crate::protocol::{ErrorObject, Key, Method, Payload, Raw, code};
 
 /// The name of the tasks extension.
 pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
@@ -55,13 +55,12 @@ impl TaskStatus {
 }
 
 /// The task that a call created; `None` when the result is a plain result.
-pub fn created_task(result: &Raw, revision: Revision) -> Option<Task> {
-    memmem::find(result.as_bytes(), b"\"task\"")?;
+pub fn created_task(result: &Payload, revision: Revision) -> Option<Task> {
     if revision.features().tool_tasks {
-        return parse_task(&result.get("task").filter(Raw::is_object)?, revision).ok();
+        return parse_task(&result.member(Key::Task).filter(Raw::is_object)?, revision).ok();
     }
-    let kind = result.get("resultType").filter(|_| !revision.features().sessions)?;
-    parse_task(result, revision).ok().filter(|_| kind.text().as_deref() == Some("task"))
+    let is_task = !revision.features().sessions && result.text_of(Key::ResultType).as_deref() == Some("task");
+    is_task.then(|| parse_task(result, revision).ok()).flatten()
 }
 
 /// Parses a task object.
@@ -129,13 +128,12 @@ pub fn requires_task_support(error: &ErrorObject) -> bool {
 /// Adds a task request with a TTL to the parameters of a call.
 pub fn with_task_request(params: Option<&Raw>, ttl: Duration) -> Raw {
     let ttl = Raw::of(&serde_json::json!({ "ttl": u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX) }));
-    params.unwrap_or(&Raw::empty()).edit().set("task", ttl).finish()
+    params.unwrap_or(&Raw::empty()).edit().set(Key::Task.as_str(), ttl).finish()
 }
 
 /// Whether a call asks for a task.
-pub fn requests_task(method: &Method, params: Option<&Raw>) -> bool {
-    let Some(params) = params.filter(|_| *method == Method::ToolsCall) else { return false };
-    memmem::find(params.as_bytes(), b"\"task\"").is_some() && params.get("task").is_some()
+pub fn requests_task(method: &Method, params: Option<&Payload>) -> bool {
+    *method == Method::ToolsCall && params.is_some_and(|params| params.has(Key::Task))
 }
 
 /// The parameters of a task method.
@@ -198,6 +196,7 @@ mod tests {
 
     #[test]
     fn tasks_are_distinguished_from_plain_results() {
+        let created_task = |result: &Raw, revision| created_task(&result.clone().into(), revision);
         let old = raw(r#"{"task":{"taskId":"t","status":"working","pollInterval":50}}"#);
         let new = raw(r#"{"resultType": "task","taskId":"t","status":"working","pollIntervalMs":50}"#);
         let task = Task {

@@ -7,7 +7,7 @@
 use super::downgrade;
 use super::meta;
 use super::{Era, Revision};
-use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Outcome, Raw, code, json};
+use crate::protocol::{ErrorObject, Key, Method, Notification, NotificationMethod, Outcome, Payload, Raw, code, json};
 
 /// The self-description of a server, following the newest revision.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ pub fn convert_outcome(
     match outcome {
         Ok(result) => Ok(convert_result(result, method, from, to, server)),
         Err(error) if *method == Method::ToolsCall && is_missing_capability(&error, from, to) => {
-            Ok(missing_capability_result(&error))
+            Ok(missing_capability_result(&error).into())
         }
         Err(error) => Err(convert_error(error, method, from, to)),
     }
@@ -77,11 +77,13 @@ fn missing_capability_result(error: &ErrorObject) -> Raw {
     Raw::of(&serde_json::json!({ "content": content, "isError": true }))
 }
 
-fn convert_result(result: Raw, method: &Method, from: Revision, to: Revision, server: &ServerInfo) -> Raw {
+fn convert_result(result: Payload, method: &Method, from: Revision, to: Revision, server: &ServerInfo) -> Payload {
     match (from.era(), to.era()) {
-        (Era::PerRequest, Era::Handshake) => downgrade::result(&without_envelope(&result), method, to),
-        (Era::Handshake, Era::PerRequest) => with_envelope(&downgrade::result(&result, method, to), method, server),
-        (Era::Handshake, Era::Handshake) => downgrade::result(&result, method, to),
+        (Era::PerRequest, Era::Handshake) => without_envelope(&downgrade::result(result, method, to)).into(),
+        (Era::Handshake, Era::PerRequest) => {
+            with_envelope(&downgrade::result(result, method, to), method, server).into()
+        }
+        (Era::Handshake, Era::Handshake) => downgrade::result(result, method, to),
         (Era::PerRequest, Era::PerRequest) => result,
     }
 }
@@ -107,16 +109,16 @@ fn without_envelope(result: &Raw) -> Raw {
 }
 
 /// Adds the members that the per-request era requires in every result.
-fn with_envelope(result: &Raw, method: &Method, server: &ServerInfo) -> Raw {
-    let [content, meta] = result.pick(["content", "_meta"]);
+fn with_envelope(result: &Payload, method: &Method, server: &ServerInfo) -> Raw {
     let mut edit = result.edit().set("resultType", Raw::constant(r#""complete""#));
     if is_cacheable(method) {
         edit = edit.set("ttlMs", Raw::constant("0")).set("cacheScope", Raw::constant(r#""private""#));
     }
-    if *method == Method::ToolsCall && content.is_none() {
+    if *method == Method::ToolsCall && !result.has(Key::Content) {
         edit = edit.set("content", Raw::constant("[]"));
     }
-    let meta = meta.unwrap_or_else(Raw::empty).edit().set(meta::SERVER_INFO, server.info.clone()).finish();
+    let meta =
+        result.member(Key::Meta).unwrap_or_else(Raw::empty).edit().set(meta::SERVER_INFO, server.info.clone()).finish();
     edit.set("_meta", meta).finish()
 }
 
@@ -255,8 +257,9 @@ mod tests {
     #[test]
     fn same_revision_passes_unchanged() {
         let text = raw(r#"{ "resultType":"complete" , "x":1e5}"#);
-        let same = convert_outcome(Ok(text.clone()), &Method::ToolsCall, Revision::NEWEST, Revision::NEWEST, &server());
-        assert_eq!(same.unwrap(), text);
+        let same =
+            convert_outcome(Ok(text.clone().into()), &Method::ToolsCall, Revision::NEWEST, Revision::NEWEST, &server());
+        assert_eq!(same.unwrap(), text.into());
     }
 
     #[test]
@@ -264,9 +267,14 @@ mod tests {
         let modern = raw(
             r#"{"resultType":"complete","ttlMs":5,"cacheScope":"public","tools":[],"_meta":{"io.modelcontextprotocol/serverInfo":{}}}"#,
         );
-        let old =
-            convert_outcome(Ok(modern), &Method::ToolsList, Revision::NEWEST, Revision::NEWEST_HANDSHAKE, &server())
-                .unwrap();
+        let old = convert_outcome(
+            Ok(modern.into()),
+            &Method::ToolsList,
+            Revision::NEWEST,
+            Revision::NEWEST_HANDSHAKE,
+            &server(),
+        )
+        .unwrap();
         assert_eq!(old.to_string(), r#"{"tools":[]}"#);
         let new = convert_outcome(Ok(old), &Method::ToolsList, Revision::NEWEST_HANDSHAKE, Revision::NEWEST, &server())
             .unwrap();

@@ -1,15 +1,12 @@
 //! Converts requests to the upstream's revision, and parses its self-description.
 
-use std::sync::LazyLock;
-
 use http::HeaderName;
-use memchr::memmem::Finder;
 
 use super::headers::{self, HeaderMirror};
 use super::to_client::ServerInfo;
 use super::{Era, Revision, meta};
 use crate::http::codec::RequestEncoder;
-use crate::protocol::{ErrorObject, Level, Method, Outcome, Raw, Request, code};
+use crate::protocol::{ErrorObject, Key, Level, Method, Outcome, Payload, Raw, Request, code};
 
 /// The identity presented to the upstream.
 #[derive(Debug, Clone)]
@@ -18,15 +15,6 @@ pub struct ClientIdentity {
     pub capabilities: Raw,
     /// The `clientInfo` object.
     pub info: Raw,
-}
-
-/// The `_meta` members that this hop adds to a request.
-#[derive(Debug, Clone, Default)]
-pub struct RequestExtras {
-    /// The progress token on this hop.
-    pub progress_token: Option<Raw>,
-    /// The minimum log level.
-    pub level: Option<Level>,
 }
 
 /// The result of opening a connection to an upstream.
@@ -62,14 +50,16 @@ const HOP_META_KEYS: [&str; 6] = [
     meta::SUBSCRIPTION_ID,
     meta::SERVER_INFO,
 ];
-/// The number of keys at the start of that list which every per-request request must have; the log level
-/// follows them.
+/// The number of keys at the start of that list which every per-request request must have.
 const REQUIRED_META_KEYS: usize = 3;
 
 /// Converts client capabilities for an upstream of another era. The eras define tasks differently, so neither
 /// declaration is forwarded.
 pub fn client_capabilities(capabilities: &Raw, from: Revision, to: Revision) -> Raw {
     if from.era() == to.era() {
+        return capabilities.clone();
+    }
+    if !capabilities.has_members() {
         return capabilities.clone();
     }
     let mut edit = capabilities.edit().remove("tasks");
@@ -102,51 +92,63 @@ pub fn has_tasks(capabilities: &Raw) -> bool {
 /// The name of the tasks extension.
 pub const TASKS: &str = super::tasks::EXTENSION;
 
-/// Searches for the members that carry input between the rounds of a per-request call.
-static INPUT_ROUND_MEMBERS: LazyLock<[Finder<'static>; 2]> =
-    LazyLock::new(|| ["inputResponses", "requestState"].map(Finder::new));
-
 /// The parameters for an upstream of that revision: `_meta` of the previous hop is removed, that of this hop
-/// added, every other byte stays.
+/// added, every other byte stays. `identity` is asked for only where requests carry it, and so is the log level.
 pub fn request_params(
-    params: Option<&Raw>,
+    params: Option<&Payload>,
+    revision: Revision,
+    identity: impl FnOnce() -> ClientIdentity,
+    level: Option<Level>,
+) -> Option<Payload> {
+    match revision.era() {
+        Era::PerRequest => Some(per_request_params(params, revision, &identity(), level)),
+        Era::Handshake => params.map(handshake_params),
+    }
+}
+
+fn per_request_params(
+    params: Option<&Payload>,
     revision: Revision,
     identity: &ClientIdentity,
-    extras: &RequestExtras,
-) -> Option<Raw> {
-    if let (Some(params), Era::PerRequest) = (params, revision.era()) {
-        return Some(
-            params
-                .map_member("_meta", |meta| rewrite_meta(&meta.unwrap_or_else(Raw::empty), revision, identity, extras)),
-        );
-    }
+    level: Option<Level>,
+) -> Payload {
     let empty = Raw::empty();
-    let incoming = meta::get(params);
-    let meta = rewrite_meta(incoming.as_ref().unwrap_or(&empty), revision, identity, extras);
-    let some_meta = meta.has_members();
+    let meta = params.and_then(|params| params.member(Key::Meta));
+    let meta = rewrite_meta(meta.as_ref().unwrap_or(&empty), revision, identity, level);
     match params {
-        None if !some_meta => None,
-        // Nothing to change.
-        Some(params)
-            if incoming.is_none() && !some_meta && !INPUT_ROUND_MEMBERS.iter().any(|key| params.may_have_key(key)) =>
-        {
-            Some(params.clone())
-        }
-        _ => {
-            let mut params = params.unwrap_or(&empty).clone();
-            if revision.era() == Era::Handshake {
-                // Input rounds do not exist in the handshake era.
-                params = params.without(|key, _| matches!(key, b"inputResponses" | b"requestState"));
-            }
-            let edit = if some_meta { params.edit().set("_meta", meta) } else { params.edit().remove("_meta") };
-            Some(edit.finish())
-        }
+        Some(params) => params.with(Key::Meta, &meta),
+        None => empty.edit().set(Key::Meta.as_str(), meta).finish().into(),
     }
+}
+
+/// Input rounds do not exist in the handshake era.
+fn handshake_params(params: &Payload) -> Payload {
+    let has_round = [Key::InputResponses, Key::RequestState].iter().any(|param| params.has(*param));
+    let meta = match params.member(Key::Meta) {
+        Some(meta) => meta.without(|key, _| is_hop_key(key)),
+        None if !has_round => return params.clone(),
+        None => Raw::empty(),
+    };
+    let keeps_meta = meta.has_members();
+    let rest = params.without(|key, _| match key {
+        b"_meta" => !keeps_meta,
+        b"inputResponses" | b"requestState" => true,
+        _ => false,
+    });
+    match keeps_meta {
+        true => Payload::from(rest).with(Key::Meta, &meta),
+        false => rest.into(),
+    }
+}
+
+/// Whether a member of `_meta` belongs to one hop.
+fn is_hop_key(key: &[u8]) -> bool {
+    key == b"progressToken" || HOP_META_KEYS.iter().any(|hop_key| hop_key.as_bytes() == key)
 }
 
 /// Whether `_meta` already has exactly the members of this hop. Between two peers of one revision it does,
 /// and the bytes are reused.
-fn is_meta_current(meta: &Raw, revision: Revision, identity: &ClientIdentity, extras: &RequestExtras) -> bool {
+fn is_meta_current(meta: &Raw, revision: Revision, identity: &ClientIdentity, level: Option<Level>) -> bool {
     let is_text = |value: &[u8], text: &str| {
         let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
         inner == Some(text.as_bytes())
@@ -157,7 +159,7 @@ fn is_meta_current(meta: &Raw, revision: Revision, identity: &ClientIdentity, ex
             Ok(meta::PROTOCOL_VERSION) => (0, is_text(value, revision.as_str())),
             Ok(meta::CLIENT_CAPABILITIES) => (1, value == identity.capabilities.as_bytes()),
             Ok(meta::CLIENT_INFO) => (2, value == identity.info.as_bytes()),
-            Ok(meta::LOG_LEVEL) => (3, extras.level.is_some_and(|level| is_text(value, level.as_str()))),
+            Ok(meta::LOG_LEVEL) => (3, level.is_some_and(|level| is_text(value, level.as_str()))),
             // These differ on every hop.
             Ok(meta::SUBSCRIPTION_ID | meta::SERVER_INFO | "progressToken") | Err(_) => return false,
             // An escaped key could be any key.
@@ -165,36 +167,22 @@ fn is_meta_current(meta: &Raw, revision: Revision, identity: &ClientIdentity, ex
         };
         wanted && !std::mem::replace(&mut present[which], true)
     });
-    as_wanted && extras.progress_token.is_none() && present == [true, true, true, extras.level.is_some()]
+    as_wanted && present == [true, true, true, level.is_some()]
 }
 
-/// Replaces the `_meta` members of the previous hop by those of this hop.
-fn rewrite_meta(meta: &Raw, revision: Revision, identity: &ClientIdentity, extras: &RequestExtras) -> Raw {
-    let per_request = revision.era() == Era::PerRequest;
-    if per_request && is_meta_current(meta, revision, identity, extras) {
+/// Replaces the `_meta` members of the previous hop by those of this hop, in the per-request era.
+fn rewrite_meta(meta: &Raw, revision: Revision, identity: &ClientIdentity, level: Option<Level>) -> Raw {
+    if is_meta_current(meta, revision, identity, level) {
         return meta.clone();
     }
-    if !per_request && extras.progress_token.is_none() && !meta.has_members() {
-        return meta.clone();
-    }
-    let mut edit = match &extras.progress_token {
-        Some(token) => meta.edit().set("progressToken", token.clone()),
-        None => meta.edit().remove("progressToken"),
-    };
-    let mut dropped = &HOP_META_KEYS[..];
-    if per_request {
-        edit = edit
-            .set(meta::PROTOCOL_VERSION, Raw::of(revision.as_str()))
-            .set(meta::CLIENT_CAPABILITIES, identity.capabilities.clone())
-            .set(meta::CLIENT_INFO, identity.info.clone());
-        dropped = &HOP_META_KEYS[REQUIRED_META_KEYS..];
-        if let Some(level) = extras.level {
-            edit = edit.set(meta::LOG_LEVEL, Raw::of(level.as_str()));
-            dropped = &HOP_META_KEYS[REQUIRED_META_KEYS + 1..];
-        }
-    }
-    for key in dropped {
-        edit = edit.remove(*key);
+    let kept = meta.without(|key, _| is_hop_key(key));
+    let mut edit = kept
+        .edit()
+        .set(meta::PROTOCOL_VERSION, Raw::of(revision.as_str()))
+        .set(meta::CLIENT_CAPABILITIES, identity.capabilities.clone())
+        .set(meta::CLIENT_INFO, identity.info.clone());
+    if let Some(level) = level {
+        edit = edit.set(meta::LOG_LEVEL, Raw::of(level.as_str()));
     }
     edit.finish()
 }
@@ -212,12 +200,13 @@ pub fn put_headers(head: &mut RequestEncoder, request: &Request, revision: Revis
         return;
     }
     head.put_text(&headers::METHOD, request.method.as_str());
-    let member = |key: &str| request.params.as_ref().and_then(|params| params.get(key));
-    if let Some(name) = request.method.name_member().and_then(member).as_ref().and_then(Raw::text) {
+    let params = request.params.as_ref();
+    let name = request.method.name_member().and_then(|member| params?.text_of(member));
+    if let Some(name) = name {
         head.put_text(&headers::NAME, &headers::encode_value(&name));
     }
     if request.method == Method::ToolsCall && !mirrors.is_empty() {
-        let arguments = member("arguments").unwrap_or_else(Raw::empty);
+        let arguments = params.and_then(|params| params.member(Key::Arguments)).unwrap_or_else(Raw::empty);
         for (name, value) in headers::mirror_headers(mirrors, &arguments) {
             if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
                 head.put_text(&name, &value);
@@ -328,13 +317,12 @@ const MAX_INPUT_REQUESTS: usize = 64;
 ///
 /// # Errors
 /// A description of what is wrong with the result.
-pub fn input_required(result: &Raw) -> Result<Option<InputRequired>, String> {
-    let kind = result.get("resultType");
-    if kind.as_ref().and_then(Raw::text).as_deref() != Some("input_required") {
+pub fn input_required(result: &Payload) -> Result<Option<InputRequired>, String> {
+    if result.text_of(Key::ResultType).as_deref() != Some("input_required") {
         return Ok(None);
     }
-    let state = result.get("requestState");
-    let input = result.get("inputRequests");
+    let state = result.member(Key::RequestState);
+    let input = result.member(Key::InputRequests);
     if input.is_none() && state.is_none() {
         return Err("it asks for input, but neither what nor how to go on".into());
     }
@@ -396,13 +384,14 @@ mod tests {
 
     #[test]
     fn hop_members_of_meta_are_not_forwarded() {
-        let incoming = raw(
+        let incoming: Payload = raw(
             r#"{"name":"t","_meta":{"progressToken":"theirs","io.modelcontextprotocol/protocolVersion":"x","vendor/a":1.0}}"#,
-        );
-        let extras = RequestExtras { progress_token: Some(raw("7")), level: Some(Level::Info) };
-        let old = request_params(Some(&incoming), Revision::NEWEST_HANDSHAKE, &identity(), &extras).unwrap();
-        assert_eq!(old.to_string(), r#"{"name":"t","_meta":{"progressToken":7,"vendor/a":1.0}}"#);
-        let new = request_params(Some(&incoming), Revision::NEWEST, &identity(), &extras).unwrap();
+        )
+        .into();
+        let level = Some(Level::Info);
+        let old = request_params(Some(&incoming), Revision::NEWEST_HANDSHAKE, identity, level).unwrap();
+        assert_eq!(old.to_string(), r#"{"name":"t","_meta":{"vendor/a":1.0}}"#);
+        let new = request_params(Some(&incoming), Revision::NEWEST, identity, level).unwrap();
         for (path, value) in [
             (&["_meta", meta::PROTOCOL_VERSION][..], r#""2026-07-28""#),
             (&["_meta", meta::CLIENT_CAPABILITIES], r#"{"roots":{}}"#),
@@ -412,12 +401,12 @@ mod tests {
         ] {
             assert_eq!(new.at(path).unwrap().to_string(), value);
         }
-        assert_eq!(request_params(None, Revision::NEWEST_HANDSHAKE, &identity(), &RequestExtras::default()), None);
-        let bare = raw(r#"{"cursor":""}"#);
-        assert_eq!(
-            request_params(Some(&bare), Revision::NEWEST_HANDSHAKE, &identity(), &RequestExtras::default()),
-            Some(bare)
-        );
+        assert_eq!(request_params(None, Revision::NEWEST_HANDSHAKE, identity, None), None);
+        let bare: Payload = raw(r#"{"cursor":""}"#).into();
+        assert_eq!(request_params(Some(&bare), Revision::NEWEST_HANDSHAKE, identity, None), Some(bare));
+        let resumed: Payload = raw(r#"{"inputResponses":{},"name":"t","r\u0065questState":"s","_meta":{}}"#).into();
+        let old = request_params(Some(&resumed), Revision::NEWEST_HANDSHAKE, identity, None).unwrap();
+        assert_eq!(old.to_string(), r#"{"name":"t"}"#);
     }
 
     /// Between two peers of the newest revision most messages pass without a copy.
@@ -428,15 +417,13 @@ mod tests {
                 r#"{{"name":"t","_meta":{{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{{"name":"n"}},"io.modelcontextprotocol/clientCapabilities":{{"roots":{{}}}}{more}}}}}"#
             ))
         };
-        let passes = |incoming: &Raw, extras: &RequestExtras| {
-            let passed = request_params(Some(incoming), Revision::NEWEST, &identity(), extras).unwrap();
+        let passes = |incoming: &Raw, level: Option<Level>| {
+            let passed = request_params(Some(&incoming.clone().into()), Revision::NEWEST, identity, level).unwrap();
             passed.as_bytes().as_ptr() == incoming.as_bytes().as_ptr()
         };
-        let (none, info) =
-            (RequestExtras::default(), RequestExtras { level: Some(Level::Info), ..RequestExtras::default() });
-        assert!(passes(&present(""), &none));
-        assert!(passes(&present(r#","vendor/a":1.0"#), &none));
-        assert!(passes(&present(r#","io.modelcontextprotocol/logLevel":"info""#), &info));
+        assert!(passes(&present(""), None));
+        assert!(passes(&present(r#","vendor/a":1.0"#), None));
+        assert!(passes(&present(r#","io.modelcontextprotocol/logLevel":"info""#), Some(Level::Info)));
         for other in [
             r#","progressToken":1"#,
             r#","io.modelcontextprotocol/logLevel":"info""#,
@@ -444,16 +431,15 @@ mod tests {
             r#","io.modelcontextprotocol/clientInfo":{"name":"other"}"#,
             r#","io.modelcontextprotocol\/subscriptionId":1"#,
         ] {
-            assert!(!passes(&present(other), &none), "{other}");
+            assert!(!passes(&present(other), None), "{other}");
         }
         let twice =
             present("").to_string().replace("clientInfo\":{\"name\":\"n\"}", "protocolVersion\":\"2026-07-28\"");
-        let passed = request_params(Some(&raw(&twice)), Revision::NEWEST, &identity(), &none).unwrap();
+        let passed = request_params(Some(&raw(&twice).into()), Revision::NEWEST, identity, None).unwrap();
         assert_eq!(passed.at(&["_meta", meta::CLIENT_INFO]).unwrap().to_string(), r#"{"name":"n"}"#, "{twice}");
-        assert!(!passes(&present(""), &info));
-        assert!(!passes(&present(""), &RequestExtras { progress_token: Some(raw("7")), ..none }));
+        assert!(!passes(&present(""), Some(Level::Info)));
         let other = ClientIdentity { capabilities: Raw::empty(), ..identity() };
-        let passed = request_params(Some(&present("")), Revision::NEWEST, &other, &none).unwrap();
+        let passed = request_params(Some(&present("").into()), Revision::NEWEST, || other, None).unwrap();
         assert_eq!(passed.at(&["_meta", meta::CLIENT_CAPABILITIES]).unwrap().to_string(), "{}");
     }
 
@@ -478,10 +464,10 @@ mod tests {
             Verdict::UnsupportedRevision(_) => "stranger",
         };
         let kind = |outcome: Outcome| kind_when(outcome, true);
-        assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2025-11-25","2026-07-28"]}"#))), "per-request");
-        assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2025-11-25"]}"#))), "handshake");
-        assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2099-01-01"]}"#))), "stranger");
-        assert_eq!(kind(Ok(raw("{}"))), "handshake");
+        assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2025-11-25","2026-07-28"]}"#).into())), "per-request");
+        assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2025-11-25"]}"#).into())), "handshake");
+        assert_eq!(kind(Ok(raw(r#"{"supportedVersions":["2099-01-01"]}"#).into())), "stranger");
+        assert_eq!(kind(Ok(raw("{}").into())), "handshake");
         assert_eq!(kind(error(-32601, None)), "handshake");
         assert_eq!(kind(error(-32602, None)), "handshake");
         assert_eq!(kind(error(-32022, Some(r#"{"supported":["2025-06-18"]}"#))), "handshake");
@@ -498,13 +484,13 @@ mod tests {
         let result = raw(
             r#"{"resultType":"input_required","inputRequests":{"u1":{"method":"roots/list"}},"requestState":"s\u0031"}"#,
         );
-        let input = input_required(&result).unwrap().unwrap();
+        let input = input_required(&result.into()).unwrap().unwrap();
         assert_eq!(input.requests[0].0, "u1");
         let before = raw(r#"{"name":"t","requestState":"old"}"#);
         let retry = retry_params(Some(&before), &[("u1".into(), raw(r#"{"roots":[]}"#))], input.state.as_ref());
         assert_eq!(retry.to_string(), r#"{"name":"t","requestState":"s\u0031","inputResponses":{"u1":{"roots":[]}}}"#);
-        assert!(input_required(&raw(r#"{"resultType":"input_required"}"#)).is_err());
-        assert!(input_required(&raw(r#"{"resultType":"complete"}"#)).unwrap().is_none());
-        assert!(input_required(&raw(r#"{"content":[]}"#)).unwrap().is_none());
+        assert!(input_required(&raw(r#"{"resultType":"input_required"}"#).into()).is_err());
+        assert!(input_required(&raw(r#"{"resultType":"complete"}"#).into()).unwrap().is_none());
+        assert!(input_required(&raw(r#"{"content":[]}"#).into()).unwrap().is_none());
     }
 }

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use sha2::{Digest, Sha256};
 
 use super::group::Group;
-use super::route::CallTarget;
+use super::route::string_param;
 use crate::call::Call;
-use crate::protocol::Method;
+use crate::protocol::{Key, Method};
 use crate::upstream::{ConnectionMode, List};
 
 impl Group {
@@ -19,16 +19,15 @@ impl Group {
             return None;
         }
         let view = self.view();
-        let target = CallTarget::parse(call).ok()?;
         let name;
         let (member, _) = match call.method {
             Method::ToolsCall | Method::PromptsGet => {
-                name = target.name().ok()?;
+                name = string_param(call, Key::Name).ok()?;
                 let list = if call.method == Method::ToolsCall { List::Tools } else { List::Prompts };
                 view.find_by_name(list, &name)?
             }
             Method::ResourcesRead => {
-                name = target.uri().ok()?;
+                name = string_param(call, Key::Uri).ok()?;
                 view.find_by_uri(&name)?
             }
             _ => return None,

@@ -21,12 +21,11 @@ use crate::dialect::{Revision, server_requests, tasks};
 use crate::error::Result;
 use crate::failure::{Failure, FailureSide};
 use crate::metrics::{CallMetrics, CallOutcome};
-use crate::protocol::{ErrorObject, Level, Method, Notification, NotificationMethod, Raw, code};
+use crate::protocol::{ErrorObject, Key, Level, Method, Notification, NotificationMethod, Payload, Raw, code};
 use crate::upstream::{LeaseGuard, SERVER_REQUEST_CAPABILITIES, Upstream};
 
-/// Substring searches that spare most calls and results the parsing of a member they do not have.
+/// Spares most calls the search for a trace context that they do not have.
 static TRACEPARENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"traceparent\""));
-static IS_ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"isError\""));
 
 /// A call being forwarded to one upstream.
 struct ForwardedCall {
@@ -55,7 +54,7 @@ enum Purpose {
 /// What the client sent, before names and capabilities were mapped. The call is parked with it when the server asks for
 /// input and the client cannot be sent requests.
 pub(super) struct ClientView {
-    pub(super) params: Option<Raw>,
+    pub(super) params: Option<Payload>,
     pub(super) client: Arc<ClientInfo>,
 }
 
@@ -81,10 +80,11 @@ enum Parking {
 
 /// Forwards a call to a member of a group. With `client_view` the call may be parked.
 pub(super) fn call(group: &Arc<Group>, call: Call, member: &GroupMember, client_view: Option<ClientView>) -> Replies {
-    let (call, needs_task) = as_task(call, member);
-    let purpose = if needs_task { Purpose::AsTask } else { Purpose::Plain };
-    let mut forward = ForwardedCall::new(group, call, member, purpose);
+    let mut forward = ForwardedCall::new(group, call, member, Purpose::Plain);
     forward.client_view = client_view;
+    if take_task_wish(&mut forward.call, member) {
+        forward.purpose = Purpose::AsTask;
+    }
     let Some(mut replies) = member.upstream.call_local(&forward.call) else { return forward.replies() };
     if let Some(revision) = member.state.revision {
         member.upstream.count_revision_pair(forward.call.client.revision, revision);
@@ -107,9 +107,9 @@ pub(super) fn deferred(begin: impl Future<Output = Replies> + Send + 'static) ->
 
 impl ForwardedCall {
     fn new(group: &Arc<Group>, call: Call, member: &GroupMember, purpose: Purpose) -> Self {
-        Self {
+        let mut forward = Self {
             group: Arc::clone(group),
-            call: with_trace_headers(without_server_requests(call, &member.upstream)),
+            call,
             purpose,
             client_view: None,
             upstream: Arc::clone(&member.upstream),
@@ -117,7 +117,10 @@ impl ForwardedCall {
             metrics: Arc::clone(&member.metrics),
             started: Instant::now(),
             is_recorded: false,
-        }
+        };
+        remove_server_requests(&mut forward.call, &member.upstream);
+        copy_trace_context(&mut forward.call);
+        forward
     }
 
     fn replies(self) -> Replies {
@@ -200,8 +203,7 @@ impl ForwardedCall {
 
     fn record_subscription(&self, uri: &str, lease: &LeaseGuard) {
         let Some(sink) = &self.call.sink else { return };
-        let own = self.call.params.as_ref().and_then(|params| params.get("uri"));
-        let own = own.as_ref().and_then(Raw::text).unwrap_or_default();
+        let own = self.call.params.as_ref().and_then(|params| params.text_of(Key::Uri)).unwrap_or_default();
         let subscribes = self.call.method == Method::Subscribe;
         lease.record_subscription(&own, subscribes);
         if subscribes {
@@ -227,7 +229,9 @@ impl ForwardedCall {
 
     fn map_answer(&mut self, answer: Answer) -> Answer {
         self.record_outcome(match &answer.outcome {
-            Ok(result) if self.call.method == Method::ToolsCall && is_tool_error(result) => CallOutcome::ToolError,
+            Ok(result) if self.call.method == Method::ToolsCall && result.is_true(Key::IsError) => {
+                CallOutcome::ToolError
+            }
             Ok(_) => CallOutcome::Ok,
             Err(error) => match error.failure().map(|failure| failure.kind().side()) {
                 Some(FailureSide::Upstream) => CallOutcome::Unavailable,
@@ -295,26 +299,25 @@ impl MappedReplies<'_> {
     }
 }
 
-/// Decides whether the gateway must run the call as a task. A client that asks for a task and was told it may
-/// have one keeps it: the client then drives the task itself.
-fn as_task(mut call: Call, member: &GroupMember) -> (Call, bool) {
+/// Decides whether the gateway must run the call as a task, and removes a wish for one that cannot be granted. A client
+/// that asks for a task and was told it may have one keeps it: the client then drives the task itself.
+fn take_task_wish(call: &mut Call, member: &GroupMember) -> bool {
     let has_tool_tasks = |revision: Revision| revision.creates_tool_tasks();
     if !member.state.revision.is_some_and(has_tool_tasks) {
-        return (call, false);
+        return false;
     }
     if tasks::requests_task(&call.method, call.params.as_ref()) {
         // A group with several upstreams declares no tasks of this revision.
         if has_tool_tasks(call.client.revision) && member.name_mapping.task_prefix.is_none() {
-            return (call, false);
+            return false;
         }
-        call.params = call.params.map(|params| params.edit().remove("task").finish());
+        call.params = call.params.take().map(|params| params.edit().remove(Key::Task.as_str()).finish().into());
     }
-    let needed = member.state.requires_task(&call);
-    (call, needed)
+    member.state.requires_task(call)
 }
 
 /// Removes the client capabilities for server requests if the upstream is not allowed to send any.
-fn without_server_requests(mut call: Call, upstream: &Upstream) -> Call {
+fn remove_server_requests(call: &mut Call, upstream: &Upstream) {
     if !upstream.spec().allow_server_requests {
         let mut client = (*call.client).clone();
         for kind in SERVER_REQUEST_CAPABILITIES {
@@ -322,13 +325,12 @@ fn without_server_requests(mut call: Call, upstream: &Upstream) -> Call {
         }
         call.client = Arc::new(client);
     }
-    call
 }
 
 /// Copies the trace context from `_meta` to the headers, for upstreams that read it there.
-fn with_trace_headers(mut call: Call) -> Call {
-    let told = call.params.as_ref().filter(|params| TRACEPARENT.find(params.as_bytes()).is_some());
-    let Some(meta) = told.and_then(|params| params.get("_meta")) else { return call };
+fn copy_trace_context(call: &mut Call) {
+    let meta = call.params.as_ref().and_then(|params| params.member(Key::Meta));
+    let Some(meta) = meta.filter(|meta| TRACEPARENT.find(meta.as_bytes()).is_some()) else { return };
     let mut caller = (*call.caller).clone();
     for name in TRACE_HEADERS {
         let value = meta.get(name);
@@ -338,18 +340,6 @@ fn with_trace_headers(mut call: Call) -> Call {
         }
     }
     call.caller = Arc::new(caller);
-    call
-}
-
-/// Whether a tool result has `isError: true`.
-fn is_tool_error(result: &Raw) -> bool {
-    let text = result.as_bytes();
-    // Most results have `isError: false`; skip the parser for them.
-    let is_true = |at: usize| {
-        let rest = text[at + IS_ERROR.needle().len()..].trim_ascii_start();
-        rest.strip_prefix(b":").is_some_and(|value| value.trim_ascii_start().starts_with(b"true"))
-    };
-    IS_ERROR.find_iter(text).any(is_true) && result.get("isError").is_some_and(|flag| flag.as_bytes() == b"true")
 }
 
 /// Whether a log message passes the client's log level.

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::names;
 use crate::call::ServerRequest;
-use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Raw};
+use crate::protocol::{ErrorObject, Key, Method, Notification, NotificationMethod, Payload, Raw};
 use crate::upstream::List;
 
 /// The name mapping of one upstream in a group.
@@ -59,15 +59,10 @@ impl NameMapping {
     }
 
     /// Prefixes the task id of a result with the name of the upstream.
-    fn map_task_id(&self, result: Raw) -> Raw {
-        let Some(prefix) =
-            self.task_prefix.as_deref().filter(|_| memmem::find(result.as_bytes(), b"\"taskId\"").is_some())
-        else {
-            return result;
-        };
-        let id = result.get("taskId");
-        match id.as_ref().and_then(Raw::text) {
-            Some(id) => result.edit().set("taskId", Raw::of(&format!("{prefix}.{id}"))).finish(),
+    fn map_task_id(&self, result: Payload) -> Payload {
+        let Some(prefix) = self.task_prefix.as_deref() else { return result };
+        match result.text_of(Key::TaskId) {
+            Some(id) => result.with(Key::TaskId, &Raw::of(&format!("{prefix}.{id}"))),
             None => result,
         }
     }
@@ -78,24 +73,24 @@ impl NameMapping {
     }
 
     /// Maps a result for the client.
-    pub fn map_result(&self, method: &Method, result: Raw) -> Raw {
+    pub fn map_result(&self, method: &Method, result: Payload) -> Payload {
         let result =
             if *method == Method::ToolsCall || method.is_task_method() { self.map_task_id(result) } else { result };
         if self.prefix.is_none() {
             return result;
         }
-        if memmem::find(result.as_bytes(), b"\"inputRequests\"").is_some()
-            && let Some(requests) = result.get("inputRequests")
-        {
-            return result.edit().set("inputRequests", self.map_input_requests(&requests)).finish();
+        if let Some(requests) = result.member(Key::InputRequests) {
+            return result.with(Key::InputRequests, &self.map_input_requests(&requests));
         }
         if memmem::find(result.as_bytes(), b"uri\"").is_none() {
             return result;
         }
         match method {
-            Method::ToolsCall => map_elements(&result, "content", |content| self.map_content(content)),
-            Method::PromptsGet => map_elements(&result, "messages", |message| self.map_message(message)),
-            Method::ResourcesRead => map_elements(&result, "contents", |content| self.map_uri_member(content, "uri")),
+            Method::ToolsCall => map_elements(&result, "content", |content| self.map_content(content)).into(),
+            Method::PromptsGet => map_elements(&result, "messages", |message| self.map_message(message)).into(),
+            Method::ResourcesRead => {
+                map_elements(&result, "contents", |content| self.map_uri_member(content, "uri")).into()
+            }
             _ => result,
         }
     }
@@ -240,19 +235,19 @@ mod tests {
                 r#"{"contents":[{"uri":"rialto://files/a:1","n":1.0},{"uri":"https://h/x"}]}"#,
             ),
         ] {
-            assert_eq!(files().map_result(&method, raw(before)).to_string(), after);
+            assert_eq!(files().map_result(&method, raw(before).into()).to_string(), after);
             let untouched = raw(before);
-            assert_eq!(NameMapping::default().map_result(&method, untouched.clone()), untouched);
+            assert_eq!(NameMapping::default().map_result(&method, untouched.clone().into()), untouched.into());
         }
     }
 
     #[test]
     fn task_ids_are_prefixed_with_the_upstream() {
         let created = raw(r#"{"resultType":"task","taskId":"t.1","status":"working"}"#);
-        let seen = files().map_result(&Method::ToolsCall, created.clone());
+        let seen = files().map_result(&Method::ToolsCall, created.clone().into());
         assert_eq!(seen.to_string(), r#"{"resultType":"task","taskId":"files.t.1","status":"working"}"#);
         assert_eq!(NameMapping::split_task_id("files.t.1"), Some(("files", "t.1")));
-        assert_eq!(NameMapping::default().map_result(&Method::ToolsCall, created.clone()), created);
+        assert_eq!(NameMapping::default().map_result(&Method::ToolsCall, created.clone().into()), created.into());
     }
 
     #[test]
@@ -291,7 +286,7 @@ mod tests {
         assert!(sampled.contains(r#""includeContext":"none""#), "{sampled}");
         // The same inside an `input_required` result.
         let result = r#"{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"Sure?"}}},"requestState":"s"}"#;
-        let asked = files().map_result(&Method::ToolsCall, raw(result));
+        let asked = files().map_result(&Method::ToolsCall, raw(result).into());
         let params = asked.at(&["inputRequests", "q", "params"]).unwrap();
         assert_eq!(params.to_string(), r#"{"message":"[files] Sure?","_meta":{"rialto/server":"files"}}"#);
         assert_eq!(asked.get("requestState").unwrap().to_string(), r#""s""#);

@@ -16,12 +16,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::group::Group;
-use super::request_state::{self, REQUEST_STATE, RequestState};
+use super::request_state::{self, RequestState};
 use super::route::invalid_params;
 use crate::call::{Answer, Call, Principal, Replies, Reply, ReplySink, ReplyYielder, ServerRequest};
 use crate::dialect::{server_requests, to_client};
 use crate::failure::{Failure, FailureKind};
-use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Raw, code};
+use crate::protocol::{ErrorObject, Key, Method, Notification, NotificationMethod, Payload, Raw, code};
 
 /// Limits on parked calls.
 #[derive(Debug, Clone, Copy)]
@@ -108,7 +108,7 @@ pub(super) async fn resume(group: Arc<Group>, call: Call, id: u128) -> Replies {
     let Ok(Some(mut parked)) = entry.task.await else {
         return invalid_params("`requestState` came too late; call anew").into();
     };
-    parked.deliver_responses(call.params.as_ref().and_then(|params| params.get("inputResponses")).as_ref());
+    parked.deliver_responses(call.params.as_ref().and_then(|params| params.member(Key::InputResponses)).as_ref());
     attach(&group, call, parked)
 }
 
@@ -268,12 +268,11 @@ pub(super) fn map_answer(group: &Group, call: impl FnOnce() -> Call, answer: Ans
 }
 
 /// Seals the upstream's own request state for this caller, as the upstream cannot tell callers apart.
-fn seal_upstream_state(group: &Group, call: impl FnOnce() -> Call, result: &Raw) -> Option<Raw> {
-    REQUEST_STATE.find(result.as_bytes())?;
-    let asks = result.get("resultType").is_some_and(|kind| kind.text().as_deref() == Some("input_required"));
-    let own = result.get("requestState").filter(|_| asks)?;
+fn seal_upstream_state(group: &Group, call: impl FnOnce() -> Call, result: &Payload) -> Option<Payload> {
+    let asks = result.text_of(Key::ResultType).as_deref() == Some("input_required");
+    let own = result.member(Key::RequestState).filter(|_| asks)?;
     let sealed = RequestState::Upstream(own).seal(group, &call(), request_state::UPSTREAM_STATE_LIFETIME);
-    Some(result.edit().set("requestState", Raw::of(&sealed)).finish())
+    Some(result.with(Key::RequestState, &Raw::of(&sealed)))
 }
 
 // === impl ParkedCall ===
@@ -321,7 +320,7 @@ impl ParkedCall {
             if server_requests::is_valid_response(&self.pending[at].1.method, &response) {
                 let (_, request) = self.pending.remove(at);
                 // A send error means that the upstream stopped waiting.
-                let _ = request.responder.send(Ok(response));
+                let _ = request.responder.send(Ok(response.into()));
             }
         }
     }

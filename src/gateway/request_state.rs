@@ -1,18 +1,17 @@
 //! The request state that a per-request client carries between the rounds of a call. It is sealed for one
 //! caller, one group and one request with its parameters.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use memchr::memmem::Finder;
 use sha2::{Digest, Sha256};
 
 use super::group::Group;
 use super::route::invalid_params;
 use crate::call::Call;
-use crate::protocol::{ErrorObject, Raw};
+use crate::protocol::{ErrorObject, Key, Raw};
 
 /// The content of a request state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,9 +30,6 @@ const RETRY_PREFIX: &str = "a.";
 const UPSTREAM_PREFIX: &str = "u.";
 /// How long an upstream's own request state is accepted; the upstream may expire it earlier.
 pub(super) const UPSTREAM_STATE_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-
-/// Searches for the member `requestState` in every request and result before it is parsed.
-pub(super) static REQUEST_STATE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("requestState"));
 
 impl RequestState {
     /// Seals the request state with its expiry and the digest of the call.
@@ -61,10 +57,11 @@ impl RequestState {
     /// # Errors
     /// When this gateway did not seal it for this call, or it expired.
     pub(super) fn from_call(group: &Group, call: &Call) -> Result<Option<Self>, ErrorObject> {
-        let params = call.params.as_ref().filter(|params| params.may_have_key(&REQUEST_STATE));
-        let Some(text) = params.and_then(|params| params.get("requestState")) else { return Ok(None) };
+        let Some(params) = call.params.as_ref().filter(|params| params.has(Key::RequestState)) else {
+            return Ok(None);
+        };
         let refused = || invalid_params("`requestState` is none of this server's, for this request; call anew");
-        let text = text.text().ok_or_else(refused)?;
+        let text = params.text_of(Key::RequestState).ok_or_else(refused)?;
         let (prefix, sealed) = text.split_at_checked(PARKED_PREFIX.len()).ok_or_else(refused)?;
         let bytes = group.seal().open(&purpose(prefix, group, call), sealed).ok_or_else(refused)?;
         let (end, rest) = bytes.split_at_checked(8).ok_or_else(refused)?;

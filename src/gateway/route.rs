@@ -17,7 +17,7 @@ use crate::dialect::to_client::{self, CacheHint};
 use crate::dialect::to_upstream;
 use crate::metrics::CallOutcome;
 use crate::protocol::method::{Capability, MethodRoute};
-use crate::protocol::{ErrorObject, Level, Method, Notification, NotificationMethod, Raw, code};
+use crate::protocol::{ErrorObject, Key, Level, Method, Notification, NotificationMethod, Payload, Raw, code};
 use crate::upstream::{List, Upstream};
 
 /// Cache hint of `server/discover`, in milliseconds.
@@ -27,16 +27,20 @@ const STARTING_CACHE_HINT: CacheHint = CacheHint { ttl: 1_000, public: true };
 
 impl Group {
     /// Whether the call needs only upstreams that already connected or failed to.
-    fn targets_settled_upstream(&self, call: &Call, target: &CallTarget) -> bool {
+    fn targets_settled_upstream(&self, call: &Call) -> bool {
         let view = self.view();
         let known =
             |found: Option<(&GroupMember, &str)>| found.is_some_and(|(member, _)| member.state.startup_finished);
         match call.method {
             Method::Ping | Method::SetLevel => true,
-            Method::ToolsCall => known(view.find_by_name(List::Tools, &target.name().unwrap_or_default())),
-            Method::PromptsGet => known(view.find_by_name(List::Prompts, &target.name().unwrap_or_default())),
+            Method::ToolsCall => {
+                known(view.find_by_name(List::Tools, &string_param(call, Key::Name).unwrap_or_default()))
+            }
+            Method::PromptsGet => {
+                known(view.find_by_name(List::Prompts, &string_param(call, Key::Name).unwrap_or_default()))
+            }
             Method::ResourcesRead | Method::Subscribe | Method::Unsubscribe => {
-                known(view.find_by_uri(&target.uri().unwrap_or_default()))
+                known(view.find_by_uri(&string_param(call, Key::Uri).unwrap_or_default()))
             }
             _ => false,
         }
@@ -45,36 +49,35 @@ impl Group {
     /// Answers a call, or forwards it to its upstream. A call waits for connecting upstreams only if it may
     /// need one of them.
     pub fn handle(self: &Arc<Self>, call: &Call) -> Replies {
-        let target = match CallTarget::parse(call) {
-            Ok(target) => target,
-            Err(error) => return self.refuse(call, error),
-        };
-        if self.is_starting() && !self.targets_settled_upstream(call, &target) {
+        if let Err(error) = check_duplicates(call) {
+            return self.refuse(call, error);
+        }
+        if self.is_starting() && !self.targets_settled_upstream(call) {
             let (group, call) = (Arc::clone(self), call.clone());
             return forward::deferred(async move {
                 group.wait_ready().await;
-                group.handle_ready(&call, &target)
+                group.handle_ready(&call)
             });
         }
-        self.handle_ready(call, &target)
+        self.handle_ready(call)
     }
 
-    fn handle_ready(self: &Arc<Self>, call: &Call, target: &CallTarget) -> Replies {
+    fn handle_ready(self: &Arc<Self>, call: &Call) -> Replies {
         if !may_require_input(call) {
-            return self.route(call, target);
+            return self.route(call);
         }
         match RequestState::from_call(self, call) {
-            Ok(None) => self.route(call, target),
+            Ok(None) => self.route(call),
             Ok(Some(RequestState::Parked(id, _))) => {
                 forward::deferred(parked_calls::resume(Arc::clone(self), call.clone(), id))
             }
-            Ok(Some(RequestState::Retry)) => self.route(&with_request_state(call, None), target),
-            Ok(Some(RequestState::Upstream(own))) => self.route(&with_request_state(call, Some(own)), target),
+            Ok(Some(RequestState::Retry)) => self.route(&with_request_state(call, None)),
+            Ok(Some(RequestState::Upstream(own))) => self.route(&with_request_state(call, Some(own))),
             Err(error) => error.into(),
         }
     }
 
-    fn route(self: &Arc<Self>, call: &Call, target: &CallTarget) -> Replies {
+    fn route(self: &Arc<Self>, call: &Call) -> Replies {
         let view = self.view_for(call);
         if call.method.capability().is_some_and(|capability| !view.has_capability(capability)) {
             return method_not_found(&call.method).into();
@@ -91,7 +94,7 @@ impl Group {
                 }
                 Method::Listen => self.listen(call, &view),
                 Method::SetLevel => self.set_log_level(call, &view),
-                Method::Subscribe | Method::Unsubscribe => self.change_subscription(call, target, &view),
+                Method::Subscribe | Method::Unsubscribe => self.change_subscription(call, &view),
                 _ => method_not_found(&call.method).into(),
             },
             MethodRoute::List => {
@@ -101,14 +104,10 @@ impl Group {
                 self.record_local_call(&call.method, started, outcome);
                 listed.unwrap_or_else(Replies::from)
             }
-            MethodRoute::ByName => {
-                self.route_by_name(call, target, &view).unwrap_or_else(|error| self.refuse(call, error))
-            }
-            MethodRoute::ByUri => {
-                self.route_by_uri(call, target, &view).unwrap_or_else(|error| self.refuse(call, error))
-            }
+            MethodRoute::ByName => self.route_by_name(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
+            MethodRoute::ByUri => self.route_by_uri(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
             MethodRoute::ByReference => {
-                self.route_by_reference(call, target, &view).unwrap_or_else(|error| self.refuse(call, error))
+                self.route_by_reference(call, &view).unwrap_or_else(|error| self.refuse(call, error))
             }
             MethodRoute::Unknown => match view.single_member() {
                 // The eras define tasks differently; task methods are not bridged.
@@ -116,9 +115,7 @@ impl Group {
                     method_not_found(&call.method).into()
                 }
                 Some(only) => self.forward(call, call.clone(), only),
-                None if call.method.is_task_method() => {
-                    self.route_by_task(call, target, &view).unwrap_or_else(Replies::from)
-                }
+                None if call.method.is_task_method() => self.route_by_task(call, &view).unwrap_or_else(Replies::from),
                 None => method_not_found(&call.method).into(),
             },
         }
@@ -131,7 +128,7 @@ impl Group {
     }
 
     /// Routes by the upstream's name in the task id.
-    fn route_by_task(self: &Arc<Self>, call: &Call, target: &CallTarget, view: &View) -> Result<Replies, ErrorObject> {
+    fn route_by_task(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
         let has_tasks = |member: &&GroupMember| {
             member.state.server.as_ref().is_some_and(|server| to_upstream::has_tasks(&server.capabilities))
         };
@@ -142,14 +139,14 @@ impl Group {
             .filter(|member| !member.is_bridged_to(call.client.revision))
             .collect();
         let Some(first) = able.first() else { return Err(method_not_found(&call.method)) };
-        let id = target.task_id().unwrap_or_default();
+        let id = string_param(call, Key::TaskId).unwrap_or_default();
         let named = NameMapping::split_task_id(&id).and_then(|(name, own)| {
             let member = able.iter().find(|member| **member.upstream.name() == *name)?;
             Some((*member, own))
         });
         // For an unknown task id, let an upstream produce the error.
         let (member, own) = named.unwrap_or((*first, id.as_ref()));
-        Ok(self.forward(call, with_string_param(call, &["taskId"], own), member))
+        Ok(self.forward(call, with_string_param(call, Key::TaskId, own), member))
     }
 
     fn list(&self, call: &Call, view: &Arc<View>) -> Result<Replies, ErrorObject> {
@@ -169,7 +166,7 @@ impl Group {
                 page_view.page(list, cursor.offset as usize, revision, &self.shared.seal)?
             }
         };
-        Ok(Answer { outcome: Ok(page), revision }.into())
+        Ok(Answer { outcome: Ok(page.into()), revision }.into())
     }
 
     /// The view whose list the cursor was issued for, if it is still kept.
@@ -179,46 +176,41 @@ impl Group {
         std::iter::once(view).chain(before.iter().rev()).find(is_then).cloned()
     }
 
-    fn route_by_name(self: &Arc<Self>, call: &Call, target: &CallTarget, view: &View) -> Result<Replies, ErrorObject> {
+    fn route_by_name(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
         let (list, what) = match call.method {
             Method::ToolsCall => (List::Tools, "tool"),
             _ => (List::Prompts, "prompt"),
         };
-        let name = target.name()?;
+        let name = string_param(call, Key::Name)?;
         let (member, own) = view
             .find_by_name(list, &name)
             .ok_or_else(|| ErrorObject::new(code::INVALID_PARAMS, format!("Unknown {what}: {name}")))?;
-        let renamed = if own == name { call.clone() } else { with_string_param(call, &["name"], own) };
+        let renamed = if own == name { call.clone() } else { with_string_param(call, Key::Name, own) };
         Ok(self.forward(call, renamed, member))
     }
 
-    fn route_by_uri(self: &Arc<Self>, call: &Call, target: &CallTarget, view: &View) -> Result<Replies, ErrorObject> {
-        let uri = target.uri()?;
+    fn route_by_uri(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
+        let uri = string_param(call, Key::Uri)?;
         let (member, own) = view.find_by_uri(&uri).ok_or_else(|| resource_not_found(&uri))?;
-        Ok(self.forward(call, with_string_param(call, &["uri"], own), member))
+        Ok(self.forward(call, with_string_param(call, Key::Uri, own), member))
     }
 
-    fn route_by_reference(
-        self: &Arc<Self>,
-        call: &Call,
-        target: &CallTarget,
-        view: &View,
-    ) -> Result<Replies, ErrorObject> {
-        let kind = target.reference("type");
+    fn route_by_reference(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
+        let kind = reference_text(call, "type");
         if let (Some(only), false) =
             (view.single_member(), matches!(kind.as_deref(), Ok("ref/prompt" | "ref/resource")))
         {
             return Ok(self.forward(call, call.clone(), only));
         }
         let kind = kind?;
-        let key = match kind.as_ref() {
+        let key = match kind.as_str() {
             "ref/prompt" => "name",
             "ref/resource" => "uri",
             other => {
                 return Err(invalid_params(&format!("`ref.type` must be ref/prompt or ref/resource, not {other:?}")));
             }
         };
-        let named = target.reference(key)?;
+        let named = reference_text(call, key)?;
         let (member, own) = match key {
             "name" => view
                 .find_by_name(List::Prompts, &named)
@@ -229,7 +221,7 @@ impl Group {
             let nothing = Raw::constant(r#"{"completion":{"values":[]},"resultType":"complete"}"#);
             return Ok(Answer::result(nothing).into());
         }
-        Ok(self.forward(call, with_string_param(call, &["ref", key], own), member))
+        Ok(self.forward(call, with_reference(call, key, own), member))
     }
 
     /// Sets the log level on every lease of the session.
@@ -246,16 +238,16 @@ impl Group {
     }
 
     /// Adds or removes a resource subscription of a session.
-    fn change_subscription(self: &Arc<Self>, call: &Call, target: &CallTarget, view: &View) -> Replies {
+    fn change_subscription(self: &Arc<Self>, call: &Call, view: &View) -> Replies {
         let Some(sink) = &call.sink else { return method_not_found(&call.method).into() };
-        let uri = match target.uri() {
+        let uri = match string_param(call, Key::Uri) {
             Ok(uri) => uri,
             Err(error) => return error.into(),
         };
         let Some((member, own)) = view.find_by_uri(&uri) else { return resource_not_found(&uri).into() };
         // With its own lease, let the server decide: some support subscriptions without declaring them.
         if member.upstream.uses_lease(call) {
-            return forward::subscription(self, with_string_param(call, &["uri"], own), member, &uri);
+            return forward::subscription(self, with_string_param(call, Key::Uri, own), member, &uri);
         }
         if !member.state.supports_resource_subscriptions() {
             return method_not_found(&call.method).into();
@@ -299,8 +291,11 @@ fn may_require_input(call: &Call) -> bool {
 /// Replaces the request state by the upstream's own, or removes it with the input responses.
 fn with_request_state(call: &Call, own: Option<Raw>) -> Call {
     let params = call.params.as_ref().map(|params| match own {
-        Some(own) => params.edit().set("requestState", own).finish(),
-        None => params.edit().remove("requestState").remove("inputResponses").finish(),
+        Some(own) => params.with(Key::RequestState, &own),
+        None => {
+            let [state, responses] = [Key::RequestState, Key::InputResponses].map(Key::as_str);
+            params.edit().remove(state).remove(responses).finish().into()
+        }
     });
     Call { params, ..call.clone() }
 }
@@ -310,77 +305,56 @@ async fn set_upstream_log_levels(upstreams: &[Arc<Upstream>], session: u128, lev
         .await;
 }
 
-/// The members of `params` that decide where a call goes, found in one pass.
-///
-/// None of them may stand twice: what was judged here and what the server reads must be the same.
-#[derive(Default)]
-pub(super) struct CallTarget {
-    name: Option<Raw>,
-    uri: Option<Raw>,
-    task_id: Option<Raw>,
-    /// `type`, `name` and `uri` of a `ref`.
-    reference: [Option<Raw>; REFERENCE_MEMBERS.len()],
-}
-
+/// The members of `params` that decide where a call goes. None of them may stand twice: what was judged here and what the
+/// server reads must be the same.
+const DECIDING_PARAMS: [Key; 5] = [Key::Name, Key::Uri, Key::TaskId, Key::Ref, Key::Meta];
 /// The members of a completion reference.
 const REFERENCE_MEMBERS: [&str; 3] = ["type", "name", "uri"];
 
-impl CallTarget {
-    pub(super) fn parse(call: &Call) -> Result<Self, ErrorObject> {
-        let Some(params) = &call.params else { return Ok(Self::default()) };
-        let twice = |key: &str| invalid_params(&format!("`{key}` stands there twice"));
-        let [name, uri, task_id, reference, _] =
-            params.pick_unique(["name", "uri", "taskId", "ref", "_meta"]).map_err(twice)?;
-        let reference = match reference {
-            Some(reference) => reference.pick_unique(REFERENCE_MEMBERS).map_err(twice)?,
-            None => Default::default(),
-        };
-        Ok(Self { name, uri, task_id, reference })
+/// Refuses a call in which a member that decides stands twice.
+fn check_duplicates(call: &Call) -> Result<(), ErrorObject> {
+    let Some(params) = &call.params else { return Ok(()) };
+    let twice = |key: &str| invalid_params(&format!("`{key}` stands there twice"));
+    if let Some(key) = params.find_duplicate(&DECIDING_PARAMS) {
+        return Err(twice(key.as_str()));
     }
-
-    pub(super) fn name(&self) -> Result<Cow<'_, str>, ErrorObject> {
-        text_of(self.name.as_ref(), "name")
-    }
-
-    pub(super) fn uri(&self) -> Result<Cow<'_, str>, ErrorObject> {
-        text_of(self.uri.as_ref(), "uri")
-    }
-
-    fn task_id(&self) -> Result<Cow<'_, str>, ErrorObject> {
-        text_of(self.task_id.as_ref(), "taskId")
-    }
-
-    fn reference(&self, key: &str) -> Result<Cow<'_, str>, ErrorObject> {
-        let at = REFERENCE_MEMBERS.iter().position(|member| *member == key);
-        text_of(at.and_then(|at| self.reference[at].as_ref()), &format!("ref.{key}"))
+    match params.member(Key::Ref) {
+        Some(reference) => reference.pick_unique(REFERENCE_MEMBERS).map(drop).map_err(twice),
+        None => Ok(()),
     }
 }
 
-fn text_of<'r>(value: Option<&'r Raw>, path: &str) -> Result<Cow<'r, str>, ErrorObject> {
-    value.and_then(Raw::text).ok_or_else(|| invalid_params(&format!("`{path}` must be a string")))
+/// A member of `params` that must be a string.
+pub(super) fn string_param(call: &Call, key: Key) -> Result<Cow<'_, str>, ErrorObject> {
+    let text = call.params.as_ref().and_then(|params| params.text_of(key));
+    text.ok_or_else(|| invalid_params(&format!("`{}` must be a string", key.as_str())))
 }
 
-/// Replaces the string parameter at a path; unchanged bytes when it is equal already.
-fn with_string_param(call: &Call, path: &[&'static str], own: &str) -> Call {
-    let params = call.params.as_ref().map(|params| set_string(params, path, own));
-    Call { params, ..call.clone() }
+/// A member of a completion reference.
+fn reference_text(call: &Call, key: &str) -> Result<String, ErrorObject> {
+    let value = call.params.as_ref().and_then(|params| params.member(Key::Ref)?.get(key));
+    let text = value.as_ref().and_then(Raw::text).map(Cow::into_owned);
+    text.ok_or_else(|| invalid_params(&format!("`ref.{key}` must be a string")))
 }
 
-fn set_string(object: &Raw, path: &[&'static str], text: &str) -> Raw {
-    match path {
-        [] => object.clone(),
-        [key] => {
-            let current = object.get(key);
-            if current.as_ref().and_then(Raw::text).as_deref() == Some(text) {
-                return object.clone();
-            }
-            object.edit().set(*key, Raw::of(text)).finish()
+/// The call with another string in that place; unchanged bytes when it is the same.
+fn with_string_param(call: &Call, key: Key, own: &str) -> Call {
+    let set = |params: &Payload| match params.text_of(key).is_some_and(|current| current == own) {
+        true => params.clone(),
+        false => params.with(key, &Raw::of(own)),
+    };
+    Call { params: call.params.as_ref().map(set), ..call.clone() }
+}
+
+/// The call with another string in its completion reference.
+fn with_reference(call: &Call, key: &'static str, own: &str) -> Call {
+    let set = |params: &Payload| match params.member(Key::Ref) {
+        Some(reference) if reference.get(key).as_ref().and_then(Raw::text).as_deref() != Some(own) => {
+            params.with(Key::Ref, &reference.edit().set(key, Raw::of(own)).finish())
         }
-        [key, rest @ ..] => match object.get(key) {
-            Some(inner) => object.edit().set(*key, set_string(&inner, rest, text)).finish(),
-            None => object.clone(),
-        },
-    }
+        _ => params.clone(),
+    };
+    Call { params: call.params.as_ref().map(set), ..call.clone() }
 }
 
 pub(super) fn invalid_params(why: &str) -> ErrorObject {

@@ -46,7 +46,7 @@ impl Group {
         if !view.has_subscriptions() && !lists.into_iter().any(|capability| view.has_list_changes(capability)) {
             return method_not_found(&call.method).into();
         }
-        let requested = match ListenFilter::parse(call.params.as_ref()) {
+        let requested = match ListenFilter::parse(call.params.as_deref()) {
             Ok(requested) => requested,
             Err(error) => return error.into(),
         };

@@ -21,7 +21,7 @@ use crate::dialect::to_client::{self, CacheHint, ServerInfo};
 use crate::dialect::{Revision, meta, to_upstream};
 use crate::metrics::CallMetrics;
 use crate::protocol::method::Capability;
-use crate::protocol::{ErrorObject, Raw, code};
+use crate::protocol::{ErrorObject, Payload, Raw, code};
 use crate::upstream::{CatalogList, CatalogState, HealthPhase, List, Upstream};
 
 /// The view of a group at one moment.
@@ -388,9 +388,9 @@ impl View {
         let only = self.single_member().and_then(|only| only.state.list(list));
         let mut envelope = match only {
             Some(listed) => {
-                let result = Ok(listed.envelope.clone());
+                let result = Ok(listed.envelope.clone().into());
                 to_client::convert_outcome(result, &list.method(), listed.revision, to, &self.server)
-                    .unwrap_or_else(|_| Raw::empty())
+                    .map_or_else(|_| Raw::empty(), Payload::into_raw)
             }
             None => Raw::empty(),
         };
@@ -424,7 +424,7 @@ fn convert_items(list: List, listed: &CatalogList, to: Revision) -> Vec<Raw> {
     }
     let unnamed = ServerInfo { info: Raw::empty(), capabilities: Raw::empty(), instructions: None };
     let result = Raw::empty().edit().set(list.result_key(), Raw::of(&listed.items)).finish();
-    let converted = to_client::convert_outcome(Ok(result), &list.method(), listed.revision, to, &unnamed);
+    let converted = to_client::convert_outcome(Ok(result.into()), &list.method(), listed.revision, to, &unnamed);
     converted.ok().and_then(|result| result.get(list.result_key())).map(|items| items.items()).unwrap_or_default()
 }
 

@@ -6,6 +6,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, Uri};
 
 use super::route::query_parameter;
+use crate::http::header_text;
 
 pub(super) static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 static X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
@@ -15,11 +16,14 @@ pub(super) const EVENT_STREAM: &str = "text/event-stream";
 /// The `Accept` value of nearly every client; compared first, to skip parsing.
 const COMMON_ACCEPT: &str = "application/json, text/event-stream";
 
+/// Whether `Accept` allows both media types that a POST may be answered with.
+pub(super) fn accepts_json_and_events(headers: &HeaderMap) -> bool {
+    headers.get(ACCEPT).is_some_and(|value| value == COMMON_ACCEPT)
+        || (accepts(headers, JSON) && accepts(headers, EVENT_STREAM))
+}
+
 /// Whether `Accept` allows a media type. A range with `q=0` excludes it.
 pub(super) fn accepts(headers: &HeaderMap, media: &str) -> bool {
-    if headers.get(ACCEPT).is_some_and(|value| value == COMMON_ACCEPT) && matches!(media, JSON | EVENT_STREAM) {
-        return true;
-    }
     let (main_type, _) = media.split_once('/').unwrap_or((media, ""));
     let admits = |range: &str| {
         let mut parts = range.split(';').map(str::trim);
@@ -37,14 +41,18 @@ pub(super) fn accepts(headers: &HeaderMap, media: &str) -> bool {
 
 /// Whether `Content-Type` is JSON.
 pub(super) fn is_json(headers: &HeaderMap) -> bool {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let value = headers.get(CONTENT_TYPE);
+    if value.is_some_and(|value| value == JSON) {
+        return true;
+    }
+    let value = value.and_then(|value| value.to_str().ok());
     let media = value.and_then(|value| value.split(';').next()).unwrap_or_default();
     media.trim().eq_ignore_ascii_case(JSON)
 }
 
 /// The session id of a request. Precedence: path, `Mcp-Session-Id`, `X-Session-Id`, `?sessionId=`.
 pub(super) fn session_id<'r>(in_path: Option<&'r str>, headers: &'r HeaderMap, uri: &'r Uri) -> Option<Cow<'r, str>> {
-    let header = |name: &HeaderName| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let header = |name: &HeaderName| headers.get(name).map(header_text);
     in_path
         .map(Cow::Borrowed)
         .or_else(|| header(&SESSION_ID))

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Method as Verb, Response as HttpResponse};
 
 use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent};
-use super::headers::{EVENT_STREAM, JSON, LAST_EVENT_ID, accepts, is_json, session_id};
+use super::headers::{EVENT_STREAM, LAST_EVENT_ID, accepts, accepts_json_and_events, is_json, session_id};
 use super::relay::RetainedBody;
 use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
@@ -104,7 +104,7 @@ impl RequestContext<'_> {
         if !is_json(headers) {
             return Err(Rejection::NotJson);
         }
-        if !accepts(headers, JSON) || !accepts(headers, EVENT_STREAM) {
+        if !accepts_json_and_events(headers) {
             return Err(Rejection::NotAcceptable("application/json and text/event-stream"));
         }
         let body = self.retain_body(body)?;
@@ -149,7 +149,7 @@ impl RequestContext<'_> {
         if let Some(cluster) = self.inbound.cluster.as_ref().filter(|_| self.inbound.shutdown.is_draining()) {
             return Err(cluster.any_other_node().await?.map_or(Rejection::ShuttingDown, Rejection::OnOtherNode));
         }
-        let client = session_messages::parse_initialize(request.params.as_ref());
+        let client = session_messages::parse_initialize(request.params.as_deref());
         let client = Arc::new(client.map_err(|error| Rejection::Refused(request.refuse(error)))?);
         let owner = SessionOwner { principal: self.caller.principal.clone(), group: Arc::clone(self.group.name()) };
         let result = session_messages::initialize_result(&self.group, &client).await;
@@ -162,7 +162,7 @@ impl RequestContext<'_> {
         self.inbound.persist_new(&session).await?;
         close_guard.disarm();
         tracing::debug!(session = %session.id(), group = %session.group(), "session opened");
-        let response = crate::protocol::Response::new(Some(request.id), Ok(result));
+        let response = crate::protocol::Response::new(Some(request.id), Ok(result.into()));
         Ok(respond::with_session_id(respond::json(response.encode()), session.id()))
     }
 

@@ -12,7 +12,7 @@ use crate::call::{Call, Caller, ClientInfo, Reply};
 use crate::cluster::Cluster;
 use crate::dialect::classify::{self, CheckedRequest, RequestMeta};
 use crate::dialect::headers;
-use crate::protocol::{Invalid, Message, Method, Raw, Request};
+use crate::protocol::{Invalid, Key, Message, Method, Raw, Request};
 use crate::store::NodeId;
 use crate::timer::PooledTimer;
 
@@ -89,13 +89,12 @@ fn check_mirrored_headers(context: &RequestContext<'_>, request: &Request) -> Re
     if !view.has_header_mirrors() {
         return Ok(());
     }
-    let name = params.get("name");
-    let Some(name) = name.as_ref().and_then(Raw::text) else { return Ok(()) };
+    let Some(name) = params.text_of(Key::Name) else { return Ok(()) };
     let mirrors = view.header_mirrors(&name);
     if mirrors.is_empty() {
         return Ok(());
     }
-    let arguments = params.get("arguments").unwrap_or_else(Raw::empty);
+    let arguments = params.member(Key::Arguments).unwrap_or_else(Raw::empty);
     let checked = headers::check_mirrors(mirrors, &arguments, &context.parts.headers);
     checked.map_err(|error| Rejection::Refused(request.refuse(error)))
 }

@@ -11,7 +11,9 @@ use crate::call::{Answer, Call, Caller, ClientInfo, ClientSink, Replies, Reply};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::{Era, has_method, meta, negotiate, to_client};
 use crate::gateway::Group;
-use crate::protocol::{ErrorObject, Id, Level, Message, Method, Notification, NotificationMethod, Raw, Request, code};
+use crate::protocol::{
+    ErrorObject, Id, Key, Level, Message, Method, Notification, NotificationMethod, Payload, Raw, Request, code,
+};
 use crate::session::{CallGuard, Session, StreamTarget};
 
 /// Longest resource URI that a session can subscribe to.
@@ -76,7 +78,7 @@ pub(super) fn handle_request(
         Method::Initialize => {
             Err(ErrorObject::new(code::INVALID_REQUEST, "Invalid request: the session is initialized already"))
         }
-        Method::SetLevel => set_level(session, params),
+        Method::SetLevel => set_level(session, request.params.as_deref()),
         Method::Subscribe => check_subscription(session, params),
         _ => Ok(()),
     };
@@ -103,9 +105,9 @@ fn set_level(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObject>
     Ok(())
 }
 
-fn check_subscription(session: &Session, params: Option<&Raw>) -> Result<(), ErrorObject> {
-    let uri = params.and_then(|params| params.get("uri"));
-    let uri = uri.as_ref().and_then(Raw::text).ok_or_else(|| invalid_params("`uri` must be a string"))?;
+fn check_subscription(session: &Session, params: Option<&Payload>) -> Result<(), ErrorObject> {
+    let uri = params.and_then(|params| params.text_of(Key::Uri));
+    let uri = uri.ok_or_else(|| invalid_params("`uri` must be a string"))?;
     if uri.len() > MAX_SUBSCRIPTION_URI_BYTES {
         return Err(invalid_params(&format!("`uri` may have {MAX_SUBSCRIPTION_URI_BYTES} bytes")));
     }

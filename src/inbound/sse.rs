@@ -136,12 +136,12 @@ pub(super) async fn handle_message(
 ) -> bool {
     match message {
         Message::Request(request) if request.method == Method::Initialize && session.client().is_none() => {
-            let outcome = match session_messages::parse_initialize(request.params.as_ref()) {
+            let outcome = match session_messages::parse_initialize(request.params.as_deref()) {
                 Ok(client) => {
                     let client: Arc<ClientInfo> = Arc::new(client);
                     let result = session_messages::initialize_result(group, &client).await;
                     session.set_client(client);
-                    Ok(result)
+                    Ok(result.into())
                 }
                 Err(error) => Err(error),
             };

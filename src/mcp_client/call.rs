@@ -14,14 +14,14 @@ use crate::call::{Answer, Call, Reply, ReplySink, ServerRequest};
 use crate::dialect::tasks as dialect;
 use crate::dialect::to_upstream::{self, InputRequired};
 use crate::failure::{Failure, FailureKind};
-use crate::protocol::{Method, Outcome, Raw, code};
+use crate::protocol::{Method, Outcome, Payload, Raw, code};
 
 /// A call on its way, over all its input rounds.
 struct UpstreamCall<'c> {
     connection: &'c Arc<Connection>,
     call: &'c Call,
     /// The parameters of the next round: the caller's, with the input responses of earlier rounds.
-    params: Option<Raw>,
+    params: Option<Payload>,
     task_use: TaskUse<'c>,
     /// URLs of elicitations that the client has accepted.
     accepted_urls: HashSet<String>,
@@ -87,13 +87,13 @@ pub(super) async fn run(connection: &Arc<Connection>, call: &Call, out: &mut imp
 /// Runs a call of a tool that runs only as a task.
 pub(super) async fn run_as_task(connection: &Arc<Connection>, call: &Call, out: &mut impl ReplySink) -> Answer {
     let ttl = connection.settings().total_timeout + TASK_TTL_MARGIN;
-    let params = dialect::with_task_request(call.params.as_ref(), ttl);
+    let params = dialect::with_task_request(call.params.as_deref(), ttl);
     let task_use = TaskUse::Requested(ExpectedTask::new(connection.task_registry()));
-    UpstreamCall::new(connection, call, Some(params), task_use).run(out).await
+    UpstreamCall::new(connection, call, Some(params.into()), task_use).run(out).await
 }
 
 impl<'c> UpstreamCall<'c> {
-    fn new(connection: &'c Arc<Connection>, call: &'c Call, params: Option<Raw>, task_use: TaskUse<'c>) -> Self {
+    fn new(connection: &'c Arc<Connection>, call: &'c Call, params: Option<Payload>, task_use: TaskUse<'c>) -> Self {
         Self {
             connection,
             call,
@@ -226,7 +226,7 @@ impl<'c> UpstreamCall<'c> {
             let url = url.as_ref().and_then(Raw::text).map(std::borrow::Cow::into_owned);
             if url.as_ref().is_some_and(|url| self.accepted_urls.contains(url)) {
                 // The user has already accepted this URL; only the retry has to wait.
-                let _ = responder.send(Ok(Raw::constant(r#"{"action":"accept"}"#)));
+                let _ = responder.send(Ok(Raw::constant(r#"{"action":"accept"}"#).into()));
             } else {
                 out.send(Reply::ServerRequest(ServerRequest { method, params, responder })).await;
             }
@@ -251,7 +251,8 @@ impl<'c> UpstreamCall<'c> {
         }
         self.limits.extend(started.elapsed());
         self.progress.begin_round();
-        self.params = Some(to_upstream::retry_params(self.params.as_ref(), &responses, request_state.as_ref()));
+        let retry = to_upstream::retry_params(self.params.as_deref(), &responses, request_state.as_ref());
+        self.params = Some(retry.into());
         Ok(())
     }
 
@@ -259,7 +260,7 @@ impl<'c> UpstreamCall<'c> {
     async fn wait_for_input(&self, response: oneshot::Receiver<Outcome>) -> Result<Raw, Failure> {
         let unanswered = |why: String| Failure::new(FailureKind::ClientUnanswered, why);
         match tokio::time::timeout(self.connection.settings().total_timeout, response).await {
-            Ok(Ok(Ok(result))) => Ok(result),
+            Ok(Ok(Ok(result))) => Ok(result.into_raw()),
             Ok(Ok(Err(error))) => Err(unanswered(format!("the client did not answer: {}", error.message()))),
             Ok(Err(_)) => Err(unanswered("the client does not answer questions of this kind".to_owned())),
             Err(_) => Err(unanswered("the client did not answer in time".to_owned())),
@@ -276,7 +277,9 @@ impl<'c> UpstreamCall<'c> {
             return self.answer(Err(failure.into()));
         }
         let content = [serde_json::json!({ "type": "text", "text": failure.to_string() })];
-        self.answer(Ok(Raw::of(&serde_json::json!({ "content": content, "isError": true, "resultType": "complete" }))))
+        self.answer(Ok(
+            Raw::of(&serde_json::json!({ "content": content, "isError": true, "resultType": "complete" })).into()
+        ))
     }
 }
 

@@ -20,10 +20,10 @@ use crate::dialect::Revision;
 use crate::dialect::headers::{self, HeaderMirror};
 use crate::dialect::tasks;
 use crate::dialect::to_client::ServerInfo;
-use crate::dialect::to_upstream::{self, ClientIdentity, RequestExtras};
+use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, Result};
 use crate::failure::Failure;
-use crate::protocol::{Id, Method, Notification, Outcome, Raw};
+use crate::protocol::{Id, Key, Method, Notification, Outcome, Payload, Raw};
 
 /// An open connection whose revision was negotiated.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl Connection {
         Call {
             id: Id::Number(0),
             method,
-            params,
+            params: params.map(Payload::from),
             client: Arc::new(client),
             caller: Arc::new(Caller { principal: "rialto".into(), peer: None, headers: HeaderMap::new() }),
             level: None,
@@ -164,6 +164,7 @@ impl Connection {
         let replies = self.call(self.internal_call(method, params));
         probe::wait_for_response(replies, self.settings.total_timeout, &description)
             .await?
+            .map(Payload::into_raw)
             .map_err(Error::from_error_object)
     }
 
@@ -251,7 +252,7 @@ impl Connection {
     pub(super) fn send(
         &self,
         method: Method,
-        params: Option<Raw>,
+        params: Option<Payload>,
         progress_token: Option<Raw>,
         headers: RequestHeaders<'_>,
     ) -> Replies {
@@ -274,7 +275,7 @@ impl Connection {
     pub(super) async fn run_request(
         &self,
         method: Method,
-        params: Option<Raw>,
+        params: Option<Payload>,
         progress_token: Option<Raw>,
         headers: RequestHeaders<'_>,
         round: &mut Round<'_, impl ReplySink>,
@@ -291,19 +292,16 @@ impl Connection {
     }
 
     /// The parameters as sent to the server, with the client's capabilities translated to the revision of the connection.
-    pub(super) fn params(&self, params: Option<&Raw>, call: &Call, declares_tasks: bool) -> Option<Raw> {
-        let capabilities =
-            to_upstream::client_capabilities(&call.client.capabilities, call.client.revision, self.revision);
-        let identity = ClientIdentity {
-            capabilities: if declares_tasks { tasks::with_tasks_declared(&capabilities) } else { capabilities },
-            info: call.client.info.clone().unwrap_or_else(|| self.identity.info.clone()),
+    pub(super) fn params(&self, params: Option<&Payload>, call: &Call, declares_tasks: bool) -> Option<Payload> {
+        let identity = || {
+            let capabilities =
+                to_upstream::client_capabilities(&call.client.capabilities, call.client.revision, self.revision);
+            ClientIdentity {
+                capabilities: if declares_tasks { tasks::with_tasks_declared(&capabilities) } else { capabilities },
+                info: call.client.info.clone().unwrap_or_else(|| self.identity.info.clone()),
+            }
         };
-        let params = to_upstream::request_params(
-            params,
-            self.revision,
-            &identity,
-            &RequestExtras { progress_token: None, level: call.level },
-        );
+        let params = to_upstream::request_params(params, self.revision, identity, call.level);
         match &self.transport {
             Transport::Http(_) => params, // trace context travels in HTTP headers
             Transport::Stdio(_) | Transport::Sse(_) => with_trace_meta(params, &call.caller.headers),
@@ -320,8 +318,8 @@ impl Connection {
         if call.method != Method::ToolsCall || !self.requires_mirrors() || self.no_tool_has_mirrors() {
             return Vec::new();
         }
-        let name = call.params.as_ref().and_then(|params| params.get("name"));
-        let Some(name) = name.as_ref().and_then(Raw::text) else { return Vec::new() };
+        let name = call.params.as_ref().and_then(|params| params.text_of(Key::Name));
+        let Some(name) = name else { return Vec::new() };
         if self.known_mirrors(&name).is_none() {
             Box::pin(self.refresh_mirrors(call)).await;
         }
@@ -346,7 +344,7 @@ impl Connection {
         let mut cursor: Option<Raw> = None;
         for _ in 0..MAX_LIST_PAGES {
             let previous = cursor.take();
-            let params = previous.clone().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish());
+            let params = previous.clone().map(|cursor| Raw::empty().edit().set("cursor", cursor).finish().into());
             let headers = RequestHeaders { mirrors: &[], caller: &call.caller };
             let replies = self.send(Method::ToolsList, self.params(params.as_ref(), call, false), None, headers);
             let Ok(Ok(page)) = probe::wait_for_response(replies, self.settings.idle_timeout, "`tools/list`").await
@@ -398,11 +396,11 @@ pub(super) struct RequestHeaders<'h> {
 }
 
 /// Adds the trace context of the client's HTTP headers to `_meta`, unless it is there already.
-fn with_trace_meta(mut params: Option<Raw>, headers: &HeaderMap) -> Option<Raw> {
+fn with_trace_meta(mut params: Option<Payload>, headers: &HeaderMap) -> Option<Payload> {
     for name in TRACE_HEADERS {
         let Some(value) = headers.get(name).and_then(|value| value.to_str().ok()) else { continue };
-        if params.as_ref().and_then(|params| params.at(&["_meta", name])).is_none() {
-            params = Some(crate::dialect::meta::with_member(params.as_ref(), name, Raw::of(value)));
+        if params.as_ref().and_then(|params| params.member(Key::Meta)?.get(name)).is_none() {
+            params = Some(crate::dialect::meta::with_member(params.as_deref(), name, Raw::of(value)).into());
         }
     }
     params

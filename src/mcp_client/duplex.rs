@@ -20,7 +20,7 @@ use crate::call::{Answer, Replies, Reply, ReplySink, ServerRequest};
 use crate::dialect::{Revision, meta};
 use crate::failure::{Failure, FailureKind};
 use crate::protocol::{
-    ErrorObject, Id, Message, Method, Notification, NotificationMethod, Outcome, Raw, Request, Response, code,
+    ErrorObject, Id, Message, Method, Notification, NotificationMethod, Outcome, Payload, Raw, Request, Response, code,
 };
 
 /// Replies that may wait for the reader of one call; further notifications are dropped.
@@ -91,16 +91,16 @@ impl Duplex {
     pub(super) fn call(
         &self,
         method: Method,
-        params: Option<Raw>,
+        params: Option<Payload>,
         progress_token: Option<Raw>,
         revision: Revision,
     ) -> Replies {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let params = match &progress_token {
-            Some(_) => Some(meta::with_member(params.as_ref(), "progressToken", Raw::of(&id))),
+            Some(_) => Some(meta::with_member(params.as_deref(), "progressToken", Raw::of(&id)).into()),
             None => params,
         };
-        self.send_request(id, &Request::new(id.into(), method, params), progress_token, revision)
+        self.send_request(id, &Request { id: id.into(), method, params, extra: Vec::new() }, progress_token, revision)
     }
 
     fn send_request(&self, id: i64, request: &Request, progress_token: Option<Raw>, revision: Revision) -> Replies {
@@ -155,7 +155,7 @@ impl Duplex {
         match message {
             Message::Response(response) => self.on_response(response),
             Message::Request(request) if request.method == Method::Ping => {
-                self.try_respond(&Response::new(Some(request.id), Ok(Raw::empty())));
+                self.try_respond(&Response::new(Some(request.id), Ok(Payload::empty())));
             }
             Message::Request(request) => self.on_server_request(request),
             Message::Notification(notification) => self.on_notification(notification),
@@ -193,7 +193,7 @@ impl Duplex {
                 // A server also ends a listen request with a cancellation.
                 let listen_id = numeric_id(&id).filter(|id| state.calls.get(id).is_some_and(|call| call.is_listen));
                 if let Some(call) = listen_id.and_then(|id| state.calls.remove(&id)) {
-                    call.complete(Ok(Raw::empty()));
+                    call.complete(Ok(Payload::empty()));
                 }
             }
             // In the per-request era a change notification names the listen request that it belongs to.
@@ -229,7 +229,8 @@ impl Duplex {
             pending.lock().server_requests.remove(&id);
             let _ = outgoing.send(Response::new(Some(id), outcome).encode()).await;
         });
-        let request = ServerRequest { method: request.method, params: request.params, responder };
+        let request =
+            ServerRequest { method: request.method, params: request.params.map(Payload::into_raw), responder };
         let mut unrouted = self.tasks.route_server_request(request);
         if unrouted.is_none() {
             return;

@@ -19,10 +19,10 @@ use super::streamable::{ProbeOutcome, StreamableClient};
 use super::target::{Address, Command, ConnectionSettings, HttpTransport, Target};
 use crate::call::{Replies, Reply};
 use crate::dialect::Revision;
-use crate::dialect::to_upstream::{self, ClientIdentity, RequestExtras, ServerHello, Verdict};
+use crate::dialect::to_upstream::{self, ClientIdentity, ServerHello, Verdict};
 use crate::error::{Error, Result};
 use crate::failure::FailureKind;
-use crate::protocol::{Method, Notification, NotificationMethod, Outcome, Raw, code};
+use crate::protocol::{Method, Notification, NotificationMethod, Outcome, code};
 
 /// Client side of each transport.
 #[derive(Debug)]
@@ -184,7 +184,7 @@ impl Connector<'_> {
     async fn discover(&self, duplex: &Duplex, timeout: Duration) -> Result<Verdict> {
         let mut revision = self.settings.revision.unwrap_or(Revision::NEWEST);
         for may_renegotiate in [true, false] {
-            let params = to_upstream::request_params(None, revision, self.identity, &RequestExtras::default());
+            let params = to_upstream::request_params(None, revision, || self.identity.clone(), None);
             let replies = duplex.call(Method::Discover, params, None, revision);
             let outcome = wait_for_response(replies, timeout, "`server/discover`").await?;
             if duplex.is_closed() {
@@ -220,7 +220,7 @@ impl Connector<'_> {
     async fn handshake(&self, duplex: &Duplex, timeout: Duration) -> Result<ServerHello> {
         let pinned = self.settings.revision.filter(|revision| revision.opens_with_handshake());
         let proposed = pinned.unwrap_or(Revision::NEWEST_HANDSHAKE);
-        let params: Raw = to_upstream::initialize_params(proposed, self.identity);
+        let params = to_upstream::initialize_params(proposed, self.identity).into();
         let replies = duplex.call(Method::Initialize, Some(params), None, proposed);
         let result = match wait_for_response(replies, timeout, "`initialize`").await? {
             Ok(result) => result,

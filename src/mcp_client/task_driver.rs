@@ -21,7 +21,7 @@ use crate::call::{Answer, Call, Replies, Reply, ReplySink, ServerRequest};
 use crate::dialect::tasks::{self, Task, TaskStatus};
 use crate::dialect::to_upstream;
 use crate::failure::{Failure, FailureKind};
-use crate::protocol::{ErrorObject, Method, Notification, Outcome, Raw, code};
+use crate::protocol::{ErrorObject, Method, Notification, Outcome, Payload, Raw, code};
 
 /// A running task and the call that it replaces.
 pub(super) struct TaskDriver {
@@ -258,7 +258,7 @@ impl TaskDriver {
             TaskStatus::Completed => {
                 let error =
                     || ErrorObject::new(code::INTERNAL_ERROR, "Internal error: the task is done without a result");
-                self.finish(body.and_then(tasks::inline_result).ok_or_else(error));
+                self.finish(body.and_then(tasks::inline_result).map(Payload::from).ok_or_else(error));
             }
             TaskStatus::Failed => {
                 let reason = task.message.as_deref().unwrap_or("it does not say why");
@@ -290,7 +290,7 @@ impl TaskDriver {
         };
         self.result_request = None;
         match outcome {
-            Ok(result) => self.finish(Ok(tasks::without_related_task(&result))),
+            Ok(result) => self.finish(Ok(tasks::without_related_task(&result).into())),
             Err(error) => match error.failure() {
                 Some(failure) => self.on_failure(failure.clone()),
                 None if self.status.is_final() => self.finish(Err(error)),
@@ -326,7 +326,7 @@ impl TaskDriver {
         tokio::spawn(async move {
             tokio::select! {
                 response = response => if let Ok(outcome) = response {
-                    let _ = to_server.send(outcome.map(|result| tasks::with_related_task(&result, &id)));
+                    let _ = to_server.send(outcome.map(|result| tasks::with_related_task(&result, &id).into()));
                 },
                 () = to_server.closed() => {} // the server has cancelled its request
             }
@@ -370,7 +370,7 @@ impl TaskDriver {
         };
         let content = [serde_json::json!({ "type": "text", "text": message })];
         let failed = serde_json::json!({ "content": content, "isError": true, "resultType": "complete" });
-        self.end_call(Ok(Raw::of(&failed)));
+        self.end_call(Ok(Raw::of(&failed).into()));
     }
 
     /// Handles a failed request: retries with back-off, then gives the task up.
@@ -425,7 +425,7 @@ async fn next(request: &mut Option<PendingRequest>) -> Option<Reply> {
 
 /// Sends a request about a task, with the tasks extension declared.
 fn send(connection: &Connection, call: &Call, method: &str, params: &Raw) -> Replies {
-    let params = connection.params(Some(params), call, true);
+    let params = connection.params(Some(&params.clone().into()), call, true);
     let headers = RequestHeaders { mirrors: &[], caller: &call.caller };
     connection.send(Method::from(method), params, None, headers)
 }

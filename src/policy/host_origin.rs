@@ -8,6 +8,7 @@ use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, Uri};
 
 use super::Denied;
+use crate::http::header_text;
 
 /// The allowed hosts and origins. Loopback names and addresses are always allowed.
 #[derive(Debug, Clone, Default)]
@@ -35,7 +36,7 @@ impl HostOriginRules {
         if !self.host_allowed(&host) {
             return Err(Denied::Host(host.into_owned()));
         }
-        match headers.get(ORIGIN).map(|origin| String::from_utf8_lossy(origin.as_bytes())) {
+        match headers.get(ORIGIN).map(header_text) {
             Some(origin) if !self.origin_allowed(&origin) => Err(Denied::Origin(origin.into_owned())),
             _ => Ok(()),
         }
@@ -77,7 +78,7 @@ impl HostOriginRules {
 fn request_authority<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Cow<'r, str> {
     match (uri.authority(), headers.get(HOST)) {
         (Some(authority), _) => authority.as_str().into(),
-        (None, Some(host)) => String::from_utf8_lossy(host.as_bytes()),
+        (None, Some(host)) => header_text(host),
         (None, None) => "".into(),
     }
 }

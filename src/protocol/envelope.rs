@@ -7,8 +7,9 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::payload::PayloadIndex;
 use super::scan::skip_space;
-use super::valid::{validate_string, validate_value};
+use super::valid::{validate_members, validate_value};
 
 /// The members of a JSON-RPC envelope, unparsed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub(super) struct Envelope<'a> {
     pub(super) id: Option<&'a str>,
     pub(super) method: Option<&'a str>,
     pub(super) params: Option<&'a str>,
+    /// Where the members of `params` or `result` are, whichever of them is an object; a message has one of them.
+    pub(super) payload_index: Option<PayloadIndex>,
     pub(super) result: Option<&'a str>,
     pub(super) error: Option<&'a str>,
     pub(super) extra: Vec<(Box<str>, &'a str)>,
@@ -38,32 +41,32 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// Fast path for envelopes without escaped or duplicate keys; `None` falls back to the general parser.
+    /// Fast path for envelopes and payloads without escaped keys and for unique members; `None` falls back to the general
+    /// parser.
     fn parse_fast(whole: &'a str) -> Option<Self> {
         let text = whole.as_bytes();
         let mut envelope = Self::default();
-        let mut at = skip_space(text, 0);
-        if *text.get(at)? != b'{' {
-            return None;
-        }
-        loop {
-            let begin = skip_space(text, at + 1);
-            let end = validate_string(text, begin)?;
-            at = skip_space(text, end);
-            if *text.get(at)? != b':' {
-                return None;
-            }
-            let value = skip_space(text, at + 1);
-            at = validate_value(text, value)?;
-            envelope.insert(&whole[begin + 1..end - 1], &whole[value..at])?;
-            at = skip_space(text, at);
-            match text.get(at)? {
-                b',' => {}
-                b'}' => break,
-                _ => return None,
-            }
-        }
-        (skip_space(text, at + 1) == text.len()).then_some(envelope)
+        let end = validate_members(text, skip_space(text, 0), |key, value| {
+            let key = &whole[key.start + 1..key.end - 1];
+            let end = match key {
+                "params" | "result" if text.get(value) == Some(&b'{') => {
+                    let index = envelope.payload_index.insert(PayloadIndex::default());
+                    validate_members(text, value, |key, at| {
+                        let end = validate_value(text, at)?;
+                        let key = &whole[key.start + 1..key.end - 1];
+                        match key.contains('\\') {
+                            true => return None,
+                            false => index.record(key, &(at - value..end - value)),
+                        }
+                        Some(end)
+                    })?
+                }
+                _ => validate_value(text, value)?,
+            };
+            envelope.insert(key, &whole[value..end])?;
+            Some(end)
+        })?;
+        (skip_space(text, end) == text.len()).then_some(envelope)
     }
 
     /// Returns `None` for a duplicate member or a key with escapes.
@@ -92,8 +95,11 @@ impl<'a> Envelope<'a> {
     fn parse_general<R: serde_json::de::Read<'a>>(
         mut text: serde_json::Deserializer<R>,
     ) -> Result<Self, serde_json::Error> {
-        let envelope = text.deserialize_any(EnvelopeVisitor)?;
-        text.end().map(|()| envelope)
+        let mut envelope = text.deserialize_any(EnvelopeVisitor)?;
+        text.end()?;
+        let payload = envelope.params.or(envelope.result).filter(|payload| payload.starts_with('{'));
+        envelope.payload_index = payload.map(|payload| PayloadIndex::of(payload.as_bytes()));
+        Ok(envelope)
     }
 }
 
@@ -142,9 +148,7 @@ mod tests {
         let envelope = Envelope::parse_fast(text).unwrap();
         assert_eq!(envelope.params, Some("{\"a\":[1,{}]}"));
         assert_eq!(envelope.extra, [("x".into(), "null")]);
-        for text in
-            ["{}", "[]", "{\"id\":1,\"id\":2}", "{\"i\\u0064\":1}", "{\"id\":1}x", "{\"id\":1,}", "{\"id\":}", ""]
-        {
+        for text in ["[]", "{\"id\":1,\"id\":2}", "{\"i\\u0064\":1}", "{\"id\":1}x", "{\"id\":1,}", "{\"id\":}", ""] {
             assert!(Envelope::parse_fast(text).is_none(), "{text}");
         }
     }

@@ -8,7 +8,6 @@ use std::fmt;
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -63,6 +62,21 @@ impl Raw {
         let value: &RawValue = serde_json::from_slice(text)?;
         let inner = text.slice_ref(value.get().as_bytes());
         Ok(Self(inner))
+    }
+
+    /// The value at `span` of this text, without copying.
+    pub(super) fn slice_at(&self, span: Range<usize>) -> Self {
+        Self(self.0.slice(span))
+    }
+
+    /// Replaces the value at `span`.
+    pub(super) fn splice(&self, span: Range<usize>, value: &Self) -> Self {
+        let text = &self.0;
+        let mut out = BytesMut::with_capacity(text.len() - span.len() + value.0.len());
+        for part in [&text[..span.start], &value.0, &text[span.end..]] {
+            out.extend_from_slice(part);
+        }
+        Self::trusted(out.freeze())
     }
 
     /// The slice of `text` that `value` borrows, without copying. It must be valid JSON.
@@ -132,12 +146,6 @@ impl Raw {
         found.map(|at| Raw(self.0.slice(at)))
     }
 
-    /// Whether a key could occur at any depth. May be a false positive, never a false negative; much faster
-    /// than parsing.
-    pub(crate) fn may_have_key(&self, key: &Finder<'_>) -> bool {
-        key.find(&self.0).is_some() || memchr::memchr(b'\\', &self.0).is_some()
-    }
-
     /// The values of several members in one pass; of duplicates the last one counts, as in [`Raw::get`].
     pub fn pick<const N: usize>(&self, keys: [&str; N]) -> [Option<Raw>; N] {
         let mut found = [const { None }; N];
@@ -201,9 +209,6 @@ impl Raw {
 
     /// The unescaped string, if this is a string without lone surrogates.
     pub fn text(&self) -> Option<Cow<'_, str>> {
-        if self.0.first() != Some(&b'"') {
-            return None;
-        }
         string(&self.0)
     }
 
@@ -215,16 +220,19 @@ impl Raw {
         serde_json::from_slice(&self.0)
     }
 
-    /// Removes members in one pass; unchanged bytes when none matches. `drop` gets the key as written,
-    /// without quotes, and the value.
+    /// Removes members in one pass; unchanged bytes when none matches. `drop` gets the key without quotes and escapes,
+    /// and the value.
     pub fn without(&self, mut drop: impl FnMut(&[u8], &[u8]) -> bool) -> Raw {
         let text = &self.0;
         let mut out: Option<BytesMut> = None;
         let mut end = 0; // everything before this is in `out` or was left out
         let mut kept = false;
         for member in members(text) {
-            let key = &text[member.key.start + 1..member.key.end - 1];
-            match (drop(key, &text[member.value.clone()]), &mut out) {
+            let key = match member.escaped {
+                true => Cow::Owned(key_text(&text[member.key.clone()]).into_owned().into_bytes()),
+                false => Cow::Borrowed(&text[member.key.start + 1..member.key.end - 1]),
+            };
+            match (drop(&key, &text[member.value.clone()]), &mut out) {
                 (true, Some(_)) => {}
                 (true, None) => {
                     // Remove the comma before the member with it, or keep only the brace.
@@ -253,36 +261,41 @@ impl Raw {
     /// is not an object stays as it is.
     pub fn map_member(&self, key: &str, change: impl FnOnce(Option<Raw>) -> Raw) -> Raw {
         let text = &self.0;
-        let (mut found, mut count, mut last) = (None, 0, None);
+        let (mut found, mut count) = (None, 0);
         for member in members(text) {
-            last = Some(member.value.end);
             if member.is(text, key) {
                 found = Some(member.value);
                 count += 1;
             }
         }
         let value = change(found.clone().map(|at| Raw(text.slice(at))));
-        let (Some(last), 0..=1) = (last, count) else { return self.edit().set(key, value).finish() };
+        if count > 1 || !self.is_object() {
+            return self.edit().set(key, value).finish();
+        }
         if found.as_ref().is_some_and(|at| text[at.clone()] == *value.as_bytes()) {
             return self.clone();
         }
-        let mut out = BytesMut::with_capacity(text.len() + key.len() + value.0.len() + 4);
-        match found {
-            Some(at) => {
-                out.extend_from_slice(&text[..at.start]);
-                out.extend_from_slice(&value.0);
-                out.extend_from_slice(&text[at.end..]);
-            }
-            None => {
-                out.extend_from_slice(&text[..last]);
-                out.put_u8(b',');
-                put_string(&mut out, key);
-                out.put_u8(b':');
-                out.extend_from_slice(&value.0);
-                out.extend_from_slice(&text[last..]);
-            }
+        if let Some(at) = found {
+            return self.splice(at, &value);
         }
-        Raw::trusted(out.freeze())
+        self.append_member(key, &value).0
+    }
+
+    /// Adds a member after the others, and returns where its value starts. This must be an object.
+    pub(super) fn append_member(&self, key: &str, value: &Raw) -> (Raw, usize) {
+        let text = &self.0;
+        let last = text[..text.len() - 1].trim_ascii_end().len();
+        let mut out = BytesMut::with_capacity(text.len() + key.len() + value.0.len() + 4);
+        out.extend_from_slice(&text[..last]);
+        if last > 1 {
+            out.put_u8(b',');
+        }
+        put_string(&mut out, key);
+        out.put_u8(b':');
+        let start = out.len();
+        out.extend_from_slice(&value.0);
+        out.extend_from_slice(&text[last..]);
+        (Raw::trusted(out.freeze()), start)
     }
 
     /// Starts an edit of this object.
@@ -391,7 +404,8 @@ impl<'a> Edit<'a> {
 
 /// Writes a quoted and escaped string.
 pub(super) fn put_string(out: &mut BytesMut, text: &str) {
-    if text.bytes().any(|byte| matches!(byte, 0..0x20 | b'"' | b'\\')) {
+    // Without an early exit, so that the loop is vectorized.
+    if text.bytes().fold(false, |any, byte| any | (byte < b' ') | (byte == b'"') | (byte == b'\\')) {
         serde_json::to_writer(out.writer(), text).expect("a string has a JSON form");
         return;
     }
@@ -415,7 +429,7 @@ fn copy_gap(out: &mut BytesMut, text: &[u8], range: Range<usize>, kept: bool) {
 
 impl Member {
     /// Whether this member of `text` has that key.
-    fn is(&self, text: &[u8], key: &str) -> bool {
+    pub(super) fn is(&self, text: &[u8], key: &str) -> bool {
         let quoted = &text[self.key.clone()];
         if self.escaped { key_text(quoted) == key } else { quoted[1..quoted.len() - 1] == *key.as_bytes() }
     }
@@ -455,12 +469,15 @@ impl Iterator for Members<'_> {
 }
 
 /// The unescaped text of a quoted key.
-fn key_text(quoted: &[u8]) -> Cow<'_, str> {
+pub(super) fn key_text(quoted: &[u8]) -> Cow<'_, str> {
     string(quoted).unwrap_or(Cow::Borrowed("\u{fffd}"))
 }
 
-/// The unescaped text of a quoted string; `None` for a lone surrogate.
-fn string(quoted: &[u8]) -> Option<Cow<'_, str>> {
+/// The unescaped text of a quoted string; `None` for a lone surrogate, or for a value that is no string.
+pub(super) fn string(quoted: &[u8]) -> Option<Cow<'_, str>> {
+    if quoted.first() != Some(&b'"') {
+        return None;
+    }
     let plain = quoted.get(1..quoted.len().saturating_sub(1))?;
     if memchr::memchr(b'\\', plain).is_none() {
         return std::str::from_utf8(plain).map(Cow::Borrowed).ok();
@@ -516,6 +533,7 @@ mod tests {
             (r#"{ "b" : 2 , "a" : 1 }"#, r#"{ "b" : 2 }"#),
             (r#"{"a":1}"#, "{}"),
             (r#"{"b":{"a":1},"d":"a"}"#, r#"{"b":{"a":1},"d":"a"}"#),
+            (r#"{"\u0061":1,"\u0062":2}"#, r#"{"\u0062":2}"#),
             ("{}", "{}"),
             ("[1]", "[1]"),
         ];

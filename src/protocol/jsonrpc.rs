@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use super::envelope::Envelope;
 use super::json::{Raw, put_string};
 use super::method::{Method, NotificationMethod};
+use super::payload::Payload;
 use crate::failure::{Execution, Failure, client_text};
 
 /// A request id: a string or an integer, never null. The JSON type is significant: `7` and `"7"` are
@@ -32,7 +33,7 @@ pub struct Request {
     /// The method.
     pub method: Method,
     /// The parameters, as received.
-    pub params: Option<Raw>,
+    pub params: Option<Payload>,
     /// Envelope members that JSON-RPC does not define.
     pub extra: Extra,
 }
@@ -60,7 +61,7 @@ pub struct Response {
 }
 
 /// A result or an error, never both.
-pub type Outcome = Result<Raw, ErrorObject>;
+pub type Outcome = Result<Payload, ErrorObject>;
 
 /// Envelope members that JSON-RPC does not define, in the order received.
 pub type Extra = Vec<(Box<str>, Raw)>;
@@ -232,14 +233,15 @@ fn classify(envelope: Envelope<'_>, text: &Bytes) -> Result<Message, Invalid> {
                 return refuse("the member `method` must be a string");
             };
             // Some clients send `"params": null`; treat it as absent.
-            let params = envelope.params.map(raw).filter(|params| !params.is_null());
-            if params.as_ref().is_some_and(|params| !params.is_object()) {
-                return refuse("the member `params` must be an object");
-            }
+            let params = match (envelope.params.map(raw), envelope.payload_index) {
+                (Some(params), Some(index)) => Some(Payload::indexed(params, index)),
+                (Some(params), None) if !params.is_null() => return refuse("the member `params` must be an object"),
+                _ => None,
+            };
             match id {
                 None => Ok(Message::Notification(Notification {
                     method: NotificationMethod::from(method.as_ref()),
-                    params,
+                    params: params.map(Payload::into_raw),
                     extra,
                 })),
                 Some(Ok(id)) => {
@@ -249,7 +251,13 @@ fn classify(envelope: Envelope<'_>, text: &Bytes) -> Result<Message, Invalid> {
             }
         }
         (None, Some(result), None) => match id {
-            Some(Ok(id)) => Ok(Message::Response(Response { id: Some(id), outcome: Ok(raw(result)), extra })),
+            Some(Ok(id)) => {
+                let result = match envelope.payload_index {
+                    Some(index) => Payload::indexed(raw(result), index),
+                    None => raw(result).into(),
+                };
+                Ok(Message::Response(Response { id: Some(id), outcome: Ok(result), extra }))
+            }
             Some(Err(reason)) => refuse(reason),
             None => refuse("a response needs the `id` of its request"),
         },
@@ -274,15 +282,14 @@ fn classify(envelope: Envelope<'_>, text: &Bytes) -> Result<Message, Invalid> {
 impl Request {
     /// A new request.
     pub fn new(id: Id, method: Method, params: Option<Raw>) -> Self {
-        let extra = Extra::new();
-        Self { id, method, params, extra }
+        Self { id, method, params: params.map(Payload::from), extra: Extra::new() }
     }
 
     /// Serializes the request.
     pub fn encode(&self) -> Bytes {
-        let mut out = begin_envelope(self.params.as_ref());
+        let mut out = begin_envelope(self.params.as_deref());
         self.id.write(&mut out);
-        write_method(&mut out, self.method.as_str(), self.params.as_ref());
+        write_method(&mut out, self.method.as_str(), self.params.as_deref());
         finish_envelope(out, &self.extra)
     }
 }
@@ -318,7 +325,7 @@ impl Response {
     /// Serializes the response. Without an id it is written as `null`.
     pub fn encode(&self) -> Bytes {
         let (name, value) = match &self.outcome {
-            Ok(result) => (&b",\"result\":"[..], result),
+            Ok(result) => (&b",\"result\":"[..], &**result),
             Err(error) => (&b",\"error\":"[..], &error.raw),
         };
         let mut out = begin_envelope(Some(value));
@@ -393,10 +400,7 @@ impl Id {
     fn write(&self, out: &mut BytesMut) {
         out.extend_from_slice(b",\"id\":");
         match self {
-            Self::Number(number) => {
-                use fmt::Write;
-                write!(out, "{number}").expect("memory can be written to");
-            }
+            Self::Number(number) => out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes()),
             Self::Text(text) => put_string(out, text),
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! Unknown names are kept as received, so that extensions pass through.
 
+use super::payload::Key;
 use std::fmt;
 
 macro_rules! names {
@@ -195,11 +196,11 @@ impl Method {
     }
 
     /// The member of `params` that the header `Mcp-Name` mirrors.
-    pub fn name_member(&self) -> Option<&'static str> {
+    pub fn name_member(&self) -> Option<Key> {
         match self {
-            Self::ToolsCall | Self::PromptsGet => Some("name"),
-            Self::ResourcesRead => Some("uri"),
-            Self::Other(name) if TASK_METHODS.contains(&name.as_ref()) => Some("taskId"),
+            Self::ToolsCall | Self::PromptsGet => Some(Key::Name),
+            Self::ResourcesRead => Some(Key::Uri),
+            Self::Other(name) if TASK_METHODS.contains(&name.as_ref()) => Some(Key::TaskId),
             _ => None,
         }
     }

@@ -8,6 +8,7 @@ pub mod json;
 pub mod jsonrpc;
 pub mod level;
 pub mod method;
+pub mod payload;
 mod scan;
 mod valid;
 
@@ -15,3 +16,4 @@ pub use json::{Edit, Raw};
 pub use jsonrpc::{ErrorObject, Id, Incoming, Invalid, Message, Notification, Outcome, Request, Response, code};
 pub use level::Level;
 pub use method::{Method, NotificationMethod};
+pub use payload::{Key, Payload};

@@ -3,6 +3,8 @@
 //! Accepted text is valid JSON. Rejected text may still be valid: deeply nested values are left to
 //! `serde_json`, which is slower and reports errors.
 
+use std::ops::Range;
+
 use super::scan::{HIGH_BITS, LOW_BITS, mark_zero_bytes, skip_space};
 
 /// Maximum nesting depth: one bit per level.
@@ -57,6 +59,36 @@ pub(super) fn validate_value(text: &[u8], mut at: usize) -> Option<usize> {
                 (b'}', true) | (b']', false) => (objects, depth, at) = (objects >> 1, depth - 1, at + 1),
                 _ => return None,
             }
+        }
+    }
+}
+
+/// The position after the valid object at `at`. `validate_member` is given each key with its quotes and where its value
+/// begins, and returns the position after the value.
+pub(super) fn validate_members(
+    text: &[u8],
+    at: usize,
+    mut validate_member: impl FnMut(Range<usize>, usize) -> Option<usize>,
+) -> Option<usize> {
+    if *text.get(at)? != b'{' {
+        return None;
+    }
+    let mut at = skip_space(text, at + 1);
+    if *text.get(at)? == b'}' {
+        return Some(at + 1);
+    }
+    loop {
+        let key = at..validate_string(text, at)?;
+        at = skip_space(text, key.end);
+        if *text.get(at)? != b':' {
+            return None;
+        }
+        let value = skip_space(text, at + 1);
+        at = skip_space(text, validate_member(key, value)?);
+        match text.get(at)? {
+            b',' => at = skip_space(text, at + 1),
+            b'}' => return Some(at + 1),
+            _ => return None,
         }
     }
 }

@@ -294,8 +294,8 @@ async fn server_requests_are_resolved_once_and_cancelled_with_their_call() {
         )
         .await;
     assert!(next_event(&mut reader).await.contains(r#""id":1,"method":"ping""#));
-    assert!(session.resolve_server_request(&1.into(), Ok(Raw::empty())));
-    assert!(!session.resolve_server_request(&1.into(), Ok(Raw::empty())));
+    assert!(session.resolve_server_request(&1.into(), Ok(Raw::empty().into())));
+    assert!(!session.resolve_server_request(&1.into(), Ok(Raw::empty().into())));
     assert!(response.await.unwrap().is_ok());
     let (answer, response) = oneshot::channel();
     session

@@ -14,7 +14,7 @@ use crate::dialect::to_client::ServerInfo;
 use crate::dialect::{Revision, tasks};
 use crate::local::LocalServer;
 use crate::protocol::method::Capability;
-use crate::protocol::{Method, Raw};
+use crate::protocol::{Key, Method, Raw};
 
 /// Snapshot of the catalog of an upstream.
 #[derive(Debug, Clone)]
@@ -119,8 +119,8 @@ impl CatalogState {
             .list(List::Tools)
             .filter(|tools| call.method == Method::ToolsCall && !tools.task_only_tools.is_empty());
         let (Some(tools), Some(server), Some(revision)) = (known, &self.server, self.revision) else { return false };
-        let name = call.params.as_ref().and_then(|params| params.get("name"));
-        let named = name.as_ref().and_then(Raw::text).is_some_and(|name| tools.task_only_tools.contains(name.as_ref()));
+        let name = call.params.as_ref().and_then(|params| params.text_of(Key::Name));
+        let named = name.is_some_and(|name| tools.task_only_tools.contains(name.as_ref()));
         named && tasks::server_accepts_tasks(&server.capabilities, revision)
     }
 

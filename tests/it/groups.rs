@@ -71,7 +71,7 @@ impl Host for RecordingHost {
             other => Err(ErrorObject::new(code::METHOD_NOT_FOUND, other)),
         };
         self.server_requests.lock().unwrap().push(json!({ "method": method.as_str(), "params": params }));
-        Box::pin(async move { answer.map(|answer| Raw::of(&answer)) })
+        Box::pin(async move { answer.map(|answer| Raw::of(&answer).into()) })
     }
 }
 

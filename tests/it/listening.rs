@@ -87,7 +87,7 @@ impl Host for ElicitationHost {
     fn on_notification(&self, _: &Notification) {}
 
     fn on_server_request<'a>(&'a self, _: &'a Method, _: Option<&'a Raw>) -> ServerRequestFuture<'a> {
-        Box::pin(async { Ok(Raw::empty()) })
+        Box::pin(async { Ok(Raw::empty().into()) })
     }
 }
 

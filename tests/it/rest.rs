@@ -129,7 +129,7 @@ pub fn call(method: Method, params: Value) -> Call {
     Call {
         id: 1.into(),
         method,
-        params: Some(Raw::of(&params)),
+        params: Some(Raw::of(&params).into()),
         client: Arc::new(client),
         caller: Arc::new(caller),
         level: None,
@@ -684,7 +684,7 @@ async fn api_failures_become_tool_errors() {
     assert_eq!(prompts.code(), -32601);
     let cursor = outcome(&rest, &call(Method::ToolsList, json!({ "cursor": "x" }))).await.unwrap_err();
     assert_eq!(cursor.code(), -32602);
-    assert_eq!(&outcome(&rest, &call(Method::ToolsList, json!({}))).await.unwrap(), rest.tools());
+    assert_eq!(&*outcome(&rest, &call(Method::ToolsList, json!({}))).await.unwrap(), rest.tools());
 
     // Nothing listens on this port any more.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -209,7 +209,7 @@ impl Host for RecordingHost {
             "roots/list" => Ok(json!({ "roots": [{ "uri": ROOT, "name": "here" }] })),
             other => Err(ErrorObject::new(code::METHOD_NOT_FOUND, other)),
         };
-        Box::pin(async move { answer.map(|answer| Raw::of(&answer)) })
+        Box::pin(async move { answer.map(|answer| Raw::of(&answer).into()) })
     }
 }
 

@@ -35,7 +35,8 @@ use crate::mcp_client::session_resumption::ResumableSession;
 use crate::mcp_client::target::{Address, ConnectionSettings};
 use crate::mcp_client::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::protocol::{
-    ErrorObject, Id, Incoming, Message, Method, Notification, NotificationMethod, Outcome, Raw, Request, Response, code,
+    ErrorObject, Id, Incoming, Message, Method, Notification, NotificationMethod, Outcome, Payload, Raw, Request,
+    Response, code,
 };
 use request::HttpRequest;
 use server_requests::PendingServerRequests;
@@ -162,9 +163,8 @@ impl StreamableClient {
 
     /// Sends `server/discover` with all headers and metadata that per-request servers require.
     pub(super) async fn probe(&self, revision: Revision) -> Result<ProbeOutcome> {
-        let params =
-            to_upstream::request_params(None, revision, &self.identity, &to_upstream::RequestExtras::default());
-        let request = Request::new(Id::Text("discover".into()), Method::Discover, params);
+        let params = to_upstream::request_params(None, revision, || self.identity.clone(), None);
+        let request = Request::new(Id::Text("discover".into()), Method::Discover, params.map(Payload::into_raw));
         let headers = |head: &mut RequestEncoder| {
             put_post_headers(head);
             to_upstream::put_headers(head, &request, revision, &[]);
@@ -270,16 +270,16 @@ impl StreamableClient {
     pub(super) fn request(
         self: &Arc<Self>,
         method: Method,
-        params: Option<Raw>,
+        params: Option<Payload>,
         progress_token: Option<Raw>,
         headers: RequestHeaders<'_>,
     ) -> HttpRequest {
         let id = self.next_id();
         let params = match &progress_token {
-            Some(_) => Some(crate::dialect::meta::with_member(params.as_ref(), "progressToken", id.to_raw())),
+            Some(_) => Some(crate::dialect::meta::with_member(params.as_deref(), "progressToken", id.to_raw()).into()),
             None => params,
         };
-        let request = Request::new(id, method, params);
+        let request = Request { id, method, params, extra: Vec::new() };
         HttpRequest::new(Arc::clone(self), request, headers, progress_token)
     }
 
@@ -403,7 +403,7 @@ impl StreamableClient {
                 let (http, session) = (Arc::clone(self), self.use_session().ok()?);
                 tokio::spawn(async move {
                     let _permit = permit;
-                    http.post(session, Response::new(Some(ping.id), Ok(Raw::empty())).encode()).await
+                    http.post(session, Response::new(Some(ping.id), Ok(Payload::empty())).encode()).await
                 });
                 None
             }
@@ -471,7 +471,7 @@ impl StreamableClient {
                 tracing::debug!(%error, "posting the response to a server request failed");
             }
         });
-        Some(ServerRequest { method: request.method, params: request.params, responder })
+        Some(ServerRequest { method: request.method, params: request.params.map(Payload::into_raw), responder })
     }
 
     /// Opens an event stream by GET, resuming after `last_event_id` if given; `None` when the server offers none.

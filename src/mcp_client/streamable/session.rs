@@ -65,7 +65,7 @@ impl StreamableClient {
         }
         {
             let mut state = self.lock();
-            state.initialize_result = self.resumable.is_some().then_some(result);
+            state.initialize_result = self.resumable.is_some().then(|| result.into_raw());
             state.is_resumed = false;
         }
         self.post(self.use_session()?, Notification::new(NotificationMethod::Initialized, None).encode()).await?;
@@ -137,7 +137,6 @@ impl StreamableClient {
     /// Takes over a new session id from a later response.
     pub(in crate::mcp_client) fn update_session_id(&self, head: &ResponseHead, generation: u64) {
         let Some(id) = head.get(&SESSION_ID).filter(|_| self.in_handshake_era()) else { return };
-        let Ok(id) = HeaderValue::from_bytes(id) else { return };
         if self.session.rename(id, generation) {
             self.persist();
         }

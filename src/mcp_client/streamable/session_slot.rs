@@ -74,13 +74,14 @@ impl SessionSlot {
         Ok(())
     }
 
-    /// Replaces the id with one from a later response; false when the response is of an earlier session or names the same
-    /// id.
-    pub(in crate::mcp_client) fn rename(&self, id: HeaderValue, generation: u64) -> bool {
+    /// Replaces the id with one from a later response; false when the response is of an earlier session, or names the same
+    /// id or none that a header can have.
+    pub(in crate::mcp_client) fn rename(&self, id: &[u8], generation: u64) -> bool {
         let mut state = self.lock();
-        if state.generation != generation || state.is_ending || state.id.as_ref() == Some(&id) {
+        if state.generation != generation || state.is_ending || state.id.as_ref().is_some_and(|known| known == id) {
             return false;
         }
+        let Ok(id) = HeaderValue::from_bytes(id) else { return false };
         state.id = Some(id);
         true
     }
@@ -157,7 +158,7 @@ mod tests {
         slot.begin_end();
         assert!(slot.acquire(TIMEOUT).is_err());
         assert!(slot.open(Some(&HeaderValue::from_static("two"))).is_err());
-        assert!(!slot.rename(HeaderValue::from_static("two"), 1));
+        assert!(!slot.rename(b"two", 1));
         assert_eq!(slot.end(TIMEOUT).await.unwrap(), "one");
         assert!(slot.acquire(TIMEOUT).is_err());
         assert_eq!(slot.end(TIMEOUT).await, None);
@@ -191,8 +192,8 @@ mod tests {
         let slot = open_slot();
         let used = slot.acquire(TIMEOUT).unwrap();
         slot.open(Some(&HeaderValue::from_static("two"))).unwrap();
-        assert!(!slot.rename(HeaderValue::from_static("one"), used.generation()));
+        assert!(!slot.rename(b"one", used.generation()));
         assert_eq!(slot.peek().unwrap(), "two");
-        assert!(slot.rename(HeaderValue::from_static("three"), slot.generation()));
+        assert!(slot.rename(b"three", slot.generation()));
     }
 }

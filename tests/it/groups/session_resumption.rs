@@ -109,7 +109,7 @@ impl MovingClient {
         Call {
             id: 1.into(),
             method: method.into(),
-            params: Some(Raw::of(params)),
+            params: Some(Raw::of(params).into()),
             client: Arc::new(client),
             caller: Arc::new(Caller { principal: "ada".into(), peer: None, headers: HeaderMap::new() }),
             level: None,
