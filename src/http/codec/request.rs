@@ -1,11 +1,12 @@
 //! Server role: parses request heads and encodes response heads and chunks.
 
 use std::mem::MaybeUninit;
-use std::ops::Range;
+use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri, Version, header};
 use httparse::{ParserConfig, Status};
+use memchr::memmem::Finder;
 
 use super::{
     BodyDecoder, FramingHeaders, ParseError, TransferEncoding, has_bare_line_feed, put_content_length, put_header,
@@ -81,19 +82,18 @@ pub enum BodyLength {
     UntilClose,
 }
 
-/// Parsed request head as ranges of the buffer, so that the buffer can be split before the values are sliced from it.
-struct RawRequestHead {
-    end: usize,
-    verb: Verb,
-    version: Version,
-    target: Range<usize>,
-    fields: Vec<(Range<usize>, Range<usize>)>,
-}
-
 /// Up to this many header fields are parsed on the stack; a higher limit allocates.
 const STACK_HEADERS: usize = 100;
 /// Upper bound of [`HeadRules::max_headers`], because space for that many is allocated for each head.
 const MAX_HEADERS: usize = 1_000;
+/// The blank line that ends a head, with the end of the line before it.
+static HEAD_END: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n\r\n"));
+const NOT_HTTP: ParseError = ParseError("the head is none of HTTP/1.1");
+const BARE_LINE_FEED: ParseError = ParseError("a line of the head does not end with CRLF");
+
+/// Space for the parsed header fields of a head.
+type FieldSpace<'t> = [MaybeUninit<httparse::Header<'t>>];
+
 /// Status line of the most frequent response.
 const OK_STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
@@ -105,39 +105,50 @@ impl RequestHead {
     /// # Errors
     /// When the head is malformed or exceeds a limit.
     pub fn parse(buffer: &mut BytesMut, rules: &HeadRules) -> Result<Option<Self>, RequestError> {
-        let max_headers = rules.max_headers.min(MAX_HEADERS);
-        let head = match max_headers <= STACK_HEADERS {
-            true => RawRequestHead::parse(buffer, &mut [const { MaybeUninit::uninit() }; STACK_HEADERS][..max_headers]),
-            false => RawRequestHead::parse(buffer, &mut vec![MaybeUninit::uninit(); max_headers]),
+        let Some(end) = find_head_end(buffer) else {
+            // What can never become a head is refused before the rest of it has arrived.
+            return match with_field_space(rules, |fields| read_head(buffer, fields).map(|head| head.is_some()))? {
+                true => Err(BARE_LINE_FEED.into()),
+                false if buffer.len() > rules.max_bytes => Err(RequestError::TooLarge),
+                false => Ok(None),
+            };
         };
-        match head? {
-            // Also when it arrived at once: the verdict must not depend on how the head was split.
-            Some(head) if head.end > rules.max_bytes => Err(RequestError::TooLarge),
-            Some(head) => {
-                let text = buffer.split_to(head.end).freeze();
-                Self::new(&text, head, rules.frequent_names).map(Some)
+        let text = buffer.split_to(end).freeze();
+        with_field_space(rules, |fields| {
+            let head = read_head(&text, fields)?.ok_or(NOT_HTTP)?;
+            match has_bare_line_feed(&text) {
+                true => Err(BARE_LINE_FEED.into()),
+                // Also when it arrived at once: the verdict must not depend on how the head was split.
+                false if text.len() > rules.max_bytes => Err(RequestError::TooLarge),
+                false => Self::new(&text, &head, rules.frequent_names).map(Some),
             }
-            None if buffer.len() > rules.max_bytes => Err(RequestError::TooLarge),
-            None => Ok(None),
-        }
+        })
     }
 
-    fn new(text: &Bytes, head: RawRequestHead, frequent_names: &[HeaderName]) -> Result<Self, RequestError> {
-        let RawRequestHead { verb, version, target, fields, .. } = head;
+    fn new(
+        text: &Bytes,
+        head: &httparse::Request<'_, '_>,
+        frequent_names: &[HeaderName],
+    ) -> Result<Self, RequestError> {
+        let version = version(head.version);
         let is_http11 = version == Version::HTTP_11;
-        let uri = parse_target(&verb, text.slice(target))?;
-        let mut headers = HeaderMap::with_capacity(fields.len() + 1);
+        let verb = head.method.and_then(|verb| Verb::from_bytes(verb.as_bytes()).ok());
+        let (Some(verb), Some(target)) = (verb, head.path) else {
+            return Err(ParseError("there is no method").into());
+        };
+        let uri = parse_target(&verb, text.slice_ref(target.as_bytes()))?;
+        let mut headers = HeaderMap::with_capacity(head.headers.len() + 1);
         let mut framing_headers = FramingHeaders::new(version);
         let (mut expects_continue, mut host_count) = (false, 0);
-        for (name, value) in fields {
-            framing_headers.observe(&text[name.clone()], &text[value.clone()])?;
-            let name = header_name(&text[name], frequent_names)?;
-            expects_continue |= name == header::EXPECT && text[value.clone()].eq_ignore_ascii_case(b"100-continue");
+        for field in head.headers.iter() {
+            framing_headers.observe(field.name.as_bytes(), field.value)?;
+            let name = header_name(field.name.as_bytes(), frequent_names)?;
+            expects_continue |= name == header::EXPECT && field.value.eq_ignore_ascii_case(b"100-continue");
             if name == header::HOST {
                 host_count += 1;
-                check_host(&text[value.clone()])?;
+                check_host(field.value)?;
             }
-            let value = HeaderValue::from_maybe_shared(text.slice(value));
+            let value = HeaderValue::from_maybe_shared(text.slice_ref(field.value));
             headers.append(name, value.map_err(|_| ParseError("a header has a value that none can have"))?);
         }
         if host_count > 1 || (host_count == 0 && is_http11) {
@@ -152,6 +163,34 @@ impl RequestHead {
             is_http11,
             expects_continue: expects_continue && is_http11,
         })
+    }
+}
+
+/// The end of the head at the front of `buffer`: after its blank line. Line breaks before the head begin no request.
+fn find_head_end(buffer: &[u8]) -> Option<usize> {
+    let start = buffer.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))?;
+    HEAD_END.find(&buffer[start..]).map(|at| start + at + HEAD_END.needle().len())
+}
+
+/// Calls `read` with space for as many header fields as the rules allow.
+fn with_field_space<'t, T>(rules: &HeadRules, read: impl FnOnce(&mut FieldSpace<'t>) -> T) -> T {
+    match rules.max_headers.min(MAX_HEADERS) {
+        max @ ..=STACK_HEADERS => read(&mut [const { MaybeUninit::uninit() }; STACK_HEADERS][..max]),
+        max => read(&mut vec![MaybeUninit::uninit(); max]),
+    }
+}
+
+/// Parses a head; `None` while it is incomplete.
+fn read_head<'h, 't>(
+    text: &'t [u8],
+    fields: &'h mut FieldSpace<'t>,
+) -> Result<Option<httparse::Request<'h, 't>>, RequestError> {
+    let mut request = httparse::Request::new(&mut []);
+    match ParserConfig::default().parse_request_with_uninit_headers(&mut request, text, fields) {
+        Ok(Status::Complete(_)) => Ok(Some(request)),
+        Ok(Status::Partial) => Ok(None),
+        Err(httparse::Error::TooManyHeaders) => Err(RequestError::TooLarge),
+        Err(_) => Err(NOT_HTTP.into()),
     }
 }
 
@@ -198,40 +237,6 @@ fn header_name(name: &[u8], frequent_names: &[HeaderName]) -> Result<HeaderName,
     match frequent_names.iter().find(|frequent| frequent.as_str().as_bytes().eq_ignore_ascii_case(name)) {
         Some(frequent) => Ok(frequent.clone()),
         None => HeaderName::from_bytes(name).map_err(|_| ParseError("a header has a name that none can have")),
-    }
-}
-
-impl RawRequestHead {
-    fn parse<'t>(
-        text: &'t [u8],
-        headers: &mut [MaybeUninit<httparse::Header<'t>>],
-    ) -> Result<Option<Self>, RequestError> {
-        let mut request = httparse::Request::new(&mut []);
-        let status = ParserConfig::default().parse_request_with_uninit_headers(&mut request, text, headers);
-        let end = match status {
-            Ok(Status::Complete(end)) => end,
-            Ok(Status::Partial) => return Ok(None),
-            Err(httparse::Error::TooManyHeaders) => return Err(RequestError::TooLarge),
-            Err(_) => return Err(ParseError("the head is none of HTTP/1.1").into()),
-        };
-        if has_bare_line_feed(&text[..end]) {
-            return Err(ParseError("a line of the head does not end with CRLF").into());
-        }
-        let span = |part: &[u8]| {
-            let start = part.as_ptr().addr() - text.as_ptr().addr();
-            start..start + part.len()
-        };
-        let verb = request.method.and_then(|verb| Verb::from_bytes(verb.as_bytes()).ok());
-        let (Some(verb), Some(target)) = (verb, request.path) else {
-            return Err(ParseError("there is no method").into());
-        };
-        Ok(Some(Self {
-            end,
-            verb,
-            version: version(request.version),
-            target: span(target.as_bytes()),
-            fields: request.headers.iter().map(|field| (span(field.name.as_bytes()), span(field.value))).collect(),
-        }))
     }
 }
 
