@@ -189,6 +189,8 @@ settings! {
         subscriptions: usize = 1000,
             COUNT_OR_ZERO.example("10").flag("max-subscriptions", "N").heading(LIMITS_HEADING)
             => sessions.max_subscriptions;
+        /// Maximum number of server requests (sampling, elicitation, roots) that await an answer per session.
+        server_requests: usize = 256, COUNT.example("10") => sessions.max_server_requests;
         /// Maximum number of events retained per session for resumption.
         events: usize = 1000,
             COUNT_OR_ZERO.example("10").flag("max-events", "N").heading(LIMITS_HEADING)
@@ -279,6 +281,8 @@ settings! {
             => list_poll_interval;
         /// Maximum size of a message from the server.
         message_bytes: usize = 16 << 20, SIZE.example("\"1MiB\"") => settings.message_bytes;
+        /// Maximum JSON nesting depth of a message from the server.
+        json_depth: usize = 128, integer(1, 10_000).example("64") => settings.json_depth;
         /// Maximum number of input rounds (results that request input) in one call.
         max_input_rounds: u32 = 8, integer(0, 1000).example("3") => settings.max_input_rounds;
         /// Maximum number of leases: connections reserved for single clients.

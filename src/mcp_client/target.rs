@@ -74,6 +74,8 @@ pub struct ConnectionSettings {
     pub ping_interval: Option<Duration>,
     /// Limit of one received message, in bytes.
     pub message_bytes: usize,
+    /// Limit of the nesting depth of one received message.
+    pub json_depth: usize,
     /// Limit of input rounds in one call.
     pub max_input_rounds: u32,
 }
@@ -199,6 +201,7 @@ impl Default for ConnectionSettings {
             stop_timeout: Duration::from_secs(2),
             ping_interval: Some(Duration::from_secs(30)),
             message_bytes: 16 << 20,
+            json_depth: 128,
             max_input_rounds: 8,
         }
     }

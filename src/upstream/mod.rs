@@ -346,8 +346,9 @@ impl RestLoader {
 }
 
 fn rest_limits(settings: &ConnectionSettings) -> RestLimits {
-    let ConnectionSettings { connect_timeout, discovery_timeout, idle_timeout, message_bytes, .. } = *settings;
-    RestLimits { connect_timeout, discovery_timeout, call_timeout: idle_timeout, message_bytes }
+    let ConnectionSettings { connect_timeout, discovery_timeout, idle_timeout, message_bytes, json_depth, .. } =
+        *settings;
+    RestLimits { connect_timeout, discovery_timeout, call_timeout: idle_timeout, message_bytes, json_depth }
 }
 
 /// Publishes the resource updates of the built-in server.

@@ -88,6 +88,20 @@ async fn an_oversized_stdout_line_is_skipped() {
 }
 
 #[tokio::test]
+async fn a_flood_of_stderr_and_rubbish_does_not_flood_the_log() {
+    let script = r#"yes 'nothing that anybody would want to read, again and again' | head -c 32000000 >&2
+        yes 'no message' | head -n 200000; echo 'the end' >&2; exec "$0" stdio"#;
+    let mut command = tokio::process::Command::new(RIALTO);
+    command.args(["call", "getElement", "name=Fe", "--log", "info", "--", "sh", "-c", script, RIALTO]);
+    let output = tokio::time::timeout(TEST_TIMEOUT, command.kill_on_drop(true).output()).await.unwrap().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Iron"), "{}", &log[..log.len().min(2000)]);
+    // What is counted is told once more.
+    assert!(log.contains("upstream floods the log") && log.contains("log lines about an upstream left out"));
+    assert!(log.len() < 2_000_000, "{} bytes", log.len());
+}
+
+#[tokio::test]
 async fn a_child_exit_during_a_call_reports_signal_and_stderr() {
     let marker = marker("ends");
     let target = shell(&marker, r#"echo 'out of cheese' >&2; exec "$RIALTO" stdio"#);

@@ -3,6 +3,7 @@
 
 mod aggregation;
 mod catalog;
+mod hostile_servers;
 mod isolation;
 mod listening;
 mod messages;

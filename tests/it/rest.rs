@@ -120,7 +120,13 @@ pub fn spec(base_url: &str) -> RestSpec {
 
 pub fn limits() -> RestLimits {
     let (connect, call) = (Duration::from_secs(2), Duration::from_secs(10));
-    RestLimits { connect_timeout: connect, discovery_timeout: call, call_timeout: call, message_bytes: 16 << 20 }
+    RestLimits {
+        connect_timeout: connect,
+        discovery_timeout: call,
+        call_timeout: call,
+        message_bytes: 16 << 20,
+        json_depth: 128,
+    }
 }
 
 pub fn call(method: Method, params: Value) -> Call {
@@ -661,17 +667,19 @@ async fn api_failures_become_tool_errors() {
         "/empty" => Response::builder().status(204).body(Full::default()).unwrap(),
         "/huge" => Response::new(Full::from(vec![b'x'; 70_000])),
         "/huge-failure" => Response::builder().status(500).body(Full::from(vec![b'x'; 70_000])).unwrap(),
+        "/deep" => json_response(200, format!("{}{}", "[".repeat(20_000), "]".repeat(20_000))),
         "/zipped" => Response::builder().header("content-encoding", "gzip").body(Full::from("x")).unwrap(),
         _ => json_response(200, "{}"),
     })
     .await;
-    let tools = ["gone", "empty", "huge", "huge-failure", "zipped"];
+    let tools = ["gone", "empty", "huge", "huge-failure", "deep", "zipped"];
     let tools = tools.map(|name| manual_tool(name, Verb::GET, &format!("/{name}"), &[])).to_vec();
     let settings = RestLimits { message_bytes: 64 << 10, ..limits() };
     let rest = Rest::load(&RestSpec { tools: tools.clone(), ..api.spec() }, &settings).await.unwrap();
     assert_eq!(tool_error(&rest, "gone", json!({})).await, "410 Gone\n\n{\"message\":\"it is gone\"}");
     assert_eq!(tool_error(&rest, "huge", json!({})).await, "the server sent a body of more than 65536 bytes");
     assert_eq!(tool_error(&rest, "huge-failure", json!({})).await, "500 Internal Server Error");
+    assert_eq!(tool_error(&rest, "deep", json!({})).await, "the answer nests more than 128 levels deep");
     assert!(tool_error(&rest, "zipped", json!({})).await.contains("gzip"));
     let empty = call_tool(&rest, "empty", json!({})).await;
     assert_eq!(empty["content"], json!([{ "type": "text", "text": "204 No Content" }]));

@@ -66,6 +66,7 @@ struct RestInner {
     tool_list: Raw,
     templates: BTreeMap<String, RequestTemplate>,
     call_timeout: Duration,
+    json_depth: usize,
 }
 
 impl Rest {
@@ -123,6 +124,7 @@ impl Rest {
             tool_list: list,
             templates,
             call_timeout: settings.call_timeout,
+            json_depth: settings.json_depth,
         })))
     }
 
@@ -209,7 +211,9 @@ impl Rest {
             };
             let result_path = shared.templates.get(&tool).and_then(|template| template.result_path.as_deref());
             match outcome {
-                Ok(answered) => Answer::result(content::tool_result(&answered, result_path, &shared.meta)),
+                Ok(answered) => {
+                    Answer::result(content::tool_result(&answered, result_path, shared.json_depth, &shared.meta))
+                }
                 Err(error) if error.is_retryable() => Answer::error(error.into_object()),
                 Err(error) => Answer::result(error_result(&error.to_string(), &shared.meta)),
             }

@@ -20,6 +20,8 @@ pub struct RestLimits {
     pub call_timeout: Duration,
     /// Size limit of a response body.
     pub message_bytes: usize,
+    /// Limit of the nesting depth of a JSON response body.
+    pub json_depth: usize,
 }
 
 /// Configuration of an HTTP API.

@@ -20,7 +20,6 @@ use crate::failure::{Failure, FailureKind};
 use crate::http::client::redacted;
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::Unsolicited;
-use crate::mcp_client::batch::messages_in_event;
 use crate::mcp_client::session_resumption::SavedSession;
 use crate::protocol::{Method, Notification, NotificationMethod, Request};
 
@@ -275,8 +274,8 @@ async fn run_listen_stream(client: Weak<StreamableClient>, tells_of_changes: boo
             let Some(http) = client.upgrade() else { return };
             retry_delay = event.retry.map_or(retry_delay, clamp_retry_delay);
             last_event_id = event.id.clone().or(last_event_id);
-            for message in messages_in_event(event) {
-                http.dispatch(message, None);
+            for message in http.parser.messages_in_event(event) {
+                http.dispatch(message, None).await;
             }
         }
         missed = true;
