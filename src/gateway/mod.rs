@@ -44,6 +44,8 @@ pub struct Gateway {
     upstreams: Mutex<Vec<Arc<Upstream>>>,
     shared: GatewayShared,
     drain_timeout: Duration,
+    /// Upstreams that were removed and finish their calls.
+    retiring: Arc<Mutex<Vec<Arc<Upstream>>>>,
 }
 
 /// State shared by all groups.
@@ -121,6 +123,7 @@ impl Gateway {
                 local_label: "rialto".into(),
             },
             drain_timeout: settings.drain,
+            retiring: Arc::default(),
         };
         gateway.apply(config);
         gateway
@@ -221,15 +224,20 @@ impl Gateway {
             if !applied.changed.contains(upstream.name()) {
                 applied.removed.push(Arc::clone(upstream.name()));
             }
-            let drain = self.drain_timeout;
-            tokio::spawn(async move { upstream.retire(drain).await });
+            let (drain, retiring) = (self.drain_timeout, Arc::clone(&self.retiring));
+            retiring.lock().push(Arc::clone(&upstream));
+            tokio::spawn(async move {
+                upstream.retire(drain).await;
+                retiring.lock().retain(|other| !Arc::ptr_eq(other, &upstream));
+            });
         }
         applied
     }
 
-    /// Closes all connections to all upstreams.
+    /// Closes all connections to all upstreams, those that a reload has just removed included.
     pub async fn stop(&self) {
-        let upstreams = std::mem::take(&mut *self.lock());
+        let mut upstreams = std::mem::take(&mut *self.lock());
+        upstreams.extend(std::mem::take(&mut *self.retiring.lock()));
         futures_util::future::join_all(upstreams.iter().map(|upstream| upstream.stop())).await;
     }
 }
