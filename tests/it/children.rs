@@ -208,13 +208,11 @@ async fn the_process_group_of_a_child_is_killed() {
     gone(&marker).await;
 }
 
-#[tokio::test]
-async fn no_child_outlives_sigkill_of_the_gateway() {
-    let marker = marker("killed");
+/// A gateway process whose child has descendants, one of them outside of its process group; all carry the marker.
+async fn gateway_with_descendants(marker: &str) -> (tokio::process::Child, impl Sized) {
     let mut outer = tokio::process::Command::new(RIALTO);
     let set = format!("MARKER={marker}");
     outer.args(["call", "surveyElements", "delayMs=200", "--env", &set, "--", "sh", "-c"]);
-    // One of them leaves the process group.
     outer.args([r#"sleep 1000 & setsid sleep 1000 & trap '' TERM HUP; "$0" stdio; sleep 1000"#, RIALTO]);
     outer.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).kill_on_drop(true);
     let mut outer = outer.spawn().unwrap();
@@ -223,10 +221,61 @@ async fn no_child_outlives_sigkill_of_the_gateway() {
     let mut line = String::new();
     tokio::io::AsyncBufReadExt::read_line(&mut errors, &mut line).await.unwrap();
     assert!(line.starts_with("progress: 1/"), "{line}");
-    assert!(marked(&marker).len() >= 4);
+    assert!(marked(marker).len() >= 4);
+    (outer, errors)
+}
+
+/// Ids of the reapers of a gateway process: its children that were given its tag as an argument.
+fn reapers_of(gateway: u32) -> Vec<u32> {
+    let tag = format!("\0RIALTO_CHILD_OF={gateway}-");
+    let ids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    ids.filter(|id: &u32| {
+        let arguments = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        arguments.windows(tag.len()).any(|part| part == tag.as_bytes())
+    })
+    .collect()
+}
+
+/// Sends SIGKILL to all of them at once.
+fn kill_all(ids: &[u32]) {
+    let ids = ids.iter().map(u32::to_string);
+    assert!(std::process::Command::new("kill").arg("-KILL").args(ids).status().unwrap().success());
+}
+
+#[tokio::test]
+async fn no_child_outlives_sigkill_of_the_gateway() {
+    let marker = marker("killed");
+    let (mut outer, _errors) = gateway_with_descendants(&marker).await;
     outer.start_kill().unwrap(); // SIGKILL: no chance to clean up
     outer.wait().await.unwrap();
     gone(&marker).await;
+}
+
+#[tokio::test]
+async fn a_reaper_that_died_is_replaced_and_knows_the_children() {
+    let marker = marker("reaper-first");
+    let (mut outer, _errors) = gateway_with_descendants(&marker).await;
+    let gateway = outer.id().unwrap();
+    let first = reapers_of(gateway);
+    kill_all(&first);
+    let is_new = |id: &u32| !first.contains(id);
+    until("the reapers are replaced", || reapers_of(gateway).iter().filter(|id| is_new(id)).count() == first.len())
+        .await;
+    outer.start_kill().unwrap();
+    outer.wait().await.unwrap();
+    gone(&marker).await;
+}
+
+#[tokio::test]
+async fn no_child_outlives_sigkill_of_the_gateway_and_a_reaper_at_once() {
+    for first in [0, 1] {
+        let marker = marker(&format!("both-{first}"));
+        let (mut outer, _errors) = gateway_with_descendants(&marker).await;
+        let gateway = outer.id().unwrap();
+        kill_all(&[reapers_of(gateway)[first], gateway]);
+        outer.wait().await.unwrap();
+        gone(&marker).await;
+    }
 }
 
 #[tokio::test]
