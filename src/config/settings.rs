@@ -276,6 +276,10 @@ settings! {
         /// Interval between pings on an idle connection.
         ping_interval: Option<Duration> = Some(seconds(30)), DURATION_OR_OFF.example("\"off\"")
             => settings.ping_interval;
+        /// Time without a byte on a listening stream over HTTP after which it is opened again, and lists and subscribed
+        /// resources count as changed.
+        listen_read_timeout: Option<Duration> = Some(seconds(300)), DURATION_OR_OFF.example("\"1m\"")
+            => settings.listen_read_timeout;
         /// Interval at which lists are re-read if the server sends no list-changed notifications.
         list_poll_interval: Option<Duration> = Some(seconds(60)), DURATION_OR_OFF.example("\"5m\"")
             => list_poll_interval;

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
@@ -44,6 +44,8 @@ pub(super) struct Duplex {
     pending: Arc<PendingCalls>,
     pub(super) tasks: TaskRegistry,
     last_id: AtomicI64,
+    /// Messages that the server has sent.
+    received: AtomicU64,
     unsolicited: UnsolicitedSender,
     closed: CancellationToken,
 }
@@ -99,8 +101,17 @@ impl Duplex {
         let unsolicited = UnsolicitedSender::new(unsolicited);
         let (outgoing, messages) = mpsc::channel(OUTGOING_QUEUE_CAPACITY);
         let (control, control_messages) = mpsc::channel(CONTROL_QUEUE_CAPACITY);
-        let duplex =
-            Self { outgoing, control, parser, pending, tasks, last_id: AtomicI64::new(0), unsolicited, closed };
+        let duplex = Self {
+            outgoing,
+            control,
+            parser,
+            pending,
+            tasks,
+            last_id: AtomicI64::new(0),
+            received: AtomicU64::new(0),
+            unsolicited,
+            closed,
+        };
         (duplex, OutgoingMessages { messages, control: control_messages })
     }
 
@@ -170,6 +181,7 @@ impl Duplex {
 
     /// Handles a message of the server. Waits only for the server to accept our answer to a ping or a refused request.
     pub(super) async fn dispatch(&self, received: impl Into<Received>) {
+        self.received.fetch_add(1, Ordering::Relaxed);
         match received.into() {
             Received::Message(Message::Response(response)) => self.on_response(response),
             Received::Message(Message::Request(request)) if request.method == Method::Ping => {
@@ -342,9 +354,14 @@ impl Duplex {
         self.pending.lock().closed.is_some()
     }
 
-    /// Whether calls are in flight.
+    /// Number of messages that the server has sent.
+    pub(super) fn received_messages(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Whether calls are in flight. A listen request stays open for ever and keeps no server busy.
     pub(super) fn has_calls_in_flight(&self) -> bool {
-        !self.pending.lock().calls.is_empty()
+        self.pending.lock().calls.values().any(|call| !call.is_listen)
     }
 
     fn close_reason(&self) -> Failure {

@@ -10,6 +10,7 @@ mod lease_guard;
 mod lease_key;
 mod leases;
 pub mod lists;
+mod liveness;
 mod revision_counts;
 mod spec;
 mod state;

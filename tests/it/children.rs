@@ -19,7 +19,7 @@ const RIALTO: &str = env!("CARGO_BIN_EXE_rialto");
 
 /// A stdio server started by a shell script. The marker is in the environment of the child and of all its
 /// descendants, so that `marked` finds them.
-fn shell(marker: &str, script: &str) -> Target {
+pub fn shell(marker: &str, script: &str) -> Target {
     let mut target = Target::command("sh", ["-c", script]);
     if let Target::Command(command) = &mut target {
         command.environment = vec![("RIALTO".into(), RIALTO.into()), ("MARKER".into(), marker.into())];
@@ -236,10 +236,10 @@ fn reapers_of(gateway: u32) -> Vec<u32> {
     .collect()
 }
 
-/// Sends SIGKILL to all of them at once.
-fn kill_all(ids: &[u32]) {
+/// Sends a signal to all of them at once.
+pub fn signal_all(signal: &str, ids: &[u32]) {
     let ids = ids.iter().map(u32::to_string);
-    assert!(std::process::Command::new("kill").arg("-KILL").args(ids).status().unwrap().success());
+    assert!(std::process::Command::new("kill").arg(signal).args(ids).status().unwrap().success());
 }
 
 #[tokio::test]
@@ -257,7 +257,7 @@ async fn a_reaper_that_died_is_replaced_and_knows_the_children() {
     let (mut outer, _errors) = gateway_with_descendants(&marker).await;
     let gateway = outer.id().unwrap();
     let first = reapers_of(gateway);
-    kill_all(&first);
+    signal_all("-KILL", &first);
     let is_new = |id: &u32| !first.contains(id);
     until("the reapers are replaced", || reapers_of(gateway).iter().filter(|id| is_new(id)).count() == first.len())
         .await;
@@ -272,7 +272,7 @@ async fn no_child_outlives_sigkill_of_the_gateway_and_a_reaper_at_once() {
         let marker = marker(&format!("both-{first}"));
         let (mut outer, _errors) = gateway_with_descendants(&marker).await;
         let gateway = outer.id().unwrap();
-        kill_all(&[reapers_of(gateway)[first], gateway]);
+        signal_all("-KILL", &[reapers_of(gateway)[first], gateway]);
         outer.wait().await.unwrap();
         gone(&marker).await;
     }

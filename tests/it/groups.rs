@@ -6,6 +6,7 @@ mod catalog;
 mod hostile_servers;
 mod isolation;
 mod listening;
+mod liveness;
 mod messages;
 mod ordering;
 mod reload;

@@ -334,10 +334,12 @@ impl StreamableClient {
             if status.is_success() {
                 self.update_session_id(&response.head, generation);
                 if has_media_type(&response.head, "text/event-stream") {
+                    let read_timeout = self.settings.listen_read_timeout.filter(|_| request.method == Method::Listen);
                     if request.method == Method::Listen {
                         response.body.release_permit();
                     }
                     let events = EventReader::new(response.body, self.http.max_body_bytes());
+                    let events = events.with_read_timeout(read_timeout);
                     return Ok(FirstResponse::Events(Box::new(events)));
                 }
                 let body = self.http.read_body(response.body, self.settings.idle_timeout).await?;
