@@ -185,7 +185,7 @@ settings! {
         /// Maximum number of calls in flight per session.
         calls: usize = 1000,
             COUNT.example("10").flag("max-calls", "N").heading(LIMITS_HEADING) => sessions.max_calls;
-        /// Maximum number of resource subscriptions per session.
+        /// Maximum number of resource subscriptions per session, and per `subscriptions/listen`.
         subscriptions: usize = 1000,
             COUNT_OR_ZERO.example("10").flag("max-subscriptions", "N").heading(LIMITS_HEADING)
             => sessions.max_subscriptions;

@@ -58,6 +58,7 @@ struct GatewayShared {
     metrics: Arc<Metrics>,
     parked_calls: Arc<ParkedCalls>,
     closing: CancellationToken,
+    max_listen_uris: usize,
     /// The label `upstream` of calls that the gateway answers itself.
     local_label: Arc<str>,
 }
@@ -69,6 +70,8 @@ pub struct GatewaySettings {
     pub drain: Duration,
     /// Limits on parked calls.
     pub parking: ParkingLimits,
+    /// Maximum number of resource URIs in one `subscriptions/listen`.
+    pub max_listen_uris: usize,
     /// The name of this node in the cluster; empty without a cluster.
     pub node: Arc<str>,
 }
@@ -120,6 +123,7 @@ impl Gateway {
                 metrics: Arc::default(),
                 parked_calls: Arc::new(ParkedCalls::new(settings.parking)),
                 closing,
+                max_listen_uris: settings.max_listen_uris,
                 local_label: "rialto".into(),
             },
             drain_timeout: settings.drain,

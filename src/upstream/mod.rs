@@ -48,7 +48,7 @@ pub use lease_key::SERVER_REQUEST_CAPABILITIES;
 pub use lists::{CatalogList, List};
 pub use revision_counts::RevisionPair;
 pub use spec::{ConnectionMode, SpecKind, UpstreamSpec};
-pub use state::{CatalogState, SubscriptionGuard};
+pub use state::{CatalogState, Grant, SubscriptionGuard};
 pub use supervisor::Supervisor;
 
 /// One configured server with its connections, leases and catalog.

@@ -13,6 +13,7 @@ mod reload;
 mod sdk_servers;
 mod session_resumption;
 mod sessions;
+mod shared_subscriptions;
 mod upstream_failure;
 
 use std::collections::HashMap;
