@@ -180,24 +180,7 @@ impl Catalog {
             state.revision = Some(connection.revision());
             state.transport = connection.probe_report().transport;
         });
-        let mut task = CatalogTask {
-            connection,
-            scheduled_reads: Vec::new(),
-            subscribed: BTreeMap::new(),
-            unsynced_uris: VecDeque::new(),
-            changing_uris: BTreeSet::new(),
-            session_epoch: 0,
-            reading: Default::default(),
-            requests: FuturesUnordered::new(),
-            listen: None,
-            previous_listen: None,
-            listen_ack_deadline: None,
-            relisten_at: None,
-            count_changes_from: None,
-            pending_changes: Default::default(),
-            listen_failures: 0,
-            polling_only: false,
-        };
+        let mut task = CatalogTask::new(connection);
         let state = self.shared.state();
         if task.connection.revision().listens_by_call() {
             // Listen before the first read, so that no change falls between the two.
@@ -547,6 +530,27 @@ fn acknowledged_uris(acknowledged: &Notification) -> Option<BTreeSet<String>> {
 }
 
 impl CatalogTask {
+    fn new(connection: Arc<Connection>) -> Self {
+        Self {
+            connection,
+            scheduled_reads: Vec::new(),
+            subscribed: BTreeMap::new(),
+            unsynced_uris: VecDeque::new(),
+            changing_uris: BTreeSet::new(),
+            session_epoch: 0,
+            reading: Default::default(),
+            requests: FuturesUnordered::new(),
+            listen: None,
+            previous_listen: None,
+            listen_ack_deadline: None,
+            relisten_at: None,
+            count_changes_from: None,
+            pending_changes: Default::default(),
+            listen_failures: 0,
+            polling_only: false,
+        }
+    }
+
     /// Schedules a re-read of lists that the upstream announced as changed.
     fn on_list_changes(&mut self, lists: &[List]) {
         let now = Instant::now();

@@ -197,7 +197,7 @@ impl Drop for TempFile {
 }
 
 /// A manual tool whose arguments are all required strings.
-fn manual_tool(name: &str, method: Verb, url: &str, arguments: &[&str]) -> ManualTool {
+pub fn manual_tool(name: &str, method: Verb, url: &str, arguments: &[&str]) -> ManualTool {
     let argument = |name: &&str| ManualArgument {
         name: (*name).to_owned(),
         kind: ValueKind::String,

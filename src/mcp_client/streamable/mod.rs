@@ -17,11 +17,11 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue, Method as Verb, StatusCode};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::call::{Answer, Reply, ServerRequest};
+use crate::call::{Answer, Reply};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{self, Error, Result};
@@ -31,13 +31,10 @@ use crate::http::client::{has_media_type, redacted};
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::batch::{MessageParser, Received};
 use crate::mcp_client::connection::RequestHeaders;
-use crate::mcp_client::duplex::too_many_server_requests;
 use crate::mcp_client::session_resumption::ResumableSession;
 use crate::mcp_client::target::{Address, ConnectionSettings};
 use crate::mcp_client::unsolicited::{Unsolicited, UnsolicitedSender};
-use crate::protocol::{
-    ErrorObject, Id, Message, Method, Notification, NotificationMethod, Outcome, Raw, Request, Response, code,
-};
+use crate::protocol::{Id, Message, Method, Notification, NotificationMethod, Outcome, Raw, Request, Response};
 use request::HttpRequest;
 use server_requests::PendingServerRequests;
 use session_slot::{SessionSlot, SessionUse};
@@ -290,7 +287,8 @@ impl StreamableClient {
         HttpRequest::new(Arc::clone(self), request, headers, progress_token)
     }
 
-    /// Writes the headers of a request. The caller's forwarded headers cannot override our own.
+    /// Writes the headers of a request. The caller's forwarded headers cannot override our own, nor stand beside those that
+    /// are configured for the server.
     fn put_request_headers(
         &self,
         head: &mut RequestEncoder,
@@ -303,7 +301,9 @@ impl StreamableClient {
         if let Some(session) = session {
             head.put(&SESSION_ID, session);
         }
-        let is_forwardable = |name: &HeaderName| !RESERVED_HEADERS.contains(name) && !name.as_str().starts_with("mcp-");
+        let is_forwardable = |name: &HeaderName| {
+            !RESERVED_HEADERS.contains(name) && !name.as_str().starts_with("mcp-") && !self.http.sends_header(name)
+        };
         for (name, value) in headers.caller.headers.iter().filter(|(name, _)| is_forwardable(name)) {
             if value.to_str().is_ok() {
                 head.put(name, value);
@@ -473,50 +473,6 @@ impl StreamableClient {
                 }
             },
         }
-    }
-
-    /// Posts an answer that waits for nobody but the server.
-    async fn post_control(self: &Arc<Self>, id: Id, outcome: Outcome) {
-        let Ok(permit) = Arc::clone(&self.control_permits).acquire_owned().await else { return };
-        let Ok(session) = self.use_session() else { return };
-        let http = Arc::clone(self);
-        tokio::spawn(async move {
-            let _permit = permit;
-            if let Err(error) = http.post(session, Response::new(Some(id), outcome).encode()).await {
-                tracing::debug!(%error, "posting the answer to a ping or a refused request failed");
-            }
-        });
-    }
-
-    /// Registers a server request and spawns a task that posts the client's response.
-    ///
-    /// # Errors
-    /// The answer to a request beyond the limit.
-    fn accept_server_request(
-        self: &Arc<Self>,
-        request: Request,
-    ) -> std::result::Result<ServerRequest, (Id, ErrorObject)> {
-        let Ok(permit) = Arc::clone(&self.server_request_permits).try_acquire_owned() else {
-            return Err((request.id, too_many_server_requests(MAX_OPEN_SERVER_REQUESTS)));
-        };
-        let (responder, response) = oneshot::channel();
-        let withdrawn = self.server_requests.register(&request.id);
-        let http = Arc::clone(self);
-        tokio::spawn(async move {
-            let _permit = permit;
-            let unsupported = || Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this"));
-            let outcome = tokio::select! {
-                outcome = response => outcome.unwrap_or_else(|_| unsupported()),
-                _ = withdrawn => return,
-            };
-            http.server_requests.complete(&request.id);
-            let posted =
-                async { http.post(http.use_session()?, Response::new(Some(request.id), outcome).encode()).await };
-            if let Err(error) = posted.await {
-                tracing::debug!(%error, "posting the response to a server request failed");
-            }
-        });
-        Ok(ServerRequest { method: request.method, params: request.params, responder })
     }
 
     /// Opens an event stream by GET, resuming after `last_event_id` if given; `None` when the server offers none.
