@@ -356,6 +356,26 @@ async fn manual_tools_send_json_form_and_text_bodies() {
 }
 
 #[tokio::test]
+async fn numbers_are_sent_as_they_came() {
+    let api = Api::json("{}").await;
+    let mut tool = manual_tool("put", Verb::PUT, "/items/{id}?at={at}&of={of}", &["id", "at", "of", "data"]);
+    let kinds = [ValueKind::Integer, ValueKind::Number, ValueKind::Array, ValueKind::Object];
+    for (argument, kind) in tool.arguments.iter_mut().zip(kinds) {
+        argument.kind = kind;
+    }
+    tool.body = Some(ManualBody::Json(json!({ "id": "{id}", "data": "{data}" })));
+    let rest = Rest::load(&RestSpec { tools: vec![tool], ..api.spec() }, &limits()).await.unwrap();
+    let params = r#"{"name":"put","arguments":{"id":1234567890123456789012345,"at":0.1000,
+        "of":[99999999999999999999,-0],"data":{"n":[1e400,2.50]}}}"#;
+    let mut put = call(Method::ToolsCall, json!({}));
+    put.params = Some(Raw::parse(&Bytes::from(params)).unwrap());
+    outcome(&rest, &put).await.unwrap();
+    let seen = api.take_only_request();
+    assert_eq!(seen.target, "/items/1234567890123456789012345?at=0.1000&of=99999999999999999999&of=-0");
+    assert_eq!(seen.body, r#"{"data":{"n":[1e400,2.50]},"id":1234567890123456789012345}"#);
+}
+
+#[tokio::test]
 async fn invalid_manual_tools_and_base_urls_are_refused() {
     type Change = fn(&mut ManualTool);
     let spec = spec("https://api.example.com/v1");
