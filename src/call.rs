@@ -303,6 +303,12 @@ impl ServerRequest {
         let _ = self.responder.send(Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client cannot be asked this")));
     }
 
+    /// Responds that the client has as many open server requests as it may have.
+    pub fn refuse_over_limit(self, limit: usize) {
+        let why = format!("{limit} server requests of this client are open; wait for their answers first");
+        let _ = self.responder.send(Err(ErrorObject::new(code::INTERNAL_ERROR, format!("Internal error: {why}"))));
+    }
+
     /// Responds that the user is gone, with the outcome that each method defines for it.
     pub fn abandon(self) {
         let outcome = match self.method.as_str() {

@@ -47,6 +47,7 @@ impl App {
 
     fn build(settings: AppSettings, setup: Option<ClusterSetup>) -> Self {
         let shutdown = Shutdown::default();
+        let max_listen_uris = settings.sessions.max_subscriptions;
         let (cluster, sessions, node) = match setup {
             None => (None, Sessions::new(settings.sessions), "".into()),
             Some(setup) => {
@@ -57,8 +58,12 @@ impl App {
         };
         let sessions = Arc::new(sessions);
         let gateway = {
-            let gateway_settings =
-                gateway::GatewaySettings { drain: settings.inbound.shutdown_timeout, parking: settings.parking, node };
+            let gateway_settings = gateway::GatewaySettings {
+                drain: settings.inbound.shutdown_timeout,
+                parking: settings.parking,
+                max_listen_uris,
+                node,
+            };
             Arc::new(Gateway::new(&settings.gateway, gateway_settings, shutdown.closing().clone()))
         };
         let inbound = Arc::new(Inbound {

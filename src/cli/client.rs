@@ -102,6 +102,7 @@ fn error_code(error: &Error) -> u8 {
             FailureKind::HandshakeRefused(_)
             | FailureKind::NoCommonRevision
             | FailureKind::TooLarge(_)
+            | FailureKind::TooDeep(_)
             | FailureKind::Protocol
             | FailureKind::ClientUnanswered => EXIT_SERVER_ERROR,
             _ => EXIT_UNREACHABLE,

@@ -185,10 +185,12 @@ settings! {
         /// Maximum number of calls in flight per session.
         calls: usize = 1000,
             COUNT.example("10").flag("max-calls", "N").heading(LIMITS_HEADING) => sessions.max_calls;
-        /// Maximum number of resource subscriptions per session.
+        /// Maximum number of resource subscriptions per session, and per `subscriptions/listen`.
         subscriptions: usize = 1000,
             COUNT_OR_ZERO.example("10").flag("max-subscriptions", "N").heading(LIMITS_HEADING)
             => sessions.max_subscriptions;
+        /// Maximum number of server requests (sampling, elicitation, roots) that await an answer per session.
+        server_requests: usize = 256, COUNT.example("10") => sessions.max_server_requests;
         /// Maximum number of events retained per session for resumption.
         events: usize = 1000,
             COUNT_OR_ZERO.example("10").flag("max-events", "N").heading(LIMITS_HEADING)
@@ -274,11 +276,17 @@ settings! {
         /// Interval between pings on an idle connection.
         ping_interval: Option<Duration> = Some(seconds(30)), DURATION_OR_OFF.example("\"off\"")
             => settings.ping_interval;
+        /// Time without a byte on a listening stream over HTTP after which it is opened again, and lists and subscribed
+        /// resources count as changed.
+        listen_read_timeout: Option<Duration> = Some(seconds(300)), DURATION_OR_OFF.example("\"1m\"")
+            => settings.listen_read_timeout;
         /// Interval at which lists are re-read if the server sends no list-changed notifications.
         list_poll_interval: Option<Duration> = Some(seconds(60)), DURATION_OR_OFF.example("\"5m\"")
             => list_poll_interval;
         /// Maximum size of a message from the server.
         message_bytes: usize = 16 << 20, SIZE.example("\"1MiB\"") => settings.message_bytes;
+        /// Maximum JSON nesting depth of a message from the server.
+        json_depth: usize = 128, integer(1, 10_000).example("64") => settings.json_depth;
         /// Maximum number of input rounds (results that request input) in one call.
         max_input_rounds: u32 = 8, integer(0, 1000).example("3") => settings.max_input_rounds;
         /// Maximum number of leases: connections reserved for single clients.

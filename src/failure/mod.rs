@@ -50,6 +50,8 @@ pub enum FailureKind {
     TimedOut(Duration),
     /// A message exceeds the limit of this many bytes.
     TooLarge(usize),
+    /// A message nests deeper than the limit of this many levels.
+    TooDeep(usize),
     /// The upstream violated the protocol.
     Protocol,
     /// The client did not answer a server request of the call.
@@ -108,7 +110,7 @@ pub struct Failure {
 
 impl FailureKind {
     /// One of each kind, in the order of docs/errors.md.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Unreachable,
         Self::ConnectTimeout,
         Self::StartFailed,
@@ -125,6 +127,7 @@ impl FailureKind {
         Self::Silent(Duration::from_secs(60)),
         Self::TimedOut(Duration::from_secs(600)),
         Self::TooLarge(16 << 20),
+        Self::TooDeep(128),
         Self::Protocol,
         Self::ClientUnanswered,
         Self::StoreUnavailable,
@@ -162,6 +165,7 @@ impl FailureKind {
             Self::Silent(_) => "silent",
             Self::TimedOut(_) => "timed_out",
             Self::TooLarge(_) => "too_large",
+            Self::TooDeep(_) => "too_deep",
             Self::Protocol => "protocol",
             Self::ClientUnanswered => "client_unanswered",
             Self::StoreUnavailable => "store_unavailable",
@@ -201,6 +205,7 @@ impl FailureKind {
             | Self::Silent(_)
             | Self::TimedOut(_)
             | Self::TooLarge(_)
+            | Self::TooDeep(_)
             | Self::Protocol
             | Self::ClientUnanswered
             | Self::StoreFull
@@ -215,6 +220,7 @@ impl FailureKind {
             | Self::HandshakeRefused(_)
             | Self::NoCommonRevision
             | Self::TooLarge(_)
+            | Self::TooDeep(_)
             | Self::Protocol
             | Self::ClientUnanswered => Retry::Never,
             Self::Status(status) if status < 500 => Retry::Never,

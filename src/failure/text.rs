@@ -56,6 +56,7 @@ fn what_happened(kind: FailureKind) -> String {
         FailureKind::Silent(limit) => format!("was silent for {}", exact(limit)),
         FailureKind::TimedOut(limit) => format!("did not finish within {}", exact(limit)),
         FailureKind::TooLarge(limit) => format!("sent a message of more than {limit} bytes"),
+        FailureKind::TooDeep(limit) => format!("sent a message that nests more than {limit} levels deep"),
         FailureKind::Protocol => "violated the protocol".to_owned(),
         FailureKind::ClientUnanswered => "did not answer a request of the server".to_owned(),
         FailureKind::StoreUnavailable => "cannot be kept or reached just now".to_owned(),

@@ -44,6 +44,8 @@ pub struct Gateway {
     upstreams: Mutex<Vec<Arc<Upstream>>>,
     shared: GatewayShared,
     drain_timeout: Duration,
+    /// Upstreams that were removed and finish their calls.
+    retiring: Arc<Mutex<Vec<Arc<Upstream>>>>,
 }
 
 /// State shared by all groups.
@@ -56,6 +58,7 @@ struct GatewayShared {
     metrics: Arc<Metrics>,
     parked_calls: Arc<ParkedCalls>,
     closing: CancellationToken,
+    max_listen_uris: usize,
     /// The label `upstream` of calls that the gateway answers itself.
     local_label: Arc<str>,
 }
@@ -67,6 +70,8 @@ pub struct GatewaySettings {
     pub drain: Duration,
     /// Limits on parked calls.
     pub parking: ParkingLimits,
+    /// Maximum number of resource URIs in one `subscriptions/listen`.
+    pub max_listen_uris: usize,
     /// The name of this node in the cluster; empty without a cluster.
     pub node: Arc<str>,
 }
@@ -118,9 +123,11 @@ impl Gateway {
                 metrics: Arc::default(),
                 parked_calls: Arc::new(ParkedCalls::new(settings.parking)),
                 closing,
+                max_listen_uris: settings.max_listen_uris,
                 local_label: "rialto".into(),
             },
             drain_timeout: settings.drain,
+            retiring: Arc::default(),
         };
         gateway.apply(config);
         gateway
@@ -221,15 +228,20 @@ impl Gateway {
             if !applied.changed.contains(upstream.name()) {
                 applied.removed.push(Arc::clone(upstream.name()));
             }
-            let drain = self.drain_timeout;
-            tokio::spawn(async move { upstream.retire(drain).await });
+            let (drain, retiring) = (self.drain_timeout, Arc::clone(&self.retiring));
+            retiring.lock().push(Arc::clone(&upstream));
+            tokio::spawn(async move {
+                upstream.retire(drain).await;
+                retiring.lock().retain(|other| !Arc::ptr_eq(other, &upstream));
+            });
         }
         applied
     }
 
-    /// Closes all connections to all upstreams.
+    /// Closes all connections to all upstreams, those that a reload has just removed included.
     pub async fn stop(&self) {
-        let upstreams = std::mem::take(&mut *self.lock());
+        let mut upstreams = std::mem::take(&mut *self.lock());
+        upstreams.extend(std::mem::take(&mut *self.retiring.lock()));
         futures_util::future::join_all(upstreams.iter().map(|upstream| upstream.stop())).await;
     }
 }

@@ -105,8 +105,17 @@ impl NameMapping {
         }
     }
 
-    /// Maps the URIs of one content block.
+    /// Maps the URIs of one content block. Only a tool result holds further blocks, and none of these may be a tool
+    /// result: a server must not decide how deep we descend.
     fn map_content(&self, content: &Raw) -> Raw {
+        match content.get("type").as_ref().and_then(Raw::text).as_deref() {
+            Some("tool_result") => map_elements(content, "content", |content| self.map_resource(content)),
+            _ => self.map_resource(content),
+        }
+    }
+
+    /// Maps the URI of a content block that is a resource or a link to one.
+    fn map_resource(&self, content: &Raw) -> Raw {
         let kind = content.get("type");
         match kind.as_ref().and_then(Raw::text).as_deref() {
             Some("resource_link") => self.map_uri_member(content, "uri"),
@@ -114,7 +123,6 @@ impl NameMapping {
                 Some(resource) => content.edit().set("resource", self.map_uri_member(&resource, "uri")).finish(),
                 None => content.clone(),
             },
-            Some("tool_result") => map_elements(content, "content", |content| self.map_content(content)),
             _ => content.clone(),
         }
     }

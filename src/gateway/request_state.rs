@@ -103,30 +103,50 @@ fn request_digest(call: &Call) -> [u8; 32] {
     hash.finalize().into()
 }
 
-/// Hashes a value independently of member order and string escapes. Numbers are hashed as written.
+/// What is left to hash, last first.
+enum HashStep {
+    Value(Raw),
+    Key(String),
+    Sign(u8),
+}
+
+/// Hashes a value independently of member order and string escapes. Numbers are hashed as written. The client decides
+/// how deep the value nests, so the steps are kept on the heap.
 fn hash_canonical(hash: &mut Sha256, value: &Raw) {
-    if value.is_object() {
-        let mut members: Vec<_> = value.entries().collect();
-        members.sort_by(|(one, _), (other, _)| one.cmp(other));
-        hash.update([b'{']);
-        for (key, member) in members {
-            hash.update(URL_SAFE_NO_PAD.encode(key.as_bytes()).as_bytes());
-            hash.update([b':']);
-            hash_canonical(hash, &member);
+    let mut steps = vec![HashStep::Value(value.clone())];
+    while let Some(step) = steps.pop() {
+        let value = match step {
+            HashStep::Value(value) => value,
+            HashStep::Key(key) => {
+                hash.update(URL_SAFE_NO_PAD.encode(key.as_bytes()).as_bytes());
+                hash.update([b':']);
+                continue;
+            }
+            HashStep::Sign(sign) => {
+                hash.update([sign]);
+                continue;
+            }
+        };
+        if value.is_object() {
+            let mut members: Vec<_> = value.entries().collect();
+            members.sort_by(|(one, _), (other, _)| one.cmp(other));
+            hash.update([b'{']);
+            steps.push(HashStep::Sign(b'}'));
+            for (key, member) in members.into_iter().rev() {
+                steps.extend([HashStep::Value(member), HashStep::Key(key.into_owned())]);
+            }
+        } else if value.is_array() {
+            hash.update([b'[']);
+            steps.push(HashStep::Sign(b']'));
+            for item in value.items().into_iter().rev() {
+                steps.extend([HashStep::Sign(b','), HashStep::Value(item)]);
+            }
+        } else if let Some(text) = value.text() {
+            hash.update([b'"']);
+            hash.update(URL_SAFE_NO_PAD.encode(text.as_bytes()).as_bytes());
+        } else {
+            hash.update(value.as_bytes());
         }
-        hash.update([b'}']);
-    } else if value.is_array() {
-        hash.update([b'[']);
-        for item in value.items() {
-            hash_canonical(hash, &item);
-            hash.update([b',']);
-        }
-        hash.update([b']']);
-    } else if let Some(text) = value.text() {
-        hash.update([b'"']);
-        hash.update(URL_SAFE_NO_PAD.encode(text.as_bytes()).as_bytes());
-    } else {
-        hash.update(value.as_bytes());
     }
 }
 

@@ -15,6 +15,7 @@ use crate::call::{Answer, Call, ClientSink, Replies};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::to_client::{self, CacheHint};
 use crate::dialect::to_upstream;
+use crate::failure::{Failure, FailureKind};
 use crate::metrics::CallOutcome;
 use crate::protocol::method::{Capability, MethodRoute};
 use crate::protocol::{ErrorObject, Key, Level, Method, Notification, NotificationMethod, Payload, Raw, code};
@@ -253,11 +254,28 @@ impl Group {
             return method_not_found(&call.method).into();
         }
         // Without a lease, updates arrive over the shared catalog connection.
-        match call.method {
-            Method::Subscribe => sink.add_subscription(&uri, Some(Box::new(member.upstream.subscribe(own)))),
-            _ => sink.remove_subscription(&uri),
+        if call.method != Method::Subscribe {
+            sink.remove_subscription(&uri);
+            return Answer::result(Raw::empty()).into();
         }
-        Answer::result(Raw::empty()).into()
+        if let Some(failure) = member.state.health.down() {
+            return ErrorObject::from(failure.of_upstream(member.upstream.name())).into();
+        }
+        let (guard, sink, uri) = (member.upstream.subscribe(own), Arc::clone(sink), uri.to_string());
+        let (name, name_mapping) = (Arc::clone(member.upstream.name()), member.name_mapping.clone());
+        let limit = member.upstream.spec().settings.idle_timeout;
+        forward::deferred(async move {
+            let granted = tokio::time::timeout(limit, guard.answer()).await;
+            let silent = || Failure::new(FailureKind::Silent(limit), format!("no answer within {limit:?}")).into();
+            let Err(error) = granted.unwrap_or_else(|_| Err(silent())) else {
+                sink.add_subscription(&uri, Some(Box::new(guard)));
+                return Answer::result(Raw::empty()).into();
+            };
+            match error.failure() {
+                Some(failure) => ErrorObject::from(failure.clone().of_upstream(&name)).into(),
+                None => name_mapping.map_error(error).into(),
+            }
+        })
     }
 
     /// Forwards a call with mapped names; one that may require input is parked when the server asks for it.

@@ -50,6 +50,11 @@ impl Group {
             Ok(requested) => requested,
             Err(error) => return error.into(),
         };
+        let limit = self.shared.max_listen_uris;
+        if requested.updates.len() > limit {
+            let why = format!("`notifications.resourceSubscriptions` may name {limit} resources; listen to fewer");
+            return invalid_params(&why).into();
+        }
         // Subscribe before the acknowledgement is sent, so that no change after it is missed.
         let changes = self.changes();
         let (filter, guards) = requested.grant(view);

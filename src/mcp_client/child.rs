@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::task::JoinHandle;
 
+use super::log_limiter::LogLimiter;
 use super::reaper;
 use super::target::Command;
 use crate::error::{Error, Result};
@@ -163,12 +164,15 @@ impl StderrTail {
 
 async fn log_stderr(stderr: impl AsyncRead + Unpin, program: String, stderr_tail: StderrTail) {
     let mut lines = LineReader::new(BufReader::new(stderr), MAX_STDERR_LINE_BYTES);
+    let log = LogLimiter::new(program.as_str());
     while let Ok(Some(line)) = lines.next().await {
         let text = match &line {
             TextLine::Text(text) => String::from_utf8_lossy(text).into_owned(),
             TextLine::TooLong => "(line too long)".to_owned(),
         };
-        tracing::info!(target: "rialto::upstream::stderr", %program, "{text}");
+        if log.admits(text.len()) {
+            tracing::info!(target: "rialto::upstream::stderr", %program, "{text}");
+        }
         stderr_tail.push(text);
     }
 }

@@ -210,7 +210,16 @@ impl Connection {
         matches!(self.transport, Transport::Http(_))
     }
 
-    /// Whether calls are in flight; always false for Streamable HTTP, which does not count them.
+    /// Number of messages received so far; `None` for Streamable HTTP, which does not count them.
+    pub fn received_messages(&self) -> Option<u64> {
+        match &self.transport {
+            Transport::Http(_) => None,
+            Transport::Stdio(stdio) => Some(stdio.duplex.received_messages()),
+            Transport::Sse(sse) => Some(sse.duplex.received_messages()),
+        }
+    }
+
+    /// Whether calls are in flight, listen requests aside; always false for Streamable HTTP, which does not count them.
     pub fn has_calls_in_flight(&self) -> bool {
         match &self.transport {
             Transport::Http(_) => false,

@@ -1,12 +1,13 @@
 //! JSON-RPC over a bidirectional transport: stdio and HTTP+SSE.
 //!
 //! One task reads and never waits for a caller: messages of a call go into that call's bounded queue. When the queue is
-//! full, notifications are dropped, but never the response. Pending calls are one table; closing the connection fails
-//! all of them, and the table takes no more.
+//! full, notifications are dropped, but never the response. It waits only for the server itself, to accept our answers to
+//! its pings and to requests that we refuse. Pending calls are one table; closing the connection fails all of them, and
+//! the table takes no more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
@@ -14,6 +15,7 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::batch::{MessageParser, Received};
 use super::task_registry::TaskRegistry;
 use super::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::call::{Answer, Replies, Reply, ReplySink, ServerRequest};
@@ -25,20 +27,34 @@ use crate::protocol::{
 
 /// Replies that may wait for the reader of one call; further notifications are dropped.
 const REPLY_QUEUE_CAPACITY: usize = 256;
-/// Server requests that may be open at once; further ones are dropped.
+/// Server requests that may be open at once; further ones are answered with an error.
 const MAX_OPEN_SERVER_REQUESTS: usize = 64;
 /// Messages that may wait to be written; further senders wait.
-pub(super) const OUTGOING_QUEUE_CAPACITY: usize = 64;
+const OUTGOING_QUEUE_CAPACITY: usize = 64;
+/// Answers to pings and to refused server requests that may wait to be written; no more is read of the server meanwhile.
+const CONTROL_QUEUE_CAPACITY: usize = 64;
 
 /// Client end of a bidirectional connection.
 #[derive(Debug)]
 pub(super) struct Duplex {
     outgoing: mpsc::Sender<Bytes>,
+    /// Answers to pings and to refused server requests, which never wait behind our own messages.
+    control: mpsc::Sender<Bytes>,
+    pub(super) parser: MessageParser,
     pending: Arc<PendingCalls>,
     pub(super) tasks: TaskRegistry,
     last_id: AtomicI64,
+    /// Messages that the server has sent.
+    received: AtomicU64,
     unsolicited: UnsolicitedSender,
     closed: CancellationToken,
+}
+
+/// What a transport has to write.
+#[derive(Debug)]
+pub(super) struct OutgoingMessages {
+    messages: mpsc::Receiver<Bytes>,
+    control: mpsc::Receiver<Bytes>,
 }
 
 /// Calls that await responses, by request id.
@@ -78,12 +94,25 @@ struct CancelOnDrop {
 }
 
 impl Duplex {
-    /// A connection that writes encoded messages to `outgoing`.
-    pub(super) fn new(outgoing: mpsc::Sender<Bytes>, unsolicited: mpsc::Sender<Unsolicited>) -> Self {
+    /// A connection, and the encoded messages that its transport has to write.
+    pub(super) fn new(parser: MessageParser, unsolicited: mpsc::Sender<Unsolicited>) -> (Self, OutgoingMessages) {
         let closed = CancellationToken::new();
         let (pending, tasks) = (Arc::default(), TaskRegistry::default());
         let unsolicited = UnsolicitedSender::new(unsolicited);
-        Self { outgoing, pending, tasks, last_id: AtomicI64::new(0), unsolicited, closed }
+        let (outgoing, messages) = mpsc::channel(OUTGOING_QUEUE_CAPACITY);
+        let (control, control_messages) = mpsc::channel(CONTROL_QUEUE_CAPACITY);
+        let duplex = Self {
+            outgoing,
+            control,
+            parser,
+            pending,
+            tasks,
+            last_id: AtomicI64::new(0),
+            received: AtomicU64::new(0),
+            unsolicited,
+            closed,
+        };
+        (duplex, OutgoingMessages { messages, control: control_messages })
     }
 
     /// Sends a request once its replies are polled. `params` are as the server receives them, except for the progress
@@ -150,15 +179,21 @@ impl Duplex {
         let _ = self.outgoing.send(notification.encode()).await;
     }
 
-    /// Handles a message of the server. Never waits.
-    pub(super) fn dispatch(&self, message: Message) {
-        match message {
-            Message::Response(response) => self.on_response(response),
-            Message::Request(request) if request.method == Method::Ping => {
-                self.try_respond(&Response::new(Some(request.id), Ok(Payload::empty())));
+    /// Handles a message of the server. Waits only for the server to accept our answer to a ping or a refused request.
+    pub(super) async fn dispatch(&self, received: impl Into<Received>) {
+        self.received.fetch_add(1, Ordering::Relaxed);
+        match received.into() {
+            Received::Message(Message::Response(response)) => self.on_response(response),
+            Received::Message(Message::Request(request)) if request.method == Method::Ping => {
+                self.respond(request.id, Ok(Payload::empty())).await;
             }
-            Message::Request(request) => self.on_server_request(request),
-            Message::Notification(notification) => self.on_notification(notification),
+            Received::Message(Message::Request(request)) => {
+                if let Err((id, error)) = self.on_server_request(request) {
+                    self.respond(id, Err(error)).await;
+                }
+            }
+            Received::Message(Message::Notification(notification)) => self.on_notification(notification),
+            Received::Unacceptable(id, error) => self.respond(id, Err(error)).await,
         }
     }
 
@@ -207,15 +242,17 @@ impl Duplex {
     }
 
     /// Forwards a server request: to the task it names, to the only call in flight, or as unsolicited.
-    fn on_server_request(&self, request: Request) {
+    ///
+    /// # Errors
+    /// The answer to a request beyond the limit.
+    fn on_server_request(&self, request: Request) -> Result<(), (Id, ErrorObject)> {
         let (responder, response) = oneshot::channel();
         let (withdraw, withdrawn) = oneshot::channel();
         let id = request.id;
         {
             let mut state = self.pending.lock();
             if state.server_requests.len() >= MAX_OPEN_SERVER_REQUESTS {
-                tracing::debug!("upstream has too many open server requests; request dropped");
-                return;
+                return Err((id, too_many_server_requests(MAX_OPEN_SERVER_REQUESTS)));
             }
             state.server_requests.insert(id.clone(), withdraw);
         }
@@ -233,7 +270,7 @@ impl Duplex {
             ServerRequest { method: request.method, params: request.params.map(Payload::into_raw), responder };
         let mut unrouted = self.tasks.route_server_request(request);
         if unrouted.is_none() {
-            return;
+            return Ok(());
         }
         let forward = |call: &mut PendingCall| {
             if let Some(request) = unrouted.take() {
@@ -244,6 +281,7 @@ impl Duplex {
         if let Some(request) = unrouted {
             self.unsolicited.send(Unsolicited::ServerRequest(request));
         }
+        Ok(())
     }
 
     /// Forwards a notification to the listen request that it names; false when it names none of ours.
@@ -279,13 +317,10 @@ impl Duplex {
         }
     }
 
-    /// Sends a short response from the reader task, which must not wait.
-    fn try_respond(&self, response: &Response) {
-        let message = response.encode();
-        if self.outgoing.try_send(message).is_err() {
-            // The server sends pings and does not read our responses.
-            tracing::debug!("ping response dropped: outgoing queue is full");
-        }
+    /// Sends a short response from the reader task. A server that does not read its answers is not read either.
+    async fn respond(&self, id: Id, outcome: Outcome) {
+        // A closed connection needs no answer.
+        let _ = self.control.send(Response::new(Some(id), outcome).encode()).await;
     }
 
     /// Fails all pending calls: a message was lost, and its call is unknown.
@@ -320,9 +355,14 @@ impl Duplex {
         self.pending.lock().closed.is_some()
     }
 
-    /// Whether calls are in flight.
+    /// Number of messages that the server has sent.
+    pub(super) fn received_messages(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Whether calls are in flight. A listen request stays open for ever and keeps no server busy.
     pub(super) fn has_calls_in_flight(&self) -> bool {
-        !self.pending.lock().calls.is_empty()
+        self.pending.lock().calls.values().any(|call| !call.is_listen)
     }
 
     fn close_reason(&self) -> Failure {
@@ -341,6 +381,31 @@ fn numeric_id(id: &Id) -> Option<i64> {
 
 fn unsupported_by_client() -> ErrorObject {
     ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this")
+}
+
+/// The answer to a server request beyond the limit of open ones.
+pub(super) fn too_many_server_requests(limit: usize) -> ErrorObject {
+    let why = format!("{limit} server requests are open on this connection; wait for their answers first");
+    ErrorObject::new(code::INTERNAL_ERROR, format!("Internal error: {why}"))
+}
+
+// === impl OutgoingMessages ===
+
+impl OutgoingMessages {
+    /// The next message to write; `None` when the connection has gone or is draining and all are written. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Option<Bytes> {
+        tokio::select! {
+            biased;
+            Some(message) = self.control.recv() => Some(message),
+            message = self.messages.recv() => message,
+        }
+    }
+
+    /// Takes no more messages; those that are queued are still returned.
+    pub(super) fn drain(&mut self) {
+        self.messages.close();
+        self.control.close();
+    }
 }
 
 // === impl PendingCalls ===
@@ -419,19 +484,22 @@ mod tests {
     use crate::failure::Execution;
     use serde_json::json;
 
+    fn parser() -> MessageParser {
+        MessageParser::new(128, "test")
+    }
+
     #[tokio::test]
     async fn listen_request_with_a_slow_reader_ends_and_is_cancelled() {
-        let (outgoing, mut sent) = mpsc::channel(8);
         let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
-        let duplex = Duplex::new(outgoing, unsolicited);
+        let (duplex, mut sent) = Duplex::new(parser(), unsolicited);
         let mut replies = duplex.call(Method::Listen, None, None, Revision::NEWEST);
         assert!(tokio::time::timeout(std::time::Duration::from_millis(1), replies.next()).await.is_err());
-        assert!(Message::parse(&sent.recv().await.unwrap()).is_ok());
+        assert!(Message::parse(&sent.next().await.unwrap()).is_ok());
         let meta = json!({ "io.modelcontextprotocol/subscriptionId": 1 });
         let notification =
             Notification::new(NotificationMethod::ToolsChanged, Some(Raw::of(&json!({ "_meta": meta }))));
         for _ in 0..REPLY_QUEUE_CAPACITY + 10 {
-            duplex.dispatch(Message::Notification(notification.clone()));
+            duplex.dispatch(Message::Notification(notification.clone())).await;
         }
         let mut last = None;
         while let Some(reply) = replies.next().await {
@@ -439,15 +507,14 @@ mod tests {
         }
         let Some(Reply::End(answer)) = last else { panic!("{last:?}") };
         assert!(answer.outcome.is_err_and(|error| error.failure().is_some()));
-        let cancelled = String::from_utf8(sent.recv().await.unwrap().to_vec()).unwrap();
+        let cancelled = String::from_utf8(sent.next().await.unwrap().to_vec()).unwrap();
         assert!(cancelled.contains("notifications/cancelled"), "{cancelled}");
     }
 
     /// The failure of a call whose connection closes; `writer` is what becomes of the messages to write.
-    async fn failure_at_close<W>(writer: impl FnOnce(mpsc::Receiver<Bytes>) -> W) -> Failure {
-        let (outgoing, sent) = mpsc::channel(8);
+    async fn failure_at_close<W>(writer: impl FnOnce(OutgoingMessages) -> W) -> Failure {
         let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
-        let duplex = Duplex::new(outgoing, unsolicited);
+        let (duplex, sent) = Duplex::new(parser(), unsolicited);
         let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST);
         let _writer = writer(sent);
         let reply = replies.next();
@@ -466,9 +533,8 @@ mod tests {
 
     #[tokio::test]
     async fn call_on_a_closed_connection_cannot_have_run() {
-        let (outgoing, _sent) = mpsc::channel(8);
         let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
-        let duplex = Duplex::new(outgoing, unsolicited);
+        let (duplex, _sent) = Duplex::new(parser(), unsolicited);
         duplex.close(Failure::new(FailureKind::ChildExited, "exited"));
         let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST);
         let Some(Reply::End(answer)) = replies.next().await else { panic!("the end of the call") };

@@ -9,6 +9,7 @@ mod call;
 mod child;
 mod connection;
 mod duplex;
+mod log_limiter;
 mod probe;
 mod reaper;
 mod round;

@@ -1,16 +1,21 @@
 //! Kills the process groups of our children when this process dies in any way, SIGKILL included.
 //!
-//! A small shell reads the list of process groups from a pipe. When this process ends, the pipe closes and the shell
-//! kills the groups that are left. Unlike a parent-death signal this reaches grandchildren (`npx` starts a shell that
-//! starts a server), does not depend on the thread that spawned the child, and needs no unsafe code.
+//! Two small shells, the reapers, each read the list of process groups from a pipe. When this process ends, the pipes close
+//! and the shells kill the groups that are left. Unlike a parent-death signal this reaches grandchildren (`npx` starts a
+//! shell that starts a server), does not depend on the thread that spawned the child, and needs no unsafe code.
+//!
+//! A reaper that dies is started again with the whole list. There are two of them, so that one is left when a reaper and
+//! this process die at the same moment.
 //!
 //! A child is registered after it was spawned, and may leave its group. So children also carry a tag of this process in
 //! their environment ([`child_tag`]), and the shell kills whatever has the tag, where there is a `/proc` to look for it.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -39,7 +44,27 @@ done
 /// Environment variable of children that holds the tag of this process.
 pub(super) const TAG_VARIABLE: &str = "RIALTO_CHILD_OF";
 
-static REAPER: Mutex<Option<Child>> = Mutex::new(None);
+/// Number of reapers.
+const REAPER_COUNT: usize = 2;
+/// Least time between two starts of the same reaper.
+const MIN_RESTART_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The process groups to kill, and the reapers that know them.
+struct Reapers {
+    groups: BTreeSet<i32>,
+    slots: [ReaperSlot; REAPER_COUNT],
+}
+
+enum ReaperSlot {
+    /// Never started, or it could not be started.
+    Vacant,
+    Running(ChildStdin),
+    /// It has died, and its watcher starts it again.
+    Restarting,
+}
+
+static REAPERS: Mutex<Reapers> =
+    Mutex::new(Reapers { groups: BTreeSet::new(), slots: [const { ReaperSlot::Vacant }; REAPER_COUNT] });
 
 /// Random tag of this process.
 pub(super) fn child_tag() -> &'static str {
@@ -52,42 +77,65 @@ pub(super) fn child_tag() -> &'static str {
     &TAG
 }
 
-/// Starts the reaper if it is not running. Called before a child is spawned, to keep the time short in which the child
+/// Starts the reapers that are not running. Called before a child is spawned, to keep the time short in which the child
 /// is not registered.
 pub(super) fn ensure_running() {
-    let mut reaper = REAPER.lock();
-    if reaper.is_none() {
-        *reaper = spawn_reaper();
+    let mut reapers = REAPERS.lock();
+    for slot in 0..REAPER_COUNT {
+        if matches!(reapers.slots[slot], ReaperSlot::Vacant) {
+            reapers.start(slot);
+        }
     }
 }
 
 /// Registers a process group to be killed when this process dies.
 pub(super) fn register_group(group: i32) {
-    send_line(&format!("+{group}\n"));
+    let mut reapers = REAPERS.lock();
+    reapers.groups.insert(group);
+    reapers.send_line(&format!("+{group}\n"));
 }
 
 /// Removes a process group that has ended.
 pub(super) fn unregister_group(group: i32) {
-    send_line(&format!("-{group}\n"));
+    let mut reapers = REAPERS.lock();
+    reapers.groups.remove(&group);
+    reapers.send_line(&format!("-{group}\n"));
 }
 
-fn send_line(line: &str) {
-    let mut reaper = REAPER.lock();
-    // A reaper that has gone is restarted once; without one, children see only the end of their stdin.
-    for _ in 0..2 {
-        if reaper.is_none() {
-            *reaper = spawn_reaper();
-        }
-        let stdin = reaper.as_mut().and_then(|reaper| reaper.stdin.as_mut());
-        let Some(stdin) = stdin else { return };
-        match stdin.write_all(line.as_bytes()) {
-            Ok(()) => return,
-            Err(error) => {
-                tracing::debug!(%error, "child reaper has gone; restarting it");
-                *reaper = None;
+impl Reapers {
+    fn send_line(&mut self, line: &str) {
+        for slot in &mut self.slots {
+            if let ReaperSlot::Running(stdin) = slot {
+                // A reaper that has gone gets the whole list when it is started again.
+                let _ = stdin.write_all(line.as_bytes());
             }
         }
     }
+
+    /// Starts a reaper, tells it the list, and watches it in a thread of its own.
+    fn start(&mut self, slot: usize) {
+        let Some(mut reaper) = spawn_reaper() else { return };
+        let Some(mut stdin) = reaper.stdin.take() else { return };
+        let known: String = self.groups.iter().map(|group| format!("+{group}\n")).collect();
+        let _ = stdin.write_all(known.as_bytes());
+        self.slots[slot] = ReaperSlot::Running(stdin);
+        let watched = std::thread::Builder::new().name("reaper-watch".into()).spawn(move || watch(reaper, slot));
+        if let Err(error) = watched {
+            tracing::warn!(%error, "watching the child reaper failed; it will not be started again");
+        }
+    }
+}
+
+/// Waits until a reaper dies, and starts it again.
+fn watch(mut reaper: Child, slot: usize) {
+    let started = Instant::now();
+    let status = reaper.wait();
+    REAPERS.lock().slots[slot] = ReaperSlot::Restarting;
+    tracing::warn!(?status, "child reaper has gone; starting it again");
+    std::thread::sleep(MIN_RESTART_INTERVAL.saturating_sub(started.elapsed()));
+    let mut reapers = REAPERS.lock();
+    reapers.slots[slot] = ReaperSlot::Vacant;
+    reapers.start(slot);
 }
 
 fn spawn_reaper() -> Option<Child> {

@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Unsolicited;
-use super::batch::messages_in_event;
-use super::duplex::{Duplex, OUTGOING_QUEUE_CAPACITY};
+use super::batch::MessageParser;
+use super::duplex::{Duplex, OutgoingMessages};
 use super::target::{Address, ConnectionSettings};
 use crate::error::{self, Error, Result};
 use crate::failure::{Failure, FailureKind};
@@ -63,8 +63,9 @@ impl SseClient {
                 ));
             }
         };
-        let (outgoing, messages) = mpsc::channel(OUTGOING_QUEUE_CAPACITY);
-        let duplex = Arc::new(Duplex::new(outgoing, unsolicited));
+        let parser = MessageParser::new(settings.json_depth, redacted(&url));
+        let (duplex, messages) = Duplex::new(parser, unsolicited);
+        let duplex = Arc::new(duplex);
         let shutdown = CancellationToken::new();
         let (cancelled, closing, stop_timeout) = (shutdown.clone(), Arc::clone(&duplex), settings.stop_timeout);
         let poster = MessagePoster { duplex: Arc::clone(&duplex), http, endpoint, timeout: settings.idle_timeout };
@@ -116,7 +117,11 @@ fn resolve_endpoint(base: &Uri, reference: &str) -> Result<Uri> {
 async fn read_events(duplex: Arc<Duplex>, mut events: EventReader) {
     loop {
         match events.next().await {
-            Ok(Some(event)) => messages_in_event(event).into_iter().for_each(|message| duplex.dispatch(message)),
+            Ok(Some(event)) => {
+                for message in duplex.parser.messages_in_event(event) {
+                    duplex.dispatch(message).await;
+                }
+            }
             Ok(None) => return,
             Err(error) => {
                 duplex.close(Error::from(error).into_failure());
@@ -136,16 +141,16 @@ struct MessagePoster {
 }
 
 impl MessagePoster {
-    async fn run(self, mut messages: mpsc::Receiver<Bytes>, shutdown: CancellationToken) {
+    async fn run(self, mut messages: OutgoingMessages, shutdown: CancellationToken) {
         let poster = Arc::new(self);
         let mut posts = JoinSet::new();
         let mut is_draining = false;
         loop {
             let message = tokio::select! {
-                message = messages.recv() => message,
+                message = messages.next() => message,
                 () = shutdown.cancelled(), if !is_draining => {
                     is_draining = true;
-                    messages.close();
+                    messages.drain();
                     continue;
                 }
             };
@@ -180,7 +185,7 @@ impl MessagePoster {
         };
         // The server did not accept the request, so no response will arrive on the stream.
         if let Ok(Message::Request(request)) = Message::parse(&message) {
-            duplex.dispatch(Message::Response(Response::new(Some(request.id), Err(error.into_object()))));
+            duplex.dispatch(Message::Response(Response::new(Some(request.id), Err(error.into_object())))).await;
         } else {
             tracing::debug!(%error, "posting a message to the upstream failed");
         }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot};
@@ -10,9 +9,9 @@ use tokio::sync::{mpsc, oneshot};
 use parking_lot::Mutex;
 
 use super::Unsolicited;
-use super::batch::parse_messages;
+use super::batch::MessageParser;
 use super::child::ChildProcess;
-use super::duplex::{Duplex, OUTGOING_QUEUE_CAPACITY};
+use super::duplex::{Duplex, OutgoingMessages};
 use super::target::{Command, ConnectionSettings};
 use crate::error::Result;
 use crate::failure::{Failure, FailureKind};
@@ -34,8 +33,9 @@ impl StdioClient {
         unsolicited: mpsc::Sender<Unsolicited>,
     ) -> Result<Self> {
         let (process, stdin, stdout) = ChildProcess::start(command)?;
-        let (outgoing, messages) = mpsc::channel(OUTGOING_QUEUE_CAPACITY);
-        let duplex = Arc::new(Duplex::new(outgoing, unsolicited));
+        let parser = MessageParser::new(settings.json_depth, command.program.clone());
+        let (duplex, messages) = Duplex::new(parser, unsolicited);
+        let duplex = Arc::new(duplex);
         let (stop, stopped) = oneshot::channel();
         let writer = tokio::spawn(write_messages(stdin, messages));
         let reader = read_messages(Arc::clone(&duplex), stdout, settings.message_bytes);
@@ -104,8 +104,8 @@ impl ChildTask {
     }
 }
 
-async fn write_messages(mut stdin: ChildStdin, mut messages: mpsc::Receiver<Bytes>) {
-    while let Some(message) = messages.recv().await {
+async fn write_messages(mut stdin: ChildStdin, mut messages: OutgoingMessages) {
+    while let Some(message) = messages.next().await {
         let line = crate::ndjson::to_single_line(message);
         let written = async {
             stdin.write_all(&line).await?;
@@ -124,22 +124,18 @@ async fn read_messages(duplex: Arc<Duplex>, stdout: ChildStdout, max_line_bytes:
     let mut lines = LineReader::new(BufReader::new(stdout), max_line_bytes);
     while let Ok(Some(line)) = lines.next().await {
         match line {
-            TextLine::Text(text) => dispatch_line(&duplex, &text),
+            TextLine::Text(text) => {
+                for message in duplex.parser.messages_or_log(&text, "stdout") {
+                    duplex.dispatch(message).await;
+                }
+            }
             TextLine::TooLong => {
-                tracing::warn!(max_line_bytes, "child wrote a line over the limit; line skipped");
+                if duplex.parser.log.admits(0) {
+                    tracing::warn!(max_line_bytes, "child wrote a line over the limit; line skipped");
+                }
                 let message = format!("the server wrote a message of more than {max_line_bytes} bytes");
                 duplex.fail_all(&Failure::new(FailureKind::TooLarge(max_line_bytes), message));
             }
-        }
-    }
-}
-
-fn dispatch_line(duplex: &Duplex, text: &Bytes) {
-    match parse_messages(text) {
-        Ok(messages) => messages.into_iter().for_each(|message| duplex.dispatch(message)),
-        Err(invalid) => {
-            let excerpt = String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned();
-            tracing::warn!(reason = %invalid.reason, line = %excerpt, "child wrote an invalid message to stdout; line skipped");
         }
     }
 }

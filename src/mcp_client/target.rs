@@ -72,8 +72,12 @@ pub struct ConnectionSettings {
     pub stop_timeout: Duration,
     /// Interval of pings on an idle connection, in revisions that have pings.
     pub ping_interval: Option<Duration>,
+    /// How long nothing may arrive on a listening stream, over HTTP, before it is opened again.
+    pub listen_read_timeout: Option<Duration>,
     /// Limit of one received message, in bytes.
     pub message_bytes: usize,
+    /// Limit of the nesting depth of one received message.
+    pub json_depth: usize,
     /// Limit of input rounds in one call.
     pub max_input_rounds: u32,
 }
@@ -198,7 +202,9 @@ impl Default for ConnectionSettings {
             total_timeout: Duration::from_secs(600),
             stop_timeout: Duration::from_secs(2),
             ping_interval: Some(Duration::from_secs(30)),
+            listen_read_timeout: Some(Duration::from_secs(300)),
             message_bytes: 16 << 20,
+            json_depth: 128,
             max_input_rounds: 8,
         }
     }

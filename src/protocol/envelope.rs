@@ -8,8 +8,8 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::payload::PayloadIndex;
-use super::scan::skip_space;
-use super::valid::{validate_members, validate_value};
+use super::scan::{depth_within, skip_space};
+use super::valid::{MAX_DEPTH, validate_members, validate_value};
 
 /// The members of a JSON-RPC envelope, unparsed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,20 @@ impl<'a> Envelope<'a> {
             },
             Err(_) => Self::parse_general(serde_json::Deserializer::from_slice(text)),
         }
+    }
+
+    /// Like [`Self::read`], with whether the text nests deeper than `max_depth`.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`].
+    pub(super) fn read_within(text: &'a [u8], max_depth: usize) -> Result<(Self, bool), serde_json::Error> {
+        // What the fast path accepts nests no deeper than `MAX_DEPTH` below the members of its payload, so it needs no second scan.
+        if max_depth > MAX_DEPTH as usize + 1
+            && let Some(envelope) = std::str::from_utf8(text).ok().and_then(Self::parse_fast)
+        {
+            return Ok((envelope, false));
+        }
+        Ok((Self::read(text)?, !depth_within(text, max_depth)))
     }
 
     /// Fast path for envelopes and payloads without escaped keys and for unique members; `None` falls back to the general

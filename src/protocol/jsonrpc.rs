@@ -86,6 +86,15 @@ pub enum Message {
     Response(Response),
 }
 
+/// A message of a peer whose messages may nest only so deep.
+#[derive(Debug)]
+pub enum DepthChecked {
+    /// A message within the limit.
+    Within(Message),
+    /// A message that nests too deep; nothing may walk its payload.
+    TooDeep(Message),
+}
+
 /// The content of an HTTP body or of a line.
 #[derive(Debug)]
 pub enum Incoming {
@@ -138,9 +147,20 @@ impl Incoming {
     /// # Errors
     /// When the text is not JSON, not a message, or a batch that is empty or too long.
     pub fn parse(text: &Bytes, max_messages: usize) -> Result<Self, Invalid> {
+        match Self::batch_texts(text, max_messages)? {
+            None => Message::parse(text).map(Self::One),
+            Some(texts) => Ok(Self::Batch(texts.iter().map(Message::parse).collect())),
+        }
+    }
+
+    /// The texts of the messages in a batch; `None` when the text is no array.
+    ///
+    /// # Errors
+    /// When the text is an array that is not JSON, empty or too long.
+    pub fn batch_texts(text: &Bytes, max_messages: usize) -> Result<Option<Vec<Bytes>>, Invalid> {
         let first = text.iter().find(|b| !b.is_ascii_whitespace());
         if first != Some(&b'[') {
-            return Message::parse(text).map(Self::One);
+            return Ok(None);
         }
         let mut deserializer = serde_json::Deserializer::from_slice(text);
         let items = deserializer.deserialize_seq(BatchVisitor { max_messages });
@@ -154,8 +174,7 @@ impl Incoming {
         if items.is_empty() {
             return Err(Invalid::request(None, "a batch must hold at least one message"));
         }
-        let each = |item: &RawValue| Message::parse(&text.slice_ref(item.get().as_bytes()));
-        Ok(Self::Batch(items.into_iter().map(each).collect()))
+        Ok(Some(items.into_iter().map(|item| text.slice_ref(item.get().as_bytes())).collect()))
     }
 }
 
@@ -191,13 +210,17 @@ impl Message {
     /// # Errors
     /// When the text is not JSON, or the JSON is not a message.
     pub fn parse(text: &Bytes) -> Result<Self, Invalid> {
-        match Envelope::read(text) {
-            Ok(envelope) => classify(envelope, text),
-            Err(error) if error.is_data() && is_json(text) => {
-                Err(Invalid::request(None, "a message must be an object with each member once"))
-            }
-            Err(error) => Err(Invalid::syntax(&error)),
-        }
+        Envelope::read(text).map_err(|error| invalid_envelope(&error, text)).and_then(|read| classify(read, text))
+    }
+
+    /// Like [`Self::parse`], and tells a message that nests deeper than `max_depth`.
+    ///
+    /// # Errors
+    /// Those of [`Self::parse`].
+    pub fn parse_within(text: &Bytes, max_depth: usize) -> Result<DepthChecked, Invalid> {
+        let read = Envelope::read_within(text, max_depth);
+        let (envelope, too_deep) = read.map_err(|error| invalid_envelope(&error, text))?;
+        classify(envelope, text).map(if too_deep { DepthChecked::TooDeep } else { DepthChecked::Within })
     }
 
     /// Serializes the message.
@@ -207,6 +230,14 @@ impl Message {
             Self::Notification(notification) => notification.encode(),
             Self::Response(response) => response.encode(),
         }
+    }
+}
+
+/// The fault of a text that is no envelope.
+fn invalid_envelope(error: &serde_json::Error, text: &[u8]) -> Invalid {
+    match error.is_data() && is_json(text) {
+        true => Invalid::request(None, "a message must be an object with each member once"),
+        false => Invalid::syntax(error),
     }
 }
 

@@ -13,7 +13,9 @@ mod scan;
 mod valid;
 
 pub use json::{Edit, Raw};
-pub use jsonrpc::{ErrorObject, Id, Incoming, Invalid, Message, Notification, Outcome, Request, Response, code};
+pub use jsonrpc::{
+    DepthChecked, ErrorObject, Id, Incoming, Invalid, Message, Notification, Outcome, Request, Response, code,
+};
 pub use level::Level;
 pub use method::{Method, NotificationMethod};
 pub use payload::{Key, Payload};

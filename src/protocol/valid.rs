@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use super::scan::{HIGH_BITS, LOW_BITS, mark_zero_bytes, skip_space};
 
-/// Maximum nesting depth: one bit per level.
-const MAX_DEPTH: u32 = u128::BITS;
+/// Maximum nesting depth: one bit per level, with one level left for the envelope around the value.
+pub(super) const MAX_DEPTH: u32 = u128::BITS - 1;
 /// Bytes of a string searched with SWAR before `memchr` takes over, which is faster on long strings only.
 const SWAR_BYTES_MAX: usize = 64;
 

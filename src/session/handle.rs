@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::outbox::StreamTarget;
-use super::{MAX_PENDING_SERVER_REQUESTS, NO_CALL_SERIAL, Session, SubscriptionHold};
+use super::{NO_CALL_SERIAL, Session, SubscriptionHold};
 use crate::call::{ClientSink, DropGuard, GatewaySlot, ServerRequest};
 use crate::dialect::to_client;
 use crate::protocol::{Level, Notification, NotificationMethod};
@@ -37,8 +37,11 @@ impl ClientSink for Session {
     fn send_request(self: Arc<Self>, request: ServerRequest) {
         let stream = {
             let state = self.lock();
-            if state.closed || state.server_requests.len() >= MAX_PENDING_SERVER_REQUESTS {
+            if state.closed {
                 return; // dropping the request fails it at the upstream
+            }
+            if state.server_requests.len() >= self.settings.max_server_requests {
+                return request.refuse_over_limit(self.settings.max_server_requests);
             }
             state.outbox.server_request_target()
         };

@@ -50,6 +50,8 @@ pub struct SessionSettings {
     pub max_calls: usize,
     /// Most resource subscriptions of one session.
     pub max_subscriptions: usize,
+    /// Most server requests of one session that await a response, inside and outside of calls.
+    pub max_server_requests: usize,
     /// A session without requests, running calls or readers expires after this time.
     pub idle_timeout: Duration,
     /// Bounds of the event log from which clients resume.
@@ -361,6 +363,10 @@ impl Session {
         if stream == StreamTarget::Discard {
             return; // dropping the request fails it at the upstream
         }
+        let limit = call.session.settings.max_server_requests;
+        if call.session.lock().server_requests.len() >= limit {
+            return request.refuse_over_limit(limit);
+        }
         let message = call.session.register_server_request(stream, call.serial, request);
         self.deliver(stream, message).await;
     }
@@ -467,8 +473,6 @@ impl Session {
     }
 }
 
-/// Most server requests outside of calls that may await a response in one session.
-const MAX_PENDING_SERVER_REQUESTS: usize = 64;
 /// Call serial of server requests that belong to no call.
 const NO_CALL_SERIAL: u64 = 0;
 /// Longest that a call waits for a lagging reader of a resumable stream. After it the call goes on; the client can
@@ -541,6 +545,7 @@ impl Default for SessionSettings {
             max_streams: 32,
             max_calls: 1000,
             max_subscriptions: 1000,
+            max_server_requests: 256,
             idle_timeout: Duration::from_secs(900),
             retention: Retention::default(),
             sse_retry_ms: 3000,

@@ -205,6 +205,9 @@ impl Streams {
             if id.position < self.listening.trimmed_position {
                 return Err(StreamError::EventsTrimmed);
             }
+            if id.position > self.listening.last_position {
+                return Err(StreamError::UnknownEvent);
+            }
             return self.attach_listening(id.position, retry, limit);
         }
         let reader_count = self.reader_count();
@@ -213,7 +216,7 @@ impl Streams {
         let Some(stream) = self.stream_mut(id.stream) else {
             return Err(if known { StreamError::EventsTrimmed } else { StreamError::UnknownEvent });
         };
-        if id.position < stream.start_position {
+        if id.position < stream.start_position || id.position > stream.last_position {
             return Err(StreamError::UnknownEvent);
         }
         if id.position < stream.trimmed_position {

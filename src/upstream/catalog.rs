@@ -1,10 +1,16 @@
 //! Catalog task of one upstream: reads its lists on a shared connection and re-reads them on list-changed
 //! notifications, cache expiry or a poll interval. Clients are served from the cache and never wait for a read.
+//!
+//! After the first reads the task waits for no single request: reads and subscription changes run beside one another, and
+//! the task goes on with notifications and with other URIs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -13,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 use super::health::{Health, HealthPhase};
 use super::lists::{self, CatalogList, List};
 use super::spec::UpstreamSpec;
-use super::state::CatalogShared;
+use super::state::{CatalogShared, Grant};
 use crate::call::{Replies, Reply};
 use crate::error::{Error, Result};
 use crate::failure::FailureKind;
 use crate::mcp_client::{Connection, Unsolicited};
-use crate::protocol::{Method, Notification, NotificationMethod, Raw};
+use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Raw, code};
 
 /// Maintains the catalog of one upstream for as long as the upstream runs.
 #[derive(Debug)]
@@ -36,14 +42,24 @@ struct CatalogTask {
     connection: Arc<Connection>,
     /// When each list is due to be read next; a list has at most one entry.
     scheduled_reads: Vec<(List, Instant)>,
-    /// Resource URIs that this connection has asked the upstream to subscribe to.
-    subscribed: BTreeSet<Arc<str>>,
-    /// The upstream's answer per subscribed URI: true when the subscription was accepted.
-    granted: BTreeMap<Arc<str>, bool>,
+    /// Resource URIs that this connection has asked the upstream to subscribe to, and what it answered.
+    subscribed: BTreeMap<Arc<str>, Option<Grant>>,
+    /// URIs to subscribe to or to unsubscribe from, as far as that is not done (handshake era).
+    unsynced_uris: VecDeque<Arc<str>>,
+    /// URIs with a subscribe or unsubscribe request in flight.
+    changing_uris: BTreeSet<Arc<str>>,
+    /// Incremented when the server has lost the session, so that answers from before are not taken for current.
+    session_epoch: u64,
+    /// Lists that are being read.
+    reading: [bool; List::ALL.len()],
+    /// Requests in flight.
+    requests: FuturesUnordered<BoxFuture<'static, RequestDone>>,
     /// The open `subscriptions/listen` call (per-request era).
     listen: Option<Replies>,
     /// The previous listen call, kept open until the new one is acknowledged so that no notification is lost.
     previous_listen: Option<Replies>,
+    /// Until when the listen call may take to be acknowledged; it is not replaced before.
+    listen_ack_deadline: Option<Instant>,
     /// When the listen call is retried.
     relisten_at: Option<Instant>,
     /// From this instant a list-changed notification counts as a change even if the re-read list is identical.
@@ -56,6 +72,15 @@ struct CatalogTask {
     polling_only: bool,
 }
 
+/// A request of the catalog task that has ended.
+enum RequestDone {
+    ListRead(List, Result<CatalogList>, u64),
+    /// A subscribe or unsubscribe request for a URI, made in this session epoch.
+    SubscriptionChanged(Method, Arc<str>, u64, Grant),
+}
+
+/// Subscribe and unsubscribe requests in flight at once.
+const MAX_SUBSCRIPTION_CHANGES: usize = 16;
 /// Coalesces bursts of list-changed notifications into one read.
 const LIST_CHANGE_DEBOUNCE: Duration = Duration::from_millis(100);
 /// Ignore list-changed notifications for this long after the first read unless the re-read differs: many
@@ -65,7 +90,7 @@ const STARTUP_CHANGE_WINDOW: Duration = Duration::from_millis(250);
 const LIST_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Lower bound on the upstream's cache TTL, so that a tiny `ttlMs` does not cause a tight read loop.
 const MIN_LIST_TTL: Duration = Duration::from_secs(1);
-/// How long the first list reads wait for the listen acknowledgement.
+/// How long the first list reads, and a change of the subscribed URIs, wait for the listen acknowledgement.
 const LISTEN_ACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delay before a listen call that ended is repeated; multiplied by the number of consecutive failures.
 const LISTEN_RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -88,7 +113,7 @@ impl Catalog {
             match connection {
                 Some(connection) => {
                     self.maintain(connection).await;
-                    self.shared.set_grants(BTreeMap::new());
+                    self.shared.forget_grants();
                 }
                 None => self.wait_for_connection().await,
             }
@@ -155,19 +180,7 @@ impl Catalog {
             state.revision = Some(connection.revision());
             state.transport = connection.probe_report().transport;
         });
-        let mut task = CatalogTask {
-            connection,
-            scheduled_reads: Vec::new(),
-            subscribed: BTreeSet::new(),
-            granted: BTreeMap::new(),
-            listen: None,
-            previous_listen: None,
-            relisten_at: None,
-            count_changes_from: None,
-            pending_changes: Default::default(),
-            listen_failures: 0,
-            polling_only: false,
-        };
+        let mut task = CatalogTask::new(connection);
         let state = self.shared.state();
         if task.connection.revision().listens_by_call() {
             // Listen before the first read, so that no change falls between the two.
@@ -187,11 +200,16 @@ impl Catalog {
             self.on_unsolicited(&mut task, message);
         }
         task.scheduled_reads.retain(|(_, at)| *at > Instant::now() + LIST_CHANGE_DEBOUNCE);
-        self.read_lists(&mut task, List::ALL.into_iter().filter(offered)).await;
+        self.read_lists(&mut task, List::ALL.into_iter().filter(offered));
+        while task.reading != [false; List::ALL.len()]
+            && let Some(done) = task.requests.next().await
+        {
+            self.on_request_done(&mut task, done);
+        }
         task.count_changes_from = Some(Instant::now() + STARTUP_CHANGE_WINDOW);
         self.shared.modify(|state| state.startup_finished = true);
         self.publish_health();
-        self.sync_subscriptions(&mut task).await;
+        self.sync_subscriptions(&mut task);
         loop {
             let next = task.scheduled_reads.iter().map(|(_, at)| *at).chain(task.relisten_at).min();
             let timer = async {
@@ -220,8 +238,9 @@ impl Catalog {
                 () = self.shared.list_change_reported.notified() => {
                     task.on_list_changes(&self.shared.take_reported_list_changes());
                 }
-                () = self.shared.subscriptions_changed.notified() => self.sync_subscriptions(&mut task).await,
-                () = timer => self.run_scheduled(&mut task).await,
+                Some(done) = task.requests.next() => self.on_request_done(&mut task, done),
+                () = self.shared.subscriptions_changed.notified() => self.sync_subscriptions(&mut task),
+                () = timer => self.run_scheduled(&mut task),
             }
         }
     }
@@ -233,11 +252,13 @@ impl Catalog {
             Unsolicited::ServerRequest(question) => drop(question),
             Unsolicited::SessionReopened => {
                 task.subscribed.clear();
+                task.session_epoch += 1;
+                self.shared.forget_grants();
                 self.shared.subscriptions_changed.notify_one();
                 task.schedule_all_lists();
             }
             Unsolicited::Missed => {
-                task.subscribed.iter().for_each(|uri| self.shared.publish_resource_update(Arc::clone(uri)));
+                task.subscribed.keys().for_each(|uri| self.shared.publish_resource_update(Arc::clone(uri)));
                 task.schedule_all_lists();
             }
         }
@@ -253,49 +274,73 @@ impl Catalog {
         }
     }
 
-    async fn run_scheduled(&self, task: &mut CatalogTask) {
+    fn run_scheduled(&self, task: &mut CatalogTask) {
         let now = Instant::now();
         let (due, later): (Vec<_>, Vec<_>) = task.scheduled_reads.iter().copied().partition(|(_, at)| *at <= now);
         task.scheduled_reads = later;
         let state = self.shared.state();
         let due = due.into_iter().map(|(list, _)| list);
-        self.read_lists(task, due.filter(|list| state.has_capability(list.capability()) == Some(true))).await;
+        self.read_lists(task, due.filter(|list| state.has_capability(list.capability()) == Some(true)));
         if task.relisten_at.is_some_and(|at| at <= now) {
-            task.relisten_at = None;
             self.start_listen(task);
         }
     }
 
-    /// Reads the given lists concurrently and schedules the next read of each.
-    async fn read_lists(&self, task: &mut CatalogTask, lists: impl Iterator<Item = List>) {
-        let connection = &task.connection;
-        let change_count = &mut task.pending_changes;
-        let lists: Vec<_> = lists.map(|list| (list, std::mem::take(&mut change_count[list as usize]))).collect();
+    /// Starts to read the given lists. One that is being read is read once more afterwards.
+    fn read_lists(&self, task: &mut CatalogTask, lists: impl Iterator<Item = List>) {
         let limit = self.spec.settings.idle_timeout;
-        let reads = lists.into_iter().map(|(list, change_count)| async move {
-            let read = match tokio::time::timeout(limit, lists::read_all_pages(connection, list)).await {
-                Ok(read) => read,
-                Err(_) => {
-                    Err(Error::failure(FailureKind::TimedOut(limit), format!("it was not read within {limit:?}")))
+        for list in lists {
+            if std::mem::replace(&mut task.reading[list as usize], true) {
+                task.schedule(list, Instant::now() + LIST_CHANGE_DEBOUNCE);
+                continue;
+            }
+            let change_count = std::mem::take(&mut task.pending_changes[list as usize]);
+            let connection = Arc::clone(&task.connection);
+            task.requests.push(Box::pin(async move {
+                let read = match tokio::time::timeout(limit, lists::read_all_pages(&connection, list)).await {
+                    Ok(read) => read,
+                    Err(_) => {
+                        Err(Error::failure(FailureKind::TimedOut(limit), format!("it was not read within {limit:?}")))
+                    }
+                };
+                RequestDone::ListRead(list, read, change_count)
+            }));
+        }
+    }
+
+    fn on_request_done(&self, task: &mut CatalogTask, done: RequestDone) {
+        match done {
+            RequestDone::ListRead(list, read, change_count) => {
+                task.reading[list as usize] = false;
+                self.publish_list(list, &read, change_count);
+                self.schedule_next_read(task, list, &read);
+            }
+            RequestDone::SubscriptionChanged(method, uri, epoch, grant) => {
+                task.changing_uris.remove(&uri);
+                if epoch == task.session_epoch && method == Method::Subscribe {
+                    self.shared.set_grants([(&uri, &grant)]);
+                    task.subscribed.insert(Arc::clone(&uri), Some(grant));
+                } else if epoch == task.session_epoch {
+                    task.subscribed.remove(&uri);
                 }
-            };
-            self.publish_list(list, &read, change_count);
-            (list, read.map(|listed| listed.expires_at()))
-        });
-        let read = futures_util::future::join_all(reads).await;
+                // Its subscribers may have changed meanwhile.
+                task.unsynced_uris.push_back(uri);
+                self.change_subscriptions(task);
+            }
+        }
+    }
+
+    fn schedule_next_read(&self, task: &mut CatalogTask, list: List, read: &Result<CatalogList>) {
         let now = Instant::now();
         let state = self.shared.state();
-        for (list, expires) in read {
-            let polled = || {
-                (task.polling_only || !state.supports_list_changed(list)).then(|| now + self.spec.list_poll_interval)
-            };
-            let next = match expires {
-                Ok(expires) => expires.map(|at| at.max(now + MIN_LIST_TTL)).or_else(polled),
-                Err(_) => Some(now + LIST_RETRY_INTERVAL),
-            };
-            if let Some(next) = next {
-                task.schedule(list, next);
-            }
+        let polled =
+            || (task.polling_only || !state.supports_list_changed(list)).then(|| now + self.spec.list_poll_interval);
+        let next = match read {
+            Ok(listed) => listed.expires_at().map(|at| at.max(now + MIN_LIST_TTL)).or_else(polled),
+            Err(_) => Some(now + LIST_RETRY_INTERVAL),
+        };
+        if let Some(next) = next {
+            task.schedule(list, next);
         }
     }
 
@@ -324,49 +369,69 @@ impl Catalog {
     }
 
     /// Brings the upstream's resource subscriptions in line with the URIs that clients subscribe to.
-    async fn sync_subscriptions(&self, task: &mut CatalogTask) {
+    fn sync_subscriptions(&self, task: &mut CatalogTask) {
         if !self.shared.state().supports_resource_subscriptions() {
             return;
         }
-        let wanted: BTreeSet<Arc<str>> = self.shared.subscribed_uris().into_iter().collect();
-        if wanted == task.subscribed {
+        let changed = self.shared.take_changed_uris();
+        if !task.connection.revision().listens_by_call() {
+            task.unsynced_uris.extend(changed);
+            return self.change_subscriptions(task);
+        }
+        let known = changed.iter().filter_map(|uri| Some((uri, task.subscribed.get(uri)?.as_ref()?)));
+        self.shared.set_grants(known);
+        if changed.iter().all(|uri| self.shared.is_subscribed(uri) == task.subscribed.contains_key(uri)) {
             return;
         }
-        if task.connection.revision().listens_by_call() {
-            self.start_listen(task);
-            return;
+        match task.listen_ack_deadline.filter(|deadline| *deadline > Instant::now()) {
+            // One listen call for all URIs that come in until the last call is acknowledged.
+            Some(deadline) => task.relisten_at = Some(deadline),
+            None => self.start_listen(task),
         }
-        let connection = Arc::clone(&task.connection);
-        for uri in task.subscribed.difference(&wanted) {
-            // A subscription that was refused needs no unsubscribe.
-            if task.granted.remove(uri) != Some(false) {
-                self.change_subscription(&connection, Method::Unsubscribe, uri).await;
-            }
-        }
-        self.shared.set_grants(task.granted.clone());
-        for uri in wanted.difference(&task.subscribed) {
-            let granted = self.change_subscription(&connection, Method::Subscribe, uri).await;
-            task.granted.insert(Arc::clone(uri), granted);
-            self.shared.set_grants(task.granted.clone());
-        }
-        task.subscribed = wanted;
     }
 
-    /// Sends a subscribe or unsubscribe request; true when the upstream accepted it.
-    async fn change_subscription(&self, connection: &Arc<Connection>, method: Method, uri: &str) -> bool {
-        let outcome = connection.request(method.clone(), Some(Raw::of(&json!({ "uri": uri })))).await;
-        if let Err(error) = &outcome {
-            tracing::debug!(upstream = %self.spec.name, %method, %error, "subscription change failed");
+    /// Starts subscribe and unsubscribe requests, as many at once as there may be.
+    fn change_subscriptions(&self, task: &mut CatalogTask) {
+        while task.changing_uris.len() < MAX_SUBSCRIPTION_CHANGES
+            && let Some(uri) = task.unsynced_uris.pop_front()
+        {
+            if task.changing_uris.contains(&uri) {
+                continue; // it is looked at again when its request has ended
+            }
+            let method = match (self.shared.is_subscribed(&uri), task.subscribed.get(&uri)) {
+                (true, None) => Method::Subscribe,
+                (true, Some(grant)) => {
+                    self.shared.set_grants(grant.as_ref().map(|grant| (&uri, grant)));
+                    continue;
+                }
+                // A subscription that was refused needs no unsubscribe.
+                (false, Some(Some(Err(_)))) => {
+                    task.subscribed.remove(&uri);
+                    continue;
+                }
+                (false, Some(_)) => Method::Unsubscribe,
+                (false, None) => continue,
+            };
+            task.changing_uris.insert(Arc::clone(&uri));
+            let (connection, epoch, upstream) =
+                (Arc::clone(&task.connection), task.session_epoch, Arc::clone(&self.spec.name));
+            task.requests.push(Box::pin(async move {
+                let outcome = connection.request(method.clone(), Some(Raw::of(&json!({ "uri": &*uri })))).await;
+                if let Err(error) = &outcome {
+                    tracing::debug!(%upstream, %method, %error, "subscription change failed");
+                }
+                let grant = outcome.map(|_| ()).map_err(Error::into_object);
+                RequestDone::SubscriptionChanged(method, uri, epoch, grant)
+            }));
         }
-        outcome.is_ok()
     }
 
     /// Starts a `subscriptions/listen` call for all list changes and subscribed URIs, replacing the current one.
     fn start_listen(&self, task: &mut CatalogTask) {
+        task.relisten_at = None;
         let wanted = self.shared.subscribed_uris();
-        task.subscribed = wanted.iter().cloned().collect();
-        task.granted.retain(|uri, _| task.subscribed.contains(uri));
-        self.shared.set_grants(task.granted.clone());
+        let mut known = std::mem::take(&mut task.subscribed);
+        task.subscribed = wanted.iter().map(|uri| (Arc::clone(uri), known.remove(uri).flatten())).collect();
         let mut filter = serde_json::Map::new();
         let state = self.shared.state();
         for (list, member) in [
@@ -383,13 +448,14 @@ impl Catalog {
                 .insert("resourceSubscriptions".into(), json!(wanted.iter().map(AsRef::as_ref).collect::<Vec<&str>>()));
         }
         if filter.is_empty() {
-            (task.listen, task.previous_listen) = (None, None);
+            (task.listen, task.previous_listen, task.listen_ack_deadline) = (None, None, None);
             return;
         }
         if task.previous_listen.is_none() {
             task.previous_listen = task.listen.take();
         }
         let params = Raw::of(&json!({ "notifications": filter }));
+        task.listen_ack_deadline = Some(Instant::now() + LISTEN_ACK_TIMEOUT);
         task.listen = Some(task.connection.call(task.connection.internal_call(Method::Listen, Some(params))));
     }
 
@@ -399,21 +465,24 @@ impl Catalog {
                 task.listen_failures = 0;
                 if notification.method == NotificationMethod::Acknowledged {
                     task.previous_listen = None;
-                    task.set_granted(acknowledged_uris(&notification).as_deref());
-                    self.shared.set_grants(task.granted.clone());
+                    task.listen_ack_deadline = None;
+                    self.set_granted(task, acknowledged_uris(&notification).as_ref());
+                    if task.relisten_at.is_some() {
+                        self.start_listen(task); // other URIs came in meanwhile
+                    }
                 }
                 self.on_notification(task, &notification);
             }
             Some(Reply::ServerRequest(question)) => drop(question),
             Some(Reply::End(answer)) => {
-                (task.listen, task.previous_listen) = (None, None);
+                (task.listen, task.previous_listen, task.listen_ack_deadline) = (None, None, None);
                 task.listen_failures += 1;
                 match answer.outcome {
                     Err(error) if error.failure().is_none() => {
                         tracing::info!(upstream = %self.spec.name, error = error.message(), "listen refused, polling lists");
                         task.polling_only = true;
-                        task.set_granted(Some(&[]));
-                        self.shared.set_grants(task.granted.clone());
+                        task.subscribed.values_mut().for_each(|grant| *grant = Some(Err(error.clone())));
+                        self.shared.set_grants(known_grants(&task.subscribed));
                     }
                     _ => {
                         task.relisten_at = Some(
@@ -430,26 +499,56 @@ impl Catalog {
                             + LIST_CHANGE_DEBOUNCE,
                     );
                 }
-                for uri in &task.subscribed {
+                for uri in task.subscribed.keys() {
                     self.shared.publish_resource_update(Arc::clone(uri));
                 }
             }
             None => task.listen = None,
         }
     }
+
+    /// Marks exactly these URIs as granted; all of them when the acknowledgement does not list any.
+    fn set_granted(&self, task: &mut CatalogTask, uris: Option<&BTreeSet<String>>) {
+        for (uri, grant) in &mut task.subscribed {
+            let is_granted = uris.is_none_or(|uris| uris.contains(uri.as_ref()));
+            let refusal = "Invalid params: the server does not tell of changes to this resource";
+            *grant = Some(if is_granted { Ok(()) } else { Err(ErrorObject::new(code::INVALID_PARAMS, refusal)) });
+        }
+        self.shared.set_grants(known_grants(&task.subscribed));
+    }
+}
+
+/// The URIs that the upstream has answered for.
+fn known_grants(subscribed: &BTreeMap<Arc<str>, Option<Grant>>) -> impl Iterator<Item = (&Arc<str>, &Grant)> {
+    subscribed.iter().filter_map(|(uri, grant)| Some((uri, grant.as_ref()?)))
 }
 
 /// Resource URIs named by a listen acknowledgement; `None` when it names no notifications at all.
-fn acknowledged_uris(acknowledged: &Notification) -> Option<Vec<String>> {
+fn acknowledged_uris(acknowledged: &Notification) -> Option<BTreeSet<String>> {
     let notifications = acknowledged.params.as_ref()?.get("notifications")?;
     Some(notifications.get("resourceSubscriptions").and_then(|uris| uris.read().ok()).unwrap_or_default())
 }
 
 impl CatalogTask {
-    /// Marks exactly these URIs as granted; all of them when the acknowledgement does not list any.
-    fn set_granted(&mut self, uris: Option<&[String]>) {
-        let is_granted = |uri: &Arc<str>| uris.is_none_or(|uris| uris.iter().any(|granted| **granted == **uri));
-        self.granted = self.subscribed.iter().map(|uri| (Arc::clone(uri), is_granted(uri))).collect();
+    fn new(connection: Arc<Connection>) -> Self {
+        Self {
+            connection,
+            scheduled_reads: Vec::new(),
+            subscribed: BTreeMap::new(),
+            unsynced_uris: VecDeque::new(),
+            changing_uris: BTreeSet::new(),
+            session_epoch: 0,
+            reading: Default::default(),
+            requests: FuturesUnordered::new(),
+            listen: None,
+            previous_listen: None,
+            listen_ack_deadline: None,
+            relisten_at: None,
+            count_changes_from: None,
+            pending_changes: Default::default(),
+            listen_failures: 0,
+            polling_only: false,
+        }
     }
 
     /// Schedules a re-read of lists that the upstream announced as changed.

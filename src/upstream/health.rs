@@ -55,7 +55,7 @@ impl Health {
     }
 
     /// The failure of a call while the upstream is down; `None` when it is not.
-    pub(super) fn down(&self) -> Option<Failure> {
+    pub(crate) fn down(&self) -> Option<Failure> {
         let unknown = || Failure::new(FailureKind::Unreachable, "the upstream is down");
         let failure = || {
             let failure = self.failure.clone().unwrap_or_else(unknown).before_sending();

@@ -15,13 +15,14 @@ use super::Upstream;
 use super::lease_guard::{LeaseGuard, ReleaseOnDrop};
 use super::lease_key::{LeaseKey, SERVER_REQUEST_CAPABILITIES, accepts_server_requests};
 use super::lists::{self, CatalogList, List};
+use super::liveness;
 use super::spec::SpecKind;
 use super::supervisor::{self, back_off};
 use crate::call::{Call, ChangeEvent, ClientSink};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, Result};
-use crate::failure::FailureKind;
+use crate::failure::{Failure, FailureKind};
 use crate::mcp_client::{Connection, ConnectionSettings, ResumableSession, Target, Unsolicited};
 use crate::protocol::method::Capability;
 use crate::protocol::{Level, Method, Notification, Raw};
@@ -305,7 +306,6 @@ impl Upstream {
         receiver: &mut mpsc::Receiver<Unsolicited>,
         sink: Option<&Arc<dyn ClientSink>>,
     ) {
-        let mut connections = lease.connection.subscribe();
         let client_gone = async {
             match sink {
                 Some(sink) => sink.ended().cancelled().await,
@@ -313,29 +313,44 @@ impl Upstream {
             }
         };
         let maintenance = self.run_maintenance(lease, sink);
-        tokio::pin!(client_gone, maintenance);
+        let connection_lost = self.lease_connection_lost(lease);
+        tokio::pin!(client_gone, maintenance, connection_lost);
         loop {
-            let connection = connections.borrow_and_update().clone();
-            let connection_lost = async {
-                match &connection {
-                    Some(connection) => connection.closed().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = &mut client_gone => break,
                 () = self.stop.cancelled() => break,
                 () = &mut maintenance => {}
-                _ = connections.changed() => {}
-                reason = connection_lost => {
+                (connection, reason) = &mut connection_lost => {
                     tracing::info!(upstream = %self.spec.name, %reason, "lease connection lost");
                     lease.connection.send_replace(None);
-                    if let Some(connection) = connection {
-                        connection.close().await;
-                    }
+                    connection.close().await;
+                    connection_lost.set(self.lease_connection_lost(lease));
                     self.tasks.spawn(Arc::clone(self).reconnect(Arc::clone(lease), sink.cloned()));
                 }
                 Some(message) = receiver.recv() => lease.on_unsolicited(message, sink),
+            }
+        }
+    }
+
+    /// Waits until the lease's connection ends or is given up, whichever connection it has by then.
+    async fn lease_connection_lost(&self, lease: &Lease) -> (Arc<Connection>, Failure) {
+        let mut connections = lease.connection.subscribe();
+        loop {
+            let connection = connections.borrow_and_update().clone();
+            let Some(connection) = connection else {
+                // The lease holds the sender, so that the channel stays open.
+                let _ = connections.changed().await;
+                continue;
+            };
+            let is_busy = || lease.calls_in_flight.load(Ordering::Acquire) > 0;
+            let report = |pinged: std::result::Result<(), Failure>| {
+                if let Err(failure) = pinged {
+                    tracing::debug!(upstream = %self.spec.name, %failure, "lease ping failed");
+                }
+            };
+            tokio::select! {
+                why = liveness::wait_lost(&connection, &self.spec.settings, is_busy, report) => return (connection, why),
+                _ = connections.changed() => {}
             }
         }
     }

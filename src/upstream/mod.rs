@@ -10,6 +10,7 @@ mod lease_guard;
 mod lease_key;
 mod leases;
 pub mod lists;
+mod liveness;
 mod revision_counts;
 mod spec;
 mod state;
@@ -47,7 +48,7 @@ pub use lease_key::SERVER_REQUEST_CAPABILITIES;
 pub use lists::{CatalogList, List};
 pub use revision_counts::RevisionPair;
 pub use spec::{ConnectionMode, SpecKind, UpstreamSpec};
-pub use state::{CatalogState, SubscriptionGuard};
+pub use state::{CatalogState, Grant, SubscriptionGuard};
 pub use supervisor::Supervisor;
 
 /// One configured server with its connections, leases and catalog.
@@ -346,8 +347,9 @@ impl RestLoader {
 }
 
 fn rest_limits(settings: &ConnectionSettings) -> RestLimits {
-    let ConnectionSettings { connect_timeout, discovery_timeout, idle_timeout, message_bytes, .. } = *settings;
-    RestLimits { connect_timeout, discovery_timeout, call_timeout: idle_timeout, message_bytes }
+    let ConnectionSettings { connect_timeout, discovery_timeout, idle_timeout, message_bytes, json_depth, .. } =
+        *settings;
+    RestLimits { connect_timeout, discovery_timeout, call_timeout: idle_timeout, message_bytes, json_depth }
 }
 
 /// Publishes the resource updates of the built-in server.

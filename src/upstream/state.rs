@@ -1,6 +1,6 @@
 //! Catalog state of an upstream (health, server info, lists) and the subscriptions to its resources.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::{Notify, broadcast, watch};
@@ -14,7 +14,7 @@ use crate::dialect::to_client::ServerInfo;
 use crate::dialect::{Revision, tasks};
 use crate::local::LocalServer;
 use crate::protocol::method::Capability;
-use crate::protocol::{Key, Method, Raw};
+use crate::protocol::{ErrorObject, Key, Method, Raw};
 
 /// Snapshot of the catalog of an upstream.
 #[derive(Debug, Clone)]
@@ -43,10 +43,10 @@ pub(super) struct CatalogShared {
     state: watch::Sender<Arc<CatalogState>>,
     /// URIs of updated resources.
     resource_updates: broadcast::Sender<Arc<str>>,
-    /// Subscribers per resource URI.
-    subscriber_counts: Mutex<BTreeMap<Arc<str>, usize>>,
-    /// Whether the upstream granted each subscription; `None` for servers in this process, which grant all.
-    grants: Option<watch::Sender<BTreeMap<Arc<str>, bool>>>,
+    /// The resources that somebody is subscribed to.
+    subscriptions: Mutex<SubscribedUris>,
+    /// Whether subscriptions are granted by an answer of the upstream; servers in this process grant all.
+    asks_for_grants: bool,
     /// Wakes the catalog task when the set of subscribed URIs changes.
     pub(super) subscriptions_changed: Notify,
     /// Lists that leases without a session reported as changed.
@@ -55,11 +55,29 @@ pub(super) struct CatalogShared {
     pub(super) list_change_reported: Notify,
 }
 
+/// The upstream's answer to a subscription.
+pub type Grant = Result<(), ErrorObject>;
+
+#[derive(Debug, Default)]
+struct SubscribedUris {
+    uris: BTreeMap<Arc<str>, SubscribedUri>,
+    /// URIs that got their first subscriber or lost their last one, until the catalog task has looked at them.
+    changed: BTreeSet<Arc<str>>,
+}
+
+#[derive(Debug)]
+struct SubscribedUri {
+    subscribers: usize,
+    /// The upstream's answer, once it has given one on the current connection.
+    grant: watch::Sender<Option<Grant>>,
+}
+
 /// Subscription to one resource; dropping it unsubscribes.
 #[derive(Debug)]
 pub struct SubscriptionGuard {
     shared: Arc<CatalogShared>,
     uri: Arc<str>,
+    grant: watch::Receiver<Option<Grant>>,
 }
 
 /// Queue bound for resource updates; a receiver that lags loses the oldest.
@@ -140,20 +158,20 @@ impl CatalogState {
 impl CatalogShared {
     /// State of a remote upstream, which grants each subscription explicitly.
     pub(super) fn new(state: CatalogState) -> Arc<Self> {
-        Self::with_grants(state, Some(watch::Sender::default()))
+        Self::with_grants(state, true)
     }
 
     /// State of a server in this process, which grants every subscription.
     pub(super) fn local(state: CatalogState) -> Arc<Self> {
-        Self::with_grants(state, None)
+        Self::with_grants(state, false)
     }
 
-    fn with_grants(state: CatalogState, answers: Option<watch::Sender<BTreeMap<Arc<str>, bool>>>) -> Arc<Self> {
+    fn with_grants(state: CatalogState, asks_for_grants: bool) -> Arc<Self> {
         Arc::new(Self {
-            grants: answers,
+            asks_for_grants,
             state: watch::Sender::new(Arc::new(state)),
             resource_updates: broadcast::Sender::new(MAX_QUEUED_RESOURCE_UPDATES),
-            subscriber_counts: Mutex::default(),
+            subscriptions: Mutex::default(),
             subscriptions_changed: Notify::new(),
             reported_list_changes: Mutex::default(),
             list_change_reported: Notify::new(),
@@ -207,57 +225,88 @@ impl CatalogShared {
 
     /// URIs with at least one subscriber.
     pub(super) fn subscribed_uris(&self) -> Vec<Arc<str>> {
-        self.lock_subscribers().keys().cloned().collect()
+        self.lock_subscriptions().uris.keys().cloned().collect()
+    }
+
+    /// Whether a URI has a subscriber.
+    pub(super) fn is_subscribed(&self, uri: &str) -> bool {
+        self.lock_subscriptions().uris.contains_key(uri)
+    }
+
+    /// Takes the URIs that got their first subscriber or lost their last one since the last call.
+    pub(super) fn take_changed_uris(&self) -> BTreeSet<Arc<str>> {
+        std::mem::take(&mut self.lock_subscriptions().changed)
     }
 
     pub(super) fn subscribe(self: &Arc<Self>, uri: &str) -> SubscriptionGuard {
         let uri: Arc<str> = uri.into();
-        let count = {
-            let mut wanted = self.lock_subscribers();
-            let count = wanted.entry(Arc::clone(&uri)).or_default();
-            *count += 1;
-            *count
-        };
-        if count == 1 {
+        let mut subscriptions = self.lock_subscriptions();
+        let new = || SubscribedUri { subscribers: 0, grant: watch::Sender::new(None) };
+        let subscribed = subscriptions.uris.entry(Arc::clone(&uri)).or_insert_with(new);
+        subscribed.subscribers += 1;
+        let (is_first, grant) = (subscribed.subscribers == 1, subscribed.grant.subscribe());
+        if is_first {
+            subscriptions.changed.insert(Arc::clone(&uri));
             self.subscriptions_changed.notify_one();
         }
-        SubscriptionGuard { shared: Arc::clone(self), uri }
+        drop(subscriptions);
+        SubscriptionGuard { shared: Arc::clone(self), uri, grant }
     }
 
-    /// Replaces the grants; waiters are woken only on a difference.
-    pub(super) fn set_grants(&self, granted: BTreeMap<Arc<str>, bool>) {
-        if let Some(answers) = &self.grants {
-            answers.send_if_modified(|known| {
-                let is_new = *known != granted;
-                *known = granted;
-                is_new
-            });
+    /// Records the upstream's answers; URIs without a subscriber are ignored.
+    pub(super) fn set_grants<'g>(&self, grants: impl IntoIterator<Item = (&'g Arc<str>, &'g Grant)>) {
+        let subscriptions = self.lock_subscriptions();
+        for (uri, grant) in grants {
+            if let Some(subscribed) = subscriptions.uris.get(uri) {
+                subscribed.grant.send_replace(Some(grant.clone()));
+            }
         }
     }
 
-    fn lock_subscribers(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, usize>> {
-        self.subscriber_counts.lock()
+    /// Forgets every answer, because the session that they were given in has ended: all URIs are asked for again.
+    pub(super) fn forget_grants(&self) {
+        let mut subscriptions = self.lock_subscriptions();
+        let SubscribedUris { uris, changed } = &mut *subscriptions;
+        for (uri, subscribed) in uris {
+            subscribed.grant.send_replace(None);
+            changed.insert(Arc::clone(uri));
+        }
+    }
+
+    fn lock_subscriptions(&self) -> MutexGuard<'_, SubscribedUris> {
+        self.subscriptions.lock()
     }
 }
 
 impl SubscriptionGuard {
+    /// Waits for the upstream's answer.
+    ///
+    /// # Errors
+    /// What the upstream said when it refused, or why it could not be asked.
+    pub async fn answer(&self) -> Grant {
+        if !self.shared.asks_for_grants {
+            return Ok(());
+        }
+        let mut grant = self.grant.clone();
+        // The guard keeps the sender in its place.
+        let answered = grant.wait_for(Option::is_some).await;
+        answered.ok().and_then(|answer| answer.clone()).unwrap_or(Ok(()))
+    }
+
     /// Waits for the upstream's answer; true when it granted the subscription.
     pub async fn is_granted(&self) -> bool {
-        let Some(answers) = &self.shared.grants else { return true };
-        let mut answers = answers.subscribe();
-        let answered = answers.wait_for(|known| known.contains_key(&self.uri)).await;
-        answered.is_ok_and(|known| known.get(&self.uri) == Some(&true))
+        self.answer().await.is_ok()
     }
 }
 
 impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
-        let mut wanted = self.shared.lock_subscribers();
-        let Some(count) = wanted.get_mut(&self.uri) else { return };
-        *count -= 1;
-        if *count == 0 {
-            wanted.remove(&self.uri);
-            drop(wanted);
+        let mut subscriptions = self.shared.lock_subscriptions();
+        let Some(subscribed) = subscriptions.uris.get_mut(&self.uri) else { return };
+        subscribed.subscribers -= 1;
+        if subscribed.subscribers == 0 {
+            subscriptions.uris.remove(&self.uri);
+            subscriptions.changed.insert(Arc::clone(&self.uri));
             self.shared.subscriptions_changed.notify_one();
         }
     }

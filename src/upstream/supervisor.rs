@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::health::{Health, HealthPhase};
+use super::liveness;
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::ClientIdentity;
 use crate::error::{Error, Result};
 use crate::failure::{Failure, FailureKind};
-use crate::mcp_client::{self, Connection, ConnectionSettings, Target, Unsolicited};
-use crate::protocol::Method;
+use crate::mcp_client::{Connection, ConnectionSettings, Target, Unsolicited};
 
 /// Base of the exponential back-off between connects.
 const BACK_OFF_BASE: Duration = Duration::from_millis(250);
@@ -23,8 +23,6 @@ const MAX_BACK_OFF: Duration = Duration::from_secs(30);
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 /// A connection that lived this long resets the back-off.
 const STABLE_CONNECTION_AGE: Duration = Duration::from_secs(30);
-/// Consecutive failed pings after which an idle connection is replaced.
-const MAX_FAILED_PINGS: u32 = 2;
 
 /// Handle to the task that keeps an upstream connected.
 #[derive(Debug)]
@@ -211,43 +209,13 @@ impl SupervisorTask {
         self.health.send_modify(|health| health.set_phase(phase, failure));
     }
 
-    /// Pings the connection at the configured interval; returns why it ended or was given up.
+    /// Waits until the connection ends or is given up, and returns why.
     async fn monitor(&self, connection: &Arc<Connection>) -> Failure {
-        let Some(interval) = self.settings.ping_interval else { return connection.closed().await };
-        let mut failed_pings = 0;
-        loop {
-            tokio::select! {
-                why = connection.closed() => return why,
-                () = tokio::time::sleep(interval) => {}
-            }
-            match self.ping(connection).await {
-                Ok(()) => {
-                    failed_pings = 0;
-                    self.set_health(HealthPhase::Ready, None);
-                }
-                Err(error) => {
-                    let failure = error.into_failure();
-                    failed_pings += 1;
-                    // A server that works on a call may be too busy to answer pings.
-                    if failed_pings >= MAX_FAILED_PINGS && !connection.has_calls_in_flight() {
-                        return failure;
-                    }
-                    self.set_health(HealthPhase::Degraded, Some(failure));
-                }
-            }
-        }
-    }
-
-    /// Sends one ping, or `server/discover` in the per-request era. An error response counts as alive.
-    async fn ping(&self, connection: &Arc<Connection>) -> Result<()> {
-        let method = if connection.revision().has_ping() { Method::Ping } else { Method::Discover };
-        let call = connection.internal_call(method, None);
-        let outcome =
-            mcp_client::wait_for_response(connection.call(call), self.settings.discovery_timeout, "`ping`").await?;
-        match outcome {
-            Err(error) if error.failure().is_some() => Err(Error::from_error_object(error)),
-            _ => Ok(()),
-        }
+        let report = |pinged| match pinged {
+            Ok(()) => self.set_health(HealthPhase::Ready, None),
+            Err(failure) => self.set_health(HealthPhase::Degraded, Some(failure)),
+        };
+        liveness::wait_lost(connection, &self.settings, || connection.has_calls_in_flight(), report).await
     }
 }
 

@@ -19,7 +19,7 @@ const RIALTO: &str = env!("CARGO_BIN_EXE_rialto");
 
 /// A stdio server started by a shell script. The marker is in the environment of the child and of all its
 /// descendants, so that `marked` finds them.
-fn shell(marker: &str, script: &str) -> Target {
+pub fn shell(marker: &str, script: &str) -> Target {
     let mut target = Target::command("sh", ["-c", script]);
     if let Target::Command(command) = &mut target {
         command.environment = vec![("RIALTO".into(), RIALTO.into()), ("MARKER".into(), marker.into())];
@@ -85,6 +85,20 @@ async fn an_oversized_stdout_line_is_skipped() {
     assert_works(&client).await;
     client.close().await;
     gone(&marker).await;
+}
+
+#[tokio::test]
+async fn a_flood_of_stderr_and_rubbish_does_not_flood_the_log() {
+    let script = r#"yes 'nothing that anybody would want to read, again and again' | head -c 32000000 >&2
+        yes 'no message' | head -n 200000; echo 'the end' >&2; exec "$0" stdio"#;
+    let mut command = tokio::process::Command::new(RIALTO);
+    command.args(["call", "getElement", "name=Fe", "--log", "info", "--", "sh", "-c", script, RIALTO]);
+    let output = tokio::time::timeout(TEST_TIMEOUT, command.kill_on_drop(true).output()).await.unwrap().unwrap();
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Iron"), "{}", &log[..log.len().min(2000)]);
+    // What is counted is told once more.
+    assert!(log.contains("upstream floods the log") && log.contains("log lines about an upstream left out"));
+    assert!(log.len() < 2_000_000, "{} bytes", log.len());
 }
 
 #[tokio::test]
@@ -194,13 +208,11 @@ async fn the_process_group_of_a_child_is_killed() {
     gone(&marker).await;
 }
 
-#[tokio::test]
-async fn no_child_outlives_sigkill_of_the_gateway() {
-    let marker = marker("killed");
+/// A gateway process whose child has descendants, one of them outside of its process group; all carry the marker.
+async fn gateway_with_descendants(marker: &str) -> (tokio::process::Child, impl Sized) {
     let mut outer = tokio::process::Command::new(RIALTO);
     let set = format!("MARKER={marker}");
     outer.args(["call", "surveyElements", "delayMs=200", "--env", &set, "--", "sh", "-c"]);
-    // One of them leaves the process group.
     outer.args([r#"sleep 1000 & setsid sleep 1000 & trap '' TERM HUP; "$0" stdio; sleep 1000"#, RIALTO]);
     outer.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).kill_on_drop(true);
     let mut outer = outer.spawn().unwrap();
@@ -209,10 +221,61 @@ async fn no_child_outlives_sigkill_of_the_gateway() {
     let mut line = String::new();
     tokio::io::AsyncBufReadExt::read_line(&mut errors, &mut line).await.unwrap();
     assert!(line.starts_with("progress: 1/"), "{line}");
-    assert!(marked(&marker).len() >= 4);
+    assert!(marked(marker).len() >= 4);
+    (outer, errors)
+}
+
+/// Ids of the reapers of a gateway process: its children that were given its tag as an argument.
+fn reapers_of(gateway: u32) -> Vec<u32> {
+    let tag = format!("\0RIALTO_CHILD_OF={gateway}-");
+    let ids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    ids.filter(|id: &u32| {
+        let arguments = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        arguments.windows(tag.len()).any(|part| part == tag.as_bytes())
+    })
+    .collect()
+}
+
+/// Sends a signal to all of them at once.
+pub fn signal_all(signal: &str, ids: &[u32]) {
+    let ids = ids.iter().map(u32::to_string);
+    assert!(std::process::Command::new("kill").arg(signal).args(ids).status().unwrap().success());
+}
+
+#[tokio::test]
+async fn no_child_outlives_sigkill_of_the_gateway() {
+    let marker = marker("killed");
+    let (mut outer, _errors) = gateway_with_descendants(&marker).await;
     outer.start_kill().unwrap(); // SIGKILL: no chance to clean up
     outer.wait().await.unwrap();
     gone(&marker).await;
+}
+
+#[tokio::test]
+async fn a_reaper_that_died_is_replaced_and_knows_the_children() {
+    let marker = marker("reaper-first");
+    let (mut outer, _errors) = gateway_with_descendants(&marker).await;
+    let gateway = outer.id().unwrap();
+    let first = reapers_of(gateway);
+    signal_all("-KILL", &first);
+    let is_new = |id: &u32| !first.contains(id);
+    until("the reapers are replaced", || reapers_of(gateway).iter().filter(|id| is_new(id)).count() == first.len())
+        .await;
+    outer.start_kill().unwrap();
+    outer.wait().await.unwrap();
+    gone(&marker).await;
+}
+
+#[tokio::test]
+async fn no_child_outlives_sigkill_of_the_gateway_and_a_reaper_at_once() {
+    for first in [0, 1] {
+        let marker = marker(&format!("both-{first}"));
+        let (mut outer, _errors) = gateway_with_descendants(&marker).await;
+        let gateway = outer.id().unwrap();
+        signal_all("-KILL", &[reapers_of(gateway)[first], gateway]);
+        outer.wait().await.unwrap();
+        gone(&marker).await;
+    }
 }
 
 #[tokio::test]

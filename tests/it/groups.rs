@@ -3,14 +3,17 @@
 
 mod aggregation;
 mod catalog;
+mod hostile_servers;
 mod isolation;
 mod listening;
+mod liveness;
 mod messages;
 mod ordering;
 mod reload;
 mod sdk_servers;
 mod session_resumption;
 mod sessions;
+mod shared_subscriptions;
 mod upstream_failure;
 
 use std::collections::HashMap;

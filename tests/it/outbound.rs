@@ -12,7 +12,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::harness::Rialto;
+use crate::harness::{Rialto, TEST_TIMEOUT, until};
+use crate::rest::{call_tool, limits, manual_tool, spec};
+use crate::scripted_server::{ScriptedServer, ServerTransport};
 
 /// A server that answers every request with the same bytes and records the requests.
 async fn fixed_response_server(answer: String) -> (String, mpsc::UnboundedReceiver<String>) {
@@ -150,5 +152,76 @@ async fn http_status_errors_are_reported_by_kind() {
     for bad in ["", "x", "ftp://h/x", "http://", "http://user:secret@h/mcp"] {
         let error = Target::url(bad).unwrap_err();
         assert!(matches!(error, Error::Usage(_)), "{bad}");
+    }
+}
+
+/// Ports of a Node server that closes idle connections after 2 s and says so in `Keep-Alive`.
+async fn node_servers(count: usize) -> (tokio::process::Child, Vec<u16>) {
+    let interpreter = tokio::task::spawn_blocking(crate::peers::installed).await.unwrap();
+    let script = r#"
+        const http = require("http");
+        for (let n = 0; n < Number(process.argv[1]); n++) {
+            const server = http.createServer((request, response) => {
+                request.on("data", () => {});
+                request.on("end", () => response.end("done"));
+            });
+            server.keepAliveTimeout = 2000;
+            server.listen(0, "127.0.0.1", () => console.log(server.address().port));
+        }
+    "#;
+    let mut command = tokio::process::Command::new(interpreter.join("node/node_modules/.bin/node"));
+    command.args(["-e", script, &count.to_string()]).stdout(std::process::Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(child.stdout.take().unwrap()));
+    let mut ports = Vec::new();
+    while ports.len() < count {
+        let line = tokio::time::timeout(TEST_TIMEOUT, lines.next_line()).await.unwrap().unwrap();
+        ports.push(line.expect("the server listens").parse().unwrap());
+    }
+    (child, ports)
+}
+
+/// Every server has connections of its own, and each is asked again after another pause around its timeout.
+#[tokio::test]
+async fn no_call_meets_a_node_server_that_closes_its_idle_connection() {
+    let pauses: Vec<Duration> = (0..24).map(|n| Duration::from_millis(n * 100)).collect();
+    let (_child, ports) = node_servers(pauses.len()).await;
+    let calls = pauses.iter().zip(ports).map(|(pause, port)| async move {
+        let tools = vec![manual_tool("send", http::Method::POST, "/send", &[])];
+        let api = rialto::local::rest::RestSpec { tools, ..spec(&format!("http://127.0.0.1:{port}")) };
+        let rest = rialto::local::rest::Rest::load(&api, &limits()).await.unwrap();
+        for _ in 0..2 {
+            let result = call_tool(&rest, "send", json!({})).await;
+            assert_eq!(result["isError"], false, "after {pause:?}: {result}");
+            // The pause itself is what is tested.
+            tokio::time::sleep(*pause).await;
+        }
+        let result = call_tool(&rest, "send", json!({})).await;
+        assert_eq!(result["isError"], false, "after {pause:?}: {result}");
+    });
+    futures_util::future::join_all(calls).await;
+}
+
+#[tokio::test]
+async fn a_configured_header_replaces_that_of_the_caller() {
+    for transport in [ServerTransport::Http, ServerTransport::PerRequest] {
+        let server = ScriptedServer::start("server", transport).await;
+        let target = server.target().with_header("X-Tenant", "configured").unwrap();
+        let upstream = rialto::upstream::UpstreamSpec::new("server", rialto::upstream::SpecKind::Target(target));
+        let rialto = Rialto::with(|settings| {
+            let group = rialto::gateway::GroupConfig::new(rialto::gateway::DEFAULT_GROUP, ["server".into()]);
+            settings.gateway = rialto::gateway::GatewayConfig { upstreams: vec![upstream], groups: vec![group] };
+            settings.policy.forward_headers = ["x-tenant", "x-user"].map(http::HeaderName::from_static).to_vec();
+        })
+        .await;
+        until("it is connected", || rialto.inbound.gateway.upstreams()[0].state().startup_finished).await;
+        let call = rialto.modern("tools/call", json!({ "name": "echo", "arguments": {} }));
+        let (_, answer) = call.header("x-tenant", "caller").header("x-user", "ada").answer().await;
+        assert!(answer["result"].is_object(), "{answer}");
+        let received = server.received().into_iter().find(|message| message.kind == "tools/call").unwrap();
+        let sent = |name: &str| -> Vec<String> {
+            received.headers.iter().filter(|(other, _)| other == name).map(|(_, value)| value.clone()).collect()
+        };
+        assert_eq!((sent("x-tenant"), sent("x-user")), (vec!["configured".to_owned()], vec!["ada".to_owned()]));
     }
 }

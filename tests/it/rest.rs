@@ -120,7 +120,13 @@ pub fn spec(base_url: &str) -> RestSpec {
 
 pub fn limits() -> RestLimits {
     let (connect, call) = (Duration::from_secs(2), Duration::from_secs(10));
-    RestLimits { connect_timeout: connect, discovery_timeout: call, call_timeout: call, message_bytes: 16 << 20 }
+    RestLimits {
+        connect_timeout: connect,
+        discovery_timeout: call,
+        call_timeout: call,
+        message_bytes: 16 << 20,
+        json_depth: 128,
+    }
 }
 
 pub fn call(method: Method, params: Value) -> Call {
@@ -191,7 +197,7 @@ impl Drop for TempFile {
 }
 
 /// A manual tool whose arguments are all required strings.
-fn manual_tool(name: &str, method: Verb, url: &str, arguments: &[&str]) -> ManualTool {
+pub fn manual_tool(name: &str, method: Verb, url: &str, arguments: &[&str]) -> ManualTool {
     let argument = |name: &&str| ManualArgument {
         name: (*name).to_owned(),
         kind: ValueKind::String,
@@ -347,6 +353,26 @@ async fn manual_tools_send_json_form_and_text_bodies() {
     assert_eq!(seen.headers["content-type"], "application/x-www-form-urlencoded");
     call_tool(&rest, "text", json!({ "a": "b" })).await;
     assert_eq!(api.take_only_request().body, "<b>");
+}
+
+#[tokio::test]
+async fn numbers_are_sent_as_they_came() {
+    let api = Api::json("{}").await;
+    let mut tool = manual_tool("put", Verb::PUT, "/items/{id}?at={at}&of={of}", &["id", "at", "of", "data"]);
+    let kinds = [ValueKind::Integer, ValueKind::Number, ValueKind::Array, ValueKind::Object];
+    for (argument, kind) in tool.arguments.iter_mut().zip(kinds) {
+        argument.kind = kind;
+    }
+    tool.body = Some(ManualBody::Json(json!({ "id": "{id}", "data": "{data}" })));
+    let rest = Rest::load(&RestSpec { tools: vec![tool], ..api.spec() }, &limits()).await.unwrap();
+    let params = r#"{"name":"put","arguments":{"id":1234567890123456789012345,"at":0.1000,
+        "of":[99999999999999999999,-0],"data":{"n":[1e400,2.50]}}}"#;
+    let mut put = call(Method::ToolsCall, json!({}));
+    put.params = Some(Raw::parse(&Bytes::from(params)).unwrap().into());
+    outcome(&rest, &put).await.unwrap();
+    let seen = api.take_only_request();
+    assert_eq!(seen.target, "/items/1234567890123456789012345?at=0.1000&of=99999999999999999999&of=-0");
+    assert_eq!(seen.body, r#"{"data":{"n":[1e400,2.50]},"id":1234567890123456789012345}"#);
 }
 
 #[tokio::test]
@@ -661,17 +687,19 @@ async fn api_failures_become_tool_errors() {
         "/empty" => Response::builder().status(204).body(Full::default()).unwrap(),
         "/huge" => Response::new(Full::from(vec![b'x'; 70_000])),
         "/huge-failure" => Response::builder().status(500).body(Full::from(vec![b'x'; 70_000])).unwrap(),
+        "/deep" => json_response(200, format!("{}{}", "[".repeat(20_000), "]".repeat(20_000))),
         "/zipped" => Response::builder().header("content-encoding", "gzip").body(Full::from("x")).unwrap(),
         _ => json_response(200, "{}"),
     })
     .await;
-    let tools = ["gone", "empty", "huge", "huge-failure", "zipped"];
+    let tools = ["gone", "empty", "huge", "huge-failure", "deep", "zipped"];
     let tools = tools.map(|name| manual_tool(name, Verb::GET, &format!("/{name}"), &[])).to_vec();
     let settings = RestLimits { message_bytes: 64 << 10, ..limits() };
     let rest = Rest::load(&RestSpec { tools: tools.clone(), ..api.spec() }, &settings).await.unwrap();
     assert_eq!(tool_error(&rest, "gone", json!({})).await, "410 Gone\n\n{\"message\":\"it is gone\"}");
     assert_eq!(tool_error(&rest, "huge", json!({})).await, "the server sent a body of more than 65536 bytes");
     assert_eq!(tool_error(&rest, "huge-failure", json!({})).await, "500 Internal Server Error");
+    assert_eq!(tool_error(&rest, "deep", json!({})).await, "the answer nests more than 128 levels deep");
     assert!(tool_error(&rest, "zipped", json!({})).await.contains("gzip"));
     let empty = call_tool(&rest, "empty", json!({})).await;
     assert_eq!(empty["content"], json!([{ "type": "text", "text": "204 No Content" }]));

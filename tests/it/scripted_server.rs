@@ -62,6 +62,8 @@ pub enum InjectedFault {
     RawResponse(u16, String),
     /// Responds with this status and `Retry-After`; HTTP only.
     RetryLater(u16, String),
+    /// Responds with this text, with `$id` replaced by the request id; any transport.
+    Text(String),
     /// Responds with a result computed from the parameters.
     Result(Arc<dyn Fn(&Value) -> Value + Send + Sync>),
 }
@@ -76,7 +78,12 @@ pub struct ReceivedMessage {
     pub headers: Vec<(String, String)>,
 }
 
+/// Messages to send; a string stands for the text that it holds.
 type MessageSender = mpsc::UnboundedSender<Value>;
+
+fn text_of(message: &Value) -> String {
+    message.as_str().map_or_else(|| message.to_string(), ToOwned::to_owned)
+}
 
 struct ServerState {
     name: String,
@@ -220,6 +227,13 @@ impl ScriptedServer {
             let mut message = message.clone();
             message["params"]["_meta"] = json!({ "io.modelcontextprotocol/subscriptionId": id });
             let _ = (filter, out.send(message));
+        }
+    }
+
+    /// Sends a text as it is on the listening stream of every session.
+    pub fn send_text(&self, text: &str) {
+        for client_session in lock(&self.inner.sessions).values() {
+            client_session.send(Value::String(text.into()));
         }
     }
 
@@ -386,6 +400,11 @@ impl ServerState {
     /// Responds to a request on `out`, unless it is cancelled or the client disconnects first.
     async fn serve(self: Arc<Self>, client_session: Option<Arc<ClientSession>>, message: Value, out: MessageSender) {
         let id = message["id"].clone();
+        let fault = lock(&self.fault).get(message["method"].as_str().unwrap_or_default()).cloned();
+        if let Some(InjectedFault::Text(text)) = fault {
+            let _ = out.send(Value::String(text.replace("$id", &id.to_string())));
+            return;
+        }
         let cancelled = CancellationToken::new();
         if let Some(client_session) = &client_session {
             lock(&client_session.running).insert(id.to_string(), cancelled.clone());
@@ -428,7 +447,12 @@ impl ServerState {
             Some(InjectedFault::Hang) => std::future::pending::<()>().await,
             Some(InjectedFault::HoldResponse) => self.wait_gate(method).await,
             Some(InjectedFault::Result(make)) => return Ok(make(params)),
-            Some(InjectedFault::DelayedDelivery | InjectedFault::RawResponse(..) | InjectedFault::RetryLater(..))
+            Some(
+                InjectedFault::DelayedDelivery
+                | InjectedFault::RawResponse(..)
+                | InjectedFault::RetryLater(..)
+                | InjectedFault::Text(_),
+            )
             | None => {}
         }
         let uri = params["uri"].as_str().unwrap_or_default();

@@ -95,6 +95,11 @@ impl HttpClient {
         self.endpoint().url.clone()
     }
 
+    /// Whether the client itself sends this header with every request.
+    pub(crate) fn sends_header(&self, name: &HeaderName) -> bool {
+        self.headers.contains_key(name)
+    }
+
     /// Limit of a response body or event, in bytes.
     pub(crate) fn max_body_bytes(&self) -> usize {
         self.max_body_bytes

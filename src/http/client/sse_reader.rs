@@ -1,6 +1,10 @@
 //! Reads server-sent events from a response body.
 
 use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
 
 use super::ResponseBody;
 use super::error::{HttpError, HttpErrorKind, HttpResult};
@@ -13,11 +17,19 @@ pub(crate) struct EventReader {
     decoder: SseDecoder,
     decoded: VecDeque<SseEvent>,
     max_event_bytes: usize,
+    read_timeout: Option<Duration>,
 }
 
 impl EventReader {
     pub(crate) fn new(body: ResponseBody, max_event_bytes: usize) -> Self {
-        Self { body, decoder: SseDecoder::new(max_event_bytes), decoded: VecDeque::new(), max_event_bytes }
+        let decoder = SseDecoder::new(max_event_bytes);
+        Self { body, decoder, decoded: VecDeque::new(), max_event_bytes, read_timeout: None }
+    }
+
+    /// Breaks the stream when no byte arrives for this long, not even a comment.
+    #[must_use]
+    pub(crate) fn with_read_timeout(self, read_timeout: Option<Duration>) -> Self {
+        Self { read_timeout, ..self }
     }
 
     /// The next event; `None` when the stream ended regularly. Cancel-safe.
@@ -26,7 +38,7 @@ impl EventReader {
             if let Some(event) = self.decoded.pop_front() {
                 return Ok(Some(event));
             }
-            let chunk = match self.body.next().await {
+            let chunk = match self.read().await? {
                 None => return Ok(None),
                 Some(Ok(chunk)) => chunk,
                 Some(Err(error)) => {
@@ -41,5 +53,12 @@ impl EventReader {
             })?;
             self.decoded.extend(events);
         }
+    }
+
+    async fn read(&mut self) -> HttpResult<Option<io::Result<Bytes>>> {
+        let Some(limit) = self.read_timeout else { return Ok(self.body.next().await) };
+        tokio::time::timeout(limit, self.body.next()).await.map_err(|_| {
+            HttpError::new(HttpErrorKind::Broken, format!("nothing arrived on the event stream for {limit:?}"))
+        })
     }
 }

@@ -1,7 +1,10 @@
 //! Validation of tool arguments, as far as the HTTP request depends on them.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
+use serde_json::Value;
+
+use super::argument_value::ArgumentValue;
 use super::spec::ValueKind;
 
 /// One argument of a tool.
@@ -9,11 +12,11 @@ use super::spec::ValueKind;
 pub(super) struct ToolArgument {
     pub(super) name: String,
     pub(super) required: bool,
-    pub(super) default: Option<Value>,
+    pub(super) default: Option<ArgumentValue>,
     /// Allowed JSON types; any when empty.
     pub(super) kinds: Vec<ValueKind>,
     /// Allowed values; any when empty.
-    pub(super) choices: Vec<Value>,
+    pub(super) choices: Vec<ArgumentValue>,
 }
 
 /// Bytes of a rejected value that an error message repeats.
@@ -27,12 +30,13 @@ impl ToolArgument {
             Value::Array(kinds) => kinds.iter().filter_map(|kind| ValueKind::named(kind.as_str()?)).collect(),
             _ => Vec::new(),
         };
-        let choices = schema["enum"].as_array().cloned().unwrap_or_default();
+        let choices = schema["enum"].as_array().map(|choices| choices.iter().map(Into::into).collect());
+        let choices = choices.unwrap_or_default();
         Self { name: name.to_owned(), required, default: None, kinds, choices }
     }
 
     /// Validates the given value and applies the default; the error is a sentence for the caller.
-    fn validate(&self, given: Option<Value>) -> Result<Option<Value>, String> {
+    fn validate(&self, given: Option<ArgumentValue>) -> Result<Option<ArgumentValue>, String> {
         let may_be_null = self.kinds.is_empty() || self.kinds.contains(&ValueKind::Null);
         // Many clients send null for an omitted argument; it is a value only where the type allows null.
         let given = given.filter(|value| !value.is_null() || may_be_null);
@@ -44,7 +48,7 @@ impl ToolArgument {
             return Err(format!("`{}` must be of type {}; it was {}", self.name, kinds.join(" or "), excerpt(&value)));
         }
         let value = normalize_integer(value, &self.kinds);
-        if !self.choices.is_empty() && !self.choices.iter().any(|choice| equal_json(choice, &value)) {
+        if !self.choices.is_empty() && !self.choices.iter().any(|choice| choice.is_same(&value)) {
             let choices: Vec<String> = self.choices.iter().take(20).map(excerpt).collect();
             let more = if self.choices.len() > 20 { " or another" } else { "" };
             let name = &self.name;
@@ -57,8 +61,8 @@ impl ToolArgument {
 /// Validates all arguments, in declaration order; the error names every violation at once.
 pub(super) fn validate_all(
     arguments: &[ToolArgument],
-    mut given: Map<String, Value>,
-) -> Result<Vec<Option<Value>>, String> {
+    mut given: BTreeMap<String, ArgumentValue>,
+) -> Result<Vec<Option<ArgumentValue>>, String> {
     let mut values = Vec::with_capacity(arguments.len());
     let mut violations = Vec::new();
     for argument in arguments {
@@ -78,19 +82,12 @@ pub(super) fn validate_all(
 }
 
 /// Turns `3.0` into `3` where only integers are allowed.
-fn normalize_integer(value: Value, kinds: &[ValueKind]) -> Value {
+fn normalize_integer(value: ArgumentValue, kinds: &[ValueKind]) -> ArgumentValue {
     let wanted = kinds.contains(&ValueKind::Integer) && !kinds.contains(&ValueKind::Number);
-    match value.as_f64() {
-        Some(number) if wanted && value.is_f64() && number.abs() < 9e15 => Value::from(number as i64),
-        _ => value,
-    }
+    if wanted { value.with_plain_integer() } else { value }
 }
 
-fn equal_json(a: &Value, b: &Value) -> bool {
-    a == b || (a.is_number() && b.is_number() && a.as_f64() == b.as_f64())
-}
-
-fn excerpt(value: &Value) -> String {
+fn excerpt(value: &ArgumentValue) -> String {
     let text = value.to_string();
     if text.len() <= MAX_ECHOED_VALUE { text } else { format!("{}…", truncated(&text, MAX_ECHOED_VALUE)) }
 }
@@ -115,41 +112,45 @@ mod tests {
         ]
     }
 
-    fn checked(given: Value) -> Result<Vec<Option<Value>>, String> {
-        let Value::Object(given) = given else { panic!() };
+    fn checked(given: &Value) -> Result<Vec<Option<ArgumentValue>>, String> {
+        let ArgumentValue::Object(given) = ArgumentValue::from(given) else { panic!() };
         validate_all(&arguments(), given)
+    }
+
+    fn number(number: i64) -> Option<ArgumentValue> {
+        Some(ArgumentValue::from(&json!(number)))
     }
 
     #[test]
     fn all_violations_are_reported_at_once() {
-        assert_eq!(checked(json!({ "count": 3 })), Ok(vec![Some(json!(3)), None, None]));
-        assert_eq!(checked(json!({ "count": 3.0, "unit": null })), Ok(vec![Some(json!(3)), None, None]));
-        assert_eq!(checked(json!({ "count": 3, "any": null })), Ok(vec![Some(json!(3)), None, Some(Value::Null)]));
-        let violations = checked(json!({ "unit": "K", "more": 1 })).unwrap_err();
+        assert_eq!(checked(&json!({ "count": 3 })), Ok(vec![number(3), None, None]));
+        assert_eq!(checked(&json!({ "count": 3.0, "unit": null })), Ok(vec![number(3), None, None]));
+        assert_eq!(checked(&json!({ "count": 3, "any": null })), Ok(vec![number(3), None, Some(ArgumentValue::Null)]));
+        let violations = checked(&json!({ "unit": "K", "more": 1 })).unwrap_err();
         assert_eq!(
             violations,
             "`count` is missing; `unit` must be one of \"C\", \"F\"; it was \"K\"; `more` is not among the arguments; \
              this tool takes `count`, `unit`, `any`"
         );
-        let violations = checked(json!({ "count": "3" })).unwrap_err();
+        let violations = checked(&json!({ "count": "3" })).unwrap_err();
         assert_eq!(violations, "`count` must be of type integer; it was \"3\"");
-        assert_eq!(checked(json!({ "count": null })).unwrap_err(), "`count` is missing");
+        assert_eq!(checked(&json!({ "count": null })).unwrap_err(), "`count` is missing");
     }
 
     #[test]
     fn default_replaces_an_absent_argument() {
         let mut argument = ToolArgument::from_schema("days", false, &json!({ "type": "integer" }));
-        argument.default = Some(json!(7));
-        assert_eq!(validate_all(&[argument], Map::new()), Ok(vec![Some(json!(7))]));
+        argument.default = number(7);
+        assert_eq!(validate_all(&[argument], BTreeMap::new()), Ok(vec![number(7)]));
     }
 
     proptest! {
         #[test]
         fn arbitrary_arguments_never_panic(name in any::<String>(), text in any::<String>(), number in any::<f64>()) {
-            let mut given = Map::new();
-            given.insert(name, json!(text));
-            given.insert("count".to_owned(), json!(number));
-            given.insert("unit".to_owned(), json!([text]));
+            let mut given = BTreeMap::new();
+            given.insert(name, (&json!(text)).into());
+            given.insert("count".to_owned(), (&json!(number)).into());
+            given.insert("unit".to_owned(), (&json!([text])).into());
             prop_assert!(validate_all(&arguments(), given).is_err());
         }
     }

@@ -1,12 +1,14 @@
 //! Encoding of request bodies from tool arguments.
 
+use std::collections::BTreeMap;
+
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 use bytes::Bytes;
 use http::HeaderValue;
 use mime::Mime;
-use serde_json::{Map, Value};
 
+use super::argument_value::ArgumentValue;
 use super::encode::{self, Escape, ParameterStyle};
 use super::request_template::{ArgumentValues, TextTemplate};
 
@@ -61,7 +63,7 @@ pub(super) enum BodyMediaType {
 /// JSON value with placeholders; members whose argument is absent are omitted.
 #[derive(Debug, Clone)]
 pub(super) enum BodyTemplate {
-    Fixed(Value),
+    Fixed(ArgumentValue),
     Argument(usize),
     Text(TextTemplate),
     Array(Vec<BodyTemplate>),
@@ -84,7 +86,7 @@ impl RequestBodyTemplate {
                 None => Ok(None),
             },
             Self::Fields(fields, media_type, required) => {
-                let given: Vec<(&BodyField, &Value)> =
+                let given: Vec<(&BodyField, &ArgumentValue)> =
                     fields.iter().filter_map(|field| Some((field, values[field.argument_index].as_ref()?))).collect();
                 if given.is_empty() && !required {
                     return Ok(None);
@@ -92,7 +94,7 @@ impl RequestBodyTemplate {
                 media_type.encode_fields(&given).map(Some)
             }
             Self::Json(template) => {
-                let value = template.render(values).unwrap_or(Value::Null);
+                let value = template.render(values).unwrap_or(ArgumentValue::Null);
                 Ok(Some((JSON_MEDIA_TYPE, value.to_string().into())))
             }
             Self::Form(fields) => {
@@ -127,7 +129,7 @@ impl BodyMediaType {
         !matches!(self, Self::Other(_))
     }
 
-    fn encode_value(&self, value: &Value) -> Result<EncodedBody, String> {
+    fn encode_value(&self, value: &ArgumentValue) -> Result<EncodedBody, String> {
         match self {
             Self::Json(media_type) => Ok((media_type.clone(), value.to_string().into())),
             Self::Form | Self::Multipart => {
@@ -142,19 +144,19 @@ impl BodyMediaType {
         }
     }
 
-    fn encode_fields(&self, given: &[(&BodyField, &Value)]) -> Result<EncodedBody, String> {
+    fn encode_fields(&self, given: &[(&BodyField, &ArgumentValue)]) -> Result<EncodedBody, String> {
         match self {
             Self::Json(media_type) => {
-                let members: Map<String, Value> =
+                let members: BTreeMap<String, ArgumentValue> =
                     given.iter().map(|(field, value)| (field.name.clone(), (*value).clone())).collect();
-                Ok((media_type.clone(), Value::Object(members).to_string().into()))
+                Ok((media_type.clone(), ArgumentValue::Object(members).to_string().into()))
             }
             Self::Form => {
                 let given = given.iter().filter(|(_, value)| !value.is_null());
                 let pairs = given.flat_map(|(field, value)| {
                     let (style, explode) = match (field.encoding, value) {
                         (FieldEncoding::Styled(style, explode), _) => (style, explode),
-                        (_, Value::Object(_)) => (ParameterStyle::Json, true),
+                        (_, ArgumentValue::Object(_)) => (ParameterStyle::Json, true),
                         _ => (ParameterStyle::Form, true),
                     };
                     encode::encode_pairs(&field.name, value, style, explode, Escape::Strict)
@@ -168,16 +170,16 @@ impl BodyMediaType {
 }
 
 impl BodyTemplate {
-    fn render(&self, values: &ArgumentValues) -> Option<Value> {
+    fn render(&self, values: &ArgumentValues) -> Option<ArgumentValue> {
         Some(match self {
             Self::Fixed(value) => value.clone(),
             Self::Argument(argument_index) => values[*argument_index].clone()?,
-            Self::Text(template) => template.render(values, Escape::Verbatim)?.into(),
-            Self::Array(items) => items.iter().filter_map(|item| item.render(values)).collect(),
+            Self::Text(template) => ArgumentValue::String(template.render(values, Escape::Verbatim)?),
+            Self::Array(items) => ArgumentValue::Array(items.iter().filter_map(|item| item.render(values)).collect()),
             Self::Object(members) => {
                 let filled =
                     members.iter().filter_map(|(name, template)| Some((name.clone(), template.render(values)?)));
-                Value::Object(filled.collect())
+                ArgumentValue::Object(filled.collect())
             }
         })
     }
@@ -200,7 +202,7 @@ fn encode_form(pairs: impl Iterator<Item = (String, String)>) -> String {
 }
 
 /// Decodes a `data:` URI in Base64 into media type and bytes; any other value is sent as text.
-fn decode_file(value: &Value) -> (Option<HeaderValue>, Bytes) {
+fn decode_file(value: &ArgumentValue) -> (Option<HeaderValue>, Bytes) {
     let text = encode::to_text(value);
     let decoded = || {
         let (head, data) = text.strip_prefix("data:")?.split_once(',')?;
@@ -211,7 +213,7 @@ fn decode_file(value: &Value) -> (Option<HeaderValue>, Bytes) {
     decoded().unwrap_or_else(|| (None, Bytes::from(text.clone())))
 }
 
-fn encode_multipart(given: &[(&BodyField, &Value)]) -> Result<EncodedBody, String> {
+fn encode_multipart(given: &[(&BodyField, &ArgumentValue)]) -> Result<EncodedBody, String> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|_| "there is no randomness for a boundary")?;
     let boundary = format!("rialto-{:032x}", u128::from_be_bytes(random));
@@ -224,8 +226,8 @@ fn encode_multipart(given: &[(&BodyField, &Value)]) -> Result<EncodedBody, Strin
         out.extend_from_slice(b"\r\n");
     };
     for (field, value) in given.iter().filter(|(_, value)| !value.is_null()) {
-        let items: Vec<&Value> = match value {
-            Value::Array(items) => items.iter().collect(),
+        let items: Vec<&ArgumentValue> = match value {
+            ArgumentValue::Array(items) => items.iter().collect(),
             other => vec![other],
         };
         for item in items {
@@ -237,7 +239,7 @@ fn encode_multipart(given: &[(&BodyField, &Value)]) -> Result<EncodedBody, Strin
                     .unwrap_or("application/octet-stream");
                 let head = format!("; filename=\"{}\"\r\nContent-Type: {media_type}", escape_part_name(&field.name));
                 part(&field.name, &head, &bytes);
-            } else if item.is_object() || item.is_array() {
+            } else if matches!(item, ArgumentValue::Object(_) | ArgumentValue::Array(_)) {
                 part(&field.name, "\r\nContent-Type: application/json", item.to_string().as_bytes());
             } else {
                 part(&field.name, "", encode::to_text(item).as_bytes());
@@ -268,7 +270,7 @@ mod tests {
     fn form_fields_are_percent_encoded() {
         let (plain, deep) =
             (field("a b", FieldEncoding::Plain), field("m", FieldEncoding::Styled(ParameterStyle::DeepObject, true)));
-        let value = (json!(["x&y", 2]), json!({ "k": "v=w" }));
+        let value = (ArgumentValue::from(&json!(["x&y", 2])), ArgumentValue::from(&json!({ "k": "v=w" })));
         let (media_type, body) = BodyMediaType::Form.encode_fields(&[(&plain, &value.0), (&deep, &value.1)]).unwrap();
         assert_eq!(media_type, "application/x-www-form-urlencoded");
         assert_eq!(body, "a%20b=x%26y&a%20b=2&m%5Bk%5D=v%3Dw");
@@ -277,9 +279,9 @@ mod tests {
     #[test]
     fn multipart_field_names_cannot_add_headers() {
         let (text, sent) = (field("a\"\r\nX: y", FieldEncoding::Plain), field("f", FieldEncoding::File));
-        let value = (json!("1\r\n2"), json!("data:image/png;base64,AAEC"));
+        let value = ["1\r\n2", "data:image/png;base64,AAEC"].map(|text| ArgumentValue::String(text.to_owned()));
         let (media_type, body) =
-            BodyMediaType::Multipart.encode_fields(&[(&text, &value.0), (&sent, &value.1)]).unwrap();
+            BodyMediaType::Multipart.encode_fields(&[(&text, &value[0]), (&sent, &value[1])]).unwrap();
         let boundary = media_type.to_str().unwrap().split_once("boundary=").unwrap().1;
         let expected = format!(
             "--{boundary}\r\nContent-Disposition: form-data; name=\"a%22%0D%0AX: y\"\r\n\r\n1\r\n2\r\n\

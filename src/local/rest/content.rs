@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::arguments::truncated;
 use super::body::{is_json, parse_media_type};
 use crate::protocol::Raw;
+use crate::protocol::json::depth_within;
 
 /// Bytes of an error response that are passed to the client.
 const MAX_ERROR_BODY_BYTES: usize = 8 << 10;
@@ -42,8 +43,8 @@ struct ToolResult<'a> {
     meta: &'a RawValue,
 }
 
-/// Tool result of a response; `result_path` selects a part of a JSON body.
-pub(super) fn tool_result(response: &ApiResponse, result_path: Option<&str>, meta: &RawValue) -> Raw {
+/// Tool result of a response; `result_path` selects a part of a JSON body, which may nest `max_depth` deep.
+pub(super) fn tool_result(response: &ApiResponse, result_path: Option<&str>, max_depth: usize, meta: &RawValue) -> Raw {
     let status = response.status;
     let encoding = response.headers.get(CONTENT_ENCODING).filter(|encoding| *encoding != "identity");
     if let Some(encoding) = encoding {
@@ -59,7 +60,10 @@ pub(super) fn tool_result(response: &ApiResponse, result_path: Option<&str>, met
     let media_type = media_type(&response.headers);
     let json = media_type.as_ref().is_none_or(is_json).then(|| strip_bom(&response.body));
     if let Some(json) = json.and_then(|body| Raw::parse(&body).ok()) {
-        return json_result(&json, result_path, meta);
+        return match depth_within(json.as_bytes(), max_depth) {
+            true => json_result(&json, result_path, meta),
+            false => error_result(&format!("the answer nests more than {max_depth} levels deep"), meta),
+        };
     }
     if let Some(result_path) = result_path {
         return error_result(
@@ -221,7 +225,7 @@ mod tests {
         let status = StatusCode::from_u16(status).unwrap();
         let response = ApiResponse { status, headers, body, resource_uri: "http://h/x".to_owned() };
         let meta = RawValue::from_string("{}".to_owned()).unwrap();
-        let mut result: Value = tool_result(&response, result_path, &meta).read().unwrap();
+        let mut result: Value = tool_result(&response, result_path, 128, &meta).read().unwrap();
         assert_eq!(result["resultType"], "complete");
         let members = result.as_object_mut().unwrap();
         members.remove("resultType");

@@ -2,7 +2,8 @@
 //! position in the request.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::Value;
+
+use super::argument_value::ArgumentValue;
 
 /// Encodes everything but RFC 3986 unreserved characters.
 const STRICT_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -84,9 +85,9 @@ impl Escape {
 }
 
 /// A value as text without encoding: strings as they are, anything else as JSON.
-pub(super) fn to_text(value: &Value) -> String {
+pub(super) fn to_text(value: &ArgumentValue) -> String {
     match value {
-        Value::String(text) => text.clone(),
+        ArgumentValue::String(text) => text.clone(),
         other => other.to_string(),
     }
 }
@@ -97,13 +98,19 @@ pub(super) fn encode_path_literal(text: &str) -> String {
 }
 
 /// Encodes a value into one string, for a path segment or a header.
-pub(super) fn encode_inline(name: &str, value: &Value, style: ParameterStyle, explode: bool, escape: Escape) -> String {
-    let text = |value: &Value| escape.apply(&to_text(value));
+pub(super) fn encode_inline(
+    name: &str,
+    value: &ArgumentValue,
+    style: ParameterStyle,
+    explode: bool,
+    escape: Escape,
+) -> String {
+    let text = |value: &ArgumentValue| escape.apply(&to_text(value));
     let pairs = |between: &str| match value {
-        Value::Object(members) => {
+        ArgumentValue::Object(members) => {
             members.iter().map(|(key, value)| format!("{}{between}{}", escape.apply(key), text(value))).collect()
         }
-        Value::Array(items) => items.iter().map(text).collect(),
+        ArgumentValue::Array(items) => items.iter().map(text).collect(),
         other => vec![text(other)],
     };
     let parts: Vec<String> = pairs(if explode { "=" } else { "," });
@@ -112,8 +119,8 @@ pub(super) fn encode_inline(name: &str, value: &Value, style: ParameterStyle, ex
         ParameterStyle::Matrix => {
             let name = escape.apply(name);
             match (explode, value) {
-                (true, Value::Array(_)) => parts.iter().map(|part| format!(";{name}={part}")).collect(),
-                (true, Value::Object(_)) => parts.iter().map(|part| format!(";{part}")).collect(),
+                (true, ArgumentValue::Array(_)) => parts.iter().map(|part| format!(";{name}={part}")).collect(),
+                (true, ArgumentValue::Object(_)) => parts.iter().map(|part| format!(";{part}")).collect(),
                 _ => format!(";{name}={}", parts.join(",")),
             }
         }
@@ -127,12 +134,12 @@ pub(super) fn encode_inline(name: &str, value: &Value, style: ParameterStyle, ex
 /// Encodes a value into query parameters or form fields. Names are returned plain, values percent-encoded.
 pub(super) fn encode_pairs(
     name: &str,
-    value: &Value,
+    value: &ArgumentValue,
     style: ParameterStyle,
     explode: bool,
     escape: Escape,
 ) -> Vec<(String, String)> {
-    let text = |value: &Value| escape.apply(&to_text(value));
+    let text = |value: &ArgumentValue| escape.apply(&to_text(value));
     let single_pair = |value: String| vec![(name.to_owned(), value)];
     let separator = match style {
         ParameterStyle::Delimited(separator) => Escape::Strict.apply(&separator.to_string()),
@@ -140,19 +147,19 @@ pub(super) fn encode_pairs(
     };
     match (style, value) {
         (ParameterStyle::Json, _) => single_pair(escape.apply(&value.to_string())),
-        (ParameterStyle::DeepObject, Value::Object(_)) => {
+        (ParameterStyle::DeepObject, ArgumentValue::Object(_)) => {
             let mut pairs_out = Vec::new();
             push_deep_object(name, value, escape, MAX_QUERY_DEPTH, &mut pairs_out);
             pairs_out
         }
-        (_, Value::Array(items)) if items.is_empty() => Vec::new(),
-        (_, Value::Object(members)) if members.is_empty() => Vec::new(),
-        (_, Value::Array(items)) if explode => items.iter().map(|item| (name.to_owned(), text(item))).collect(),
-        (_, Value::Array(items)) => single_pair(items.iter().map(text).collect::<Vec<_>>().join(&separator)),
-        (_, Value::Object(members)) if explode => {
+        (_, ArgumentValue::Array(items)) if items.is_empty() => Vec::new(),
+        (_, ArgumentValue::Object(members)) if members.is_empty() => Vec::new(),
+        (_, ArgumentValue::Array(items)) if explode => items.iter().map(|item| (name.to_owned(), text(item))).collect(),
+        (_, ArgumentValue::Array(items)) => single_pair(items.iter().map(text).collect::<Vec<_>>().join(&separator)),
+        (_, ArgumentValue::Object(members)) if explode => {
             members.iter().map(|(key, value)| (key.clone(), text(value))).collect()
         }
-        (_, Value::Object(members)) => {
+        (_, ArgumentValue::Object(members)) => {
             let parts = members.iter().flat_map(|(key, value)| [escape.apply(key), text(value)]);
             single_pair(parts.collect::<Vec<_>>().join(&separator))
         }
@@ -160,14 +167,20 @@ pub(super) fn encode_pairs(
     }
 }
 
-fn push_deep_object(name: &str, value: &Value, escape: Escape, depth: usize, pairs_out: &mut Vec<(String, String)>) {
+fn push_deep_object(
+    name: &str,
+    value: &ArgumentValue,
+    escape: Escape,
+    depth: usize,
+    pairs_out: &mut Vec<(String, String)>,
+) {
     match value {
-        Value::Object(members) if depth > 0 => {
+        ArgumentValue::Object(members) if depth > 0 => {
             for (key, value) in members {
                 push_deep_object(&format!("{name}[{key}]"), value, escape, depth - 1, pairs_out);
             }
         }
-        Value::Array(items) if depth > 0 => {
+        ArgumentValue::Array(items) if depth > 0 => {
             for (n, value) in items.iter().enumerate() {
                 push_deep_object(&format!("{name}[{n}]"), value, escape, depth - 1, pairs_out);
             }
@@ -179,12 +192,12 @@ fn push_deep_object(name: &str, value: &Value, escape: Escape, depth: usize, pai
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
     fn query(value: &Value, style: ParameterStyle, explode: bool) -> String {
-        let pairs = encode_pairs("color", value, style, explode, Escape::Strict);
+        let pairs = encode_pairs("color", &value.into(), style, explode, Escape::Strict);
         let encoded: Vec<String> =
             pairs.iter().map(|(name, value)| format!("{}={value}", Escape::Strict.apply(name))).collect();
         encoded.join("&")
@@ -237,7 +250,11 @@ mod tests {
             (object.clone(), ParameterStyle::Matrix, true, ";B=150;G=200;R=100"),
             (object, ParameterStyle::Matrix, false, ";color=B,150,G,200,R,100"),
         ] {
-            assert_eq!(encode_inline("color", &value, style, explode, Escape::Strict), expected, "{value} {style:?}");
+            assert_eq!(
+                encode_inline("color", &(&value).into(), style, explode, Escape::Strict),
+                expected,
+                "{value} {style:?}"
+            );
         }
     }
 

@@ -143,7 +143,7 @@ impl ManualToolReader<'_> {
                 let members = members.iter().map(|(name, value)| Ok((name.clone(), self.body_template(value)?)));
                 BodyTemplate::Object(members.collect::<Result<_, String>>()?)
             }
-            fixed => BodyTemplate::Fixed(fixed.clone()),
+            fixed => BodyTemplate::Fixed(fixed.into()),
         })
     }
 }
@@ -154,7 +154,7 @@ fn tool_argument(argument: &ManualArgument) -> Result<ToolArgument, String> {
         return Err(format!("{name:?} is no name for an argument"));
     }
     for value in choices.iter().chain(default) {
-        if !kind.matches(value) {
+        if !kind.matches(&value.into()) {
             return Err(format!("the argument {name:?} is of type {}, but {value} is not", kind.as_str()));
         }
     }
@@ -165,9 +165,9 @@ fn tool_argument(argument: &ManualArgument) -> Result<ToolArgument, String> {
     Ok(ToolArgument {
         name: name.clone(),
         required,
-        default: default.clone(),
+        default: default.as_ref().map(Into::into),
         kinds: vec![*kind],
-        choices: choices.clone(),
+        choices: choices.iter().map(Into::into).collect(),
     })
 }
 

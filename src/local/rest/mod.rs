@@ -3,6 +3,7 @@
 //! Tools come from an API document (OpenAPI 3 or Swagger 2.0) or from requests written in the configuration
 //! ([`RestSpec`]). Requests stay below the configured base URL, whatever document, arguments or redirects say.
 
+mod argument_value;
 mod arguments;
 mod base_url;
 mod body;
@@ -25,8 +26,9 @@ use std::time::Duration;
 use http::header::LOCATION;
 use http::{HeaderMap, Method as Verb};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use self::argument_value::ArgumentValue;
 use self::base_url::BaseUrl;
 use self::content::{ApiResponse, error_result};
 use self::names::UniqueNames;
@@ -66,6 +68,7 @@ struct RestInner {
     tool_list: Raw,
     templates: BTreeMap<String, RequestTemplate>,
     call_timeout: Duration,
+    json_depth: usize,
 }
 
 impl Rest {
@@ -123,6 +126,7 @@ impl Rest {
             tool_list: list,
             templates,
             call_timeout: settings.call_timeout,
+            json_depth: settings.json_depth,
         })))
     }
 
@@ -170,11 +174,12 @@ impl Rest {
         let template =
             self.0.templates.get(&name).ok_or_else(|| invalid_params(&format!("there is no tool {name:?}")))?;
         let given = params.and_then(|params| params.get("arguments")).filter(|given| !given.is_null());
-        let given: Map<String, Value> = match given {
-            None => Map::new(),
+        let given = match given {
+            None => BTreeMap::new(),
             Some(given) if !given.is_object() => return Err(invalid_params("`params.arguments` must be an object")),
-            Some(given) => match given.read() {
-                Ok(given) => given,
+            Some(given) => match ArgumentValue::parse(&given) {
+                Ok(ArgumentValue::Object(given)) => given,
+                Ok(_) => BTreeMap::new(),
                 Err(error) => return Ok(Err(format!("the arguments cannot be read: {error}"))),
             },
         };
@@ -209,7 +214,9 @@ impl Rest {
             };
             let result_path = shared.templates.get(&tool).and_then(|template| template.result_path.as_deref());
             match outcome {
-                Ok(answered) => Answer::result(content::tool_result(&answered, result_path, &shared.meta)),
+                Ok(answered) => {
+                    Answer::result(content::tool_result(&answered, result_path, shared.json_depth, &shared.meta))
+                }
                 Err(error) if error.is_retryable() => Answer::error(error.into_object()),
                 Err(error) => Answer::result(error_result(&error.to_string(), &shared.meta)),
             }

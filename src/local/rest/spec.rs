@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, Method as Verb, Uri};
 use serde_json::Value;
 
+use super::argument_value::ArgumentValue;
 use crate::http::client as web;
 
 /// Timeouts and size limits of an HTTP API.
@@ -20,6 +21,8 @@ pub struct RestLimits {
     pub call_timeout: Duration,
     /// Size limit of a response body.
     pub message_bytes: usize,
+    /// Limit of the nesting depth of a JSON response body.
+    pub json_depth: usize,
 }
 
 /// Configuration of an HTTP API.
@@ -151,14 +154,14 @@ impl ValueKind {
     }
 
     /// Whether a value is of this type.
-    pub(super) fn matches(self, value: &Value) -> bool {
+    pub(super) fn matches(self, value: &ArgumentValue) -> bool {
         match self {
-            Self::String => value.is_string(),
-            Self::Number => value.is_number(),
-            Self::Integer => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|f| f.fract() == 0.0),
-            Self::Boolean => value.is_boolean(),
-            Self::Array => value.is_array(),
-            Self::Object => value.is_object(),
+            Self::String => matches!(value, ArgumentValue::String(_)),
+            Self::Number => matches!(value, ArgumentValue::Number(_)),
+            Self::Integer => value.is_integer(),
+            Self::Boolean => matches!(value, ArgumentValue::Bool(_)),
+            Self::Array => matches!(value, ArgumentValue::Array(_)),
+            Self::Object => matches!(value, ArgumentValue::Object(_)),
             Self::Null => value.is_null(),
         }
     }

@@ -17,11 +17,11 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue, Method as Verb, StatusCode};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::call::{Answer, Reply, ServerRequest};
+use crate::call::{Answer, Reply};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{self, Error, Result};
@@ -29,14 +29,13 @@ use crate::failure::FailureKind;
 use crate::http::client::{EventReader, HttpClient, HttpResponse, InFlight, SendOptions, WhenFull};
 use crate::http::client::{has_media_type, redacted};
 use crate::http::codec::{RequestEncoder, ResponseHead};
-use crate::mcp_client::batch::{MAX_BATCH_MESSAGES, messages_in_event, parse_messages};
+use crate::mcp_client::batch::{MessageParser, Received};
 use crate::mcp_client::connection::RequestHeaders;
 use crate::mcp_client::session_resumption::ResumableSession;
 use crate::mcp_client::target::{Address, ConnectionSettings};
 use crate::mcp_client::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::protocol::{
-    ErrorObject, Id, Incoming, Message, Method, Notification, NotificationMethod, Outcome, Payload, Raw, Request,
-    Response, code,
+    Id, Message, Method, Notification, NotificationMethod, Outcome, Payload, Raw, Request, Response,
 };
 use request::HttpRequest;
 use server_requests::PendingServerRequests;
@@ -50,8 +49,10 @@ const RESERVED_HEADERS: [HeaderName; 6] = [ACCEPT, CONNECTION, CONTENT_LENGTH, C
 pub(super) const DEFAULT_RETRY_DELAY: Duration = Duration::from_millis(1000);
 /// Lower bound of the server's `retry`, so that a server cannot make us reconnect in a tight loop.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(250);
-/// Responses to server requests that may be in flight at once.
-const MAX_RESPONSES_IN_FLIGHT: usize = 32;
+/// Server requests that may be open at once; further ones are answered with an error.
+const MAX_OPEN_SERVER_REQUESTS: usize = 32;
+/// Answers to pings and to refused server requests that may be posted at once; no more is read of the server meanwhile.
+const MAX_CONTROL_POSTS: usize = 16;
 /// Upper bound of the server's `retry`.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// How long closing a session waits for an abandoned GET without a response: some servers respond to it only with their
@@ -71,8 +72,11 @@ pub(super) struct StreamableClient {
     unsolicited: UnsolicitedSender,
     /// Time of the last reopening; locked while the session is reopened, so that one task does it and the others wait.
     last_reopen: tokio::sync::Mutex<Option<Instant>>,
-    /// Bounds the responses to server requests in flight; a server request beyond it is dropped.
-    response_permits: Arc<Semaphore>,
+    /// Bounds the open server requests.
+    server_request_permits: Arc<Semaphore>,
+    /// Bounds the answers to pings and to refused server requests, which never wait for the client.
+    control_permits: Arc<Semaphore>,
+    parser: MessageParser,
     pub(super) server_requests: PendingServerRequests,
     session: SessionSlot,
     revision: OnceLock<Revision>,
@@ -93,7 +97,7 @@ struct StreamableState {
 pub(super) enum FirstResponse {
     Response(Outcome),
     /// A batch; one of its messages should be the response.
-    Batch(Vec<Message>),
+    Batch(Vec<Received>),
     Events(Box<EventReader>),
 }
 
@@ -122,7 +126,9 @@ impl StreamableClient {
             last_id: AtomicI64::new(0),
             unsolicited: UnsolicitedSender::new(unsolicited),
             last_reopen: tokio::sync::Mutex::default(),
-            response_permits: Arc::new(Semaphore::new(MAX_RESPONSES_IN_FLIGHT)),
+            server_request_permits: Arc::new(Semaphore::new(MAX_OPEN_SERVER_REQUESTS)),
+            control_permits: Arc::new(Semaphore::new(MAX_CONTROL_POSTS)),
+            parser: MessageParser::new(settings.json_depth, redacted(&address.url)),
             server_requests: PendingServerRequests::default(),
             session: SessionSlot::default(),
             revision: OnceLock::new(),
@@ -193,7 +199,7 @@ impl StreamableClient {
             let read = async {
                 while let Some(event) = events.next().await? {
                     if let Some(outcome) =
-                        messages_in_event(event).into_iter().find_map(|message| outcome_for(message, id))
+                        self.parser.messages_in_event(event).into_iter().find_map(|message| outcome_for(message, id))
                     {
                         return Ok(outcome);
                     }
@@ -213,19 +219,18 @@ impl StreamableClient {
     fn response_in_body(&self, body: &Bytes, head: &ResponseHead, id: &Id) -> Result<Outcome> {
         // An error without an id is about the request that was sent, if it is the only message.
         let only_message = |message| match message {
-            Message::Response(Response { id: None, outcome: outcome @ Err(_), .. }) => Some(outcome),
+            Received::Message(Message::Response(Response { id: None, outcome: outcome @ Err(_), .. })) => Some(outcome),
             message => outcome_for(message, id),
         };
-        let outcome = match Incoming::parse(body, MAX_BATCH_MESSAGES) {
-            Ok(Incoming::One(message)) => only_message(message),
-            Ok(Incoming::Batch(items)) => {
-                let mut messages: Vec<Message> = items.into_iter().flatten().collect();
+        let outcome = match is_batch(body) {
+            false => self.parser.message(body).ok().flatten().and_then(only_message),
+            true => {
+                let mut messages = self.parser.messages(body).unwrap_or_default();
                 match messages.len() {
                     1 => messages.pop().and_then(only_message),
                     _ => messages.into_iter().find_map(|message| outcome_for(message, id)),
                 }
             }
-            Err(_) => None,
         };
         match outcome {
             Some(outcome) => Ok(outcome),
@@ -283,7 +288,8 @@ impl StreamableClient {
         HttpRequest::new(Arc::clone(self), request, headers, progress_token)
     }
 
-    /// Writes the headers of a request. The caller's forwarded headers cannot override our own.
+    /// Writes the headers of a request. The caller's forwarded headers cannot override our own, nor stand beside those that
+    /// are configured for the server.
     fn put_request_headers(
         &self,
         head: &mut RequestEncoder,
@@ -296,7 +302,9 @@ impl StreamableClient {
         if let Some(session) = session {
             head.put(&SESSION_ID, session);
         }
-        let is_forwardable = |name: &HeaderName| !RESERVED_HEADERS.contains(name) && !name.as_str().starts_with("mcp-");
+        let is_forwardable = |name: &HeaderName| {
+            !RESERVED_HEADERS.contains(name) && !name.as_str().starts_with("mcp-") && !self.http.sends_header(name)
+        };
         for (name, value) in headers.caller.headers.iter().filter(|(name, _)| is_forwardable(name)) {
             if value.to_str().is_ok() {
                 head.put(name, value);
@@ -327,22 +335,26 @@ impl StreamableClient {
             if status.is_success() {
                 self.update_session_id(&response.head, generation);
                 if has_media_type(&response.head, "text/event-stream") {
+                    let read_timeout = self.settings.listen_read_timeout.filter(|_| request.method == Method::Listen);
                     if request.method == Method::Listen {
                         response.body.release_permit();
                     }
                     let events = EventReader::new(response.body, self.http.max_body_bytes());
+                    let events = events.with_read_timeout(read_timeout);
                     return Ok(FirstResponse::Events(Box::new(events)));
                 }
                 let body = self.http.read_body(response.body, self.settings.idle_timeout).await?;
-                return match body.trim_ascii_start().first() {
-                    Some(b'[') => Ok(FirstResponse::Batch(parse_messages(&body).unwrap_or_default())),
-                    _ => self.response_in_body(&body, &response.head, &request.id).map(FirstResponse::Response),
+                return match is_batch(&body) {
+                    true => Ok(FirstResponse::Batch(self.parser.messages(&body).unwrap_or_default())),
+                    false => self.response_in_body(&body, &response.head, &request.id).map(FirstResponse::Response),
                 };
             }
             let body = self.http.read_body(response.body, self.settings.idle_timeout).await.unwrap_or_default();
-            let message = Message::parse(&body);
-            let is_response =
-                matches!(&message, Ok(Message::Response(response)) if response.id.as_ref() == Some(&request.id));
+            let message = self.parser.message(&body).ok().flatten();
+            let is_response = matches!(
+                &message,
+                Some(Received::Message(Message::Response(response))) if response.id.as_ref() == Some(&request.id)
+            );
             let is_lost = session::is_session_lost(status, &body, had_session, is_response);
             if may_reopen && self.in_handshake_era() && is_lost {
                 may_reopen = false;
@@ -355,7 +367,7 @@ impl StreamableClient {
                 continue;
             }
             return match message {
-                Ok(Message::Response(Response { id, outcome: Err(error), .. }))
+                Some(Received::Message(Message::Response(Response { id, outcome: Err(error), .. })))
                     if id.as_ref() == Some(&request.id) || (id.is_none() && !is_refusal(status)) =>
                 {
                     Ok(FirstResponse::Response(Err(error)))
@@ -391,7 +403,19 @@ impl StreamableClient {
     }
 
     /// Handles a message from a stream; returns the reply if it belongs to the call `request` (its id and progress token).
-    pub(super) fn dispatch(self: &Arc<Self>, message: Message, request: Option<(&Id, Option<&Raw>)>) -> Option<Reply> {
+    /// Waits only for the server to accept our answers to its pings and to requests that we refuse.
+    pub(super) async fn dispatch(
+        self: &Arc<Self>,
+        received: Received,
+        request: Option<(&Id, Option<&Raw>)>,
+    ) -> Option<Reply> {
+        let message = match received {
+            Received::Message(message) => message,
+            Received::Unacceptable(id, error) => {
+                self.post_control(id, Err(error)).await;
+                return None;
+            }
+        };
         match message {
             Message::Response(response) => {
                 let (id, _) = request.filter(|(id, _)| response.id.as_ref() == Some(*id))?;
@@ -399,16 +423,17 @@ impl StreamableClient {
                 Some(Reply::End(Answer { outcome: response.outcome, revision: self.revision() }))
             }
             Message::Request(ping) if ping.method == Method::Ping => {
-                let permit = Arc::clone(&self.response_permits).try_acquire_owned().ok()?;
-                let (http, session) = (Arc::clone(self), self.use_session().ok()?);
-                tokio::spawn(async move {
-                    let _permit = permit;
-                    http.post(session, Response::new(Some(ping.id), Ok(Payload::empty())).encode()).await
-                });
+                self.post_control(ping.id, Ok(Payload::empty())).await;
                 None
             }
             Message::Request(server_request) => {
-                let server_request = self.accept_server_request(server_request)?;
+                let server_request = match self.accept_server_request(server_request) {
+                    Ok(accepted) => accepted,
+                    Err((id, error)) => {
+                        self.post_control(id, Err(error)).await;
+                        return None;
+                    }
+                };
                 let server_request = self.server_requests.task_registry.route_server_request(server_request)?;
                 match request {
                     Some(_) => Some(Reply::ServerRequest(server_request)),
@@ -451,29 +476,6 @@ impl StreamableClient {
         }
     }
 
-    /// Registers a server request and spawns a task that posts the client's response; `None` when too many are open.
-    fn accept_server_request(self: &Arc<Self>, request: Request) -> Option<ServerRequest> {
-        let permit = Arc::clone(&self.response_permits).try_acquire_owned().ok()?;
-        let (responder, response) = oneshot::channel();
-        let withdrawn = self.server_requests.register(&request.id);
-        let http = Arc::clone(self);
-        tokio::spawn(async move {
-            let _permit = permit;
-            let unsupported = || Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this"));
-            let outcome = tokio::select! {
-                outcome = response => outcome.unwrap_or_else(|_| unsupported()),
-                _ = withdrawn => return,
-            };
-            http.server_requests.complete(&request.id);
-            let posted =
-                async { http.post(http.use_session()?, Response::new(Some(request.id), outcome).encode()).await };
-            if let Err(error) = posted.await {
-                tracing::debug!(%error, "posting the response to a server request failed");
-            }
-        });
-        Some(ServerRequest { method: request.method, params: request.params.map(Payload::into_raw), responder })
-    }
-
     /// Opens an event stream by GET, resuming after `last_event_id` if given; `None` when the server offers none.
     pub(super) async fn open_stream(
         &self,
@@ -511,10 +513,15 @@ fn is_refusal(status: StatusCode) -> bool {
     !matches!(FailureKind::from_status(status.as_u16()), FailureKind::Status(_))
 }
 
+/// Whether a body holds a batch of messages.
+fn is_batch(body: &[u8]) -> bool {
+    body.trim_ascii_start().first() == Some(&b'[')
+}
+
 /// The outcome in a message, if it is the response to request `id`.
-fn outcome_for(message: Message, id: &Id) -> Option<Outcome> {
+fn outcome_for(message: Received, id: &Id) -> Option<Outcome> {
     match message {
-        Message::Response(response) if response.id.as_ref() == Some(id) => Some(response.outcome),
+        Received::Message(Message::Response(response)) if response.id.as_ref() == Some(id) => Some(response.outcome),
         _ => None,
     }
 }

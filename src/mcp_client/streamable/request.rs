@@ -13,10 +13,10 @@ use crate::dialect::headers::HeaderMirror;
 use crate::error::Error;
 use crate::failure::{Failure, FailureKind};
 use crate::http::client::EventReader;
-use crate::mcp_client::batch::messages_in_event;
+use crate::mcp_client::batch::Received;
 use crate::mcp_client::connection::RequestHeaders;
 use crate::mcp_client::round::Round;
-use crate::protocol::{ErrorObject, Id, Message, Notification, Outcome, Raw, Request};
+use crate::protocol::{ErrorObject, Id, Notification, Outcome, Raw, Request};
 
 /// A request that is sent when it is [run](Self::run).
 pub(in crate::mcp_client) struct HttpRequest {
@@ -85,10 +85,10 @@ impl HttpRequest {
     }
 
     /// Forwards messages that were received together; the outcome if the response is among them.
-    async fn dispatch_all(&self, messages: Vec<Message>, round: &mut Round<'_, impl ReplySink>) -> Option<Outcome> {
+    async fn dispatch_all(&self, messages: Vec<Received>, round: &mut Round<'_, impl ReplySink>) -> Option<Outcome> {
         let request = Some((&self.request.id, self.progress_token.as_ref()));
         for message in messages {
-            match self.client.dispatch(message, request) {
+            match self.client.dispatch(message, request).await {
                 Some(Reply::End(answer)) => return Some(answer.outcome),
                 Some(reply) => round.forward(reply).await,
                 None => {}
@@ -115,7 +115,7 @@ impl HttpRequest {
                 Ok(Some(event)) => {
                     stream.retry_delay = event.retry.map_or(stream.retry_delay, clamp_retry_delay);
                     stream.last_event_id = event.id.clone().or(stream.last_event_id.take());
-                    let messages = messages_in_event(event);
+                    let messages = self.client.parser.messages_in_event(event);
                     if !messages.is_empty() {
                         stream.resume_attempts = 0;
                     }

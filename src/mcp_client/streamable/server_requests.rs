@@ -8,9 +8,11 @@ use futures_util::task::AtomicWaker;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
+use super::{MAX_OPEN_SERVER_REQUESTS, StreamableClient};
 use crate::call::ServerRequest;
+use crate::mcp_client::duplex::too_many_server_requests;
 use crate::mcp_client::task_registry::TaskRegistry;
-use crate::protocol::{Id, Raw};
+use crate::protocol::{ErrorObject, Id, Outcome, Raw, Request, Response, code};
 use foldhash::HashMap;
 
 /// Open server requests and the calls that accept them.
@@ -87,6 +89,52 @@ impl PendingServerRequests {
             Some(only_call) => only_call.try_push(request),
             None => Some(request),
         }
+    }
+}
+
+impl StreamableClient {
+    /// Posts an answer that waits for nobody but the server.
+    pub(super) async fn post_control(self: &Arc<Self>, id: Id, outcome: Outcome) {
+        let Ok(permit) = Arc::clone(&self.control_permits).acquire_owned().await else { return };
+        let Ok(session) = self.use_session() else { return };
+        let http = Arc::clone(self);
+        tokio::spawn(async move {
+            let _permit = permit;
+            if let Err(error) = http.post(session, Response::new(Some(id), outcome).encode()).await {
+                tracing::debug!(%error, "posting the answer to a ping or a refused request failed");
+            }
+        });
+    }
+
+    /// Registers a server request and spawns a task that posts the client's response.
+    ///
+    /// # Errors
+    /// The answer to a request beyond the limit.
+    pub(super) fn accept_server_request(
+        self: &Arc<Self>,
+        request: Request,
+    ) -> Result<ServerRequest, (Id, ErrorObject)> {
+        let Ok(permit) = Arc::clone(&self.server_request_permits).try_acquire_owned() else {
+            return Err((request.id, too_many_server_requests(MAX_OPEN_SERVER_REQUESTS)));
+        };
+        let (responder, response) = oneshot::channel();
+        let withdrawn = self.server_requests.register(&request.id);
+        let http = Arc::clone(self);
+        tokio::spawn(async move {
+            let _permit = permit;
+            let unsupported = || Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this"));
+            let outcome = tokio::select! {
+                outcome = response => outcome.unwrap_or_else(|_| unsupported()),
+                _ = withdrawn => return,
+            };
+            http.server_requests.complete(&request.id);
+            let posted =
+                async { http.post(http.use_session()?, Response::new(Some(request.id), outcome).encode()).await };
+            if let Err(error) = posted.await {
+                tracing::debug!(%error, "posting the response to a server request failed");
+            }
+        });
+        Ok(ServerRequest { method: request.method, params: request.params.map(Into::into), responder })
     }
 }
 

@@ -20,7 +20,6 @@ use crate::failure::{Failure, FailureKind};
 use crate::http::client::redacted;
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::Unsolicited;
-use crate::mcp_client::batch::messages_in_event;
 use crate::mcp_client::session_resumption::SavedSession;
 use crate::protocol::{Method, Notification, NotificationMethod, Request};
 
@@ -232,13 +231,14 @@ async fn run_listen_stream(client: Weak<StreamableClient>, tells_of_changes: boo
     loop {
         let Some(http) = client.upgrade() else { return };
         let generation = http.session.generation();
+        let read_timeout = http.settings.listen_read_timeout;
         let opened = http.open_stream(last_event_id.as_deref(), LISTEN_HEAD_TIMEOUT).await;
         drop(http);
         // The session was given out before this stream was open, so calls and subscriptions may have come first.
         let is_late = responded.take().is_some_and(|responded| responded.is_closed());
         missed |= is_late && tells_of_changes;
         let mut events = match opened {
-            Ok(Some(events)) => events,
+            Ok(Some(events)) => events.with_read_timeout(read_timeout),
             Ok(None) => return, // the server offers no listening stream
             Err(error) => {
                 tracing::debug!(%error, "opening the upstream listening stream failed");
@@ -274,8 +274,8 @@ async fn run_listen_stream(client: Weak<StreamableClient>, tells_of_changes: boo
             let Some(http) = client.upgrade() else { return };
             retry_delay = event.retry.map_or(retry_delay, clamp_retry_delay);
             last_event_id = event.id.clone().or(last_event_id);
-            for message in messages_in_event(event) {
-                http.dispatch(message, None);
+            for message in http.parser.messages_in_event(event) {
+                http.dispatch(message, None).await;
             }
         }
         missed = true;

@@ -270,3 +270,31 @@ async fn calls_are_served_while_an_added_upstream_hangs() {
     assert_eq!(report(&answer["result"])["server"], "a");
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 }
+
+#[tokio::test]
+async fn stopping_right_after_a_reload_ends_the_removed_upstreams_first() {
+    let a = ScriptedServer::start("a", ServerTransport::Http).await;
+    let b = ScriptedServer::start("b", ServerTransport::Stdio).await;
+    let mut rialto = Rialto::with(|settings| {
+        settings.gateway = default_group_of(vec![spec(&a), spec(&b)]);
+        settings.inbound.sse_after = Duration::ZERO;
+    })
+    .await;
+    let running = {
+        let session = rialto.open("2025-11-25").await;
+        session.post(&calling(1, "b__echo", json!({}))).go().await.text().await;
+        session.post(&calling(2, "a__do", json!({ "steps": [{ "wait": "end" }] }))).go().await
+    };
+    a.wait_received("tools/call", 1).await;
+    // The removed upstreams wait for the call, and so does the stop.
+    apply(&rialto, &default_group_of(Vec::new()));
+    rialto.begin_stop();
+    until("it is draining", || rialto.inbound.shutdown.is_draining()).await;
+    a.open("end");
+    let answer = running.text().await;
+    assert!(answer.contains("result"), "{answer}");
+    assert!(rialto.stopped().await);
+    // The catalog and the client had a session each.
+    assert_eq!((a.count("DELETE"), a.sessions()), (2, 0));
+    assert_eq!(crate::children::marked(&b.marker()), [0; 0]);
+}

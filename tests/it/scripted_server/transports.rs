@@ -72,7 +72,7 @@ impl ServerState {
         let client_session = self.open_session(Some(out.clone()));
         let writing = async move {
             while let Some(message) = messages.recv().await {
-                if output.write_all(format!("{message}\n").as_bytes()).await.is_err() {
+                if output.write_all(format!("{}\n", text_of(&message)).as_bytes()).await.is_err() {
                     return;
                 }
             }
@@ -209,7 +209,7 @@ impl ServerState {
             return events(messages, None);
         }
         match messages.recv().await {
-            Some(answer) => respond(200, answer.to_string()),
+            Some(answer) => respond(200, text_of(&answer)),
             None => respond(500, ""),
         }
     }
@@ -224,7 +224,7 @@ fn events(messages: mpsc::UnboundedReceiver<Value>, head: Option<String>) -> Res
     let frames = futures_util::stream::unfold((head, messages), |(head, mut messages)| async move {
         let text = match head {
             Some(head) => head,
-            None => format!("data: {}\n\n", messages.recv().await?),
+            None => format!("data: {}\n\n", text_of(&messages.recv().await?)),
         };
         Some((Ok::<_, Infallible>(Frame::data(Bytes::from(text))), (None, messages)))
     });
