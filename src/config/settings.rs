@@ -128,6 +128,10 @@ settings! {
         /// Listen address of the admin endpoints.
         listen: Option<SocketAddr> = None,
             ADDRESS.default("the client listener").example("\"127.0.0.1:3002\"") => admin_listen;
+        /// Bearer token of operators: the only way to metrics and status from another machine, unless they have a
+        /// listener of their own. If set, that listener needs it too.
+        token: Option<Secret> = None,
+            STRING.default("none").example("\"an operator s3cret\"") => policy.admin_token;
     }
 }
 

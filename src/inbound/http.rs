@@ -161,7 +161,7 @@ impl RequestContext<'_> {
         session.record_known_lists(None, &self.group.view().list_fingerprints());
         self.inbound.persist_new(&session).await?;
         close_guard.disarm();
-        tracing::debug!(session = %session.id(), group = %session.group(), "session opened");
+        tracing::debug!(session = %session.id().log_tag(), group = %session.group(), "session opened");
         let response = crate::protocol::Response::new(Some(request.id), Ok(result));
         Ok(respond::with_session_id(respond::json(response.encode()), session.id()))
     }

@@ -32,7 +32,7 @@ use crate::call::{Caller, ChangeEvent, ClientSink, REQUEST_ID};
 use crate::cluster::Cluster;
 use crate::gateway::{Gateway, Group, GroupEvent};
 use crate::http::server::{Http1Implementation, ReceivedBody};
-use crate::policy::{Limits, Policy};
+use crate::policy::{Limits, OperationsListener, Policy};
 use crate::session::{Session, Sessions};
 use crate::shutdown::Shutdown;
 use crate::workers::Workers;
@@ -120,8 +120,10 @@ pub enum ListenerRole {
 enum Admission<'r> {
     /// An admitted request to an MCP route.
     Call(Route<'r>, Arc<Caller>),
-    /// The response is complete without a body: operations routes and CORS preflight.
+    /// The response is complete without a body: probes and CORS preflight.
     Answered(Response<ResponseContent>),
+    /// Metrics or status for an operator; no page may read it.
+    Operations(Response<ResponseContent>),
 }
 
 /// Request id, and whether the head is within the limits.
@@ -241,6 +243,10 @@ impl Inbound {
         let result = match admission {
             Ok(Admission::Call(route, caller)) => self.dispatch(parts, &route, caller, body, false).await,
             Ok(Admission::Answered(response)) => Ok(response),
+            Ok(Admission::Operations(mut response)) => {
+                response.headers_mut().insert(REQUEST_ID, request_id);
+                return response;
+            }
             Err(rejection) => Err(rejection),
         };
         let mut response = result.unwrap_or_else(|rejection| {
@@ -265,7 +271,7 @@ impl Inbound {
     ) -> Result<Admission<'r>, Rejection> {
         let route = Route::parse(parts.uri.path()).ok_or(Rejection::NotFound)?;
         if matches!(route, Route::Health | Route::Ready | Route::Metrics | Route::Status) {
-            return self.serve_operations(&route, parts, role, peer).map(Admission::Answered);
+            return self.serve_operations(&route, parts, role, peer);
         }
         if role == ListenerRole::Operators {
             return Err(Rejection::NotFound);
@@ -331,37 +337,38 @@ impl Inbound {
         self.cluster.as_ref().is_some_and(|cluster| cluster.store().is_full())
     }
 
-    /// Serves health, readiness, metrics and status. Health and readiness are public; the rest is for operators and
-    /// authenticated callers.
+    /// Serves health, readiness, metrics and status. Health and readiness are public; for anyone but operators, metrics
+    /// and status do not exist.
     fn serve_operations(
         &self,
         route: &Route<'_>,
         parts: &::http::request::Parts,
         role: ListenerRole,
         peer: SocketAddr,
-    ) -> Result<Response<ResponseContent>, Rejection> {
-        if !matches!(parts.method, Verb::GET | Verb::HEAD) {
-            return Err(Rejection::MethodNotAllowed(route.allowed_methods()));
+    ) -> Result<Admission<'static>, Rejection> {
+        let is_public = matches!(route, Route::Health | Route::Ready);
+        let listener = match role {
+            ListenerRole::Operators => Some(OperationsListener::Operators),
+            ListenerRole::Combined => Some(OperationsListener::Clients),
+            ListenerRole::Clients => None,
+        };
+        let is_operator = |listener| self.policy.is_operator(listener, &parts.uri, &parts.headers, peer);
+        if !is_public && !listener.is_some_and(is_operator) {
+            return Err(Rejection::NotFound);
         }
-        match (route, role) {
-            (Route::Health, _) => return Ok(respond::probe(true, "alive\n")),
-            (Route::Ready, _) => {
+        let response = match route {
+            _ if !matches!(parts.method, Verb::GET | Verb::HEAD) => {
+                Rejection::MethodNotAllowed(route.allowed_methods()).respond()
+            }
+            Route::Health => respond::probe(true, "alive\n"),
+            Route::Ready => {
                 let ready = self.admin.ready();
-                return Ok(respond::probe(ready.is_ok(), ready.err().unwrap_or("ready\n")));
+                respond::probe(ready.is_ok(), ready.err().unwrap_or("ready\n"))
             }
-            (_, ListenerRole::Clients) => return Err(Rejection::NotFound),
-            // A request with `Origin` comes from a web page, and must pass the origin and token rules.
-            (_, ListenerRole::Operators) if !parts.headers.contains_key(ORIGIN) => {
-                self.policy.host_origin.admit_operator(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
-            }
-            _ => {
-                self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Rejection::Denied)?;
-            }
-        }
-        Ok(match route {
             Route::Metrics => respond::text(METRICS_CONTENT_TYPE, self.admin.metrics()),
             _ => respond::text(headers::JSON, serde_json::to_string(&self.admin.status()).unwrap_or_default()),
-        })
+        };
+        Ok(if is_public { Admission::Answered(response) } else { Admission::Operations(response) })
     }
 
     /// Serves one client on a pair of byte streams, as `rialto stdio` does.
@@ -391,7 +398,7 @@ impl Inbound {
     /// Marks a session as initialized; the first time runs the `on_initialized` hook.
     fn mark_initialized(&self, session: &Session) {
         if session.mark_initialized() {
-            tracing::debug!(session = %session.id(), group = %session.group(), "session initialized");
+            tracing::debug!(session = %session.id().log_tag(), group = %session.group(), "session initialized");
             if let Some(hook) = &self.settings.hooks.on_initialized {
                 hook(session);
             }

@@ -53,13 +53,22 @@ pub(super) enum Rejection {
     InvalidMessage(Invalid),
     SessionRequired,
     SessionParameterRequired,
-    SessionNotFound(String),
+    SessionNotFound(GivenSessionId),
     /// A rejection of the JSON-RPC request with this id.
     ForRequest(Id, Box<Rejection>),
     TooManySessions,
     StreamRefused(StreamError),
     TooManyCalls(Id),
     Refused(RefusedRequest),
+}
+
+/// A session id as a client gave it. It may be that of another caller's session, so logs do not show it.
+pub(super) struct GivenSessionId(pub(super) String);
+
+impl std::fmt::Debug for GivenSessionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
 }
 
 /// `Retry-After` of 503 responses.
@@ -198,7 +207,7 @@ impl Rejection {
             }
             Self::SessionRequired => "Bad Request: the header `Mcp-Session-Id` is required".to_owned(),
             Self::SessionParameterRequired => "Bad Request: the query parameter `sessionId` is required".to_owned(),
-            Self::SessionNotFound(id) => format!("Session not found: {}", echo_excerpt(&id)),
+            Self::SessionNotFound(id) => format!("Session not found: {}", echo_excerpt(&id.0)),
             Self::StreamRefused(StreamError::UnknownEvent) => {
                 "Bad Request: `Last-Event-ID` names no event of this session".to_owned()
             }

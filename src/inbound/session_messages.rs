@@ -133,7 +133,7 @@ pub(super) fn on_message(inbound: &Inbound, session: &Arc<Session>, group: &Grou
             let is_matched =
                 response.id.as_ref().is_some_and(|id| session.resolve_server_request(id, response.outcome));
             if !is_matched {
-                tracing::debug!(session = %session.id(), "response matches no server request");
+                tracing::debug!(session = %session.id().log_tag(), "response matches no server request");
             }
         }
         Message::Notification(notification) => group.forward_notification(session.as_ref(), &notification),

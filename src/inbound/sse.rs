@@ -11,7 +11,7 @@ use super::Inbound;
 use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent};
 use super::headers::{EVENT_STREAM, accepts, is_json};
 use super::http::RequestContext;
-use super::respond::{self, Rejection};
+use super::respond::{self, GivenSessionId, Rejection};
 use super::response_encoder::ReplyEncoder;
 use super::route::query_parameter;
 use super::session_messages::{self, RunningCall};
@@ -79,7 +79,7 @@ pub(super) async fn post_message(
         }
         Incoming::One(message) => {
             if !handle_message(context.inbound, &context.group, &session, message, &context.caller).await {
-                return Err(Rejection::SessionNotFound(session.id().to_string()));
+                return Err(Rejection::SessionNotFound(GivenSessionId(session.id().to_string())));
             }
         }
         Incoming::Batch(items) => {

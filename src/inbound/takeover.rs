@@ -147,7 +147,7 @@ impl RequestContext<'_> {
             return Err(Rejection::TooManySessions);
         };
         cluster.count_takeover();
-        tracing::info!(session = %id, from = owner.map(|owner| owner.to_string()), "session adopted");
+        tracing::info!(session = %id.log_tag(), from = owner.map(|owner| owner.to_string()), "session adopted");
         self.inbound.resubscribe(&session, &self.group, &self.caller);
         self.notify_changed_lists(&session);
         Ok(Some(session))
@@ -188,7 +188,7 @@ impl Inbound {
                         session.notify(ChangeEvent::ResourceUpdated(uri.as_str().into()).notification());
                         break;
                     }
-                    tracing::debug!(session = %session.id(), uri, "resubscribe failed; will retry");
+                    tracing::debug!(session = %session.id().log_tag(), uri, "resubscribe failed; will retry");
                     tokio::time::sleep(backoff).await;
                     backoff = (backoff * 2).min(RESUBSCRIBE_BACKOFF_MAX);
                 }

@@ -44,12 +44,7 @@ impl Tokens {
         if self.accepted.is_empty() {
             return Ok(Arc::clone(&self.anonymous));
         }
-        let given = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-        let given = given.and_then(|value| match value.split_at_checked(7) {
-            Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => Some(token.trim_ascii()),
-            _ => None,
-        });
-        let given = given.ok_or(Denied::Credentials)?;
+        let given = bearer_token(headers).ok_or(Denied::Credentials)?;
         // Compare against every token in full: the time taken must not reveal which token matched or how far.
         let mut found = None;
         for (principal, token) in &self.accepted {
@@ -58,6 +53,14 @@ impl Tokens {
             }
         }
         found.cloned().ok_or(Denied::Credentials)
+    }
+}
+
+/// The token in `Authorization: Bearer`.
+pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
+    match headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => Some(token.trim_ascii()),
+        _ => None,
     }
 }
 

@@ -3,6 +3,7 @@
 mod auth;
 mod host_origin;
 mod limits;
+mod operators;
 
 use std::net::SocketAddr;
 
@@ -13,6 +14,7 @@ use crate::call::{Caller, Principal, REQUEST_ID, TRACE_HEADERS};
 pub use auth::Tokens;
 pub use host_origin::HostOriginRules;
 pub use limits::Limits;
+pub use operators::{AdminToken, OperationsListener};
 
 /// The rules that a request must pass before its body is read.
 #[derive(Debug, Default)]
@@ -21,6 +23,8 @@ pub struct Policy {
     pub host_origin: HostOriginRules,
     /// Accepted bearer tokens.
     pub tokens: Tokens,
+    /// Token of operators.
+    pub admin_token: AdminToken,
     /// Request headers that are forwarded to upstreams along with the caller.
     pub forward_headers: Vec<HeaderName>,
 }

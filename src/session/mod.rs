@@ -266,7 +266,7 @@ impl Session {
     pub fn listen(self: &Arc<Self>) -> Result<StreamReader, StreamError> {
         let limit = self.settings.max_streams;
         let (number, serial) = self.with_streams(|streams, retry| streams.listen(retry, limit))?;
-        tracing::debug!(session = %self.id, reader = serial, "listening stream opened");
+        tracing::debug!(session = %self.id.log_tag(), reader = serial, "listening stream opened");
         Ok(StreamReader::new(Arc::clone(self), number, serial))
     }
 
@@ -277,7 +277,7 @@ impl Session {
     pub fn resume(self: &Arc<Self>, id: EventId) -> Result<StreamReader, StreamError> {
         let limit = self.settings.max_streams;
         let (number, serial) = self.with_streams(|streams, retry| streams.resume(id, retry, limit))?;
-        tracing::debug!(session = %self.id, stream = number, reader = serial, after = id.position, "stream resumed");
+        tracing::debug!(session = %self.id.log_tag(), stream = number, reader = serial, after = id.position, "stream resumed");
         Ok(StreamReader::new(Arc::clone(self), number, serial))
     }
 
@@ -304,7 +304,7 @@ impl Session {
         let mut state = self.lock();
         let append_message = |state: &mut SessionState| state.outbox.send(stream, message, &self.settings.retention);
         if !state.closed && !self.append(&mut state, append_message) {
-            tracing::debug!(session = %self.id, "session closed: client does not read its connection");
+            tracing::debug!(session = %self.id.log_tag(), "session closed: client does not read its connection");
             state.close();
             self.ended.cancel();
         }
@@ -451,7 +451,7 @@ impl Session {
     }
 
     fn detach_reader(&self, number: u32, serial: u64) {
-        tracing::debug!(session = %self.id, stream = number, reader = serial, "stream reader detached");
+        tracing::debug!(session = %self.id.log_tag(), stream = number, reader = serial, "stream reader detached");
         self.lock().outbox.detach(number, serial);
         self.progress.notify_waiters();
     }

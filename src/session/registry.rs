@@ -210,7 +210,7 @@ impl Sessions {
         self.lock().remove(&session.id);
         let moved = session.id.transport() == SessionTransport::Http;
         session.moved.store(moved, Ordering::Release);
-        tracing::debug!(session = %session.id, moved, "session released");
+        tracing::debug!(session = %session.id.log_tag(), moved, "session released");
         session.close();
     }
 
@@ -307,7 +307,7 @@ impl Sessions {
             }
         }
         for session in expired {
-            tracing::debug!(session = %session.id, "session expired");
+            tracing::debug!(session = %session.id.log_tag(), "session expired");
             self.close(&session);
         }
     }
