@@ -24,13 +24,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::call::ChangeEvent;
 use crate::metrics::Metrics;
+use crate::policy::Quotas;
 use crate::upstream::{Upstream, UpstreamSpec};
 use foldhash::HashMap;
 use parked_calls::ParkedCalls;
 
 pub use group::Group;
 pub use group_config::{DEFAULT_PAGE_SIZE, GroupConfig, NameFilter, Naming};
-pub use parked_calls::{ParkingLimits, parked_call_lost};
+pub use parked_calls::{ParkingTimeouts, parked_call_lost};
 pub use sealing::Seal;
 pub use view::{GroupMember, View};
 
@@ -43,7 +44,7 @@ pub struct Gateway {
     groups: ArcSwap<HashMap<Arc<str>, Arc<Group>>>,
     upstreams: Mutex<Vec<Arc<Upstream>>>,
     shared: GatewayShared,
-    drain_timeout: Duration,
+    drain_timeout: Mutex<Duration>,
 }
 
 /// State shared by all groups.
@@ -60,13 +61,15 @@ struct GatewayShared {
     local_label: Arc<str>,
 }
 
-/// Settings that do not change on reload.
+/// Settings of the whole gateway.
 #[derive(Debug, Clone)]
 pub struct GatewaySettings {
     /// How long calls to a removed upstream may take to finish.
     pub drain: Duration,
-    /// Limits on parked calls.
-    pub parking: ParkingLimits,
+    /// How long parked calls wait.
+    pub parking: ParkingTimeouts,
+    /// The quotas of parked calls.
+    pub quotas: Arc<Quotas>,
     /// The name of this node in the cluster; empty without a cluster.
     pub node: Arc<str>,
 }
@@ -116,11 +119,11 @@ impl Gateway {
                 seal: Seal::random(),
                 node: settings.node,
                 metrics: Arc::default(),
-                parked_calls: Arc::new(ParkedCalls::new(settings.parking)),
+                parked_calls: Arc::new(ParkedCalls::new(settings.parking, settings.quotas)),
                 closing,
                 local_label: "rialto".into(),
             },
-            drain_timeout: settings.drain,
+            drain_timeout: Mutex::new(settings.drain),
         };
         gateway.apply(config);
         gateway
@@ -221,10 +224,16 @@ impl Gateway {
             if !applied.changed.contains(upstream.name()) {
                 applied.removed.push(Arc::clone(upstream.name()));
             }
-            let drain = self.drain_timeout;
+            let drain = *self.drain_timeout.lock();
             tokio::spawn(async move { upstream.retire(drain).await });
         }
         applied
+    }
+
+    /// Applies other timeouts, for removed upstreams and parked calls.
+    pub fn set_timeouts(&self, drain: Duration, parking: ParkingTimeouts) {
+        *self.drain_timeout.lock() = drain;
+        self.shared.parked_calls.set_timeouts(parking);
     }
 
     /// Closes all connections to all upstreams.

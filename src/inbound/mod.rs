@@ -22,18 +22,21 @@ use std::time::Duration;
 
 use ::http::header::ORIGIN;
 use ::http::{HeaderMap, HeaderValue, Method as Verb, Response};
+use arc_swap::{ArcSwap, Guard};
 use tokio::io::{AsyncBufRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 pub use body::ResponseContent;
 
 use crate::admin::Admin;
 use crate::call::{Caller, ChangeEvent, ClientSink, REQUEST_ID};
 use crate::cluster::Cluster;
+use crate::failure::QuotaReached;
 use crate::gateway::{Gateway, Group, GroupEvent};
 use crate::http::server::{Http1Implementation, ReceivedBody};
-use crate::policy::{Limits, OperationsListener, Policy};
-use crate::session::{Session, Sessions};
+use crate::policy::{CallerPermit, Limits, OperationsListener, Permit, Policy, QuotaKey};
+use crate::session::{SESSION_SHARDS, Session, Sessions};
 use crate::shutdown::Shutdown;
 use crate::workers::Workers;
 use http::RequestContext;
@@ -92,9 +95,9 @@ pub struct Inbound {
     /// The sessions of this node.
     pub sessions: Arc<Sessions>,
     /// Host, origin and token rules.
-    pub policy: Policy,
+    pub(crate) policy: ArcSwap<Policy>,
     /// Transport settings.
-    pub settings: InboundSettings,
+    pub(crate) settings: ArcSwap<InboundSettings>,
     /// Shutdown stages.
     pub shutdown: Shutdown,
     /// Health, metrics and status.
@@ -103,6 +106,8 @@ pub struct Inbound {
     pub cluster: Option<Arc<Cluster>>,
     /// Serializes takeovers of one session on this node.
     pub(crate) takeover_locks: StripedLocks,
+    /// Bounds the connections over the quota that still read their refusal.
+    pub(crate) refusing: Arc<Semaphore>,
 }
 
 /// Which routes a listener serves.
@@ -143,7 +148,39 @@ const METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0;
 /// How often idle sessions are looked for.
 const SESSION_SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Connections over the quota that may read their refusal at one time; further ones are closed at once.
+pub(crate) const MAX_REFUSING_CONNECTIONS: usize = 64;
+
 impl Inbound {
+    /// The transport settings in use.
+    pub fn settings(&self) -> Guard<Arc<InboundSettings>> {
+        self.settings.load()
+    }
+
+    /// The host, origin and token rules in use.
+    pub fn policy(&self) -> Guard<Arc<Policy>> {
+        self.policy.load()
+    }
+
+    /// Replaces the transport settings. Connections that are open keep the HTTP limits they began with.
+    pub fn set_settings(&self, settings: InboundSettings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// Replaces the host, origin and token rules. Sessions and streams of callers whose token is no longer accepted
+    /// end.
+    pub fn set_policy(&self, mut policy: Policy) {
+        let before = self.policy.load_full();
+        let revoked = policy.tokens.succeed(&before.tokens);
+        self.policy.store(Arc::new(policy));
+        // After the store, so that no session can be opened with a revoked token once these are closed.
+        revoked.cancel();
+        let closed = self.sessions.close_owned_by(|principal| revoked.contains(principal));
+        if closed > 0 {
+            tracing::info!(sessions = closed, "sessions of revoked tokens closed");
+        }
+    }
+
     /// Accepts connections until the `closing` stage of a shutdown: while running calls finish, their clients may
     /// have to answer server requests, cancel, or resume.
     ///
@@ -196,13 +233,30 @@ impl Inbound {
     /// operators' listener stay on this runtime, so that they are served even when all workers are busy.
     fn spawn_connection(self: &Arc<Self>, role: ListenerRole, stream: TcpStream, peer: SocketAddr, workers: &Workers) {
         let (inbound, connections) = (Arc::clone(self), self.shutdown.connections());
+        // Operators must be able to look when clients have taken everything.
+        let permits = match role {
+            ListenerRole::Operators => None,
+            ListenerRole::Combined | ListenerRole::Clients => match self.admit_connection(peer) {
+                Ok(permits) => Some(permits),
+                Err(reached) => {
+                    if let Ok(slot) = Arc::clone(&self.refusing).try_acquire_owned() {
+                        connections.spawn(service::refuse_connection(stream, reached, slot));
+                    }
+                    return;
+                }
+            },
+        };
         let Some(worker) = workers.least_loaded().filter(|_| role != ListenerRole::Operators) else {
-            connections.spawn(service::serve_connection(inbound, role, stream, peer));
+            connections.spawn(async move {
+                let _permits = permits;
+                service::serve_connection(inbound, role, stream, peer).await;
+            });
             return;
         };
         // Register the socket with the worker's reactor, not with this thread's.
         let stream = stream.into_std();
         let connection = async move {
+            let _permits = permits;
             match stream.and_then(TcpStream::from_std) {
                 Ok(stream) => service::serve_connection(inbound, role, stream, peer).await,
                 Err(error) => tracing::warn!(%error, "moving a connection to its worker failed"),
@@ -211,9 +265,15 @@ impl Inbound {
         connections.spawn_on(worker.track_load(connection), worker.runtime());
     }
 
+    fn admit_connection(&self, peer: SocketAddr) -> Result<(CallerPermit, Permit), QuotaReached> {
+        let quotas = self.sessions.quotas();
+        let own = quotas.connections_per_address.acquire(QuotaKey::address(peer))?;
+        Ok((own, quotas.connections.acquire(1)?))
+    }
+
     /// Assigns the request id. The limits apply to the headers as the client sent them, without the id.
     fn tag_request(&self, headers: &mut HeaderMap) -> RequestTag {
-        let head_fits = self.settings.limits.head_fits(headers);
+        let head_fits = self.settings().limits.head_fits(headers);
         RequestTag { head_fits, request_id: request_id::ensure(headers) }
     }
 
@@ -254,11 +314,11 @@ impl Inbound {
             rejection.respond()
         });
         response.headers_mut().insert(REQUEST_ID, request_id);
-        let allowed = |origin: &&HeaderValue| {
-            let origin = String::from_utf8_lossy(origin.as_bytes());
-            self.policy.host_origin.origin_allowed(&origin)
-        };
-        cors::allow_origin(&mut response, parts.headers.get(ORIGIN).filter(allowed));
+        if let Some(origin) = parts.headers.get(ORIGIN)
+            && self.policy().host_origin.origin_allowed(&String::from_utf8_lossy(origin.as_bytes()))
+        {
+            cors::allow_origin(&mut response, origin);
+        }
         response
     }
 
@@ -277,10 +337,10 @@ impl Inbound {
             return Err(Rejection::NotFound);
         }
         if parts.method == Verb::OPTIONS {
-            self.policy.host_origin.admit(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
+            self.policy().host_origin.admit(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
             return Ok(Admission::Answered(cors::preflight(&parts.headers)));
         }
-        let caller = self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Rejection::Denied)?;
+        let caller = self.policy().admit(&parts.uri, &parts.headers, Some(peer)).map_err(Rejection::Denied)?;
         Ok(Admission::Call(route, Arc::new(caller)))
     }
 
@@ -352,7 +412,7 @@ impl Inbound {
             ListenerRole::Combined => Some(OperationsListener::Clients),
             ListenerRole::Clients => None,
         };
-        let is_operator = |listener| self.policy.is_operator(listener, &parts.uri, &parts.headers, peer);
+        let is_operator = |listener| self.policy().is_operator(listener, &parts.uri, &parts.headers, peer);
         if !is_public && !listener.is_some_and(is_operator) {
             return Err(Rejection::NotFound);
         }
@@ -386,11 +446,15 @@ impl Inbound {
     /// Publishes group changes to sessions and closes idle sessions, until the `closing` stage of a shutdown.
     pub async fn maintain_sessions(self: Arc<Self>) {
         let publishing = tokio::spawn(publish_changes(Arc::clone(&self.sessions), Arc::clone(&self.gateway)));
-        let mut ticks = tokio::time::interval(SESSION_SWEEP_INTERVAL.min(self.sessions.settings().idle_timeout));
         loop {
+            let interval = SESSION_SWEEP_INTERVAL.min(self.sessions.settings().idle_timeout);
             tokio::select! {
-                _ = ticks.tick() => self.sessions.sweep(),
+                () = tokio::time::sleep(interval) => {}
                 () = self.shutdown.closing().cancelled() => return publishing.abort(),
+            }
+            for shard in 0..SESSION_SHARDS {
+                self.sessions.sweep_shard(shard);
+                tokio::task::yield_now().await;
             }
         }
     }
@@ -399,7 +463,7 @@ impl Inbound {
     fn mark_initialized(&self, session: &Session) {
         if session.mark_initialized() {
             tracing::debug!(session = %session.id().log_tag(), group = %session.group(), "session initialized");
-            if let Some(hook) = &self.settings.hooks.on_initialized {
+            if let Some(hook) = &self.settings().hooks.on_initialized {
                 hook(session);
             }
         }

@@ -172,7 +172,7 @@ impl Inbound {
     pub(super) async fn serve_relayed(self: Arc<Self>, request: RelayedRequest) -> Option<Response<ResponseContent>> {
         let (mut parts, ()) = http::Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) = (request.method, request.uri, request.headers);
-        let caller = Arc::new(self.policy.caller(request.principal.as_str().into(), &parts.headers, request.peer));
+        let caller = Arc::new(self.policy().caller(request.principal.as_str().into(), &parts.headers, request.peer));
         let result = match Route::parse(parts.uri.path()) {
             Some(route) => self.dispatch(&parts, &route, caller, Ok(request.body), true).await,
             None => Err(Rejection::NotFound),

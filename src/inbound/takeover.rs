@@ -129,9 +129,7 @@ impl RequestContext<'_> {
     ) -> Result<Option<Arc<Session>>, Rejection> {
         let (store, this_node, key) = (cluster.store(), cluster.node(), id.to_string());
         // Check before the claim: another node may have capacity.
-        if self.inbound.sessions.is_full() {
-            return Err(Rejection::TooManySessions);
-        }
+        self.inbound.sessions.quotas().sessions.check_room().map_err(Rejection::QuotaReached)?;
         if owner.as_ref() != Some(&*this_node)
             && store.claim(&key, owner.as_ref(), Some(&this_node)).await? != WriteOutcome::Applied
         {
@@ -142,9 +140,12 @@ impl RequestContext<'_> {
         let record = SessionRecord::decode(&stored.record).unwrap_or(record);
         let events = store.read_events(&key).await?;
         cluster.cache_owner(&key, None);
-        let Ok(session) = self.inbound.sessions.adopt(id, &record, events) else {
-            store.claim(&key, Some(&this_node), None).await?;
-            return Err(Rejection::TooManySessions);
+        let session = match self.inbound.sessions.adopt(id, &record, events) {
+            Ok(Some(session)) => session,
+            refused => {
+                store.claim(&key, Some(&this_node), None).await?;
+                return Err(refused.err().map_or(Rejection::StoreUnavailable, Rejection::QuotaReached));
+            }
         };
         cluster.count_takeover();
         tracing::info!(session = %id.log_tag(), from = owner.map(|owner| owner.to_string()), "session adopted");

@@ -238,3 +238,35 @@ async fn logs_off_a_terminal_have_no_ansi_colours() {
     let log = rialto.stop().await;
     assert!(!log.contains('\u{1b}'), "{log}");
 }
+
+/// Name, first line of the file, flags, `RIALTO_LISTEN`, and whether a warning is given.
+type OpenCase<'c> = (&'c str, &'c str, &'c [&'c str], Option<&'c str>, bool);
+
+/// An open gateway is warned about however its address was set.
+#[tokio::test]
+async fn an_open_gateway_is_warned_about_at_start() {
+    let warning = "may call; set tokens in [access.tokens] or with --token";
+    let in_file = "listen = \"0.0.0.0:0\"\n";
+    let cases: [OpenCase<'_>; 6] = [
+        ("flag", "", &["--listen", "0.0.0.0:0"], None, true),
+        ("variable", "", &[], Some("0.0.0.0:0"), true),
+        ("file", in_file, &[], None, true),
+        ("flag-over-file", in_file, &["--listen", "127.0.0.1:0"], None, false),
+        ("token", "", &["--listen", "0.0.0.0:0", "--token", "ann=long-s3cret"], None, false),
+        ("loopback", "", &["--listen", "127.0.0.1:0"], None, false),
+    ];
+    for (name, line, arguments, variable, warned) in cases {
+        let folder = crate::config::TempFolder::new(&format!("gateway-open-{name}"));
+        folder.write("rialto.toml", &format!("{line}{ELEMENTS}"));
+        let variables: Vec<(&str, &str)> = variable.iter().map(|address| ("RIALTO_LISTEN", *address)).collect();
+        let rialto = GatewayProcess::start_in(folder, &[&["serve"], arguments].concat(), &variables).await;
+        let log = rialto.stop().await;
+        assert_eq!(log.contains(warning), warned, "{name}: {log}");
+        assert!(!log.contains("long-s3cret"), "{log}");
+    }
+    // Without a file, too.
+    let folder = crate::config::TempFolder::new("gateway-open-no-file");
+    let rialto = GatewayProcess::start_in(folder, &["serve", "--listen", "0.0.0.0:0"], &[]).await;
+    let log = rialto.stop().await;
+    assert!(log.contains(warning), "{log}");
+}
