@@ -88,8 +88,19 @@ pub struct GatewayConfig {
 pub struct GroupEvent {
     /// The name of the group.
     pub group: Arc<str>,
-    /// The change; `None` when the group was removed.
-    pub change: Option<ChangeEvent>,
+    /// What changed.
+    pub change: GroupChange,
+}
+
+/// What changed in a group.
+#[derive(Debug, Clone)]
+pub enum GroupChange {
+    /// A list or a resource.
+    Content(ChangeEvent),
+    /// The settings of this upstream: it has new connections, and what was asked of the old ones must be asked again.
+    UpstreamReplaced(Arc<str>),
+    /// The group was removed.
+    Removed,
 }
 
 /// The difference that a new configuration made.
@@ -218,7 +229,13 @@ impl Gateway {
         self.groups.store(Arc::new(groups));
         for group in &applied.closed {
             // A send error means that there are no receivers.
-            let _ = self.shared.events.send(GroupEvent { group: Arc::clone(group), change: None });
+            let _ = self.shared.events.send(GroupEvent { group: Arc::clone(group), change: GroupChange::Removed });
+        }
+        for group_config in &config.groups {
+            for name in group_config.servers.iter().filter(|name| applied.changed.contains(name)) {
+                let (group, change) = (Arc::clone(&group_config.name), GroupChange::UpstreamReplaced(Arc::clone(name)));
+                let _ = self.shared.events.send(GroupEvent { group, change });
+            }
         }
         for upstream in previous {
             if !applied.changed.contains(upstream.name()) {

@@ -9,6 +9,7 @@ mod relay;
 mod request_id;
 mod respond;
 mod response_encoder;
+mod resubscribe;
 mod route;
 mod service;
 mod session_messages;
@@ -33,7 +34,7 @@ use crate::admin::Admin;
 use crate::call::{Caller, ChangeEvent, ClientSink, REQUEST_ID};
 use crate::cluster::Cluster;
 use crate::failure::QuotaReached;
-use crate::gateway::{Gateway, Group, GroupEvent};
+use crate::gateway::{Gateway, Group, GroupChange, GroupEvent};
 use crate::http::server::{Http1Implementation, ReceivedBody};
 use crate::policy::{CallerPermit, Limits, OperationsListener, Permit, Policy, QuotaKey};
 use crate::session::{SESSION_SHARDS, Session, Sessions};
@@ -445,7 +446,7 @@ impl Inbound {
 
     /// Publishes group changes to sessions and closes idle sessions, until the `closing` stage of a shutdown.
     pub async fn maintain_sessions(self: Arc<Self>) {
-        let publishing = tokio::spawn(publish_changes(Arc::clone(&self.sessions), Arc::clone(&self.gateway)));
+        let publishing = tokio::spawn(publish_changes(Arc::clone(&self)));
         loop {
             let interval = SESSION_SWEEP_INTERVAL.min(self.sessions.settings().idle_timeout);
             tokio::select! {
@@ -471,22 +472,31 @@ impl Inbound {
 }
 
 /// Publishes list and resource changes of groups to their sessions, and closes the sessions of removed groups.
-async fn publish_changes(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
+async fn publish_changes(inbound: Arc<Inbound>) {
     use tokio::sync::broadcast::error::RecvError;
+    let (sessions, gateway) = (&inbound.sessions, &inbound.gateway);
     let mut changes = gateway.changes();
     loop {
         match changes.recv().await {
-            Ok(GroupEvent { group, change: Some(change) }) => {
+            Ok(GroupEvent { group, change: GroupChange::Content(change) }) => {
                 let shown = gateway.group(Some(&*group));
                 sessions.publish_with(&group, &change, |session| {
                     Some(shown.as_ref()?.list_fingerprints_for(session.key()))
                 });
             }
-            Ok(GroupEvent { group, change: None }) => close_removed_groups(&sessions, &gateway, |name| *name == *group),
+            Ok(GroupEvent { group, change: GroupChange::UpstreamReplaced(upstream) }) => {
+                if let Some(group) = gateway.group(Some(&*group)) {
+                    inbound.renew_subscriptions(&group, Some(&upstream));
+                }
+            }
+            Ok(GroupEvent { group, change: GroupChange::Removed }) => {
+                close_removed_groups(sessions, gateway, |name| *name == *group);
+            }
             Err(RecvError::Lagged(_)) => {
-                close_removed_groups(&sessions, &gateway, |_| true);
+                close_removed_groups(sessions, gateway, |_| true);
                 sessions.publish_all_updates();
                 for group in gateway.groups() {
+                    inbound.renew_subscriptions(&group, None);
                     for change in ChangeEvent::LISTS {
                         sessions.publish_with(group.name(), &change, |session| {
                             Some(group.list_fingerprints_for(session.key()))

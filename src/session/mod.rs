@@ -174,6 +174,11 @@ impl Session {
         self.id
     }
 
+    /// The principal that opened the session.
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
     /// Name of the group that the session was opened on.
     pub fn group(&self) -> &Arc<str> {
         &self.group
@@ -208,6 +213,11 @@ impl Session {
             return false;
         }
         self.update(|state| !std::mem::replace(&mut state.initialized, true))
+    }
+
+    /// URIs that the client is subscribed to.
+    pub fn subscribed_uris(&self) -> Vec<String> {
+        self.lock().subscriptions.keys().map(|uri| uri.to_string()).collect()
     }
 
     /// Subscriptions served by the group's shared upstream connection, not by a lease of this session.
