@@ -43,6 +43,18 @@ impl Secrets {
         Self(secrets)
     }
 
+    /// These values and others.
+    #[must_use]
+    pub fn and(self, others: Self) -> Self {
+        Self::new(self.0.into_iter().chain(others.0))
+    }
+
+    /// Masks these values in [`redact`] beside those that are masked already.
+    pub fn install_also(self) {
+        let before = INSTALLED.load_full();
+        self.and((*before).clone()).install();
+    }
+
     /// Masks these values in [`redact`] from now on, and no others.
     pub fn install(self) {
         INSTALLED.store(self.into());

@@ -1,6 +1,8 @@
-//! Logging to standard error.
+//! Logging to standard error, and a count of panics.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
@@ -28,6 +30,26 @@ impl<W: Write> Write for RedactingWriter<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+/// Counts and logs panics from now on. A panic ends its task; locks are not poisoned, and others go on.
+pub fn count_panics() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let previous = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(%panic, "a task panicked and was ended; others go on");
+            previous(panic);
+        }));
+    });
+}
+
+/// Panics of this process since [`count_panics`].
+pub fn panics() -> u64 {
+    PANICS.load(Ordering::Relaxed)
 }
 
 /// Whether `filter` is a valid `tracing` filter.

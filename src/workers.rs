@@ -31,6 +31,8 @@ pub struct Worker {
     load: Arc<()>,
 }
 
+/// Most threads for blocking work of one worker: name lookups, for the most part. Further work waits in a queue.
+const WORKER_BLOCKING_THREADS: usize = 16;
 /// Number of workers started in this process; numbers are never reused.
 static WORKERS_STARTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -53,7 +55,11 @@ impl Workers {
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 CURRENT_WORKER.set(number);
                 // Sending fails only if the starting thread has gone.
-                let runtime = match Builder::new_current_thread().enable_all().build() {
+                let runtime = match Builder::new_current_thread()
+                    .enable_all()
+                    .max_blocking_threads(WORKER_BLOCKING_THREADS)
+                    .build()
+                {
                     Ok(runtime) => runtime,
                     Err(error) => return drop(started.send(Err(error))),
                 };

@@ -1,7 +1,10 @@
 //! Metrics that are sampled at scrape time: gauges, and counters that other modules keep.
 
 use super::Admin;
+use crate::http::client::{OriginUsage, origin_usage};
 use crate::metrics::{MetricKind, MetricsReading};
+use crate::policy::QuotaUsage;
+use crate::telemetry::panics;
 use crate::upstream::{HealthPhase, Upstream};
 
 impl Admin {
@@ -98,8 +101,64 @@ impl Admin {
                 counter("session_takeovers", "Sessions adopted from other nodes", value(cluster.takeovers())),
             ]);
         }
+        readings.extend(self.quota_readings().into_iter().chain(process_readings()));
         self.gateway.metrics().render(readings).unwrap_or_default()
     }
+
+    fn quota_readings(&self) -> [MetricsReading; 3] {
+        let usage = self.sessions.quotas().usage();
+        let values = |value: &dyn Fn(&QuotaUsage) -> i64| {
+            usage.iter().map(|quota| (vec![("quota", quota.name.to_owned())], value(quota))).collect()
+        };
+        [
+            MetricsReading {
+                name: "quota_used",
+                help: "Use of a quota; of a quota per caller, that of the caller with the most",
+                kind: MetricKind::Gauge,
+                values: values(&|quota| saturating_i64(quota.used)),
+            },
+            MetricsReading {
+                name: "quota_limit",
+                help: "Limit of a quota",
+                kind: MetricKind::Gauge,
+                values: values(&|quota| saturating_i64(quota.limit)),
+            },
+            MetricsReading {
+                name: "quota_refusals",
+                help: "How often a quota was used up when more was asked for",
+                kind: MetricKind::Counter,
+                values: values(&|quota| i64::try_from(quota.refusals).unwrap_or(i64::MAX)),
+            },
+        ]
+    }
+}
+
+/// Figures of the process, which gateways in it share.
+fn process_readings() -> [MetricsReading; 3] {
+    let origins = origin_usage();
+    let per_origin = |value: &dyn Fn(&OriginUsage) -> i64| {
+        origins.iter().map(|usage| (vec![("origin", usage.origin.clone())], value(usage))).collect()
+    };
+    [
+        MetricsReading {
+            name: "origin_connections",
+            help: "Open connections to an origin of HTTP servers",
+            kind: MetricKind::Gauge,
+            values: per_origin(&|usage| saturating_i64(usage.connections)),
+        },
+        MetricsReading {
+            name: "origin_refusals",
+            help: "Requests that got no connection to an origin, because all were in use",
+            kind: MetricKind::Counter,
+            values: per_origin(&|usage| i64::try_from(usage.refusals).unwrap_or(i64::MAX)),
+        },
+        MetricsReading {
+            name: "panics",
+            help: "Tasks that ended by a panic",
+            kind: MetricKind::Counter,
+            values: vec![(Vec::new(), i64::try_from(panics()).unwrap_or(i64::MAX))],
+        },
+    ]
 }
 
 fn saturating_i64(count: usize) -> i64 {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::AppSettings;
 use crate::cluster::Cluster;
 use crate::inbound::{Inbound, LocalSessions};
+use crate::policy::Quotas;
 use crate::session::{self, Persister, Sessions};
 use crate::store::redis::{RedisOptions, RedisStore};
 use crate::store::{ClusterStore, NodeId, StoreSettings};
@@ -57,13 +58,20 @@ impl ClusterSetup {
         Ok(Some(Self { store, node, lease: *lease, sealing_key: sealing_key.clone() }))
     }
 
-    pub(super) fn build(self, settings: session::SessionSettings) -> (Arc<Cluster>, Sessions) {
+    pub(super) fn build(self, settings: session::SessionSettings, quotas: Arc<Quotas>) -> (Arc<Cluster>, Sessions) {
         let node = Arc::new(ArcSwap::from_pointee(NodeId::generate(self.node)));
-        // Expiry of stored sessions. Live nodes delete idle sessions themselves; this is only for nodes that died.
-        let expiry = settings.idle_timeout.max(settings.retention.max_age) + self.lease * 10;
+        let expiry = stored_session_ttl(&settings, self.lease);
         let persister = Persister::new(Arc::clone(&self.store), Arc::clone(&node), expiry);
-        (Cluster::new(self.store, node, self.lease, self.sealing_key), Sessions::with_persister(settings, persister))
+        (
+            Cluster::new(self.store, node, self.lease, self.sealing_key),
+            Sessions::with_persister(settings, quotas, persister),
+        )
     }
+}
+
+/// Expiry of stored sessions. Live nodes delete idle sessions themselves; this is only for nodes that died.
+pub(super) fn stored_session_ttl(settings: &session::SessionSettings, lease: Duration) -> Duration {
+    settings.idle_timeout.max(settings.retention.max_age) + lease * 10
 }
 
 /// Starts heartbeat, relay and persistence tasks of this node. Does nothing without a store.

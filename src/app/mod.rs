@@ -8,13 +8,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use crate::admin::Admin;
 use crate::gateway::{self, DEFAULT_GROUP, Gateway, GatewayConfig, Group, GroupConfig};
-use crate::inbound::{Inbound, ListenerRole, StripedLocks};
+use crate::http::client::set_connections_per_origin;
+use crate::inbound::{Inbound, ListenerRole, MAX_REFUSING_CONNECTIONS, StripedLocks};
+use crate::policy::Quotas;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
+use crate::telemetry::count_panics;
 use crate::upstream::{SpecKind, UpstreamSpec};
 use crate::workers::Workers;
 
@@ -47,12 +52,14 @@ impl App {
 
     fn build(settings: AppSettings, setup: Option<ClusterSetup>) -> Self {
         let shutdown = Shutdown::default();
-        let max_listen_uris = settings.sessions.max_subscriptions;
+        count_panics();
+        set_connections_per_origin(settings.connections_per_origin);
+        let quotas = Arc::new(Quotas::new(&settings.quotas));
         let (cluster, sessions, node) = match setup {
-            None => (None, Sessions::new(settings.sessions), "".into()),
+            None => (None, Sessions::new(settings.sessions, Arc::clone(&quotas)), "".into()),
             Some(setup) => {
                 let node = setup.node.as_str().into();
-                let (cluster, sessions) = setup.build(settings.sessions);
+                let (cluster, sessions) = setup.build(settings.sessions, Arc::clone(&quotas));
                 (Some(cluster), sessions, node)
             }
         };
@@ -61,7 +68,7 @@ impl App {
             let gateway_settings = gateway::GatewaySettings {
                 drain: settings.inbound.shutdown_timeout,
                 parking: settings.parking,
-                max_listen_uris,
+                quotas,
                 node,
             };
             Arc::new(Gateway::new(&settings.gateway, gateway_settings, shutdown.closing().clone()))
@@ -70,11 +77,12 @@ impl App {
             admin: Admin::new(Arc::clone(&gateway), Arc::clone(&sessions), shutdown.clone(), cluster.clone()),
             gateway,
             sessions,
-            policy: settings.policy,
-            settings: settings.inbound,
+            policy: ArcSwap::from_pointee(settings.policy),
+            settings: ArcSwap::from_pointee(settings.inbound),
             shutdown,
             cluster,
             takeover_locks: StripedLocks::default(),
+            refusing: Arc::new(Semaphore::new(MAX_REFUSING_CONNECTIONS)),
         });
         Self { inbound }
     }
@@ -193,7 +201,7 @@ impl BoundApp {
             reload_task.abort();
         }
         let sessions = Arc::clone(&inbound.sessions);
-        let end = tokio::time::Instant::now() + inbound.settings.shutdown_timeout;
+        let end = tokio::time::Instant::now() + inbound.settings().shutdown_timeout;
         let time_left = cluster::hand_over_sessions(&inbound, end).await;
         let ended_in_time = inbound.shutdown.stop(time_left, || sessions.close_all()).await;
         tasks.shutdown().await;

@@ -1,11 +1,13 @@
-//! Configuration reload: applies the difference to the running gateway, refuses a file with errors.
+//! Configuration reload: applies a file whole to the running gateway, or refuses it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::cluster::stored_session_ttl;
 use crate::admin::{Admin, unix_seconds};
-use crate::config::{self, Config, ConfigWatcher, Diagnostic, LoadedConfig};
+use crate::config::{self, AppSettings, Config, ConfigWatcher, GivenFlag, LoadedConfig};
+use crate::http::client::set_connections_per_origin;
 use crate::inbound::Inbound;
 
 /// Reloads the configuration file when it changes on disk or on SIGHUP.
@@ -13,16 +15,31 @@ use crate::inbound::Inbound;
 pub struct Reloader {
     file: PathBuf,
     watcher: ConfigWatcher,
-    /// The configuration in use.
+    /// Flags, which override every version of the file.
+    flags: Vec<GivenFlag>,
+    /// The configuration in use, with the flags.
     config: Config,
 }
+
+/// Settings, or tables with a dot, that only a restart can change: sockets, threads, the store and the log.
+const FIXED_SETTINGS: [&str; 6] = ["listen", "admin.listen", "workers", "store", "cluster.", "log."];
 
 impl Reloader {
     /// Watches a file that was loaded as `config`. Must be called within a runtime.
     pub fn new(file: PathBuf, config: Config) -> Self {
         let mut watcher = ConfigWatcher::new(&file);
         watcher.set_referenced_files(config.referenced_files());
-        Self { file, watcher, config }
+        Self { file, watcher, flags: Vec::new(), config }
+    }
+
+    /// Lets these flags override the file, as they did at the start.
+    #[must_use]
+    pub(crate) fn with_flags(mut self, flags: &[GivenFlag]) -> Self {
+        // They were accepted at the start.
+        if let Ok((config, _)) = self.config.with_flags(flags) {
+            self.config = config;
+        }
+        Self { flags: flags.to_vec(), ..self }
     }
 
     /// Reports the file and its load time in the status.
@@ -48,8 +65,9 @@ impl Reloader {
     }
 
     fn has_changed(&self) -> bool {
-        let now = config::load(&self.file, &config::environment);
-        now.map_or(true, |loaded| loaded.config != self.config)
+        let now = config::load(&self.file, &config::environment).ok();
+        let now = now.and_then(|loaded| loaded.config.with_flags(&self.flags).ok());
+        now.is_none_or(|(config, _)| config != self.config)
     }
 
     async fn reload(&mut self, inbound: &Inbound) {
@@ -60,24 +78,32 @@ impl Reloader {
             Ok(loaded) => loaded,
             Err(error) => return tracing::error!(%error, "configuration reload failed"),
         };
-        match loaded {
-            Ok(LoadedConfig { config, warnings, secrets }) => {
-                secrets.install();
-                self.apply(inbound, config, &warnings);
-            }
-            Err(diagnostics) => reject(inbound, &diagnostics),
+        let LoadedConfig { config, warnings, secrets } = match loaded {
+            Ok(loaded) => loaded,
+            Err(diagnostics) => return reject(inbound, &to_texts(&diagnostics)),
+        };
+        let (config, flag_secrets) = match config.with_flags(&self.flags) {
+            Ok(config) => config,
+            Err(mistakes) => return reject(inbound, &mistakes),
+        };
+        let fixed = self.changed_fixed_settings(&config);
+        if !fixed.is_empty() {
+            let file = self.file.display();
+            return reject(inbound, &[format!("{file}: restart to change {}; nothing was applied", fixed.join(", "))]);
         }
+        secrets.and(flag_secrets).install();
+        let mut warnings = to_texts(&warnings);
+        warnings.extend(config.exposure_warnings());
+        self.apply(inbound, config, warnings);
     }
 
-    fn apply(&mut self, inbound: &Inbound, config: Config, warnings: &[Diagnostic]) {
-        for warning in warnings {
+    fn apply(&mut self, inbound: &Inbound, config: Config, warnings: Vec<String>) {
+        for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        let needs_restart = self.needs_restart(&config);
-        if !needs_restart.is_empty() {
-            tracing::warn!("these take effect after a restart: {}", needs_restart.join(", "));
-        }
-        let applied = inbound.gateway.apply(&config.gateway_config());
+        let settings = config.app_settings();
+        let applied = inbound.gateway.apply(&settings.gateway);
+        apply_settings(inbound, settings);
         tracing::info!(
             added = ?applied.added,
             changed = ?applied.changed,
@@ -90,33 +116,48 @@ impl Reloader {
         inbound.admin.update_config_status(|status| {
             status.applied = Some(unix_seconds(SystemTime::now()));
             status.refused = None;
-            status.problems = warnings.iter().map(ToString::to_string).collect();
-            if !needs_restart.is_empty() {
-                status.problems.push(format!("these take effect after a restart: {}", needs_restart.join(", ")));
-            }
+            status.problems = warnings;
         });
-        // Settings that need a restart keep their old value, so the next reload reports them again.
-        self.config.servers = config.servers;
-        self.config.groups = config.groups;
+        self.config = config;
     }
 
-    /// Names of the changed settings that take effect only after a restart.
-    fn needs_restart(&self, new: &Config) -> Vec<String> {
-        // Servers carry the values of `[defaults]`, and those are applied.
-        let mut changed = self.config.settings.changed_settings(&new.settings);
-        changed.retain(|name| !name.starts_with("defaults."));
-        changed
+    /// Names of the changed settings that only a restart can change.
+    fn changed_fixed_settings(&self, new: &Config) -> Vec<String> {
+        let is_fixed = |name: &String| {
+            FIXED_SETTINGS.iter().any(|fixed| name == fixed || fixed.ends_with('.') && name.starts_with(fixed))
+        };
+        self.config.settings.changed_settings(&new.settings).into_iter().filter(is_fixed).collect()
     }
 }
 
-fn reject(inbound: &Inbound, diagnostics: &[Diagnostic]) {
-    for diagnostic in diagnostics {
-        tracing::error!("{diagnostic}");
+/// Applies what does not belong to one server or group: access, limits and timeouts.
+fn apply_settings(inbound: &Inbound, settings: AppSettings) {
+    let AppSettings { policy, sessions, quotas, parking, connections_per_origin, inbound: transports, .. } = settings;
+    set_connections_per_origin(connections_per_origin);
+    inbound.gateway.set_timeouts(transports.shutdown_timeout, parking);
+    if let (Some(persister), Some(cluster)) = (inbound.sessions.persister(), &inbound.cluster) {
+        persister.set_ttl(stored_session_ttl(&sessions, cluster.lease()));
+    }
+    inbound.sessions.set_settings(sessions);
+    inbound.sessions.quotas().set_limits(&quotas);
+    // An embedding program sets the hooks; no file does.
+    let hooks = inbound.settings().hooks.clone();
+    inbound.set_settings(crate::inbound::InboundSettings { hooks, ..transports });
+    inbound.set_policy(policy);
+}
+
+fn to_texts(diagnostics: &[config::Diagnostic]) -> Vec<String> {
+    diagnostics.iter().map(ToString::to_string).collect()
+}
+
+fn reject(inbound: &Inbound, problems: &[String]) {
+    for problem in problems {
+        tracing::error!("{problem}");
     }
     tracing::error!("the configuration is refused; what was served before still is");
     inbound.gateway.metrics().record_reload(false);
     inbound.admin.update_config_status(|status| {
         status.refused = Some(unix_seconds(SystemTime::now()));
-        status.problems = diagnostics.iter().map(ToString::to_string).collect();
+        status.problems = problems.to_vec();
     });
 }

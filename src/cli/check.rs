@@ -48,8 +48,17 @@ pub(super) fn check(arguments: &CheckArgs) -> ExitCode {
         None => Ok(LoadedConfig { config: Config::default(), warnings: Vec::new(), secrets: Secrets::default() }),
     };
     let (config, diagnostics) = match loaded {
-        Ok(LoadedConfig { config, warnings, secrets }) => {
+        Ok(LoadedConfig { config, mut warnings, secrets }) => {
             secrets.install();
+            // They hold for the whole file, and flags may change them.
+            warnings.extend(config.exposure_warnings().into_iter().map(|message| Diagnostic {
+                file: file.clone().unwrap_or_default(),
+                line: 1,
+                column: 1,
+                severity: Severity::Warning,
+                message,
+                hint: None,
+            }));
             (Some(config), warnings)
         }
         Err(diagnostics) => (None, diagnostics),

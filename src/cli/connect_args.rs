@@ -13,6 +13,7 @@ use crate::dialect::Revision;
 use crate::error::{Error, Result};
 use crate::mcp_client::{ConnectionSettings, HttpTransport, Target};
 use crate::protocol::Level;
+use crate::redact::Secrets;
 
 /// Arguments shared by all client commands.
 #[derive(Debug, Args)]
@@ -93,7 +94,16 @@ impl ConnectArgs {
             }
             None => self.resolve(&words.remove(0))?,
         };
+        self.secrets().install_also();
         self.with_headers(target)
+    }
+
+    /// The values of `--header` and `--env`, which are masked like those of a file.
+    fn secrets(&self) -> Secrets {
+        let pairs = |flags: &[String], at| {
+            flags.iter().filter_map(|flag| flag.split_once(at)).map(own_pair).collect::<Vec<_>>()
+        };
+        config::pair_secrets(&pairs(&self.header, ':'), &pairs(&self.env, '='))
     }
 
     /// A URL, or else the name of a server in a configuration file.
@@ -145,6 +155,10 @@ impl ConnectArgs {
         starting.finish_and_clear();
         Ok((client?, terminal))
     }
+}
+
+fn own_pair((name, value): (&str, &str)) -> (String, String) {
+    (name.trim().to_owned(), value.trim().to_owned())
 }
 
 /// Splits `name=value` at the separator; `what` is the flag for the error message.

@@ -23,6 +23,9 @@ use serve::{ServeArgs, StdioArgs};
 use setting_flags::GlobalFlags;
 use status::StatusArgs;
 
+/// Most threads for blocking work: files, name lookups, standard input. Further work waits in a queue.
+const MAX_BLOCKING_THREADS: usize = 64;
+
 /// A gateway between every MCP client and every MCP server.
 ///
 /// Without a command it runs `rialto serve`: serves ./rialto.toml, or without a file the built-in periodic table, on
@@ -82,7 +85,7 @@ pub fn main() -> ExitCode {
     };
     let serving = matches!(arguments.command, None | Some(CliCommand::Serve(_) | CliCommand::Stdio(_)));
     let log = match config.with_flags(&arguments.global.0) {
-        Ok(config) => config.settings.log,
+        Ok((config, _)) => config.settings.log,
         Err(mistakes) => return serve::usage_error(&mistakes),
     };
     let filter = log.filter.as_deref().unwrap_or(if serving { "info" } else { "error" });
@@ -90,7 +93,11 @@ pub fn main() -> ExitCode {
         eprintln!("rialto: {why}");
         return ExitCode::from(EXIT_USAGE);
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("rialto: Tokio runtime failed to start: {error}");
@@ -99,8 +106,8 @@ pub fn main() -> ExitCode {
     };
     let code = runtime.block_on(async {
         match arguments.command {
-            None => serve::http(arguments.serve, &config).await,
-            Some(CliCommand::Serve(serve)) => serve::http(serve, &config).await,
+            None => serve::http(arguments.serve, &arguments.global.0, &config).await,
+            Some(CliCommand::Serve(serve)) => serve::http(serve, &arguments.global.0, &config).await,
             Some(CliCommand::Stdio(stdio)) => serve::stdio(stdio, &config).await,
             Some(CliCommand::Status(status)) => status::run(status).await,
             Some(CliCommand::Client(command)) => client::run(*command).await,

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::setting_flags::ServeFlags;
 use crate::app::{App, AppSettings, Reloader};
-use crate::config::{self, Config, LoadedConfig};
+use crate::config::{self, Config, GivenFlag, LoadedConfig};
 
 /// Flags of `rialto serve`. A flag overrides the file, which overrides the default.
 #[derive(Debug, Args)]
@@ -62,7 +62,14 @@ impl ServeArgs {
 
     /// Merges flags, file and defaults, in this order of precedence.
     pub(super) fn settings(&self, config: &Config) -> Result<AppSettings, Vec<String>> {
-        config.with_flags(&self.flags.0).map(|config| config.app_settings())
+        Ok(self.effective(config)?.app_settings())
+    }
+
+    /// The configuration with the flags, whose secrets are masked from now on.
+    pub(super) fn effective(&self, config: &Config) -> Result<Config, Vec<String>> {
+        let (config, secrets) = config.with_flags(&self.flags.0)?;
+        secrets.install_also();
+        Ok(config)
     }
 }
 
@@ -71,13 +78,16 @@ pub(super) fn load(file: &Path) -> Result<LoadedConfig, Vec<config::Diagnostic>>
     config::load(file, &config::environment)
 }
 
-/// Serves over HTTP until SIGTERM or SIGINT.
-pub(super) async fn http(arguments: ServeArgs, config: &Config) -> ExitCode {
-    let reloader = arguments.file().map(|file| Reloader::new(file, config.clone()));
-    let settings = match arguments.settings(config) {
-        Ok(settings) => settings,
+/// Serves over HTTP until SIGTERM or SIGINT. `global` are the flags of every command.
+pub(super) async fn http(arguments: ServeArgs, global: &[GivenFlag], config: &Config) -> ExitCode {
+    let effective = match arguments.effective(config) {
+        Ok(effective) => effective,
         Err(mistakes) => return usage_error(&mistakes),
     };
+    effective.exposure_warnings().iter().for_each(|warning| eprintln!("warning: {warning}"));
+    let flags = [&arguments.flags.0, global].concat();
+    let reloader = arguments.file().map(|file| Reloader::new(file, config.clone()).with_flags(&flags));
+    let settings = effective.app_settings();
     let listen = settings.listen;
     let admin = settings.admin_listen.map(|admin| format!(" and {admin}")).unwrap_or_default();
     let bound = match App::bind(settings).await {

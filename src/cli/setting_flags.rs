@@ -175,7 +175,7 @@ mod tests {
             Ok::<_, clap::Error>(given(FlagScope::Serve, &matches))
         };
         let flags = parse(&["--allow-host", "a,b", "--allow-host", "c", "--no-session-delete", "--http1", "hyper"]);
-        let config = Config::default().with_flags(&flags.unwrap()).unwrap();
+        let config = Config::default().with_flags(&flags.unwrap()).unwrap().0;
         assert_eq!(config.settings.access.hosts, ["a", "b", "c"]);
         assert!(!config.settings.access.allow_session_delete);
         assert_eq!(config.app_settings().inbound.http1, crate::http::server::Http1Implementation::Hyper);

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::model::Config;
 use super::setting_value::SettingValue;
 use super::settings::TopLevelSection;
-use crate::gateway::{GatewayConfig, ParkingLimits};
+use crate::gateway::{GatewayConfig, ParkingTimeouts};
+use crate::http::client::DEFAULT_CONNECTIONS_PER_ORIGIN;
 use crate::inbound::InboundSettings;
-use crate::policy::{HostOriginRules, Policy};
+use crate::policy::{HostOriginRules, Policy, QuotaLimits};
 use crate::session::SessionSettings;
 use crate::store::{ClusterStore, StoreSettings};
 
@@ -28,8 +29,12 @@ pub struct AppSettings {
     pub sessions: SessionSettings,
     /// Host, origin and token rules.
     pub policy: Policy,
-    /// Limits for parked calls.
-    pub parking: ParkingLimits,
+    /// Limits of what may be in use at one time.
+    pub quotas: QuotaLimits,
+    /// Most connections of this process to one origin of HTTP servers.
+    pub connections_per_origin: usize,
+    /// How long parked calls wait.
+    pub parking: ParkingTimeouts,
     /// Upstreams and groups.
     pub gateway: GatewayConfig,
     /// Session store and cluster settings.
@@ -71,7 +76,9 @@ impl Default for AppSettings {
             inbound: InboundSettings::default(),
             sessions: SessionSettings::default(),
             policy: Policy::default(),
-            parking: ParkingLimits::default(),
+            quotas: QuotaLimits::default(),
+            connections_per_origin: DEFAULT_CONNECTIONS_PER_ORIGIN,
+            parking: ParkingTimeouts::default(),
             gateway: config.gateway_config(),
             store: StoreSettings::default(),
             cluster_store: None,

@@ -112,10 +112,10 @@ fn read_groups(file: &TableReader<'_>, config: &Config, known: &[&str]) -> Vec<G
     groups
 }
 
-/// Checks that listen addresses do not clash and warns about open access.
+/// Checks that listen addresses do not clash.
 fn check_addresses(file: &TableReader<'_>, config: &Config) {
     let reader = file.reader;
-    let (listen, access) = (config.settings.listen, &config.settings.access);
+    let listen = config.settings.listen;
     if let Some(entry) = file.entry("admin")
         && config.settings.admin.listen == Some(listen)
         && listen.port() != 0
@@ -125,17 +125,5 @@ fn check_addresses(file: &TableReader<'_>, config: &Config) {
             "[admin] has the same listen address as clients",
             Some("choose another port".into()),
         );
-    }
-    let Some(entry) = file.entry("listen") else { return };
-    if listen.ip().is_loopback() {
-        return;
-    }
-    if access.tokens.is_empty() {
-        let hint = "set tokens in [access.tokens]".to_owned();
-        reader.warn(&entry.node.span, format!("anyone who can reach {listen} may call"), Some(hint));
-    }
-    if access.hosts.is_empty() {
-        let hint = "list the allowed hosts in [access] hosts".to_owned();
-        reader.warn(&entry.node.span, "requests with a Host other than loopback will be refused", Some(hint));
     }
 }

@@ -1,9 +1,39 @@
 //! Checks of settings that no type can express. They run after a section was read, from the file or from flags.
 
+use super::model::Config;
 use super::reader::TableReader;
 use super::settings::{AccessSection, ClusterSection, FilterSection, LogSection, UpstreamSettings};
 
 const MIN_SEALING_KEY_BYTES: usize = 16;
+
+impl Config {
+    /// Warnings about a gateway that others can reach, however its address was set: by a flag, a variable, the file or
+    /// by default. One sentence each.
+    pub fn exposure_warnings(&self) -> Vec<String> {
+        let (settings, mut warnings) = (&self.settings, Vec::new());
+        let listen = settings.listen;
+        if !listen.ip().is_loopback() {
+            if settings.access.tokens.is_empty() {
+                warnings.push(format!(
+                    "anyone who can reach {listen} may call; set tokens in [access.tokens] or with --token"
+                ));
+            }
+            if settings.access.hosts.is_empty() {
+                warnings.push(
+                    "requests with a Host other than loopback will be refused; list the allowed hosts in \
+                     [access] hosts or with --allow-host"
+                        .to_owned(),
+                );
+            }
+        }
+        if let Some(admin) = settings.admin.listen.filter(|admin| !admin.ip().is_loopback())
+            && settings.admin.token.is_none()
+        {
+            warnings.push(format!("anyone who can reach {admin} may read metrics and status; set a token in [admin]"));
+        }
+        warnings
+    }
+}
 
 pub(super) fn check_cluster(cluster: &mut ClusterSection, table: &TableReader<'_>) {
     let is_valid = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.' | ':');
@@ -69,5 +99,28 @@ pub(super) fn check_filter(filter: &mut FilterSection, table: &TableReader<'_>) 
     {
         let hint = "leave it out to allow all, or write deny = [\"*\"]".to_owned();
         table.reader.error(&entry.node.span, "an empty `allow` allows nothing", Some(hint));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_gateway_is_warned_about_by_its_settings_alone() {
+        let mut config = Config::default();
+        assert!(config.exposure_warnings().is_empty());
+        config.settings.listen = "0.0.0.0:3001".parse().unwrap();
+        config.settings.admin.listen = Some("0.0.0.0:3002".parse().unwrap());
+        let warnings = config.exposure_warnings().join("\n");
+        for part in
+            ["anyone who can reach 0.0.0.0:3001 may call", "Host other than loopback", "read metrics and status"]
+        {
+            assert!(warnings.contains(part), "{part} is not in {warnings}");
+        }
+        config.settings.access.tokens = vec![super::super::CallerToken { name: "a".into(), secret: "b".into() }];
+        config.settings.access.hosts = vec!["gate.example".into()];
+        config.settings.admin.token = Some(super::super::Secret("s3cret".into()));
+        assert!(config.exposure_warnings().is_empty());
     }
 }

@@ -12,6 +12,7 @@ use super::secrets::SecretCollector;
 use super::settings::TOP_LEVEL;
 use super::spanned_value::{SpannedEntry, SpannedNode, SpannedValue};
 use super::values::{parse_duration, parse_size};
+use crate::redact::Secrets;
 
 /// A setting with a flag.
 #[derive(Debug, Clone, Copy)]
@@ -47,18 +48,18 @@ pub(super) fn flagged_keys_of(section: &'static Section) -> impl Iterator<Item =
 }
 
 impl Config {
-    /// This configuration with the settings that flags were given for.
+    /// This configuration with the settings that flags were given for, and the secrets among them.
     ///
     /// # Errors
     /// What is wrong with the flags, one sentence each.
-    pub(crate) fn with_flags(&self, flags: &[GivenFlag]) -> Result<Self, Vec<String>> {
+    pub(crate) fn with_flags(&self, flags: &[GivenFlag]) -> Result<(Self, Secrets), Vec<String>> {
         let mut config = self.clone();
-        read_flags(flags, &TOP_LEVEL, |table| config.settings.read_table(table))?;
-        Ok(config)
+        let secrets = read_flags(flags, &TOP_LEVEL, |table| config.settings.read_table(table))?;
+        Ok((config, secrets))
     }
 }
 
-/// Reads flags as if they were a file with these values.
+/// Reads flags as if they were a file with these values. Returns the secrets among them.
 ///
 /// # Errors
 /// What is wrong with them, one sentence each.
@@ -66,7 +67,7 @@ pub(super) fn read_flags(
     flags: &[GivenFlag],
     section: &'static Section,
     read: impl FnOnce(&TableReader<'_>),
-) -> Result<(), Vec<String>> {
+) -> Result<Secrets, Vec<String>> {
     let mut root: Vec<SpannedEntry> = Vec::new();
     for flag in flags {
         let value = flag.value().map_err(|why| vec![format!("--{} {why}", flag.setting.flag.name)])?;
@@ -97,7 +98,7 @@ pub(super) fn read_flags(
     }
     let mut mistakes: Vec<String> = reader.diagnostics.into_inner().iter().map(|found| found.sentence()).collect();
     mistakes.dedup();
-    if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+    if mistakes.is_empty() { Ok(secrets.finish()) } else { Err(mistakes) }
 }
 
 fn spanned_entry(key: &str, value: SpannedValue) -> SpannedEntry {

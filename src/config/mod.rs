@@ -81,6 +81,14 @@ pub struct LoadedConfig {
     pub secrets: Secrets,
 }
 
+/// The secrets among headers and variables that were not given in a file.
+pub(crate) fn pair_secrets(headers: &[(String, String)], variables: &[(String, String)]) -> Secrets {
+    let secrets = SecretCollector::default();
+    headers.iter().for_each(|(name, value)| secrets.add_entry("headers", name, value));
+    variables.iter().for_each(|(name, value)| secrets.add_entry("env", name, value));
+    secrets.finish()
+}
+
 /// Looks a variable up in the environment of this process.
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()

@@ -14,7 +14,7 @@ use super::values::{format_duration, format_size};
 use crate::dialect::Revision;
 use crate::gateway::{NameFilter, Naming};
 use crate::http::server::Http1Implementation;
-use crate::policy::Tokens;
+use crate::policy::{AdminToken, Tokens};
 use crate::telemetry::LogFormat;
 use crate::upstream::ConnectionMode;
 
@@ -208,6 +208,12 @@ impl FillPlace<ConnectionMode> for Option<ConnectionMode> {
 impl FillPlace<Option<String>> for Option<Secret> {
     fn fill(&self, place: &mut Option<String>) {
         *place = self.as_ref().map(|secret| secret.0.clone());
+    }
+}
+
+impl FillPlace<AdminToken> for Option<Secret> {
+    fn fill(&self, place: &mut AdminToken) {
+        *place = self.as_ref().map_or_else(AdminToken::default, |secret| AdminToken::new(&secret.0));
     }
 }
 

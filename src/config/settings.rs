@@ -15,6 +15,7 @@ use super::setting_value::Choice;
 use super::structure::NAMED_TABLES;
 use crate::dialect::Revision;
 use crate::gateway::{DEFAULT_PAGE_SIZE, GroupConfig, Naming};
+use crate::http::client::DEFAULT_CONNECTIONS_PER_ORIGIN;
 use crate::http::server::Http1Implementation;
 use crate::telemetry::LogFormat;
 use crate::upstream::{ConnectionMode, UpstreamSpec};
@@ -128,6 +129,10 @@ settings! {
         /// Listen address of the admin endpoints.
         listen: Option<SocketAddr> = None,
             ADDRESS.default("the client listener").example("\"127.0.0.1:3002\"") => admin_listen;
+        /// Bearer token of operators: the only way to metrics and status from another machine, unless they have a
+        /// listener of their own. If set, that listener needs it too.
+        token: Option<Secret> = None,
+            STRING.default("none").example("\"an operator s3cret\"") => policy.admin_token;
     }
 }
 
@@ -176,16 +181,42 @@ settings! {
         /// Maximum number of messages in a batch.
         batch: usize = 100,
             COUNT.example("10").flag("max-batch", "N").heading(LIMITS_HEADING) => inbound.limits.batch_length;
+        /// Maximum bytes of client capabilities and client info that a session keeps from `initialize`.
+        initialize_bytes: usize = 4 << 10, SIZE.example("\"8KiB\"") => inbound.limits.initialize_bytes;
+        /// Maximum number of client connections; the excess gets 503 and is closed.
+        connections: usize = 20_000,
+            COUNT.example("1000").flag("max-connections", "N").heading(LIMITS_HEADING) => quotas.connections;
+        /// Maximum number of connections per client address. All clients behind one proxy have its address.
+        connections_per_address: usize = 10_000, COUNT.example("100") => quotas.connections_per_address;
         /// Maximum number of sessions.
         sessions: usize = 100_000,
-            COUNT.example("10").flag("max-sessions", "N").heading(LIMITS_HEADING) => sessions.max_sessions;
-        /// Maximum number of open SSE streams per session.
-        streams: usize = 32,
+            COUNT.example("10").flag("max-sessions", "N").heading(LIMITS_HEADING) => quotas.sessions;
+        /// Maximum number of sessions per caller, or per address where there are no tokens.
+        sessions_per_caller: usize = 20_000, COUNT.example("100") => quotas.sessions_per_caller;
+        /// Maximum number of open SSE streams per session. A call is refused before it is forwarded while there are as
+        /// many; one that runs already gets its stream.
+        streams: usize = 128,
             COUNT.example("8").flag("max-streams", "N").heading(LIMITS_HEADING) => sessions.max_streams;
+        /// Maximum number of open SSE streams of all sessions and calls.
+        total_streams: usize = 50_000, COUNT.example("1000") => quotas.streams;
+        /// Maximum number of calls in flight in all.
+        total_calls: usize = 20_000, COUNT.example("1000") => quotas.calls;
+        /// Maximum number of `subscriptions/listen` calls.
+        listens: usize = 20_000, COUNT_OR_ZERO.example("1000") => quotas.listens;
+        /// Maximum number of `subscriptions/listen` calls per caller, or per address where there are no tokens.
+        listens_per_caller: usize = 2000, COUNT_OR_ZERO.example("10") => quotas.listens_per_caller;
+        /// Maximum bytes of request bodies that are being read or served.
+        total_body_bytes: usize = 256 << 20, SIZE.example("\"1GiB\"") => quotas.body_bytes;
+        /// Maximum bytes of events retained for all sessions. While there are more, each session that adds to them keeps
+        /// 16 KiB.
+        total_event_bytes: usize = 1 << 30, SIZE.example("\"256MiB\"") => quotas.event_bytes;
+        /// Maximum number of connections to one origin of HTTP servers, listening streams not counted. Further requests
+        /// wait for one.
+        connections_per_origin: usize = DEFAULT_CONNECTIONS_PER_ORIGIN, COUNT.example("64") => connections_per_origin;
         /// Maximum number of calls in flight per session.
         calls: usize = 1000,
             COUNT.example("10").flag("max-calls", "N").heading(LIMITS_HEADING) => sessions.max_calls;
-        /// Maximum number of resource subscriptions per session, and per `subscriptions/listen`.
+        /// Maximum number of resource subscriptions per session, and of URIs in one `subscriptions/listen`.
         subscriptions: usize = 1000,
             COUNT_OR_ZERO.example("10").flag("max-subscriptions", "N").heading(LIMITS_HEADING)
             => sessions.max_subscriptions;
@@ -208,9 +239,9 @@ settings! {
             DURATION.example("\"5m\"").flag("session-idle", "SECONDS").heading(LIMITS_HEADING)
             => sessions.idle_timeout;
         /// Maximum number of parked calls: calls waiting for input from per-request clients.
-        parked_calls: usize = 10_000, COUNT_OR_ZERO.example("10") => parking.total;
-        /// Maximum number of parked calls per caller.
-        parked_calls_per_caller: usize = 1000, COUNT_OR_ZERO.example("5") => parking.per_caller;
+        parked_calls: usize = 10_000, COUNT_OR_ZERO.example("10") => quotas.parked_calls;
+        /// Maximum number of parked calls per caller, or per address where there are no tokens.
+        parked_calls_per_caller: usize = 1000, COUNT_OR_ZERO.example("5") => quotas.parked_calls_per_caller;
         /// How long to wait for the answer to an elicitation request.
         elicitation_timeout: Duration = seconds(600), DURATION.example("\"5m\"") => parking.elicitation_timeout;
         /// How long to wait for the answer to a sampling or roots request.
@@ -309,13 +340,13 @@ settings! {
         /// Instructions for the model; replaces those of the servers.
         instructions: Option<String> = None,
             STRING.default("those of the servers").example("\"Be brief.\"") => instructions;
-        /// Filter for tools, by the names that clients see.
+        /// Filter for tools, by the names that clients see, the server's own, and the whole prefixed name.
         tools: FilterSection = FilterSection::default(),
             table(&FILTER).default("all").example("{ allow = [\"get*\"] }") => tools;
-        /// Filter for prompts, by the names that clients see.
+        /// Filter for prompts, by the same names.
         prompts: FilterSection = FilterSection::default(),
             table(&FILTER).default("all").example("{ deny = [\"*\"] }") => prompts;
-        /// Filter for resources, by the URIs that clients see.
+        /// Filter for resources, by the URIs that clients see and the server's own.
         resources: FilterSection = FilterSection::default(),
             table(&FILTER).default("all").example("{ deny = [\"file:*\"] }") => resources;
         /// Page size of lists.

@@ -64,6 +64,28 @@ pub enum FailureKind {
     NodeLost,
     /// The node is gone on which the call waited for input.
     ParkedCallLost,
+    /// A quota of the gateway, the caller or the session is used up.
+    QuotaReached(QuotaReached),
+}
+
+/// A quota that is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotaReached {
+    /// Whose quota it is.
+    pub scope: QuotaScope,
+    /// What it counts, in the plural.
+    pub resource: &'static str,
+}
+
+/// Whose quota is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuotaScope {
+    /// That of the whole gateway.
+    Gateway,
+    /// That of the caller, or of its address.
+    Caller,
+    /// That of the session.
+    Session,
 }
 
 /// The side that failed.
@@ -110,7 +132,7 @@ pub struct Failure {
 
 impl FailureKind {
     /// One of each kind, in the order of docs/errors.md.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Unreachable,
         Self::ConnectTimeout,
         Self::StartFailed,
@@ -134,6 +156,7 @@ impl FailureKind {
         Self::StoreFull,
         Self::NodeLost,
         Self::ParkedCallLost,
+        Self::QuotaReached(QuotaReached { scope: QuotaScope::Gateway, resource: "calls in flight" }),
     ];
 
     /// The kind of an HTTP status without a JSON-RPC response.
@@ -172,6 +195,7 @@ impl FailureKind {
             Self::StoreFull => "store_full",
             Self::NodeLost => "node_lost",
             Self::ParkedCallLost => "parked_call_lost",
+            Self::QuotaReached(_) => "quota_reached",
         }
     }
 
@@ -179,7 +203,11 @@ impl FailureKind {
     pub fn side(self) -> FailureSide {
         match self {
             Self::ClientUnanswered => FailureSide::Client,
-            Self::StoreUnavailable | Self::StoreFull | Self::NodeLost | Self::ParkedCallLost => FailureSide::Gateway,
+            Self::StoreUnavailable
+            | Self::StoreFull
+            | Self::NodeLost
+            | Self::ParkedCallLost
+            | Self::QuotaReached(_) => FailureSide::Gateway,
             _ => FailureSide::Upstream,
         }
     }
@@ -196,7 +224,8 @@ impl FailureKind {
             | Self::Unavailable
             | Self::HandshakeRefused(_)
             | Self::NoCommonRevision
-            | Self::StoreUnavailable => Execution::NotRun,
+            | Self::StoreUnavailable
+            | Self::QuotaReached(_) => Execution::NotRun,
             // These say that the request was refused as it stands; every other status leaves it open.
             Self::Status(400 | 404..=406 | 411 | 413..=415 | 421 | 426 | 431 | 501 | 505) => Execution::NotRun,
             Self::Status(_)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Execution, Failure, FailureKind, FailureSide, Retry};
+use super::{Execution, Failure, FailureKind, FailureSide, QuotaScope, Retry};
 
 /// The client's sentence: what failed, whether the call can have run, and what to do. It names the upstream but no
 /// address, and quotes no server.
@@ -34,6 +34,11 @@ fn subject(failure: &Failure) -> String {
         (FailureKind::StoreUnavailable, ..) => "The session".to_owned(),
         (FailureKind::StoreFull, ..) => "The session store".to_owned(),
         (FailureKind::ParkedCallLost, ..) => "The call that waited for these answers".to_owned(),
+        (FailureKind::QuotaReached(reached), ..) => match reached.scope {
+            QuotaScope::Gateway => "The gateway".to_owned(),
+            QuotaScope::Caller => "The caller".to_owned(),
+            QuotaScope::Session => "The session".to_owned(),
+        },
         (_, FailureSide::Gateway, _) => "The node that had this call".to_owned(),
     }
 }
@@ -62,6 +67,7 @@ fn what_happened(kind: FailureKind) -> String {
         FailureKind::StoreUnavailable => "cannot be kept or reached just now".to_owned(),
         FailureKind::NodeLost => "cannot be reached".to_owned(),
         FailureKind::ParkedCallLost => "was lost with the node that held it".to_owned(),
+        FailureKind::QuotaReached(reached) => format!("has as many {} as it may have", reached.resource),
         FailureKind::StoreFull => "has no room for the messages of the call".to_owned(),
     }
 }

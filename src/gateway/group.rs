@@ -16,7 +16,7 @@ use super::parked_calls::ParkedCalls;
 use super::request_state::RequestState;
 use super::sealing::Seal;
 use super::view::{GroupMember, View};
-use super::{GatewayShared, GroupEvent};
+use super::{GatewayShared, GroupChange, GroupEvent};
 use crate::call::{Call, ChangeEvent, ListFingerprints};
 use crate::dialect::to_client::ServerInfo;
 use crate::metrics::{CallMetrics, CallOutcome};
@@ -125,6 +125,11 @@ impl Group {
         &self.shared.seal
     }
 
+    /// The current view, for tasks that wait for the next one.
+    pub(super) fn watch_views(&self) -> watch::Receiver<Arc<View>> {
+        self.views.subscribe()
+    }
+
     /// Subscribes to the changes of this group.
     pub fn changes(&self) -> broadcast::Receiver<ChangeEvent> {
         self.changes.subscribe()
@@ -138,7 +143,10 @@ impl Group {
     /// Announces a change to all listeners.
     pub fn publish(&self, change: ChangeEvent) {
         // A send error means that there are no listeners.
-        let _ = self.shared.events.send(GroupEvent { group: Arc::clone(&self.name), change: Some(change.clone()) });
+        let _ = self
+            .shared
+            .events
+            .send(GroupEvent { group: Arc::clone(&self.name), change: GroupChange::Content(change.clone()) });
         let _ = self.changes.send(change);
     }
 

@@ -38,7 +38,8 @@ pub enum Naming {
 }
 
 /// Allow and deny patterns for names. A name passes if a pattern of `allow` matches it (or `allow` is empty)
-/// and none of `deny` does. `*` matches any characters, `?` one.
+/// and none of `deny` does. In a group with prefixes an item has several names: the server's own, the prefixed one
+/// and, where that is too long, the shortened one. `*` matches any characters, `?` one.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NameFilter {
     allow: Vec<WildMatch>,
@@ -97,7 +98,14 @@ impl NameFilter {
 
     /// Whether a name passes the filter.
     pub fn allows(&self, name: &str) -> bool {
-        let any = |patterns: &[WildMatch]| patterns.iter().any(|pattern| pattern.matches(name));
+        self.allows_item(&[name])
+    }
+
+    /// Whether an item passes the filter that has all these names. A pattern that matches one of them matches the item:
+    /// a name that was shortened must not slip past a pattern for the whole one.
+    pub fn allows_item(&self, names: &[&str]) -> bool {
+        let any =
+            |patterns: &[WildMatch]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
         (self.allow.is_empty() || any(&self.allow)) && !any(&self.deny)
     }
 
@@ -120,5 +128,6 @@ mod tests {
         }
         assert!(NameFilter::default().allows("anything") && NameFilter::default().allows_all());
         assert!(!NameFilter::new(&[], &texts(&["*"])).allows("anything"));
+        assert!(filter.allows_item(&["x", "files__x"]) && !filter.allows_item(&["files__short", "delete_long"]));
     }
 }

@@ -24,13 +24,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::call::ChangeEvent;
 use crate::metrics::Metrics;
+use crate::policy::Quotas;
 use crate::upstream::{Upstream, UpstreamSpec};
 use foldhash::HashMap;
 use parked_calls::ParkedCalls;
 
 pub use group::Group;
 pub use group_config::{DEFAULT_PAGE_SIZE, GroupConfig, NameFilter, Naming};
-pub use parked_calls::{ParkingLimits, parked_call_lost};
+pub use parked_calls::{ParkingTimeouts, parked_call_lost};
 pub use sealing::Seal;
 pub use view::{GroupMember, View};
 
@@ -43,7 +44,7 @@ pub struct Gateway {
     groups: ArcSwap<HashMap<Arc<str>, Arc<Group>>>,
     upstreams: Mutex<Vec<Arc<Upstream>>>,
     shared: GatewayShared,
-    drain_timeout: Duration,
+    drain_timeout: Mutex<Duration>,
     /// Upstreams that were removed and finish their calls.
     retiring: Arc<Mutex<Vec<Arc<Upstream>>>>,
 }
@@ -58,20 +59,19 @@ struct GatewayShared {
     metrics: Arc<Metrics>,
     parked_calls: Arc<ParkedCalls>,
     closing: CancellationToken,
-    max_listen_uris: usize,
     /// The label `upstream` of calls that the gateway answers itself.
     local_label: Arc<str>,
 }
 
-/// Settings that do not change on reload.
+/// Settings of the whole gateway.
 #[derive(Debug, Clone)]
 pub struct GatewaySettings {
     /// How long calls to a removed upstream may take to finish.
     pub drain: Duration,
-    /// Limits on parked calls.
-    pub parking: ParkingLimits,
-    /// Maximum number of resource URIs in one `subscriptions/listen`.
-    pub max_listen_uris: usize,
+    /// How long parked calls wait.
+    pub parking: ParkingTimeouts,
+    /// The quotas of parked calls.
+    pub quotas: Arc<Quotas>,
     /// The name of this node in the cluster; empty without a cluster.
     pub node: Arc<str>,
 }
@@ -90,8 +90,19 @@ pub struct GatewayConfig {
 pub struct GroupEvent {
     /// The name of the group.
     pub group: Arc<str>,
-    /// The change; `None` when the group was removed.
-    pub change: Option<ChangeEvent>,
+    /// What changed.
+    pub change: GroupChange,
+}
+
+/// What changed in a group.
+#[derive(Debug, Clone)]
+pub enum GroupChange {
+    /// A list or a resource.
+    Content(ChangeEvent),
+    /// The settings of this upstream: it has new connections, and what was asked of the old ones must be asked again.
+    UpstreamReplaced(Arc<str>),
+    /// The group was removed.
+    Removed,
 }
 
 /// The difference that a new configuration made.
@@ -121,12 +132,11 @@ impl Gateway {
                 seal: Seal::random(),
                 node: settings.node,
                 metrics: Arc::default(),
-                parked_calls: Arc::new(ParkedCalls::new(settings.parking)),
+                parked_calls: Arc::new(ParkedCalls::new(settings.parking, settings.quotas)),
                 closing,
-                max_listen_uris: settings.max_listen_uris,
                 local_label: "rialto".into(),
             },
-            drain_timeout: settings.drain,
+            drain_timeout: Mutex::new(settings.drain),
             retiring: Arc::default(),
         };
         gateway.apply(config);
@@ -222,13 +232,19 @@ impl Gateway {
         self.groups.store(Arc::new(groups));
         for group in &applied.closed {
             // A send error means that there are no receivers.
-            let _ = self.shared.events.send(GroupEvent { group: Arc::clone(group), change: None });
+            let _ = self.shared.events.send(GroupEvent { group: Arc::clone(group), change: GroupChange::Removed });
+        }
+        for group_config in &config.groups {
+            for name in group_config.servers.iter().filter(|name| applied.changed.contains(name)) {
+                let (group, change) = (Arc::clone(&group_config.name), GroupChange::UpstreamReplaced(Arc::clone(name)));
+                let _ = self.shared.events.send(GroupEvent { group, change });
+            }
         }
         for upstream in previous {
             if !applied.changed.contains(upstream.name()) {
                 applied.removed.push(Arc::clone(upstream.name()));
             }
-            let (drain, retiring) = (self.drain_timeout, Arc::clone(&self.retiring));
+            let (drain, retiring) = (*self.drain_timeout.lock(), Arc::clone(&self.retiring));
             retiring.lock().push(Arc::clone(&upstream));
             tokio::spawn(async move {
                 upstream.retire(drain).await;
@@ -236,6 +252,12 @@ impl Gateway {
             });
         }
         applied
+    }
+
+    /// Applies other timeouts, for removed upstreams and parked calls.
+    pub fn set_timeouts(&self, drain: Duration, parking: ParkingTimeouts) {
+        *self.drain_timeout.lock() = drain;
+        self.shared.parked_calls.set_timeouts(parking);
     }
 
     /// Closes all connections to all upstreams, those that a reload has just removed included.

@@ -40,7 +40,7 @@ pub(super) struct Collision {
 impl NameTable {
     /// An exposed name that is not in the table yet.
     pub(super) fn unique_name(&self, prefix: &str, name: &str) -> Box<str> {
-        let plain = format!("{prefix}{NAME_SEPARATOR}{name}");
+        let plain = prefixed_name(prefix, name);
         if is_valid_name(&plain) && !name.is_empty() && !self.by_exposed_name.contains_key(plain.as_str()) {
             return plain.into();
         }
@@ -72,6 +72,11 @@ impl NameTable {
     pub(super) fn resolve(&self, exposed: &str) -> Option<(usize, &str)> {
         self.by_exposed_name.get(exposed).map(|(member, name)| (*member, &**name))
     }
+}
+
+/// The name with that of its upstream in front, however long it is.
+pub(super) fn prefixed_name(prefix: &str, name: &str) -> String {
+    format!("{prefix}{NAME_SEPARATOR}{name}")
 }
 
 /// Whether all model APIs accept the name.

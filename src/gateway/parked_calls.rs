@@ -18,18 +18,15 @@ use tokio_util::sync::CancellationToken;
 use super::group::Group;
 use super::request_state::{self, RequestState};
 use super::route::invalid_params;
-use crate::call::{Answer, Call, Principal, Replies, Reply, ReplySink, ReplyYielder, ServerRequest};
+use crate::call::{Answer, Call, Caller, Replies, Reply, ReplySink, ReplyYielder, ServerRequest};
 use crate::dialect::{server_requests, to_client};
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, FailureKind, QuotaReached};
+use crate::policy::{CallerPermit, Permit, QuotaKey, Quotas};
 use crate::protocol::{ErrorObject, Key, Method, Notification, NotificationMethod, Payload, Raw, code};
 
-/// Limits on parked calls.
+/// How long parked calls wait.
 #[derive(Debug, Clone, Copy)]
-pub struct ParkingLimits {
-    /// Maximum number of parked calls.
-    pub total: usize,
-    /// Maximum number of parked calls of one caller.
-    pub per_caller: usize,
+pub struct ParkingTimeouts {
     /// How long a parked call waits for an elicitation.
     pub elicitation_timeout: Duration,
     /// How long a parked call waits for sampling and other server requests.
@@ -39,7 +36,8 @@ pub struct ParkingLimits {
 /// All parked calls of this process.
 #[derive(Debug)]
 pub(super) struct ParkedCalls {
-    limits: ParkingLimits,
+    timeouts: Mutex<ParkingTimeouts>,
+    quotas: Arc<Quotas>,
     /// Random upper half of every id that this process issues, so that ids of a previous process are
     /// recognized.
     incarnation: u64,
@@ -48,10 +46,13 @@ pub(super) struct ParkedCalls {
 
 #[derive(Debug)]
 struct ParkedEntry {
-    principal: Principal,
+    _permits: ParkingPermits,
     resumed: CancellationToken,
     task: JoinHandle<Option<ParkedCall>>,
 }
+
+/// The shares of a parked call: in all, and of its caller.
+type ParkingPermits = (Permit, Option<CallerPermit>);
 
 /// An upstream call with its unanswered server requests and buffered replies.
 #[derive(Debug)]
@@ -120,9 +121,14 @@ fn split_id(id: u128) -> (u64, u64) {
 // === impl ParkedCalls ===
 
 impl ParkedCalls {
-    pub(super) fn new(limits: ParkingLimits) -> Self {
+    pub(super) fn new(timeouts: ParkingTimeouts, quotas: Arc<Quotas>) -> Self {
         let (incarnation, _) = split_id(request_state::random_id());
-        Self { limits, incarnation, entries: Mutex::default() }
+        Self { timeouts: Mutex::new(timeouts), quotas, incarnation, entries: Mutex::default() }
+    }
+
+    /// Applies other timeouts to calls that are parked from now on.
+    pub(super) fn set_timeouts(&self, timeouts: ParkingTimeouts) {
+        *self.timeouts.lock() = timeouts;
     }
 
     /// A new unguessable id.
@@ -144,19 +150,20 @@ impl ParkedCalls {
         self.lock().remove(&id)
     }
 
-    fn has_room(&self, principal: &Principal) -> bool {
-        let held = self.lock();
-        let own = held.values().filter(|entry| entry.principal == *principal).count();
-        held.len() < self.limits.total && own < self.limits.per_caller
+    /// Takes the shares of one more parked call.
+    fn take_room(&self, caller: &Caller) -> Result<ParkingPermits, QuotaReached> {
+        let own = QuotaKey::of(caller).map(|key| self.quotas.parked_calls_per_caller.acquire(key)).transpose()?;
+        Ok((self.quotas.parked_calls.acquire(1)?, own))
     }
 
     /// How long the client may take to respond: the shortest timeout of these server requests.
     fn input_timeout(&self, open: &[(String, ServerRequest)]) -> Duration {
+        let timeouts = *self.timeouts.lock();
         let one = |(_, request): &(String, ServerRequest)| match request.method.as_str() {
-            "elicitation/create" => self.limits.elicitation_timeout,
-            _ => self.limits.sampling_timeout,
+            "elicitation/create" => timeouts.elicitation_timeout,
+            _ => timeouts.sampling_timeout,
         };
-        open.iter().map(one).min().unwrap_or(self.limits.sampling_timeout)
+        open.iter().map(one).min().unwrap_or(timeouts.sampling_timeout)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u128, ParkedEntry>> {
@@ -185,22 +192,28 @@ impl AttachedCall {
                 continue;
             }
             self.parked.collect_batch().await;
-            if self.parked.ended.is_none() && self.parked.notifications.is_empty() && self.has_room() {
-                return self.park();
+            if self.parked.ended.is_none()
+                && self.parked.notifications.is_empty()
+                && let Some(permits) = self.take_room()
+            {
+                return self.park(permits);
             }
         }
     }
 
-    /// Whether the call may be parked; otherwise its server requests are rejected.
-    fn has_room(&mut self) -> bool {
-        if self.group.parked().has_room(&self.call.caller.principal) {
-            return true;
+    /// The shares of a call that may be parked; otherwise its server requests are rejected.
+    fn take_room(&mut self) -> Option<ParkingPermits> {
+        match self.group.parked().take_room(&self.call.caller) {
+            Ok(permits) => Some(permits),
+            Err(reached) => {
+                let (principal, scope) = (&self.call.caller.principal, reached.scope);
+                tracing::warn!(%principal, ?scope, "parked call limit reached; server request rejected");
+                for (_, request) in self.parked.pending.drain(..) {
+                    request.refuse();
+                }
+                None
+            }
         }
-        tracing::warn!(principal = %self.call.caller.principal, "parked call limit reached; server request rejected");
-        for (_, request) in self.parked.pending.drain(..) {
-            request.refuse();
-        }
-        false
     }
 
     /// Replaces the progress token by that of the attached request; `None` when the client wants no progress.
@@ -214,7 +227,7 @@ impl AttachedCall {
     }
 
     /// Parks the call and ends the client's request with `input_required`.
-    fn park(self) -> Answer {
+    fn park(self, permits: ParkingPermits) -> Answer {
         let parked_calls = Arc::clone(self.group.parked());
         let parked = self.parked;
         let timeout = parked_calls.input_timeout(&parked.pending);
@@ -229,7 +242,7 @@ impl AttachedCall {
         let sealed = RequestState::Parked(id, self.group.node()).seal(&self.group, &self.call, timeout);
         let resumed = CancellationToken::new();
         let waiting = wait_for_resume(parked, resumed.clone(), Instant::now() + timeout, Arc::clone(&parked_calls), id);
-        let entry = ParkedEntry { principal: self.call.caller.principal.clone(), resumed, task: tokio::spawn(waiting) };
+        let entry = ParkedEntry { _permits: permits, resumed, task: tokio::spawn(waiting) };
         parked_calls.lock().insert(id, entry);
         let result = to_client::input_required(&input_requests, &sealed, &self.group.view().server);
         Answer::result(result)
@@ -263,7 +276,7 @@ pub(super) fn map_answer(group: &Group, call: impl FnOnce() -> Call, answer: Ans
         )
     };
     let input_requests: Vec<(String, Raw)> = input_requests.iter().enumerate().map(one).collect();
-    let sealed = RequestState::Retry.seal(group, &call, group.parked().limits.elicitation_timeout);
+    let sealed = RequestState::Retry.seal(group, &call, group.parked().timeouts.lock().elicitation_timeout);
     Answer::result(to_client::input_required(&input_requests, &sealed, &group.view().server))
 }
 
@@ -359,13 +372,8 @@ async fn wait_for_resume(
     None
 }
 
-impl Default for ParkingLimits {
+impl Default for ParkingTimeouts {
     fn default() -> Self {
-        Self {
-            total: 10_000,
-            per_caller: 1_000,
-            elicitation_timeout: Duration::from_secs(600),
-            sampling_timeout: Duration::from_secs(120),
-        }
+        Self { elicitation_timeout: Duration::from_secs(600), sampling_timeout: Duration::from_secs(120) }
     }
 }

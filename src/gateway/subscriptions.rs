@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,7 @@ struct Listener {
     filter: ListenFilter,
     subscription_id: Raw,
     changes: broadcast::Receiver<ChangeEvent>,
+    views: watch::Receiver<Arc<View>>,
     closing: CancellationToken,
     replies: ReplySender,
     /// Resource subscriptions at the upstreams; they end when the guards drop.
@@ -50,18 +51,14 @@ impl Group {
             Ok(requested) => requested,
             Err(error) => return error.into(),
         };
-        let limit = self.shared.max_listen_uris;
-        if requested.updates.len() > limit {
-            let why = format!("`notifications.resourceSubscriptions` may name {limit} resources; listen to fewer");
-            return invalid_params(&why).into();
-        }
         // Subscribe before the acknowledgement is sent, so that no change after it is missed.
-        let changes = self.changes();
+        let (changes, views) = (self.changes(), self.watch_views());
         let (filter, guards) = requested.grant(view);
         let subscription = call.id.to_raw();
         let (sender, replies) = Replies::channel();
         let closing = self.ended().clone();
-        let listener = Listener { filter, subscription_id: subscription, changes, closing, replies: sender, guards };
+        let listener =
+            Listener { filter, subscription_id: subscription, changes, views, closing, replies: sender, guards };
         tokio::spawn(listener.run());
         replies
     }
@@ -166,6 +163,23 @@ impl Listener {
         }
     }
 
+    /// Moves subscriptions to upstreams that took the place of others, as a reload does. Returns the resources that may have
+    /// changed in between.
+    fn move_subscriptions(&mut self) -> Vec<ChangeEvent> {
+        let view = Arc::clone(&self.views.borrow_and_update());
+        let mut moved = Vec::new();
+        for (uri, guard) in &mut self.guards {
+            if let Some((member, own)) = view.find_by_uri(uri)
+                && !guard.is_at(&member.upstream)
+                && member.state.supports_resource_subscriptions()
+            {
+                *guard = member.upstream.subscribe(own);
+                moved.push(ChangeEvent::ResourceUpdated(Arc::clone(uri)));
+            }
+        }
+        moved
+    }
+
     /// Only this task waits for its reader; a reader that lags gets every change of its filter.
     async fn run(mut self) {
         self.await_subscriptions().await;
@@ -182,6 +196,10 @@ impl Listener {
                     Ok(_) => continue,
                     Err(broadcast::error::RecvError::Lagged(_)) => self.filter.all_changes(),
                     Err(broadcast::error::RecvError::Closed) => break,
+                },
+                changed = self.views.changed() => match changed {
+                    Ok(()) => self.move_subscriptions(),
+                    Err(_) => break,
                 },
             };
             for change in changes {

@@ -150,7 +150,7 @@ impl View {
                     (List::Tools | List::Prompts, None) => own.as_ref().into(),
                     (List::Resources | List::Templates, _) => member.name_mapping.expose_uri(&own).into(),
                 };
-                if !self.config.filter(list).allows(&exposed) {
+                if !self.is_item_allowed(list, member, &own, &exposed) {
                     continue;
                 }
                 if let Err(collision) = names.insert(&exposed, n, &own) {
@@ -179,6 +179,18 @@ impl View {
         (merged.fingerprint, merged.content_fingerprint) = (fingerprint.finish(), content.finish());
         self.names[list as usize] = names;
         self.lists[list as usize] = merged;
+    }
+
+    /// Whether the filter lets an item pass, by all of its names.
+    fn is_item_allowed(&self, list: List, member: &GroupMember, own: &str, exposed: &str) -> bool {
+        let filter = self.config.filter(list);
+        match (list, &member.name_mapping.prefix) {
+            _ if filter.allows_all() => true,
+            (List::Tools | List::Prompts, Some(prefix)) => {
+                filter.allows_item(&[exposed, own, &names::prefixed_name(prefix, own)])
+            }
+            _ => filter.allows_item(&[exposed, own]),
+        }
     }
 
     /// The self-description for a client of that revision.
@@ -260,17 +272,14 @@ impl View {
                 return Some((&self.members[member], own));
             }
         }
-        if !self.config.resources.allows(uri) {
-            return None;
-        }
-        if let Some(only) = self.single_member() {
-            return Some((only, uri));
-        }
-        if let Some((name, own)) = names::split_exposed_uri(uri).filter(|_| self.config.uses_prefixes()) {
-            let named = self.members.iter().find(|member| **member.upstream.name() == *name);
-            return named.map(|member| (member, own));
-        }
-        self.find_by_own_uri(uri).map(|member| (member, uri))
+        let (member, own) = if let Some(only) = self.single_member() {
+            (only, uri)
+        } else if let Some((name, own)) = names::split_exposed_uri(uri).filter(|_| self.config.uses_prefixes()) {
+            (self.members.iter().find(|member| **member.upstream.name() == *name)?, own)
+        } else {
+            (self.find_by_own_uri(uri)?, uri)
+        };
+        self.config.resources.allows_item(&[uri, own]).then_some((member, own))
     }
 
     /// The member that lists the upstream's own URI, or has a template that matches it. A filter on the
@@ -278,7 +287,7 @@ impl View {
     fn find_by_own_uri(&self, uri: &str) -> Option<&GroupMember> {
         let may_expand = |(template, member): &&(Box<str>, usize)| {
             names::matches_template(template, uri)
-                && self.config.resources.allows(&self.members[*member].name_mapping.expose_uri(uri))
+                && self.config.resources.allows_item(&[uri, &self.members[*member].name_mapping.expose_uri(uri)])
         };
         let listed = self.own_uris.get(uri).copied();
         let member = listed.or_else(|| self.own_templates.iter().find(may_expand).map(|(_, member)| *member));

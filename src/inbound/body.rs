@@ -9,12 +9,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Interval, MissedTickBehavior};
-use tokio_util::task::task_tracker::TaskTrackerToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::response_encoder::ReplyEncoder;
+use super::session_messages::InFlightCall;
 use crate::call::{Replies, Reply};
 use crate::cluster::RelayedBody;
 use crate::http::sse;
+use crate::policy::Permit;
 use crate::session::{Session, Sessions, StreamReader};
 
 /// Body of a response to a client.
@@ -57,7 +59,10 @@ enum EventSource {
 struct CallSource {
     replies: Replies,
     encoder: ReplyEncoder,
-    _in_flight: TaskTrackerToken,
+    /// Shares of the quotas of calls and of streams.
+    _permits: (InFlightCall, Permit),
+    /// Completes when the caller's token is revoked, which ends the stream.
+    revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 /// Closes a session on drop, unless disarmed.
@@ -101,10 +106,12 @@ impl EventStreamBody {
         first: Option<Reply>,
         replies: Replies,
         encoder: ReplyEncoder,
-        in_flight: TaskTrackerToken,
+        permits: (InFlightCall, Permit),
+        revocation: Option<CancellationToken>,
         heartbeat_interval: Duration,
     ) -> Self {
-        let mut source = CallSource { replies, encoder, _in_flight: in_flight };
+        let revoked = revocation.map(|revocation| Box::pin(revocation.cancelled_owned()));
+        let mut source = CallSource { replies, encoder, _permits: permits, revoked };
         let preamble = first.and_then(|reply| source.frame(reply));
         Self::new(EventSource::Call(Box::new(source)), preamble, heartbeat_interval)
     }
@@ -151,7 +158,10 @@ impl EventSource {
             }
             Self::Call(call) => loop {
                 match call.replies.poll_next(context) {
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Pending => {
+                        let revoked = call.revoked.as_mut().map_or(Poll::Pending, |over| over.as_mut().poll(context));
+                        return revoked.map(|()| None);
+                    }
                     Poll::Ready(None) => return Poll::Ready(None),
                     Poll::Ready(Some(reply)) => {
                         if let Some(frame) = call.frame(reply) {

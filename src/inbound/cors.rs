@@ -34,8 +34,7 @@ pub(super) fn preflight(request: &HeaderMap) -> Response<ResponseContent> {
 }
 
 /// Allows a page of this origin, which policy has admitted, to read the response.
-pub(super) fn allow_origin(response: &mut Response<ResponseContent>, origin: Option<&HeaderValue>) {
-    let Some(origin) = origin else { return };
+pub(super) fn allow_origin(response: &mut Response<ResponseContent>, origin: &HeaderValue) {
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
     headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED_HEADERS));

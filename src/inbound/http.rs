@@ -11,14 +11,15 @@ use super::relay::RetainedBody;
 use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
 use super::route::Route;
-use super::session_messages::{self, RunningCall};
+use super::session_messages::{self, BegunCall, RunningCall};
 use super::{Inbound, per_request, sse};
-use crate::call::{Caller, Replies, Reply};
+use crate::call::{Caller, Reply};
 use crate::dialect::classify::{self, MessageClass};
 use crate::gateway::Group;
 use crate::http::server::{ReceivedBody, RequestBodyError};
+use crate::policy::QuotaKey;
 use crate::protocol::json::depth_within;
-use crate::protocol::{Incoming, Invalid, Message, Method, Request};
+use crate::protocol::{self, Id, Incoming, Invalid, Message, Method, Request};
 use crate::session::{BeginCallError, Session, SessionId, SessionOwner, SessionTransport, StreamError, StreamTarget};
 use crate::store::EventId;
 use crate::timer::PooledTimer;
@@ -43,7 +44,7 @@ impl Inbound {
     /// The body of a request, or the rejection of one that could not be read.
     pub(super) fn check_body(&self, body: ReceivedBody) -> Result<Bytes, Rejection> {
         body.map_err(|error| match error {
-            RequestBodyError::TooLarge => Rejection::BodyTooLarge(self.settings.limits.body_bytes),
+            RequestBodyError::TooLarge => Rejection::BodyTooLarge(self.settings().limits.body_bytes),
             RequestBodyError::Incomplete => Rejection::BodyIncomplete,
             RequestBodyError::TimedOut => Rejection::BodyTimeout,
         })
@@ -51,7 +52,8 @@ impl Inbound {
 
     /// Parses a body into its message or batch, within the depth and batch limits.
     pub(super) fn read_messages(&self, body: &Bytes) -> Result<Incoming, Rejection> {
-        let limits = &self.settings.limits;
+        let settings = self.settings();
+        let limits = &settings.limits;
         if !depth_within(body, limits.json_depth) {
             return Err(Rejection::JsonTooDeep(limits.json_depth));
         }
@@ -149,21 +151,33 @@ impl RequestContext<'_> {
         if let Some(cluster) = self.inbound.cluster.as_ref().filter(|_| self.inbound.shutdown.is_draining()) {
             return Err(cluster.any_other_node().await?.map_or(Rejection::ShuttingDown, Rejection::OnOtherNode));
         }
-        let client = session_messages::parse_initialize(request.params.as_deref());
+        let max_kept_bytes = self.inbound.settings().limits.initialize_bytes;
+        let client = session_messages::parse_initialize(request.params.as_deref(), max_kept_bytes);
         let client = Arc::new(client.map_err(|error| Rejection::Refused(request.refuse(error)))?);
-        let owner = SessionOwner { principal: self.caller.principal.clone(), group: Arc::clone(self.group.name()) };
         let result = session_messages::initialize_result(&self.group, &client).await;
         self.inbound.check_lease()?;
-        let session = self.inbound.sessions.open(owner, client).map_err(|_| Rejection::TooManySessions)?;
+        let session =
+            self.inbound.sessions.open(self.session_owner(), client).map_err(|reached| {
+                Rejection::ForRequest(request.id.clone(), Box::new(Rejection::QuotaReached(reached)))
+            })?;
         // No client knows the session id yet: close the session if this future is dropped before the response.
         let close_guard =
             CloseSessionOnDrop { sessions: Arc::clone(&self.inbound.sessions), session: Some(Arc::clone(&session)) };
         session.record_known_lists(None, &self.group.view().list_fingerprints());
         self.inbound.persist_new(&session).await?;
         close_guard.disarm();
-        tracing::debug!(session = %session.id(), group = %session.group(), "session opened");
-        let response = crate::protocol::Response::new(Some(request.id), Ok(result.into()));
+        tracing::debug!(session = %session.id().log_tag(), group = %session.group(), "session opened");
+        let response = protocol::Response::new(Some(request.id), Ok(result.into()));
         Ok(respond::with_session_id(respond::json(response.encode()), session.id()))
+    }
+
+    /// The owner of a session that this request opens.
+    pub(super) fn session_owner(&self) -> SessionOwner {
+        SessionOwner {
+            principal: self.caller.principal.clone(),
+            group: Arc::clone(self.group.name()),
+            quota_key: QuotaKey::of(&self.caller),
+        }
     }
 
     fn requested_session_id(&self) -> Option<std::borrow::Cow<'_, str>> {
@@ -225,12 +239,21 @@ impl RequestContext<'_> {
     /// Answers a request with JSON if the final response is the first reply; with an SSE stream if another reply
     /// comes first or none comes within `sse_after`.
     async fn answer_request(&self, session: &Arc<Session>, request: Request) -> ServeResult {
+        let begun = match session_messages::may_run_upstream(&request.method) {
+            true => Some(self.begin_call(session, &request.id)?),
+            false => None,
+        };
         let mut replies = session_messages::handle_request(self.inbound, session, &self.group, &request, &self.caller);
         let encoder = self.reply_encoder(session, &request);
         if let Some(answer) = replies.take_ready() {
             return Ok(respond::json(encoder.response(answer)));
         }
-        let mut pending = DetachOnDrop(Some(self.begin_call(session, request, replies, encoder)?));
+        let (guard, in_flight) = match begun {
+            Some(begun) => begun,
+            None => self.begin_call(session, &request.id)?,
+        };
+        let sse_after = self.inbound.settings().sse_after;
+        let mut pending = DetachOnDrop(Some(RunningCall { guard, replies, encoder, in_flight }));
         let Some(call) = &mut pending.0 else { return Ok(respond::accepted()) };
         let first = loop {
             tokio::select! {
@@ -245,7 +268,7 @@ impl RequestContext<'_> {
                 }
                 reply = call.replies.next() => break reply,
                 // A full store cannot retain stream events, so wait for the final response alone.
-                () = PooledTimer::after(self.inbound.settings.sse_after) => {
+                () = PooledTimer::after(sse_after) => {
                     if !self.inbound.is_store_full() {
                         break None;
                     }
@@ -265,24 +288,18 @@ impl RequestContext<'_> {
             call.send(stream, reply).await;
         }
         tokio::spawn(call.run_and_close_stream(stream));
-        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings.sse_heartbeat)))
+        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings().sse_heartbeat)))
     }
 
-    fn begin_call(
-        &self,
-        session: &Arc<Session>,
-        request: Request,
-        replies: Replies,
-        encoder: ReplyEncoder,
-    ) -> Result<RunningCall, Rejection> {
-        let id = request.id;
-        let guard = session.begin_call(id.clone()).map_err(|why| match why {
-            BeginCallError::DuplicateId => Rejection::InvalidMessage(Invalid::request(Some(id), why.to_string())),
-            BeginCallError::TooManyCalls => Rejection::TooManyCalls(id),
+    fn begin_call(&self, session: &Arc<Session>, id: &Id) -> Result<BegunCall, Rejection> {
+        session_messages::begin_call(self.inbound, session, id.clone()).map_err(|why| match why {
+            BeginCallError::DuplicateId => {
+                Rejection::InvalidMessage(Invalid::request(Some(id.clone()), why.to_string()))
+            }
+            BeginCallError::QuotaReached(reached) => Rejection::QuotaReached(reached),
             BeginCallError::SessionEnded if self.inbound.cluster.is_some() => Rejection::SessionMoving,
             BeginCallError::SessionEnded => Rejection::StreamRefused(StreamError::SessionEnded),
-        })?;
-        Ok(RunningCall { guard, replies, encoder, in_flight: self.inbound.shutdown.track_call() })
+        })
     }
 
     /// Handles a batch: notifications and responses at once, requests with one array or one SSE stream.
@@ -312,19 +329,29 @@ impl RequestContext<'_> {
         for item in items {
             match item {
                 Err(invalid) => responses.push(invalid.response().encode()),
-                Ok(Message::Request(request)) => {
-                    let mut replies =
-                        session_messages::handle_request(self.inbound, &session, &self.group, &request, &self.caller);
-                    let encoder = self.reply_encoder(&session, &request);
-                    match replies.take_ready() {
-                        Some(answer) => responses.push(encoder.response(answer)),
-                        None => match self.begin_call(&session, request, replies, encoder) {
-                            Ok(call) => calls.push(call),
-                            Err(Rejection::InvalidMessage(invalid)) => responses.push(invalid.response().encode()),
-                            Err(other) => return Err(other),
-                        },
+                Ok(Message::Request(request)) => match self.begin_call(&session, &request.id) {
+                    Ok((guard, in_flight)) => {
+                        let mut replies = session_messages::handle_request(
+                            self.inbound,
+                            &session,
+                            &self.group,
+                            &request,
+                            &self.caller,
+                        );
+                        let encoder = self.reply_encoder(&session, &request);
+                        match replies.take_ready() {
+                            Some(answer) => responses.push(encoder.response(answer)),
+                            None => calls.push(RunningCall { guard, replies, encoder, in_flight }),
+                        }
                     }
-                }
+                    // Others of the batch may run already, so each request that cannot has an error of its own.
+                    Err(Rejection::InvalidMessage(invalid)) => responses.push(invalid.response().encode()),
+                    Err(Rejection::QuotaReached(reached)) => {
+                        let response = protocol::Response::new(Some(request.id), Err(respond::quota_error(reached)));
+                        responses.push(response.encode());
+                    }
+                    Err(other) => return Err(other),
+                },
                 Ok(message) => session_messages::on_message(self.inbound, &session, &self.group, message),
             }
         }
@@ -355,7 +382,7 @@ impl RequestContext<'_> {
             while tasks.join_next().await.is_some() {}
             session.finish_stream(stream);
         });
-        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings.sse_heartbeat)))
+        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings().sse_heartbeat)))
     }
 
     /// Handles GET: opens the listening stream, or resumes a stream after `Last-Event-ID`.
@@ -375,7 +402,7 @@ impl RequestContext<'_> {
             },
         };
         let reader = reader.map_err(Rejection::StreamRefused)?;
-        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings.sse_heartbeat)))
+        Ok(respond::event_stream(EventStreamBody::for_session(reader, self.inbound.settings().sse_heartbeat)))
     }
 
     /// Handles DELETE: closes the session and waits for its deletion in the store.
@@ -383,7 +410,7 @@ impl RequestContext<'_> {
         if self.requested_session_id().is_none() {
             return Err(Rejection::MethodRefused("DELETE belongs to a session and needs its `Mcp-Session-Id` header"));
         }
-        if !self.inbound.settings.allow_session_delete {
+        if !self.inbound.settings().allow_session_delete {
             return Err(Rejection::MethodRefused("sessions are not ended by clients here"));
         }
         let session = self.require_session_and_version().await?;

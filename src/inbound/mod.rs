@@ -9,6 +9,7 @@ mod relay;
 mod request_id;
 mod respond;
 mod response_encoder;
+mod resubscribe;
 mod route;
 mod service;
 mod session_messages;
@@ -22,19 +23,22 @@ use std::time::Duration;
 
 use ::http::header::ORIGIN;
 use ::http::{HeaderMap, HeaderValue, Method as Verb, Response};
+use arc_swap::{ArcSwap, Guard};
 use tokio::io::{AsyncBufRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 pub use body::ResponseContent;
 
 use crate::admin::Admin;
 use crate::call::{Caller, ChangeEvent, ClientSink, REQUEST_ID};
 use crate::cluster::Cluster;
-use crate::gateway::{Gateway, Group, GroupEvent};
+use crate::failure::QuotaReached;
+use crate::gateway::{Gateway, Group, GroupChange, GroupEvent};
 use crate::http::header_text;
 use crate::http::server::{Http1Implementation, ReceivedBody};
-use crate::policy::{Limits, Policy};
-use crate::session::{Session, Sessions};
+use crate::policy::{CallerPermit, Limits, OperationsListener, Permit, Policy, QuotaKey};
+use crate::session::{SESSION_SHARDS, Session, Sessions};
 use crate::shutdown::Shutdown;
 use crate::workers::Workers;
 use http::RequestContext;
@@ -93,9 +97,9 @@ pub struct Inbound {
     /// The sessions of this node.
     pub sessions: Arc<Sessions>,
     /// Host, origin and token rules.
-    pub policy: Policy,
+    pub(crate) policy: ArcSwap<Policy>,
     /// Transport settings.
-    pub settings: InboundSettings,
+    pub(crate) settings: ArcSwap<InboundSettings>,
     /// Shutdown stages.
     pub shutdown: Shutdown,
     /// Health, metrics and status.
@@ -104,6 +108,8 @@ pub struct Inbound {
     pub cluster: Option<Arc<Cluster>>,
     /// Serializes takeovers of one session on this node.
     pub(crate) takeover_locks: StripedLocks,
+    /// Bounds the connections over the quota that still read their refusal.
+    pub(crate) refusing: Arc<Semaphore>,
 }
 
 /// Which routes a listener serves.
@@ -121,8 +127,10 @@ pub enum ListenerRole {
 enum Admission<'r> {
     /// An admitted request to an MCP route.
     Call(Route<'r>, Arc<Caller>),
-    /// The response is complete without a body: operations routes and CORS preflight.
+    /// The response is complete without a body: probes and CORS preflight.
     Answered(Response<ResponseContent>),
+    /// Metrics or status for an operator; no page may read it.
+    Operations(Response<ResponseContent>),
 }
 
 /// Request id, and whether the head is within the limits.
@@ -142,7 +150,39 @@ const METRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0;
 /// How often idle sessions are looked for.
 const SESSION_SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Connections over the quota that may read their refusal at one time; further ones are closed at once.
+pub(crate) const MAX_REFUSING_CONNECTIONS: usize = 64;
+
 impl Inbound {
+    /// The transport settings in use.
+    pub fn settings(&self) -> Guard<Arc<InboundSettings>> {
+        self.settings.load()
+    }
+
+    /// The host, origin and token rules in use.
+    pub fn policy(&self) -> Guard<Arc<Policy>> {
+        self.policy.load()
+    }
+
+    /// Replaces the transport settings. Connections that are open keep the HTTP limits they began with.
+    pub fn set_settings(&self, settings: InboundSettings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// Replaces the host, origin and token rules. Sessions and streams of callers whose token is no longer accepted
+    /// end.
+    pub fn set_policy(&self, mut policy: Policy) {
+        let before = self.policy.load_full();
+        let revoked = policy.tokens.succeed(&before.tokens);
+        self.policy.store(Arc::new(policy));
+        // After the store, so that no session can be opened with a revoked token once these are closed.
+        revoked.cancel();
+        let closed = self.sessions.close_owned_by(|principal| revoked.contains(principal));
+        if closed > 0 {
+            tracing::info!(sessions = closed, "sessions of revoked tokens closed");
+        }
+    }
+
     /// Accepts connections until the `closing` stage of a shutdown: while running calls finish, their clients may
     /// have to answer server requests, cancel, or resume.
     ///
@@ -195,13 +235,30 @@ impl Inbound {
     /// operators' listener stay on this runtime, so that they are served even when all workers are busy.
     fn spawn_connection(self: &Arc<Self>, role: ListenerRole, stream: TcpStream, peer: SocketAddr, workers: &Workers) {
         let (inbound, connections) = (Arc::clone(self), self.shutdown.connections());
+        // Operators must be able to look when clients have taken everything.
+        let permits = match role {
+            ListenerRole::Operators => None,
+            ListenerRole::Combined | ListenerRole::Clients => match self.admit_connection(peer) {
+                Ok(permits) => Some(permits),
+                Err(reached) => {
+                    if let Ok(slot) = Arc::clone(&self.refusing).try_acquire_owned() {
+                        connections.spawn(service::refuse_connection(stream, reached, slot));
+                    }
+                    return;
+                }
+            },
+        };
         let Some(worker) = workers.least_loaded().filter(|_| role != ListenerRole::Operators) else {
-            connections.spawn(service::serve_connection(inbound, role, stream, peer));
+            connections.spawn(async move {
+                let _permits = permits;
+                service::serve_connection(inbound, role, stream, peer).await;
+            });
             return;
         };
         // Register the socket with the worker's reactor, not with this thread's.
         let stream = stream.into_std();
         let connection = async move {
+            let _permits = permits;
             match stream.and_then(TcpStream::from_std) {
                 Ok(stream) => service::serve_connection(inbound, role, stream, peer).await,
                 Err(error) => tracing::warn!(%error, "moving a connection to its worker failed"),
@@ -210,9 +267,15 @@ impl Inbound {
         connections.spawn_on(worker.track_load(connection), worker.runtime());
     }
 
+    fn admit_connection(&self, peer: SocketAddr) -> Result<(CallerPermit, Permit), QuotaReached> {
+        let quotas = self.sessions.quotas();
+        let own = quotas.connections_per_address.acquire(QuotaKey::address(peer))?;
+        Ok((own, quotas.connections.acquire(1)?))
+    }
+
     /// Assigns the request id. The limits apply to the headers as the client sent them, without the id.
     fn tag_request(&self, headers: &mut HeaderMap) -> RequestTag {
-        let head_fits = self.settings.limits.head_fits(headers);
+        let head_fits = self.settings().limits.head_fits(headers);
         RequestTag { head_fits, request_id: request_id::ensure(headers) }
     }
 
@@ -242,6 +305,10 @@ impl Inbound {
         let result = match admission {
             Ok(Admission::Call(route, caller)) => self.dispatch(parts, &route, caller, body, false).await,
             Ok(Admission::Answered(response)) => Ok(response),
+            Ok(Admission::Operations(mut response)) => {
+                response.headers_mut().insert(REQUEST_ID, request_id);
+                return response;
+            }
             Err(rejection) => Err(rejection),
         };
         let mut response = result.unwrap_or_else(|rejection| {
@@ -249,8 +316,11 @@ impl Inbound {
             rejection.respond()
         });
         response.headers_mut().insert(REQUEST_ID, request_id);
-        let allowed = |origin: &&HeaderValue| self.policy.host_origin.origin_allowed(&header_text(origin));
-        cors::allow_origin(&mut response, parts.headers.get(ORIGIN).filter(allowed));
+        if let Some(origin) = parts.headers.get(ORIGIN)
+            && self.policy().host_origin.origin_allowed(&header_text(origin))
+        {
+            cors::allow_origin(&mut response, origin);
+        }
         response
     }
 
@@ -263,16 +333,16 @@ impl Inbound {
     ) -> Result<Admission<'r>, Rejection> {
         let route = Route::parse(parts.uri.path()).ok_or(Rejection::NotFound)?;
         if matches!(route, Route::Health | Route::Ready | Route::Metrics | Route::Status) {
-            return self.serve_operations(&route, parts, role, peer).map(Admission::Answered);
+            return self.serve_operations(&route, parts, role, peer);
         }
         if role == ListenerRole::Operators {
             return Err(Rejection::NotFound);
         }
         if parts.method == Verb::OPTIONS {
-            self.policy.host_origin.admit(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
+            self.policy().host_origin.admit(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
             return Ok(Admission::Answered(cors::preflight(&parts.headers)));
         }
-        let caller = self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Rejection::Denied)?;
+        let caller = self.policy().admit(&parts.uri, &parts.headers, Some(peer)).map_err(Rejection::Denied)?;
         Ok(Admission::Call(route, Arc::new(caller)))
     }
 
@@ -329,37 +399,38 @@ impl Inbound {
         self.cluster.as_ref().is_some_and(|cluster| cluster.store().is_full())
     }
 
-    /// Serves health, readiness, metrics and status. Health and readiness are public; the rest is for operators and
-    /// authenticated callers.
+    /// Serves health, readiness, metrics and status. Health and readiness are public; for anyone but operators, metrics
+    /// and status do not exist.
     fn serve_operations(
         &self,
         route: &Route<'_>,
         parts: &::http::request::Parts,
         role: ListenerRole,
         peer: SocketAddr,
-    ) -> Result<Response<ResponseContent>, Rejection> {
-        if !matches!(parts.method, Verb::GET | Verb::HEAD) {
-            return Err(Rejection::MethodNotAllowed(route.allowed_methods()));
+    ) -> Result<Admission<'static>, Rejection> {
+        let is_public = matches!(route, Route::Health | Route::Ready);
+        let listener = match role {
+            ListenerRole::Operators => Some(OperationsListener::Operators),
+            ListenerRole::Combined => Some(OperationsListener::Clients),
+            ListenerRole::Clients => None,
+        };
+        let is_operator = |listener| self.policy().is_operator(listener, &parts.uri, &parts.headers, peer);
+        if !is_public && !listener.is_some_and(is_operator) {
+            return Err(Rejection::NotFound);
         }
-        match (route, role) {
-            (Route::Health, _) => return Ok(respond::probe(true, "alive\n")),
-            (Route::Ready, _) => {
+        let response = match route {
+            _ if !matches!(parts.method, Verb::GET | Verb::HEAD) => {
+                Rejection::MethodNotAllowed(route.allowed_methods()).respond()
+            }
+            Route::Health => respond::probe(true, "alive\n"),
+            Route::Ready => {
                 let ready = self.admin.ready();
-                return Ok(respond::probe(ready.is_ok(), ready.err().unwrap_or("ready\n")));
+                respond::probe(ready.is_ok(), ready.err().unwrap_or("ready\n"))
             }
-            (_, ListenerRole::Clients) => return Err(Rejection::NotFound),
-            // A request with `Origin` comes from a web page, and must pass the origin and token rules.
-            (_, ListenerRole::Operators) if !parts.headers.contains_key(ORIGIN) => {
-                self.policy.host_origin.admit_operator(&parts.uri, &parts.headers).map_err(Rejection::Denied)?;
-            }
-            _ => {
-                self.policy.admit(&parts.uri, &parts.headers, Some(peer)).map_err(Rejection::Denied)?;
-            }
-        }
-        Ok(match route {
             Route::Metrics => respond::text(METRICS_CONTENT_TYPE, self.admin.metrics()),
             _ => respond::text(headers::JSON, serde_json::to_string(&self.admin.status()).unwrap_or_default()),
-        })
+        };
+        Ok(if is_public { Admission::Answered(response) } else { Admission::Operations(response) })
     }
 
     /// Serves one client on a pair of byte streams, as `rialto stdio` does.
@@ -376,12 +447,16 @@ impl Inbound {
 
     /// Publishes group changes to sessions and closes idle sessions, until the `closing` stage of a shutdown.
     pub async fn maintain_sessions(self: Arc<Self>) {
-        let publishing = tokio::spawn(publish_changes(Arc::clone(&self.sessions), Arc::clone(&self.gateway)));
-        let mut ticks = tokio::time::interval(SESSION_SWEEP_INTERVAL.min(self.sessions.settings().idle_timeout));
+        let publishing = tokio::spawn(publish_changes(Arc::clone(&self)));
         loop {
+            let interval = SESSION_SWEEP_INTERVAL.min(self.sessions.settings().idle_timeout);
             tokio::select! {
-                _ = ticks.tick() => self.sessions.sweep(),
+                () = tokio::time::sleep(interval) => {}
                 () = self.shutdown.closing().cancelled() => return publishing.abort(),
+            }
+            for shard in 0..SESSION_SHARDS {
+                self.sessions.sweep_shard(shard);
+                tokio::task::yield_now().await;
             }
         }
     }
@@ -389,8 +464,8 @@ impl Inbound {
     /// Marks a session as initialized; the first time runs the `on_initialized` hook.
     fn mark_initialized(&self, session: &Session) {
         if session.mark_initialized() {
-            tracing::debug!(session = %session.id(), group = %session.group(), "session initialized");
-            if let Some(hook) = &self.settings.hooks.on_initialized {
+            tracing::debug!(session = %session.id().log_tag(), group = %session.group(), "session initialized");
+            if let Some(hook) = &self.settings().hooks.on_initialized {
                 hook(session);
             }
         }
@@ -398,22 +473,31 @@ impl Inbound {
 }
 
 /// Publishes list and resource changes of groups to their sessions, and closes the sessions of removed groups.
-async fn publish_changes(sessions: Arc<Sessions>, gateway: Arc<Gateway>) {
+async fn publish_changes(inbound: Arc<Inbound>) {
     use tokio::sync::broadcast::error::RecvError;
+    let (sessions, gateway) = (&inbound.sessions, &inbound.gateway);
     let mut changes = gateway.changes();
     loop {
         match changes.recv().await {
-            Ok(GroupEvent { group, change: Some(change) }) => {
+            Ok(GroupEvent { group, change: GroupChange::Content(change) }) => {
                 let shown = gateway.group(Some(&*group));
                 sessions.publish_with(&group, &change, |session| {
                     Some(shown.as_ref()?.list_fingerprints_for(session.key()))
                 });
             }
-            Ok(GroupEvent { group, change: None }) => close_removed_groups(&sessions, &gateway, |name| *name == *group),
+            Ok(GroupEvent { group, change: GroupChange::UpstreamReplaced(upstream) }) => {
+                if let Some(group) = gateway.group(Some(&*group)) {
+                    inbound.renew_subscriptions(&group, Some(&upstream));
+                }
+            }
+            Ok(GroupEvent { group, change: GroupChange::Removed }) => {
+                close_removed_groups(sessions, gateway, |name| *name == *group);
+            }
             Err(RecvError::Lagged(_)) => {
-                close_removed_groups(&sessions, &gateway, |_| true);
+                close_removed_groups(sessions, gateway, |_| true);
                 sessions.publish_all_updates();
                 for group in gateway.groups() {
+                    inbound.renew_subscriptions(&group, None);
                     for change in ChangeEvent::LISTS {
                         sessions.publish_with(group.name(), &change, |session| {
                             Some(group.list_fingerprints_for(session.key()))

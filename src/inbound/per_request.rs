@@ -8,9 +8,10 @@ use super::body::{EventStreamBody, ResponseContent};
 use super::http::RequestContext;
 use super::respond::{self, Rejection};
 use super::response_encoder::ReplyEncoder;
+use super::session_messages::{InFlightCall, check_listen};
 use crate::call::{Call, Caller, ClientInfo, Reply};
 use crate::cluster::Cluster;
-use crate::dialect::classify::{self, CheckedRequest, RequestMeta};
+use crate::dialect::classify::{self, CheckedRequest, RefusedRequest, RequestMeta};
 use crate::dialect::headers;
 use crate::protocol::{Invalid, Key, Message, Method, Raw, Request};
 use crate::store::NodeId;
@@ -102,22 +103,27 @@ fn check_mirrored_headers(context: &RequestContext<'_>, request: &Request) -> Re
 /// Answers a call with JSON if the final response is the first reply; with an SSE stream if another reply comes first
 /// or none comes within `sse_after`.
 async fn answer_call(context: &RequestContext<'_>, call: Call) -> Result<Response<ResponseContent>, Rejection> {
+    if let Err(error) = check_listen(context.inbound, &call) {
+        return Err(Rejection::Refused(RefusedRequest { id: Some(call.id), error }));
+    }
+    let in_flight = match InFlightCall::begin(context.inbound, &call) {
+        Ok(in_flight) => in_flight,
+        Err(reached) => return Err(Rejection::ForRequest(call.id, Box::new(Rejection::QuotaReached(reached)))),
+    };
     let mut replies = context.group.handle(&call);
-    // A shutdown does not wait for `subscriptions/listen` to end by itself; it ends those calls with a final result.
-    let shutdown = &context.inbound.shutdown;
-    let in_flight = if call.method == Method::Listen { shutdown.track_listen() } else { shutdown.track_call() };
     let encoder = ReplyEncoder {
         id: call.id,
         method: call.method,
         revision: call.client.revision,
         group: Arc::clone(&context.group),
     };
+    let sse_after = context.inbound.settings().sse_after;
     let first = match replies.take_ready() {
         Some(answer) => Some(Reply::End(answer)),
         None => tokio::select! {
             biased;
             reply = replies.next() => reply,
-            () = PooledTimer::after(context.inbound.settings.sse_after) => None,
+            () = PooledTimer::after(sse_after) => None,
         },
     };
     if let Some(Reply::End(answer)) = first {
@@ -125,6 +131,9 @@ async fn answer_call(context: &RequestContext<'_>, call: Call) -> Result<Respons
         let status = respond::outcome_status(&outcome);
         return Ok(respond::json_with(status, encoder.encode_outcome(outcome)));
     }
-    let events = EventStreamBody::for_call(first, replies, encoder, in_flight, context.inbound.settings.sse_heartbeat);
+    let stream = context.inbound.sessions.quotas().streams.acquire_begun(1);
+    let heartbeat = context.inbound.settings().sse_heartbeat;
+    let revocation = context.inbound.policy().tokens.revocation(&context.caller.principal);
+    let events = EventStreamBody::for_call(first, replies, encoder, (in_flight, stream), revocation, heartbeat);
     Ok(respond::event_stream(events))
 }

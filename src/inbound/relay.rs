@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use super::body::ResponseContent;
 use super::headers::LAST_EVENT_ID;
 use super::http::RequestContext;
-use super::respond::{self, Rejection};
+use super::respond::{self, GivenSessionId, Rejection};
 use super::{Inbound, Route};
 use crate::cluster::{BoxedBody, Cluster, RelayOutcome, RelayedRequest};
 use crate::dialect::classify;
@@ -27,7 +27,7 @@ impl RequestContext<'_> {
     /// # Errors
     /// When it does not exist, lives on another node, or the store is needed and unavailable.
     pub(super) async fn find_session(&self, id: Option<SessionId>, given: &str) -> Result<Arc<Session>, Rejection> {
-        let unknown = || Rejection::SessionNotFound(given.to_owned());
+        let unknown = || Rejection::SessionNotFound(GivenSessionId(given.to_owned()));
         let id = id.ok_or_else(unknown)?;
         let local = || self.inbound.sessions.find(id, &self.caller.principal, self.group.name());
         let Some(cluster) = &self.inbound.cluster else { return local().ok_or_else(unknown) };
@@ -172,7 +172,7 @@ impl Inbound {
     pub(super) async fn serve_relayed(self: Arc<Self>, request: RelayedRequest) -> Option<Response<ResponseContent>> {
         let (mut parts, ()) = http::Request::new(()).into_parts();
         (parts.method, parts.uri, parts.headers) = (request.method, request.uri, request.headers);
-        let caller = Arc::new(self.policy.caller(request.principal.as_str().into(), &parts.headers, request.peer));
+        let caller = Arc::new(self.policy().caller(request.principal.as_str().into(), &parts.headers, request.peer));
         let result = match Route::parse(parts.uri.path()) {
             Some(route) => self.dispatch(&parts, &route, caller, Ok(request.body), true).await,
             None => Err(Rejection::NotFound),

@@ -9,7 +9,7 @@ use http::{HeaderMap, Response, StatusCode};
 use super::body::{EventStreamBody, ResponseContent};
 use super::headers::{EVENT_STREAM, JSON, SESSION_ID};
 use crate::dialect::classify::RefusedRequest;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, FailureKind, QuotaReached, QuotaScope};
 use crate::gateway::parked_call_lost;
 use crate::http::codec::{self, RequestError};
 use crate::http::sse;
@@ -53,13 +53,22 @@ pub(super) enum Rejection {
     InvalidMessage(Invalid),
     SessionRequired,
     SessionParameterRequired,
-    SessionNotFound(String),
+    SessionNotFound(GivenSessionId),
     /// A rejection of the JSON-RPC request with this id.
     ForRequest(Id, Box<Rejection>),
-    TooManySessions,
+    /// A quota is used up; nothing was begun.
+    QuotaReached(QuotaReached),
     StreamRefused(StreamError),
-    TooManyCalls(Id),
     Refused(RefusedRequest),
+}
+
+/// A session id as a client gave it. It may be that of another caller's session, so logs do not show it.
+pub(super) struct GivenSessionId(pub(super) String);
+
+impl std::fmt::Debug for GivenSessionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
 }
 
 /// `Retry-After` of 503 responses.
@@ -97,7 +106,7 @@ impl Rejection {
 
     fn status(&self) -> StatusCode {
         match self {
-            Self::ShuttingDown | Self::TooManySessions | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ShuttingDown | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::OnOtherNode(_) | Self::SessionMoving => StatusCode::SERVICE_UNAVAILABLE,
             // The call has failed for good: a JSON-RPC error in a 200 response, which the client will not retry.
             Self::ForRequest(_, rejection)
@@ -117,7 +126,12 @@ impl Rejection {
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::StreamRefused(StreamError::TooManyStreams) | Self::TooManyCalls(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::StreamRefused(StreamError::QuotaReached(reached)) | Self::QuotaReached(reached) => {
+                match reached.scope {
+                    QuotaScope::Gateway => StatusCode::SERVICE_UNAVAILABLE,
+                    QuotaScope::Caller | QuotaScope::Session => StatusCode::TOO_MANY_REQUESTS,
+                }
+            }
             Self::StreamRefused(StreamError::SessionEnded) => StatusCode::NOT_FOUND,
             Self::Refused(refused) => refused_status(refused.error.code()),
             Self::BodyIncomplete
@@ -162,14 +176,8 @@ impl Rejection {
                     ErrorObject::new(code::INTERNAL_ERROR, "Service Unavailable: the gateway is shutting down"),
                 );
             }
-            Self::TooManySessions => {
-                return (
-                    None,
-                    ErrorObject::new(
-                        code::INTERNAL_ERROR,
-                        "Service Unavailable: there are too many sessions; try again later",
-                    ),
-                );
+            Self::StreamRefused(StreamError::QuotaReached(reached)) | Self::QuotaReached(reached) => {
+                return (None, quota_error(reached));
             }
             Self::HeadTooLarge => "Request Header Fields Too Large: send fewer or shorter headers".to_owned(),
             Self::TransferEncodingNotSupported => {
@@ -198,21 +206,14 @@ impl Rejection {
             }
             Self::SessionRequired => "Bad Request: the header `Mcp-Session-Id` is required".to_owned(),
             Self::SessionParameterRequired => "Bad Request: the query parameter `sessionId` is required".to_owned(),
-            Self::SessionNotFound(id) => format!("Session not found: {}", echo_excerpt(&id)),
+            Self::SessionNotFound(id) => format!("Session not found: {}", echo_excerpt(&id.0)),
             Self::StreamRefused(StreamError::UnknownEvent) => {
                 "Bad Request: `Last-Event-ID` names no event of this session".to_owned()
             }
             Self::StreamRefused(StreamError::EventsTrimmed) => {
                 "Bad Request: what came after `Last-Event-ID` is no longer kept; list and ask again".to_owned()
             }
-            Self::StreamRefused(StreamError::TooManyStreams) => {
-                "Too Many Requests: the session has too many open streams; close one first".to_owned()
-            }
             Self::StreamRefused(StreamError::SessionEnded) => "Session not found: it has just ended".to_owned(),
-            Self::TooManyCalls(id) => {
-                let message = "Too Many Requests: too many calls run in this session; wait for some to end";
-                return (Some(id), ErrorObject::new(code::INVALID_REQUEST, message));
-            }
         };
         (None, ErrorObject::new(code::INVALID_REQUEST, message))
     }
@@ -233,7 +234,8 @@ impl Rejection {
             Self::MethodRefused(_) => Some((ALLOW, HeaderValue::from_static("POST"))),
             Self::Denied(Denied::Credentials) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             Self::ShuttingDown
-            | Self::TooManySessions
+            | Self::StreamRefused(StreamError::QuotaReached(_))
+            | Self::QuotaReached(_)
             | Self::StoreUnavailable
             | Self::OnOtherNode(_)
             | Self::SessionMoving => Some((RETRY_AFTER, RETRY_DELAY.as_secs().into())),
@@ -246,6 +248,26 @@ impl Rejection {
         }
         response
     }
+}
+
+/// The error for a call, session or stream that a quota does not allow.
+pub(super) fn quota_error(reached: QuotaReached) -> ErrorObject {
+    let detail = format!("quota reached: {} ({:?})", reached.resource, reached.scope);
+    Failure::new(FailureKind::QuotaReached(reached), detail).with_retry_after(Some(RETRY_DELAY)).into()
+}
+
+/// The whole response to a connection that a quota does not allow, as HTTP/1.1 writes it.
+pub(super) fn refused_connection(reached: QuotaReached) -> Bytes {
+    let rejection = Rejection::QuotaReached(reached);
+    let status = rejection.status();
+    let (id, error) = rejection.error();
+    let body = protocol::Response::new(id, Err(error)).encode();
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: {JSON}\r\ncontent-length: {}\r\nretry-after: {}\r\nconnection: close\r\n\r\n",
+        body.len(),
+        RETRY_DELAY.as_secs()
+    );
+    [head.as_bytes(), &body].concat().into()
 }
 
 /// Status of a dialect error found before the call was forwarded.
@@ -363,6 +385,7 @@ mod tests {
             FailureKind::StoreFull => Rejection::StoreFull,
             FailureKind::NodeLost => Rejection::RelayPeerLost,
             FailureKind::ParkedCallLost => Rejection::ParkedCallLost,
+            FailureKind::QuotaReached(reached) => Rejection::QuotaReached(reached),
             kind => {
                 assert_ne!(kind.side(), FailureSide::Gateway, "{kind:?} has no rejection");
                 let error = ErrorObject::from(Failure::new(kind, "").of_upstream(&"files".into()));

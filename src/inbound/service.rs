@@ -3,15 +3,19 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ::http::header::CONTENT_LENGTH;
 use ::http::request::Parts;
 use ::http::{HeaderName, Method as Verb, Response};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::body::ResponseContent;
-use super::respond::Rejection;
+use super::respond::{Rejection, refused_connection};
 use super::{ACCEPT_DRAIN_TIME, Admission, Inbound, ListenerRole, RequestTag};
+use crate::failure::QuotaReached;
 use crate::http::codec::{HeadRules, RequestError};
 use crate::http::server::{self, HttpService, ReceivedBody, ServerSettings};
+use crate::policy::ScopedPermit;
 
 /// Serves one client connection.
 #[derive(Clone)]
@@ -26,6 +30,8 @@ struct AdmittedRequest<'r> {
     parts: &'r Parts,
     tag: RequestTag,
     admission: Result<Admission<'r>, Rejection>,
+    /// Share of the bytes in flight that the body has; taken before it is read.
+    body_permit: Option<ScopedPermit<'r>>,
 }
 
 /// Lower bound of the request head limit, whatever `header_bytes` says.
@@ -48,12 +54,29 @@ pub(super) async fn serve_connection(inbound: Arc<Inbound>, role: ListenerRole, 
     }
 }
 
+/// Tells a client that it cannot be served, and closes the connection once the client has, or after a moment. `_slot` is
+/// its place among those that may be told.
+pub(super) async fn refuse_connection(stream: TcpStream, reached: QuotaReached, _slot: OwnedSemaphorePermit) {
+    if let Err(error) = server::refuse(stream, &refused_connection(reached)).await {
+        tracing::debug!(%error, "refusing a connection failed");
+    }
+}
+
+impl ClientService {
+    /// The size of a request body as its head tells it; the limit where it does not.
+    fn announced_body(&self, parts: &Parts) -> usize {
+        let limit = self.inbound.settings().limits.body_bytes;
+        let length = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        length.map_or(limit, |length: usize| length.min(limit))
+    }
+}
+
 impl HttpService for ClientService {
     type Admission<'r> = AdmittedRequest<'r>;
     type ResponseBody = ResponseContent;
 
     fn settings(&self) -> ServerSettings {
-        let settings = &self.inbound.settings;
+        let settings = self.inbound.settings();
         ServerSettings {
             head: HeadRules {
                 max_headers: settings.limits.header_count,
@@ -71,12 +94,19 @@ impl HttpService for ClientService {
 
     fn admit<'r>(&'r self, parts: &'r mut Parts) -> AdmittedRequest<'r> {
         let tag = self.inbound.tag_request(&mut parts.headers);
-        let admission = self.inbound.admit(parts, &tag, self.role, self.peer);
-        AdmittedRequest { parts, tag, admission }
+        let mut admission = self.inbound.admit(parts, &tag, self.role, self.peer);
+        let mut body_permit = None;
+        if matches!(admission, Ok(Admission::Call(..))) && parts.method == Verb::POST {
+            match self.inbound.sessions.quotas().body_bytes.acquire_scoped(self.announced_body(parts)) {
+                Ok(permit) => body_permit = Some(permit),
+                Err(reached) => admission = Err(Rejection::QuotaReached(reached)),
+            }
+        }
+        AdmittedRequest { parts, tag, admission, body_permit }
     }
 
     fn wants_body(request: &AdmittedRequest<'_>) -> bool {
-        matches!(request.admission, Ok(Admission::Call(..))) && request.parts.method == Verb::POST
+        request.body_permit.is_some()
     }
 
     fn respond<'r>(
@@ -84,8 +114,14 @@ impl HttpService for ClientService {
         request: AdmittedRequest<'r>,
         body: ReceivedBody,
     ) -> impl Future<Output = Response<ResponseContent>> + Send + 'r {
-        let AdmittedRequest { parts, tag, admission } = request;
-        self.inbound.respond(parts, tag, admission, body)
+        let AdmittedRequest { parts, tag, admission, mut body_permit } = request;
+        if let Some(permit) = &mut body_permit {
+            permit.shrink_to(body.as_ref().map_or(0, |body| body.len()));
+        }
+        async move {
+            let _permit = body_permit;
+            self.inbound.respond(parts, tag, admission, body).await
+        }
     }
 
     fn reject_head(&self, error: RequestError) -> Response<ResponseContent> {

@@ -10,22 +10,23 @@ use super::response_encoder::ReplyEncoder;
 use crate::call::{Answer, Call, Caller, ClientInfo, ClientSink, Replies, Reply};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::{Era, has_method, meta, negotiate, to_client};
+use crate::failure::QuotaReached;
 use crate::gateway::Group;
+use crate::policy::{CallerPermit, Permit, QuotaKey};
+use crate::protocol::method::MethodRoute;
 use crate::protocol::{
     ErrorObject, Id, Key, Level, Message, Method, Notification, NotificationMethod, Payload, Raw, Request, code,
 };
-use crate::session::{CallGuard, Session, StreamTarget};
+use crate::session::{BeginCallError, CallGuard, Session, StreamTarget};
 
 /// Longest resource URI that a session can subscribe to.
 const MAX_SUBSCRIPTION_URI_BYTES: usize = 8 << 10;
-/// Bound on `initialize` params: capabilities and client info are kept as long as the session.
-const MAX_INITIALIZE_PARAMS_BYTES: usize = 64 << 10;
+/// Members of `clientInfo` that are kept where all of them would be too much.
+const NEEDED_CLIENT_INFO: [&str; 3] = ["name", "title", "version"];
 
-/// Parses the params of `initialize`.
-pub(super) fn parse_initialize(params: Option<&Raw>) -> Result<ClientInfo, ErrorObject> {
-    if params.is_some_and(|params| params.as_bytes().len() > MAX_INITIALIZE_PARAMS_BYTES) {
-        return Err(invalid_params(&format!("an introduction may have {MAX_INITIALIZE_PARAMS_BYTES} bytes")));
-    }
+/// Parses the params of `initialize`. Capabilities and client info are kept as long as the session, so they are bounded:
+/// of a larger client info only the name is kept, and larger capabilities are refused.
+pub(super) fn parse_initialize(params: Option<&Raw>, max_kept_bytes: usize) -> Result<ClientInfo, ErrorObject> {
     let get = |key| params.and_then(|params| params.get(key));
     let proposed = get("protocolVersion");
     let Some(proposed) = proposed.as_ref().and_then(Raw::text) else {
@@ -36,11 +37,56 @@ pub(super) fn parse_initialize(params: Option<&Raw>) -> Result<ClientInfo, Error
     if !capabilities.is_object() {
         return Err(invalid_params("`capabilities` must be an object"));
     }
+    let left = max_kept_bytes.checked_sub(capabilities.as_bytes().len());
+    let info = get("clientInfo").map(|info| match left {
+        Some(left) if info.as_bytes().len() > left => needed_client_info(&info),
+        _ => info,
+    });
+    if left.is_none_or(|left| info.as_ref().is_some_and(|info| info.as_bytes().len() > left)) {
+        let why = format!("`capabilities` and the name of the client may have {max_kept_bytes} bytes together");
+        return Err(invalid_params(&why));
+    }
     Ok(ClientInfo {
         revision: negotiate(&proposed),
         capabilities: compact(&capabilities),
-        info: get("clientInfo").map(|info| compact(&info)),
+        info: info.map(|info| compact(&info)),
     })
+}
+
+/// The client info without what no server needs to tell clients apart, such as icons.
+fn needed_client_info(info: &Raw) -> Raw {
+    let nothing = Raw::empty();
+    let members = NEEDED_CLIENT_INFO.into_iter().filter_map(|key| Some((key, info.get(key)?)));
+    members.fold(nothing.edit(), |needed, (key, value)| needed.set(key, value)).finish()
+}
+
+/// Checks that a `subscriptions/listen` call names no more resources than a session may subscribe to.
+pub(super) fn check_listen(inbound: &Inbound, call: &Call) -> Result<(), ErrorObject> {
+    if call.method != Method::Listen {
+        return Ok(());
+    }
+    let uris = call.params.as_ref().and_then(|params| params.at(&["notifications", "resourceSubscriptions"]));
+    let limit = inbound.sessions.settings().max_subscriptions;
+    match uris.is_some_and(|uris| uris.items().len() > limit) {
+        true => Err(invalid_params(&format!(
+            "`notifications.resourceSubscriptions` may name {limit} resources; listen to fewer"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Registers a call and takes its share of the quotas, before anything is sent for it.
+pub(super) fn begin_call(inbound: &Inbound, session: &Arc<Session>, id: Id) -> Result<BegunCall, BeginCallError> {
+    let permit = inbound.sessions.quotas().calls.acquire(1).map_err(BeginCallError::QuotaReached)?;
+    let guard = session.begin_call(id)?;
+    Ok((guard, InFlightCall { tracked: inbound.shutdown.track_call(), _permit: permit, _listen: None }))
+}
+
+/// Whether a request may do something at a server, so that it must have its share of the quotas first. Others are
+/// answered here, or do no harm if they are repeated.
+pub(super) fn may_run_upstream(method: &Method) -> bool {
+    !matches!(method, Method::Ping | Method::Initialize | Method::SetLevel)
+        && !matches!(method.route(), MethodRoute::List)
 }
 
 /// Copies a slice of the request body, so that the session does not keep the whole body alive.
@@ -135,7 +181,7 @@ pub(super) fn on_message(inbound: &Inbound, session: &Arc<Session>, group: &Grou
             let is_matched =
                 response.id.as_ref().is_some_and(|id| session.resolve_server_request(id, response.outcome));
             if !is_matched {
-                tracing::debug!(session = %session.id(), "response matches no server request");
+                tracing::debug!(session = %session.id().log_tag(), "response matches no server request");
             }
         }
         Message::Notification(notification) => group.forward_notification(session.as_ref(), &notification),
@@ -153,8 +199,36 @@ pub(super) struct RunningCall {
     pub(super) guard: CallGuard,
     pub(super) replies: Replies,
     pub(super) encoder: ReplyEncoder,
-    /// The shutdown waits until this is dropped.
-    pub(super) in_flight: TaskTrackerToken,
+    pub(super) in_flight: InFlightCall,
+}
+
+/// A registered call with its share of the quotas.
+pub(super) type BegunCall = (CallGuard, InFlightCall);
+
+/// A call in flight: a shutdown waits until this is dropped, and the quotas get their share back.
+#[derive(Debug)]
+pub(super) struct InFlightCall {
+    pub(super) tracked: TaskTrackerToken,
+    _permit: Permit,
+    /// The shares that only `subscriptions/listen` has.
+    _listen: Option<CallerPermit>,
+}
+
+impl InFlightCall {
+    /// Takes the share of a per-request call, before anything is sent for it.
+    ///
+    /// # Errors
+    /// When a quota of calls, listening streams or streams is used up.
+    pub(super) fn begin(inbound: &Inbound, call: &Call) -> Result<Self, QuotaReached> {
+        let (quotas, shutdown) = (inbound.sessions.quotas(), &inbound.shutdown);
+        quotas.streams.check_room()?;
+        if call.method != Method::Listen {
+            return Ok(Self { _permit: quotas.calls.acquire(1)?, _listen: None, tracked: shutdown.track_call() });
+        }
+        // A shutdown does not wait for these to end by themselves; it ends them with a final result.
+        let own = QuotaKey::of(&call.caller).map(|key| quotas.listens_per_caller.acquire(key)).transpose()?;
+        Ok(Self { _permit: quotas.listens.acquire(1)?, _listen: own, tracked: shutdown.track_listen() })
+    }
 }
 
 impl RunningCall {

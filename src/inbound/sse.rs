@@ -11,7 +11,7 @@ use super::Inbound;
 use super::body::{CloseSessionOnDrop, EventStreamBody, ResponseContent};
 use super::headers::{EVENT_STREAM, accepts, is_json};
 use super::http::RequestContext;
-use super::respond::{self, Rejection};
+use super::respond::{self, GivenSessionId, Rejection, quota_error};
 use super::response_encoder::ReplyEncoder;
 use super::route::query_parameter;
 use super::session_messages::{self, RunningCall};
@@ -21,7 +21,7 @@ use crate::gateway::Group;
 use crate::http::server::ReceivedBody;
 use crate::http::sse;
 use crate::protocol::{self, ErrorObject, Incoming, Message, Method, Request, code};
-use crate::session::{BeginCallError, Session, SessionId, SessionOwner, SessionTransport, StreamTarget};
+use crate::session::{BeginCallError, Session, SessionId, SessionTransport, StreamTarget};
 
 /// Opens the stream. Its first event is `endpoint`: `path` with the session id as a parameter.
 pub(super) async fn open_stream(
@@ -36,9 +36,8 @@ pub(super) async fn open_stream(
     }
     let inbound = context.inbound;
     inbound.check_lease()?;
-    let owner = SessionOwner { principal: context.caller.principal.clone(), group: Arc::clone(context.group.name()) };
-    let opened = inbound.sessions.open_single(SessionTransport::Sse, owner);
-    let (session, reader) = opened.map_err(|_| Rejection::TooManySessions)?;
+    let opened = inbound.sessions.open_single(SessionTransport::Sse, context.session_owner());
+    let (session, reader) = opened.map_err(Rejection::QuotaReached)?;
     // From here on, dropping the stream or this future closes the session.
     let close_guard =
         CloseSessionOnDrop { sessions: Arc::clone(&inbound.sessions), session: Some(Arc::clone(&session)) };
@@ -48,7 +47,7 @@ pub(super) async fn open_stream(
         reader,
         endpoint_event,
         close_guard,
-        inbound.settings.sse_heartbeat,
+        inbound.settings().sse_heartbeat,
     )))
 }
 
@@ -79,7 +78,7 @@ pub(super) async fn post_message(
         }
         Incoming::One(message) => {
             if !handle_message(context.inbound, &context.group, &session, message, &context.caller).await {
-                return Err(Rejection::SessionNotFound(session.id().to_string()));
+                return Err(Rejection::SessionNotFound(GivenSessionId(session.id().to_string())));
             }
         }
         Incoming::Batch(items) => {
@@ -136,7 +135,10 @@ pub(super) async fn handle_message(
 ) -> bool {
     match message {
         Message::Request(request) if request.method == Method::Initialize && session.client().is_none() => {
-            let outcome = match session_messages::parse_initialize(request.params.as_deref()) {
+            let outcome = match session_messages::parse_initialize(
+                request.params.as_deref(),
+                inbound.settings().limits.initialize_bytes,
+            ) {
                 Ok(client) => {
                     let client: Arc<ClientInfo> = Arc::new(client);
                     let result = session_messages::initialize_result(group, &client).await;
@@ -160,24 +162,32 @@ async fn answer_request(
     request: &Request,
     caller: &Arc<Caller>,
 ) -> bool {
-    let mut replies = session_messages::handle_request(inbound, session, group, request, caller);
     let revision = session.client().map_or(crate::dialect::Revision::NEWEST_HANDSHAKE, |client| client.revision);
     let encoder =
         ReplyEncoder { id: request.id.clone(), method: request.method.clone(), revision, group: Arc::clone(group) };
-    if let Some(answer) = replies.take_ready() {
-        session.deliver(StreamTarget::Listening, encoder.response(answer)).await;
-        return true;
-    }
-    match session.begin_call(request.id.clone()) {
-        Ok(guard) => {
-            let call = RunningCall { guard, replies, encoder, in_flight: inbound.shutdown.track_call() };
+    let begin = || session_messages::begin_call(inbound, session, request.id.clone()).map(Some);
+    let runs_upstream = session_messages::may_run_upstream(&request.method);
+    let mut begun = if runs_upstream { begin() } else { Ok(None) };
+    if begun.is_ok() {
+        let mut replies = session_messages::handle_request(inbound, session, group, request, caller);
+        if let Some(answer) = replies.take_ready() {
+            session.deliver(StreamTarget::Listening, encoder.response(answer)).await;
+            return true;
+        }
+        if !runs_upstream {
+            begun = begin();
+        }
+        if let Ok(Some((guard, in_flight))) = begun {
+            let call = RunningCall { guard, replies, encoder, in_flight };
             tokio::spawn(call.run_and_close_stream(StreamTarget::Listening));
-        }
-        Err(BeginCallError::SessionEnded) => return false,
-        Err(not_begun) => {
-            let error = ErrorObject::new(code::INVALID_REQUEST, format!("Invalid request: {not_begun}"));
-            session.deliver(StreamTarget::Listening, encoder.encode_outcome(Err(error))).await;
+            return true;
         }
     }
+    let error = match begun {
+        Ok(_) | Err(BeginCallError::SessionEnded) => return false,
+        Err(BeginCallError::QuotaReached(reached)) => quota_error(reached),
+        Err(not_begun) => ErrorObject::new(code::INVALID_REQUEST, format!("Invalid request: {not_begun}")),
+    };
+    session.deliver(StreamTarget::Listening, encoder.encode_outcome(Err(error))).await;
     true
 }

@@ -10,8 +10,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 
+use super::respond::quota_error;
 use super::response_encoder::ReplyEncoder;
-use super::session_messages::RunningCall;
+use super::session_messages::{InFlightCall, RunningCall, check_listen};
 use super::{Inbound, per_request, sse};
 use crate::call::Caller;
 use crate::dialect::classify::{self, MessageClass, RequestMeta};
@@ -20,7 +21,7 @@ use crate::ndjson::{LineReader, TextLine, to_single_line};
 use crate::protocol::{
     ErrorObject, Id, Incoming, Invalid, Message, Method, Notification, NotificationMethod, Raw, Request, Response, code,
 };
-use crate::session::{Session, SessionOwner, SessionTransport, StreamReader, StreamTarget};
+use crate::session::{BeginCallError, Session, SessionOwner, SessionTransport, StreamReader, StreamTarget};
 
 /// How long the client may take to read the remaining output when the connection ends.
 const STDIO_DRAIN_TIME: Duration = Duration::from_secs(2);
@@ -52,12 +53,12 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let caller = Arc::new(Caller { principal: "local".into(), peer: None, headers: HeaderMap::new() });
-    let owner = SessionOwner { principal: caller.principal.clone(), group: Arc::clone(group.name()) };
+    let owner = SessionOwner { principal: caller.principal.clone(), group: Arc::clone(group.name()), quota_key: None };
     let opened = inbound.sessions.open_single(SessionTransport::Stdio, owner);
     let (session, reader) = opened.map_err(|_| std::io::Error::other("session limit reached"))?;
     let mut writer = tokio::spawn(write_lines(reader, output));
     let draining = inbound.shutdown.draining().clone();
-    let mut lines = LineReader::new(input, inbound.settings.limits.body_bytes);
+    let mut lines = LineReader::new(input, inbound.settings().limits.body_bytes);
     let mut connection = StdioConnection { inbound, group, session, caller, era: StdioEra::Undecided };
     let mut written = None;
     let read = tokio::select! {
@@ -99,7 +100,7 @@ impl StdioConnection {
         while let Some(line) = lines.next().await? {
             match line {
                 TextLine::TooLong => {
-                    let why = format!("a line may have {} bytes", self.inbound.settings.limits.body_bytes);
+                    let why = format!("a line may have {} bytes", self.inbound.settings().limits.body_bytes);
                     self.send_response(Invalid::request(None, why).response()).await;
                 }
                 TextLine::Text(text) => self.handle_line(&text).await,
@@ -109,7 +110,7 @@ impl StdioConnection {
     }
 
     async fn handle_line(&mut self, text: &Bytes) {
-        let limits = &self.inbound.settings.limits;
+        let limits = self.inbound.settings().limits.clone();
         if !crate::protocol::json::depth_within(text, limits.json_depth) {
             let why = format!("JSON may nest {} deep", limits.json_depth);
             return self.send_response(Invalid::request(None, why).response()).await;
@@ -186,15 +187,23 @@ impl StdioConnection {
         if request.method != Method::Discover {
             self.era = StdioEra::PerRequest;
         }
-        let guard = match self.session.begin_call(request.id.clone()) {
-            Ok(guard) => guard,
+        let is_listen = request.method == Method::Listen;
+        let call = per_request::into_call(request, checked, Arc::clone(&self.caller));
+        if let Err(error) = check_listen(&self.inbound, &call) {
+            return self.send_response(Response::new(Some(call.id), Err(error))).await;
+        }
+        let begun = InFlightCall::begin(&self.inbound, &call).map_err(BeginCallError::QuotaReached);
+        let begun = begun.and_then(|in_flight| Ok((self.session.begin_call(call.id.clone())?, in_flight)));
+        let (guard, in_flight) = match begun {
+            Ok(begun) => begun,
+            Err(BeginCallError::QuotaReached(reached)) => {
+                return self.send_response(Response::new(Some(call.id), Err(quota_error(reached)))).await;
+            }
             Err(not_begun) => {
-                let invalid = Invalid::request(Some(request.id), not_begun.to_string());
+                let invalid = Invalid::request(Some(call.id), not_begun.to_string());
                 return self.send_response(invalid.response()).await;
             }
         };
-        let is_listen = request.method == Method::Listen;
-        let call = per_request::into_call(request, checked, Arc::clone(&self.caller));
         let replies = self.group.handle(&call);
         let encoder = ReplyEncoder {
             id: call.id,
@@ -202,8 +211,6 @@ impl StdioConnection {
             revision: call.client.revision,
             group: Arc::clone(&self.group),
         };
-        let shutdown = &self.inbound.shutdown;
-        let in_flight = if is_listen { shutdown.track_listen() } else { shutdown.track_call() };
         let mut running = RunningCall { guard, replies, encoder, in_flight };
         if let Some(answer) = running.replies.take_ready() {
             running.send(StreamTarget::Listening, crate::call::Reply::End(answer)).await;
@@ -212,7 +219,7 @@ impl StdioConnection {
         let session = Arc::clone(&self.session);
         tokio::spawn(async move {
             let id = running.encoder.id.clone();
-            let _in_flight = running.in_flight.clone();
+            let _in_flight = running.in_flight.tracked.clone();
             let ended = running.run(StreamTarget::Listening).await;
             if is_listen && ended {
                 // On a shared pipe the client also needs an explicit end of the subscription.
@@ -227,7 +234,7 @@ impl StdioConnection {
 
     /// Waits for running calls, at most the shutdown timeout, then closes the session so that the writer ends.
     async fn finish(&self) {
-        let deadline = self.inbound.settings.shutdown_timeout;
+        let deadline = self.inbound.settings().shutdown_timeout;
         let sessions = Arc::clone(&self.inbound.sessions);
         self.inbound.shutdown.stop(deadline, || sessions.close_all()).await;
     }

@@ -1,16 +1,11 @@
 //! Sessions that change their owner: adopting them from other nodes, ending orphaned ones, and handing over at shutdown.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Inbound;
 use super::http::RequestContext;
 use super::respond::Rejection;
-use super::session_messages;
-use crate::call::{Caller, ChangeEvent, ClientSink, Replies, Reply};
 use crate::cluster::{Cluster, IncarnationObserver};
-use crate::gateway::Group;
-use crate::protocol::{Method, Raw, Request};
 use crate::session::{Session, SessionId, SessionRecord, SessionTransport, Sessions};
 use crate::store::NodeId;
 use crate::store::traits::{StoreFuture, WriteOutcome};
@@ -19,13 +14,6 @@ use crate::store::traits::{StoreFuture, WriteOutcome};
 const HANDOVER_BATCH: usize = 64;
 /// Bound on attempts to claim a session that other nodes claim or release at the same time.
 const MAX_CLAIM_ATTEMPTS: usize = 16;
-
-/// First delay before a subscription is retried; doubles up to [`RESUBSCRIBE_BACKOFF_MAX`].
-const RESUBSCRIBE_BACKOFF: Duration = Duration::from_millis(100);
-/// Longest delay between two attempts to subscribe.
-const RESUBSCRIBE_BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// Attempts per subscription, about a minute and a half in total.
-const MAX_RESUBSCRIBE_ATTEMPTS: usize = 22;
 
 /// This node's sessions, notified when the node gets a new incarnation or loses its lease.
 #[derive(Debug)]
@@ -129,9 +117,7 @@ impl RequestContext<'_> {
     ) -> Result<Option<Arc<Session>>, Rejection> {
         let (store, this_node, key) = (cluster.store(), cluster.node(), id.to_string());
         // Check before the claim: another node may have capacity.
-        if self.inbound.sessions.is_full() {
-            return Err(Rejection::TooManySessions);
-        }
+        self.inbound.sessions.quotas().sessions.check_room().map_err(Rejection::QuotaReached)?;
         if owner.as_ref() != Some(&*this_node)
             && store.claim(&key, owner.as_ref(), Some(&this_node)).await? != WriteOutcome::Applied
         {
@@ -142,12 +128,15 @@ impl RequestContext<'_> {
         let record = SessionRecord::decode(&stored.record).unwrap_or(record);
         let events = store.read_events(&key).await?;
         cluster.cache_owner(&key, None);
-        let Ok(session) = self.inbound.sessions.adopt(id, &record, events) else {
-            store.claim(&key, Some(&this_node), None).await?;
-            return Err(Rejection::TooManySessions);
+        let session = match self.inbound.sessions.adopt(id, &record, events) {
+            Ok(Some(session)) => session,
+            refused => {
+                store.claim(&key, Some(&this_node), None).await?;
+                return Err(refused.err().map_or(Rejection::StoreUnavailable, Rejection::QuotaReached));
+            }
         };
         cluster.count_takeover();
-        tracing::info!(session = %id, from = owner.map(|owner| owner.to_string()), "session adopted");
+        tracing::info!(session = %id.log_tag(), from = owner.map(|owner| owner.to_string()), "session adopted");
         self.inbound.resubscribe(&session, &self.group, &self.caller);
         self.notify_changed_lists(&session);
         Ok(Some(session))
@@ -164,38 +153,6 @@ impl RequestContext<'_> {
 }
 
 impl Inbound {
-    /// Renews the subscriptions of an adopted session in the background, with back-off.
-    fn resubscribe(self: &Arc<Self>, session: &Arc<Session>, group: &Arc<Group>, caller: &Arc<Caller>) {
-        let uris = session.pending_subscriptions();
-        if uris.is_empty() {
-            return;
-        }
-        let (inbound, session) = (Arc::clone(self), Arc::clone(session));
-        let (group, caller) = (Arc::clone(group), Arc::clone(caller));
-        tokio::spawn(async move {
-            for uri in uris {
-                let params = Raw::empty().edit().set("uri", Raw::of(&uri)).finish();
-                let request = Request::new(0.into(), Method::Subscribe, Some(params));
-                let mut backoff = RESUBSCRIBE_BACKOFF;
-                for _ in 0..MAX_RESUBSCRIBE_ATTEMPTS {
-                    if !session.pending_subscriptions().contains(&uri) || session.has_moved() {
-                        break; // the client renewed or cancelled the subscription itself, or the session moved
-                    }
-                    let replies = session_messages::handle_request(&inbound, &session, &group, &request, &caller);
-                    if ends_with_result(replies).await {
-                        session.resubscribed(&uri);
-                        // Updates between the two subscriptions are unknown, so notify the client once.
-                        session.notify(ChangeEvent::ResourceUpdated(uri.as_str().into()).notification());
-                        break;
-                    }
-                    tracing::debug!(session = %session.id(), uri, "resubscribe failed; will retry");
-                    tokio::time::sleep(backoff).await;
-                    backoff = (backoff * 2).min(RESUBSCRIBE_BACKOFF_MAX);
-                }
-            }
-        });
-    }
-
     /// Releases sessions for other nodes to adopt: those without running calls, or all with `including_busy`. Returns
     /// whether none is left.
     pub(crate) async fn hand_over(&self, including_busy: bool) -> bool {
@@ -248,14 +205,4 @@ impl StripedLocks {
         let hash = key.bytes().fold(0_usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
         &self.0[hash % self.0.len()]
     }
-}
-
-/// Whether a call ends with a result.
-async fn ends_with_result(mut replies: Replies) -> bool {
-    while let Some(reply) = replies.next().await {
-        if let Reply::End(answer) = reply {
-            return answer.outcome.is_ok();
-        }
-    }
-    false
 }

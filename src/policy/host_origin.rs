@@ -74,6 +74,11 @@ impl HostOriginRules {
     }
 }
 
+/// Whether a request names this machine as its host.
+pub(super) fn is_loopback_host(uri: &Uri, headers: &HeaderMap) -> bool {
+    is_loopback(host_without_port(&request_authority(uri, headers)))
+}
+
 /// The authority of the request target, which goes before `Host` (RFC 9112, section 3.2.2), or else the `Host` header.
 fn request_authority<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Cow<'r, str> {
     match (uri.authority(), headers.get(HOST)) {

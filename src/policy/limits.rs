@@ -15,6 +15,8 @@ pub struct Limits {
     pub json_depth: usize,
     /// Maximum number of messages in a batch.
     pub batch_length: usize,
+    /// Maximum bytes of capabilities and client info that a session keeps from `initialize`.
+    pub initialize_bytes: usize,
 }
 
 impl Limits {
@@ -28,6 +30,13 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_bytes: 4 << 20, header_count: 100, header_bytes: 64 << 10, json_depth: 128, batch_length: 100 }
+        Self {
+            body_bytes: 4 << 20,
+            header_count: 100,
+            header_bytes: 64 << 10,
+            json_depth: 128,
+            batch_length: 100,
+            initialize_bytes: 4 << 10,
+        }
     }
 }

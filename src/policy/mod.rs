@@ -1,8 +1,12 @@
-//! Admission decisions: host and origin, principal, limits. Pure: no sockets, no status codes.
+//! Admission decisions: host and origin, principal, operators, limits and quotas. Pure: no sockets, no status codes.
 
 mod auth;
+mod caller_quota;
 mod host_origin;
 mod limits;
+mod operators;
+mod quota;
+mod quotas;
 
 use std::net::SocketAddr;
 
@@ -10,9 +14,13 @@ use http::{HeaderMap, HeaderName, Uri};
 
 use crate::call::{Caller, Principal, REQUEST_ID, TRACE_HEADERS};
 
-pub use auth::Tokens;
+pub use auth::{RevokedCallers, Tokens};
+pub use caller_quota::{CallerPermit, CallerQuota, QuotaKey};
 pub use host_origin::HostOriginRules;
 pub use limits::Limits;
+pub use operators::{AdminToken, OperationsListener};
+pub use quota::{Permit, Quota, ScopedPermit};
+pub use quotas::{QuotaLimits, QuotaUsage, Quotas};
 
 /// The rules that a request must pass before its body is read.
 #[derive(Debug, Default)]
@@ -21,6 +29,8 @@ pub struct Policy {
     pub host_origin: HostOriginRules,
     /// Accepted bearer tokens.
     pub tokens: Tokens,
+    /// Token of operators.
+    pub admin_token: AdminToken,
     /// Request headers that are forwarded to upstreams along with the caller.
     pub forward_headers: Vec<HeaderName>,
 }

@@ -40,8 +40,8 @@ impl ClientSink for Session {
             if state.closed {
                 return; // dropping the request fails it at the upstream
             }
-            if state.server_requests.len() >= self.settings.max_server_requests {
-                return request.refuse_over_limit(self.settings.max_server_requests);
+            if state.server_requests.len() >= self.settings().max_server_requests {
+                return request.refuse_over_limit(self.settings().max_server_requests);
             }
             state.outbox.server_request_target()
         };

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sha2::{Digest, Sha256};
+
 /// Transports with sessions. An id of one transport never resolves on another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SessionTransport {
@@ -13,12 +15,23 @@ pub enum SessionTransport {
     Stdio,
 }
 
-/// A session id, written as `transport:` and 32 lowercase hex digits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A session id, written as `transport:` and 32 lowercase hex digits. Whoever knows it can use the session, so logs and
+/// `Debug` show [`SessionId::log_tag`] instead.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId {
     transport: SessionTransport,
     key: u128,
 }
+
+/// A session in logs. It tells sessions apart and opens none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionLogTag {
+    transport: SessionTransport,
+    hash: u32,
+}
+
+/// Bytes of the hash in a log tag.
+const LOG_TAG_BYTES: usize = 4;
 
 impl SessionTransport {
     /// Prefix of the session ids of this transport; also its label in metrics.
@@ -56,6 +69,14 @@ impl SessionId {
         Some(Self { transport: arrived_on, key })
     }
 
+    /// Stands for the id in logs: its transport and the first digits of its hash.
+    pub fn log_tag(self) -> SessionLogTag {
+        let digest = Sha256::digest(self.key.to_be_bytes());
+        let mut first = [0; LOG_TAG_BYTES];
+        first.copy_from_slice(&digest[..LOG_TAG_BYTES]);
+        SessionLogTag { transport: self.transport, hash: u32::from_be_bytes(first) }
+    }
+
     /// The random 128 bits.
     pub(super) fn key(self) -> u128 {
         self.key
@@ -77,6 +98,18 @@ fn parse_hex(digits: &[u8; 16]) -> Option<u64> {
         };
         Some(value << 4 | u64::from(nibble))
     })
+}
+
+impl fmt::Display for SessionLogTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{:08x}", self.transport.as_str(), self.hash)
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionId({})", self.log_tag())
+    }
 }
 
 impl fmt::Display for SessionId {
@@ -101,6 +134,15 @@ mod tests {
         assert_eq!(SessionId::parse(&format!("sse:{bare}"), SessionTransport::Http), None);
         assert_eq!(SessionId::parse(&format!("sse:http:{bare}"), SessionTransport::Sse), None);
         assert_eq!(SessionId::parse(&format!("http:sse:{bare}"), SessionTransport::Http), None);
+    }
+
+    #[test]
+    fn logs_and_debug_do_not_show_the_id() {
+        let id = SessionId::random(SessionTransport::Http);
+        let bare = id.to_string().replace("http:", "");
+        let (tag, debug) = (id.log_tag().to_string(), format!("{id:?}"));
+        assert!(tag.starts_with("http#") && tag.len() == 13 && debug.contains(&tag), "{tag} {debug}");
+        assert!(!debug.contains(&bare[..8]) && tag == id.log_tag().to_string());
     }
 
     #[test]

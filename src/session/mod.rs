@@ -20,6 +20,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
@@ -30,10 +31,13 @@ pub use id::{SessionId, SessionTransport};
 pub use outbox::{StreamError, StreamTarget};
 pub use persister::Persister;
 pub use record::SessionRecord;
-pub use registry::{SessionLimitReached, SessionOwner, SessionStats, Sessions};
+pub(crate) use registry::SESSION_SHARDS;
+pub use registry::{SessionOwner, SessionStats, Sessions};
 pub use stream_reader::StreamReader;
 
 use crate::call::{ChangeEvent, ClientInfo, DropGuard, GatewaySlot, Principal, ServerRequest};
+use crate::failure::{QuotaReached, QuotaScope};
+use crate::policy::Quotas;
 use crate::protocol::{Id, Level, Notification, Outcome, Request};
 use crate::store::{EventId, Retention};
 use outbox::{Outbox, Streams};
@@ -42,8 +46,6 @@ use persistence::Persistence;
 /// Limits and timeouts for sessions.
 #[derive(Debug, Clone)]
 pub struct SessionSettings {
-    /// Most sessions on this node.
-    pub max_sessions: usize,
     /// Most stream readers attached to one session.
     pub max_streams: usize,
     /// Most calls in flight in one session.
@@ -60,6 +62,13 @@ pub struct SessionSettings {
     pub sse_retry_ms: u64,
 }
 
+/// What all sessions of a registry share.
+#[derive(Debug)]
+struct SessionShared {
+    settings: ArcSwap<SessionSettings>,
+    quotas: Arc<Quotas>,
+}
+
 /// A handshake-era session. All methods are safe to call from any task.
 #[derive(Debug)]
 pub struct Session {
@@ -67,7 +76,7 @@ pub struct Session {
     principal: Principal,
     group: Arc<str>,
     client: OnceLock<Arc<ClientInfo>>,
-    settings: Arc<SessionSettings>,
+    shared: Arc<SessionShared>,
     state: Mutex<SessionState>,
     /// Notified when a reader makes progress, a checkpoint is acknowledged, or the session closes.
     progress: Notify,
@@ -143,19 +152,19 @@ pub struct CallGuard {
 pub enum BeginCallError {
     /// A call with this JSON-RPC id is still running.
     DuplicateId,
-    /// [`SessionSettings::max_calls`] calls are running.
-    TooManyCalls,
+    /// A quota is used up: of calls in this session, or of streams in it or in all. Nothing was begun.
+    QuotaReached(QuotaReached),
     /// The session is closed, or frozen for a release to another node.
     SessionEnded,
 }
 
 impl fmt::Display for BeginCallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::DuplicateId => "a request with this id is running already",
-            Self::TooManyCalls => "too many calls run in this session",
-            Self::SessionEnded => "the session has ended",
-        })
+        match self {
+            Self::DuplicateId => f.write_str("a request with this id is running already"),
+            Self::QuotaReached(reached) => write!(f, "there are too many {}", reached.resource),
+            Self::SessionEnded => f.write_str("the session has ended"),
+        }
     }
 }
 
@@ -165,6 +174,11 @@ impl Session {
     /// The session id.
     pub fn id(&self) -> SessionId {
         self.id
+    }
+
+    /// The principal that opened the session.
+    pub fn principal(&self) -> &Principal {
+        &self.principal
     }
 
     /// Name of the group that the session was opened on.
@@ -192,7 +206,7 @@ impl Session {
     /// Whether a subscription to `uri` fits within [`SessionSettings::max_subscriptions`].
     pub fn may_subscribe(&self, uri: &str) -> bool {
         let state = self.lock();
-        state.subscriptions.len() < self.settings.max_subscriptions || state.subscriptions.contains_key(uri)
+        state.subscriptions.len() < self.settings().max_subscriptions || state.subscriptions.contains_key(uri)
     }
 
     /// Records `notifications/initialized`; returns true the first time, and only after `initialize`.
@@ -201,6 +215,11 @@ impl Session {
             return false;
         }
         self.update(|state| !std::mem::replace(&mut state.initialized, true))
+    }
+
+    /// URIs that the client is subscribed to.
+    pub fn subscribed_uris(&self) -> Vec<String> {
+        self.lock().subscriptions.keys().map(|uri| uri.to_string()).collect()
     }
 
     /// Subscriptions served by the group's shared upstream connection, not by a lease of this session.
@@ -220,11 +239,14 @@ impl Session {
         }
     }
 
-    /// Registers a call.
+    /// Registers a call, before it is forwarded. Its stream is not counted yet, but only a call that could have one may
+    /// begin: to be refused later, a call would have run for nothing.
     ///
     /// # Errors
-    /// When a call with this id is running, [`SessionSettings::max_calls`] is reached, or the session is closed.
+    /// When a call with this id is running, a quota of calls or streams is used up, or the session is closed.
     pub fn begin_call(self: &Arc<Self>, id: Id) -> Result<CallGuard, BeginCallError> {
+        let settings = self.settings();
+        let reached = |resource| BeginCallError::QuotaReached(QuotaReached { scope: QuotaScope::Session, resource });
         let (cancel_sender, cancelled) = oneshot::channel();
         let mut state = self.lock();
         if state.closed {
@@ -233,8 +255,14 @@ impl Session {
         if state.calls.iter().any(|running| running.id == id) {
             return Err(BeginCallError::DuplicateId);
         }
-        if state.calls.len() >= self.settings.max_calls {
-            return Err(BeginCallError::TooManyCalls);
+        if state.calls.len() >= settings.max_calls {
+            return Err(reached("calls in flight"));
+        }
+        if matches!(state.outbox, Outbox::Streams(_)) {
+            self.shared.quotas.streams.check_room().map_err(BeginCallError::QuotaReached)?;
+        }
+        if state.outbox.has_readers(settings.max_streams) {
+            return Err(reached("open streams"));
         }
         state.last_call_serial += 1;
         let serial = state.last_call_serial;
@@ -248,28 +276,27 @@ impl Session {
         self.lock().calls.retain(|running| running.id != *id);
     }
 
-    /// Opens an SSE stream for a call and attaches its first reader.
+    /// Opens an SSE stream for a running call and attaches its first reader. No quota refuses it any more:
+    /// [`Session::begin_call`] did not.
     ///
     /// # Errors
-    /// When [`SessionSettings::max_streams`] readers are attached, or the session is closed.
+    /// When the session is closed.
     pub fn open_stream(self: &Arc<Self>) -> Result<(StreamTarget, StreamReader), StreamError> {
-        let limit = self.settings.max_streams;
-        let (number, serial) = self.with_streams(|streams, retry| match streams.reader_count() {
-            open if open >= limit => Err(StreamError::TooManyStreams),
-            _ => Ok(streams.open(retry)),
-        })?;
-        Ok((StreamTarget::Call(number), StreamReader::new(Arc::clone(self), number, serial)))
+        let permit = self.shared.quotas.streams.acquire_begun(1);
+        let (number, serial) = self.with_streams(|streams, retry| Ok(streams.open(retry)))?;
+        Ok((StreamTarget::Call(number), StreamReader::new(Arc::clone(self), (number, serial), permit)))
     }
 
     /// Attaches a reader to the listening stream, which carries messages that belong to no call.
     ///
     /// # Errors
-    /// When [`SessionSettings::max_streams`] readers are attached to call streams, or the session is closed.
+    /// When as many readers are attached as may be, or the session is closed.
     pub fn listen(self: &Arc<Self>) -> Result<StreamReader, StreamError> {
-        let limit = self.settings.max_streams;
+        let limit = self.settings().max_streams;
+        let permit = self.shared.quotas.streams.acquire(1).map_err(StreamError::QuotaReached)?;
         let (number, serial) = self.with_streams(|streams, retry| streams.listen(retry, limit))?;
-        tracing::debug!(session = %self.id, reader = serial, "listening stream opened");
-        Ok(StreamReader::new(Arc::clone(self), number, serial))
+        tracing::debug!(session = %self.id.log_tag(), reader = serial, "listening stream opened");
+        Ok(StreamReader::new(Arc::clone(self), (number, serial), permit))
     }
 
     /// Attaches a reader to the stream of `id` and replays the events after it (`Last-Event-ID`).
@@ -277,10 +304,16 @@ impl Session {
     /// # Errors
     /// When the id is not of this session, or events after it were trimmed.
     pub fn resume(self: &Arc<Self>, id: EventId) -> Result<StreamReader, StreamError> {
-        let limit = self.settings.max_streams;
+        let limit = self.settings().max_streams;
+        // It takes the place of a connection that broke, so no quota refuses it.
+        let permit = self.shared.quotas.streams.acquire_begun(1);
         let (number, serial) = self.with_streams(|streams, retry| streams.resume(id, retry, limit))?;
-        tracing::debug!(session = %self.id, stream = number, reader = serial, after = id.position, "stream resumed");
-        Ok(StreamReader::new(Arc::clone(self), number, serial))
+        tracing::debug!(session = %self.id.log_tag(), stream = number, reader = serial, after = id.position, "stream resumed");
+        Ok(StreamReader::new(Arc::clone(self), (number, serial), permit))
+    }
+
+    fn settings(&self) -> Guard<Arc<SessionSettings>> {
+        self.shared.settings.load()
     }
 
     fn with_streams<T>(
@@ -288,7 +321,7 @@ impl Session {
         operation: impl FnOnce(&mut Streams, Option<u64>) -> Result<T, StreamError>,
     ) -> Result<T, StreamError> {
         let supports_priming = self.client.get().is_some_and(|client| client.revision.sends_priming_events());
-        let retry = supports_priming.then_some(self.settings.sse_retry_ms);
+        let retry = supports_priming.then(|| self.settings().sse_retry_ms);
         let mut state = self.lock();
         if state.closed {
             return Err(StreamError::SessionEnded);
@@ -304,9 +337,10 @@ impl Session {
     /// Appends a message to a stream without waiting. Closes a single-connection session whose queue is full.
     pub fn send(&self, stream: StreamTarget, message: Bytes) {
         let mut state = self.lock();
-        let append_message = |state: &mut SessionState| state.outbox.send(stream, message, &self.settings.retention);
+        let retention = self.settings().retention;
+        let append_message = |state: &mut SessionState| state.outbox.send(stream, message, &retention);
         if !state.closed && !self.append(&mut state, append_message) {
-            tracing::debug!(session = %self.id, "session closed: client does not read its connection");
+            tracing::debug!(session = %self.id.log_tag(), "session closed: client does not read its connection");
             state.close();
             self.ended.cancel();
         }
@@ -333,7 +367,7 @@ impl Session {
                 if !may_wait || !state.outbox.is_behind(stream) {
                     let append_message = |state: &mut SessionState| {
                         before_append(state);
-                        state.outbox.append(stream, message, &self.settings.retention);
+                        state.outbox.append(stream, message, &self.settings().retention);
                     };
                     return self.append(&mut state, append_message);
                 }
@@ -363,7 +397,7 @@ impl Session {
         if stream == StreamTarget::Discard {
             return; // dropping the request fails it at the upstream
         }
-        let limit = call.session.settings.max_server_requests;
+        let limit = call.session.settings().max_server_requests;
         if call.session.lock().server_requests.len() >= limit {
             return request.refuse_over_limit(limit);
         }
@@ -457,7 +491,7 @@ impl Session {
     }
 
     fn detach_reader(&self, number: u32, serial: u64) {
-        tracing::debug!(session = %self.id, stream = number, reader = serial, "stream reader detached");
+        tracing::debug!(session = %self.id.log_tag(), stream = number, reader = serial, "stream reader detached");
         self.lock().outbox.detach(number, serial);
         self.progress.notify_waiters();
     }
@@ -541,8 +575,7 @@ impl Drop for CallGuard {
 impl Default for SessionSettings {
     fn default() -> Self {
         Self {
-            max_sessions: 100_000,
-            max_streams: 32,
+            max_streams: 128,
             max_calls: 1000,
             max_subscriptions: 1000,
             max_server_requests: 256,

@@ -5,6 +5,7 @@
 //! call for that call's own client.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -12,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::sse_stream::{DurableUpTo, SseStream, SseStreamRecord};
+use crate::failure::{QuotaReached, QuotaScope};
 use crate::http::sse;
+use crate::policy::{Permit, Quota};
 use crate::protocol::Id;
 use crate::store::{EventId, EventLog, Retention};
 
@@ -34,8 +37,8 @@ pub enum StreamError {
     UnknownEvent,
     /// Events after this id were trimmed from the log.
     EventsTrimmed,
-    /// [`SessionSettings::max_streams`](super::SessionSettings::max_streams) readers are attached.
-    TooManyStreams,
+    /// As many readers are attached as may be, in this session or in all.
+    QuotaReached(QuotaReached),
     /// The session is closed.
     SessionEnded,
 }
@@ -57,6 +60,8 @@ pub(super) struct Streams {
     calls: Vec<SseStream>,
     last_number: u32,
     last_serial: u64,
+    /// The bytes of `log`, as counted for all sessions.
+    kept_bytes: Permit,
 }
 
 /// Serialized form of [`Streams`] without the events.
@@ -71,6 +76,8 @@ pub(super) struct StreamsRecord {
 #[derive(Debug, Default)]
 pub(super) struct MessageQueue {
     messages: VecDeque<Bytes>,
+    /// Size of these messages.
+    bytes: usize,
     waker: Option<Waker>,
     closed: bool,
 }
@@ -78,15 +85,25 @@ pub(super) struct MessageQueue {
 /// Queue length at which calls wait for a single connection. Notifications cannot wait: each distinct one is queued
 /// up to twice this bound, and beyond that the session closes.
 pub(super) const MAX_QUEUED_MESSAGES: usize = 256;
+/// Bytes of queued messages at which calls wait, and notifications close the session beyond twice as many.
+pub(super) const MAX_QUEUED_BYTES: usize = 8 << 20;
 /// Lag, in events, beyond which a call waits for its reader.
 pub(super) const MAX_READER_LAG: usize = 256;
 const LISTENING_STREAM: u32 = 0;
+/// What a session retains of its events while the quota of event bytes is exceeded.
+const CROWDED_EVENT_BYTES: usize = 16 << 10;
+
+impl StreamError {
+    const TOO_MANY_READERS: Self =
+        Self::QuotaReached(QuotaReached { scope: QuotaScope::Session, resource: "open streams" });
+}
 
 // === impl Streams ===
 
 impl Streams {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(event_bytes: &Arc<Quota>) -> Self {
         Self {
+            kept_bytes: event_bytes.acquire_begun(0),
             log: EventLog::default(),
             listening: SseStream::new(LISTENING_STREAM, 0),
             calls: Vec::new(),
@@ -96,13 +113,19 @@ impl Streams {
     }
 
     /// Restores streams from their record and stored events. New positions start after `position`.
-    pub(super) fn from_record(record: &StreamsRecord, events: Vec<(EventId, Instant, Bytes)>, position: u64) -> Self {
+    pub(super) fn from_record(
+        record: &StreamsRecord,
+        events: Vec<(EventId, Instant, Bytes)>,
+        position: u64,
+        event_bytes: &Arc<Quota>,
+    ) -> Self {
         let known =
             |id: &EventId| id.stream == LISTENING_STREAM || record.calls.iter().any(|call| call.number == id.stream);
         let log = EventLog::restored(events.into_iter().filter(|(id, ..)| known(id)), position);
         let listening = SseStream::from_record(&record.listening, &log);
         let calls = record.calls.iter().map(|call| SseStream::from_record(call, &log)).collect();
-        Self { listening, calls, last_number: record.last_number, last_serial: 0, log }
+        let kept_bytes = event_bytes.acquire_begun(log.bytes());
+        Self { listening, calls, last_number: record.last_number, last_serial: 0, log, kept_bytes }
     }
 
     /// Serializes the streams without their events.
@@ -184,7 +207,7 @@ impl Streams {
     fn attach_listening(&mut self, position: u64, retry: Option<u64>, limit: usize) -> Result<(u32, u64), StreamError> {
         if self.reader_count() >= limit {
             if self.listening.readers.is_empty() {
-                return Err(StreamError::TooManyStreams);
+                return Err(StreamError::TOO_MANY_READERS);
             }
             if let Some(waker) = self.listening.readers.remove(0).waker {
                 waker.wake();
@@ -223,12 +246,17 @@ impl Streams {
             return Err(StreamError::EventsTrimmed);
         }
         if reader_count - stream.readers.len() >= limit {
-            return Err(StreamError::TooManyStreams);
+            return Err(StreamError::TOO_MANY_READERS);
         }
         stream.wake_all();
         stream.readers.clear();
         stream.attach(serial, id.position, retry);
         Ok((id.stream, serial))
+    }
+
+    /// Whether at least `limit` readers are attached. Counts only where the number of streams allows it.
+    fn has_readers(&self, limit: usize) -> bool {
+        self.calls.len() + self.listening.readers.len() >= limit && self.reader_count() >= limit
     }
 
     /// Number of attached readers.
@@ -246,6 +274,11 @@ impl Streams {
         let now = Instant::now();
         self.log.append(number, event, now);
         self.trim(retention, now);
+        if self.kept_bytes.is_exceeded() && self.log.bytes() > CROWDED_EVENT_BYTES {
+            // The session that adds to the crowd keeps less, so that none keeps others from resuming.
+            self.kept_bytes.count_refusal();
+            self.trim(&Retention { max_bytes: retention.max_bytes.min(CROWDED_EVENT_BYTES), ..*retention }, now);
+        }
     }
 
     /// Trims the log and removes completed streams without remaining events.
@@ -267,6 +300,7 @@ impl Streams {
             calls.retain(|stream| !stream.finished || stream.trimmed_position < stream.last_position);
             calls.shrink_to_fit();
         }
+        self.kept_bytes.resize(self.log.bytes());
     }
 
     /// Removes a stream and its events, and ends its readers.
@@ -276,6 +310,7 @@ impl Streams {
         }
         self.calls.retain(|stream| stream.number != number);
         self.log.drop_stream(number);
+        self.kept_bytes.resize(self.log.bytes());
     }
 
     /// Whether the reader of a call stream lags by more than [`MAX_READER_LAG`] events.
@@ -296,6 +331,7 @@ impl Streams {
 
 impl MessageQueue {
     fn push(&mut self, message: Bytes) {
+        self.bytes += message.len();
         self.messages.push_back(message);
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -304,7 +340,10 @@ impl MessageQueue {
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         match self.messages.pop_front() {
-            Some(message) => Poll::Ready(Some(message)),
+            Some(message) => {
+                self.bytes -= message.len();
+                Poll::Ready(Some(message))
+            }
             None if self.closed => Poll::Ready(None),
             None => {
                 self.waker = Some(context.waker().clone());
@@ -332,7 +371,7 @@ impl Outbox {
     pub(super) fn send(&mut self, stream: StreamTarget, message: Bytes, retention: &Retention) -> bool {
         if let Self::Single(queue) = self {
             let queued = queue.messages.len();
-            if queued >= 2 * MAX_QUEUED_MESSAGES {
+            if queued >= 2 * MAX_QUEUED_MESSAGES || queue.bytes >= 2 * MAX_QUEUED_BYTES {
                 return false;
             }
             if queued >= MAX_QUEUED_MESSAGES && queue.messages.range(queued / 2..).any(|other| *other == message) {
@@ -357,7 +396,7 @@ impl Outbox {
     /// Whether a call must wait before it appends to this stream.
     pub(super) fn is_behind(&self, stream: StreamTarget) -> bool {
         match (self, stream) {
-            (Self::Single(queue), _) => queue.messages.len() >= MAX_QUEUED_MESSAGES,
+            (Self::Single(queue), _) => queue.messages.len() >= MAX_QUEUED_MESSAGES || queue.bytes >= MAX_QUEUED_BYTES,
             (Self::Streams(streams), StreamTarget::Call(number)) => streams.reader_lags(number),
             (Self::Streams(_), _) => false,
         }
@@ -409,6 +448,14 @@ impl Outbox {
         }
     }
 
+    /// Whether at least `limit` readers are attached to resumable streams.
+    pub(super) fn has_readers(&self, limit: usize) -> bool {
+        match self {
+            Self::Single(_) => false,
+            Self::Streams(streams) => streams.has_readers(limit),
+        }
+    }
+
     /// Whether any reader is attached.
     pub(super) fn is_attached(&self) -> bool {
         match self {
@@ -420,7 +467,7 @@ impl Outbox {
     /// Number of readers, events and event bytes.
     pub(super) fn usage(&self) -> (usize, usize, usize) {
         match self {
-            Self::Single(queue) => (1, queue.messages.len(), queue.messages.iter().map(Bytes::len).sum()),
+            Self::Single(queue) => (1, queue.messages.len(), queue.bytes),
             Self::Streams(streams) => (streams.reader_count(), streams.log.len(), streams.log.bytes()),
         }
     }

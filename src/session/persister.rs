@@ -1,6 +1,6 @@
 //! Writes session deltas to the shared store in batches.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Persister {
     store: Arc<dyn ClusterStore>,
     node: Arc<ArcSwap<NodeId>>,
     /// Time to live of a stored session after its last write or touch.
-    ttl: Duration,
+    ttl: Mutex<Duration>,
     queue: Mutex<PersistQueue>,
     wake: Notify,
     /// Read-locked by writers that use the node's incarnation, write-locked while that changes.
@@ -32,8 +32,8 @@ pub struct Persister {
 #[derive(Debug, Default)]
 struct PersistQueue {
     dirty: VecDeque<Arc<Session>>,
-    /// Closed sessions to delete, with the incarnation that owned them at that time.
-    pending_deletes: Vec<(String, Arc<NodeId>)>,
+    /// Closed sessions to delete by id, with the incarnation that owned them at that time.
+    pending_deletes: HashMap<String, Arc<NodeId>>,
 }
 
 /// Most sessions in one write.
@@ -48,6 +48,7 @@ impl Persister {
     pub fn new(store: Arc<dyn ClusterStore>, node: Arc<ArcSwap<NodeId>>, ttl: Duration) -> Arc<Self> {
         let (queue, wake, incarnation_lock, write_lock) =
             (Mutex::default(), Notify::new(), RwLock::default(), Default::default());
+        let ttl = Mutex::new(ttl);
         Arc::new(Self { store, node, ttl, queue, wake, incarnation_lock, write_lock })
     }
 
@@ -66,13 +67,13 @@ impl Persister {
     /// Queues the deletion of a closed session.
     pub(super) fn queue_delete(&self, session: &Session) {
         let node = self.node.load_full();
-        self.lock().pending_deletes.push((session.id().to_string(), node));
+        self.lock().pending_deletes.insert(session.id().to_string(), node);
         self.wake.notify_one();
     }
 
     /// Whether a closed session is still to be deleted from the store.
     pub fn has_pending_delete(&self, id: &str) -> bool {
-        self.lock().pending_deletes.iter().any(|(other, _)| other == id)
+        self.lock().pending_deletes.contains_key(id)
     }
 
     /// Stores a new session.
@@ -80,11 +81,11 @@ impl Persister {
     /// # Errors
     /// When the store is unavailable.
     pub async fn create(&self, session: &Session) -> Result<(), StoreError> {
-        let Some((delta, checkpoint)) = session.delta(true, self.ttl) else { return Ok(()) };
+        let Some((delta, checkpoint)) = session.delta(true, self.ttl()) else { return Ok(()) };
         let _incarnation = self.incarnation_lock.read().await;
         let node = self.node.load_full();
         let record = delta.record.unwrap_or_default();
-        self.store.create(&session.id().to_string(), &node, record, self.ttl).await?;
+        self.store.create(&session.id().to_string(), &node, record, self.ttl()).await?;
         session.ack(checkpoint);
         Ok(())
     }
@@ -106,20 +107,23 @@ impl Persister {
         }
     }
 
-    /// Writes all queued changes. Deletes go first because they free memory in the store.
+    /// Writes all queued changes. A batch of deletes goes first, because they free memory in the store.
     ///
     /// # Errors
     /// When the store is unavailable; unwritten sessions stay queued.
     pub async fn write_pending(&self, sessions: &Sessions) -> Result<(), StoreError> {
         let _write_guard = self.write_lock.lock().await;
         let _incarnation = self.incarnation_lock.read().await;
-        self.delete_ended().await?;
         loop {
+            // In turns: many deletes must not delay the events that streams wait for.
+            let has_deleted = self.delete_batch().await?;
             let batch = self.take_batch();
-            if batch.is_empty() {
+            if batch.is_empty() && !has_deleted {
                 return Ok(());
             }
-            self.write_batch(sessions, batch).await?;
+            if !batch.is_empty() {
+                self.write_batch(sessions, batch).await?;
+            }
         }
     }
 
@@ -130,16 +134,24 @@ impl Persister {
     pub async fn finish_deletes(&self) -> Result<(), StoreError> {
         let _write_guard = self.write_lock.lock().await;
         let _incarnation = self.incarnation_lock.read().await;
-        self.delete_ended().await
+        while self.delete_batch().await? {}
+        Ok(())
     }
 
-    async fn delete_ended(&self) -> Result<(), StoreError> {
-        loop {
-            let next_delete = self.lock().pending_deletes.last().cloned();
-            let Some((id, node)) = next_delete else { return Ok(()) };
-            self.store.delete(&id, &node).await?;
-            self.lock().pending_deletes.retain(|(other, _)| *other != id);
-        }
+    /// Deletes up to [`SESSION_BATCH`] closed sessions concurrently; returns whether there were any.
+    async fn delete_batch(&self) -> Result<bool, StoreError> {
+        let batch: Vec<(String, Arc<NodeId>)> = {
+            let queue = self.lock();
+            let ended = queue.pending_deletes.iter().take(SESSION_BATCH);
+            ended.map(|(id, node)| (id.clone(), Arc::clone(node))).collect()
+        };
+        let delete = async |(id, node): &(String, Arc<NodeId>)| {
+            self.store.delete(id, node).await?;
+            self.lock().pending_deletes.remove(id);
+            Ok::<_, StoreError>(())
+        };
+        futures_util::future::try_join_all(batch.iter().map(delete)).await?;
+        Ok(!batch.is_empty())
     }
 
     fn take_batch(&self) -> Vec<(Arc<Session>, String, SessionDelta, Checkpoint)> {
@@ -147,7 +159,7 @@ impl Persister {
         let mut bytes = 0;
         while batch.len() < SESSION_BATCH && bytes < EVENT_BYTES_BATCH {
             let Some(session) = self.lock().dirty.pop_front() else { break };
-            if let Some((delta, checkpoint)) = session.delta(false, self.ttl) {
+            if let Some((delta, checkpoint)) = session.delta(false, self.ttl()) {
                 bytes += delta.events.iter().map(|event| event.event.len()).sum::<usize>();
                 let id = session.id().to_string();
                 batch.push((session, id, delta, checkpoint));
@@ -192,10 +204,10 @@ impl Persister {
     /// # Errors
     /// When the store is unavailable.
     pub async fn restore(&self, session: &Arc<Session>) -> Result<(), StoreError> {
-        let Some((delta, checkpoint)) = session.delta(true, self.ttl) else { return Ok(()) };
+        let Some((delta, checkpoint)) = session.delta(true, self.ttl()) else { return Ok(()) };
         let (id, node) = (session.id().to_string(), self.node.load_full());
         let restored = async {
-            self.store.create(&id, &node, delta.record.clone().unwrap_or_default(), self.ttl).await?;
+            self.store.create(&id, &node, delta.record.clone().unwrap_or_default(), self.ttl()).await?;
             self.store.write_deltas(&node, &[(id.clone(), delta)]).await
         };
         match restored.await {
@@ -226,7 +238,7 @@ impl Persister {
         let mut result = Ok(());
         for chunk in active.chunks(SESSION_BATCH) {
             let ids: Vec<String> = chunk.iter().map(|session| session.id().to_string()).collect();
-            let found = self.store.touch(&ids, &self.node.load_full(), self.ttl).await?;
+            let found = self.store.touch(&ids, &self.node.load_full(), self.ttl()).await?;
             let mut missing = Vec::new();
             for (session, found) in chunk.iter().zip(found) {
                 match found {
@@ -254,7 +266,7 @@ impl Persister {
         let _incarnation = self.incarnation_lock.read().await;
         let node = self.node.load_full();
         let id = session.id().to_string();
-        let Some((delta, checkpoint)) = session.freeze(self.ttl, cut_running_calls) else {
+        let Some((delta, checkpoint)) = session.freeze(self.ttl(), cut_running_calls) else {
             return Ok(session.running_calls() == 0);
         };
         let released = async {
@@ -313,6 +325,11 @@ impl Persister {
 
     /// Time to live of a stored session after its last write or touch.
     pub fn ttl(&self) -> Duration {
-        self.ttl
+        *self.ttl.lock()
+    }
+
+    /// Applies another time to live to what is written or touched from now on.
+    pub fn set_ttl(&self, ttl: Duration) {
+        *self.ttl.lock() = ttl;
     }
 }

@@ -4,20 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use arc_swap::{ArcSwap, Guard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::outbox::{MessageQueue, Outbox, Streams};
 use super::persistence::{self, Persistence};
 use super::{
-    Persister, Session, SessionId, SessionRecord, SessionSettings, SessionState, SessionTransport, StreamReader,
-    StreamTarget,
+    Persister, Session, SessionId, SessionRecord, SessionSettings, SessionShared, SessionState, SessionTransport,
+    StreamReader, StreamTarget,
 };
 use crate::call::{ChangeEvent, ClientInfo, GatewaySlot, ListFingerprints, Principal};
 use crate::dialect::Revision;
+use crate::failure::QuotaReached;
+use crate::policy::{CallerPermit, Permit, QuotaKey, Quotas};
 use crate::protocol::Id;
 use crate::store::traits::StoredEvent;
 use foldhash::HashMap;
@@ -25,11 +28,25 @@ use foldhash::HashMap;
 /// The sessions of this process by id.
 #[derive(Debug)]
 pub struct Sessions {
-    settings: Arc<SessionSettings>,
+    shared: Arc<SessionShared>,
     /// Persists sessions to the shared store; `None` without one.
     persister: Option<Arc<Persister>>,
-    map: Mutex<HashMap<SessionId, Arc<Session>>>,
+    /// Sessions by a part of their random id. A lock is held for one lookup or the snapshot of one shard, so that a
+    /// sweep of many sessions delays no request.
+    shards: Box<[Shard]>,
 }
+
+type Shard = Mutex<HashMap<SessionId, Registered>>;
+
+/// A registered session with its shares of the quotas.
+#[derive(Debug)]
+struct Registered {
+    session: Arc<Session>,
+    _permits: (Permit, Option<CallerPermit>),
+}
+
+/// Shards of the registry.
+pub(crate) const SESSION_SHARDS: usize = 64;
 
 /// Principal and group that a session belongs to.
 #[derive(Debug, Clone)]
@@ -38,6 +55,8 @@ pub struct SessionOwner {
     pub principal: Principal,
     /// Group that the session is opened on.
     pub group: Arc<str>,
+    /// Whom the session is counted for; nobody on stdio, and where an anonymous session was adopted.
+    pub quota_key: Option<QuotaKey>,
 }
 
 /// Session figures for metrics and status.
@@ -53,19 +72,16 @@ pub struct SessionStats {
     pub event_bytes: usize,
 }
 
-/// Error: [`SessionSettings::max_sessions`] is reached, or the record cannot be adopted.
-#[derive(Debug)]
-pub struct SessionLimitReached;
-
 impl Sessions {
     /// An empty registry whose sessions live in memory only.
-    pub fn new(settings: SessionSettings) -> Self {
-        Self { settings: Arc::new(settings), persister: None, map: Mutex::default() }
+    pub fn new(settings: SessionSettings, quotas: Arc<Quotas>) -> Self {
+        let shared = Arc::new(SessionShared { settings: ArcSwap::from_pointee(settings), quotas });
+        Self { shared, persister: None, shards: (0..SESSION_SHARDS).map(|_| Mutex::default()).collect() }
     }
 
     /// An empty registry whose sessions are persisted to a shared store.
-    pub fn with_persister(settings: SessionSettings, persister: Arc<Persister>) -> Self {
-        Self { persister: Some(persister), ..Self::new(settings) }
+    pub fn with_persister(settings: SessionSettings, quotas: Arc<Quotas>, persister: Arc<Persister>) -> Self {
+        Self { persister: Some(persister), ..Self::new(settings, quotas) }
     }
 
     /// The persister; `None` without a shared store.
@@ -74,30 +90,41 @@ impl Sessions {
     }
 
     /// Limits and timeouts of these sessions.
-    pub fn settings(&self) -> &SessionSettings {
-        &self.settings
+    pub fn settings(&self) -> Guard<Arc<SessionSettings>> {
+        self.shared.settings.load()
+    }
+
+    /// Applies other limits and timeouts, also to open sessions.
+    pub fn set_settings(&self, settings: SessionSettings) {
+        self.shared.settings.store(Arc::new(settings));
+    }
+
+    /// The quotas of sessions, streams and events.
+    pub fn quotas(&self) -> &Arc<Quotas> {
+        &self.shared.quotas
     }
 
     /// Opens a Streamable HTTP session after `initialize`.
     ///
     /// # Errors
-    /// When [`SessionSettings::max_sessions`] is reached.
-    pub fn open(&self, owner: SessionOwner, client: Arc<ClientInfo>) -> Result<Arc<Session>, SessionLimitReached> {
-        let outbox = Outbox::Streams(Streams::new());
+    /// When there are as many sessions as there may be, in all or of this owner.
+    pub fn open(&self, owner: SessionOwner, client: Arc<ClientInfo>) -> Result<Arc<Session>, QuotaReached> {
+        let outbox = Outbox::Streams(Streams::new(&self.shared.quotas.event_bytes));
         self.create(SessionTransport::Http, owner, OnceLock::from(client), outbox)
     }
 
     /// Opens a single-connection session (HTTP+SSE, stdio) and its reader; `initialize` arrives on it later.
     ///
     /// # Errors
-    /// When [`SessionSettings::max_sessions`] is reached.
+    /// When there are as many sessions or streams as there may be.
     pub fn open_single(
         &self,
         transport: SessionTransport,
         owner: SessionOwner,
-    ) -> Result<(Arc<Session>, StreamReader), SessionLimitReached> {
+    ) -> Result<(Arc<Session>, StreamReader), QuotaReached> {
+        let stream = self.shared.quotas.streams.acquire(1)?;
         let session = self.create(transport, owner, OnceLock::new(), Outbox::Single(MessageQueue::default()))?;
-        let reader = StreamReader::new(Arc::clone(&session), 0, 0);
+        let reader = StreamReader::new(Arc::clone(&session), (0, 0), stream);
         Ok((session, reader))
     }
 
@@ -107,7 +134,7 @@ impl Sessions {
         owner: SessionOwner,
         client: OnceLock<Arc<ClientInfo>>,
         outbox: Outbox,
-    ) -> Result<Arc<Session>, SessionLimitReached> {
+    ) -> Result<Arc<Session>, QuotaReached> {
         let mut state = SessionState::new(outbox);
         if let Some(persister) = self.persister.as_ref().filter(|_| transport != SessionTransport::Stdio) {
             state.persistence = Some(Box::new(Persistence::new(Arc::clone(persister), 0)));
@@ -121,13 +148,16 @@ impl Sessions {
         owner: SessionOwner,
         client: OnceLock<Arc<ClientInfo>>,
         state: SessionState,
-    ) -> Result<Arc<Session>, SessionLimitReached> {
+    ) -> Result<Arc<Session>, QuotaReached> {
+        let quotas = &self.shared.quotas;
+        let own = owner.quota_key.map(|key| quotas.sessions_per_caller.acquire(key)).transpose()?;
+        let permits = (quotas.sessions.acquire(1)?, own);
         let session = Arc::new_cyclic(|weak_self| Session {
             id,
             principal: owner.principal,
             group: owner.group,
             client,
-            settings: Arc::clone(&self.settings),
+            shared: Arc::clone(&self.shared),
             state: Mutex::new(state),
             progress: Notify::new(),
             upstream_session_saves: AtomicU64::new(0),
@@ -136,17 +166,13 @@ impl Sessions {
             weak_self: Weak::clone(weak_self),
             moved: AtomicBool::new(false),
         });
-        let mut map = self.lock();
-        if map.len() >= self.settings.max_sessions {
-            return Err(SessionLimitReached);
-        }
-        map.insert(session.id, Arc::clone(&session));
+        self.shard(id).lock().insert(id, Registered { session: Arc::clone(&session), _permits: permits });
         Ok(session)
     }
 
     /// Finds a session of this principal and group, and resets its idle timer.
     pub fn find(&self, id: SessionId, principal: &Principal, group: &str) -> Option<Arc<Session>> {
-        let session = self.lock().get(&id).map(Arc::clone)?;
+        let session = self.get(id)?;
         if session.principal != *principal || *session.group != *group {
             return None;
         }
@@ -161,22 +187,22 @@ impl Sessions {
 
     /// Finds a session without checking principal or group.
     pub fn get(&self, id: SessionId) -> Option<Arc<Session>> {
-        self.lock().get(&id).map(Arc::clone)
+        self.shard(id).lock().get(&id).map(|registered| Arc::clone(&registered.session))
     }
 
     /// Takes over a session of another node from its stored record and events. Calls that ran there are answered with
     /// an error.
     ///
     /// # Errors
-    /// When [`SessionSettings::max_sessions`] is reached, or the record cannot be adopted.
+    /// When there are as many sessions as there may be. `None` when the record cannot be adopted.
     pub fn adopt(
         &self,
         id: SessionId,
         record: &SessionRecord,
         events: Vec<StoredEvent>,
-    ) -> Result<Arc<Session>, SessionLimitReached> {
+    ) -> Result<Option<Arc<Session>>, QuotaReached> {
         let (Some(persister), Some(client), Some(streams)) = (&self.persister, record.client(), &record.streams) else {
-            return Err(SessionLimitReached);
+            return Ok(None);
         };
         let takeovers = record.takeovers + 1;
         // A new high half: positions, record versions and request ids of earlier owners are never reused.
@@ -185,7 +211,12 @@ impl Sessions {
             streams.calls.iter().map(|call| (call.number, call.expected_responses())).collect();
         let events =
             events.into_iter().map(|event| (event.id, persistence::event_instant(&event), event.event)).collect();
-        let mut state = SessionState::new(Outbox::Streams(Streams::from_record(streams, events, position)));
+        let mut state = SessionState::new(Outbox::Streams(Streams::from_record(
+            streams,
+            events,
+            position,
+            &self.shared.quotas.event_bytes,
+        )));
         let mut persistence = Persistence::new(Arc::clone(persister), takeovers);
         persistence.mark_durable(position, streams.last_number);
         persistence.upstream_sessions =
@@ -196,37 +227,41 @@ impl Sessions {
         state.log_level = record.level();
         state.initialized = record.initialized;
         state.last_server_request_id = i64::from(takeovers) << 32;
-        let owner = SessionOwner { principal: record.principal.as_str().into(), group: record.group.as_str().into() };
+        let owner = SessionOwner {
+            principal: record.principal.as_str().into(),
+            group: record.group.as_str().into(),
+            quota_key: None,
+        };
         let session = self.register(id, owner, OnceLock::from(client), state)?;
         for (number, ids) in expected {
             session.fail_expected_responses(StreamTarget::Call(number), ids);
         }
         session.update(|_| ());
-        Ok(session)
+        Ok(Some(session))
     }
 
     /// Drops a session that this node no longer owns, without deleting it from the store.
     pub fn release(&self, session: &Session) {
-        self.lock().remove(&session.id);
+        drop(self.shard(session.id).lock().remove(&session.id));
         let moved = session.id.transport() == SessionTransport::Http;
         session.moved.store(moved, Ordering::Release);
-        tracing::debug!(session = %session.id, moved, "session released");
+        tracing::debug!(session = %session.id.log_tag(), moved, "session released");
         session.close();
     }
 
     /// Disconnects every reader of a persisted session; their clients resume elsewhere.
     pub fn disconnect_all_readers(&self) {
-        self.all().iter().for_each(|session| session.disconnect_readers());
+        self.iter().for_each(|session| session.disconnect_readers());
     }
 
     /// Disconnects readers that wait for events which the store has not acknowledged.
     pub(super) fn disconnect_unpersisted_readers(&self) {
-        self.all().iter().for_each(|session| session.disconnect_unpersisted_readers());
+        self.iter().for_each(|session| session.disconnect_unpersisted_readers());
     }
 
     /// Closes a session and queues its deletion from the store, unless another node owns it.
     pub fn close(&self, session: &Session) {
-        let was_registered = self.lock().remove(&session.id).is_some();
+        let was_registered = self.shard(session.id).lock().remove(&session.id).is_some();
         session.close();
         if let Some(persister) = self.persister.as_ref().filter(|_| was_registered && !session.has_moved()) {
             persister.queue_delete(session);
@@ -248,7 +283,7 @@ impl Sessions {
 
     /// Closes every session at shutdown. Persisted Streamable HTTP sessions are released for adoption instead.
     pub fn close_all(&self) {
-        for session in self.all() {
+        for session in self.iter() {
             match self.persister.is_some() && session.id.transport() == SessionTransport::Http {
                 true => self.release(&session),
                 false => self.close(&session),
@@ -258,25 +293,30 @@ impl Sessions {
 
     /// Closes every session whose group name matches.
     pub fn close_groups(&self, is_closing: impl Fn(&str) -> bool) {
-        for session in self.all().into_iter().filter(|session| is_closing(&session.group)) {
+        for session in self.iter().filter(|session| is_closing(&session.group)) {
             self.close(&session);
         }
     }
 
-    /// Whether [`SessionSettings::max_sessions`] is reached.
-    pub fn is_full(&self) -> bool {
-        self.count() >= self.settings.max_sessions
+    /// Closes every session whose principal matches; returns how many there were.
+    pub fn close_owned_by(&self, is_closing: impl Fn(&Principal) -> bool) -> usize {
+        let mut closed = 0;
+        for session in self.iter().filter(|session| is_closing(&session.principal)) {
+            self.close(&session);
+            closed += 1;
+        }
+        closed
     }
 
     /// Number of open sessions.
     pub fn count(&self) -> usize {
-        self.lock().len()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Collects the figures of all sessions. Locks each session once.
     pub fn stats(&self) -> SessionStats {
         let mut stats = SessionStats::default();
-        for session in self.all() {
+        for session in self.iter() {
             let revision = session.client.get().map(|client| client.revision);
             let kind = (Arc::clone(&session.group), session.id.transport().as_str(), revision);
             *stats.by_kind.entry(kind).or_default() += 1;
@@ -290,15 +330,20 @@ impl Sessions {
 
     /// Expires idle sessions and trims old events.
     pub fn sweep(&self) {
-        let now = Instant::now();
+        (0..SESSION_SHARDS).for_each(|shard| self.sweep_shard(shard));
+    }
+
+    /// [`Sessions::sweep`] for one shard, so that other tasks can run between two of them.
+    pub(crate) fn sweep_shard(&self, shard: usize) {
+        let (now, settings) = (Instant::now(), self.settings());
         let mut expired = Vec::new();
-        for session in self.all() {
+        for session in snapshot(&self.shards[shard % SESSION_SHARDS]) {
             let mut state = session.lock();
-            let unread = state.outbox.has_unread(&self.settings.retention, now);
+            let unread = state.outbox.has_unread(&settings.retention, now);
             if state.outbox.is_attached() || !state.calls.is_empty() {
                 state.last_used = now;
             }
-            let idle = now.duration_since(state.last_used) >= self.settings.idle_timeout;
+            let idle = now.duration_since(state.last_used) >= settings.idle_timeout;
             // A session frozen for release is closed too, but must not be deleted from the store.
             let is_expired = state.terminated || (!state.closed && idle && !unread);
             drop(state);
@@ -307,7 +352,7 @@ impl Sessions {
             }
         }
         for session in expired {
-            tracing::debug!(session = %session.id, "session expired");
+            tracing::debug!(session = %session.id.log_tag(), "session expired");
             self.close(&session);
         }
     }
@@ -327,11 +372,11 @@ impl Sessions {
         fingerprints: impl Fn(&Session) -> Option<ListFingerprints>,
     ) {
         let notification = change.notification().encode();
-        let now = Instant::now();
-        for session in self.all() {
+        let (now, settings) = (Instant::now(), self.settings());
+        for session in self.iter() {
             if *session.group == *group
                 && session.is_interested_in(change)
-                && session.lock().client_may_resume(&self.settings, now)
+                && session.lock().client_may_resume(&settings, now)
             {
                 session.send(StreamTarget::Listening, notification.clone());
                 if let Some(fingerprints) = fingerprints(&session) {
@@ -343,7 +388,7 @@ impl Sessions {
 
     /// Publishes an update for every group subscription of every session, after notifications may have been missed.
     pub fn publish_all_updates(&self) {
-        for session in self.all() {
+        for session in self.iter() {
             for uri in session.group_subscriptions() {
                 session.send(StreamTarget::Listening, ChangeEvent::ResourceUpdated(uri).notification().encode());
             }
@@ -352,10 +397,19 @@ impl Sessions {
 
     /// Snapshot of all sessions.
     pub fn all(&self) -> Vec<Arc<Session>> {
-        self.lock().values().map(Arc::clone).collect()
+        self.iter().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
-        self.map.lock()
+    /// All sessions, shard by shard. One that is opened or closed meanwhile may be missing.
+    fn iter(&self) -> impl Iterator<Item = Arc<Session>> + '_ {
+        self.shards.iter().flat_map(snapshot)
     }
+
+    fn shard(&self, id: SessionId) -> &Shard {
+        &self.shards[usize::try_from(id.key() % SESSION_SHARDS as u128).unwrap_or(0)]
+    }
+}
+
+fn snapshot(shard: &Shard) -> Vec<Arc<Session>> {
+    shard.lock().values().map(|registered| Arc::clone(&registered.session)).collect()
 }

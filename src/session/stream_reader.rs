@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 
 use super::Session;
+use crate::policy::Permit;
 
 /// A client connection attached to a stream. Dropping it detaches the reader.
 #[derive(Debug)]
@@ -13,11 +14,13 @@ pub struct StreamReader {
     session: Arc<Session>,
     stream_number: u32,
     serial: u64,
+    _permit: Permit,
 }
 
 impl StreamReader {
-    pub(super) fn new(session: Arc<Session>, stream_number: u32, serial: u64) -> Self {
-        Self { session, stream_number, serial }
+    /// A reader of the stream and with the serial number given, which counts as an open stream.
+    pub(super) fn new(session: Arc<Session>, (stream_number, serial): (u32, u64), permit: Permit) -> Self {
+        Self { session, stream_number, serial, _permit: permit }
     }
 
     /// Polls the next event; `None` when the stream is complete, another reader replaced this one, or it lags behind

@@ -1,6 +1,9 @@
+mod expiry_in_store;
+
 use super::*;
 use crate::call::ClientSink;
 use crate::dialect::Revision;
+use crate::policy::QuotaLimits;
 use crate::protocol::{Method, Raw};
 
 fn client() -> Arc<ClientInfo> {
@@ -9,11 +12,11 @@ fn client() -> Arc<ClientInfo> {
 }
 
 fn owner() -> SessionOwner {
-    SessionOwner { principal: "me".into(), group: "default".into() }
+    SessionOwner { principal: "me".into(), group: "default".into(), quota_key: None }
 }
 
 fn sessions() -> Sessions {
-    Sessions::new(SessionSettings { max_streams: 2, ..SessionSettings::default() })
+    Sessions::new(SessionSettings { max_streams: 2, ..SessionSettings::default() }, Arc::default())
 }
 
 fn open(sessions: &Sessions) -> Arc<Session> {
@@ -43,7 +46,8 @@ async fn the_newest_listening_reader_is_served_and_the_previous_one_succeeds_it(
     let session = open(&sessions);
     let mut first = session.listen().unwrap();
     let mut second = session.listen().unwrap();
-    assert_eq!(session.open_stream().unwrap_err(), StreamError::TooManyStreams);
+    let reached = QuotaReached { scope: QuotaScope::Session, resource: "open streams" };
+    assert_eq!(session.begin_call(1.into()).unwrap_err(), BeginCallError::QuotaReached(reached));
     session.send(StreamTarget::Listening, Bytes::from_static(b"1"));
     assert!(next_event(&mut second).await.contains("data: 1"));
     drop(second);
@@ -207,7 +211,7 @@ async fn updates_of_leased_subscriptions_are_not_published_twice() {
 async fn takeover_notifies_only_of_lists_that_differ() {
     let node = Arc::new(arc_swap::ArcSwap::from_pointee(crate::store::NodeId::generate("a")));
     let persister = Persister::new(crate::store::MemoryStore::new(), node, Duration::from_secs(60));
-    let session = open(&Sessions::with_persister(SessionSettings::default(), persister));
+    let session = open(&Sessions::with_persister(SessionSettings::default(), Arc::default(), persister));
     let position = || match &session.lock().outbox {
         outbox::Outbox::Streams(streams) => streams.log().last_position(),
         outbox::Outbox::Single(_) => unreachable!("a Streamable HTTP session has streams"),
@@ -313,12 +317,34 @@ async fn server_requests_are_resolved_once_and_cancelled_with_their_call() {
 
 #[test]
 fn sessions_are_bounded_and_found_by_their_principal_and_group_only() {
-    let sessions = Sessions::new(SessionSettings { max_sessions: 1, ..SessionSettings::default() });
+    let sessions = Sessions::new(
+        SessionSettings::default(),
+        Arc::new(Quotas::new(&QuotaLimits { sessions: 1, ..QuotaLimits::default() })),
+    );
     let session = open(&sessions);
     assert!(sessions.open(owner(), client()).is_err());
     assert!(sessions.find(session.id(), &"me".into(), "default").is_some());
     assert!(sessions.find(session.id(), &"you".into(), "default").is_none());
     assert!(sessions.find(session.id(), &"me".into(), "other").is_none());
+}
+
+/// A client that does not read its only connection holds a bounded number of bytes, however large the messages are.
+#[tokio::test]
+async fn unread_bytes_of_a_single_connection_are_bounded() {
+    let sessions = sessions();
+    let (session, mut reader) = sessions.open_single(SessionTransport::Sse, owner()).unwrap();
+    let large = Bytes::from(vec![b'x'; outbox::MAX_QUEUED_BYTES]);
+    session.deliver(StreamTarget::Listening, large.clone()).await;
+    let blocked = session.deliver(StreamTarget::Listening, large.clone());
+    tokio::pin!(blocked);
+    assert!(futures_util::poll!(blocked.as_mut()).is_pending(), "a call waits for the reader");
+    assert_eq!(reader.next().await, Some(large.clone()));
+    blocked.await;
+    // Who cannot wait closes the session instead.
+    session.send(StreamTarget::Listening, large.clone());
+    assert!(!session.ended.is_cancelled());
+    session.send(StreamTarget::Listening, large);
+    assert!(session.ended.is_cancelled());
 }
 
 #[test]

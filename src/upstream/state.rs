@@ -279,6 +279,11 @@ impl CatalogShared {
 }
 
 impl SubscriptionGuard {
+    /// Whether the subscription is at this upstream, and not at one that it took the place of.
+    pub fn is_at(&self, upstream: &super::Upstream) -> bool {
+        Arc::ptr_eq(&self.shared, &upstream.shared)
+    }
+
     /// Waits for the upstream's answer.
     ///
     /// # Errors

@@ -203,3 +203,45 @@ async fn the_config_json_schema_is_printed() {
         "integer"
     );
 }
+
+/// Whoever copies an example serves nobody unknown.
+#[test]
+fn deploy_examples_are_closed_by_default() {
+    let read = |name: &str| {
+        std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(name)).unwrap()
+    };
+    let kubernetes = read("kubernetes.yaml");
+    let (_, block) = kubernetes.split_once("rialto.toml: |\n").unwrap();
+    let file: Vec<&str> = block.lines().take_while(|line| *line != "---").map(|line| line.trim_start()).collect();
+    let variable = |name: &str| match name {
+        "RIALTO_STORE_URL" => Some("redis://:s3cret@store".to_owned()),
+        "RIALTO_TOKEN_ANN" | "RIALTO_ADMIN_TOKEN" | "POD_NAME" => Some(name.to_lowercase().replace('_', "-")),
+        _ => None,
+    };
+    let format = rialto::config::ConfigFormat::Toml;
+    let loaded =
+        rialto::config::parse(&file.join("\n"), std::path::Path::new("rialto.toml"), format, &variable).unwrap();
+    let settings = &loaded.config.settings;
+    assert!(!settings.access.tokens.is_empty() && settings.admin.token.is_some() && settings.admin.listen.is_some());
+    assert_eq!(loaded.config.exposure_warnings(), Vec::<String>::new());
+    assert!(!settings.access.hosts.iter().chain(&settings.access.origins).any(|allowed| allowed == "*"));
+    let (services, _) = kubernetes.split_once("kind: StatefulSet").unwrap();
+    assert!(
+        !services.contains("port: 3002") && !services.contains("targetPort: 3002"),
+        "the admin port has no service"
+    );
+    for part in ["kind: NetworkPolicy", "secretKeyRef: { name: rialto, key: token-ann }", "key: admin-token"] {
+        assert!(kubernetes.contains(part), "{part}");
+    }
+
+    let compose = read("compose.yaml");
+    for part in ["--requirepass", "RIALTO_TOKEN: ", "inside: { internal: true }", "${RIALTO_HOST:?"] {
+        assert!(compose.contains(part), "{part}");
+    }
+    assert!(!compose.contains("\"*\"") && compose.matches("ports:").count() == 1, "only the front is published");
+    for proxy in [&compose, &read("nginx.conf")] {
+        for part in ["location /metrics { return 404; }", "location /admin { return 404; }", "X-Forwarded-For"] {
+            assert!(proxy.contains(part), "{part}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! The gateway as a process with its own config file: SDK clients, reload, admin listener, metrics, request ids.
 
 mod admin;
+mod filters;
 mod first_start;
 mod metrics;
 mod reload;

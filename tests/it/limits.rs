@@ -96,7 +96,7 @@ async fn batch_length_is_limited() {
 
 #[tokio::test]
 async fn session_count_is_limited() {
-    let rialto = Rialto::with(|settings| settings.sessions.max_sessions = 2).await;
+    let rialto = Rialto::with(|settings| settings.quotas.sessions = 2).await;
     let one = rialto.open("2025-11-25").await;
     let _two = rialto.open("2025-11-25").await;
     let received = rialto.post("/mcp", &initialize("2025-11-25")).go().await;

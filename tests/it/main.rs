@@ -14,6 +14,7 @@ mod conformance_server;
 #[allow(dead_code, reason = "the differential test uses all of it")]
 #[path = "../http1_differential/corpus.rs"]
 mod corpus;
+mod crowds;
 mod elements;
 mod failures;
 mod gateway;
@@ -28,6 +29,7 @@ mod outbound;
 mod peers;
 mod per_request;
 mod process;
+mod quotas;
 mod redis;
 mod rest;
 mod rest_documents;

@@ -214,10 +214,6 @@ const MISTAKES: &[(&str, &str)] = &[
         "[servers.a]\ncommand = \"x\"\ndisabled = true\n[servers.b]\ncommand = \"x\"\n[groups.default]\nservers = [\"a\"]",
         "4:10: warning: the server `b` is in no group; add it to one, or remove [groups.default] to serve all servers\n6:9: warning: [groups.default] has no servers: all of them are disabled",
     ),
-    (
-        "listen = \"0.0.0.0:3001\"",
-        "1:10: warning: anyone who can reach 0.0.0.0:3001 may call; set tokens in [access.tokens]\n1:10: warning: requests with a Host other than loopback will be refused; list the allowed hosts in [access] hosts",
-    ),
     ("[servers]", "1:2: warning: the file has no servers"),
     (
         "[servers.a]\ncommand = \"npx -y x\"\ncwd = \"nowhere\"",

@@ -80,14 +80,14 @@ fn every_flag_sets_its_setting() {
             _ => vec![key.example.trim_matches('"').to_owned()],
         };
         let flags = [GivenFlag { setting, values }];
-        let from_flags = Config::default().with_flags(&flags).unwrap();
+        let from_flags = Config::default().with_flags(&flags).unwrap().0;
         assert_ne!(value(&from_flags, &name), value(&Config::default(), &name), "--{}", flag.name);
         let numeric = matches!(key.value_type, ValueType::Duration { .. } | ValueType::Size | ValueType::Integer(..));
         if !numeric {
             assert_eq!(value(&from_flags, &name), value(&from_file, &name), "--{}", flag.name);
         }
         // A flag wins over the file and leaves the rest of it alone.
-        let both = from_file.with_flags(&flags).unwrap();
+        let both = from_file.with_flags(&flags).unwrap().0;
         assert_eq!(value(&both, &name), value(&from_flags, &name), "--{}", flag.name);
         assert!(page.contains(&format!("`--{}`, `{}`", flag.name, flag.variable())), "--{}", flag.name);
     }
@@ -217,7 +217,7 @@ fn flags_are_checked_as_the_file_is() {
     // A flag is taken literally: what looks like a variable is not one.
     let setting = *flags.iter().find(|setting| setting.flag.name == "token").unwrap();
     let given = [GivenFlag { setting, values: vec!["ann=${TOKEN}".to_owned()] }];
-    assert_eq!(Config::default().with_flags(&given).unwrap().settings.access.tokens[0].secret, "${TOKEN}");
+    assert_eq!(Config::default().with_flags(&given).unwrap().0.settings.access.tokens[0].secret, "${TOKEN}");
 }
 
 #[test]

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::connection::Http1Connection;
 
-/// Connections to one origin per process, those of all workers together. Listening streams do not count: they stay
-/// open as long as a lease, and `max_leases` bounds these.
-pub(super) const MAX_CONNECTIONS_PER_ORIGIN: usize = 512;
+/// Default of the connections to one origin per process, those of all workers together. Listening streams do not count:
+/// they stay open as long as a lease, and `max_leases` bounds these.
+pub const DEFAULT_CONNECTIONS_PER_ORIGIN: usize = 512;
 /// Requests that may wait for a connection to one origin; further ones fail at once.
 pub(super) const MAX_WAITING_REQUESTS: usize = 4096;
 
@@ -30,9 +30,11 @@ pub(crate) enum WhenFull {
 /// costs one load of `waiting`.
 #[derive(Debug)]
 pub(super) struct ConnectionLimit {
-    max_connections: usize,
+    max_connections: AtomicUsize,
     max_waiting: usize,
     open: AtomicUsize,
+    /// Requests that got no connection.
+    refusals: AtomicU64,
     /// Length of the queue, to be read without its lock.
     waiting: AtomicUsize,
     /// Requests in the order of their arrival. Not empty only while all slots are taken.
@@ -64,11 +66,27 @@ pub(super) struct QueuePlace {
 impl ConnectionLimit {
     pub(super) fn new(max_connections: usize, max_waiting: usize) -> Arc<Self> {
         let (open, waiting, queue) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::default());
-        Arc::new(Self { max_connections, max_waiting, open, waiting, queue })
+        let (max_connections, refusals) = (AtomicUsize::new(max_connections), AtomicU64::new(0));
+        Arc::new(Self { max_connections, max_waiting, open, refusals, waiting, queue })
     }
 
     pub(super) fn max_connections(&self) -> usize {
-        self.max_connections
+        self.max_connections.load(Ordering::Relaxed)
+    }
+
+    /// Sets the limit. Open connections above a lower one stay open.
+    pub(super) fn set_max_connections(&self, limit: usize) {
+        self.max_connections.store(limit, Ordering::Relaxed);
+    }
+
+    /// Open connections, and requests that got none since the start.
+    pub(super) fn usage(&self) -> (usize, u64) {
+        (self.open.load(Ordering::Relaxed), self.refusals.load(Ordering::Relaxed))
+    }
+
+    /// Counts a request that got no connection.
+    pub(super) fn count_refusal(&self) {
+        self.refusals.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn max_waiting(&self) -> usize {
@@ -82,7 +100,8 @@ impl ConnectionLimit {
 
     /// A permit to open a connection, if there is one.
     pub(super) fn try_acquire(self: &Arc<Self>) -> Option<ConnectionPermit> {
-        let below_limit = |open| (open < self.max_connections).then_some(open + 1);
+        let limit = self.max_connections();
+        let below_limit = |open| (open < limit).then_some(open + 1);
         let counted = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below_limit);
         counted.is_ok().then(|| ConnectionPermit(Some(Arc::clone(self))))
     }

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::connection::{EncodedRequest, Http1Connection, HttpResponse, PendingResponse, ResponseBody, SendError};
 use super::connector::{self, BoxError};
-use super::limit::{ConnectionLimit, Granted, MAX_CONNECTIONS_PER_ORIGIN, MAX_WAITING_REQUESTS, WhenFull};
+use super::limit::{ConnectionLimit, DEFAULT_CONNECTIONS_PER_ORIGIN, Granted, MAX_WAITING_REQUESTS, WhenFull};
 
 /// Pools of the process by origin.
 type Pools = HashMap<Uri, Weak<Pool>>;
@@ -23,6 +24,42 @@ type Pools = HashMap<Uri, Weak<Pool>>;
 const IDLE_SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// Number of idle lists. With more workers than this, some share a list and wake each other's runtimes.
 const POOL_SHARDS: usize = 64;
+
+static POOLS: LazyLock<Mutex<Pools>> = LazyLock::new(Mutex::default);
+/// Connections that each origin may have.
+static MAX_CONNECTIONS: AtomicUsize = AtomicUsize::new(DEFAULT_CONNECTIONS_PER_ORIGIN);
+
+/// The connections of this process to one origin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OriginUsage {
+    /// Scheme and authority.
+    pub origin: String,
+    /// Open connections.
+    pub connections: usize,
+    /// Requests that got none since the start, because all were in use.
+    pub refusals: u64,
+}
+
+/// Sets how many connections this process may have to each origin. Pools belong to the process, because gateways in it
+/// share them.
+pub fn set_connections_per_origin(limit: usize) {
+    MAX_CONNECTIONS.store(limit, Ordering::Relaxed);
+    for pool in POOLS.lock().values().filter_map(Weak::upgrade) {
+        pool.limit.set_max_connections(limit);
+    }
+}
+
+/// The connections to every origin in use, sorted by origin.
+pub fn origin_usage() -> Vec<OriginUsage> {
+    let pools: Vec<Arc<Pool>> = POOLS.lock().values().filter_map(Weak::upgrade).collect();
+    let usage = |pool: &Arc<Pool>| {
+        let (connections, refusals) = pool.limit.usage();
+        OriginUsage { origin: pool.origin.to_string().trim_end_matches('/').to_owned(), connections, refusals }
+    };
+    let mut usages: Vec<OriginUsage> = pools.iter().map(usage).collect();
+    usages.sort_by(|one, other| one.origin.cmp(&other.origin));
+    usages
+}
 
 /// Connections to one origin, shared by all its clients: many clients of one server need few connections.
 pub(crate) struct Pool {
@@ -81,14 +118,13 @@ enum ConnectionAge {
 impl Pool {
     /// The pool for the origin of `url`; created once per origin.
     pub(crate) fn for_origin(url: &Uri) -> Arc<Self> {
-        static POOLS: LazyLock<Mutex<Pools>> = LazyLock::new(Mutex::default);
         let mut pools = POOLS.lock();
         let origin = origin(url);
         if let Some(pool) = pools.get(&origin).and_then(Weak::upgrade) {
             return pool;
         }
         pools.retain(|_, pool| pool.strong_count() > 0);
-        let limit = ConnectionLimit::new(MAX_CONNECTIONS_PER_ORIGIN, MAX_WAITING_REQUESTS);
+        let limit = ConnectionLimit::new(MAX_CONNECTIONS.load(Ordering::Relaxed), MAX_WAITING_REQUESTS);
         let pool = Arc::new(Self::new(origin.clone(), limit));
         pools.insert(origin, Arc::downgrade(&pool));
         pool
@@ -137,7 +173,11 @@ impl Pool {
         let permit = match self.limit.try_acquire() {
             None if when_full == WhenFull::Wait => {
                 let granted = self.wait_in_queue(connect_timeout, deadline).await;
-                match granted.map_err(|why| PoolError::LimitReached(self.limit.max_connections(), why))? {
+                let granted = granted.map_err(|why| {
+                    self.limit.count_refusal();
+                    PoolError::LimitReached(self.limit.max_connections(), why)
+                });
+                match granted? {
                     Granted::Connection(connection) => return Ok((connection, ConnectionAge::Reused)),
                     Granted::Permit(permit) => Some(permit),
                 }

@@ -1,6 +1,7 @@
 //! Connections served by hyper: HTTP/2, and HTTP/1.1 where the settings say so.
 
 use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,8 +17,11 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_io_timeout::TimeoutStream;
 
 use super::wake_gated::WakeGated;
@@ -32,8 +36,16 @@ const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 struct RequestCounter {
     open: AtomicUsize,
-    /// Notified when a request begins or ends.
+    /// When the first byte of a request head arrived whose rest has not.
+    head_began: Mutex<Option<Instant>>,
+    /// Notified when a request head or a request begins, and when a request ends.
     changed: Notify,
+}
+
+/// Notes when the head of a request begins: hyper's own timeout cannot tell a slow head from an idle connection.
+struct HeadWatch<T> {
+    io: T,
+    counter: Arc<RequestCounter>,
 }
 
 /// One request until its response is written or dropped.
@@ -59,7 +71,8 @@ pub(super) async fn serve_http2<S: HttpService>(service: S, stream: TcpStream) -
     let counter = Arc::new(RequestCounter::default());
     let (requests, request_service) = (Arc::clone(&counter), service.clone());
     let respond = service_fn(move |request| respond(request_service.clone(), OpenRequest::new(&requests), request));
-    let connection = builder.serve_connection(with_write_timeout(stream, settings.write_stall_timeout), respond);
+    let connection =
+        builder.serve_connection(TokioIo::new(with_write_timeout(stream, settings.write_stall_timeout)), respond);
     run(service, connection, &counter, settings.keep_alive_timeout).await
 }
 
@@ -69,14 +82,20 @@ pub(super) async fn serve_http1<S: HttpService>(service: S, stream: TcpStream) -
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
+        // Bounds only what `HeadWatch` does not see: a head that began while the previous request was served.
         .header_read_timeout(settings.header_timeout.max(settings.keep_alive_timeout))
         .max_headers(settings.head.max_headers)
         .max_buf_size(settings.head.max_bytes);
     let counter = Arc::new(RequestCounter::default());
     let (requests, request_service) = (Arc::clone(&counter), service.clone());
     let respond = service_fn(move |request| respond(request_service.clone(), OpenRequest::new(&requests), request));
-    let connection = builder.serve_connection(with_write_timeout(stream, settings.write_stall_timeout), respond);
-    run(service, connection, &counter, settings.keep_alive_timeout).await
+    let stream = with_write_timeout(stream, settings.write_stall_timeout);
+    let io = TokioIo::new(HeadWatch { io: stream, counter: Arc::clone(&counter) });
+    let connection = builder.serve_connection(io, respond);
+    tokio::select! {
+        ended = run(service, connection, &counter, settings.keep_alive_timeout) => ended,
+        () = counter.slow_head(settings.header_timeout) => Ok(()),
+    }
 }
 
 /// Runs a connection until it closes, is idle for too long, or the server stops.
@@ -133,15 +152,43 @@ async fn read_body(body: Incoming, settings: &ServerSettings) -> ReceivedBody {
 }
 
 /// Fails writes that the client does not accept within `timeout`.
-fn with_write_timeout(stream: TcpStream, timeout: Duration) -> TokioIo<Pin<Box<TimeoutStream<TcpStream>>>> {
+fn with_write_timeout(stream: TcpStream, timeout: Duration) -> Pin<Box<TimeoutStream<TcpStream>>> {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(timeout));
-    TokioIo::new(Box::pin(stream))
+    Box::pin(stream)
 }
 
 // === impl RequestCounter ===
 
 impl RequestCounter {
+    /// Completes when the head of a request takes longer than `timeout`.
+    async fn slow_head(&self, timeout: Duration) {
+        loop {
+            let changed = self.changed.notified();
+            let began = *self.head_began.lock();
+            match began {
+                None => changed.await,
+                Some(began) => {
+                    let in_time = tokio::time::timeout_at(began + timeout, changed).await.is_ok();
+                    if !in_time && *self.head_began.lock() == Some(began) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes that bytes arrived: the head of a request, unless one is being served.
+    fn bytes_arrived(&self) {
+        if self.open.load(Ordering::Acquire) == 0 {
+            let mut head_began = self.head_began.lock();
+            if head_began.is_none() {
+                *head_began = Some(Instant::now());
+                self.changed.notify_waiters();
+            }
+        }
+    }
+
     /// Completes when no request has been open for `timeout`.
     async fn idle_for(&self, timeout: Duration) {
         loop {
@@ -158,7 +205,8 @@ impl RequestCounter {
 impl OpenRequest {
     fn new(counter: &Arc<RequestCounter>) -> Self {
         counter.open.fetch_add(1, Ordering::AcqRel);
-        counter.changed.notify_one();
+        *counter.head_began.lock() = None;
+        counter.changed.notify_waiters();
         Self(Arc::clone(counter))
     }
 }
@@ -166,7 +214,50 @@ impl OpenRequest {
 impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::AcqRel);
-        self.0.changed.notify_one();
+        self.0.changed.notify_waiters();
+    }
+}
+
+// === impl HeadWatch ===
+
+impl<T: AsyncRead + Unpin> AsyncRead for HeadWatch<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.counter.bytes_arrived();
+        }
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, slices)
     }
 }
 

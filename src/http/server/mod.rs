@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http::Response;
 use http::request::Parts;
 use http_body::Body;
-use tokio::io::Interest;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use super::codec::{HeadRules, RequestError};
@@ -99,6 +99,8 @@ pub enum Http1Implementation {
     Hyper,
 }
 
+/// How long a refused client may take to read the refusal and close.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Client connection preface of HTTP/2 (RFC 9113, 3.4).
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -129,6 +131,22 @@ pub async fn serve<S: HttpService>(service: S, stream: TcpStream, first_request_
             Http1Implementation::Hyper => hyper_server::serve_http1(service, stream).await.map_err(io::Error::other),
         },
     }
+}
+
+/// Writes a whole response without reading a request, and closes. Input is discarded for a moment: closing with unread
+/// input would reset the connection, and could destroy the response in transit.
+///
+/// # Errors
+/// When the connection breaks.
+pub async fn refuse(mut stream: TcpStream, response: &[u8]) -> io::Result<()> {
+    let refused = async {
+        stream.write_all(response).await?;
+        stream.shutdown().await?;
+        let mut discarded = [0; 1024];
+        while stream.read(&mut discarded).await? > 0 {}
+        Ok(())
+    };
+    tokio::time::timeout(REFUSAL_TIME, refused).await.unwrap_or(Ok(()))
 }
 
 /// Whether the client begins with the HTTP/2 preface. Peeks, so the bytes stay in the socket buffer.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rialto::gateway::ParkingLimits;
+use rialto::gateway::ParkingTimeouts;
 use rialto::policy::Tokens;
 use rialto::upstream::Upstream;
 use serde_json::{Map, Value, json};
@@ -95,8 +95,7 @@ async fn client(testbed: &Testbed, server: Variant, token: Option<&str>) -> Clie
 async fn short_timeouts(server: Variant) -> Testbed {
     let short = Duration::from_millis(300);
     Testbed::with(&[server], |settings| {
-        settings.parking =
-            ParkingLimits { elicitation_timeout: short, sampling_timeout: short, ..ParkingLimits::default() };
+        settings.parking = ParkingTimeouts { elicitation_timeout: short, sampling_timeout: short };
         settings.gateway.upstreams[0].lease_idle_timeout = Duration::from_millis(100);
     })
     .await
@@ -334,7 +333,8 @@ async fn parked_calls_are_limited_in_total_and_per_caller() {
     for server in servers() {
         let testbed = Testbed::with(&[server], |settings| {
             settings.policy.tokens = Tokens::parse(&tokens).unwrap();
-            settings.parking = ParkingLimits { total: 2, per_caller: 1, ..ParkingLimits::default() };
+            settings.quotas.parked_calls = 2;
+            settings.quotas.parked_calls_per_caller = 1;
         })
         .await;
         let mut ann = InputRounds::begin(client(&testbed, server, Some("a")).await, "confirm").await;

@@ -11,7 +11,7 @@ use super::scripted_server::{META, ScriptedServer};
 use super::scripted_tasks::{ScriptedTasks, TASK_TOOL};
 use super::variants::{HTTP_2025_11, HTTP_2026_07, Transport, VARIANTS, Variant};
 use super::{ALL, Testbed};
-use rialto::gateway::ParkingLimits;
+use rialto::gateway::ParkingTimeouts;
 
 /// The server variants with tasks, over HTTP and stdio.
 fn servers() -> [Variant; 4] {
@@ -168,8 +168,7 @@ async fn an_input_timeout_ends_the_task() {
     let short = Duration::from_millis(300);
     for server in servers().into_iter().filter(|server| !server.is_per_request()) {
         let testbed = Testbed::with(&[server], |settings| {
-            settings.parking =
-                ParkingLimits { elicitation_timeout: short, sampling_timeout: short, ..ParkingLimits::default() };
+            settings.parking = ParkingTimeouts { elicitation_timeout: short, sampling_timeout: short };
         })
         .await;
         let mut client = client(&testbed, HTTP_2026_07, server).await;

@@ -20,7 +20,7 @@ async fn takeover_is_refused_by_a_full_node_and_left_to_others() {
     let full = Rialto::with(|settings| {
         settings.cluster_store = Some(Arc::clone(&memory) as Arc<dyn ClusterStore>);
         settings.store.node = Some("b".into());
-        settings.sessions.max_sessions = 1;
+        settings.quotas.sessions = 1;
     })
     .await;
     until("the node is ready", || full.inbound.admin.ready().is_ok()).await;

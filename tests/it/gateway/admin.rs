@@ -42,6 +42,13 @@ async fn readyz_is_503_while_starting_and_draining() {
     assert_eq!(exit_code(rialto.child).await, Some(0));
 }
 
+/// Status, header names and body: what a caller can tell two responses apart by.
+async fn shape(response: crate::harness::HttpResponse) -> (u16, Vec<String>, String) {
+    let mut headers: Vec<String> = response.headers.keys().map(ToString::to_string).collect();
+    headers.sort();
+    (response.status, headers, response.text().await)
+}
+
 #[tokio::test]
 async fn the_admin_listener_is_separate_from_clients() {
     let file = format!("{ELEMENTS}[admin]\nlisten = \"127.0.0.1:0\"\n[access.tokens]\nann = \"s3cret\"\n");
@@ -52,11 +59,11 @@ async fn the_admin_listener_is_separate_from_clients() {
         assert_eq!(rialto.admin_get(path).status().await, 200, "{path}");
         let authorized = rialto.get(path).header("authorization", "Bearer s3cret");
         assert_eq!(authorized.status().await, 404, "{path} is not for clients");
-        // A foreign Origin is refused even with the token.
+        // A page of a foreign origin is refused even with a token.
         let page = rialto.admin_get(path).header("origin", "https://evil.example");
-        assert_eq!(page.header("authorization", "Bearer s3cret").status().await, 403, "{path}");
+        assert_eq!(page.header("authorization", "Bearer s3cret").status().await, 404, "{path}");
         // DNS rebinding: a foreign Host is refused.
-        assert_eq!(rialto.admin_get(path).replace("host", "evil.example").status().await, 403, "{path}");
+        assert_eq!(rialto.admin_get(path).replace("host", "evil.example").status().await, 404, "{path}");
         assert_eq!(HttpRequest::to(admin, "POST", path).status().await, 405, "{path}");
     }
     for path in ["/healthz", "/readyz"] {
@@ -70,24 +77,120 @@ async fn the_admin_listener_is_separate_from_clients() {
     rialto.stop().await;
 }
 
+/// A proxy in front makes every peer loopback; a client's token makes nobody an operator.
 #[tokio::test]
-async fn admin_paths_on_the_client_listener_need_a_token() {
-    let rialto = GatewayProcess::start("tokens", &format!("{ELEMENTS}[access.tokens]\nann = \"s3cret\"\n")).await;
-    for path in ["/metrics", "/admin/status"] {
-        assert_eq!(rialto.get(path).status().await, 401, "{path}");
-        assert_eq!(rialto.get(path).header("authorization", "Bearer other").status().await, 401, "{path}");
-        let authorized = || rialto.get(path).header("authorization", "Bearer s3cret");
-        assert_eq!(authorized().status().await, 200, "{path}");
-        assert_eq!(authorized().header("origin", "https://evil.example").status().await, 403, "{path}");
-        assert_eq!(authorized().replace("host", "evil.example").status().await, 403, "{path}");
+async fn metrics_and_status_do_not_exist_for_ordinary_callers() {
+    let file = format!(
+        "{ELEMENTS}[access]\nhosts = [\"gate.example\"]\norigins = [\"https://app.example\"]\ntokens = {{ ann = \"s3cret\" }}\n"
+    );
+    let rialto = GatewayProcess::start("ordinary", &file).await;
+    let origin = "https://app.example";
+    let callers: [(&str, &[(&str, &str)]); 6] = [
+        ("a foreign host", &[("host", "gate.example")]),
+        ("through a proxy", &[("x-forwarded-for", "10.0.0.1")]),
+        ("through another proxy", &[("forwarded", "for=10.0.0.1")]),
+        ("through nginx", &[("x-real-ip", "10.0.0.1")]),
+        ("a client", &[("host", "gate.example"), ("authorization", "Bearer s3cret")]),
+        ("a page", &[("host", "gate.example"), ("origin", origin), ("authorization", "Bearer s3cret")]),
+    ];
+    for (who, headers) in callers {
+        for verb in ["GET", "POST", "OPTIONS", "DELETE"] {
+            let send = |path: &str| {
+                let request = HttpRequest::to(rialto.address, verb, path);
+                headers.iter().fold(request, |request, (name, value)| request.replace(name, value))
+            };
+            let expected = shape(send("/nothing-here").go().await).await;
+            assert_eq!(expected.0, 404, "{who}");
+            for path in ["/metrics", "/admin", "/admin/status"] {
+                assert_eq!(shape(send(path).go().await).await, expected, "{who}: {verb} {path}");
+            }
+        }
     }
-    assert_eq!(rialto.get("/readyz").status().await, 200, "probes have no token");
-    let url = rialto.url("");
-    let (code, _, errors) = status_command(&[&url]).await;
-    assert!(code == 1 && errors.contains("401"), "{errors}");
-    let (code, output, errors) = status_command(&[&url, "--header", "Authorization: Bearer s3cret"]).await;
+    // On this machine they are there, also for a caller without a token, but no page can read them.
+    for path in ["/metrics", "/admin", "/admin/status"] {
+        let response = rialto.get(path).header("origin", "http://localhost:5173").go().await;
+        assert_eq!(response.status, 200, "{path}");
+        let has_cors = response.headers.keys().any(|name| name.as_str().starts_with("access-control-"));
+        assert!(!has_cors, "{path}: {:?}", response.headers);
+    }
+    assert_eq!(rialto.get("/readyz").replace("host", "gate.example").status().await, 200, "probes are public");
+    let (code, output, errors) = status_command(&[&rialto.url("")]).await;
     assert!(code == 0 && output.contains("is ready"), "{errors}");
     rialto.stop().await;
+}
+
+#[tokio::test]
+async fn the_admin_token_opens_metrics_and_status_from_anywhere() {
+    let file =
+        format!("admin = {{ token = \"operator-s3cret\" }}\naccess = {{ hosts = [\"gate.example\"] }}\n{ELEMENTS}");
+    let rialto = GatewayProcess::start("admin-token", &file).await;
+    let url = rialto.url("");
+    for path in ["/metrics", "/admin/status"] {
+        let foreign = || rialto.get(path).replace("host", "gate.example").header("x-forwarded-for", "10.0.0.1");
+        assert_eq!(foreign().status().await, 404, "{path}");
+        assert_eq!(foreign().header("authorization", "Bearer other").status().await, 404, "{path}");
+        assert_eq!(foreign().header("authorization", "Bearer operator-s3cret").status().await, 200, "{path}");
+    }
+    let header = ["--header", "X-Forwarded-For: 10.0.0.1"];
+    let (code, _, errors) = status_command(&[&[url.as_str()], &header[..]].concat()).await;
+    assert!(code == 1 && errors.contains("404"), "{errors}");
+    let token = ["--header", "Authorization: Bearer operator-s3cret"];
+    let (code, output, errors) = status_command(&[&[url.as_str()], &header[..], &token[..]].concat()).await;
+    assert!(code == 0 && output.contains("is ready"), "{errors}");
+    rialto.stop().await;
+}
+
+/// Addresses and paths of the operator's network are in the status and nowhere a client can look.
+#[tokio::test]
+async fn addresses_and_paths_are_shown_to_operators_only() {
+    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let file = format!(
+        "{ELEMENTS}[servers.away]\nurl = \"http://{away}/hidden-path\"\n[servers.program]\ncommand = \"/hidden-folder/program\"\n"
+    );
+    let rialto = GatewayProcess::start("addresses", &file).await;
+    let status = rialto
+        .until_status("both servers are down", |status| {
+            status["upstreams"].as_array().unwrap()[1..].iter().all(|upstream| upstream["phase"] == "down")
+        })
+        .await;
+    let port = away.port().to_string();
+    assert!(status["upstreams"][1]["reason"].as_str().unwrap().contains(&port), "{status}");
+    let session = rialto.open("/mcp").await;
+    let mut seen = vec![rialto.ready().await.1, rialto.get("/healthz").go().await.text().await];
+    for method in ["tools/list", "resources/list", "prompts/list"] {
+        seen.push(session.ask(method, json!({})).await.to_string());
+    }
+    seen.push(session.call("away__anything", json!({})).await.to_string());
+    seen.push(session.call("program__anything", json!({})).await.to_string());
+    for uri in ["rialto://away/a:b", "rialto://program/a:b"] {
+        seen.push(session.ask("resources/read", json!({ "uri": uri })).await.to_string());
+    }
+    for text in seen {
+        for hidden in [port.as_str(), "hidden-path", "hidden-folder", "rialto.toml"] {
+            assert!(!text.contains(hidden), "{hidden} is in {text}");
+        }
+    }
+    rialto.stop().await;
+}
+
+/// Whoever reads the log cannot use the sessions in it.
+#[tokio::test]
+async fn session_ids_are_not_logged() {
+    let arguments = ["--log", "rialto=trace"];
+    let rialto = GatewayProcess::with("session-log", ELEMENTS, &arguments, &[]).await;
+    let session = rialto.open("/mcp").await;
+    let bare = session.id.trim_start_matches("http:").to_owned();
+    let listening = session.listen().await;
+    // An unknown id may be that of another caller's session.
+    let foreign = session.id.replace(|digit| "0123".contains(digit), "4");
+    assert_eq!(rialto.get("/mcp").header("accept", "*/*").header("mcp-session-id", &foreign).status().await, 404);
+    drop(listening);
+    rialto.wait_for_log("stream reader detached").await;
+    session.close().await;
+    let log = rialto.stop().await;
+    assert!(log.contains("session=http#"), "{log}");
+    let foreign = foreign.trim_start_matches("http:");
+    assert!(!log.contains(&bare) && !log.contains(foreign), "{log}");
 }
 
 #[tokio::test]
@@ -134,4 +237,36 @@ async fn logs_off_a_terminal_have_no_ansi_colours() {
     rialto.wait_for_log("the configuration is served").await;
     let log = rialto.stop().await;
     assert!(!log.contains('\u{1b}'), "{log}");
+}
+
+/// Name, first line of the file, flags, `RIALTO_LISTEN`, and whether a warning is given.
+type OpenCase<'c> = (&'c str, &'c str, &'c [&'c str], Option<&'c str>, bool);
+
+/// An open gateway is warned about however its address was set.
+#[tokio::test]
+async fn an_open_gateway_is_warned_about_at_start() {
+    let warning = "may call; set tokens in [access.tokens] or with --token";
+    let in_file = "listen = \"0.0.0.0:0\"\n";
+    let cases: [OpenCase<'_>; 6] = [
+        ("flag", "", &["--listen", "0.0.0.0:0"], None, true),
+        ("variable", "", &[], Some("0.0.0.0:0"), true),
+        ("file", in_file, &[], None, true),
+        ("flag-over-file", in_file, &["--listen", "127.0.0.1:0"], None, false),
+        ("token", "", &["--listen", "0.0.0.0:0", "--token", "ann=long-s3cret"], None, false),
+        ("loopback", "", &["--listen", "127.0.0.1:0"], None, false),
+    ];
+    for (name, line, arguments, variable, warned) in cases {
+        let folder = crate::config::TempFolder::new(&format!("gateway-open-{name}"));
+        folder.write("rialto.toml", &format!("{line}{ELEMENTS}"));
+        let variables: Vec<(&str, &str)> = variable.iter().map(|address| ("RIALTO_LISTEN", *address)).collect();
+        let rialto = GatewayProcess::start_in(folder, &[&["serve"], arguments].concat(), &variables).await;
+        let log = rialto.stop().await;
+        assert_eq!(log.contains(warning), warned, "{name}: {log}");
+        assert!(!log.contains("long-s3cret"), "{log}");
+    }
+    // Without a file, too.
+    let folder = crate::config::TempFolder::new("gateway-open-no-file");
+    let rialto = GatewayProcess::start_in(folder, &["serve", "--listen", "0.0.0.0:0"], &[]).await;
+    let log = rialto.stop().await;
+    assert!(log.contains(warning), "{log}");
 }

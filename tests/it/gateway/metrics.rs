@@ -160,3 +160,62 @@ async fn call_metrics_count_by_outcome() {
     let stopped = tokio::time::timeout(TEST_TIMEOUT, rialto.stop()).await.expect("the gateway stops in time");
     assert!(stopped.contains("upstream call failed"), "{stopped}");
 }
+
+/// A refused call did not run: an obedient client repeats it.
+#[tokio::test]
+async fn a_call_over_the_stream_limit_is_refused_before_it_runs() {
+    let folder = crate::config::TempFolder::new("gateway-not-run");
+    let note = folder.0.join("note");
+    let file = format!(
+        "limits = {{ streams = 1, sse_after = \"0s\" }}\n{}",
+        super::shell_server("sh", &[("NOTE", note.to_str().unwrap())])
+    );
+    let rialto = GatewayProcess::start("not-run", &file).await;
+    rialto.until_ready().await;
+    let session = rialto.open("/mcp").await;
+    let listening = session.listen().await;
+    let refused = session.post(&crate::harness::call(1, "hang", json!({}))).go().await;
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+    let refused = refused.json().await;
+    assert_eq!(refused["error"]["data"]["failure"], "quota_reached", "{refused}");
+    drop(listening);
+    let answered = async { session.call("answer", json!({})).await };
+    let mut answer = answered.await;
+    while answer["error"]["data"]["failure"] == "quota_reached" {
+        answer = session.call("answer", json!({})).await;
+    }
+    assert!(answer["result"].is_object(), "{answer}");
+    // The server reads in order, so a first call would have been noted before this one.
+    let noted = std::fs::read_to_string(&note).unwrap();
+    assert!(!noted.contains("hang") && noted.contains("answer"), "{noted}");
+    rialto.stop().await;
+}
+
+/// Connections to one origin are bounded by a setting; further calls wait for one.
+#[tokio::test]
+async fn connections_per_origin_are_bounded_and_counted() {
+    use crate::scripted_server::{ScriptedServer, ServerTransport};
+    let server = ScriptedServer::start("far", ServerTransport::Http).await;
+    let rialto::mcp_client::Target::Url(address) = server.target() else { panic!("a URL") };
+    let url = address.url.to_string();
+    let file = format!(
+        "limits = {{ connections_per_origin = 1 }}\n[servers.far]\nurl = \"{url}\"\nconnect_timeout = \"100ms\"\nlist_poll_interval = \"off\"\n"
+    );
+    let rialto = GatewayProcess::start("origins", &file).await;
+    rialto.until_ready().await;
+    let origin = url.split('/').take(3).collect::<Vec<_>>().join("/");
+    let session = rialto.open("/mcp").await;
+    assert!(session.call("echo", json!({})).await["result"].is_object());
+    assert_eq!(rialto.metrics().await.value(&format!("rialto_origin_connections{{origin=\"{origin}\"}}")), Some(1.0));
+    // The only connection is taken by a call that the server does not answer.
+    server.hold_responses("tools/call");
+    let held = session.post(&call("held", "echo", json!({}))).go().await;
+    assert!(held.is_events());
+    let refused = session.call("echo", json!({})).await;
+    assert_eq!(refused["error"]["data"]["failure"], "limit_reached", "{refused}");
+    let refusals = rialto.metrics().await.value(&format!("rialto_origin_refusals_total{{origin=\"{origin}\"}}"));
+    assert!(refusals >= Some(1.0), "{refusals:?}");
+    server.clear_faults();
+    drop(held);
+    rialto.stop().await;
+}

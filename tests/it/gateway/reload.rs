@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{GatewayProcess, names, phase, shell_server};
 use crate::children::{gone, marked, marker};
-use crate::harness::{Events, until};
+use crate::harness::{Events, HttpRequest, until};
 
 const ELEMENTS: &str = "[servers.elements]\nbuiltin = \"elements\"\n";
 /// A second server, so that names are prefixed from the start.
@@ -125,23 +125,100 @@ async fn an_invalid_config_is_refused_and_the_old_one_stays() {
     rialto.stop().await;
 }
 
+/// A file is used whole: one that a running gateway cannot use is refused, servers and all.
 #[tokio::test]
-async fn reload_names_settings_that_need_a_restart() {
-    let rialto = GatewayProcess::start("restart", ELEMENTS).await;
-    let more = "listen = \"127.0.0.1:1\"\nadmin = { listen = \"127.0.0.1:0\" }\nlog = { format = \"json\" }\naccess = { allow_session_delete = false }\nlimits = { calls = 5 }\n";
+async fn a_file_that_needs_a_restart_is_refused_with_the_reason() {
+    let folder = crate::config::TempFolder::new("gateway-restart");
+    folder.write("rialto.toml", &format!("listen = \"127.0.0.1:0\"\n{ELEMENTS}"));
+    let rialto = GatewayProcess::start_in(folder, &["serve"], &[]).await;
+    let more = "listen = \"127.0.0.1:1\"\nstore = \"redis://127.0.0.1:1\"\nworkers = 3\nlimits = { calls = 5 }\nlog = { format = \"json\" }\n";
     rialto.replace_config(&format!("{more}{ELEMENTS}{OTHER}"));
-    let warning = "these take effect after a restart: listen, log.format, admin.listen, access.allow_session_delete, limits.calls";
-    rialto.wait_for_log(warning).await;
-    let named = |status: &Value| status["configuration"]["problems"] == json!([warning]);
+    let refusal = "rialto.toml: restart to change listen, workers, store, log.format; nothing was applied";
+    rialto.wait_for_log(refusal).await;
+    let status = rialto.until_status("it is refused", |status| status["configuration"]["refused"].is_u64()).await;
+    assert_eq!(status["configuration"]["problems"], json!([refusal]));
+    assert_eq!(names(&status["upstreams"], "name"), ["elements"], "no part of it is used");
+    rialto.replace_config(&format!("listen = \"127.0.0.1:0\"\n{ELEMENTS}{OTHER}"));
     rialto
-        .until_status("the other changes are applied", |status| phase(status, "other").is_some() && named(status))
+        .until_status("the next file is used", |status| {
+            phase(status, "other").is_some() && status["configuration"]["refused"].is_null()
+        })
         .await;
-    // The warning is repeated until the restart.
-    rialto.replace_config(&format!("{more}{ELEMENTS}"));
-    rialto
-        .until_status("the other changes are applied", |status| phase(status, "other").is_none() && named(status))
-        .await;
-    rialto.open("/mcp").await.close().await;
+    rialto.stop().await;
+}
+
+/// Flags go before every version of the file, also before one that a reload brings.
+#[tokio::test]
+async fn access_limits_and_admin_settings_take_effect_with_the_servers() {
+    let rialto = GatewayProcess::with("whole", ELEMENTS, &["--max-batch", "7"], &[]).await;
+    let session = rialto.open("/mcp").await;
+    let foreign = || rialto.get("/mcp").replace("host", "gate.example");
+    let operator = || foreign_status(&rialto).header("authorization", "Bearer operator-s3cret");
+    assert_eq!((foreign().status().await, operator().status().await), (403, 404));
+    rialto.replace_config(&format!(
+        "admin = {{ token = \"operator-s3cret\" }}\naccess = {{ hosts = [\"gate.example\"], origins = [\"https://app.example\"], allow_session_delete = false }}\nlimits = {{ sessions = 1, calls = 1, json_depth = 5, batch = 3 }}\n{ELEMENTS}{OTHER}"
+    ));
+    rialto.until_status("the servers are used", |status| phase(status, "other") == Some("ready")).await;
+    assert_eq!((foreign().status().await, operator().status().await), (405, 200));
+    let page = rialto.get("/mcp").header("origin", "https://app.example").go().await;
+    assert_eq!((page.status, page.header("access-control-allow-origin")), (405, Some("https://app.example")));
+    let deep = session.post(&json!({ "a": [[[[[1]]]]] })).json().await;
+    assert_eq!(deep.0, 400);
+    assert!(deep.1["error"]["message"].as_str().unwrap().contains("5 deep"), "{deep:?}");
+    assert_eq!(session.post(&crate::harness::initialize("2025-11-25")).status().await, 400, "it is initialized");
+    let opened = super::Session { address: rialto.address, path: "/mcp", id: String::new() };
+    assert_eq!(opened.post(&crate::harness::initialize("2025-11-25")).status().await, 503, "one session at most");
+    let deleted = HttpRequest::to(rialto.address, "DELETE", "/mcp").header("mcp-session-id", &session.id);
+    assert_eq!(deleted.status().await, 405);
+    let long = crate::harness::call("long", "elements__surveyElements", json!({ "count": 118, "delayMs": 1000 }));
+    let running = session.post(&long).go().await;
+    assert!(running.is_events());
+    let second = crate::harness::call("second", "elements__getElement", json!({ "name": "H" }));
+    assert_eq!(session.post(&second).status().await, 429, "one call at most");
+    assert_eq!(rialto.metrics().await.value(r#"rialto_quota_limit{quota="sessions"}"#), Some(1.0));
+    rialto.stop().await;
+}
+
+fn foreign_status(rialto: &GatewayProcess) -> HttpRequest {
+    rialto.get("/admin/status").replace("host", "gate.example")
+}
+
+#[tokio::test]
+async fn a_revoked_token_is_refused_and_its_sessions_and_streams_end() {
+    let file = |tokens: &str| format!("access = {{ tokens = {{ {tokens} }} }}\n{ELEMENTS}");
+    let rialto = GatewayProcess::start("revoked", &file("ann = \"ann-s3cret\", bob = \"bob-s3cret\"")).await;
+    let with_token = |request: HttpRequest, token: &str| request.header("authorization", &format!("Bearer {token}"));
+    let open = async |token: &str| {
+        let mut session = super::Session { address: rialto.address, path: "/mcp", id: String::new() };
+        let opened = with_token(session.post(&crate::harness::initialize("2025-11-25")), token).go().await;
+        session.id = opened.header("mcp-session-id").expect("a session").into();
+        session
+    };
+    let stream = async |session: &super::Session, token: &str| {
+        let request = HttpRequest::to(rialto.address, "GET", "/mcp").header("accept", "text/event-stream");
+        with_token(request.header("mcp-session-id", &session.id), token).go().await.events()
+    };
+    let listen = async |token: &str| {
+        let params = json!({ "notifications": { "toolsListChanged": true } });
+        let body = crate::harness::modern(1.into(), "subscriptions/listen", params.clone());
+        let request = super::Session { address: rialto.address, path: "/mcp", id: String::new() }.post(&body);
+        let mut events = with_token(request.modern_headers("subscriptions/listen", &params), token).go().await.events();
+        events.message().await.expect("an acknowledgement");
+        events
+    };
+    let (ann, bob) = (open("ann-s3cret").await, open("bob-s3cret").await);
+    let (mut ann_stream, mut bob_stream) = (stream(&ann, "ann-s3cret").await, stream(&bob, "bob-s3cret").await);
+    let (mut ann_listen, mut bob_listen) = (listen("ann-s3cret").await, listen("bob-s3cret").await);
+    // Ann's token is replaced, bob's stays, and another server makes the change visible to those who may see it.
+    rialto.replace_config(&format!("{}{OTHER}", file("ann = \"ann-new\", bob = \"bob-s3cret\"")));
+    while ann_stream.message().await.is_some() {}
+    while ann_listen.message().await.is_some() {}
+    let ping = crate::harness::request(1, "ping", json!({}));
+    assert_eq!(with_token(ann.post(&ping), "ann-s3cret").status().await, 401);
+    assert_eq!(with_token(ann.post(&ping), "ann-new").status().await, 404, "the session has ended");
+    assert_eq!(with_token(bob.post(&ping), "bob-s3cret").status().await, 200);
+    wait_for_tool_change(&mut bob_stream).await;
+    wait_for_tool_change(&mut bob_listen).await;
     rialto.stop().await;
 }
 
@@ -249,4 +326,21 @@ async fn reload_replaces_the_secrets_that_are_masked() {
     rialto.wait_for_log("tells first-value ***").await;
     let log = rialto.stop().await;
     assert!(!log.contains("tells first-value second-value"), "{log}");
+}
+
+#[tokio::test]
+async fn secrets_in_flags_are_masked_also_after_a_reload() {
+    let config = |word: &str| {
+        format!(
+            "{ELEMENTS}[servers.tells]\ncommand = \"sh\"\nargs = [\"-c\", \"echo {word} tells flag-s3cret >&2; exec sleep 60\"]\n"
+        )
+    };
+    let arguments = ["--token", "ann=flag-s3cret"];
+    let rialto = GatewayProcess::with("flag-secrets", &config("first"), &arguments, &[]).await;
+    rialto.wait_for_log("first tells ***").await;
+    rialto.replace_config(&config("second"));
+    rialto.send_sighup();
+    rialto.wait_for_log("second tells ***").await;
+    let log = rialto.stop().await;
+    assert!(!log.contains("flag-s3cret"), "{log}");
 }

@@ -298,3 +298,62 @@ async fn stopping_right_after_a_reload_ends_the_removed_upstreams_first() {
     assert_eq!((a.count("DELETE"), a.sessions()), (2, 0));
     assert_eq!(crate::children::marked(&b.marker()), [0; 0]);
 }
+
+/// Waits until a resource is reported as updated.
+async fn wait_updated(events: &mut Events, uri: &str) {
+    loop {
+        let message = within_timeout("an update", events.message()).await.expect("the stream goes on");
+        if message["method"] == "notifications/resources/updated" && message["params"]["uri"] == uri {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn subscriptions_log_levels_and_listens_move_to_a_changed_server() {
+    for transport in [ServerTransport::Http, ServerTransport::Stdio, ServerTransport::PerRequest] {
+        let a = ScriptedServer::start("a", transport).await;
+        let b = ScriptedServer::start("b", ServerTransport::Http).await;
+        let rialto = group(&[&a, &b]).await;
+        let session = rialto.open("2025-11-25").await;
+        let uri = "rialto://a/res://one";
+        let subscribed = session.ask("resources/subscribe", json!({ "uri": uri })).await;
+        assert!(subscribed["result"].is_object(), "{transport:?}: {subscribed}");
+        let leveled = session.ask("logging/setLevel", json!({ "level": "warning" })).await;
+        assert!(leveled["result"].is_object(), "{transport:?}: {leveled}");
+        let mut events = session.get().go().await.events();
+        let wanted = json!({ "notifications": { "resourceSubscriptions": [uri] } });
+        let mut listening = rialto.modern("subscriptions/listen", wanted).go().await.events();
+        let acknowledged = listening.message().await.unwrap();
+        assert_eq!(acknowledged["params"]["notifications"]["resourceSubscriptions"], json!([uri]), "{acknowledged}");
+
+        // What a new connection is asked: a session subscribes and sets its level, a per-request server is listened to.
+        let asked = match transport {
+            ServerTransport::PerRequest => &["subscriptions/listen"][..],
+            _ => &["resources/subscribe", "logging/setLevel"],
+        };
+        let before: Vec<usize> = asked.iter().map(|method| a.count(method)).collect();
+        let mut changed = spec(&a);
+        changed.settings.idle_timeout += std::time::Duration::from_secs(1);
+        let applied = apply(&rialto, &default_group_of(vec![changed, spec(&b)]));
+        assert_eq!(applied, AppliedChanges { changed: name("a"), ..AppliedChanges::default() });
+
+        // Both clients are told what they may have missed, and what changes from now on.
+        wait_updated(&mut events, uri).await;
+        wait_updated(&mut listening, uri).await;
+        for (method, before) in asked.iter().zip(before) {
+            a.wait_received(method, before + 1).await;
+        }
+        until("the new connection is subscribed", || match transport {
+            ServerTransport::PerRequest => {
+                let last = a.received().into_iter().rfind(|received| received.kind == "subscriptions/listen");
+                last.is_some_and(|listen| listen.body.to_string().contains("res://one"))
+            }
+            _ => a.has_subscriber("res://one"),
+        })
+        .await;
+        a.notify("notifications/resources/updated", &json!({ "uri": "res://one" }));
+        wait_updated(&mut events, uri).await;
+        wait_updated(&mut listening, uri).await;
+    }
+}
