@@ -9,6 +9,7 @@ pub mod jsonrpc;
 pub mod level;
 pub mod method;
 mod scan;
+mod skipped_id;
 mod valid;
 
 pub use json::{Edit, Raw};
@@ -17,3 +18,4 @@ pub use jsonrpc::{
 };
 pub use level::Level;
 pub use method::{Method, NotificationMethod};
+pub use skipped_id::{IdScanner, SkippedId};
