@@ -3,6 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
+use crate::protocol::{IdScanner, SkippedId};
+
 /// Reads lines and skips those over a limit.
 #[derive(Debug)]
 pub struct LineReader<R> {
@@ -15,8 +17,8 @@ pub struct LineReader<R> {
 pub enum TextLine {
     /// A line that is not blank, trimmed, without its line end and byte order mark.
     Text(Bytes),
-    /// A line over the limit, which was skipped.
-    TooLong,
+    /// A line over the limit, which was skipped, and the id of the message in it.
+    TooLong(SkippedId),
 }
 
 impl<R: AsyncBufRead + Unpin> LineReader<R> {
@@ -40,35 +42,41 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
                         return Ok(Some(TextLine::Text(trimmed)));
                     }
                 }
-                TextLine::TooLong => return Ok(Some(TextLine::TooLong)),
+                too_long @ TextLine::TooLong(_) => return Ok(Some(too_long)),
             }
         }
     }
 
     async fn read_line(&mut self) -> std::io::Result<Option<TextLine>> {
         let mut line = BytesMut::new();
-        let mut length = 0;
+        let mut is_empty = true;
+        // Set once the line is over the limit; of the rest only the id is looked for.
+        let mut skipped: Option<IdScanner> = None;
         loop {
             let available = self.reader.fill_buf().await?;
-            if available.is_empty() {
-                return Ok((length > 0).then(|| self.check_length(line, length)));
-            }
+            let is_end_of_input = available.is_empty();
             let end = available.iter().position(|byte| *byte == b'\n');
-            let part = end.unwrap_or(available.len());
-            length += part;
-            if length <= self.max_line_bytes {
-                line.extend_from_slice(&available[..part]);
+            let part = &available[..end.unwrap_or(available.len())];
+            is_empty &= is_end_of_input;
+            match &mut skipped {
+                Some(scanner) => scanner.push(part),
+                None if line.len() + part.len() <= self.max_line_bytes => line.extend_from_slice(part),
+                None => {
+                    let scanner = skipped.insert(IdScanner::default());
+                    scanner.push(&std::mem::take(&mut line));
+                    scanner.push(part);
+                }
             }
-            let used = part + usize::from(end.is_some());
+            let used = part.len() + usize::from(end.is_some());
             self.reader.consume(used);
-            if end.is_some() {
-                return Ok(Some(self.check_length(line, length)));
+            if is_end_of_input && is_empty {
+                return Ok(None);
+            }
+            if is_end_of_input || end.is_some() {
+                let text = || TextLine::Text(line.freeze());
+                return Ok(Some(skipped.map_or_else(text, |scanner| TextLine::TooLong(scanner.finish()))));
             }
         }
-    }
-
-    fn check_length(&self, line: BytesMut, length: usize) -> TextLine {
-        if length > self.max_line_bytes { TextLine::TooLong } else { TextLine::Text(line.freeze()) }
     }
 }
 
@@ -93,6 +101,6 @@ mod tests {
             read.push(line);
         }
         let text = |text: &'static str| TextLine::Text(Bytes::from_static(text.as_bytes()));
-        assert_eq!(read, [text("{}"), text("0123456789"), TextLine::TooLong, text("last")]);
+        assert_eq!(read, [text("{}"), text("0123456789"), TextLine::TooLong(SkippedId::Absent), text("last")]);
     }
 }

@@ -11,7 +11,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("failure", &["redact"]),
     ("protocol", &["failure"]),
     ("metrics", &[]),
-    ("ndjson", &[]),
+    ("ndjson", &["protocol"]),
     ("shutdown", &[]),
     ("telemetry", &["redact"]),
     ("workers", &[]),

@@ -99,7 +99,7 @@ impl StdioConnection {
     async fn read_lines<R: AsyncBufRead + Unpin>(&mut self, lines: &mut LineReader<R>) -> std::io::Result<()> {
         while let Some(line) = lines.next().await? {
             match line {
-                TextLine::TooLong => {
+                TextLine::TooLong(_) => {
                     let why = format!("a line may have {} bytes", self.inbound.settings().limits.body_bytes);
                     self.send_response(Invalid::request(None, why).response()).await;
                 }

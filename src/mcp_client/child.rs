@@ -168,7 +168,7 @@ async fn log_stderr(stderr: impl AsyncRead + Unpin, program: String, stderr_tail
     while let Ok(Some(line)) = lines.next().await {
         let text = match &line {
             TextLine::Text(text) => String::from_utf8_lossy(text).into_owned(),
-            TextLine::TooLong => "(line too long)".to_owned(),
+            TextLine::TooLong(_) => "(line too long)".to_owned(),
         };
         if log.admits(text.len()) {
             tracing::info!(target: "rialto::upstream::stderr", %program, "{text}");

@@ -22,7 +22,8 @@ use crate::call::{Answer, Replies, Reply, ReplySink, ServerRequest};
 use crate::dialect::{Revision, meta};
 use crate::failure::{Failure, FailureKind};
 use crate::protocol::{
-    ErrorObject, Id, Message, Method, Notification, NotificationMethod, Outcome, Payload, Raw, Request, Response, code,
+    ErrorObject, Id, Message, Method, Notification, NotificationMethod, Outcome, Payload, Raw, Request, Response,
+    SkippedId, code,
 };
 
 /// Replies that may wait for the reader of one call; further notifications are dropped.
@@ -323,9 +324,17 @@ impl Duplex {
         let _ = self.control.send(Response::new(Some(id), outcome).encode()).await;
     }
 
-    /// Fails all pending calls: a message was lost, and its call is unknown.
-    pub(super) fn fail_all(&self, failure: &Failure) {
-        let calls = std::mem::take(&mut self.pending.lock().calls);
+    /// Fails the call whose response was skipped; all pending calls where that cannot be told.
+    pub(super) fn fail_skipped(&self, id: SkippedId, failure: &Failure) {
+        let calls = match id {
+            SkippedId::Found(id) => {
+                let id = Raw::parse(&id.into()).ok().as_ref().and_then(Id::from_raw).as_ref().and_then(numeric_id);
+                let call = id.and_then(|id| Some((id, self.pending.remove(id)?)));
+                HashMap::from_iter(call)
+            }
+            SkippedId::Absent => return,
+            SkippedId::Unknown => std::mem::take(&mut self.pending.lock().calls),
+        };
         for call in calls.into_values() {
             call.complete(Err(failure.clone().into()));
         }

@@ -129,12 +129,12 @@ async fn read_messages(duplex: Arc<Duplex>, stdout: ChildStdout, max_line_bytes:
                     duplex.dispatch(message).await;
                 }
             }
-            TextLine::TooLong => {
+            TextLine::TooLong(id) => {
                 if duplex.parser.log.admits(0) {
                     tracing::warn!(max_line_bytes, "child wrote a line over the limit; line skipped");
                 }
                 let message = format!("the server wrote a message of more than {max_line_bytes} bytes");
-                duplex.fail_all(&Failure::new(FailureKind::TooLarge(max_line_bytes), message));
+                duplex.fail_skipped(id, &Failure::new(FailureKind::TooLarge(max_line_bytes), message));
             }
         }
     }

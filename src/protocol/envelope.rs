@@ -18,8 +18,9 @@ pub(super) struct Envelope<'a> {
     pub(super) id: Option<&'a str>,
     pub(super) method: Option<&'a str>,
     pub(super) params: Option<&'a str>,
-    /// Where the members of `params` or `result` are, whichever of them is an object; a message has one of them.
-    pub(super) payload_index: Option<PayloadIndex>,
+    /// Where the members of `params` and of `result` are, where these are objects.
+    pub(super) params_index: Option<PayloadIndex>,
+    pub(super) result_index: Option<PayloadIndex>,
     pub(super) result: Option<&'a str>,
     pub(super) error: Option<&'a str>,
     pub(super) extra: Vec<(Box<str>, &'a str)>,
@@ -64,7 +65,11 @@ impl<'a> Envelope<'a> {
             let key = &whole[key.start + 1..key.end - 1];
             let end = match key {
                 "params" | "result" if text.get(value) == Some(&b'{') => {
-                    let index = envelope.payload_index.insert(PayloadIndex::default());
+                    let index = match key {
+                        "params" => &mut envelope.params_index,
+                        _ => &mut envelope.result_index,
+                    };
+                    let index = index.insert(PayloadIndex::default());
                     validate_members(text, value, |key, at| {
                         let end = validate_value(text, at)?;
                         let key = &whole[key.start + 1..key.end - 1];
@@ -111,8 +116,9 @@ impl<'a> Envelope<'a> {
     ) -> Result<Self, serde_json::Error> {
         let mut envelope = text.deserialize_any(EnvelopeVisitor)?;
         text.end()?;
-        let payload = envelope.params.or(envelope.result).filter(|payload| payload.starts_with('{'));
-        envelope.payload_index = payload.map(|payload| PayloadIndex::of(payload.as_bytes()));
+        let index = |payload: &str| payload.starts_with('{').then(|| PayloadIndex::of(payload.as_bytes()));
+        (envelope.params_index, envelope.result_index) =
+            (envelope.params.and_then(index), envelope.result.and_then(index));
         Ok(envelope)
     }
 }

@@ -264,7 +264,7 @@ fn classify(envelope: Envelope<'_>, text: &Bytes) -> Result<Message, Invalid> {
                 return refuse("the member `method` must be a string");
             };
             // Some clients send `"params": null`; treat it as absent.
-            let params = match (envelope.params.map(raw), envelope.payload_index) {
+            let params = match (envelope.params.map(raw), envelope.params_index) {
                 (Some(params), Some(index)) => Some(Payload::indexed(params, index)),
                 (Some(params), None) if !params.is_null() => return refuse("the member `params` must be an object"),
                 _ => None,
@@ -283,7 +283,7 @@ fn classify(envelope: Envelope<'_>, text: &Bytes) -> Result<Message, Invalid> {
         }
         (None, Some(result), None) => match id {
             Some(Ok(id)) => {
-                let result = match envelope.payload_index {
+                let result = match envelope.result_index {
                     Some(index) => Payload::indexed(raw(result), index),
                     None => raw(result).into(),
                 };

@@ -10,6 +10,7 @@ pub mod level;
 pub mod method;
 pub mod payload;
 mod scan;
+mod skipped_id;
 mod valid;
 
 pub use json::{Edit, Raw};
@@ -19,3 +20,4 @@ pub use jsonrpc::{
 pub use level::Level;
 pub use method::{Method, NotificationMethod};
 pub use payload::{Key, Payload};
+pub use skipped_id::{IdScanner, SkippedId};

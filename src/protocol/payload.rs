@@ -300,6 +300,19 @@ mod tests {
         }
     }
 
+    /// A response may have any other members; those of a stray `params` are not taken for those of the result.
+    #[test]
+    fn params_beside_a_result_do_not_disturb_it() {
+        let strays = ["", r#","params":{"long long long":1,"_meta":{},"isError":true}"#];
+        let before = r#""params":{"long long long":1,"isError":true},"#;
+        for (before, after) in strays.map(|after| ("", after)).into_iter().chain([(before, "")]) {
+            let text = format!(r#"{{"jsonrpc":"2.0",{before}"id":1,"result":{{"isError":false}}{after}}}"#);
+            let Ok(Message::Response(response)) = Message::parse(&Bytes::from(text)) else { panic!("{before}{after}") };
+            let result = response.outcome.expect("it has a result");
+            assert!(result.has(Key::IsError) && !result.is_true(Key::IsError) && !result.has(Key::Meta));
+        }
+    }
+
     #[test]
     fn duplicates_are_known_however_they_are_written() {
         for payload in received(r#"{"name":"good","x":1,"na\u006de":"danger","uri":"a"}"#) {

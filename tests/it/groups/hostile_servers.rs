@@ -275,3 +275,32 @@ async fn a_result_with_lone_surrogates_passes_unchanged() {
         assert!(text.contains(content), "{transport:?} {text}");
     }
 }
+
+#[tokio::test]
+async fn an_oversized_answer_of_a_child_fails_its_own_call_alone() {
+    let bad = ScriptedServer::start("bad", ServerTransport::Stdio).await;
+    let mut shared = spec(&bad);
+    shared.connection_mode = rialto::upstream::ConnectionMode::Shared;
+    shared.settings.message_bytes = 64 << 10;
+    let rialto = gateway(default_group_of(vec![shared])).await;
+    let (patient, _) = client(&rialto, ClientTransport::Http, "ada").await;
+    let (greedy, _) = client(&rialto, ClientTransport::Http, "bob").await;
+    let waiting = call(&patient, "do", json!({ "steps": [{ "wait": "end" }] }));
+    tokio::pin!(waiting);
+    let flooded = async {
+        bad.wait_received("tools/call", 1).await;
+        // A notification and rubbish over the limit belong to nobody.
+        let huge = "x".repeat(70 << 10);
+        bad.send_text(&huge);
+        bad.send_text(&format!(r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"data":"{huge}"}}}}"#));
+        let result = json!({ "content": [{ "type": "text", "text": huge, "id": 1 }] });
+        refused(&greedy, "tools/call", json!({ "name": "do", "arguments": { "result": result } })).await
+    };
+    let (code, text) = tokio::select! {
+        _ = &mut waiting => panic!("the call that waits has ended"),
+        refused = flooded => refused,
+    };
+    assert!(code == -32603 && text.contains("too_large"), "{text}");
+    bad.open("end");
+    assert_eq!(within_timeout("the other call ends", waiting).await["server"], "bad");
+}
