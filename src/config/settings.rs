@@ -13,7 +13,7 @@ use super::model::{CallerToken, Secret, StoreLocation};
 use super::setting_table::settings;
 use super::setting_value::Choice;
 use super::structure::NAMED_TABLES;
-use crate::dialect::Revision;
+use crate::dialect::{LegRule, Revision};
 use crate::gateway::{DEFAULT_PAGE_SIZE, GroupConfig, Naming};
 use crate::http::server::Http1Implementation;
 use crate::telemetry::LogFormat;
@@ -259,6 +259,9 @@ settings! {
         connection: Option<ConnectionMode> = None,
             choice::<ConnectionMode>().default("depends on the server's revision").example("\"shared\"")
             => connection_mode;
+        /// Which leg serves a client where the server speaks both eras: `client`, the one of the client's own era, or
+        /// always `handshake` or `per-request`.
+        legs: LegRule = LegRule::Client, choice::<LegRule>().example("\"per-request\"") => leg_rule;
         /// Timeout for opening a connection.
         connect_timeout: Duration = seconds(10), DURATION.example("\"3s\"") => settings.connect_timeout;
         /// Timeout of each request while transport and revision are detected.

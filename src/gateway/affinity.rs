@@ -18,7 +18,7 @@ impl Group {
         if call.sink.is_some() {
             return None;
         }
-        let view = self.view();
+        let view = self.view(call.client.revision);
         let target = CallTarget::parse(call).ok()?;
         let name;
         let (member, _) = match call.method {
@@ -34,7 +34,7 @@ impl Group {
             _ => return None,
         };
         let upstream = &member.upstream;
-        if !upstream.is_child_with_sessions() {
+        if !member.leg.is_child_with_sessions() {
             return None;
         }
         let mut key = upstream.name().to_string();

@@ -14,11 +14,11 @@ use super::{forward, parked_calls};
 use crate::call::{Answer, Call, ClientSink, Replies};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::to_client::{self, CacheHint};
-use crate::dialect::to_upstream;
+use crate::dialect::{Revision, to_upstream};
 use crate::metrics::CallOutcome;
 use crate::protocol::method::{Capability, MethodRoute};
 use crate::protocol::{ErrorObject, Level, Method, Notification, NotificationMethod, Raw, code};
-use crate::upstream::{List, Upstream};
+use crate::upstream::{Leg, List};
 
 /// Cache hint of `server/discover`, in milliseconds.
 const DISCOVERY_CACHE_HINT: CacheHint = CacheHint { ttl: 60_000, public: true };
@@ -28,9 +28,8 @@ const STARTING_CACHE_HINT: CacheHint = CacheHint { ttl: 1_000, public: true };
 impl Group {
     /// Whether the call needs only upstreams that already connected or failed to.
     fn targets_settled_upstream(&self, call: &Call, target: &CallTarget) -> bool {
-        let view = self.view();
-        let known =
-            |found: Option<(&GroupMember, &str)>| found.is_some_and(|(member, _)| member.state.startup_finished);
+        let view = self.view(call.client.revision);
+        let known = |found: Option<(&GroupMember, &str)>| found.is_some_and(|(member, _)| member.is_settled);
         match call.method {
             Method::Ping | Method::SetLevel => true,
             Method::ToolsCall => known(view.find_by_name(List::Tools, &target.name().unwrap_or_default())),
@@ -49,10 +48,10 @@ impl Group {
             Ok(target) => target,
             Err(error) => return self.refuse(call, error),
         };
-        if self.is_starting() && !self.targets_settled_upstream(call, &target) {
+        if self.is_starting(call.client.revision) && !self.targets_settled_upstream(call, &target) {
             let (group, call) = (Arc::clone(self), call.clone());
             return forward::deferred(async move {
-                group.wait_ready().await;
+                group.wait_ready(call.client.revision).await;
                 group.handle_ready(&call, &target)
             });
         }
@@ -237,10 +236,10 @@ impl Group {
         let (Some(level), Some(sink)) = (call.level, &call.sink) else {
             return method_not_found(&call.method).into();
         };
-        let upstreams: Vec<_> = view.members.iter().map(|member| Arc::clone(&member.upstream)).collect();
+        let legs: Vec<_> = view.members.iter().map(|member| Arc::clone(&member.leg)).collect();
         let key = sink.key();
         forward::deferred(async move {
-            set_upstream_log_levels(&upstreams, key, level).await;
+            set_leg_log_levels(&legs, key, level).await;
             Answer::result(Raw::empty()).into()
         })
     }
@@ -254,7 +253,7 @@ impl Group {
         };
         let Some((member, own)) = view.find_by_uri(&uri) else { return resource_not_found(&uri).into() };
         // With its own lease, let the server decide: some support subscriptions without declaring them.
-        if member.upstream.uses_lease(call) {
+        if member.leg.uses_lease(call) {
             return forward::subscription(self, with_string_param(call, &["uri"], own), member, &uri);
         }
         if !member.state.supports_resource_subscriptions() {
@@ -262,7 +261,7 @@ impl Group {
         }
         // Without a lease, updates arrive over the shared catalog connection.
         match call.method {
-            Method::Subscribe => sink.add_subscription(&uri, Some(Box::new(member.upstream.subscribe(own)))),
+            Method::Subscribe => sink.add_subscription(&uri, Some(Box::new(member.leg.subscribe(own)))),
             _ => sink.remove_subscription(&uri),
         }
         Answer::result(Raw::empty()).into()
@@ -278,13 +277,13 @@ impl Group {
 
     /// Forwards a notification of a session to the upstreams it concerns.
     pub fn forward_notification(&self, sink: &dyn ClientSink, notification: &Notification) {
-        let view = self.view();
+        let view = self.view(Revision::NEWEST_HANDSHAKE);
         let concerns_all = matches!(notification.method, NotificationMethod::RootsChanged);
         let passes = concerns_all
             || matches!(notification.method, NotificationMethod::Other(_)) && view.single_member().is_some();
         if passes {
             for member in &view.members {
-                member.upstream.forward_notification(sink.key(), notification);
+                member.leg.forward_notification(sink.key(), notification);
             }
         }
     }
@@ -305,9 +304,8 @@ fn with_request_state(call: &Call, own: Option<Raw>) -> Call {
     Call { params, ..call.clone() }
 }
 
-async fn set_upstream_log_levels(upstreams: &[Arc<Upstream>], session: u128, level: Level) {
-    futures_util::future::join_all(upstreams.iter().map(|upstream| upstream.set_session_log_level(session, level)))
-        .await;
+async fn set_leg_log_levels(legs: &[Arc<Leg>], session: u128, level: Level) {
+    futures_util::future::join_all(legs.iter().map(|leg| leg.set_session_log_level(session, level))).await;
 }
 
 /// The members of `params` that decide where a call goes, found in one pass.

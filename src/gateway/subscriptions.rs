@@ -96,7 +96,7 @@ impl ListenFilter {
             else {
                 continue;
             };
-            let guard = member.upstream.subscribe(own);
+            let guard = member.leg.subscribe(own);
             guards.push((uri, guard));
         }
         let filter = Self {

@@ -9,6 +9,7 @@ use super::respond::Rejection;
 use super::session_messages;
 use crate::call::{Caller, ChangeEvent, ClientSink, Replies, Reply};
 use crate::cluster::{Cluster, IncarnationObserver};
+use crate::dialect::Revision;
 use crate::gateway::Group;
 use crate::protocol::{Method, Raw, Request};
 use crate::session::{Session, SessionId, SessionRecord, SessionTransport, Sessions};
@@ -157,8 +158,8 @@ impl RequestContext<'_> {
     fn notify_changed_lists(&self, session: &Arc<Session>) {
         let (session, group) = (Arc::clone(session), Arc::clone(&self.group));
         tokio::spawn(async move {
-            group.wait_ready().await;
-            session.notify_changed_lists(&group.view().list_fingerprints());
+            group.wait_ready(Revision::NEWEST_HANDSHAKE).await;
+            session.notify_changed_lists(&group.view(Revision::NEWEST_HANDSHAKE).list_fingerprints());
         });
     }
 }

@@ -58,6 +58,8 @@ pub enum HttpTransport {
 pub struct ConnectionSettings {
     /// The revision; probed if `None`.
     pub revision: Option<Revision>,
+    /// Whether a handshake is tried before `server/discover`.
+    pub prefers_handshake: bool,
     /// Limit for opening a TCP or TLS connection.
     pub connect_timeout: Duration,
     /// Limit for each response during probe and handshake. Package runners get `startup_timeout` instead.
@@ -191,6 +193,7 @@ impl Default for ConnectionSettings {
     fn default() -> Self {
         Self {
             revision: None,
+            prefers_handshake: false,
             connect_timeout: Duration::from_secs(10),
             discovery_timeout: Duration::from_secs(10),
             startup_timeout: Duration::from_secs(60),

@@ -11,9 +11,9 @@ use serde_json::json;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
-use super::Upstream;
 use super::lease_guard::{LeaseGuard, ReleaseOnDrop};
 use super::lease_key::{LeaseKey, SERVER_REQUEST_CAPABILITIES, accepts_server_requests};
+use super::leg::Leg;
 use super::lists::{self, CatalogList, List};
 use super::spec::SpecKind;
 use super::supervisor::{self, back_off};
@@ -128,9 +128,9 @@ impl Leases {
     }
 }
 
-// === impl Upstream ===
+// === impl Leg ===
 
-impl Upstream {
+impl Leg {
     /// Finds or creates the caller's lease and counts one call in flight on it.
     fn get_or_create(
         self: &Arc<Self>,
@@ -251,19 +251,19 @@ impl Upstream {
         self.check_reachable()?;
         // A task of its own holds the lock: a cancelled caller must not leave a half-open connection, and the
         // connection must not be closed before it is open.
-        let (upstream, opened_lease) = (Arc::clone(self), Arc::clone(lease));
+        let (leg, opened_lease) = (Arc::clone(self), Arc::clone(lease));
         let revision = self.state().revision;
         let opened = tokio::spawn(async move {
             let _open_guard = open_guard;
             let settings = ConnectionSettings {
-                revision: upstream.spec.settings.revision.or(revision),
-                ..upstream.spec.settings.clone()
+                revision: leg.spec.settings.revision.or(revision).or(leg.opening_revision),
+                ..leg.spec.settings.clone()
             };
             let (identity, unsolicited, resumable) =
                 (opened_lease.identity.clone(), opened_lease.unsolicited.clone(), opened_lease.resumable.clone());
-            let opening = Connection::open_with(upstream.target()?, settings, identity, unsolicited, resumable);
-            let grace = upstream.spec.settings.stop_timeout;
-            let Some(opened) = supervisor::open_unless_stopped(opening, &upstream.stop, grace).await else {
+            let opening = Connection::open_with(leg.target()?, settings, identity, unsolicited, resumable);
+            let grace = leg.spec.settings.stop_timeout;
+            let Some(opened) = supervisor::open_unless_stopped(opening, &leg.stop, grace).await else {
                 return Err(Error::failure(FailureKind::Unreachable, "the upstream was removed"));
             };
             let connection = opened?;

@@ -27,6 +27,8 @@ pub struct CatalogState {
     pub server: Option<ServerInfo>,
     /// Revision from the last connect.
     pub revision: Option<Revision>,
+    /// Whether the server keeps a session for its connection.
+    pub keeps_session: bool,
     /// Transport in use.
     pub transport: &'static str,
     /// Cached lists, indexed by [`List`].
@@ -74,6 +76,7 @@ impl CatalogState {
             startup_finished: false,
             server: None,
             revision: None,
+            keeps_session: false,
             transport,
             lists: Default::default(),
             list_change_counts: Default::default(),

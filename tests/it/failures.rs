@@ -92,7 +92,8 @@ async fn serve(spec: UpstreamSpec) -> Rialto {
     let group = GroupConfig::new(DEFAULT_GROUP, [Arc::clone(&spec.name)]);
     let config = GatewayConfig { upstreams: vec![spec], groups: vec![group] };
     let rialto = Rialto::with(|settings| settings.gateway = config).await;
-    until("the tools are known", || rialto.group().view().find_by_name(List::Tools, "echo").is_some()).await;
+    until("the tools are known", || rialto.group().view(Revision::NEWEST).find_by_name(List::Tools, "echo").is_some())
+        .await;
     rialto
 }
 

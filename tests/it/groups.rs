@@ -4,6 +4,7 @@
 mod aggregation;
 mod catalog;
 mod isolation;
+mod legs;
 mod listening;
 mod messages;
 mod ordering;

@@ -271,7 +271,7 @@ async fn plain_naming_keeps_names_and_the_first_upstream_wins_a_collision() {
     }
     let read = ask(&client, "resources/read", json!({ "uri": "res://one" })).await;
     assert_eq!(read["contents"][0], json!({ "uri": "res://one", "text": "first has res://one" }));
-    let view = rialto.group().view();
+    let view = rialto.group().view(Revision::NEWEST);
     assert_eq!(view.count(List::Tools), 4);
     let about = |name: &str| view.collisions.iter().any(|words| words.contains(&format!("{name:?}")));
     assert!(["echo", "do", "hello", "res://one", "res://item/{id}"].into_iter().all(about), "{:?}", view.collisions);
