@@ -4,6 +4,10 @@
 //! otherwise members that the client's revision lacks are removed or converted, and members it requires are
 //! added.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
 use super::downgrade;
 use super::meta;
 use super::{Era, Revision};
@@ -48,7 +52,7 @@ pub fn convert_outcome(
     server: &ServerInfo,
 ) -> Outcome {
     if from == to {
-        return outcome;
+        return if to.has_result_envelope() { outcome.map(with_result_type) } else { outcome };
     }
     match outcome {
         Ok(result) => Ok(convert_result(result, method, from, to, server)),
@@ -56,6 +60,17 @@ pub fn convert_outcome(
             Ok(missing_capability_result(&error))
         }
         Err(error) => Err(convert_error(error, method, from, to)),
+    }
+}
+
+/// Finds the member without parsing; a result that has the word elsewhere passes as it is, as receivers allow.
+static RESULT_TYPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"resultType\""));
+
+/// Says `complete` where a server left it unsaid, as receivers are told to assume.
+fn with_result_type(result: Raw) -> Raw {
+    match RESULT_TYPE.find(result.as_bytes()) {
+        None if result.is_object() => result.edit().set("resultType", Raw::constant(r#""complete""#)).finish(),
+        _ => result,
     }
 }
 

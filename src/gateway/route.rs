@@ -76,7 +76,7 @@ impl Group {
     fn route(self: &Arc<Self>, call: &Call, target: &CallTarget) -> Replies {
         let view = self.view_for(call);
         if call.method.capability().is_some_and(|capability| !view.has_capability(capability)) {
-            return method_not_found(&call.method).into();
+            return self.route_undeclared(call, target, &view).unwrap_or_else(|| method_not_found(&call.method).into());
         }
         match call.method.route() {
             MethodRoute::Gateway => match call.method {
@@ -120,6 +120,29 @@ impl Group {
                 }
                 None => method_not_found(&call.method).into(),
             },
+        }
+    }
+
+    /// Routes a call that needs a capability which nobody declares: the server that it can only be meant for answers it.
+    fn route_undeclared(self: &Arc<Self>, call: &Call, target: &CallTarget, view: &View) -> Option<Replies> {
+        let only = view.single_member().filter(|only| !only.upstream.spec().is_local());
+        match call.method.route() {
+            MethodRoute::List => {
+                let is_whole =
+                    List::from_method(&call.method).is_some_and(|list| view.config.filter(list).allows_all());
+                Some(self.forward(call, call.clone(), only.filter(|_| is_whole)?))
+            }
+            MethodRoute::ByName => self.route_by_name(call, target, view).ok(),
+            MethodRoute::ByUri => self.route_by_uri(call, target, view).ok(),
+            MethodRoute::ByReference => self.route_by_reference(call, target, view).ok(),
+            MethodRoute::Gateway if matches!(call.method, Method::Subscribe | Method::Unsubscribe) => {
+                Some(self.change_subscription(call, target, view))
+            }
+            // A log level belongs to a session of the server.
+            MethodRoute::Gateway => {
+                Some(self.forward(call, call.clone(), only.filter(|only| only.leg.uses_lease(call))?))
+            }
+            MethodRoute::Unknown => None,
         }
     }
 
@@ -224,11 +247,11 @@ impl Group {
                 .ok_or_else(|| invalid_params(&format!("there is no prompt {named:?}"))),
             _ => view.find_by_uri(&named).ok_or_else(|| resource_not_found(&named)),
         }?;
-        if view.single_member().is_none() && member.state.has_capability(Capability::Completions) == Some(false) {
-            let nothing = Raw::constant(r#"{"completion":{"values":[]},"resultType":"complete"}"#);
-            return Ok(Answer::result(nothing).into());
-        }
-        Ok(self.forward(call, with_string_param(call, &["ref", key], own), member))
+        let replies = self.forward(call, with_string_param(call, &["ref", key], own), member);
+        let is_declared_by_others = view.single_member().is_none()
+            && view.has_capability(Capability::Completions)
+            && member.state.has_capability(Capability::Completions) == Some(false);
+        Ok(if is_declared_by_others { without_missing_completions(replies) } else { replies })
     }
 
     /// Sets the log level on every lease of the session.
@@ -287,6 +310,19 @@ impl Group {
             }
         }
     }
+}
+
+/// Completes nothing where a server does not know the method: the group declares it for its other servers.
+fn without_missing_completions(replies: Replies) -> Replies {
+    Replies::run(|mut out| async move {
+        let answer = replies.forward_to(&mut out).await;
+        match answer.outcome {
+            Err(error) if error.code() == code::METHOD_NOT_FOUND => {
+                Answer::result(Raw::constant(r#"{"completion":{"values":[]},"resultType":"complete"}"#))
+            }
+            outcome => Answer { outcome, ..answer },
+        }
+    })
 }
 
 /// Whether a call may end with an `input_required` result.

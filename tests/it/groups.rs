@@ -12,6 +12,7 @@ mod reload;
 mod sdk_servers;
 mod session_resumption;
 mod sessions;
+mod undeclared;
 mod upstream_failure;
 
 use std::collections::HashMap;
