@@ -286,6 +286,8 @@ settings! {
         max_input_rounds: u32 = 8, integer(0, 1000).example("3") => settings.max_input_rounds;
         /// Maximum number of leases: connections reserved for single clients.
         max_leases: usize = 256, COUNT.example("16") => max_leases;
+        /// Maximum number of leases of one caller for its calls without a session.
+        max_leases_per_caller: usize = 32, COUNT.example("4") => max_leases_per_caller;
         /// Idle time after which the lease of a per-request client is closed.
         lease_idle_timeout: Duration = seconds(300), DURATION.example("\"1m\"") => lease_idle_timeout;
         /// How long cached lists are served while the server is unreachable.

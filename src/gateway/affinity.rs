@@ -31,6 +31,18 @@ impl Group {
                 name = target.uri().ok()?;
                 view.find_by_uri(&name)?
             }
+            // What is heard and listed of a child comes from where its calls go, if it is the only one.
+            Method::Listen
+            | Method::ToolsList
+            | Method::PromptsList
+            | Method::ResourcesList
+            | Method::TemplatesList => {
+                let mut children = view.members.iter().filter(|member| member.leg.is_child_with_sessions());
+                match (children.next(), children.next()) {
+                    (Some(only), None) => (only, ""),
+                    _ => return None,
+                }
+            }
             _ => return None,
         };
         let upstream = &member.upstream;
@@ -42,7 +54,7 @@ impl Group {
             let mut hash = Sha256::new();
             hash.update(call.caller.principal.as_bytes());
             hash.update([0]);
-            hash.update(call.client.capabilities.as_bytes());
+            hash.update([member.leg.accepted_requests(call).bits()]);
             key.push('/');
             for byte in &hash.finalize()[..16] {
                 // Writing to a string cannot fail.

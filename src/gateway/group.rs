@@ -18,7 +18,7 @@ use super::request_state::RequestState;
 use super::sealing::Seal;
 use super::view::{GroupMember, View};
 use super::{GatewayShared, GroupEvent};
-use crate::call::{Call, ChangeEvent, ListFingerprints};
+use crate::call::{Call, ChangeEvent, ClientSink, ListFingerprints};
 use crate::dialect::Revision;
 use crate::metrics::{CallMetrics, CallOutcome};
 use crate::protocol::Method;
@@ -95,10 +95,10 @@ fn build_views(config: &Arc<GroupConfig>, upstreams: &[Arc<Upstream>]) -> [Arc<V
     [per_request, handshake]
 }
 
-/// The view of a session whose own leases announced different lists.
+/// The view of a client whose own leases announced different lists.
 #[derive(Debug)]
-struct SessionView {
-    /// Epoch of the group's view and epochs of the session's own lists that this view was built from.
+struct OwnListsView {
+    /// Epoch of the group's view and epochs of the client's own lists that this view was built from.
     source_epochs: (u64, Vec<u64>),
     view: Arc<View>,
 }
@@ -412,31 +412,32 @@ impl Group {
     /// session has lists of its own: another node cannot have the same.
     pub fn list_fingerprints_for(&self, session: u128) -> ListFingerprints {
         let view = self.view(Revision::NEWEST_HANDSHAKE);
-        let has_own = |member: &GroupMember| {
-            member.leg.session_lists(session).is_some_and(|(_, lists)| lists.iter().any(Option::is_some))
-        };
+        let has_own = |member: &GroupMember| member.leg.session_has_own_lists(session);
         if view.members.iter().any(has_own) { ListFingerprints::default() } else { view.list_fingerprints() }
     }
 
-    /// The view for a call: the group's, or one with the lists that the session's own leases announced.
+    /// The view for a call: the group's, or one with the lists that the client's own leases announced.
     pub(super) fn view_for(&self, call: &Call) -> Guard<Arc<View>> {
         let view = self.view(call.client.revision);
-        let Some(sink) = &call.sink else { return view };
-        let has_own = |member: &GroupMember| member.leg.session_lists(sink.key()).is_some();
-        if !view.members.iter().any(has_own) {
+        if !view.members.iter().any(|member| member.leg.has_own_lists()) {
             return view;
         }
-        let own: Vec<_> = view.members.iter().map(|member| member.leg.session_lists(sink.key())).collect();
-        let epochs = own.iter().map(|own| own.as_ref().map_or(0, |(epoch, _)| *epoch)).collect();
+        let own: Vec<_> = view.members.iter().map(|member| member.leg.own_lists(call)).collect();
+        let hub = || own.iter().flatten().find_map(|own| own.hub.clone().map(|hub| hub as Arc<dyn ClientSink>));
+        let Some(client) = call.sink.clone().or_else(hub).filter(|_| own.iter().any(Option::is_some)) else {
+            return view;
+        };
+        let epochs = own.iter().map(|own| own.as_ref().map_or(0, |own| own.epoch)).collect();
         let made_from = (view.epoch, epochs);
-        if let Some(known) = sink.gateway_slot().get::<SessionView>().filter(|known| known.source_epochs == made_from) {
+        let known = client.gateway_slot().get::<OwnListsView>();
+        if let Some(known) = known.filter(|known| known.source_epochs == made_from) {
             return Guard::from_inner(Arc::clone(&known.view));
         }
         let mut members = view.members.clone();
         for (member, own) in members.iter_mut().zip(own) {
-            let Some((_, lists)) = own else { continue };
+            let Some(own) = own else { continue };
             let mut state = (*member.state).clone();
-            for (mine, own) in state.lists.iter_mut().zip(lists) {
+            for (mine, own) in state.lists.iter_mut().zip(own.lists) {
                 if own.is_some() {
                     *mine = own;
                 }
@@ -444,7 +445,7 @@ impl Group {
             member.state = Arc::new(state);
         }
         let own = Arc::new(View::new(Arc::clone(&view.config), members));
-        sink.gateway_slot().set(Arc::new(SessionView { source_epochs: made_from, view: Arc::clone(&own) }));
+        client.gateway_slot().set(Arc::new(OwnListsView { source_epochs: made_from, view: Arc::clone(&own) }));
         Guard::from_inner(own)
     }
 }

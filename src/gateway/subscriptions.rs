@@ -9,13 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::group::Group;
 use super::route::invalid_params;
-use super::view::View;
+use super::view::{GroupMember, View};
 use crate::call::{Answer, Call, ChangeEvent, Replies, ReplySender};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::to_client;
 use crate::protocol::method::Capability;
 use crate::protocol::{ErrorObject, Raw};
-use crate::upstream::SubscriptionGuard;
+use crate::upstream::{HubListener, Leg, SubscriptionGuard};
 
 /// The changes that one listener subscribes to.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -33,12 +33,36 @@ const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 struct Listener {
     filter: ListenFilter,
     subscription_id: Raw,
+    call: Call,
     changes: broadcast::Receiver<ChangeEvent>,
+    /// What the places of this caller announce.
+    own_changes: broadcast::Receiver<ChangeEvent>,
+    places: Vec<HubListener>,
     closing: CancellationToken,
     replies: ReplySender,
+    /// Resource subscriptions to ask the upstreams for.
+    requested: Vec<RequestedSubscription>,
     /// Resource subscriptions at the upstreams; they end when the guards drop.
-    guards: Vec<(Arc<str>, SubscriptionGuard)>,
+    guards: Vec<Box<dyn Send>>,
 }
+
+/// A resource that a listener wants to hear of.
+struct RequestedSubscription {
+    /// As the client knows it.
+    uri: Arc<str>,
+    source: SubscriptionSource,
+}
+
+/// Where a listener hears of a resource.
+enum SubscriptionSource {
+    /// The shared connection of a leg.
+    Catalog(SubscriptionGuard),
+    /// The caller's place at a leg, by the server's own URI.
+    Place(Arc<Leg>, Box<str>),
+}
+
+/// Changes of a caller's places buffered per listener.
+const OWN_CHANGES_CAPACITY: usize = 256;
 
 impl Group {
     pub(super) fn listen(&self, call: &Call, view: &View) -> Replies {
@@ -52,14 +76,42 @@ impl Group {
         };
         // Subscribe before the acknowledgement is sent, so that no change after it is missed.
         let changes = self.changes();
-        let (filter, guards) = requested.grant(view);
-        let subscription = call.id.to_raw();
+        let (own_sender, own_changes) = broadcast::channel(OWN_CHANGES_CAPACITY);
+        let places = view.members.iter().filter(|member| member.leg.gives_places());
+        let places = places.map(|member| listen_at_place(member, call, own_sender.clone())).collect();
+        let (filter, requested) = requested.grant(view);
         let (sender, replies) = Replies::channel();
-        let closing = self.ended().clone();
-        let listener = Listener { filter, subscription_id: subscription, changes, closing, replies: sender, guards };
+        let listener = Listener {
+            filter,
+            subscription_id: call.id.to_raw(),
+            call: call.clone(),
+            changes,
+            own_changes,
+            places,
+            closing: self.ended().clone(),
+            replies: sender,
+            requested,
+            guards: Vec::new(),
+        };
         tokio::spawn(listener.run());
         replies
     }
+}
+
+/// Hears of what the caller's place at a member announces, resources under the client's and the server's own URI.
+fn listen_at_place(member: &GroupMember, call: &Call, changes: broadcast::Sender<ChangeEvent>) -> HubListener {
+    let name_mapping = member.name_mapping.clone();
+    let listener = move |change: ChangeEvent| {
+        // A send error means that the listener has ended.
+        if let ChangeEvent::ResourceUpdated(uri) = &change {
+            let exposed = name_mapping.expose_uri(uri);
+            if *exposed != **uri {
+                let _ = changes.send(ChangeEvent::ResourceUpdated(exposed.into()));
+            }
+        }
+        let _ = changes.send(change);
+    };
+    member.leg.listen_at_place(call, Arc::new(listener))
 }
 
 impl ListenFilter {
@@ -86,18 +138,21 @@ impl ListenFilter {
         })
     }
 
-    /// Restricts the filter to what the group supports. Resource subscriptions are started here and granted
-    /// when the upstream confirms them.
-    fn grant(self, view: &View) -> (Self, Vec<(Arc<str>, SubscriptionGuard)>) {
-        let mut guards = Vec::new();
+    /// Restricts the filter to what the group supports. Resource subscriptions are granted when the upstream confirms
+    /// them.
+    fn grant(self, view: &View) -> (Self, Vec<RequestedSubscription>) {
+        let mut requested = Vec::new();
         for uri in self.updates {
             let Some((member, own)) =
                 view.find_by_uri(&uri).filter(|(member, _)| member.state.supports_resource_subscriptions())
             else {
                 continue;
             };
-            let guard = member.leg.subscribe(own);
-            guards.push((uri, guard));
+            let source = match member.leg.gives_places() {
+                true => SubscriptionSource::Place(Arc::clone(&member.leg), own.into()),
+                false => SubscriptionSource::Catalog(member.leg.subscribe(own)),
+            };
+            requested.push(RequestedSubscription { uri, source });
         }
         let filter = Self {
             tools: self.tools && view.has_list_changes(Capability::Tools),
@@ -105,7 +160,7 @@ impl ListenFilter {
             resources: self.resources && view.has_list_changes(Capability::Resources),
             updates: Vec::new(),
         };
-        (filter, guards)
+        (filter, requested)
     }
 
     fn to_raw(&self) -> Raw {
@@ -148,15 +203,27 @@ impl Listener {
     /// granted, as the acknowledgement cannot be amended.
     async fn await_subscriptions(&mut self) {
         let deadline = Instant::now() + SUBSCRIBE_TIMEOUT;
-        for (uri, guard) in std::mem::take(&mut self.guards) {
+        for RequestedSubscription { uri, source } in std::mem::take(&mut self.requested) {
+            let granted = async {
+                match source {
+                    SubscriptionSource::Catalog(guard) => {
+                        let granted = tokio::time::timeout_at(deadline, guard.is_granted()).await.unwrap_or(false);
+                        granted.then(|| Box::new(guard) as Box<dyn Send>)
+                    }
+                    SubscriptionSource::Place(leg, own) => {
+                        let guard = leg.subscribe_at_place(&self.call, &own).await;
+                        guard.map(|guard| Box::new(guard) as Box<dyn Send>)
+                    }
+                }
+            };
             let granted = tokio::select! {
                 () = self.replies.cancelled() => return,
                 () = self.closing.cancelled() => return,
-                granted = tokio::time::timeout_at(deadline, guard.is_granted()) => granted.unwrap_or(false),
+                granted = granted => granted,
             };
-            if granted {
-                self.filter.updates.push(Arc::clone(&uri));
-                self.guards.push((uri, guard));
+            if let Some(guard) = granted {
+                self.filter.updates.push(uri);
+                self.guards.push(guard);
             }
         }
     }
@@ -169,15 +236,18 @@ impl Listener {
             return;
         }
         loop {
-            let changes = tokio::select! {
+            let change = tokio::select! {
                 () = self.replies.cancelled() => return,
                 () = self.closing.cancelled() => break,
-                change = self.changes.recv() => match change {
-                    Ok(change) if self.filter.matches(&change) => vec![change],
-                    Ok(_) => continue,
-                    Err(broadcast::error::RecvError::Lagged(_)) => self.filter.all_changes(),
-                    Err(broadcast::error::RecvError::Closed) => break,
-                },
+                change = self.changes.recv() => change,
+                // Never closed: the places keep its senders, and without any nothing is said here.
+                change = self.own_changes.recv(), if !self.places.is_empty() => change,
+            };
+            let changes = match change {
+                Ok(change) if self.filter.matches(&change) => vec![change],
+                Ok(_) => continue,
+                Err(broadcast::error::RecvError::Lagged(_)) => self.filter.all_changes(),
+                Err(broadcast::error::RecvError::Closed) => break,
             };
             for change in changes {
                 let mut notification = change.notification();

@@ -38,6 +38,7 @@ pub(super) struct Duplex {
     pub(super) tasks: TaskRegistry,
     last_id: AtomicI64,
     unsolicited: UnsolicitedSender,
+    asks_newest_call: bool,
     closed: CancellationToken,
 }
 
@@ -83,7 +84,13 @@ impl Duplex {
         let closed = CancellationToken::new();
         let (pending, tasks) = (Arc::default(), TaskRegistry::default());
         let unsolicited = UnsolicitedSender::new(unsolicited);
-        Self { outgoing, pending, tasks, last_id: AtomicI64::new(0), unsolicited, closed }
+        let last_id = AtomicI64::new(0);
+        Self { outgoing, pending, tasks, last_id, unsolicited, asks_newest_call: false, closed }
+    }
+
+    /// Sends server requests that may belong to several calls to the newest of them, if `asks_newest_call`.
+    pub(super) fn asking_newest_call(self, asks_newest_call: bool) -> Self {
+        Self { asks_newest_call, ..self }
     }
 
     /// Sends a request once its replies are polled. `params` are as the server receives them, except for the progress
@@ -234,12 +241,16 @@ impl Duplex {
         if unrouted.is_none() {
             return;
         }
+        let fits = |call: &PendingCall| call.accepts_server_requests;
         let forward = |call: &mut PendingCall| {
             if let Some(request) = unrouted.take() {
                 call.forward_server_request(request);
             }
         };
-        self.with_only_call(|call| call.accepts_server_requests, forward);
+        match self.asks_newest_call {
+            true => self.with_newest_call(fits, forward),
+            false => self.with_only_call(fits, forward),
+        };
         if let Some(request) = unrouted {
             self.unsolicited.send(Unsolicited::ServerRequest(request));
         }
@@ -276,6 +287,14 @@ impl Duplex {
             }
             _ => false,
         }
+    }
+
+    /// Runs `act` on the newest pending call that satisfies `fits`; false when there is none.
+    fn with_newest_call(&self, fits: impl Fn(&PendingCall) -> bool, act: impl FnOnce(&mut PendingCall)) -> bool {
+        let mut state = self.pending.lock();
+        let calls = state.calls.iter_mut().filter(|(_, call)| fits(call));
+        let newest = calls.max_by_key(|(id, _)| **id);
+        newest.map(|(_, call)| act(call)).is_some()
     }
 
     /// Sends a short response from the reader task, which must not wait.

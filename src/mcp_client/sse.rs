@@ -64,7 +64,7 @@ impl SseClient {
             }
         };
         let (outgoing, messages) = mpsc::channel(OUTGOING_QUEUE_CAPACITY);
-        let duplex = Arc::new(Duplex::new(outgoing, unsolicited));
+        let duplex = Arc::new(Duplex::new(outgoing, unsolicited).asking_newest_call(settings.asks_newest_call));
         let shutdown = CancellationToken::new();
         let (cancelled, closing, stop_timeout) = (shutdown.clone(), Arc::clone(&duplex), settings.stop_timeout);
         let poster = MessagePoster { duplex: Arc::clone(&duplex), http, endpoint, timeout: settings.idle_timeout };

@@ -35,7 +35,7 @@ impl StdioClient {
     ) -> Result<Self> {
         let (process, stdin, stdout) = ChildProcess::start(command)?;
         let (outgoing, messages) = mpsc::channel(OUTGOING_QUEUE_CAPACITY);
-        let duplex = Arc::new(Duplex::new(outgoing, unsolicited));
+        let duplex = Arc::new(Duplex::new(outgoing, unsolicited).asking_newest_call(settings.asks_newest_call));
         let (stop, stopped) = oneshot::channel();
         let writer = tokio::spawn(write_messages(stdin, messages));
         let reader = read_messages(Arc::clone(&duplex), stdout, settings.message_bytes);

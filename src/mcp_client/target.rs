@@ -60,6 +60,9 @@ pub struct ConnectionSettings {
     pub revision: Option<Revision>,
     /// Whether a handshake is tried before `server/discover`.
     pub prefers_handshake: bool,
+    /// Whether a server request that may belong to several calls goes to the newest of them, as nobody else is there to
+    /// take it.
+    pub asks_newest_call: bool,
     /// Limit for opening a TCP or TLS connection.
     pub connect_timeout: Duration,
     /// Limit for each response during probe and handshake. Package runners get `startup_timeout` instead.
@@ -194,6 +197,7 @@ impl Default for ConnectionSettings {
         Self {
             revision: None,
             prefers_handshake: false,
+            asks_newest_call: false,
             connect_timeout: Duration::from_secs(10),
             discovery_timeout: Duration::from_secs(10),
             startup_timeout: Duration::from_secs(60),

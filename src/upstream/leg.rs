@@ -209,11 +209,7 @@ impl Leg {
 
     /// Whether the caller uses a lease, as far as the server's revision is known.
     pub fn uses_lease(&self, call: &Call) -> bool {
-        let keeps_sessions = self.state().revision.is_some_and(|revision| revision.has_sessions());
-        matches!(self.kind, LegKind::Remote(_))
-            && self.spec.connection_mode == ConnectionMode::PerClient
-            && keeps_sessions
-            && call.sink.is_some()
+        call.sink.is_some() && self.gives_places()
     }
 
     /// A connection for a call, only if it can be had without waiting.

@@ -5,10 +5,14 @@
 //! the server keeps sessions. Servers inside this process ([`LocalServer`](crate::local::LocalServer)) need none of
 //! these.
 
+mod caller_hub;
+mod caller_lease;
 mod catalog;
 mod health;
+mod lease;
 mod lease_guard;
 mod lease_key;
+mod lease_task;
 mod leases;
 mod leg;
 mod legs;
@@ -31,9 +35,12 @@ use crate::dialect::Revision;
 use leg::CallCounts;
 use legs::{HandshakeLeg, HandshakeLegTask};
 
+pub use caller_hub::{CallerHub, HubListener};
+pub use caller_lease::CallerSubscription;
 pub use health::{Health, HealthPhase};
 pub use lease_guard::LeaseGuard;
-pub use lease_key::SERVER_REQUEST_CAPABILITIES;
+pub use lease_key::{AcceptedRequests, SERVER_REQUEST_CAPABILITIES};
+pub use leases::OwnLists;
 pub use leg::Leg;
 pub use legs::{LegChoice, LegReport, LegWatcher};
 pub use lists::{CatalogList, List};

@@ -22,6 +22,8 @@ pub struct UpstreamSpec {
     pub leg_rule: LegRule,
     /// Leases open at the same time.
     pub max_leases: usize,
+    /// Leases that the calls of one principal without a session may have.
+    pub max_leases_per_caller: usize,
     /// Idle time after which a lease of callers without a session is closed.
     pub lease_idle_timeout: Duration,
     /// How often lists are re-read when the server neither sends list-changed notifications nor a TTL.
@@ -85,6 +87,7 @@ impl UpstreamSpec {
             connection_mode: ConnectionMode::default(),
             leg_rule: LegRule::default(),
             max_leases: 256,
+            max_leases_per_caller: 32,
             lease_idle_timeout: Duration::from_secs(300),
             list_poll_interval: Duration::from_secs(60),
             serve_stale_for: Duration::from_secs(300),

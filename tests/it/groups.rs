@@ -8,6 +8,7 @@ mod legs;
 mod listening;
 mod messages;
 mod ordering;
+mod places;
 mod reload;
 mod sdk_servers;
 mod session_resumption;

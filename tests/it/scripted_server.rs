@@ -536,6 +536,13 @@ impl ServerState {
                 lock(&client_session.tools).push(tool(name));
                 client_session.send(json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" }));
             }
+            if let (Some(uri), Some(client_session)) = (step["touch"].as_str(), client_session)
+                && lock(&client_session.subscriptions).contains(uri)
+            {
+                let params = json!({ "uri": uri });
+                client_session
+                    .send(json!({ "jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params }));
+            }
             if let Some(client_session) = client_session.filter(|_| step["ask"].is_object()) {
                 let answer = self.ask(client_session, &step["ask"], out).await;
                 answers.push(if answer["error"].is_null() {
