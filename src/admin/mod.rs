@@ -10,13 +10,14 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 
 use crate::cluster::Cluster;
+use crate::dialect::Revision;
 use crate::gateway::Gateway;
 use crate::session::Sessions;
 use crate::shutdown::Shutdown;
 
 pub use status::{
-    CallsByRevision, ClusterStatus, ConfigStatus, GroupStatus, ListCounts, SessionStatus, SessionUpstreamStatus,
-    StatusReport, UpstreamStatus, unix_seconds,
+    CallsByRevision, ClusterStatus, ConfigStatus, GroupStatus, LegStatus, ListCounts, SessionStatus,
+    SessionUpstreamStatus, StatusReport, UpstreamStatus, unix_seconds,
 };
 
 /// Reads readiness, metrics and status from the running gateway.
@@ -71,7 +72,7 @@ impl Admin {
             return Err("the store has no room\n");
         }
         if !self.has_been_ready.load(Ordering::Relaxed) {
-            if self.gateway.groups().iter().any(|group| group.is_starting()) {
+            if self.gateway.groups().iter().any(|group| group.is_starting(Revision::NEWEST)) {
                 return Err("starting\n");
             }
             self.has_been_ready.store(true, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use super::Admin;
 use crate::cluster::Cluster;
 use crate::dialect::{Revision, describe_translation};
 use crate::gateway::GroupMember;
-use crate::upstream::{List, RevisionPair, Upstream};
+use crate::upstream::{LegReport, List, RevisionPair, Upstream};
 
 /// Snapshot of the gateway, served as JSON at `/admin/status`. Times are Unix seconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -124,6 +124,9 @@ pub struct UpstreamStatus {
     pub revision: Option<String>,
     /// The server's own name, from its server info.
     pub server: Option<String>,
+    /// Its legs, as far as they are known: one, or two of a server that speaks both eras.
+    #[serde(default)]
+    pub legs: Vec<LegStatus>,
     /// Sizes of its lists.
     pub lists: ListCounts,
     /// Lists that the server failed to return, each with the error.
@@ -135,6 +138,21 @@ pub struct UpstreamStatus {
     /// Calls forwarded since the start, by client and server revision.
     #[serde(default)]
     pub calls_by_revision: Vec<CallsByRevision>,
+}
+
+/// One leg of an upstream: an era in which the server can be spoken to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LegStatus {
+    /// Negotiated revision.
+    pub revision: String,
+    /// Names of the capabilities that the server declares on this leg.
+    pub capabilities: Vec<String>,
+    /// Whether the server can ask and notify a client on this leg.
+    pub reaches_client: bool,
+    /// Revisions of the clients that it serves.
+    pub clients: Vec<String>,
+    /// Why it serves nobody, as a clause.
+    pub why: Option<String>,
 }
 
 /// Calls from clients of one revision to one upstream.
@@ -213,19 +231,19 @@ impl Admin {
     fn session_upstreams(&self, group: &str, client: Option<Revision>) -> Vec<SessionUpstreamStatus> {
         let Some(group) = self.gateway.group(Some(group)) else { return Vec::new() };
         let bridge = |member: &GroupMember| {
-            let server = member.upstream.state().revision;
+            let server = member.leg.state().revision;
             SessionUpstreamStatus {
                 upstream: member.upstream.name().to_string(),
                 revision: server.map(|server| server.to_string()),
                 bridged: client.zip(server).map(bridged_features).unwrap_or_default(),
             }
         };
-        group.view().members.iter().map(bridge).collect()
+        group.view(client.unwrap_or(Revision::NEWEST_HANDSHAKE)).members.iter().map(bridge).collect()
     }
 
     fn group_statuses(&self) -> Vec<GroupStatus> {
         let status = |group: &std::sync::Arc<crate::gateway::Group>| {
-            let view = group.view();
+            let view = group.view(Revision::NEWEST);
             GroupStatus {
                 name: group.name().to_string(),
                 servers: view.config.servers.iter().map(ToString::to_string).collect(),
@@ -262,11 +280,23 @@ fn upstream_status(upstream: &Upstream) -> UpstreamStatus {
         transport: state.transport.to_owned(),
         revision: state.revision.map(|revision| revision.to_string()),
         server: name.as_ref().and_then(|name| name.text()).map(std::borrow::Cow::into_owned),
+        legs: upstream.leg_reports().into_iter().map(leg_status).collect(),
         lists: list_counts(|list| state.list(list).map_or(0, |listed| listed.items.len())),
         list_errors: state.list_errors.iter().map(|(list, why)| format!("{list}: {why}")).collect(),
         leases: upstream.lease_count(),
         calls_in_flight: upstream.calls_in_flight(),
         calls_by_revision: upstream.revision_pairs().into_iter().map(calls_by_revision).collect(),
+    }
+}
+
+fn leg_status(leg: LegReport) -> LegStatus {
+    let LegReport { facts, clients, why } = leg;
+    LegStatus {
+        revision: facts.revision.to_string(),
+        capabilities: facts.capabilities.entries().map(|(name, _)| name.into_owned()).collect(),
+        reaches_client: facts.reaches_client,
+        clients: clients.iter().map(ToString::to_string).collect(),
+        why: why.map(|why| why.to_string()),
     }
 }
 

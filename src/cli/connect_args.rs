@@ -135,11 +135,28 @@ impl ConnectArgs {
 
     /// Connects to a target, with the terminal as the host for server requests.
     pub(super) async fn connect(&self, target: &Target) -> Result<(Client, Arc<Terminal>)> {
+        self.connect_at(target, self.revision).await
+    }
+
+    /// Connects to the handshake leg of a server whose per-request leg is `known`; `None` where there is none to look for.
+    pub(super) async fn connect_other_leg(&self, target: &Target, known: &Client) -> Option<Client> {
+        if self.revision.is_some() || known.revision().opens_with_handshake() {
+            return None;
+        }
+        let mut target = target.clone();
+        if let Target::Url(address) = &mut target {
+            address.transport = Some(HttpTransport::Streamable);
+        }
+        let connected = self.connect_at(&target, Some(Revision::NEWEST_HANDSHAKE)).await;
+        connected.ok().map(|(client, _)| client)
+    }
+
+    async fn connect_at(&self, target: &Target, revision: Option<Revision>) -> Result<(Client, Arc<Terminal>)> {
         let answers = PreparedAnswers::new(&self.root, &self.answer, self.sample_with.clone())?;
         let terminal = Arc::new(Terminal::new(answers, self.json));
         let options = ClientOptions {
             settings: ConnectionSettings {
-                revision: self.revision,
+                revision,
                 connect_timeout: Duration::from_secs(self.connect_timeout),
                 discovery_timeout: Duration::from_secs(self.connect_timeout),
                 idle_timeout: Duration::from_secs(self.timeout),

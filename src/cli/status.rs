@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 
-use crate::admin::{ListCounts, SessionStatus, StatusReport, unix_seconds};
+use crate::admin::{ListCounts, SessionStatus, StatusReport, UpstreamStatus, unix_seconds};
 use crate::error::{Error, Result};
 use crate::mcp_client::{ConnectionSettings, Target, fetch};
 
@@ -115,7 +115,7 @@ fn render_status(status: &StatusReport) -> String {
             reasons.join("; "),
         ]);
     }
-    out.push_str(&format!("{}\n", upstreams.trim_fmt()));
+    out.push_str(&format!("{}\n{}", upstreams.trim_fmt(), legs_text(&status.upstreams)));
     for collision in status.groups.iter().flat_map(|group| &group.collisions) {
         out.push_str(&format!("{collision}\n"));
     }
@@ -141,6 +141,19 @@ fn render_status(status: &StatusReport) -> String {
         out.push_str(&format!("\n{}\n", calls.trim_fmt()));
     }
     out
+}
+
+/// One row per leg of each upstream that speaks both eras.
+fn legs_text(upstreams: &[UpstreamStatus]) -> String {
+    let mut rows = table(&["upstream", "leg", "serves", "capabilities", "why"]);
+    for upstream in upstreams.iter().filter(|upstream| upstream.legs.len() > 1) {
+        for leg in &upstream.legs {
+            let clients = if leg.clients.is_empty() { "nobody".to_owned() } else { leg.clients.join(", ") };
+            let why = leg.why.clone().unwrap_or_default();
+            rows.add_row(vec![upstream.name.clone(), leg.revision.clone(), clients, leg.capabilities.join(", "), why]);
+        }
+    }
+    if rows.is_empty() { String::new() } else { format!("\n{}\n", rows.trim_fmt()) }
 }
 
 /// One row per kind of session and upstream.

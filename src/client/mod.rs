@@ -39,9 +39,9 @@ pub use host::{Host, NullHost, ServerRequestFuture};
 pub use listening::{ListenRequest, Listening};
 
 use crate::call::{self, Call, Caller, ChangeEvent, Replies, Reply};
-use crate::dialect::Revision;
 use crate::dialect::to_client::ServerInfo;
 use crate::dialect::to_upstream::ClientIdentity;
+use crate::dialect::{LegFacts, Revision};
 use crate::error::{Error, Result};
 use crate::failure::FailureKind;
 use crate::mcp_client::{Connection, ConnectionSettings, ProbeReport, Target, Unsolicited};
@@ -148,6 +148,13 @@ impl Client {
     /// How transport and revision were detected.
     pub fn probe_report(&self) -> &ProbeReport {
         self.connection.probe_report()
+    }
+
+    /// What tells this leg of the server from the other, if it speaks both eras.
+    pub fn leg_facts(&self) -> LegFacts {
+        let revision = self.revision();
+        let reaches_client = revision.asks_by_result() || self.connection.keeps_session();
+        LegFacts { revision, capabilities: self.server().capabilities.clone(), reaches_client }
     }
 
     /// The session id, if the server assigned one.

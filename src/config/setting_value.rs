@@ -11,7 +11,7 @@ use super::model::{CallerToken, Secret, StoreLocation};
 use super::reader::TableReader;
 use super::settings::FilterSection;
 use super::values::{format_duration, format_size};
-use crate::dialect::Revision;
+use crate::dialect::{LegRule, Revision};
 use crate::gateway::{NameFilter, Naming};
 use crate::http::server::Http1Implementation;
 use crate::policy::{AdminToken, Tokens};
@@ -123,6 +123,7 @@ choices! {
     LogFormat { "text" => Text, "json" => Json }
     Http1Implementation { "rialto" => Rialto, "hyper" => Hyper }
     ConnectionMode { "per-client" => PerClient, "shared" => Shared }
+    LegRule { "client" => Client, "handshake" => Handshake, "per-request" => PerRequest }
     Naming { "prefix" => Prefix, "plain" => Plain }
 }
 

@@ -13,7 +13,7 @@ use super::model::{CallerToken, Secret, StoreLocation};
 use super::setting_table::settings;
 use super::setting_value::Choice;
 use super::structure::NAMED_TABLES;
-use crate::dialect::Revision;
+use crate::dialect::{LegRule, Revision};
 use crate::gateway::{DEFAULT_PAGE_SIZE, GroupConfig, Naming};
 use crate::http::client::DEFAULT_CONNECTIONS_PER_ORIGIN;
 use crate::http::server::Http1Implementation;
@@ -292,6 +292,9 @@ settings! {
         connection: Option<ConnectionMode> = None,
             choice::<ConnectionMode>().default("depends on the server's revision").example("\"shared\"")
             => connection_mode;
+        /// Which leg serves a client where the server speaks both eras: `client`, the one of the client's own era, or
+        /// always `handshake` or `per-request`.
+        legs: LegRule = LegRule::Client, choice::<LegRule>().example("\"per-request\"") => leg_rule;
         /// Timeout for opening a connection.
         connect_timeout: Duration = seconds(10), DURATION.example("\"3s\"") => settings.connect_timeout;
         /// Timeout of each request while transport and revision are detected.
@@ -322,6 +325,8 @@ settings! {
         max_input_rounds: u32 = 8, integer(0, 1000).example("3") => settings.max_input_rounds;
         /// Maximum number of leases: connections reserved for single clients.
         max_leases: usize = 256, COUNT.example("16") => max_leases;
+        /// Maximum number of leases of one caller for its calls without a session.
+        max_leases_per_caller: usize = 32, COUNT.example("4") => max_leases_per_caller;
         /// Idle time after which the lease of a per-request client is closed.
         lease_idle_timeout: Duration = seconds(300), DURATION.example("\"1m\"") => lease_idle_timeout;
         /// How long cached lists are served while the server is unreachable.

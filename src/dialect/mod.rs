@@ -9,6 +9,7 @@ pub mod classify;
 mod describe;
 mod downgrade;
 pub mod headers;
+mod legs;
 pub mod meta;
 pub mod server_requests;
 pub mod tasks;
@@ -20,6 +21,7 @@ use std::fmt;
 use crate::protocol::Method;
 
 pub use describe::describe_translation;
+pub use legs::{LegFacts, LegRule};
 
 /// A dated version of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -302,6 +304,11 @@ impl Revision {
     /// The era of the revision.
     pub fn era(self) -> Era {
         self.features().era
+    }
+
+    /// Every revision, oldest first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        FEATURES.iter().map(|features| features.revision)
     }
 
     /// The revisions of one era, oldest first.

@@ -48,7 +48,7 @@ pub fn convert_outcome(
     server: &ServerInfo,
 ) -> Outcome {
     if from == to {
-        return outcome;
+        return if to.has_result_envelope() { outcome.map(with_result_type) } else { outcome };
     }
     match outcome {
         Ok(result) => Ok(convert_result(result, method, from, to, server)),
@@ -56,6 +56,14 @@ pub fn convert_outcome(
             Ok(missing_capability_result(&error).into())
         }
         Err(error) => Err(convert_error(error, method, from, to)),
+    }
+}
+
+/// Says `complete` where a server left it unsaid, as receivers are told to assume.
+fn with_result_type(result: Payload) -> Payload {
+    match result.is_object() && !result.has(Key::ResultType) {
+        true => result.with(Key::ResultType, &Raw::constant(r#""complete""#)),
+        false => result,
     }
 }
 

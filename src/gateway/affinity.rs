@@ -18,7 +18,7 @@ impl Group {
         if call.sink.is_some() {
             return None;
         }
-        let view = self.view();
+        let view = self.view(call.client.revision);
         let name;
         let (member, _) = match call.method {
             Method::ToolsCall | Method::PromptsGet => {
@@ -30,10 +30,22 @@ impl Group {
                 name = string_param(call, Key::Uri).ok()?;
                 view.find_by_uri(&name)?
             }
+            // What is heard and listed of a child comes from where its calls go, if it is the only one.
+            Method::Listen
+            | Method::ToolsList
+            | Method::PromptsList
+            | Method::ResourcesList
+            | Method::TemplatesList => {
+                let mut children = view.members.iter().filter(|member| member.leg.is_child_with_sessions());
+                match (children.next(), children.next()) {
+                    (Some(only), None) => (only, ""),
+                    _ => return None,
+                }
+            }
             _ => return None,
         };
         let upstream = &member.upstream;
-        if !upstream.is_child_with_sessions() {
+        if !member.leg.is_child_with_sessions() {
             return None;
         }
         let mut key = upstream.name().to_string();
@@ -41,7 +53,7 @@ impl Group {
             let mut hash = Sha256::new();
             hash.update(call.caller.principal.as_bytes());
             hash.update([0]);
-            hash.update(call.client.capabilities.as_bytes());
+            hash.update([member.leg.accepted_requests(call).bits()]);
             key.push('/');
             for byte in &hash.finalize()[..16] {
                 // Writing to a string cannot fail.

@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::failure::{Failure, FailureSide};
 use crate::metrics::{CallMetrics, CallOutcome};
 use crate::protocol::{ErrorObject, Key, Level, Method, Notification, NotificationMethod, Payload, Raw, code};
-use crate::upstream::{LeaseGuard, SERVER_REQUEST_CAPABILITIES, Upstream};
+use crate::upstream::{LeaseGuard, Leg, SERVER_REQUEST_CAPABILITIES};
 
 /// Spares most calls the search for a trace context that they do not have.
 static TRACEPARENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"traceparent\""));
@@ -31,7 +31,7 @@ static TRACEPARENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"
 struct ForwardedCall {
     group: Arc<Group>,
     call: Call,
-    upstream: Arc<Upstream>,
+    leg: Arc<Leg>,
     name_mapping: NameMapping,
     metrics: Arc<CallMetrics>,
     purpose: Purpose,
@@ -85,9 +85,9 @@ pub(super) fn call(group: &Arc<Group>, call: Call, member: &GroupMember, client_
     if take_task_wish(&mut forward.call, member) {
         forward.purpose = Purpose::AsTask;
     }
-    let Some(mut replies) = member.upstream.call_local(&forward.call) else { return forward.replies() };
+    let Some(mut replies) = member.leg.call_local(&forward.call) else { return forward.replies() };
     if let Some(revision) = member.state.revision {
-        member.upstream.count_revision_pair(forward.call.client.revision, revision);
+        member.leg.count_revision_pair(forward.call.client.revision, revision);
     }
     match replies.take_ready() {
         Some(answer) => forward.map_answer(answer).into(),
@@ -112,13 +112,13 @@ impl ForwardedCall {
             call,
             purpose,
             client_view: None,
-            upstream: Arc::clone(&member.upstream),
+            leg: Arc::clone(&member.leg),
             name_mapping: member.name_mapping.clone(),
             metrics: Arc::clone(&member.metrics),
             started: Instant::now(),
             is_recorded: false,
         };
-        remove_server_requests(&mut forward.call, &member.upstream);
+        remove_server_requests(&mut forward.call, &member.leg);
         copy_trace_context(&mut forward.call);
         forward
     }
@@ -129,7 +129,7 @@ impl ForwardedCall {
 
     /// Acquires a connection, sends the call and maps its replies.
     async fn run(mut self, mut out: ReplyYielder) -> Answer {
-        let lease = match self.upstream.try_acquire(&self.call) {
+        let lease = match self.leg.try_acquire(&self.call) {
             Some(lease) => Ok(lease),
             None => Box::pin(self.acquire()).await,
         };
@@ -141,7 +141,7 @@ impl ForwardedCall {
             }
         };
         let connection = lease.connection();
-        self.upstream.count_revision_pair(self.call.client.revision, connection.revision());
+        self.leg.count_revision_pair(self.call.client.revision, connection.revision());
         let parking = if self.client_view.is_some() { Parking::OnRequest } else { Parking::Never };
         let mut mapped = MappedReplies { forward: &self, lease: Some(&lease), out: &mut out, parking };
         let answer = match self.purpose {
@@ -171,7 +171,7 @@ impl ForwardedCall {
     async fn acquire(&self) -> Result<LeaseGuard> {
         let session_sink = self.session_sink();
         let sink = || session_sink.map(|session_sink| Arc::new(session_sink) as Arc<dyn ClientSink>);
-        self.upstream.acquire(&self.call, sink).await
+        self.leg.acquire(&self.call, sink).await
     }
 
     /// The call as the client made it.
@@ -184,7 +184,7 @@ impl ForwardedCall {
         let sink = self.call.sink.clone()?;
         Some(SessionSink {
             group: Arc::clone(&self.group),
-            upstream: Arc::clone(&self.upstream),
+            leg: Arc::clone(&self.leg),
             client: Arc::clone(&self.call.client),
             sink,
         })
@@ -197,7 +197,7 @@ impl ForwardedCall {
     }
 
     fn map_server_request(&self, request: ServerRequest) -> Option<ServerRequest> {
-        let request = admit_server_request(request, &self.upstream, &self.call.client)?;
+        let request = admit_server_request(request, &self.leg, &self.call.client)?;
         Some(self.name_mapping.map_server_request(request))
     }
 
@@ -218,13 +218,13 @@ impl ForwardedCall {
         tracing::debug!(
             request = self.call.caller.request_id(),
             group = %self.group.name(),
-            upstream = %self.upstream.name(),
+            upstream = %self.leg.name(),
             method = %self.call.method,
             outcome = outcome.as_str(),
             took = ?self.started.elapsed(),
             "a call ended"
         );
-        self.group.record_call((&self.metrics, self.upstream.name()), &self.call.method, self.started, outcome);
+        self.group.record_call((&self.metrics, self.leg.name()), &self.call.method, self.started, outcome);
     }
 
     fn map_answer(&mut self, answer: Answer) -> Answer {
@@ -251,7 +251,7 @@ impl ForwardedCall {
     /// The client's error for a call without an answer. The address and the last output of the server go to the log
     /// only.
     fn failed(&self, failure: Failure) -> ErrorObject {
-        let name = self.upstream.name();
+        let name = self.leg.name();
         tracing::warn!(request = self.call.caller.request_id(), upstream = %name, group = %self.group.name(), method = %self.call.method, kind = failure.kind().name(), error = %failure, "upstream call failed");
         failure.of_upstream(name).into()
     }
@@ -317,8 +317,8 @@ fn take_task_wish(call: &mut Call, member: &GroupMember) -> bool {
 }
 
 /// Removes the client capabilities for server requests if the upstream is not allowed to send any.
-fn remove_server_requests(call: &mut Call, upstream: &Upstream) {
-    if !upstream.spec().allow_server_requests {
+fn remove_server_requests(call: &mut Call, leg: &Leg) {
+    if !leg.spec().allow_server_requests {
         let mut client = (*call.client).clone();
         for kind in SERVER_REQUEST_CAPABILITIES {
             client.capabilities = client.capabilities.edit().remove(kind).finish();
@@ -352,7 +352,7 @@ fn passes_log_level(notification: &Notification, wanted: Option<Level>, in_sessi
 
 /// Passes a server request if the upstream may send it and the client supports it; otherwise responds with an
 /// error at once.
-fn admit_server_request(request: ServerRequest, upstream: &Upstream, client: &ClientInfo) -> Option<ServerRequest> {
+fn admit_server_request(request: ServerRequest, leg: &Leg, client: &ClientInfo) -> Option<ServerRequest> {
     let kind = request.method.as_str().split('/').next().unwrap_or_default();
     let known = SERVER_REQUEST_CAPABILITIES.contains(&kind);
     let url = kind == "elicitation" && {
@@ -360,7 +360,7 @@ fn admit_server_request(request: ServerRequest, upstream: &Upstream, client: &Cl
         mode.as_ref().and_then(Raw::text).as_deref() == Some("url")
     };
     let is_supported = client.capabilities.get(kind).is_some_and(|declared| !url || declared.get("url").is_some());
-    if known && !(upstream.spec().allow_server_requests && is_supported) {
+    if known && !(leg.spec().allow_server_requests && is_supported) {
         request.refuse();
         return None;
     }
@@ -379,14 +379,14 @@ fn admit_server_request(request: ServerRequest, upstream: &Upstream, client: &Cl
 #[derive(Debug)]
 struct SessionSink {
     group: Arc<Group>,
-    upstream: Arc<Upstream>,
+    leg: Arc<Leg>,
     client: Arc<ClientInfo>,
     sink: Arc<dyn ClientSink>,
 }
 
 impl SessionSink {
     fn rename(&self) -> NameMapping {
-        self.group.member(self.upstream.name()).map(|member| member.name_mapping).unwrap_or_default()
+        self.group.name_mapping(self.leg.name()).unwrap_or_default()
     }
 }
 
@@ -417,7 +417,7 @@ impl ClientSink for SessionSink {
     }
 
     fn send_request(self: Arc<Self>, request: ServerRequest) {
-        if let Some(request) = admit_server_request(request, &self.upstream, &self.client) {
+        if let Some(request) = admit_server_request(request, &self.leg, &self.client) {
             Arc::clone(&self.sink).send_request(self.rename().map_server_request(request));
         }
     }

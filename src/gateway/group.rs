@@ -12,40 +12,46 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::group_config::GroupConfig;
+use super::name_mapping::NameMapping;
 use super::parked_calls::ParkedCalls;
 use super::request_state::RequestState;
 use super::sealing::Seal;
 use super::view::{GroupMember, View};
 use super::{GatewayShared, GroupChange, GroupEvent};
-use crate::call::{Call, ChangeEvent, ListFingerprints};
-use crate::dialect::to_client::ServerInfo;
+use crate::call::{Call, ChangeEvent, ClientSink, ListFingerprints};
+use crate::dialect::Revision;
 use crate::metrics::{CallMetrics, CallOutcome};
 use crate::protocol::Method;
-use crate::upstream::{CatalogState, List, Upstream};
+use crate::upstream::{CatalogState, Leg, List, Upstream};
 
 /// A named set of upstreams served at one address.
 #[derive(Debug)]
 pub struct Group {
     name: Arc<str>,
-    /// The current view, for readers on the hot path.
-    view: ArcSwap<View>,
-    /// The current view, for tasks that wait for the next one. Written under its lock, together with `view`.
-    views: watch::Sender<Arc<View>>,
+    /// The current views of clients of each era, indexed by [`slot`], for readers on the hot path.
+    current: [ArcSwap<View>; 2],
+    /// The current views, for tasks that wait for the next ones. Written under its lock, together with `current`.
+    views: watch::Sender<[Arc<View>; 2]>,
     /// Previous views, so that clients can finish paging through a list that changed.
     pub(super) recent_views: Mutex<Vec<Arc<View>>>,
+    /// Changes for the listeners of per-request clients.
     changes: broadcast::Sender<ChangeEvent>,
     pub(super) shared: GatewayShared,
     dirty: Notify,
     /// Until when clients wait for upstreams that are still connecting.
     ready_deadline: Mutex<Instant>,
-    /// Whether a client may have read a list. Before that, changes are not announced.
-    lists_served: AtomicBool,
+    /// Until when clients wait for the leg of their era; `None` while none waits.
+    leg_deadline: Mutex<Option<Instant>>,
+    /// Whether a client of each era may have read a list. Before that, changes are not announced.
+    lists_served: [AtomicBool; 2],
     watchers: Mutex<Vec<(Arc<Upstream>, AbortHandle)>>,
     ended: CancellationToken,
     /// Metrics of the calls that the gateway answers itself.
     local_metrics: CallMetrics,
 }
 
+/// One revision of each era, in the order of [`slot`].
+const CLIENTS: [Revision; 2] = [Revision::NEWEST, Revision::NEWEST_HANDSHAKE];
 /// Changes buffered per listener; a listener that lags is sent every change it subscribed to.
 const CHANGE_CHANNEL_CAPACITY: usize = 256;
 /// How long clients wait for upstreams that are still connecting.
@@ -55,10 +61,44 @@ const VIEW_DEBOUNCE: Duration = Duration::from_millis(20);
 /// Previous views kept for clients that are paging through a list.
 const MAX_RECENT_VIEWS: usize = 4;
 
-/// The view of a session whose own leases announced different lists.
+/// A leg and its changes from a moment on.
+struct LegChanges {
+    leg: Arc<Leg>,
+    states: watch::Receiver<Arc<CatalogState>>,
+    updates: broadcast::Receiver<Arc<str>>,
+}
+
+impl LegChanges {
+    fn of(leg: &Arc<Leg>) -> Self {
+        Self { leg: Arc::clone(leg), states: leg.watch(), updates: leg.resource_updates() }
+    }
+}
+
+/// Where the view of clients of that revision is kept.
+pub(super) fn slot(client: Revision) -> usize {
+    usize::from(client.has_sessions())
+}
+
+/// The views that clients of each era have of the upstreams; one and the same where both use the same legs.
+fn build_views(config: &Arc<GroupConfig>, upstreams: &[Arc<Upstream>]) -> [Arc<View>; 2] {
+    let members = CLIENTS.map(|client| {
+        let member = |upstream: &Arc<Upstream>| GroupMember::new(Arc::clone(upstream), client, config);
+        upstreams.iter().map(member).collect::<Vec<_>>()
+    });
+    let [per_request, handshake] = members;
+    let is_same = per_request.iter().zip(&handshake).all(|(one, other)| one.has_same_leg(other));
+    let per_request = Arc::new(View::new(Arc::clone(config), per_request));
+    let handshake = match is_same {
+        true => Arc::clone(&per_request),
+        false => Arc::new(View::new(Arc::clone(config), handshake)),
+    };
+    [per_request, handshake]
+}
+
+/// The view of a client whose own leases announced different lists.
 #[derive(Debug)]
-struct SessionView {
-    /// Epoch of the group's view and epochs of the session's own lists that this view was built from.
+struct OwnListsView {
+    /// Epoch of the group's view and epochs of the client's own lists that this view was built from.
     source_epochs: (u64, Vec<u64>),
     view: Arc<View>,
 }
@@ -68,18 +108,18 @@ impl Group {
     pub(super) fn start(config: GroupConfig, upstreams: &[Arc<Upstream>], common: &GatewayShared) -> Arc<Self> {
         let name = Arc::clone(&config.name);
         let config = Arc::new(config);
-        let members = upstreams.iter().map(|upstream| GroupMember::new(Arc::clone(upstream), &config)).collect();
-        let view = Arc::new(View::new(config, members));
+        let views = build_views(&config, upstreams);
         let group = Arc::new(Self {
             name,
-            view: ArcSwap::new(Arc::clone(&view)),
-            views: watch::Sender::new(view),
+            current: views.each_ref().map(|view| ArcSwap::new(Arc::clone(view))),
+            views: watch::Sender::new(views),
             recent_views: Mutex::default(),
             changes: broadcast::Sender::new(CHANGE_CHANNEL_CAPACITY),
             shared: common.clone(),
             dirty: Notify::new(),
             ready_deadline: Mutex::new(Instant::now() + READY_TIMEOUT),
-            lists_served: AtomicBool::new(false),
+            leg_deadline: Mutex::default(),
+            lists_served: Default::default(),
             watchers: Mutex::default(),
             ended: common.closing.child_token(),
             local_metrics: CallMetrics::default(),
@@ -94,14 +134,9 @@ impl Group {
         &self.name
     }
 
-    /// The current view.
-    pub fn view(&self) -> Guard<Arc<View>> {
-        self.view.load()
-    }
-
-    /// The group's identity, capabilities and instructions.
-    pub fn server(&self) -> ServerInfo {
-        self.view().server.clone()
+    /// The current view of clients of that revision.
+    pub fn view(&self, client: Revision) -> Guard<Arc<View>> {
+        self.current[slot(client)].load()
     }
 
     pub(super) fn parked(&self) -> &Arc<ParkedCalls> {
@@ -125,12 +160,12 @@ impl Group {
         &self.shared.seal
     }
 
-    /// The current view, for tasks that wait for the next one.
-    pub(super) fn watch_views(&self) -> watch::Receiver<Arc<View>> {
+    /// The current views, indexed by [`slot`], for tasks that wait for the next ones.
+    pub(super) fn watch_views(&self) -> watch::Receiver<[Arc<View>; 2]> {
         self.views.subscribe()
     }
 
-    /// Subscribes to the changes of this group.
+    /// Subscribes to the changes that per-request clients see.
     pub fn changes(&self) -> broadcast::Receiver<ChangeEvent> {
         self.changes.subscribe()
     }
@@ -142,21 +177,30 @@ impl Group {
 
     /// Announces a change to all listeners.
     pub fn publish(&self, change: ChangeEvent) {
+        let [per_request, handshake] = CLIENTS;
+        self.publish_to(per_request, change.clone());
+        self.publish_to(handshake, change);
+    }
+
+    /// Announces a change to the listeners of one era.
+    fn publish_to(&self, client: Revision, change: ChangeEvent) {
         // A send error means that there are no listeners.
-        let _ = self
-            .shared
-            .events
-            .send(GroupEvent { group: Arc::clone(&self.name), change: GroupChange::Content(change.clone()) });
-        let _ = self.changes.send(change);
+        if client.has_sessions() {
+            let _ = self
+                .shared
+                .events
+                .send(GroupEvent { group: Arc::clone(&self.name), change: GroupChange::Content(change) });
+        } else {
+            let _ = self.changes.send(change);
+        }
     }
 
     /// Applies a new configuration.
     pub(super) fn reconfigure(self: &Arc<Self>, config: GroupConfig, upstreams: &[Arc<Upstream>]) {
         let config = Arc::new(config);
         *self.ready_deadline.lock() = Instant::now() + READY_TIMEOUT;
-        let members = upstreams.iter().map(|upstream| GroupMember::new(Arc::clone(upstream), &config)).collect();
         self.watch_upstreams(upstreams);
-        self.publish_view(View::new(config, members), |_| true);
+        self.publish_views(&build_views(&config, upstreams), |_| true);
     }
 
     /// Ends the group and its watchers.
@@ -182,8 +226,8 @@ impl Group {
                 Some(known) => before.swap_remove(known),
                 None => {
                     let (group, followed) = (Arc::clone(self), Arc::clone(upstream));
-                    let (states, updates) = (upstream.watch(), upstream.resource_updates());
-                    let task = tokio::spawn(async move { group.watch_upstream(&followed, states, updates).await });
+                    let probed = LegChanges::of(upstream.probed_leg());
+                    let task = tokio::spawn(async move { group.watch_upstream(&followed, probed).await });
                     (Arc::clone(upstream), task.abort_handle())
                 }
             });
@@ -195,12 +239,30 @@ impl Group {
         self.dirty.notify_one();
     }
 
-    async fn watch_upstream(
-        &self,
-        upstream: &Arc<Upstream>,
-        mut states: watch::Receiver<Arc<CatalogState>>,
-        mut updates: broadcast::Receiver<Arc<str>>,
-    ) {
+    async fn watch_upstream(&self, upstream: &Upstream, probed: LegChanges) {
+        let mut legs = upstream.watch_legs();
+        let watch_probed = self.watch_leg(probed);
+        tokio::pin!(watch_probed);
+        loop {
+            let handshake = legs.handshake_leg();
+            self.dirty.notify_one();
+            let watch_handshake = async {
+                if let Some(leg) = &handshake {
+                    self.watch_leg(LegChanges::of(leg)).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = &mut watch_probed => return,
+                () = watch_handshake => {}
+                changed = legs.changed() => if !changed { return },
+            }
+        }
+    }
+
+    /// Follows the changes of a leg until it is gone.
+    async fn watch_leg(&self, changes: LegChanges) {
+        let LegChanges { leg, mut states, mut updates } = changes;
         loop {
             tokio::select! {
                 changed = states.changed() => match changed {
@@ -208,10 +270,10 @@ impl Group {
                     Err(_) => return,
                 },
                 updated = updates.recv() => match updated {
-                    Ok(uri) => self.publish_resource_update(upstream, uri),
+                    Ok(uri) => self.publish_resource_update(&leg, &uri),
                     // The missed URIs are unknown, so announce every subscribed one.
                     Err(broadcast::error::RecvError::Lagged(_)) => {
-                        upstream.subscribed_uris().into_iter().for_each(|uri| self.publish_resource_update(upstream, uri));
+                        leg.subscribed_uris().iter().for_each(|uri| self.publish_resource_update(&leg, uri));
                     }
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
@@ -219,22 +281,28 @@ impl Group {
         }
     }
 
-    /// Announces a changed resource, also under the upstream's own URI where clients may use that.
-    fn publish_resource_update(&self, upstream: &Arc<Upstream>, uri: Arc<str>) {
-        let Some(member) = self.member(upstream.name()) else { return };
-        let renamed = member.name_mapping.expose_uri(&uri);
-        if renamed != *uri && self.view().is_own_uri(&uri, upstream) {
-            self.publish(ChangeEvent::ResourceUpdated(uri));
+    /// Announces a changed resource to the clients that the leg serves, also under the upstream's own URI where
+    /// clients may use that.
+    fn publish_resource_update(&self, leg: &Arc<Leg>, uri: &Arc<str>) {
+        for client in CLIENTS {
+            let view = self.view(client);
+            let Some(member) = view.members.iter().find(|member| Arc::ptr_eq(&member.leg, leg)) else { continue };
+            let renamed = member.name_mapping.expose_uri(uri);
+            if *renamed != **uri && view.is_own_uri(uri, leg) {
+                self.publish_to(client, ChangeEvent::ResourceUpdated(Arc::clone(uri)));
+            }
+            self.publish_to(client, ChangeEvent::ResourceUpdated(renamed.into()));
         }
-        self.publish(ChangeEvent::ResourceUpdated(renamed.into()));
     }
 
-    /// The member for an upstream, from the current view.
-    pub(super) fn member(&self, upstream: &str) -> Option<GroupMember> {
-        self.view().members.iter().find(|member| **member.upstream.name() == *upstream).cloned()
+    /// The name mapping of an upstream, from the current view.
+    pub(super) fn name_mapping(&self, upstream: &str) -> Option<NameMapping> {
+        let view = self.view(Revision::NEWEST);
+        let member = view.members.iter().find(|member| **member.upstream.name() == *upstream);
+        member.map(|member| member.name_mapping.clone())
     }
 
-    /// Rebuilds the view after changes, debounced.
+    /// Rebuilds the views after changes, debounced.
     async fn run(self: Arc<Self>) {
         loop {
             tokio::select! {
@@ -242,28 +310,38 @@ impl Group {
                 () = self.dirty.notified() => {}
             }
             tokio::time::sleep(VIEW_DEBOUNCE).await;
-            let before = self.view();
-            let again = |member: &GroupMember| GroupMember::new(Arc::clone(&member.upstream), &before.config);
-            let members = before.members.iter().map(again).collect();
+            let before = self.view(Revision::NEWEST);
+            let upstreams: Vec<_> = before.members.iter().map(|member| Arc::clone(&member.upstream)).collect();
             // A configuration applied meanwhile is newer than this view; keep it.
             let is_current = |current: &View| Arc::ptr_eq(&current.config, &before.config);
-            self.publish_view(View::new(Arc::clone(&before.config), members), is_current);
+            self.publish_views(&build_views(&before.config, &upstreams), is_current);
         }
     }
 
-    /// Publishes a view if `may` allows it, and announces the lists that changed.
-    fn publish_view(&self, view: View, is_allowed: impl FnOnce(&View) -> bool) {
+    /// Publishes views if `is_allowed`, and announces the lists that changed.
+    fn publish_views(&self, views: &[Arc<View>; 2], is_allowed: impl FnOnce(&View) -> bool) {
         let mut previous = None;
-        let view = Arc::new(view);
         self.views.send_if_modified(|current| {
-            let is_allowed = is_allowed(current);
+            let is_allowed = is_allowed(&current[0]);
             if is_allowed {
-                self.view.store(Arc::clone(&view));
-                previous = Some(std::mem::replace(current, Arc::clone(&view)));
+                for (place, view) in self.current.iter().zip(views) {
+                    place.store(Arc::clone(view));
+                }
+                previous = Some(std::mem::replace(current, views.clone()));
             }
             is_allowed
         });
         let Some(previous) = previous else { return };
+        if views.iter().all(|view| view.all_settled()) {
+            *self.leg_deadline.lock() = None;
+        }
+        for ((client, view), previous) in CLIENTS.into_iter().zip(views).zip(previous) {
+            self.announce_changes(client, view, previous);
+        }
+    }
+
+    /// Announces the lists in which a new view differs from the previous one.
+    fn announce_changes(&self, client: Revision, view: &View, previous: Arc<View>) {
         for collision in view.collisions.iter().filter(|words| !previous.collisions.contains(words)) {
             tracing::error!(group = %self.name, "{collision}");
         }
@@ -271,39 +349,53 @@ impl Group {
         changes.dedup();
         if !changes.is_empty() {
             let mut before = self.recent_views.lock();
+            before.retain(|view| !Arc::ptr_eq(view, &previous));
             before.push(previous);
             let surplus = before.len().saturating_sub(MAX_RECENT_VIEWS);
             before.drain(..surplus);
         }
         // Nobody can have read the lists before the group was ready, so their changes are not announced.
-        let is_shown = view.all_settled() || !self.is_starting();
-        if !self.lists_served.fetch_or(is_shown, Ordering::AcqRel) && self.before_ready_deadline() {
+        let is_waited_for = *self.ready_deadline.lock() > Instant::now();
+        let is_shown = view.all_settled() || !is_waited_for;
+        if !self.lists_served[slot(client)].fetch_or(is_shown, Ordering::AcqRel) && is_waited_for {
             return;
         }
         for change in changes {
-            self.publish(change);
+            self.publish_to(client, change);
         }
     }
 
-    /// Waits until every upstream connected or failed to, at most until the ready deadline.
-    pub async fn wait_ready(&self) {
-        let deadline = *self.ready_deadline.lock();
-        if self.view().all_settled() || deadline <= Instant::now() {
+    /// Waits until every upstream connected or failed to, at most until a deadline, and has the leg that suits clients
+    /// of that revision.
+    pub async fn wait_ready(&self, client: Revision) {
+        if !self.is_starting(client) {
             return;
         }
+        let deadline = self.wait_deadline(client);
         let mut views = self.views.subscribe();
-        let settled = views.wait_for(|view| view.all_settled());
+        let settled = views.wait_for(|views| views[slot(client)].all_settled());
         // A slower upstream is left out; it is announced later by a list change.
         let _ = tokio::time::timeout_at(deadline, settled).await;
     }
 
-    /// Whether some upstream is still connecting and clients still wait for it.
-    pub fn is_starting(&self) -> bool {
-        !self.view().all_settled() && self.before_ready_deadline()
+    /// Whether some upstream is still connecting, and clients of that revision still wait for it. Has the legs opened
+    /// that suit such clients.
+    pub fn is_starting(&self, client: Revision) -> bool {
+        let view = self.view(client);
+        if view.all_settled() {
+            return false;
+        }
+        view.members.iter().for_each(|member| member.upstream.want_leg_for(client));
+        self.wait_deadline(client) > Instant::now()
     }
 
-    fn before_ready_deadline(&self) -> bool {
-        *self.ready_deadline.lock() > Instant::now()
+    /// Until when clients of that revision wait: for the upstreams, then for the legs that suit them.
+    fn wait_deadline(&self, client: Revision) -> Instant {
+        let upstreams_settled = self.view(client).members.iter().all(|member| member.upstream.state().startup_finished);
+        match upstreams_settled {
+            true => *self.leg_deadline.lock().get_or_insert_with(|| Instant::now() + READY_TIMEOUT),
+            false => *self.ready_deadline.lock(),
+        }
     }
 
     /// Counts a call that ended.
@@ -327,32 +419,33 @@ impl Group {
     /// Content fingerprints of the lists that a session sees, to compare them after a takeover. Zero when the
     /// session has lists of its own: another node cannot have the same.
     pub fn list_fingerprints_for(&self, session: u128) -> ListFingerprints {
-        let view = self.view();
-        let has_own = |member: &GroupMember| {
-            member.upstream.session_lists(session).is_some_and(|(_, lists)| lists.iter().any(Option::is_some))
-        };
+        let view = self.view(Revision::NEWEST_HANDSHAKE);
+        let has_own = |member: &GroupMember| member.leg.session_has_own_lists(session);
         if view.members.iter().any(has_own) { ListFingerprints::default() } else { view.list_fingerprints() }
     }
 
-    /// The view for a call: the group's, or one with the lists that the session's own leases announced.
+    /// The view for a call: the group's, or one with the lists that the client's own leases announced.
     pub(super) fn view_for(&self, call: &Call) -> Guard<Arc<View>> {
-        let view = self.view();
-        let Some(sink) = &call.sink else { return view };
-        let has_own = |member: &GroupMember| member.upstream.session_lists(sink.key()).is_some();
-        if !view.members.iter().any(has_own) {
+        let view = self.view(call.client.revision);
+        if !view.members.iter().any(|member| member.leg.has_own_lists()) {
             return view;
         }
-        let own: Vec<_> = view.members.iter().map(|member| member.upstream.session_lists(sink.key())).collect();
-        let epochs = own.iter().map(|own| own.as_ref().map_or(0, |(epoch, _)| *epoch)).collect();
+        let own: Vec<_> = view.members.iter().map(|member| member.leg.own_lists(call)).collect();
+        let hub = || own.iter().flatten().find_map(|own| own.hub.clone().map(|hub| hub as Arc<dyn ClientSink>));
+        let Some(client) = call.sink.clone().or_else(hub).filter(|_| own.iter().any(Option::is_some)) else {
+            return view;
+        };
+        let epochs = own.iter().map(|own| own.as_ref().map_or(0, |own| own.epoch)).collect();
         let made_from = (view.epoch, epochs);
-        if let Some(known) = sink.gateway_slot().get::<SessionView>().filter(|known| known.source_epochs == made_from) {
+        let known = client.gateway_slot().get::<OwnListsView>();
+        if let Some(known) = known.filter(|known| known.source_epochs == made_from) {
             return Guard::from_inner(Arc::clone(&known.view));
         }
         let mut members = view.members.clone();
         for (member, own) in members.iter_mut().zip(own) {
-            let Some((_, lists)) = own else { continue };
+            let Some(own) = own else { continue };
             let mut state = (*member.state).clone();
-            for (mine, own) in state.lists.iter_mut().zip(lists) {
+            for (mine, own) in state.lists.iter_mut().zip(own.lists) {
                 if own.is_some() {
                     *mine = own;
                 }
@@ -360,7 +453,7 @@ impl Group {
             member.state = Arc::new(state);
         }
         let own = Arc::new(View::new(Arc::clone(&view.config), members));
-        sink.gateway_slot().set(Arc::new(SessionView { source_epochs: made_from, view: Arc::clone(&own) }));
+        client.gateway_slot().set(Arc::new(OwnListsView { source_epochs: made_from, view: Arc::clone(&own) }));
         Guard::from_inner(own)
     }
 }

@@ -23,6 +23,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::call::ChangeEvent;
+use crate::dialect::Revision;
 use crate::metrics::Metrics;
 use crate::policy::Quotas;
 use crate::upstream::{Upstream, UpstreamSpec};
@@ -213,7 +214,7 @@ impl Gateway {
             let members = members_of(group_config);
             let group = match old.get(&group_config.name) {
                 Some(group) => {
-                    let view = group.view();
+                    let view = group.view(Revision::NEWEST);
                     let same = view.members.len() == members.len()
                         && view.members.iter().zip(&members).all(|(seen, new)| Arc::ptr_eq(&seen.upstream, new));
                     if *view.config != *group_config || !same {

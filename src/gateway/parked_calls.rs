@@ -244,7 +244,8 @@ impl AttachedCall {
         let waiting = wait_for_resume(parked, resumed.clone(), Instant::now() + timeout, Arc::clone(&parked_calls), id);
         let entry = ParkedEntry { _permits: permits, resumed, task: tokio::spawn(waiting) };
         parked_calls.lock().insert(id, entry);
-        let result = to_client::input_required(&input_requests, &sealed, &self.group.view().server);
+        let result =
+            to_client::input_required(&input_requests, &sealed, &self.group.view(self.call.client.revision).server);
         Answer::result(result)
     }
 }
@@ -277,7 +278,7 @@ pub(super) fn map_answer(group: &Group, call: impl FnOnce() -> Call, answer: Ans
     };
     let input_requests: Vec<(String, Raw)> = input_requests.iter().enumerate().map(one).collect();
     let sealed = RequestState::Retry.seal(group, &call, group.parked().timeouts.lock().elicitation_timeout);
-    Answer::result(to_client::input_required(&input_requests, &sealed, &group.view().server))
+    Answer::result(to_client::input_required(&input_requests, &sealed, &group.view(call.client.revision).server))
 }
 
 /// Seals the upstream's own request state for this caller, as the upstream cannot tell callers apart.

@@ -14,12 +14,12 @@ use super::{forward, parked_calls};
 use crate::call::{Answer, Call, ClientSink, Replies};
 use crate::dialect::classify::method_not_found;
 use crate::dialect::to_client::{self, CacheHint};
-use crate::dialect::to_upstream;
+use crate::dialect::{Revision, to_upstream};
 use crate::failure::{Failure, FailureKind};
 use crate::metrics::CallOutcome;
 use crate::protocol::method::{Capability, MethodRoute};
 use crate::protocol::{ErrorObject, Key, Level, Method, Notification, NotificationMethod, Payload, Raw, code};
-use crate::upstream::{List, Upstream};
+use crate::upstream::{Leg, List};
 
 /// Cache hint of `server/discover`, in milliseconds.
 const DISCOVERY_CACHE_HINT: CacheHint = CacheHint { ttl: 60_000, public: true };
@@ -29,9 +29,8 @@ const STARTING_CACHE_HINT: CacheHint = CacheHint { ttl: 1_000, public: true };
 impl Group {
     /// Whether the call needs only upstreams that already connected or failed to.
     fn targets_settled_upstream(&self, call: &Call) -> bool {
-        let view = self.view();
-        let known =
-            |found: Option<(&GroupMember, &str)>| found.is_some_and(|(member, _)| member.state.startup_finished);
+        let view = self.view(call.client.revision);
+        let known = |found: Option<(&GroupMember, &str)>| found.is_some_and(|(member, _)| member.is_settled);
         match call.method {
             Method::Ping | Method::SetLevel => true,
             Method::ToolsCall => {
@@ -53,10 +52,10 @@ impl Group {
         if let Err(error) = check_duplicates(call) {
             return self.refuse(call, error);
         }
-        if self.is_starting() && !self.targets_settled_upstream(call) {
+        if self.is_starting(call.client.revision) && !self.targets_settled_upstream(call) {
             let (group, call) = (Arc::clone(self), call.clone());
             return forward::deferred(async move {
-                group.wait_ready().await;
+                group.wait_ready(call.client.revision).await;
                 group.handle_ready(&call)
             });
         }
@@ -81,7 +80,7 @@ impl Group {
     fn route(self: &Arc<Self>, call: &Call) -> Replies {
         let view = self.view_for(call);
         if call.method.capability().is_some_and(|capability| !view.has_capability(capability)) {
-            return method_not_found(&call.method).into();
+            return self.route_undeclared(call, &view).unwrap_or_else(|| method_not_found(&call.method).into());
         }
         match call.method.route() {
             MethodRoute::Gateway => match call.method {
@@ -119,6 +118,29 @@ impl Group {
                 None if call.method.is_task_method() => self.route_by_task(call, &view).unwrap_or_else(Replies::from),
                 None => method_not_found(&call.method).into(),
             },
+        }
+    }
+
+    /// Routes a call that needs a capability which nobody declares: the server that it can only be meant for answers it.
+    fn route_undeclared(self: &Arc<Self>, call: &Call, view: &View) -> Option<Replies> {
+        let only = view.single_member().filter(|only| !only.upstream.spec().is_local());
+        match call.method.route() {
+            MethodRoute::List => {
+                let is_whole =
+                    List::from_method(&call.method).is_some_and(|list| view.config.filter(list).allows_all());
+                Some(self.forward(call, call.clone(), only.filter(|_| is_whole)?))
+            }
+            MethodRoute::ByName => self.route_by_name(call, view).ok(),
+            MethodRoute::ByUri => self.route_by_uri(call, view).ok(),
+            MethodRoute::ByReference => self.route_by_reference(call, view).ok(),
+            MethodRoute::Gateway if matches!(call.method, Method::Subscribe | Method::Unsubscribe) => {
+                Some(self.change_subscription(call, view))
+            }
+            // A log level belongs to a session of the server.
+            MethodRoute::Gateway => {
+                Some(self.forward(call, call.clone(), only.filter(|only| only.leg.uses_lease(call))?))
+            }
+            MethodRoute::Unknown => None,
         }
     }
 
@@ -218,11 +240,11 @@ impl Group {
                 .ok_or_else(|| invalid_params(&format!("there is no prompt {named:?}"))),
             _ => view.find_by_uri(&named).ok_or_else(|| resource_not_found(&named)),
         }?;
-        if view.single_member().is_none() && member.state.has_capability(Capability::Completions) == Some(false) {
-            let nothing = Raw::constant(r#"{"completion":{"values":[]},"resultType":"complete"}"#);
-            return Ok(Answer::result(nothing).into());
-        }
-        Ok(self.forward(call, with_reference(call, key, own), member))
+        let replies = self.forward(call, with_reference(call, key, own), member);
+        let is_declared_by_others = view.single_member().is_none()
+            && view.has_capability(Capability::Completions)
+            && member.state.has_capability(Capability::Completions) == Some(false);
+        Ok(if is_declared_by_others { without_missing_completions(replies) } else { replies })
     }
 
     /// Sets the log level on every lease of the session.
@@ -230,10 +252,10 @@ impl Group {
         let (Some(level), Some(sink)) = (call.level, &call.sink) else {
             return method_not_found(&call.method).into();
         };
-        let upstreams: Vec<_> = view.members.iter().map(|member| Arc::clone(&member.upstream)).collect();
+        let legs: Vec<_> = view.members.iter().map(|member| Arc::clone(&member.leg)).collect();
         let key = sink.key();
         forward::deferred(async move {
-            set_upstream_log_levels(&upstreams, key, level).await;
+            set_leg_log_levels(&legs, key, level).await;
             Answer::result(Raw::empty()).into()
         })
     }
@@ -247,7 +269,7 @@ impl Group {
         };
         let Some((member, own)) = view.find_by_uri(&uri) else { return resource_not_found(&uri).into() };
         // With its own lease, let the server decide: some support subscriptions without declaring them.
-        if member.upstream.uses_lease(call) {
+        if member.leg.uses_lease(call) {
             return forward::subscription(self, with_string_param(call, Key::Uri, own), member, &uri);
         }
         if !member.state.supports_resource_subscriptions() {
@@ -261,9 +283,9 @@ impl Group {
         if let Some(failure) = member.state.health.down() {
             return ErrorObject::from(failure.of_upstream(member.upstream.name())).into();
         }
-        let (guard, sink, uri) = (member.upstream.subscribe(own), Arc::clone(sink), uri.to_string());
+        let (guard, sink, uri) = (member.leg.subscribe(own), Arc::clone(sink), uri.to_string());
         let (name, name_mapping) = (Arc::clone(member.upstream.name()), member.name_mapping.clone());
-        let limit = member.upstream.spec().settings.idle_timeout;
+        let limit = member.leg.spec().settings.idle_timeout;
         forward::deferred(async move {
             let granted = tokio::time::timeout(limit, guard.answer()).await;
             let silent = || Failure::new(FailureKind::Silent(limit), format!("no answer within {limit:?}")).into();
@@ -288,16 +310,29 @@ impl Group {
 
     /// Forwards a notification of a session to the upstreams it concerns.
     pub fn forward_notification(&self, sink: &dyn ClientSink, notification: &Notification) {
-        let view = self.view();
+        let view = self.view(Revision::NEWEST_HANDSHAKE);
         let concerns_all = matches!(notification.method, NotificationMethod::RootsChanged);
         let passes = concerns_all
             || matches!(notification.method, NotificationMethod::Other(_)) && view.single_member().is_some();
         if passes {
             for member in &view.members {
-                member.upstream.forward_notification(sink.key(), notification);
+                member.leg.forward_notification(sink.key(), notification);
             }
         }
     }
+}
+
+/// Completes nothing where a server does not know the method: the group declares it for its other servers.
+fn without_missing_completions(replies: Replies) -> Replies {
+    Replies::run(|mut out| async move {
+        let answer = replies.forward_to(&mut out).await;
+        match answer.outcome {
+            Err(error) if error.code() == code::METHOD_NOT_FOUND => {
+                Answer::result(Raw::constant(r#"{"completion":{"values":[]},"resultType":"complete"}"#))
+            }
+            outcome => Answer { outcome, ..answer },
+        }
+    })
 }
 
 /// Whether a call may end with an `input_required` result.
@@ -318,9 +353,8 @@ fn with_request_state(call: &Call, own: Option<Raw>) -> Call {
     Call { params, ..call.clone() }
 }
 
-async fn set_upstream_log_levels(upstreams: &[Arc<Upstream>], session: u128, level: Level) {
-    futures_util::future::join_all(upstreams.iter().map(|upstream| upstream.set_session_log_level(session, level)))
-        .await;
+async fn set_leg_log_levels(legs: &[Arc<Leg>], session: u128, level: Level) {
+    futures_util::future::join_all(legs.iter().map(|leg| leg.set_session_log_level(session, level))).await;
 }
 
 /// The members of `params` that decide where a call goes. None of them may stand twice: what was judged here and what the

@@ -22,7 +22,7 @@ use crate::dialect::{Revision, meta, to_upstream};
 use crate::metrics::CallMetrics;
 use crate::protocol::method::Capability;
 use crate::protocol::{ErrorObject, Payload, Raw, code};
-use crate::upstream::{CatalogList, CatalogState, HealthPhase, List, Upstream};
+use crate::upstream::{CatalogList, CatalogState, HealthPhase, Leg, LegChoice, List, Upstream};
 
 /// The view of a group at one moment.
 #[derive(Debug)]
@@ -53,6 +53,10 @@ pub struct View {
 pub struct GroupMember {
     /// The upstream.
     pub upstream: Arc<Upstream>,
+    /// The leg of the upstream that serves the clients of this view.
+    pub leg: Arc<Leg>,
+    /// Whether the leg and its lists are known, or the upstream failed to give them.
+    pub is_settled: bool,
     /// The catalog when the view was built.
     pub state: Arc<CatalogState>,
     /// The name mapping of the upstream in this group.
@@ -82,16 +86,24 @@ const MAX_INSTRUCTIONS_BYTES: usize = 16 << 10;
 static NEXT_EPOCH: AtomicU64 = AtomicU64::new(1);
 
 impl GroupMember {
-    /// Takes a snapshot of an upstream's catalog.
-    pub fn new(upstream: Arc<Upstream>, config: &GroupConfig) -> Self {
+    /// Takes a snapshot of the catalog that an upstream has for clients of that revision.
+    pub fn new(upstream: Arc<Upstream>, client: Revision, config: &GroupConfig) -> Self {
         let prefix = config.uses_prefixes().then(|| Arc::clone(upstream.name()));
         let tasks = (config.servers.len() > 1).then(|| Arc::clone(upstream.name()));
+        let LegChoice { leg, is_settled } = upstream.leg_for(client);
         Self {
-            state: upstream.state(),
+            state: leg.state(),
+            leg,
+            is_settled,
             upstream,
             name_mapping: NameMapping { prefix, task_prefix: tasks },
             metrics: Arc::default(),
         }
+    }
+
+    /// Whether both are of the same leg, equally settled.
+    pub(super) fn has_same_leg(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.leg, &other.leg) && self.is_settled == other.is_settled
     }
 
     /// Whether messages between this upstream and a client of that revision are translated across eras.
@@ -223,7 +235,7 @@ impl View {
 
     /// Whether every upstream connected or failed to.
     pub fn all_settled(&self) -> bool {
-        self.members.iter().all(|member| member.state.startup_finished)
+        self.members.iter().all(|member| member.is_settled)
     }
 
     /// The lists whose fingerprints differ from those of another view.
@@ -294,9 +306,9 @@ impl View {
         member.map(|member| &self.members[member])
     }
 
-    /// Whether the upstream's own URI resolves to this upstream.
-    pub(super) fn is_own_uri(&self, uri: &str, upstream: &Arc<Upstream>) -> bool {
-        self.find_by_own_uri(uri).is_some_and(|member| Arc::ptr_eq(&member.upstream, upstream))
+    /// Whether the upstream's own URI resolves to this leg.
+    pub(super) fn is_own_uri(&self, uri: &str, leg: &Arc<Leg>) -> bool {
+        self.find_by_own_uri(uri).is_some_and(|member| Arc::ptr_eq(&member.leg, leg))
     }
 
     /// Fingerprint of a list, including the change announcements of upstreams.

@@ -14,6 +14,7 @@ use super::route::Route;
 use super::session_messages::{self, BegunCall, RunningCall};
 use super::{Inbound, per_request, sse};
 use crate::call::{Caller, Reply};
+use crate::dialect::Revision;
 use crate::dialect::classify::{self, MessageClass};
 use crate::gateway::Group;
 use crate::http::server::{ReceivedBody, RequestBodyError};
@@ -163,7 +164,7 @@ impl RequestContext<'_> {
         // No client knows the session id yet: close the session if this future is dropped before the response.
         let close_guard =
             CloseSessionOnDrop { sessions: Arc::clone(&self.inbound.sessions), session: Some(Arc::clone(&session)) };
-        session.record_known_lists(None, &self.group.view().list_fingerprints());
+        session.record_known_lists(None, &self.group.view(Revision::NEWEST_HANDSHAKE).list_fingerprints());
         self.inbound.persist_new(&session).await?;
         close_guard.disarm();
         tracing::debug!(session = %session.id().log_tag(), group = %session.group(), "session opened");

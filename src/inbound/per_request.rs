@@ -12,7 +12,7 @@ use super::session_messages::{InFlightCall, check_listen};
 use crate::call::{Call, Caller, ClientInfo, Reply};
 use crate::cluster::Cluster;
 use crate::dialect::classify::{self, CheckedRequest, RefusedRequest, RequestMeta};
-use crate::dialect::headers;
+use crate::dialect::{Revision, headers};
 use crate::protocol::{Invalid, Key, Message, Method, Raw, Request};
 use crate::store::NodeId;
 use crate::timer::PooledTimer;
@@ -86,7 +86,7 @@ fn check_mirrored_headers(context: &RequestContext<'_>, request: &Request) -> Re
     let Some(params) = request.params.as_ref().filter(|_| request.method == Method::ToolsCall) else {
         return Ok(());
     };
-    let view = context.group.view();
+    let view = context.group.view(Revision::NEWEST);
     if !view.has_header_mirrors() {
         return Ok(());
     }

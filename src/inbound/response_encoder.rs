@@ -26,7 +26,7 @@ impl ReplyEncoder {
             &self.method,
             answer.revision,
             self.revision,
-            &self.group.view().server,
+            &self.group.view(self.revision).server,
         )
     }
 

@@ -8,6 +8,7 @@ use http::HeaderMap;
 
 use super::{Inbound, session_messages};
 use crate::call::{Caller, ChangeEvent, ClientSink, Replies, Reply};
+use crate::dialect::Revision;
 use crate::gateway::Group;
 use crate::protocol::{Method, Raw, Request};
 use crate::session::Session;
@@ -51,9 +52,9 @@ impl Inbound {
                 Arc::new(Caller { principal: session.principal().clone(), peer: None, headers: HeaderMap::new() });
             tokio::spawn(async move {
                 // Which server has a URI may be known only once it is connected again.
-                group.wait_ready().await;
+                group.wait_ready(Revision::NEWEST_HANDSHAKE).await;
                 let is_elsewhere = |uri: &str| {
-                    let view = group.view();
+                    let view = group.view(Revision::NEWEST_HANDSHAKE);
                     let found = view.find_by_uri(uri);
                     let name = found.map(|(member, _)| member.upstream.name());
                     name.is_some_and(|name| upstream.as_ref().is_some_and(|upstream| upstream != name))

@@ -97,8 +97,8 @@ fn compact(raw: &Raw) -> Raw {
 /// The result of `initialize`. Waits briefly for upstreams that are still connecting: capabilities cannot be changed
 /// later.
 pub(super) async fn initialize_result(group: &Group, client: &ClientInfo) -> Raw {
-    group.wait_ready().await;
-    to_client::initialize_result(&group.view().server_for(client.revision), client.revision)
+    group.wait_ready(client.revision).await;
+    to_client::initialize_result(&group.view(client.revision).server_for(client.revision), client.revision)
 }
 
 /// Starts a request of a session and returns its replies.

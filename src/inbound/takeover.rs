@@ -6,6 +6,7 @@ use super::Inbound;
 use super::http::RequestContext;
 use super::respond::Rejection;
 use crate::cluster::{Cluster, IncarnationObserver};
+use crate::dialect::Revision;
 use crate::session::{Session, SessionId, SessionRecord, SessionTransport, Sessions};
 use crate::store::NodeId;
 use crate::store::traits::{StoreFuture, WriteOutcome};
@@ -146,8 +147,8 @@ impl RequestContext<'_> {
     fn notify_changed_lists(&self, session: &Arc<Session>) {
         let (session, group) = (Arc::clone(session), Arc::clone(&self.group));
         tokio::spawn(async move {
-            group.wait_ready().await;
-            session.notify_changed_lists(&group.view().list_fingerprints());
+            group.wait_ready(Revision::NEWEST_HANDSHAKE).await;
+            session.notify_changed_lists(&group.view(Revision::NEWEST_HANDSHAKE).list_fingerprints());
         });
     }
 }

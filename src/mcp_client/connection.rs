@@ -110,6 +110,12 @@ impl Connection {
         }
     }
 
+    /// Whether the server keeps a session for this connection: it can send requests and notifications of its own.
+    pub fn keeps_session(&self) -> bool {
+        let is_stateless = matches!(&self.transport, Transport::Http(http) if http.session_id().is_none());
+        self.revision.has_sessions() && !is_stateless
+    }
+
     /// Whether the connection resumed a session that another node had opened.
     pub(crate) fn is_resumed(&self) -> bool {
         matches!(&self.transport, Transport::Http(http) if http.is_resumed())

@@ -48,6 +48,7 @@ pub(super) struct Duplex {
     /// Messages that the server has sent.
     received: AtomicU64,
     unsolicited: UnsolicitedSender,
+    asks_newest_call: bool,
     closed: CancellationToken,
 }
 
@@ -111,9 +112,15 @@ impl Duplex {
             last_id: AtomicI64::new(0),
             received: AtomicU64::new(0),
             unsolicited,
+            asks_newest_call: false,
             closed,
         };
         (duplex, OutgoingMessages { messages, control: control_messages })
+    }
+
+    /// Sends server requests that may belong to several calls to the newest of them, if `asks_newest_call`.
+    pub(super) fn asking_newest_call(self, asks_newest_call: bool) -> Self {
+        Self { asks_newest_call, ..self }
     }
 
     /// Sends a request once its replies are polled. `params` are as the server receives them, except for the progress
@@ -273,12 +280,16 @@ impl Duplex {
         if unrouted.is_none() {
             return Ok(());
         }
+        let fits = |call: &PendingCall| call.accepts_server_requests;
         let forward = |call: &mut PendingCall| {
             if let Some(request) = unrouted.take() {
                 call.forward_server_request(request);
             }
         };
-        self.with_only_call(|call| call.accepts_server_requests, forward);
+        match self.asks_newest_call {
+            true => self.with_newest_call(fits, forward),
+            false => self.with_only_call(fits, forward),
+        };
         if let Some(request) = unrouted {
             self.unsolicited.send(Unsolicited::ServerRequest(request));
         }
@@ -322,6 +333,14 @@ impl Duplex {
     async fn respond(&self, id: Id, outcome: Outcome) {
         // A closed connection needs no answer.
         let _ = self.control.send(Response::new(Some(id), outcome).encode()).await;
+    }
+
+    /// Runs `act` on the newest pending call that satisfies `fits`; false when there is none.
+    fn with_newest_call(&self, fits: impl Fn(&PendingCall) -> bool, act: impl FnOnce(&mut PendingCall)) -> bool {
+        let mut state = self.pending.lock();
+        let calls = state.calls.iter_mut().filter(|(_, call)| fits(call));
+        let newest = calls.max_by_key(|(id, _)| **id);
+        newest.map(|(_, call)| act(call)).is_some()
     }
 
     /// Fails the call whose response was skipped; all pending calls where that cannot be told.

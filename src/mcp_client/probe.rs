@@ -56,6 +56,9 @@ pub(super) struct Opened {
 /// Package runners that may install the server first; they get the startup timeout.
 const PACKAGE_RUNNERS: [&str; 9] = ["npx", "npm", "bunx", "pnpm", "uvx", "uv", "pipx", "docker", "podman"];
 
+/// Why a handshake was made first.
+const HANDSHAKE_PREFERRED: &str = "the handshake leg is preferred";
+
 /// One attempt to connect.
 struct Connector<'a> {
     settings: &'a ConnectionSettings,
@@ -102,6 +105,12 @@ impl Connector<'_> {
             let hello = self.handshake(&stdio.duplex, timeout).await?;
             return Ok((Transport::Stdio(stdio), hello, "the revision is pinned".into()));
         }
+        if pinned.is_none()
+            && self.settings.prefers_handshake
+            && let Ok(hello) = self.handshake(&stdio.duplex, timeout).await
+        {
+            return Ok((Transport::Stdio(stdio), hello, HANDSHAKE_PREFERRED.into()));
+        }
         let why = match self.discover(&stdio.duplex, timeout).await {
             Ok(Verdict::PerRequest(hello)) => {
                 return Ok((Transport::Stdio(stdio), *hello, "it answers `server/discover`".into()));
@@ -145,6 +154,12 @@ impl Connector<'_> {
             return Ok((Transport::Http(http), hello, "its session was opened by another node".into()));
         }
         let pinned = self.settings.revision;
+        if pinned.is_none()
+            && self.settings.prefers_handshake
+            && let Ok(hello) = self.initialize_http(&http, Revision::NEWEST_HANDSHAKE).await
+        {
+            return Ok((Transport::Http(http), hello, HANDSHAKE_PREFERRED.into()));
+        }
         let why = if pinned.is_some_and(|revision| revision.opens_with_handshake()) {
             "the revision is pinned".to_owned()
         } else {
@@ -157,21 +172,25 @@ impl Connector<'_> {
             }
         };
         let proposed = pinned.unwrap_or(Revision::NEWEST_HANDSHAKE);
-        let mut guard = CloseUnlessOpened(Some(Arc::clone(&http)));
-        match http.initialize(proposed).await {
-            Ok(hello) => {
-                guard.0 = None;
-                if http.session_id().is_none() {
-                    self.oddities.push("it opens no session".into());
-                }
-                Ok((Transport::Http(http), hello, why))
-            }
+        match self.initialize_http(&http, proposed).await {
+            Ok(hello) => Ok((Transport::Http(http), hello, why)),
             Err(error) if address.transport.is_none() && refuses_post(&error) => {
                 let sse = self.connect_sse(address, format!("it takes no POST ({error})")).await;
                 sse.map_err(|_| error)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Performs the `initialize` handshake over Streamable HTTP.
+    async fn initialize_http(&mut self, http: &Arc<StreamableClient>, proposed: Revision) -> Result<ServerHello> {
+        let mut guard = CloseUnlessOpened(Some(Arc::clone(http)));
+        let hello = http.initialize(proposed).await?;
+        guard.0 = None;
+        if http.session_id().is_none() {
+            self.oddities.push("it opens no session".into());
+        }
+        Ok(hello)
     }
 
     async fn connect_sse(&mut self, address: &Address, why: String) -> Result<HandshakeResult> {

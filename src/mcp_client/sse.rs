@@ -65,7 +65,7 @@ impl SseClient {
         };
         let parser = MessageParser::new(settings.json_depth, redacted(&url));
         let (duplex, messages) = Duplex::new(parser, unsolicited);
-        let duplex = Arc::new(duplex);
+        let duplex = Arc::new(duplex.asking_newest_call(settings.asks_newest_call));
         let shutdown = CancellationToken::new();
         let (cancelled, closing, stop_timeout) = (shutdown.clone(), Arc::clone(&duplex), settings.stop_timeout);
         let poster = MessagePoster { duplex: Arc::clone(&duplex), http, endpoint, timeout: settings.idle_timeout };

@@ -35,7 +35,7 @@ impl StdioClient {
         let (process, stdin, stdout) = ChildProcess::start(command)?;
         let parser = MessageParser::new(settings.json_depth, command.program.clone());
         let (duplex, messages) = Duplex::new(parser, unsolicited);
-        let duplex = Arc::new(duplex);
+        let duplex = Arc::new(duplex.asking_newest_call(settings.asks_newest_call));
         let (stop, stopped) = oneshot::channel();
         let writer = tokio::spawn(write_messages(stdin, messages));
         let reader = read_messages(Arc::clone(&duplex), stdout, settings.message_bytes);

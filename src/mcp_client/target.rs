@@ -58,6 +58,11 @@ pub enum HttpTransport {
 pub struct ConnectionSettings {
     /// The revision; probed if `None`.
     pub revision: Option<Revision>,
+    /// Whether a handshake is tried before `server/discover`.
+    pub prefers_handshake: bool,
+    /// Whether a server request that may belong to several calls goes to the newest of them, as nobody else is there to
+    /// take it.
+    pub asks_newest_call: bool,
     /// Limit for opening a TCP or TLS connection.
     pub connect_timeout: Duration,
     /// Limit for each response during probe and handshake. Package runners get `startup_timeout` instead.
@@ -195,6 +200,8 @@ impl Default for ConnectionSettings {
     fn default() -> Self {
         Self {
             revision: None,
+            prefers_handshake: false,
+            asks_newest_call: false,
             connect_timeout: Duration::from_secs(10),
             discovery_timeout: Duration::from_secs(10),
             startup_timeout: Duration::from_secs(60),

@@ -47,8 +47,8 @@ impl<'a> Envelope<'a> {
     /// # Errors
     /// Those of [`Self::read`].
     pub(super) fn read_within(text: &'a [u8], max_depth: usize) -> Result<(Self, bool), serde_json::Error> {
-        // What the fast path accepts nests no deeper than `MAX_DEPTH` below the members of its payload, so it needs no second scan.
-        if max_depth > MAX_DEPTH as usize + 1
+        // What the fast path accepts nests no deeper than `MAX_DEPTH` below the envelope, so it needs no second scan.
+        if max_depth > MAX_DEPTH as usize
             && let Some(envelope) = std::str::from_utf8(text).ok().and_then(Self::parse_fast)
         {
             return Ok((envelope, false));
@@ -71,7 +71,7 @@ impl<'a> Envelope<'a> {
                     };
                     let index = index.insert(PayloadIndex::default());
                     validate_members(text, value, |key, at| {
-                        let end = validate_value(text, at)?;
+                        let end = validate_value(text, at, MAX_DEPTH - 1)?;
                         let key = &whole[key.start + 1..key.end - 1];
                         match key.contains('\\') {
                             true => return None,
@@ -80,7 +80,7 @@ impl<'a> Envelope<'a> {
                         Some(end)
                     })?
                 }
-                _ => validate_value(text, value)?,
+                _ => validate_value(text, value, MAX_DEPTH)?,
             };
             envelope.insert(key, &whole[value..end])?;
             Some(end)

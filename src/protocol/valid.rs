@@ -12,8 +12,9 @@ pub(super) const MAX_DEPTH: u32 = u128::BITS - 1;
 /// Bytes of a string searched with SWAR before `memchr` takes over, which is faster on long strings only.
 const SWAR_BYTES_MAX: usize = 64;
 
-/// The position after the valid value at `at`. The text must be UTF-8.
-pub(super) fn validate_value(text: &[u8], mut at: usize) -> Option<usize> {
+/// The position after the valid value at `at`, which nests no deeper than `max_depth`, at most [`MAX_DEPTH`]. The text must
+/// be UTF-8.
+pub(super) fn validate_value(text: &[u8], mut at: usize, max_depth: u32) -> Option<usize> {
     // Bit stack of the open levels: 1 for an object; the lowest bit is the innermost.
     let (mut objects, mut depth) = (0u128, 0);
     loop {
@@ -24,7 +25,7 @@ pub(super) fn validate_value(text: &[u8], mut at: usize) -> Option<usize> {
             b't' => at = validate_literal(text, at, b"true")?,
             b'f' => at = validate_literal(text, at, b"false")?,
             b'n' => at = validate_literal(text, at, b"null")?,
-            open @ (b'{' | b'[') if depth < MAX_DEPTH => {
+            open @ (b'{' | b'[') if depth < max_depth => {
                 let is_object = *open == b'{';
                 at = skip_space(text, at + 1);
                 let close = if is_object { b'}' } else { b']' };
@@ -191,7 +192,7 @@ mod tests {
     /// Whether the whole text is one valid value.
     fn is_valid(text: &str) -> bool {
         let text = text.as_bytes();
-        validate_value(text, skip_space(text, 0)).is_some_and(|end| skip_space(text, end) == text.len())
+        validate_value(text, skip_space(text, 0), MAX_DEPTH).is_some_and(|end| skip_space(text, end) == text.len())
     }
 
     fn check(text: &str) {

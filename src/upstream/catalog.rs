@@ -178,6 +178,7 @@ impl Catalog {
         self.shared.modify(|state| {
             state.server = Some(connection.server().clone());
             state.revision = Some(connection.revision());
+            state.keeps_session = connection.keeps_session();
             state.transport = connection.probe_report().transport;
         });
         let mut task = CatalogTask::new(connection);

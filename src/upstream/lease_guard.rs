@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::leases::Lease;
+use super::lease::Lease;
 use crate::mcp_client::Connection;
 
 /// An upstream connection held for one call; dropping it releases the lease.

@@ -2,30 +2,31 @@
 //! requests reach the client they are meant for.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use serde_json::json;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use super::Upstream;
+use super::caller_hub::CallerHub;
+use super::lease::{Lease, ReplayState, set_log_level};
 use super::lease_guard::{LeaseGuard, ReleaseOnDrop};
-use super::lease_key::{LeaseKey, SERVER_REQUEST_CAPABILITIES, accepts_server_requests};
-use super::lists::{self, CatalogList, List};
-use super::liveness;
+use super::lease_key::{LeaseKey, SERVER_REQUEST_CAPABILITIES};
+use super::leg::Leg;
+use super::lists::{CatalogList, List};
 use super::spec::SpecKind;
-use super::supervisor::{self, back_off};
-use crate::call::{Call, ChangeEvent, ClientSink};
+use super::supervisor;
+use crate::call::{Call, ClientSink, Principal};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, Result};
-use crate::failure::{Failure, FailureKind};
-use crate::mcp_client::{Connection, ConnectionSettings, ResumableSession, Target, Unsolicited};
+use crate::failure::FailureKind;
+use crate::mcp_client::{Connection, ConnectionSettings, ResumableSession, Target};
 use crate::protocol::method::Capability;
-use crate::protocol::{Level, Method, Notification, Raw};
+use crate::protocol::{Level, Notification};
 use foldhash::HashMap;
 
 /// All leases of one upstream, bounded by `permits`.
@@ -33,52 +34,27 @@ use foldhash::HashMap;
 pub(super) struct Leases {
     leases: Mutex<HashMap<LeaseKey, Vec<Arc<Lease>>>>,
     permits: Arc<Semaphore>,
-    /// Some lease has had lists of its own. Until then no session's lease is looked for when a call needs a view.
-    has_own_lists: AtomicBool,
+    /// Some lease has had lists of its own. Until then no client's lease is looked for when a call needs a view.
+    pub(super) has_own_lists: AtomicBool,
+    /// The listeners of callers without a session.
+    hubs: Mutex<HashMap<LeaseKey, Weak<CallerHub>>>,
 }
 
-/// A connection to the upstream that one client has for itself, reopened when it breaks.
+/// The lists that a client's lease announced as its own.
 #[derive(Debug)]
-pub(super) struct Lease {
-    key: LeaseKey,
-    identity: ClientIdentity,
-    connection: watch::Sender<Option<Arc<Connection>>>,
-    /// Serializes opening: one task connects, the others wait for it.
-    open_lock: Arc<tokio::sync::Mutex<()>>,
-    /// The client is gone; the lease must not be opened again.
-    is_closed: AtomicBool,
-    /// Wakes the maintenance loop.
-    maintenance_due: Notify,
-    unsolicited: mpsc::Sender<Unsolicited>,
-    /// Where the upstream session is saved so that another node can resume it.
-    resumable: Option<Arc<ResumableSession>>,
-    /// Calls that use the lease now.
-    calls_in_flight: AtomicUsize,
-    replay_state: Mutex<ReplayState>,
-    /// Incremented whenever `own_lists` changes; 0 while the client sees only the shared catalog.
-    list_epoch: AtomicU64,
-    _permit: OwnedSemaphorePermit,
-}
-
-/// State that is replayed on a new connection, and the lists that only this lease has.
-#[derive(Debug)]
-pub(super) struct ReplayState {
-    last_used: Instant,
-    log_level: Option<Level>,
-    pub(super) subscriptions: BTreeSet<Box<str>>,
-    /// Lists that differ from the shared catalog on this connection.
-    own_lists: [Option<Arc<CatalogList>>; List::ALL.len()],
-    /// Lists announced as changed and not read again yet.
-    changed_lists: [bool; List::ALL.len()],
-    /// The server started a new session, so log level and subscriptions have to be replayed.
-    session_lost: bool,
+pub struct OwnLists {
+    /// Changes whenever the lists do.
+    pub epoch: u64,
+    /// The lists that differ from the shared catalog, indexed by [`List`].
+    pub lists: [Option<Arc<CatalogList>>; List::ALL.len()],
+    /// The caller, if it has no session.
+    pub hub: Option<Arc<CallerHub>>,
 }
 
 /// Queue bound for notifications and server requests on one lease.
 const MAX_QUEUED_LEASE_MESSAGES: usize = 256;
-/// Delay between a list-changed notification on a lease and comparing its list with the catalog, which usually
-/// gets the same notification and has re-read its list by then.
-const LIST_COMPARE_DELAY: Duration = Duration::from_millis(400);
+/// How long a newcomer waits for an idle lease to be closed in its favour.
+const EVICTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long `logging/setLevel` waits for one server before the client is answered.
 const SET_LEVEL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -90,7 +66,40 @@ impl Leases {
             leases: Mutex::default(),
             permits: Arc::new(Semaphore::new(max_leases)),
             has_own_lists: AtomicBool::new(false),
+            hubs: Mutex::default(),
         }
+    }
+
+    /// The listeners of a caller without a session.
+    pub(super) fn hub(&self, key: &LeaseKey) -> Arc<CallerHub> {
+        let mut hubs = self.hubs.lock();
+        if let Some(hub) = hubs.get(key).and_then(Weak::upgrade) {
+            return hub;
+        }
+        hubs.retain(|_, hub| hub.strong_count() > 0);
+        let hub = Arc::<CallerHub>::default();
+        hubs.insert(key.clone(), Arc::downgrade(&hub));
+        hub
+    }
+
+    /// Removes the lease that was idle for longest and has it closed; those of callers go before those of sessions.
+    /// False when all are in use.
+    fn evict_idle(&self, fits: impl Fn(&LeaseKey) -> bool) -> bool {
+        let mut all = self.lock();
+        let is_idle = |lease: &&Arc<Lease>| {
+            fits(&lease.key) && lease.calls_in_flight.load(Ordering::Acquire) == 0 && !lease.has_followers()
+        };
+        let age = |lease: &&Arc<Lease>| (matches!(lease.key, LeaseKey::Session(_)), lease.lock().last_used);
+        let Some(lease) = all.values().flatten().filter(is_idle).min_by_key(age).cloned() else { return false };
+        remove_from(&mut all, &lease);
+        lease.evicted.cancel();
+        true
+    }
+
+    /// The leases of a principal for its calls without a session.
+    fn count_of(&self, principal: &Principal) -> usize {
+        let is_own = |key: &LeaseKey| matches!(key, LeaseKey::Caller(owner, _) if owner == principal);
+        self.lock().iter().filter(|(key, _)| is_own(key)).map(|(_, leases)| leases.len()).sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, Vec<Arc<Lease>>>> {
@@ -109,53 +118,91 @@ impl Leases {
         }
     }
 
+    /// The place of a client: the lease of its session, or the one that its listeners follow.
+    pub(super) fn place(&self, key: &LeaseKey) -> Option<Arc<Lease>> {
+        self.lock().get(key).and_then(|leases| leases.iter().find(|lease| lease.is_place())).cloned()
+    }
+
     fn session_lease(&self, key: u128) -> Option<Arc<Lease>> {
-        self.lock().get(&LeaseKey::Session(key)).and_then(|leases| leases.first()).cloned()
+        self.place(&LeaseKey::Session(key))
     }
 
     /// Removes a lease. Without `force` it stays, and false is returned, while calls use it.
-    fn remove(&self, lease: &Arc<Lease>, force: bool) -> bool {
+    pub(super) fn remove(&self, lease: &Arc<Lease>, force: bool) -> bool {
         let mut all = self.lock();
         if !force && lease.calls_in_flight.load(Ordering::Acquire) > 0 {
             return false;
         }
-        if let Some(key_leases) = all.get_mut(&lease.key) {
-            key_leases.retain(|other| !Arc::ptr_eq(other, lease));
-            if key_leases.is_empty() {
-                all.remove(&lease.key);
-            }
-        }
+        remove_from(&mut all, lease);
         true
     }
 }
 
-// === impl Upstream ===
+fn remove_from(all: &mut HashMap<LeaseKey, Vec<Arc<Lease>>>, lease: &Arc<Lease>) {
+    if let Some(key_leases) = all.get_mut(&lease.key) {
+        key_leases.retain(|other| !Arc::ptr_eq(other, lease));
+        if key_leases.is_empty() {
+            all.remove(&lease.key);
+        }
+    }
+}
 
-impl Upstream {
+// === impl Leg ===
+
+impl Leg {
+    pub(super) fn lease_key(&self, call: &Call) -> LeaseKey {
+        LeaseKey::for_call(call, self.spec.allow_server_requests)
+    }
+
+    /// Finds a lease that the call can use and counts it in flight.
+    fn find_lease(&self, key: &LeaseKey, call: &Call) -> Option<Arc<Lease>> {
+        find_reusable(self.leases.lock().get(key)?, call, false)
+    }
+
+    /// Room for another lease. An idle one is closed before a client is refused.
+    async fn lease_permit(&self, key: &LeaseKey) -> Result<OwnedSemaphorePermit> {
+        let refused = |max_leases: usize, whose: &str| {
+            let detail = format!("all {max_leases} leases of {whose} are in use");
+            Error::failure(FailureKind::LimitReached, detail)
+        };
+        if let LeaseKey::Caller(principal, _) = key {
+            let max_leases = self.spec.max_leases_per_caller;
+            let is_own = |key: &LeaseKey| matches!(key, LeaseKey::Caller(owner, _) if owner == principal);
+            if self.leases.count_of(principal) >= max_leases && !self.leases.evict_idle(is_own) {
+                return Err(refused(max_leases, "the caller"));
+            }
+        }
+        if let Ok(permit) = Arc::clone(&self.leases.permits).try_acquire_owned() {
+            return Ok(permit);
+        }
+        let refused = || refused(self.spec.max_leases, "the upstream");
+        if !self.leases.evict_idle(|_| true) {
+            return Err(refused());
+        }
+        let permit = Arc::clone(&self.leases.permits).acquire_owned();
+        let permit = tokio::time::timeout(EVICTION_TIMEOUT, permit).await.map_err(|_| refused())?;
+        permit.map_err(|_| refused())
+    }
+
     /// Finds or creates the caller's lease and counts one call in flight on it.
     fn get_or_create(
         self: &Arc<Self>,
-        call: &Call,
+        (key, call): (LeaseKey, &Call),
         sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
-    ) -> Result<Arc<Lease>> {
-        let key = LeaseKey::for_call(call);
+        permit: OwnedSemaphorePermit,
+    ) -> Arc<Lease> {
         let mut all = self.leases.lock();
         let key_leases = all.entry(key.clone()).or_default();
-        if let Some(lease) = find_reusable(key_leases, call) {
-            return Ok(lease);
+        if let Some(lease) = find_reusable(key_leases, call, false) {
+            return lease;
         }
-        let Ok(permit) = Arc::clone(&self.leases.permits).try_acquire_owned() else {
-            if key_leases.is_empty() {
-                all.remove(&key);
-            }
-            let max_leases = self.spec.max_leases;
-            return Err(Error::failure(
-                FailureKind::LimitReached,
-                format!("all {max_leases} leases of the upstream are in use"),
-            ));
-        };
         let (unsolicited, receiver) = mpsc::channel(MAX_QUEUED_LEASE_MESSAGES);
-        let sink = sink();
+        let session_sink = sink();
+        let resumable = self.resumption_for(session_sink.as_ref());
+        // Further leases of a caller serve single calls; only one is its place.
+        let is_place = session_sink.is_none() && !key_leases.iter().any(|lease| lease.is_place());
+        let hub = is_place.then(|| self.leases.hub(&key));
+        let sink = session_sink.or_else(|| hub.clone().map(|hub| hub as Arc<dyn ClientSink>));
         let lease = Arc::new(Lease {
             key,
             identity: self.identity_for(call),
@@ -164,7 +211,9 @@ impl Upstream {
             is_closed: AtomicBool::new(false),
             maintenance_due: Notify::new(),
             unsolicited,
-            resumable: self.resumption_for(sink.as_ref()),
+            resumable,
+            hub,
+            evicted: CancellationToken::new(),
             calls_in_flight: AtomicUsize::new(1),
             replay_state: Mutex::new(ReplayState {
                 last_used: Instant::now(),
@@ -180,12 +229,12 @@ impl Upstream {
         key_leases.push(Arc::clone(&lease));
         drop(all);
         self.tasks.spawn(Arc::clone(self).run_lease(Arc::clone(&lease), receiver, sink));
-        Ok(lease)
+        lease
     }
 
     /// Acquires the caller's lease without waiting: only if it is open and has the call's log level already.
     pub(super) fn try_acquire_lease(&self, call: &Call) -> Option<LeaseGuard> {
-        let lease = find_reusable(self.leases.lock().get(&LeaseKey::for_call(call))?, call)?;
+        let lease = self.find_lease(&self.lease_key(call), call)?;
         let mut release_on_drop = ReleaseOnDrop(Some(Arc::clone(&lease)));
         let connection = lease.open_connection()?;
         if call.level.is_some_and(|level| self.supports_logging() && lease.lock().log_level != Some(level)) {
@@ -218,12 +267,33 @@ impl Upstream {
         call: &Call,
         sink: impl FnOnce() -> Option<Arc<dyn ClientSink>>,
     ) -> Result<LeaseGuard> {
-        let lease = self.get_or_create(call, sink)?;
+        let key = self.lease_key(call);
+        let lease = match self.find_lease(&key, call) {
+            Some(lease) => lease,
+            None => {
+                // Only a server that can be reached is worth the room.
+                self.check_reachable()?;
+                match self.lease_permit(&key).await {
+                    Ok(permit) => self.get_or_create((key, call), sink, permit),
+                    // Better a place that is busy than none.
+                    Err(error) => {
+                        let busy = self.leases.lock().get(&key).and_then(|busy| find_reusable(busy, call, true));
+                        busy.ok_or(error)?
+                    }
+                }
+            }
+        };
         // From here on the lease is released on every path, also when this future is dropped.
         let mut release_on_drop = ReleaseOnDrop(Some(Arc::clone(&lease)));
         let connection = match lease.open_connection() {
             Some(connection) => connection,
-            None => self.open_lease(&lease).await?,
+            None => match self.open_lease(&lease).await {
+                Ok(connection) => connection,
+                Err(error) => {
+                    self.give_up_unopened(&lease);
+                    return Err(error);
+                }
+            },
         };
         if let Some(level) =
             call.level.filter(|_| self.supports_logging()).filter(|level| lease.lock().log_level != Some(*level))
@@ -235,12 +305,21 @@ impl Upstream {
         Ok(LeaseGuard::exclusive(connection, lease, self.in_flight_guard()))
     }
 
+    /// Gives back the room of a lease that could not be opened, unless others wait for it or it has state to replay.
+    fn give_up_unopened(&self, lease: &Arc<Lease>) {
+        let mut all = self.leases.lock();
+        if lease.calls_in_flight.load(Ordering::Acquire) == 1 && !lease.has_followers() {
+            remove_from(&mut all, lease);
+            lease.evicted.cancel();
+        }
+    }
+
     fn supports_logging(&self) -> bool {
         self.state().has_capability(Capability::Logging) == Some(true)
     }
 
     /// Opens the lease's connection, unless another task just did.
-    async fn open_lease(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<Arc<Connection>> {
+    pub(super) async fn open_lease(self: &Arc<Self>, lease: &Arc<Lease>) -> Result<Arc<Connection>> {
         let open_guard = Arc::clone(&lease.open_lock).lock_owned().await;
         if let Some(connection) = lease.open_connection() {
             return Ok(connection);
@@ -252,19 +331,20 @@ impl Upstream {
         self.check_reachable()?;
         // A task of its own holds the lock: a cancelled caller must not leave a half-open connection, and the
         // connection must not be closed before it is open.
-        let (upstream, opened_lease) = (Arc::clone(self), Arc::clone(lease));
+        let (leg, opened_lease) = (Arc::clone(self), Arc::clone(lease));
         let revision = self.state().revision;
         let opened = tokio::spawn(async move {
             let _open_guard = open_guard;
             let settings = ConnectionSettings {
-                revision: upstream.spec.settings.revision.or(revision),
-                ..upstream.spec.settings.clone()
+                revision: leg.spec.settings.revision.or(revision).or(leg.opening_revision),
+                asks_newest_call: opened_lease.hub.is_some(),
+                ..leg.spec.settings.clone()
             };
             let (identity, unsolicited, resumable) =
                 (opened_lease.identity.clone(), opened_lease.unsolicited.clone(), opened_lease.resumable.clone());
-            let opening = Connection::open_with(upstream.target()?, settings, identity, unsolicited, resumable);
-            let grace = upstream.spec.settings.stop_timeout;
-            let Some(opened) = supervisor::open_unless_stopped(opening, &upstream.stop, grace).await else {
+            let opening = Connection::open_with(leg.target()?, settings, identity, unsolicited, resumable);
+            let grace = leg.spec.settings.stop_timeout;
+            let Some(opened) = supervisor::open_unless_stopped(opening, &leg.stop, grace).await else {
                 return Err(Error::failure(FailureKind::Unreachable, "the upstream was removed"));
             };
             let connection = opened?;
@@ -280,177 +360,27 @@ impl Upstream {
         opened.await.unwrap_or_else(|_| Err(Error::failure(FailureKind::Broken, "it could not be connected")))
     }
 
-    /// Runs a lease until its client is gone, then removes it and closes its connection.
-    async fn run_lease(
-        self: Arc<Self>,
-        lease: Arc<Lease>,
-        mut receiver: mpsc::Receiver<Unsolicited>,
-        sink: Option<Arc<dyn ClientSink>>,
-    ) {
-        self.serve_lease(&lease, &mut receiver, sink.as_ref()).await;
-        self.leases.remove(&lease, true);
-        lease.is_closed.store(true, Ordering::Release);
-        // Wait for a connection that is being opened, so that it is closed as well.
-        let _open_guard = lease.open_lock.lock().await;
-        let connection = lease.connection.send_replace(None);
-        if let Some(connection) = connection {
-            connection.close().await;
-        }
+    /// Whether some client's lease has had lists of its own.
+    pub fn has_own_lists(&self) -> bool {
+        self.leases.has_own_lists.load(Ordering::Acquire)
     }
 
-    /// Forwards unsolicited messages to the client until the client or the upstream is gone. Maintenance is dropped
-    /// on return, so nothing is sent while the connection is being closed.
-    async fn serve_lease(
-        self: &Arc<Self>,
-        lease: &Arc<Lease>,
-        receiver: &mut mpsc::Receiver<Unsolicited>,
-        sink: Option<&Arc<dyn ClientSink>>,
-    ) {
-        let client_gone = async {
-            match sink {
-                Some(sink) => sink.ended().cancelled().await,
-                None => self.wait_idle(lease).await,
-            }
-        };
-        let maintenance = self.run_maintenance(lease, sink);
-        let connection_lost = self.lease_connection_lost(lease);
-        tokio::pin!(client_gone, maintenance, connection_lost);
-        loop {
-            tokio::select! {
-                () = &mut client_gone => break,
-                () = self.stop.cancelled() => break,
-                () = &mut maintenance => {}
-                (connection, reason) = &mut connection_lost => {
-                    tracing::info!(upstream = %self.spec.name, %reason, "lease connection lost");
-                    lease.connection.send_replace(None);
-                    connection.close().await;
-                    connection_lost.set(self.lease_connection_lost(lease));
-                    self.tasks.spawn(Arc::clone(self).reconnect(Arc::clone(lease), sink.cloned()));
-                }
-                Some(message) = receiver.recv() => lease.on_unsolicited(message, sink),
-            }
-        }
+    /// Lists that the client of a call has of its own.
+    pub fn own_lists(&self, call: &Call) -> Option<OwnLists> {
+        self.has_own_lists().then(|| self.lease_key(call)).and_then(|key| self.own_lists_of(&key))
     }
 
-    /// Waits until the lease's connection ends or is given up, whichever connection it has by then.
-    async fn lease_connection_lost(&self, lease: &Lease) -> (Arc<Connection>, Failure) {
-        let mut connections = lease.connection.subscribe();
-        loop {
-            let connection = connections.borrow_and_update().clone();
-            let Some(connection) = connection else {
-                // The lease holds the sender, so that the channel stays open.
-                let _ = connections.changed().await;
-                continue;
-            };
-            let is_busy = || lease.calls_in_flight.load(Ordering::Acquire) > 0;
-            let report = |pinged: std::result::Result<(), Failure>| {
-                if let Err(failure) = pinged {
-                    tracing::debug!(upstream = %self.spec.name, %failure, "lease ping failed");
-                }
-            };
-            tokio::select! {
-                why = liveness::wait_lost(&connection, &self.spec.settings, is_busy, report) => return (connection, why),
-                _ = connections.changed() => {}
-            }
-        }
+    /// Whether a session has lists of its own.
+    pub fn session_has_own_lists(&self, session: u128) -> bool {
+        let own = || self.own_lists_of(&LeaseKey::Session(session));
+        self.has_own_lists() && own().is_some_and(|own| own.lists.iter().any(Option::is_some))
     }
 
-    /// Completes once the lease has been idle for `lease_idle_timeout` and was removed.
-    async fn wait_idle(&self, lease: &Arc<Lease>) {
-        loop {
-            let end = lease.lock().last_used + self.spec.lease_idle_timeout;
-            tokio::time::sleep_until(end).await;
-            let is_idle = lease.lock().last_used + self.spec.lease_idle_timeout <= Instant::now();
-            if is_idle && self.leases.remove(lease, false) {
-                return;
-            }
-            if is_idle {
-                lease.lock().last_used = Instant::now();
-            }
-        }
-    }
-
-    /// Reopens a broken connection with back-off for as long as its client has subscriptions.
-    async fn reconnect(self: Arc<Self>, lease: Arc<Lease>, sink: Option<Arc<dyn ClientSink>>) {
-        let Some(sink) = sink else { return };
-        let mut failures = 0;
-        while !lease.lock().subscriptions.is_empty() {
-            failures += 1;
-            tokio::select! {
-                () = tokio::time::sleep(back_off(failures)) => {}
-                () = sink.ended().cancelled() => return,
-                () = self.stop.cancelled() => return,
-            }
-            if self.open_lease(&lease).await.is_ok() {
-                return lease.notify_missed_updates(Some(&sink));
-            }
-        }
-    }
-
-    /// Replays state and re-reads lists, outside the loop that forwards messages. Never returns.
-    async fn run_maintenance(&self, lease: &Lease, sink: Option<&Arc<dyn ClientSink>>) {
-        loop {
-            lease.maintenance_due.notified().await;
-            let session_lost = std::mem::take(&mut lease.lock().session_lost);
-            if let Some(connection) = lease.open_connection().filter(|_| session_lost) {
-                lease.replay_onto(&connection).await;
-                lease.notify_missed_updates(sink);
-            }
-            if lease.lock().changed_lists == [false; List::ALL.len()] {
-                continue;
-            }
-            tokio::time::sleep(LIST_COMPARE_DELAY).await;
-            let changed = std::mem::take(&mut lease.lock().changed_lists);
-            if sink.is_none() {
-                // Callers without a session see the shared catalog, so it has to re-read the list.
-                let lists: Vec<List> = List::ALL.into_iter().filter(|list| changed[*list as usize]).collect();
-                self.shared.report_list_changes(&lists);
-                continue;
-            }
-            let Some(connection) = lease.open_connection() else { continue };
-            let mut changes = Vec::new();
-            for list in List::ALL.into_iter().filter(|list| changed[*list as usize]) {
-                if self.refresh_own_list(lease, &connection, list).await {
-                    changes.push(list.change_event());
-                }
-            }
-            changes.dedup();
-            for change in changes {
-                if let Some(sink) = sink {
-                    sink.notify(change.notification());
-                }
-            }
-        }
-    }
-
-    /// Re-reads a list that was announced as changed; true when it differs from what its client has seen.
-    async fn refresh_own_list(&self, lease: &Lease, connection: &Arc<Connection>, list: List) -> bool {
-        let Ok(listed) = lists::read_all_pages(connection, list).await else { return false };
-        let shared = self.state().list(list).cloned();
-        let is_same =
-            |other: &Option<Arc<CatalogList>>| other.as_ref().is_some_and(|other| other.items == listed.items);
-        let is_shared = is_same(&shared);
-        let mut replay_state = lease.lock();
-        let own = &mut replay_state.own_lists[list as usize];
-        // A list equal to the shared one is announced by the catalog.
-        let differs = if own.is_some() { !is_same(own) } else { !is_shared };
-        let before = std::mem::replace(own, (!is_shared).then(|| Arc::new(listed)));
-        if before.is_some() || own.is_some() {
-            lease.list_epoch.fetch_add(1, Ordering::AcqRel);
-            self.leases.has_own_lists.store(true, Ordering::Release);
-        }
-        differs
-    }
-
-    /// Lists that one session has of its own, with an epoch that changes whenever they do.
-    pub fn session_lists(&self, session: u128) -> Option<(u64, [Option<Arc<CatalogList>>; List::ALL.len()])> {
-        if !self.leases.has_own_lists.load(Ordering::Acquire) {
-            return None;
-        }
-        let lease = self.leases.session_lease(session)?;
+    fn own_lists_of(&self, key: &LeaseKey) -> Option<OwnLists> {
+        let lease = self.leases.place(key)?;
         match lease.list_epoch.load(Ordering::Acquire) {
             0 => None,
-            list_epoch => Some((list_epoch, lease.lock().own_lists.clone())),
+            epoch => Some(OwnLists { epoch, lists: lease.lock().own_lists.clone(), hub: lease.hub.clone() }),
         }
     }
 
@@ -479,111 +409,18 @@ impl Upstream {
     }
 }
 
-async fn set_log_level(connection: &Arc<Connection>, level: Level) {
-    let params = Raw::of(&json!({ "level": level.as_str() }));
-    if let Err(error) = connection.request(Method::SetLevel, Some(params)).await {
-        tracing::debug!(%error, "logging/setLevel failed");
-    }
-}
-
-/// Finds a lease that the call can use and counts it in flight. Without a session, a call that can get server
-/// requests or log messages needs a lease to itself unless the connection attributes them to calls.
-fn find_reusable(leases: &[Arc<Lease>], call: &Call) -> Option<Arc<Lease>> {
-    let needs_idle_lease =
-        call.sink.is_none() && (call.level.is_some() || accepts_server_requests(&call.client.capabilities));
+/// Finds a lease that the call can use and counts it in flight: the client's place. Without a session, a call that wants
+/// log messages needs a lease to itself unless the connection attributes them to calls, or it `may_share`.
+fn find_reusable(leases: &[Arc<Lease>], call: &Call, may_share: bool) -> Option<Arc<Lease>> {
+    let needs_idle_lease = call.sink.is_none() && call.level.is_some() && !may_share;
     let is_usable = |lease: &&Arc<Lease>| {
-        !needs_idle_lease || lease.calls_in_flight.load(Ordering::Acquire) == 0 || lease.attributes_server_requests()
+        let is_idle = lease.calls_in_flight.load(Ordering::Acquire) == 0;
+        match needs_idle_lease {
+            true => is_idle || lease.attributes_server_requests(),
+            false => lease.is_place(),
+        }
     };
     let lease = leases.iter().find(is_usable)?;
     lease.calls_in_flight.fetch_add(1, Ordering::AcqRel);
     Some(Arc::clone(lease))
-}
-
-// === impl Lease ===
-
-impl Lease {
-    pub(super) fn lock(&self) -> MutexGuard<'_, ReplayState> {
-        self.replay_state.lock()
-    }
-
-    fn open_connection(&self) -> Option<Arc<Connection>> {
-        self.connection.borrow().clone().filter(|connection| !connection.is_closed())
-    }
-
-    fn attributes_server_requests(&self) -> bool {
-        self.connection.borrow().as_ref().is_some_and(|connection| connection.attributes_server_requests())
-    }
-
-    /// Forwards a notification or server request to the client. Never blocks.
-    fn on_unsolicited(&self, message: Unsolicited, sink: Option<&Arc<dyn ClientSink>>) {
-        match message {
-            Unsolicited::ServerRequest(question) => match sink {
-                Some(sink) => Arc::clone(sink).send_request(question),
-                None => question.abandon(),
-            },
-            Unsolicited::Notification(notification) => {
-                let lists = List::changed_by(&notification.method);
-                if !lists.is_empty() {
-                    return self.mark_lists_changed(lists);
-                }
-                if let Some(sink) = sink {
-                    sink.notify(notification);
-                }
-            }
-            Unsolicited::SessionReopened => {
-                self.lock().session_lost = true;
-                self.recheck_own_lists();
-            }
-            Unsolicited::Missed => {
-                self.notify_missed_updates(sink);
-                self.recheck_own_lists();
-            }
-        }
-    }
-
-    fn mark_lists_changed(&self, lists: &[List]) {
-        let mut replay_state = self.lock();
-        for list in lists {
-            replay_state.changed_lists[*list as usize] = true;
-        }
-        drop(replay_state);
-        self.maintenance_due.notify_one();
-    }
-
-    /// Reports every subscribed resource as updated: updates during the gap were lost.
-    fn notify_missed_updates(&self, sink: Option<&Arc<dyn ClientSink>>) {
-        let missed: Vec<Box<str>> = self.lock().subscriptions.iter().cloned().collect();
-        for (uri, sink) in missed.iter().zip(std::iter::repeat(sink).flatten()) {
-            sink.notify(ChangeEvent::ResourceUpdated(uri.as_ref().into()).notification());
-        }
-    }
-
-    /// Marks own lists for a re-read: a new connection may not have them any more.
-    fn recheck_own_lists(&self) {
-        let has_own = |list: &List| self.lock().own_lists[*list as usize].is_some();
-        let own: Vec<List> = List::ALL.into_iter().filter(has_own).collect();
-        self.mark_lists_changed(&own);
-    }
-
-    /// Replays log level and subscriptions on a new connection.
-    async fn replay_onto(&self, connection: &Arc<Connection>) {
-        let (level, subscriptions) = {
-            let replay_state = self.lock();
-            (replay_state.log_level, replay_state.subscriptions.clone())
-        };
-        if let Some(level) = level {
-            set_log_level(connection, level).await;
-        }
-        for uri in subscriptions {
-            let params = Raw::of(&json!({ "uri": uri }));
-            if let Err(error) = connection.request(Method::Subscribe, Some(params)).await {
-                tracing::debug!(%error, "subscription replay failed");
-            }
-        }
-    }
-
-    pub(super) fn release(&self) {
-        self.lock().last_used = Instant::now();
-        self.calls_in_flight.fetch_sub(1, Ordering::AcqRel);
-    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::dialect::LegRule;
 use crate::local::rest;
 use crate::mcp_client::{ConnectionSettings, Target};
 
@@ -17,8 +18,12 @@ pub struct UpstreamSpec {
     pub settings: ConnectionSettings,
     /// One connection per client, or one for all.
     pub connection_mode: ConnectionMode,
+    /// Which leg serves a client where the server speaks both eras.
+    pub leg_rule: LegRule,
     /// Leases open at the same time.
     pub max_leases: usize,
+    /// Leases that the calls of one principal without a session may have.
+    pub max_leases_per_caller: usize,
     /// Idle time after which a lease of callers without a session is closed.
     pub lease_idle_timeout: Duration,
     /// How often lists are re-read when the server neither sends list-changed notifications nor a TTL.
@@ -80,7 +85,9 @@ impl UpstreamSpec {
             kind,
             settings: ConnectionSettings::default(),
             connection_mode: ConnectionMode::default(),
+            leg_rule: LegRule::default(),
             max_leases: 256,
+            max_leases_per_caller: 32,
             lease_idle_timeout: Duration::from_secs(300),
             list_poll_interval: Duration::from_secs(60),
             serve_stale_for: Duration::from_secs(300),

@@ -27,6 +27,8 @@ pub struct CatalogState {
     pub server: Option<ServerInfo>,
     /// Revision from the last connect.
     pub revision: Option<Revision>,
+    /// Whether the server keeps a session for its connection.
+    pub keeps_session: bool,
     /// Transport in use.
     pub transport: &'static str,
     /// Cached lists, indexed by [`List`].
@@ -92,6 +94,7 @@ impl CatalogState {
             startup_finished: false,
             server: None,
             revision: None,
+            keeps_session: false,
             transport,
             lists: Default::default(),
             list_change_counts: Default::default(),
@@ -279,11 +282,6 @@ impl CatalogShared {
 }
 
 impl SubscriptionGuard {
-    /// Whether the subscription is at this upstream, and not at one that it took the place of.
-    pub fn is_at(&self, upstream: &super::Upstream) -> bool {
-        Arc::ptr_eq(&self.shared, &upstream.shared)
-    }
-
     /// Waits for the upstream's answer.
     ///
     /// # Errors

@@ -92,7 +92,8 @@ async fn serve(spec: UpstreamSpec) -> Rialto {
     let group = GroupConfig::new(DEFAULT_GROUP, [Arc::clone(&spec.name)]);
     let config = GatewayConfig { upstreams: vec![spec], groups: vec![group] };
     let rialto = Rialto::with(|settings| settings.gateway = config).await;
-    until("the tools are known", || rialto.group().view().find_by_name(List::Tools, "echo").is_some()).await;
+    until("the tools are known", || rialto.group().view(Revision::NEWEST).find_by_name(List::Tools, "echo").is_some())
+        .await;
     rialto
 }
 
@@ -288,11 +289,16 @@ async fn the_lease_limit_is_reached_before_anything_is_sent() {
         spec.max_leases = 1;
         let rialto = serve(spec).await;
         let first = rialto.open("2025-11-25").await;
-        assert!(first.ask("tools/call", json!({ "name": "echo", "arguments": {} })).await["result"].is_object());
+        let waiting = json!({ "name": "echo", "arguments": { "steps": [{ "wait": "go" }] } });
+        let busy = first.post(&crate::harness::request(7, "tools/call", waiting));
+        let busy = tokio::spawn(async move { busy.go().await.text().await });
+        bad.wait_received("tools/call", 1).await;
         let calls = bad.count("tools/call");
         let expected = Told::not_run("limit_reached", "has as many clients as it may have", "; try again later");
         assert_eq!(told(&rialto, "2025-11-25", "echo", json!({})).await, expected, "{transport:?}");
         assert_eq!(bad.count("tools/call"), calls);
+        bad.open("go");
+        assert!(busy.await.unwrap().contains("\"result\""), "{transport:?}");
     }
 }
 

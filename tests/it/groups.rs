@@ -5,15 +5,18 @@ mod aggregation;
 mod catalog;
 mod hostile_servers;
 mod isolation;
+mod legs;
 mod listening;
 mod liveness;
 mod messages;
 mod ordering;
+mod places;
 mod reload;
 mod sdk_servers;
 mod session_resumption;
 mod sessions;
 mod shared_subscriptions;
+mod undeclared;
 mod upstream_failure;
 
 use std::collections::HashMap;

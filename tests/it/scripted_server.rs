@@ -4,6 +4,7 @@
 //! Transports: Streamable HTTP, HTTP+SSE and stdio (handshake era), and HTTP (per-request era). The server lives in the
 //! test process; over stdio a shell child forwards between its stdin/stdout and a TCP connection to the server.
 
+mod dual;
 mod transports;
 
 use std::collections::{BTreeSet, HashMap};
@@ -20,10 +21,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::harness::{PER_REQUEST, until};
 
+pub use dual::DualServer;
+
 /// Transport and era of a scripted server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerTransport {
     Http,
+    /// Streamable HTTP in the handshake era without sessions.
+    Stateless,
     Sse,
     Stdio,
     PerRequest,
@@ -64,6 +69,8 @@ pub enum InjectedFault {
     RetryLater(u16, String),
     /// Responds with this text, with `$id` replaced by the request id; any transport.
     Text(String),
+    /// Responds with this error.
+    Error(Value),
     /// Responds with a result computed from the parameters.
     Result(Arc<dyn Fn(&Value) -> Value + Send + Sync>),
 }
@@ -111,6 +118,16 @@ struct ClientSession {
     subscriptions: Mutex<BTreeSet<String>>,
     pending: Mutex<HashMap<i64, oneshot::Sender<Value>>>,
     running: Mutex<HashMap<String, CancellationToken>>,
+}
+
+/// A child that forwards between its stdin/stdout and a TCP connection.
+fn stdio_target(address: SocketAddr, marker: &str) -> Target {
+    let script = "exec 3<>/dev/tcp/127.0.0.1/$0 4<&0; cat <&3 & cat <&4 >&3 & wait -n; echo last words >&2; kill %1 %2";
+    let mut target = Target::command("bash", ["-c", script, &address.port().to_string()]);
+    if let Target::Command(command) = &mut target {
+        command.environment = vec![("MARKER".into(), marker.into())];
+    }
+    target
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -177,21 +194,14 @@ impl ScriptedServer {
     /// Target with which an upstream connects to this server.
     pub fn target(&self) -> Target {
         match self.inner.transport {
-            ServerTransport::Http | ServerTransport::PerRequest => {
+            ServerTransport::Http | ServerTransport::Stateless | ServerTransport::PerRequest => {
                 Target::url(&format!("http://{}/mcp", self.address)).unwrap()
             }
             ServerTransport::Sse => {
                 let url = format!("http://{}/sse", self.address).parse().unwrap();
                 Target::Url(Address { url, headers: http::HeaderMap::new(), transport: Some(HttpTransport::Sse) })
             }
-            ServerTransport::Stdio => {
-                let script = "exec 3<>/dev/tcp/127.0.0.1/$0 4<&0; cat <&3 & cat <&4 >&3 & wait -n; echo last words >&2; kill %1 %2";
-                let mut target = Target::command("bash", ["-c", script, &self.address.port().to_string()]);
-                if let Target::Command(command) = &mut target {
-                    command.environment = vec![("MARKER".into(), self.marker())];
-                }
-                target
-            }
+            ServerTransport::Stdio => stdio_target(self.address, &self.marker()),
         }
     }
 
@@ -446,6 +456,7 @@ impl ServerState {
         match fault {
             Some(InjectedFault::Hang) => std::future::pending::<()>().await,
             Some(InjectedFault::HoldResponse) => self.wait_gate(method).await,
+            Some(InjectedFault::Error(error)) => return Err(error),
             Some(InjectedFault::Result(make)) => return Ok(make(params)),
             Some(
                 InjectedFault::DelayedDelivery
@@ -548,6 +559,13 @@ impl ServerState {
             if let (Some(name), Some(client_session)) = (step["grow"].as_str(), client_session) {
                 lock(&client_session.tools).push(tool(name));
                 client_session.send(json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" }));
+            }
+            if let (Some(uri), Some(client_session)) = (step["touch"].as_str(), client_session)
+                && lock(&client_session.subscriptions).contains(uri)
+            {
+                let params = json!({ "uri": uri });
+                client_session
+                    .send(json!({ "jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params }));
             }
             if let Some(client_session) = client_session.filter(|_| step["ask"].is_object()) {
                 let answer = self.ask(client_session, &step["ask"], out).await;

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use rialto::app::{App, AppSettings};
 use rialto::call::ChangeEvent;
-use rialto::gateway::Group;
+use rialto::gateway::{DEFAULT_GROUP, GatewayConfig, Group, GroupConfig};
+use rialto::upstream::{SpecKind, UpstreamSpec};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, Lines, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
 
 use crate::harness::{HANDSHAKE, TEST_TIMEOUT, call, initialize, modern, notification, request, survey};
+use crate::scripted_server::{ScriptedServer, ServerTransport};
 
 struct Pipe {
     input: Option<WriteHalf<DuplexStream>>,
@@ -206,4 +208,28 @@ async fn a_batch_line_is_accepted_in_2025_03_26_only() {
     pipe.ask(&initialize("2025-06-18")).await;
     pipe.send(&json!([request(1, "ping", json!({}))])).await;
     assert_eq!(pipe.read().await.unwrap()["error"]["code"], -32600);
+}
+
+/// A client without a session hears and lists what its calls did at a server that keeps sessions.
+#[tokio::test]
+async fn stdio_client_without_a_session_has_one_place() {
+    let server = ScriptedServer::start("server", ServerTransport::Stdio).await;
+    let spec = UpstreamSpec::new("server", SpecKind::Target(server.target()));
+    let group_config = GroupConfig::new(DEFAULT_GROUP, [Arc::clone(&spec.name)]);
+    let config = GatewayConfig { upstreams: vec![spec], groups: vec![group_config] };
+    let mut pipe = Pipe::with(|settings| settings.gateway = config).await;
+    let wanted = json!({ "toolsListChanged": true, "resourceSubscriptions": ["res://one"] });
+    pipe.send(&modern("l".into(), "subscriptions/listen", json!({ "notifications": wanted }))).await;
+    assert_eq!(pipe.read().await.unwrap()["params"]["notifications"], wanted);
+    let steps = json!([{ "touch": "res://one" }, { "grow": "more" }]);
+    pipe.send(&modern(1.into(), "tools/call", json!({ "name": "do", "arguments": { "steps": steps } }))).await;
+    let mut told = Vec::new();
+    while told.len() < 3 {
+        told.push(pipe.read().await.unwrap());
+    }
+    for method in ["notifications/resources/updated", "notifications/tools/list_changed"] {
+        assert_eq!(told.iter().filter(|message| message["method"] == method).count(), 1, "{told:?}");
+    }
+    let listed = pipe.ask(&modern(2.into(), "tools/list", json!({}))).await;
+    assert_eq!(listed["result"]["tools"][2]["name"], "more", "{listed}");
 }

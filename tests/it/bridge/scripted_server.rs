@@ -355,6 +355,10 @@ impl ScriptedServer {
             }
             return respond(Err(RpcError::new(-32601, "Method not found")));
         }
+        if method == "initialize" && self.variant.is_per_request() {
+            // A gateway may ask whether there is a handshake leg, too.
+            return respond(Err(RpcError::new(-32022, "Unsupported protocol version")));
+        }
         let faults = if self.variant.is_per_request() {
             self.per_request_faults(&params)
         } else {

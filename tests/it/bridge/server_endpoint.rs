@@ -286,6 +286,10 @@ impl ServerHost {
         let params = &message["params"];
         let version = params["_meta"][format!("{META}protocolVersion")].as_str().unwrap_or_default();
         let method = message["method"].as_str().unwrap_or_default();
+        if method == "initialize" {
+            // A gateway may ask whether there is a handshake leg, too.
+            return text_response(400, "Bad Request: no handshake here");
+        }
         let header = |name: &str| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         self.require(header("mcp-protocol-version").as_deref() == Some(version), "wrong MCP-Protocol-Version", body);
         self.require(header("mcp-method").as_deref() == Some(method), "wrong Mcp-Method", body);

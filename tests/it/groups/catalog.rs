@@ -180,7 +180,10 @@ async fn pagination_has_no_gaps_and_cursors_are_authenticated() {
     for n in 5..15 {
         a.change("notifications/tools/list_changed", |catalog| catalog.tools.push(tool(&format!("t{n}"))));
         let name = format!("a__t{n}");
-        until("the new tool is listed", || rialto.group().view().find_by_name(List::Tools, &name).is_some()).await;
+        until("the new tool is listed", || {
+            rialto.group().view(Revision::NEWEST).find_by_name(List::Tools, &name).is_some()
+        })
+        .await;
         let answer = page(&rialto, "", "tools/list", &cursor).await;
         gone = answer["error"]["code"] == -32602;
         if gone {
@@ -211,7 +214,7 @@ async fn a_list_change_between_first_read_and_subscription_is_not_missed() {
         until("the list was read", || changed.load(std::sync::atomic::Ordering::SeqCst) == 1).await;
         a.notify("notifications/tools/list_changed", &json!({}));
         until(&format!("the change is seen {transport:?}"), || {
-            rialto.group().view().find_by_name(List::Tools, "a__turn1").is_some()
+            rialto.group().view(Revision::NEWEST).find_by_name(List::Tools, "a__turn1").is_some()
         })
         .await;
     }

@@ -52,7 +52,13 @@ fn prompt_result(content: &str) -> String {
 async fn served_with_a_good_one(bad: &ScriptedServer) -> (Rialto, ScriptedServer) {
     let good = ScriptedServer::start("good", ServerTransport::Http).await;
     let rialto = group(&[bad, &good]).await;
-    let known = |name: &str| rialto.group().view().find_by_name(rialto::upstream::List::Tools, name).is_some();
+    let known = |name: &str| {
+        rialto
+            .group()
+            .view(rialto::dialect::Revision::NEWEST_HANDSHAKE)
+            .find_by_name(rialto::upstream::List::Tools, name)
+            .is_some()
+    };
     until("the tools are known", || known("bad__echo") && known("good__echo")).await;
     (rialto, good)
 }

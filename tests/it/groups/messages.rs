@@ -368,7 +368,7 @@ async fn list_changed_is_notified_once_and_only_when_the_list_differs() {
             });
         }
         until("the new tools are listed", || {
-            rialto.group().view().find_by_name(rialto::upstream::List::Tools, "a__t2").is_some()
+            rialto.group().view(Revision::NEWEST).find_by_name(rialto::upstream::List::Tools, "a__t2").is_some()
         })
         .await;
         // Negative check: a duplicate tools notification would arrive within this wait, before the one for prompts.

@@ -20,7 +20,7 @@ async fn session_delete_waits_for_requests_in_flight() {
         spec.settings.stop_timeout = TEST_TIMEOUT;
         spec.settings.ping_interval = None;
         let rialto = gateway(default_group_of(vec![spec])).await;
-        rialto.group().wait_ready().await;
+        rialto.group().wait_ready(Revision::NEWEST).await;
         web.inject_fault("tools/list", InjectedFault::DelayedDelivery);
         web.change("notifications/tools/list_changed", |_| {});
         web.wait_received("delayed tools/list", 1).await;
@@ -61,7 +61,7 @@ async fn subscribe(session: &Session<'_>, uri: &str) {
 async fn an_update_between_subscription_and_listening_stream_is_notified() {
     let web = ScriptedServer::start("web", ServerTransport::Http).await;
     let rialto = group(&[&web]).await;
-    rialto.group().wait_ready().await;
+    rialto.group().wait_ready(Revision::NEWEST).await;
     web.wait_received("GET", 1).await; // the catalog's
     web.hold_responses("GET");
     let session = rialto.open("2025-11-25").await;

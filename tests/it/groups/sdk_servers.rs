@@ -64,7 +64,7 @@ async fn sdk_servers_over_every_transport_serve_two_clients_concurrently() {
         [py1.target("/mcp"), py2.target("/mcp"), py2sse.target("/sse"), ts.target.clone(), tsold.target.clone()];
     let specs = SERVERS.iter().zip(targets).map(|(name, target)| with_long_timeouts(name, target)).collect();
     let mut rialto = gateway(default_group_of(specs)).await;
-    until("all upstreams are settled", || rialto.group().view().all_settled()).await;
+    until("all upstreams are settled", || rialto.group().view(Revision::NEWEST).all_settled()).await;
     for client_transport in [ClientTransport::Http, ClientTransport::Sse] {
         let ((ada, ada_host), (bob, bob_host)) =
             (client(&rialto, client_transport, "ada").await, client(&rialto, client_transport, "bob").await);
@@ -112,7 +112,7 @@ async fn the_reference_server_lists_more_tools_for_clients_with_capabilities() {
         with_long_timeouts("ts", two.target.clone()),
     ]))
     .await;
-    until("both upstreams are settled", || rialto.group().view().all_settled()).await;
+    until("both upstreams are settled", || rialto.group().view(Revision::NEWEST).all_settled()).await;
     let (ada, host) = client(&rialto, ClientTransport::Http, "ada").await;
     let nobody = rialto.open("2025-11-25").await;
     let asks = "every__get-roots-list".to_owned();

@@ -385,7 +385,7 @@ async fn drain_keeps_upstream_sessions_of_clients_that_moved() {
 async fn an_upstream_session_without_a_record_is_deleted() {
     let web = ScriptedServer::start("web", ServerTransport::Http).await;
     let rialto = group(&[&web]).await;
-    rialto.group().wait_ready().await;
+    rialto.group().wait_ready(Revision::NEWEST).await;
     web.wait_received("initialize", 1).await;
     web.hold_responses("initialize");
     let store = Arc::<SharedRecords>::default();

@@ -88,7 +88,8 @@ async fn calls_do_not_wait_for_another_upstream_that_is_starting() {
     bad.inject_fault("server/discover", InjectedFault::Hang);
     let rialto = gateway(default_group_of(vec![spec(&good), spec(&bad)])).await;
     let started = Instant::now();
-    let known = || rialto.group().view().find_by_name(rialto::upstream::List::Tools, "good__echo").is_some();
+    let known =
+        || rialto.group().view(Revision::NEWEST).find_by_name(rialto::upstream::List::Tools, "good__echo").is_some();
     until("the catalog of the good upstream is loaded", known).await;
     let (_, answer) = rialto.modern("tools/call", json!({ "name": "good__echo", "arguments": {} })).answer().await;
     assert_eq!(report(&answer["result"])["server"], "good");
@@ -188,7 +189,7 @@ async fn an_upstream_that_dies_in_a_call_fails_it_and_is_reconnected() {
         assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
         assert_redacted(&refused["error"].to_string());
         let names = ["bad__echo", "bad__do", "good__echo", "good__do"];
-        let absent = || rialto.group().view().members[0].state.health.phase == HealthPhase::Down;
+        let absent = || rialto.group().view(Revision::NEWEST).members[0].state.health.phase == HealthPhase::Down;
         until("the group view shows the failure", absent).await;
         check_list(&session, &names, &json!(["bad"])).await;
         good.open("end");

@@ -66,7 +66,7 @@ impl ServerState {
     }
 
     /// Serves one stdio connection, which is one session.
-    async fn serve_stdio(self: Arc<Self>, stream: TcpStream) {
+    pub(super) async fn serve_stdio(self: Arc<Self>, stream: TcpStream) {
         let (input, mut output) = stream.into_split();
         let (out, mut messages) = mpsc::unbounded_channel::<Value>();
         let client_session = self.open_session(Some(out.clone()));
@@ -97,6 +97,8 @@ impl ServerState {
     fn dispatch(self: &Arc<Self>, client_session: &Arc<ClientSession>, message: Value, out: &MessageSender) {
         if message["id"].is_null() || message["method"].is_null() {
             client_session.on_response_or_notification(&message);
+        } else if self.transport == ServerTransport::PerRequest {
+            tokio::spawn(Arc::clone(self).serve(None, message, out.clone()));
         } else if message["method"] == "server/discover" {
             let error = json!({ "code": -32601, "message": "unknown" });
             let _ = out.send(json!({ "jsonrpc": "2.0", "id": message["id"], "error": error }));
@@ -105,7 +107,7 @@ impl ServerState {
         }
     }
 
-    async fn serve_http(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+    pub(super) async fn serve_http(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
         let (parts, body) = request.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         let message: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -138,6 +140,9 @@ impl ServerState {
         let client_session = lock(&self.sessions).get(&named).cloned();
         match (self.transport, &parts.method) {
             (ServerTransport::PerRequest, &Verb::POST) => self.answer_post(None, message).await,
+            (ServerTransport::Stateless, &Verb::POST) if kind != "server/discover" => {
+                self.answer_post(None, message).await
+            }
             (ServerTransport::Sse, &Verb::GET) => self.sse_stream(),
             (ServerTransport::Sse, &Verb::POST) => {
                 let Some(client_session) = client_session else { return respond(404, "no such session") };
