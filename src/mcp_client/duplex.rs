@@ -86,6 +86,8 @@ struct PendingCall {
     accepts_server_requests: bool,
     /// A log message may belong to this call.
     accepts_logs: bool,
+    /// Server requests that went to this call.
+    server_requests: u32,
 }
 
 /// Cancels a call at the server when its replies are dropped before the response.
@@ -157,6 +159,7 @@ impl Duplex {
             is_listen,
             accepts_server_requests,
             accepts_logs,
+            server_requests: 0,
         };
         if let Err(failure) = self.pending.insert(id, call) {
             return ErrorObject::from(failure.before_sending()).into();
@@ -283,6 +286,7 @@ impl Duplex {
         let fits = |call: &PendingCall| call.accepts_server_requests;
         let forward = |call: &mut PendingCall| {
             if let Some(request) = unrouted.take() {
+                call.server_requests += 1;
                 call.forward_server_request(request);
             }
         };
@@ -335,11 +339,12 @@ impl Duplex {
         let _ = self.control.send(Response::new(Some(id), outcome).encode()).await;
     }
 
-    /// Runs `act` on the newest pending call that satisfies `fits`; false when there is none.
+    /// Runs `act` on the newest pending call that satisfies `fits`, first on one that was asked less than others: each of
+    /// several calls that ask at once gets a request. False when there is none.
     fn with_newest_call(&self, fits: impl Fn(&PendingCall) -> bool, act: impl FnOnce(&mut PendingCall)) -> bool {
         let mut state = self.pending.lock();
         let calls = state.calls.iter_mut().filter(|(_, call)| fits(call));
-        let newest = calls.max_by_key(|(id, _)| **id);
+        let newest = calls.max_by_key(|(id, call)| (std::cmp::Reverse(call.server_requests), **id));
         newest.map(|(_, call)| act(call)).is_some()
     }
 

@@ -144,18 +144,20 @@ impl Leg {
             }
             tokio::time::sleep(LIST_COMPARE_DELAY).await;
             let changed = std::mem::take(&mut lease.lock().changed_lists);
-            if sink.is_none() {
-                // Nobody reads the lists of a lease beside the caller's place; the catalog may have changed, too.
-                let lists: Vec<List> = List::ALL.into_iter().filter(|list| changed[*list as usize]).collect();
-                self.shared.report_list_changes(&lists);
+            let Some(connection) = lease.open_connection().filter(|_| sink.is_some()) else {
+                self.report_list_changes(&changed);
                 continue;
-            }
-            let Some(connection) = lease.open_connection() else { continue };
+            };
             let mut changes = Vec::new();
+            let mut unheard = changed;
             for list in List::ALL.into_iter().filter(|list| changed[*list as usize]) {
                 if self.refresh_own_list(lease, &connection, list).await {
                     changes.push(list.change_event());
+                    unheard[list as usize] = lease.hub.as_ref().is_some_and(|hub| !hub.has_listeners());
                 }
+            }
+            if lease.hub.is_some() {
+                self.report_list_changes(&unheard);
             }
             changes.dedup();
             for change in changes {
@@ -164,6 +166,13 @@ impl Leg {
                 }
             }
         }
+    }
+
+    /// Reports changes that no listener of this lease hears: everybody else is told by the catalog, also of an announced
+    /// change that left the list as it was.
+    fn report_list_changes(&self, changed: &[bool; List::ALL.len()]) {
+        let lists: Vec<List> = List::ALL.into_iter().filter(|list| changed[*list as usize]).collect();
+        self.shared.report_list_changes(&lists);
     }
 
     /// Re-reads a list that was announced as changed; true when it differs from what its client has seen.
