@@ -325,8 +325,10 @@ async fn a_child_fails_in_its_own_ways() {
         ("exit 3", Told::new("child_exited", "exited before it answered", MAY_HAVE_RUN)),
         ("echo garbage", Told::new("silent", "was silent for 700 ms", MAY_HAVE_RUN)),
         ("sleep 2", Told::new("silent", "was silent for 700 ms", MAY_HAVE_RUN)),
+        // A long line that begins no message is rubbish like a short one.
+        ("head -c 70000 /dev/zero | tr '\\0' x; echo", Told::new("silent", "was silent for 700 ms", MAY_HAVE_RUN)),
         (
-            "head -c 70000 /dev/zero | tr '\\0' x; echo",
+            "printf '{'; head -c 70000 /dev/zero | tr '\\0' x; echo",
             Told::new("too_large", "sent a message of more than 65536 bytes", MAY_HAVE_RUN),
         ),
     ] {
