@@ -9,7 +9,7 @@ use super::route::query_parameter;
 use crate::http::header_text;
 
 pub(super) static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-static X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
+pub(super) static X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 pub(super) static LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(super) const JSON: &str = "application/json";
 pub(super) const EVENT_STREAM: &str = "text/event-stream";

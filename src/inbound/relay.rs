@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use super::body::ResponseContent;
-use super::headers::LAST_EVENT_ID;
+use super::headers::{LAST_EVENT_ID, X_SESSION_ID};
 use super::http::RequestContext;
 use super::respond::{self, GivenSessionId, Rejection};
 use super::{Inbound, Route};
@@ -62,7 +63,7 @@ impl RequestContext<'_> {
         let request = RelayedRequest {
             method: self.parts.method.clone(),
             uri: self.parts.uri.clone(),
-            headers: self.parts.headers.clone(),
+            headers: self.relayed_headers(),
             principal: self.caller.principal.to_string(),
             peer: self.caller.peer,
             body: self.body.get().cloned().unwrap_or_default(),
@@ -83,6 +84,18 @@ impl RequestContext<'_> {
             RelayOutcome::NotOwner => None,
             RelayOutcome::Lost => return Err(Rejection::RelayPeerLost),
         })
+    }
+
+    /// The headers that the owner needs: those of the protocol, and those that are forwarded to upstreams. Credentials of
+    /// the client stay on this node, which has checked them.
+    fn relayed_headers(&self) -> HeaderMap {
+        let is_needed = |name: &HeaderName| {
+            name.as_str().starts_with("mcp-")
+                || [&ACCEPT, &CONTENT_TYPE, &LAST_EVENT_ID, &X_SESSION_ID].contains(&name)
+                || self.caller.headers.contains_key(name)
+        };
+        let needed = self.parts.headers.iter().filter(|(name, _)| is_needed(name));
+        needed.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
     /// Serves a request that failed because its session lives elsewhere: relays it to the owner, or retries here once

@@ -3,6 +3,7 @@
 mod balancer;
 mod change_ledger;
 mod child_processes;
+mod credentials;
 mod duplicate_delivery;
 mod listeners;
 mod load;
