@@ -72,6 +72,12 @@ struct PendingState {
     closed: Option<Failure>,
 }
 
+/// A server request as the server sent it.
+struct Question {
+    method: Method,
+    params: Option<Raw>,
+}
+
 #[derive(Debug)]
 struct PendingCall {
     replies: mpsc::Sender<Reply>,
@@ -267,36 +273,26 @@ impl Duplex {
             }
             state.server_requests.insert(id.clone(), withdraw);
         }
-        let outgoing = self.outgoing.clone();
-        let pending = Arc::clone(&self.pending);
+        let question = Question { method: request.method, params: request.params.map(Payload::into_raw) };
+        let mut asked_call = None;
+        if let Some(request) = self.tasks.route_server_request(question.with_responder(responder)) {
+            let unrouted = match self.asks_newest_call {
+                true => self.pending.ask_newest(request).map(|call| asked_call = Some(call)),
+                false => self.pending.ask_only(request),
+            };
+            if let Err(request) = unrouted {
+                self.unsolicited.send(Unsolicited::ServerRequest(request));
+            }
+        }
+        let (outgoing, pending) = (self.outgoing.clone(), Arc::clone(&self.pending));
         tokio::spawn(async move {
             let outcome = tokio::select! {
-                outcome = response => outcome.unwrap_or_else(|_| Err(unsupported_by_client())),
+                outcome = pending.wait_for_answer(&question, response, asked_call) => outcome,
                 _ = withdrawn => return,
             };
             pending.lock().server_requests.remove(&id);
             let _ = outgoing.send(Response::new(Some(id), outcome).encode()).await;
         });
-        let request =
-            ServerRequest { method: request.method, params: request.params.map(Payload::into_raw), responder };
-        let mut unrouted = self.tasks.route_server_request(request);
-        if unrouted.is_none() {
-            return Ok(());
-        }
-        let fits = |call: &PendingCall| call.accepts_server_requests;
-        let forward = |call: &mut PendingCall| {
-            if let Some(request) = unrouted.take() {
-                call.server_requests += 1;
-                call.forward_server_request(request);
-            }
-        };
-        match self.asks_newest_call {
-            true => self.with_newest_call(fits, forward),
-            false => self.with_only_call(fits, forward),
-        };
-        if let Some(request) = unrouted {
-            self.unsolicited.send(Unsolicited::ServerRequest(request));
-        }
         Ok(())
     }
 
@@ -337,15 +333,6 @@ impl Duplex {
     async fn respond(&self, id: Id, outcome: Outcome) {
         // A closed connection needs no answer.
         let _ = self.control.send(Response::new(Some(id), outcome).encode()).await;
-    }
-
-    /// Runs `act` on the newest pending call that satisfies `fits`, first on one that was asked less than others: each of
-    /// several calls that ask at once gets a request. False when there is none.
-    fn with_newest_call(&self, fits: impl Fn(&PendingCall) -> bool, act: impl FnOnce(&mut PendingCall)) -> bool {
-        let mut state = self.pending.lock();
-        let calls = state.calls.iter_mut().filter(|(_, call)| fits(call));
-        let newest = calls.max_by_key(|(id, call)| (std::cmp::Reverse(call.server_requests), **id));
-        newest.map(|(_, call)| act(call)).is_some()
     }
 
     /// Fails the call whose response was skipped; all pending calls where that cannot be told.
@@ -459,6 +446,63 @@ impl PendingCalls {
 
     fn remove(&self, id: i64) -> Option<PendingCall> {
         self.lock().calls.remove(&id)
+    }
+
+    /// Hands a server request to the only call that it can belong to, or gives it back.
+    fn ask_only(&self, request: ServerRequest) -> Result<(), ServerRequest> {
+        let mut state = self.lock();
+        let mut calls = state.calls.values_mut().filter(|call| call.accepts_server_requests);
+        match (calls.next(), calls.next()) {
+            (Some(call), None) => {
+                call.forward_server_request(request);
+                Ok(())
+            }
+            _ => Err(request),
+        }
+    }
+
+    /// Hands a server request to the newest call of those that were asked least, or gives it back: each of several calls
+    /// that ask at once gets a request. Returns the id of the call.
+    fn ask_newest(&self, request: ServerRequest) -> Result<i64, ServerRequest> {
+        let mut state = self.lock();
+        let calls = state.calls.iter_mut().filter(|(_, call)| call.accepts_server_requests);
+        match calls.max_by_key(|(id, call)| (std::cmp::Reverse(call.server_requests), **id)) {
+            Some((id, call)) => {
+                call.server_requests += 1;
+                call.forward_server_request(request);
+                Ok(*id)
+            }
+            None => Err(request),
+        }
+    }
+
+    /// Waits for the client's answer. A question whose `asked_call` ended without it belonged to another call, which is
+    /// asked instead.
+    async fn wait_for_answer(
+        &self,
+        question: &Question,
+        mut response: oneshot::Receiver<Outcome>,
+        mut asked_call: Option<i64>,
+    ) -> Outcome {
+        loop {
+            if let Ok(outcome) = response.await {
+                return outcome;
+            }
+            if asked_call.is_none_or(|call| self.lock().calls.contains_key(&call)) {
+                return Err(unsupported_by_client());
+            }
+            let (responder, answered) = oneshot::channel();
+            let Ok(call) = self.ask_newest(question.with_responder(responder)) else {
+                return Err(unsupported_by_client());
+            };
+            (response, asked_call) = (answered, Some(call));
+        }
+    }
+}
+
+impl Question {
+    fn with_responder(&self, responder: oneshot::Sender<Outcome>) -> ServerRequest {
+        ServerRequest { method: self.method.clone(), params: self.params.clone(), responder }
     }
 }
 
