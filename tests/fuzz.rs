@@ -1,8 +1,9 @@
 //! Fuzzing without coverage feedback, on the stable compiler: mutates the seeds in `fuzz/seeds` and runs the checks of
 //! `fuzz/checks`, which the libFuzzer targets run too.
 //!
-//! One second for each target, or `FUZZ_SECONDS`. `FUZZ_SEED` repeats a run; `FUZZ_INPUT` runs one file instead. Arguments
-//! select targets by name.
+//! One second for each target, or `FUZZ_SECONDS`. The seed of the mutations is fixed, so that a change is judged by the same
+//! inputs as the one before it; `FUZZ_SEED` sets another, `FUZZ_SEED=clock` a new one each time. `FUZZ_INPUT` runs one file
+//! instead. Arguments select targets by name.
 
 #![allow(missing_docs, unreachable_pub, reason = "a test has no outside users")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
@@ -33,6 +34,8 @@ use std::time::{Duration, Instant, SystemTime};
 const MAX_INPUT_BYTES: usize = 4 << 10;
 /// Mutations of one input.
 const MAX_MUTATIONS: u64 = 6;
+/// Seed of the mutations unless `FUZZ_SEED` sets another.
+const DEFAULT_SEED: u64 = 1;
 /// Longest range that a mutation copies or removes.
 const MAX_RANGE: usize = 64;
 
@@ -172,7 +175,10 @@ fn run(target: &Target) -> bool {
         return passed;
     }
     let seconds = number("FUZZ_SECONDS").unwrap_or(1);
-    let seed = number("FUZZ_SEED").unwrap_or_else(clock_seed);
+    let seed = match env::var("FUZZ_SEED") {
+        Ok(text) if text == "clock" => clock_seed(),
+        _ => number("FUZZ_SEED").unwrap_or(DEFAULT_SEED),
+    };
     let seeds = seeds(target.name);
     // Printed first: a stack overflow ends the process, and then only the seed leads back to the input.
     println!("fuzz {}: {seconds} s, FUZZ_SEED={seed}", target.name);

@@ -136,6 +136,12 @@ fn limits_are_no_higher_than_those_of_hyper() {
         ("extension of one chunk over the limit", chunked(format!("{}0\r\n\r\n", extended(4 << 10))), 0, "refused"),
         ("trailers at the limit", chunked(trailer(limit - 1)), 1, "open"),
         ("trailers over the limit", chunked(trailer(limit)), 0, "refused"),
+        (
+            "trailer fields over the limit, without an end",
+            chunked(format!("0\r\n{}", "X: 1\r\n".repeat(101))),
+            0,
+            "refused",
+        ),
         ("long target", format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(8 << 10)), 1, "open"),
         ("long value", format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "a".repeat(32 << 10)), 1, "open"),
         (
@@ -154,7 +160,7 @@ fn limits_are_no_higher_than_those_of_hyper() {
         }
         check_expected(&Case { name, input, messages, end }, &whole);
     }
-    println!("8 inputs at limits, {comparisons} comparisons with hyper");
+    println!("9 inputs at limits, {comparisons} comparisons with hyper");
 }
 
 #[test]

@@ -61,32 +61,34 @@ fn check_mirrored_call(schema: &Raw, arguments: &Raw) {
         let name = HeaderName::from_bytes(name.as_bytes()).expect("a header name");
         assert!(headers.insert(name, value.parse().expect("a header value")).is_none(), "each header once");
     }
-    check_mirrors(&found, arguments, &headers).expect("our own headers are accepted");
+    check_mirrors(&found, arguments, &(&headers).into()).expect("our own headers are accepted");
 
     for (name, value) in &made {
         let mirror = found.iter().find(|mirror| *name == format!("Mcp-Param-{}", mirror.header));
         let path: Vec<&str> = mirror.expect("a mirror of it").path.iter().map(String::as_str).collect();
         let decoded = decode_value(value.as_bytes()).expect("our own value");
-        match arguments.at(&path).expect("an argument").read::<Value>().expect("a plain value") {
+        let argument = arguments.at(&path).expect("an argument");
+        match argument.read::<Value>().expect("a plain value") {
             Value::String(text) => assert_eq!(decoded, text),
             Value::Bool(flag) => assert_eq!(decoded, flag.to_string()),
-            Value::Number(number) => {
+            Value::Number(_) => {
                 let decoded: i64 = decoded.parse().expect("an integer");
                 assert!(decoded.unsigned_abs() < 1 << 53, "every reader keeps it exactly");
-                assert_eq!(Some(decoded as f64), number.as_f64());
+                // Read by the standard library, which rounds exactly; serde_json may be off by one unit in the last place.
+                assert_eq!(Ok(decoded as f64), argument.to_string().parse());
             }
             other => panic!("{other} has no header"),
         }
 
         let mut fewer = headers.clone();
         fewer.remove(name);
-        assert!(check_mirrors(&found, arguments, &fewer).is_err(), "{name} is missing");
+        assert!(check_mirrors(&found, arguments, &(&fewer).into()).is_err(), "{name} is missing");
         let mut other = headers.clone();
         other.insert(
             HeaderName::from_bytes(name.as_bytes()).expect("a header name"),
             encode_value(&format!("{decoded}x")).parse().expect("a header value"),
         );
-        assert!(check_mirrors(&found, arguments, &other).is_err(), "{name} has another value");
+        assert!(check_mirrors(&found, arguments, &(&other).into()).is_err(), "{name} has another value");
     }
 }
 

@@ -10,13 +10,3 @@ pub mod read_buffer;
 pub mod server;
 pub mod sse;
 mod write;
-
-use std::borrow::Cow;
-
-/// The text of a header, with replacement characters where it is not UTF-8.
-pub fn header_text(value: &http::HeaderValue) -> Cow<'_, str> {
-    match std::str::from_utf8(value.as_bytes()) {
-        Ok(text) => Cow::Borrowed(text),
-        Err(_) => String::from_utf8_lossy(value.as_bytes()),
-    }
-}

@@ -70,6 +70,8 @@ pub struct SseDecoder {
     /// Bytes of the current event so far.
     event_bytes: usize,
     max_event_bytes: usize,
+    /// Every line is the data of an event of its own: newline-delimited JSON.
+    is_lines: bool,
 }
 
 /// An event or a line exceeds the decoder's limit.
@@ -88,7 +90,13 @@ impl SseDecoder {
             has_data: false,
             event_bytes: 0,
             max_event_bytes,
+            is_lines: false,
         }
+    }
+
+    /// A decoder of newline-delimited JSON, which makes an event of every line.
+    pub fn of_lines(max_line_bytes: usize) -> Self {
+        Self { is_lines: true, ..Self::new(max_line_bytes) }
     }
 
     /// Appends a chunk and returns the events that it completes. Events without data, id and retry are dropped; one with
@@ -103,6 +111,11 @@ impl SseDecoder {
             self.event_bytes += line.len() + 1;
             if self.event_bytes > self.max_event_bytes {
                 return Err(TooLarge);
+            }
+            if self.is_lines {
+                self.event_bytes = 0;
+                events.extend(event_of_line(&line));
+                continue;
             }
             if !line.is_empty() {
                 self.apply_field(&line);
@@ -119,6 +132,12 @@ impl SseDecoder {
             return Err(TooLarge);
         }
         Ok(events)
+    }
+
+    /// The last line of newline-delimited JSON, which may lack its line end; an SSE event that is cut off counts for nothing.
+    pub fn finish(&mut self) -> Option<SseEvent> {
+        let rest = std::mem::take(&mut self.buffer);
+        event_of_line(&rest).filter(|_| self.is_lines)
     }
 
     /// The next complete line, without its line end.
@@ -171,6 +190,12 @@ impl SseDecoder {
     }
 }
 
+/// The event whose data is a line; none for a blank one.
+fn event_of_line(line: &[u8]) -> Option<SseEvent> {
+    let line = line.trim_ascii();
+    (!line.is_empty()).then(|| SseEvent { data: String::from_utf8_lossy(line).into_owned(), ..SseEvent::default() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,6 +224,19 @@ mod tests {
         assert_eq!(events.len(), 2);
         assert_eq!(events[0].data, "a\nb\nc");
         assert_eq!(events[1].data, "");
+    }
+
+    #[test]
+    fn lines_are_events_of_their_own() {
+        let mut decoder = SseDecoder::of_lines(8);
+        let data = |events: Vec<SseEvent>| events.into_iter().map(|event| event.data).collect::<Vec<_>>();
+        assert_eq!(data(decoder.push(b"{\"a\":1}\r\n\n {").unwrap()), [r#"{"a":1}"#]);
+        assert_eq!(data(decoder.push(b"}\nlast").unwrap()), ["{}"]);
+        assert_eq!(data(decoder.finish().into_iter().collect()), ["last"]);
+        assert_eq!(decoder.finish(), None);
+        assert_eq!(decoder.push(b"123456789"), Err(TooLarge));
+        let mut events = SseDecoder::new(64);
+        assert_eq!((events.push(b"data: cut off\n"), events.finish()), (Ok(Vec::new()), None));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rialto::http::codec::{
 use super::{ClientRequest, End, Ending, Message, Role, Transcript};
 
 /// Limits of a request head; hyper gets the same number of fields.
-pub const HEAD_RULES: HeadRules = HeadRules { max_headers: 100, max_bytes: 64 << 10, frequent_names: &[] };
+pub const HEAD_RULES: HeadRules = HeadRules { max_headers: 100, max_bytes: 64 << 10 };
 
 /// A connection that reads its input piece by piece.
 struct Connection<'i> {
@@ -43,11 +43,11 @@ impl Connection<'_> {
             let consumed = self.consumed();
             let head = match self.read_head(HEAD_RULES.max_bytes, |buffer| {
                 let head = RequestHead::parse(buffer, &HEAD_RULES).map_err(drop)?;
-                Ok(head.map(|head| {
-                    let version = if head.is_http11 { "HTTP/1.1" } else { "HTTP/1.0" };
+                Ok(head.map(|(head, framing)| {
+                    let version = if framing.is_http11 { "HTTP/1.1" } else { "HTTP/1.0" };
                     let start_line = format!("{} {} {version}", head.verb, head.uri);
-                    let message = Message { start_line, headers: head.headers, ..Message::default() };
-                    Head { message, decoder: head.framing, keep_alive: head.keep_alive }
+                    let message = Message { start_line, headers: head.headers.to_map(), ..Message::default() };
+                    Head { message, decoder: framing.body, keep_alive: framing.keep_alive }
                 }))
             }) {
                 Ok(Some(head)) => head,

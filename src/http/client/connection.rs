@@ -440,6 +440,19 @@ impl ResponseBody {
         }
     }
 
+    /// The length of the rest of the body, where it is known.
+    pub(crate) fn length(&self) -> Option<u64> {
+        match self.decoder {
+            BodyDecoder::Length(length) => Some(length),
+            _ => None,
+        }
+    }
+
+    /// Closes the connection without reading the rest of the body.
+    pub(crate) fn close(&mut self) {
+        self.connection = None;
+    }
+
     fn return_to_pool(&mut self) {
         let is_pooled =
             |(connection, _): &(Box<Http1Connection>, _)| connection.keep_alive && connection.permit.is_some();

@@ -9,10 +9,12 @@ mod pool;
 mod sse_reader;
 mod urls;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, LOCATION, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri};
 use parking_lot::{Mutex, MutexGuard};
@@ -245,7 +247,13 @@ impl HttpClient {
 
     /// Reads a whole body within `timeout`.
     pub(crate) async fn read_body(&self, body: ResponseBody, timeout: Duration) -> HttpResult<Bytes> {
-        match tokio::time::timeout(timeout, body.read_to_end(self.max_body_bytes)).await {
+        let mut reading = pin!(body.read_to_end(self.max_body_bytes));
+        // Most bodies arrive with their head, and need no timer.
+        let read = match reading.as_mut().now_or_never() {
+            Some(read) => Ok(read),
+            None => tokio::time::timeout(timeout, reading).await,
+        };
+        match read {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(BodyError::TooLong)) => Err(HttpError::new(
                 HttpErrorKind::TooLarge(self.max_body_bytes),

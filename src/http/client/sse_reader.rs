@@ -26,6 +26,11 @@ impl EventReader {
         Self { body, decoder, decoded: VecDeque::new(), max_event_bytes, read_timeout: None }
     }
 
+    /// A stream of newline-delimited JSON: every line is the data of an event.
+    pub(crate) fn of_lines(body: ResponseBody, max_line_bytes: usize) -> Self {
+        Self { decoder: SseDecoder::of_lines(max_line_bytes), ..Self::new(body, max_line_bytes) }
+    }
+
     /// Breaks the stream when no byte arrives for this long, not even a comment.
     #[must_use]
     pub(crate) fn with_read_timeout(self, read_timeout: Option<Duration>) -> Self {
@@ -39,7 +44,7 @@ impl EventReader {
                 return Ok(Some(event));
             }
             let chunk = match self.read().await? {
-                None => return Ok(None),
+                None => return Ok(self.decoder.finish()),
                 Some(Ok(chunk)) => chunk,
                 Some(Err(error)) => {
                     return Err(HttpError::new(HttpErrorKind::Broken, format!("event stream broken: {error}")));

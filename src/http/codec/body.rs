@@ -143,8 +143,8 @@ impl ChunkedDecoder {
                 },
                 ChunkState::Trailers { bytes, fields } => {
                     let (line, line_break) = split_line(buffer);
-                    let is_too_long = *bytes + line.len() + CRLF.len() >= MAX_TRAILER_BYTES;
-                    if is_too_long || *fields > MAX_TRAILER_FIELDS {
+                    let is_one_too_many = *fields == MAX_TRAILER_FIELDS && !line.is_empty();
+                    if is_one_too_many || *bytes + line.len() + CRLF.len() >= MAX_TRAILER_BYTES {
                         return Err(ParseError("the trailer section is too long"));
                     }
                     if !CRLF.starts_with(line_break) {

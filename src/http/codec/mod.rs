@@ -4,16 +4,21 @@
 //! read differently. `tests/http1_differential.rs` holds both roles against hyper.
 
 mod body;
+mod header_fields;
 mod request;
 mod response;
 
 use std::fmt;
 
+use header_fields::FieldSpan;
 use http::Version;
 use memchr::{memchr_iter, memmem};
 
 pub use body::{BodyDecoder, ChunkedDecoder, Decoded};
-pub use request::{BodyLength, HeadRules, LAST_CHUNK, RequestError, RequestHead, ResponseEncoder, put_chunk};
+pub use header_fields::HeaderFields;
+pub use request::{
+    BodyLength, HeadRules, LAST_CHUNK, RequestError, RequestFraming, RequestHead, ResponseEncoder, put_chunk,
+};
 pub use response::{MAX_RESPONSE_HEAD_BYTES, RequestEncoder, ResponseHead};
 
 /// Malformed HTTP/1.1; the text names the violated rule.
@@ -71,10 +76,14 @@ fn may_contain_head_end(bytes: &[u8]) -> bool {
     memmem::find(bytes, b"\n\r\n").is_some() || memmem::find(bytes, b"\n\n").is_some()
 }
 
-/// Whether a line feed stands without a carriage return before it. Lenient parsers take it for the end of a line, strict
-/// ones do not.
-fn has_bare_line_feed(head: &[u8]) -> bool {
-    memchr_iter(b'\n', head).any(|at| at == 0 || head[at - 1] != b'\r')
+/// Whether every line of a head ends with CRLF. Lenient parsers take a bare line feed for the end of a line, strict ones
+/// do not. `httparse` accepts line feeds nowhere else, so the ends of the lines are all there is to look at.
+fn has_strict_line_ends(head: &[u8], fields: &[FieldSpan]) -> bool {
+    let leading = head.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(head.len());
+    let is_bare = |at: usize| at == 0 || head[at - 1] != b'\r';
+    !memchr_iter(b'\n', &head[..leading]).any(is_bare)
+        && fields.iter().all(|field| field.follows_line_end(head))
+        && head.ends_with(b"\r\n\r\n")
 }
 
 // === impl FramingHeaders ===
@@ -97,9 +106,7 @@ impl FramingHeaders {
             return Ok(());
         }
         if name.eq_ignore_ascii_case(b"content-length") {
-            let text = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-            let length = text.and_then(|text| text.parse().ok()).filter(|length| *length <= MAX_LENGTH);
-            let length = length.ok_or(ParseError("the length is no number"))?;
+            let length = parse_length(value).ok_or(ParseError("the length is no number"))?;
             // Even equal lengths are refused: intermediaries differ in which one they forward.
             if self.content_length.replace(length).is_some() {
                 return Err(ParseError("there are two lengths"));
@@ -120,6 +127,18 @@ impl FramingHeaders {
             }
         }
         Ok(())
+    }
+}
+
+/// A length of decimal digits alone, up to [`MAX_LENGTH`].
+fn parse_length(digits: &[u8]) -> Option<u64> {
+    let append = |length: u64, digit: &u8| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        length.checked_mul(10)?.checked_add(digit).filter(|length| *length <= MAX_LENGTH)
+    };
+    match digits {
+        [] => None,
+        digits => digits.iter().try_fold(0, append),
     }
 }
 

@@ -1,16 +1,18 @@
 //! Server role: parses request heads and encodes response heads and chunks.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Uri, Version, header};
+use http::{HeaderMap, Method as Verb, StatusCode, Uri, Version};
 use httparse::{ParserConfig, Status};
 use memchr::memmem::Finder;
 
+use super::header_fields::{FieldSpan, MAX_NAME_BYTES};
 use super::{
-    BodyDecoder, FramingHeaders, ParseError, TransferEncoding, has_bare_line_feed, put_content_length, put_header,
-    version,
+    BodyDecoder, FramingHeaders, HeaderFields, ParseError, TransferEncoding, has_strict_line_ends, put_content_length,
+    put_header, version,
 };
 
 /// Parsed head of a request.
@@ -21,9 +23,14 @@ pub struct RequestHead {
     /// The request target. In absolute form its authority goes before `Host`.
     pub uri: Uri,
     /// All header fields in the order received.
-    pub headers: HeaderMap,
+    pub headers: HeaderFields,
+}
+
+/// What the head of a request says about its body and its connection.
+#[derive(Debug)]
+pub struct RequestFraming {
     /// Framing of the body that follows the head.
-    pub framing: BodyDecoder,
+    pub body: BodyDecoder,
     /// Whether the client allows another request on this connection.
     pub keep_alive: bool,
     /// Whether the version is HTTP/1.1; otherwise it is HTTP/1.0.
@@ -32,15 +39,13 @@ pub struct RequestHead {
     pub expects_continue: bool,
 }
 
-/// Limits of a request head, and names that are frequent in it.
+/// Limits of a request head.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadRules {
     /// Limit of header fields, of which no more than 1,000 are accepted whatever is set.
     pub max_headers: usize,
     /// Limit in bytes.
     pub max_bytes: usize,
-    /// Frequent header names that `http` has no constant for: cloning a static one does not allocate.
-    pub frequent_names: &'static [HeaderName],
 }
 
 /// Why a request head was refused.
@@ -91,6 +96,31 @@ static HEAD_END: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n
 const NOT_HTTP: ParseError = ParseError("the head is none of HTTP/1.1");
 const BARE_LINE_FEED: ParseError = ParseError("a line of the head does not end with CRLF");
 
+/// The bytes of a `Host`: those of a host name or address, escapes, and the colon before the port.
+static IS_HOST_BYTE: [bool; 256] = {
+    let (mut is_host_byte, mut byte) = ([false; 256], 0);
+    while byte < 128 {
+        is_host_byte[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let mut others: &[u8] = b"-._~%!$&'()*+;=:[]";
+    while let [first, rest @ ..] = others {
+        is_host_byte[*first as usize] = true;
+        others = rest;
+    }
+    is_host_byte
+};
+
+/// A head as its bytes say it, before it is taken out of them.
+struct ParsedHead {
+    verb: Verb,
+    /// Where the request target stands in the text.
+    target: Range<usize>,
+    spans: Vec<FieldSpan>,
+    framing_headers: FramingHeaders,
+    expects_continue: bool,
+}
+
 /// Space for the parsed header fields of a head.
 type FieldSpace<'t> = [MaybeUninit<httparse::Header<'t>>];
 
@@ -104,7 +134,7 @@ impl RequestHead {
     ///
     /// # Errors
     /// When the head is malformed or exceeds a limit.
-    pub fn parse(buffer: &mut BytesMut, rules: &HeadRules) -> Result<Option<Self>, RequestError> {
+    pub fn parse(buffer: &mut BytesMut, rules: &HeadRules) -> Result<Option<(Self, RequestFraming)>, RequestError> {
         let Some(end) = find_head_end(buffer) else {
             // What can never become a head is refused before the rest of it has arrived.
             return match with_field_space(rules, |fields| read_head(buffer, fields).map(|head| head.is_some()))? {
@@ -113,56 +143,73 @@ impl RequestHead {
                 false => Ok(None),
             };
         };
-        let text = buffer.split_to(end).freeze();
-        with_field_space(rules, |fields| {
-            let head = read_head(&text, fields)?.ok_or(NOT_HTTP)?;
-            match has_bare_line_feed(&text) {
-                true => Err(BARE_LINE_FEED.into()),
-                // Also when it arrived at once: the verdict must not depend on how the head was split.
-                false if text.len() > rules.max_bytes => Err(RequestError::TooLarge),
-                false => Self::new(&text, &head, rules.frequent_names).map(Some),
-            }
-        })
+        let text = buffer.split_to(end);
+        let parsed = with_field_space(rules, |fields| {
+            let (head, length) = read_head(&text, fields)?.ok_or(NOT_HTTP)?;
+            ParsedHead::new(&text, length, &head, rules.max_bytes)
+        })?;
+        let ParsedHead { verb, target, spans, framing_headers, expects_continue } = parsed;
+        let headers = HeaderFields::new(text, spans);
+        let uri = parse_target(&verb, headers.text().slice(target))?;
+        let is_http11 = framing_headers.version == Version::HTTP_11;
+        let framing = RequestFraming {
+            body: request_framing(&framing_headers)?,
+            keep_alive: framing_headers.keep_alive,
+            is_http11,
+            expects_continue: expects_continue && is_http11,
+        };
+        Ok(Some((Self { verb, uri, headers }, framing)))
     }
+}
 
+impl From<http::request::Parts> for RequestHead {
+    fn from(parts: http::request::Parts) -> Self {
+        Self { verb: parts.method, uri: parts.uri, headers: (&parts.headers).into() }
+    }
+}
+
+impl ParsedHead {
+    /// Checks a head whose text ends after `length` bytes of `text`.
     fn new(
-        text: &Bytes,
+        text: &[u8],
+        length: usize,
         head: &httparse::Request<'_, '_>,
-        frequent_names: &[HeaderName],
+        max_bytes: usize,
     ) -> Result<Self, RequestError> {
-        let version = version(head.version);
-        let is_http11 = version == Version::HTTP_11;
+        let spans: Vec<FieldSpan> = head.headers.iter().map(|field| FieldSpan::new(text, field)).collect();
+        if !has_strict_line_ends(&text[..length], &spans) {
+            return Err(BARE_LINE_FEED.into());
+        }
+        // Also when it arrived at once: the verdict must not depend on how the head was split.
+        if text.len() > max_bytes {
+            return Err(RequestError::TooLarge);
+        }
         let verb = head.method.and_then(|verb| Verb::from_bytes(verb.as_bytes()).ok());
         let (Some(verb), Some(target)) = (verb, head.path) else {
             return Err(ParseError("there is no method").into());
         };
-        let uri = parse_target(&verb, text.slice_ref(target.as_bytes()))?;
-        let mut headers = HeaderMap::with_capacity(head.headers.len() + 1);
-        let mut framing_headers = FramingHeaders::new(version);
+        let mut framing_headers = FramingHeaders::new(version(head.version));
         let (mut expects_continue, mut host_count) = (false, 0);
         for field in head.headers.iter() {
-            framing_headers.observe(field.name.as_bytes(), field.value)?;
-            let name = header_name(field.name.as_bytes(), frequent_names)?;
-            expects_continue |= name == header::EXPECT && field.value.eq_ignore_ascii_case(b"100-continue");
-            if name == header::HOST {
-                host_count += 1;
-                check_host(field.value)?;
+            let (name, value) = (field.name.as_bytes(), field.value);
+            framing_headers.observe(name, value)?;
+            match name.len() {
+                4 if name.eq_ignore_ascii_case(b"host") => {
+                    host_count += 1;
+                    check_host(value)?;
+                }
+                6 if name.eq_ignore_ascii_case(b"expect") => {
+                    expects_continue |= value.eq_ignore_ascii_case(b"100-continue");
+                }
+                length if length > MAX_NAME_BYTES => return Err(ParseError("a header name is too long").into()),
+                _ => {}
             }
-            let value = HeaderValue::from_maybe_shared(text.slice_ref(field.value));
-            headers.append(name, value.map_err(|_| ParseError("a header has a value that none can have"))?);
         }
-        if host_count > 1 || (host_count == 0 && is_http11) {
+        if host_count > 1 || (host_count == 0 && framing_headers.version == Version::HTTP_11) {
             return Err(ParseError("there must be exactly one host").into());
         }
-        Ok(Self {
-            verb,
-            uri,
-            headers,
-            framing: request_framing(&framing_headers)?,
-            keep_alive: framing_headers.keep_alive,
-            is_http11,
-            expects_continue: expects_continue && is_http11,
-        })
+        let target_start = target.as_ptr().addr() - text.as_ptr().addr();
+        Ok(Self { verb, target: target_start..target_start + target.len(), spans, framing_headers, expects_continue })
     }
 }
 
@@ -180,14 +227,14 @@ fn with_field_space<'t, T>(rules: &HeadRules, read: impl FnOnce(&mut FieldSpace<
     }
 }
 
-/// Parses a head; `None` while it is incomplete.
+/// Parses a head and returns it with its length; `None` while it is incomplete.
 fn read_head<'h, 't>(
     text: &'t [u8],
     fields: &'h mut FieldSpace<'t>,
-) -> Result<Option<httparse::Request<'h, 't>>, RequestError> {
+) -> Result<Option<(httparse::Request<'h, 't>, usize)>, RequestError> {
     let mut request = httparse::Request::new(&mut []);
     match ParserConfig::default().parse_request_with_uninit_headers(&mut request, text, fields) {
-        Ok(Status::Complete(_)) => Ok(Some(request)),
+        Ok(Status::Complete(length)) => Ok(Some((request, length))),
         Ok(Status::Partial) => Ok(None),
         Err(httparse::Error::TooManyHeaders) => Err(RequestError::TooLarge),
         Err(_) => Err(NOT_HTTP.into()),
@@ -226,17 +273,9 @@ fn parse_target(verb: &Verb, target: Bytes) -> Result<Uri, ParseError> {
 
 /// Checks that a `Host` holds a host and a port and nothing else, such as a list or a user.
 fn check_host(value: &[u8]) -> Result<(), ParseError> {
-    let is_host_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte);
-    match value.iter().all(is_host_byte) {
+    match value.iter().all(|byte| IS_HOST_BYTE[usize::from(*byte)]) {
         true => Ok(()),
         false => Err(ParseError("the host is none")),
-    }
-}
-
-fn header_name(name: &[u8], frequent_names: &[HeaderName]) -> Result<HeaderName, ParseError> {
-    match frequent_names.iter().find(|frequent| frequent.as_str().as_bytes().eq_ignore_ascii_case(name)) {
-        Some(frequent) => Ok(frequent.clone()),
-        None => HeaderName::from_bytes(name).map_err(|_| ParseError("a header has a name that none can have")),
     }
 }
 
@@ -301,15 +340,14 @@ pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 mod tests {
     use super::super::Decoded;
     use super::*;
+    use http::{HeaderValue, header};
     use proptest::prelude::*;
 
-    static SESSION_NAME: [HeaderName; 1] = [HeaderName::from_static("x-session")];
-
     fn rules(max_headers: usize, max_bytes: usize) -> HeadRules {
-        HeadRules { max_headers, max_bytes, frequent_names: &SESSION_NAME }
+        HeadRules { max_headers, max_bytes }
     }
 
-    fn parse(text: &str) -> Result<Option<RequestHead>, RequestError> {
+    fn parse(text: &str) -> Result<Option<(RequestHead, RequestFraming)>, RequestError> {
         RequestHead::parse(&mut BytesMut::from(text), &rules(10, 1000))
     }
 
@@ -320,20 +358,20 @@ mod tests {
             assert!(parse(&text[..end]).unwrap().is_none(), "{end}");
         }
         let mut buffer = BytesMut::from(text);
-        let head = RequestHead::parse(&mut buffer, &rules(10, 1000)).unwrap().unwrap();
+        let (head, framing) = RequestHead::parse(&mut buffer, &rules(10, 1000)).unwrap().unwrap();
         assert_eq!(buffer, "hi");
         assert_eq!((head.verb, head.uri.path(), head.uri.query()), (Verb::POST, "/mcp/a", Some("b=c")));
-        assert_eq!(head.headers["x-session"], "s");
-        assert_eq!(head.headers.get_all("x").iter().count(), 2);
+        assert_eq!(head.headers.get("x-session"), Some(&b"s"[..]));
+        assert_eq!(head.headers.get_all("x").count(), 2);
         assert_eq!(
-            (head.framing, head.keep_alive, head.is_http11, head.expects_continue),
+            (framing.body, framing.keep_alive, framing.is_http11, framing.expects_continue),
             (BodyDecoder::Length(2), true, true, false)
         );
     }
 
     #[test]
     fn framing_persistence_and_expect_follow_from_the_head() {
-        for (lines, framing, keep_alive, expects_continue) in [
+        for (lines, body, keep_alive, expects_continue) in [
             ("POST / HTTP/1.1\r\nhost: a\r\n", BodyDecoder::Length(0), true, false),
             ("POST / HTTP/1.1\r\nhost: a\r\nConnection: close\r\n", BodyDecoder::Length(0), false, false),
             ("POST / HTTP/1.0\r\ncontent-length: 3\r\n", BodyDecoder::Length(3), false, false),
@@ -348,10 +386,10 @@ mod tests {
             ("POST / HTTP/1.0\r\nexpect: 100-continue\r\n", BodyDecoder::Length(0), false, false),
             ("\r\n\r\nGET http://h/mcp HTTP/1.1\r\nHost: [::1]:80\r\n", BodyDecoder::Length(0), true, false),
         ] {
-            let head = parse(&format!("{lines}\r\n")).unwrap().unwrap();
+            let (_, framing) = parse(&format!("{lines}\r\n")).unwrap().unwrap();
             assert_eq!(
-                (head.framing, head.keep_alive, head.expects_continue),
-                (framing, keep_alive, expects_continue),
+                (framing.body, framing.keep_alive, framing.expects_continue),
+                (body, keep_alive, expects_continue),
                 "{lines}"
             );
         }

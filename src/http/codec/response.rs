@@ -1,41 +1,31 @@
 //! Client role: encodes request heads and parses response heads.
 
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use http::{HeaderMap, HeaderName, HeaderValue, Method as Verb, StatusCode, Version};
 use httparse::{ParserConfig, Status};
 
+use super::header_fields::{FieldSpan, MAX_NAME_BYTES};
 use super::{
-    BodyDecoder, FramingHeaders, ParseError, TransferEncoding, has_bare_line_feed, put_content_length, put_header,
-    version,
+    BodyDecoder, FramingHeaders, HeaderFields, ParseError, TransferEncoding, has_strict_line_ends, put_content_length,
+    put_header, version,
 };
 
 /// Head of a request, encoded as its fields are added.
 #[derive(Debug, Clone)]
 pub struct RequestEncoder(Vec<u8>);
 
-/// Parsed head of a response. Header values stay in the received bytes until they are asked for.
+/// Parsed head of a response.
 #[derive(Debug)]
 pub struct ResponseHead {
     status: StatusCode,
-    text: Bytes,
-    fields: Vec<HeaderSpan>,
+    fields: HeaderFields,
     keep_alive: bool,
-}
-
-/// Byte ranges of one header field within the head.
-#[derive(Debug)]
-struct HeaderSpan {
-    name: Range<usize>,
-    value: Range<usize>,
 }
 
 /// Limit of header fields in a response head.
 const MAX_HEADERS: usize = 100;
-/// Longest header name that `http` can represent.
-const MAX_NAME_BYTES: usize = u16::MAX as usize;
 /// Limit of a response head in bytes.
 pub const MAX_RESPONSE_HEAD_BYTES: usize = 128 << 10;
 /// Initial capacity for a request head without its body.
@@ -103,7 +93,8 @@ impl ResponseHead {
             }
             Err(_) => return Err(ParseError("the response head is malformed")),
         };
-        if has_bare_line_feed(&text[..end]) {
+        let spans: Vec<FieldSpan> = response.headers.iter().map(|field| FieldSpan::new(text, field)).collect();
+        if !has_strict_line_ends(&text[..end], &spans) {
             return Err(ParseError("a line of the response head does not end with CRLF"));
         }
         if response.headers.iter().any(|field| field.name.len() > MAX_NAME_BYTES) {
@@ -115,22 +106,15 @@ impl ResponseHead {
             return Err(ParseError("the server switches to a protocol that was not asked for"));
         }
         let version = version(response.version);
-        let span = |part: &[u8]| {
-            let start = part.as_ptr().addr() - text.as_ptr().addr();
-            start..start + part.len()
-        };
-        let field =
-            |field: &httparse::Header<'_>| HeaderSpan { name: span(field.name.as_bytes()), value: span(field.value) };
-        let fields = response.headers.iter().map(field).collect();
-        let text = buffer.split_to(end).freeze();
-        let mut head = Self { status, text, fields, keep_alive: false };
+        let fields = HeaderFields::new(buffer.split_to(end), spans);
+        let mut head = Self { status, fields, keep_alive: false };
         let decoder = head.read_framing(request_verb, version)?;
         Ok(Some((head, decoder)))
     }
 
     fn read_framing(&mut self, request_verb: &Verb, version: Version) -> Result<BodyDecoder, ParseError> {
         let mut framing_headers = FramingHeaders::new(version);
-        for (name, value) in self.iter() {
+        for (name, value) in self.fields.iter() {
             framing_headers.observe(name, value)?;
         }
         let has_transfer_encoding = framing_headers.transfer_encoding != TransferEncoding::Absent;
@@ -167,25 +151,14 @@ impl ResponseHead {
         self.status.is_informational()
     }
 
-    fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.fields.iter().map(|field| (&self.text[field.name.clone()], &self.text[field.value.clone()]))
-    }
-
     /// The first value of a header field.
     pub fn get(&self, name: &HeaderName) -> Option<&[u8]> {
-        let name = name.as_str().as_bytes();
-        self.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        self.fields.get(name)
     }
 
     /// All header fields; those that are not valid in `http` are left out.
     pub fn headers(&self) -> HeaderMap {
-        let mut headers = HeaderMap::with_capacity(self.fields.len());
-        for (name, value) in self.iter() {
-            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
-                headers.append(name, value);
-            }
-        }
-        headers
+        self.fields.to_map()
     }
 }
 

@@ -3,7 +3,6 @@
 //! A client that closes its write side while it waits for a response is taken as disconnected, and its request is
 //! dropped.
 
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -11,25 +10,26 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method as Verb, Request, Response};
+use http::{Method as Verb, Response};
 use http_body::Body;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::super::codec::{
-    BodyDecoder, BodyLength, Decoded, HeadSearch, LAST_CHUNK, RequestError, RequestHead, ResponseEncoder, put_chunk,
+    BodyDecoder, BodyLength, Decoded, HeadSearch, LAST_CHUNK, RequestError, RequestFraming, RequestHead,
+    ResponseEncoder, put_chunk,
 };
 use super::super::read_buffer::{BodyError, ReadBuffer};
 use super::super::write::poll_write_both;
+use super::client_stream::ClientStream;
 use super::wake_gated::WakeGated;
 use super::{HttpService, ReceivedBody, RequestBodyError, ServerSettings, date_header};
 use crate::timer::PooledTimer;
 
 /// State of one connection.
-struct Http1Server<G> {
+struct Http1Server<G, I> {
     settings: ServerSettings,
-    stream: TcpStream,
+    stream: I,
     read_buffer: ReadBuffer,
     /// Bytes to write next.
     write_buffer: Vec<u8>,
@@ -72,7 +72,11 @@ const LINGER_TIME: Duration = Duration::from_secs(1);
 const MAX_LINGER_BYTES: usize = 8 << 20;
 
 /// Serves a connection until it closes.
-pub(super) async fn serve<S: HttpService>(service: S, stream: TcpStream) -> io::Result<()> {
+pub(super) async fn serve<S, I>(service: S, stream: I) -> io::Result<()>
+where
+    S: HttpService,
+    I: ClientStream,
+{
     let settings = service.settings();
     let mut connection = Http1Server {
         settings,
@@ -89,38 +93,48 @@ pub(super) async fn serve<S: HttpService>(service: S, stream: TcpStream) -> io::
             Some(Ok(head)) => head,
             Some(Err(error)) => {
                 let mode = ResponseMode { head_only: false, is_http11: true, keep_alive: false };
-                connection.write_response(service.reject_head(error), mode).await?;
+                let mut response = service.reject_head(error);
+                service.decorate(response.headers_mut());
+                connection.write_response(response, mode).await?;
                 return connection.lingering_close().await;
             }
         };
-        let RequestHead { verb, uri, headers, mut framing, keep_alive, is_http11, expects_continue } = head;
-        let (mut parts, ()) = Request::new(()).into_parts();
-        (parts.method, parts.uri, parts.headers) = (verb, uri, headers);
-        let head_only = parts.method == Verb::HEAD;
-        let admission = service.admit(&mut parts);
+        let (head, mut framing) = head;
+        let head_only = head.verb == Verb::HEAD;
+        let mut admission = service.admit(&head);
+        if S::is_undecided(&admission) {
+            // Rare and large: boxed to keep the future of every other request small.
+            let work = pin!(Box::pin(service.complete(admission)));
+            match connection.run_until_disconnect(work).await {
+                Some(completed) => admission = completed,
+                None => return Ok(()),
+            }
+        }
         let body = match S::wants_body(&admission) {
-            true => connection.read_body(&mut framing, expects_continue).await?,
+            true => connection.read_body(&mut framing).await?,
             false => Ok(Bytes::new()),
         };
         let response = {
             let work = pin!(service.respond(admission, body));
             connection.run_until_disconnect(work).await
         };
-        let Some(response) = response else { return Ok(()) };
+        let Some(mut response) = response else { return Ok(()) };
+        service.decorate(response.headers_mut());
         // Free the request head: an SSE response may stay open for hours.
-        drop(parts);
+        drop(head);
         // An unread body that is already buffered is discarded, and the connection can be kept alive.
-        let body_read = connection.discard_body(&mut framing);
-        let mode = ResponseMode { head_only, is_http11, keep_alive: keep_alive && body_read };
+        let body_read = connection.discard_body(&mut framing.body);
+        let mode =
+            ResponseMode { head_only, is_http11: framing.is_http11, keep_alive: framing.keep_alive && body_read };
         if !connection.write_response(response, mode).await? {
             return if body_read { Ok(()) } else { connection.lingering_close().await };
         }
     }
 }
 
-impl<G: Future<Output = ()>> Http1Server<G> {
+impl<G: Future<Output = ()>, I: ClientStream> Http1Server<G, I> {
     /// Reads the next request head; `None` when the client closed, timed out or must not send another.
-    async fn read_head(&mut self) -> io::Result<Option<Result<RequestHead, RequestError>>> {
+    async fn read_head(&mut self) -> io::Result<Option<Result<(RequestHead, RequestFraming), RequestError>>> {
         let (rules, header_timeout) = (self.settings.head, self.settings.header_timeout);
         let mut head_search = HeadSearch::default();
         poll_fn(|context| {
@@ -158,25 +172,26 @@ impl<G: Future<Output = ()>> Http1Server<G> {
         self.is_stopping
     }
 
-    /// Reads a request body within the size limit and the body timeout. `expects_continue` sends `100 Continue`
+    /// Reads a request body within the size limit and the body timeout. A client that expects it gets `100 Continue`
     /// first, unless the body is refused or already here.
-    async fn read_body(&mut self, framing: &mut BodyDecoder, expects_continue: bool) -> io::Result<ReceivedBody> {
+    async fn read_body(&mut self, framing: &mut RequestFraming) -> io::Result<ReceivedBody> {
         let max_bytes = self.settings.max_body_bytes;
         let buffered = self.read_buffer.buffered().len() as u64;
-        match *framing {
+        match framing.body {
             BodyDecoder::Length(length) if length > max_bytes as u64 => return Ok(Err(RequestBodyError::TooLarge)),
             BodyDecoder::Length(length) if length <= buffered => {
-                *framing = BodyDecoder::Length(0);
+                framing.body = BodyDecoder::Length(0);
                 return Ok(Ok(self.read_buffer.buffered().split_to(length as usize).freeze()));
             }
             _ => {}
         }
-        if expects_continue {
+        if framing.expects_continue {
             self.write_buffer.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             self.flush_with(&[]).await?;
         }
         let end = Instant::now() + self.settings.body_timeout;
-        let read = PooledTimer::timeout_at(end, self.read_buffer.read_body(&mut self.stream, framing, max_bytes)).await;
+        let body = self.read_buffer.read_body(&mut self.stream, &mut framing.body, max_bytes);
+        let read = PooledTimer::timeout_at(end, body).await;
         Ok(match read {
             Some(Ok(body)) => Ok(body),
             Some(Err(BodyError::TooLong)) => Err(RequestBodyError::TooLarge),
@@ -217,7 +232,7 @@ impl<G: Future<Output = ()>> Http1Server<G> {
     /// Writes a response; true when the connection can be kept alive.
     async fn write_response<B>(&mut self, response: Response<B>, mode: ResponseMode) -> io::Result<bool>
     where
-        B: Body<Data = Bytes, Error = Infallible> + Unpin,
+        B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Unpin,
     {
         let (parts, mut body) = response.into_parts();
         let known_length = body.size_hint().exact();
@@ -250,13 +265,13 @@ impl<G: Future<Output = ()>> Http1Server<G> {
     /// Writes a body of known length behind the head.
     async fn write_whole<B>(&mut self, body: &mut B, length: u64) -> io::Result<()>
     where
-        B: Body<Data = Bytes, Error = Infallible> + Unpin,
+        B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Unpin,
     {
         let frame = match length {
             0 => None,
             _ => poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await,
         };
-        let data = frame.and_then(|Ok(frame)| frame.into_data().ok()).unwrap_or_default();
+        let data = frame.and_then(|frame| frame.ok()?.into_data().ok()).unwrap_or_default();
         if data.len() as u64 != length {
             return Err(io::Error::other("a response body differs from its announced length"));
         }
@@ -269,12 +284,12 @@ impl<G: Future<Output = ()>> Http1Server<G> {
         }
     }
 
-    /// Writes a streaming body until it ends or the client disconnects.
+    /// Writes a streaming body until it ends, breaks off, or the client disconnects.
     async fn write_stream<B>(&mut self, mut body: B, is_chunked: bool) -> io::Result<()>
     where
-        B: Body<Data = Bytes, Error = Infallible> + Unpin,
+        B: Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static> + Unpin,
     {
-        let mut ended = false;
+        let (mut ended, mut broken) = (false, None);
         self.read_buffer.shrink();
         while !ended {
             let is_connected = poll_fn(|context| {
@@ -282,6 +297,7 @@ impl<G: Future<Output = ()>> Http1Server<G> {
                     match Pin::new(&mut body).poll_frame(context) {
                         Poll::Pending => break,
                         Poll::Ready(None) => ended = true,
+                        Poll::Ready(Some(Err(error))) => (ended, broken) = (true, Some(error)),
                         Poll::Ready(Some(Ok(frame))) => match frame.data_ref() {
                             Some(data) if is_chunked && !data.is_empty() => put_chunk(&mut self.write_buffer, data),
                             Some(data) => self.write_buffer.extend_from_slice(data),
@@ -297,14 +313,19 @@ impl<G: Future<Output = ()>> Http1Server<G> {
             if !is_connected.await {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
-            if ended && is_chunked {
+            if ended && is_chunked && broken.is_none() {
                 self.write_buffer.extend_from_slice(LAST_CHUNK);
             }
             self.flush_with(&[]).await?;
             // Most streams are idle most of the time: hold no buffer between events.
             self.write_buffer = Vec::new();
         }
-        Ok(())
+        let Some(error) = broken else { return Ok(()) };
+        if !is_chunked {
+            // The end of the connection would be that of the body; only a reset tells the client.
+            self.stream.reset_on_close()?;
+        }
+        Err(io::Error::other(error))
     }
 
     /// Writes the write buffer, then `body`. Fails when the client accepts no byte for the write stall timeout.
@@ -312,8 +333,14 @@ impl<G: Future<Output = ()>> Http1Server<G> {
         let (mut sent, mut stall_timer, stall_timeout) = (0, None, self.settings.write_stall_timeout);
         let total = self.write_buffer.len() + body.len();
         let written = poll_fn(|context| {
-            while sent < total {
-                match poll_write_both(&mut self.stream, context, &self.write_buffer, body, sent) {
+            loop {
+                // TLS keeps what the socket has not taken; a socket has nothing to flush.
+                let polled = match sent < total {
+                    true => poll_write_both(&mut self.stream, context, &self.write_buffer, body, sent),
+                    false => Pin::new(&mut self.stream).poll_flush(context).map_ok(|()| 0),
+                };
+                match polled {
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Ok(())),
                     Poll::Ready(Ok(count)) => {
                         sent += count;
                         stall_timer = None;
@@ -326,7 +353,6 @@ impl<G: Future<Output = ()>> Http1Server<G> {
                     }
                 }
             }
-            Poll::Ready(Ok(()))
         });
         written.await?;
         match self.write_buffer.capacity() > RETAINED_BUFFER_MAX {

@@ -19,11 +19,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulConnection;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_io_timeout::TimeoutStream;
 
+use super::super::codec::RequestHead;
 use super::wake_gated::WakeGated;
 use super::{HttpService, ReceivedBody, RequestBodyError, ServerSettings};
 
@@ -60,7 +60,11 @@ struct TrackedBody<B> {
 }
 
 /// Serves an HTTP/2 connection until it closes.
-pub(super) async fn serve_http2<S: HttpService>(service: S, stream: TcpStream) -> hyper::Result<()> {
+pub(super) async fn serve_http2<S, I>(service: S, stream: I) -> hyper::Result<()>
+where
+    S: HttpService,
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let settings = service.settings();
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -77,7 +81,11 @@ pub(super) async fn serve_http2<S: HttpService>(service: S, stream: TcpStream) -
 }
 
 /// Serves an HTTP/1.1 connection until it closes.
-pub(super) async fn serve_http1<S: HttpService>(service: S, stream: TcpStream) -> hyper::Result<()> {
+pub(super) async fn serve_http1<S, I>(service: S, stream: I) -> hyper::Result<()>
+where
+    S: HttpService,
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let settings = service.settings();
     let mut builder = http1::Builder::new();
     builder
@@ -128,13 +136,18 @@ async fn respond<S: HttpService>(
     open: OpenRequest,
     request: Request<Incoming>,
 ) -> Result<Response<TrackedBody<S::ResponseBody>>, Infallible> {
-    let (mut parts, body) = request.into_parts();
-    let admission = service.admit(&mut parts);
+    let (parts, body) = request.into_parts();
+    let head = RequestHead::from(parts);
+    let mut admission = service.admit(&head);
+    if S::is_undecided(&admission) {
+        admission = Box::pin(service.complete(admission)).await;
+    }
     let body = match S::wants_body(&admission) {
         true => read_body(body, &service.settings()).await,
         false => Ok(Bytes::new()),
     };
-    let response = service.respond(admission, body).await;
+    let mut response = service.respond(admission, body).await;
+    service.decorate(response.headers_mut());
     Ok(response.map(|body| TrackedBody { body, _request: open }))
 }
 
@@ -152,7 +165,7 @@ async fn read_body(body: Incoming, settings: &ServerSettings) -> ReceivedBody {
 }
 
 /// Fails writes that the client does not accept within `timeout`.
-fn with_write_timeout(stream: TcpStream, timeout: Duration) -> Pin<Box<TimeoutStream<TcpStream>>> {
+fn with_write_timeout<I: AsyncRead + AsyncWrite>(stream: I, timeout: Duration) -> Pin<Box<TimeoutStream<I>>> {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(timeout));
     Box::pin(stream)

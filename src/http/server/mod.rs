@@ -1,40 +1,62 @@
 //! HTTP server side of one connection: detects HTTP/1.1 or HTTP/2, reads requests within the limits, and writes what
 //! an [`HttpService`] responds.
 //!
-//! HTTP/1.1 is served by `http1` or, if the settings say so, by hyper; HTTP/2 by hyper.
+//! HTTP/1.1 is served by `http1` or, if the settings say so, by hyper; HTTP/2 by hyper. The same code serves plain and TLS
+//! connections.
 
+mod certificate;
+mod client_stream;
 mod date_header;
 mod http1;
 mod hyper_server;
+mod tls;
 mod wake_gated;
+#[cfg(test)]
+mod wake_gated_tests;
 
-use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
-use http::request::Parts;
+use http::{HeaderMap, Response};
 use http_body::Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
-use super::codec::{HeadRules, RequestError};
+use super::codec::{HeadRules, RequestError, RequestHead};
+pub use certificate::CertificateInfo;
+pub use tls::{
+    ClientCertificates, HandshakeFailure, TlsFile, TlsLoadError, TlsOptions, TlsServer, TlsStream, TlsVersion,
+    peer_certificate,
+};
 
 /// What answers the requests of a connection.
 ///
-/// A request is served in two steps, so that the body of a request that is refused by its head is never read.
+/// A request is served in two steps, so that the body of a request that is refused by its head is never read. Where the
+/// head alone does not decide, a step between them waits for what does.
 pub trait HttpService: Clone + Send + Sync + 'static {
     /// Outcome of admission, handed from [`Self::admit`] to [`Self::respond`].
     type Admission<'r>: Send;
-    /// Body of a response. One of known size must be ready when it is first polled.
-    type ResponseBody: Body<Data = Bytes, Error = Infallible> + Unpin + Send + 'static;
+    /// Body of a response. One of known size must be ready when it is first polled. An error breaks the response off, as
+    /// [`BodyBrokenOff`] tells.
+    type ResponseBody: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Unpin + Send + 'static;
 
     /// Limits and timeouts of the connection.
     fn settings(&self) -> ServerSettings;
 
     /// Looks at the head of a request.
-    fn admit<'r>(&'r self, parts: &'r mut Parts) -> Self::Admission<'r>;
+    fn admit<'r>(&'r self, head: &'r RequestHead) -> Self::Admission<'r>;
+
+    /// Whether the admission has to be completed before the body is read.
+    fn is_undecided(_admission: &Self::Admission<'_>) -> bool {
+        false
+    }
+
+    /// Completes an admission that could not be decided at once.
+    fn complete<'r>(&'r self, admission: Self::Admission<'r>) -> impl Future<Output = Self::Admission<'r>> + Send + 'r {
+        std::future::ready(admission)
+    }
 
     /// Whether the body of the request is to be read.
     fn wants_body(admission: &Self::Admission<'_>) -> bool;
@@ -48,6 +70,9 @@ pub trait HttpService: Clone + Send + Sync + 'static {
 
     /// The response to a request whose head cannot be used; the connection is closed after it.
     fn reject_head(&self, error: RequestError) -> Response<Self::ResponseBody>;
+
+    /// Adds headers that every response on this connection has.
+    fn decorate(&self, _headers: &mut HeaderMap) {}
 
     /// Completes when the connection must take no further requests.
     fn draining(&self) -> impl Future<Output = ()> + Send + 'static;
@@ -69,6 +94,19 @@ pub enum RequestBodyError {
     /// It did not arrive in time.
     TimedOut,
 }
+
+/// A response body cannot be completed. The client is told by a stream that ends without its proper end: the connection is
+/// closed within a chunked body, an HTTP/2 stream is reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BodyBrokenOff;
+
+impl fmt::Display for BodyBrokenOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the response broke off")
+    }
+}
+
+impl std::error::Error for BodyBrokenOff {}
 
 /// Limits and timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -99,6 +137,10 @@ pub enum Http1Implementation {
     Hyper,
 }
 
+/// Protocol id of HTTP/2 in the TLS handshake.
+const H2_ALPN: &[u8] = b"h2";
+/// How long a client may take to accept the end of its TLS connection.
+const TLS_CLOSE_TIME: Duration = Duration::from_secs(1);
 /// How long a refused client may take to read the refusal and close.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Client connection preface of HTTP/2 (RFC 9113, 3.4).
@@ -131,6 +173,51 @@ pub async fn serve<S: HttpService>(service: S, stream: TcpStream, first_request_
             Http1Implementation::Hyper => hyper_server::serve_http1(service, stream).await.map_err(io::Error::other),
         },
     }
+}
+
+/// Serves a TLS connection until it closes, and ends it with `close_notify`. `first_request_grace` is as for [`serve`].
+///
+/// # Errors
+/// When the connection breaks or its client violates the protocol.
+pub async fn serve_tls<S: HttpService>(
+    service: S,
+    mut stream: TlsStream,
+    first_request_grace: Duration,
+) -> io::Result<()> {
+    if let Err(error) = stream.get_ref().0.set_nodelay(true) {
+        tracing::debug!(%error, "setting TCP_NODELAY failed");
+    }
+    // The first request may have arrived together with the end of the handshake.
+    let has_plaintext = stream.get_mut().1.process_new_packets().is_ok_and(|state| state.plaintext_bytes_to_read() > 0);
+    if !has_plaintext {
+        let first_request_over = async {
+            service.closing().await;
+            tokio::time::sleep(first_request_grace).await;
+        };
+        tokio::select! {
+            biased; // bytes that already arrived win over a shutdown
+            readable = tokio::time::timeout(service.settings().header_timeout, stream.get_ref().0.readable()) => match readable {
+                Ok(readable) => readable?,
+                Err(_) => return close_tls(&mut stream).await,
+            },
+            () = first_request_over => return close_tls(&mut stream).await,
+        }
+    }
+    if stream.get_ref().1.alpn_protocol() == Some(H2_ALPN) {
+        return hyper_server::serve_http2(service, stream).await.map_err(io::Error::other);
+    }
+    match service.settings().http1 {
+        Http1Implementation::Rialto => {
+            http1::serve(service, &mut stream).await?;
+            close_tls(&mut stream).await
+        }
+        Http1Implementation::Hyper => hyper_server::serve_http1(service, stream).await.map_err(io::Error::other),
+    }
+}
+
+/// Tells the client that no more comes, so that it can tell the end from a cut connection.
+async fn close_tls(stream: &mut TlsStream) -> io::Result<()> {
+    tokio::time::timeout(TLS_CLOSE_TIME, stream.shutdown()).await.unwrap_or(Ok(()))
 }
 
 /// Writes a whole response without reading a request, and closes. Input is discarded for a moment: closing with unread

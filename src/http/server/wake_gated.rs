@@ -2,10 +2,10 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Wake, Waker};
 
-use futures_util::task::AtomicWaker;
+use crate::sync::{AtomicBool, AtomicWaker};
 
 /// Re-polls the inner future only after its own waker fired: `CancellationToken::cancelled` locks a shared mutex on
 /// every poll, and connections poll it with every read and write.
@@ -48,30 +48,5 @@ impl Wake for WakeFlag {
     fn wake_by_ref(self: &Arc<Self>) {
         self.is_woken.store(true, Ordering::Release);
         self.outer_waker.wake();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicUsize;
-    use tokio::sync::Notify;
-
-    #[tokio::test]
-    async fn inner_future_is_polled_only_after_its_waker_fired() {
-        let (polls, notify) = (AtomicUsize::new(0), Notify::new());
-        let mut notified = Box::pin(notify.notified());
-        let counted = std::future::poll_fn(|context| {
-            polls.fetch_add(1, Ordering::Relaxed);
-            notified.as_mut().poll(context)
-        });
-        let mut gated = WakeGated::new(counted);
-        for _ in 0..3 {
-            assert!(futures_util::poll!(&mut gated).is_pending());
-        }
-        assert_eq!(polls.load(Ordering::Relaxed), 1);
-        notify.notify_one();
-        gated.await;
-        assert_eq!(polls.load(Ordering::Relaxed), 2);
     }
 }

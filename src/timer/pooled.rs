@@ -1,4 +1,4 @@
-//! Pooled timers for deadlines that are set on every call and rarely fire.
+//! A timer that is kept for reuse.
 //!
 //! Registering and deregistering a tokio timer each lock the timer wheel and may wake the runtime; resetting one to a
 //! later deadline does neither. So each worker keeps timers that are no longer needed and resets them.
@@ -9,8 +9,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::task::coop;
-use tokio::time::{Instant, Sleep};
 
+use crate::sync::{Instant, Sleep, sleep_until, thread_local};
 use crate::workers::current_worker;
 
 /// Timer future that is returned to its worker's pool when dropped.
@@ -24,14 +24,14 @@ pub struct PooledTimer {
 
 /// Spare timers per worker and wait class. Each keeps the waker of the task that it last woke until it fires or is
 /// reused.
-const MAX_SPARE_TIMERS: usize = 32;
+pub(super) const MAX_SPARE_TIMERS: usize = 32;
 /// Upper bounds of the wait classes. Classes are pooled apart because only resetting to a later deadline is cheap.
 const WAIT_CLASSES: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(45), Duration::MAX];
 
-type SpareTimers = [Vec<Pin<Box<Sleep>>>; WAIT_CLASSES.len()];
+pub(super) type SpareTimers = [Vec<Pin<Box<Sleep>>>; WAIT_CLASSES.len()];
 
 thread_local! {
-    static SPARE_TIMERS: RefCell<SpareTimers> = const { RefCell::new([const { Vec::new() }; WAIT_CLASSES.len()]) };
+    pub(super) static SPARE_TIMERS: RefCell<SpareTimers> = const { RefCell::new([const { Vec::new() }; WAIT_CLASSES.len()]) };
 }
 
 impl PooledTimer {
@@ -52,10 +52,10 @@ impl PooledTimer {
         let owner = (current_worker(), class);
         let spare = match owner {
             (0, _) => None,
-            _ => SPARE_TIMERS.with_borrow_mut(|timers| timers[class].pop()),
+            _ => SPARE_TIMERS.with(|timers| timers.borrow_mut()[class].pop()),
         };
         let timer = match spare {
-            None => Box::pin(tokio::time::sleep_until(deadline)),
+            None => Box::pin(sleep_until(deadline)),
             Some(mut timer) => {
                 timer.as_mut().reset(deadline);
                 timer
@@ -106,7 +106,7 @@ impl Future for PooledTimer {
             return timer.as_mut().poll(context);
         }
         // The task has moved to another runtime, and the one the timer is registered with may stop first.
-        let mut timer = Box::pin(tokio::time::sleep_until(timer.deadline()));
+        let mut timer = Box::pin(sleep_until(timer.deadline()));
         let polled = timer.as_mut().poll(context);
         (self.timer, self.owner) = (Some(timer), (current_worker(), class));
         polled
@@ -125,101 +125,5 @@ impl Drop for PooledTimer {
                 timers[class].push(timer);
             }
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workers::Workers;
-    use std::sync::mpsc;
-
-    fn spare_counts() -> Vec<usize> {
-        SPARE_TIMERS.with_borrow(|timers| timers.iter().map(Vec::len).collect())
-    }
-
-    /// Runs a future on a worker and returns its output.
-    fn on_a_worker<F>(work: F) -> F::Output
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
-        let workers = Workers::start(1).unwrap();
-        let (sender, receiver) = mpsc::channel();
-        workers.least_loaded().unwrap().runtime().spawn(async move { sender.send(work.await) });
-        receiver.recv().unwrap()
-    }
-
-    #[test]
-    fn worker_reuses_dropped_timers() {
-        on_a_worker(async {
-            for _ in 0..3 {
-                let (short, long) =
-                    (PooledTimer::after(Duration::from_millis(1)), PooledTimer::after(Duration::from_secs(600)));
-                assert_eq!(spare_counts(), [0, 0, 0]);
-                short.await;
-                drop(long);
-                assert_eq!(spare_counts(), [1, 0, 1]);
-            }
-            let many: Vec<PooledTimer> =
-                (0..=MAX_SPARE_TIMERS).map(|_| PooledTimer::after(Duration::from_secs(600))).collect();
-            drop(many);
-            assert_eq!(spare_counts(), [1, 0, MAX_SPARE_TIMERS]);
-        });
-    }
-
-    /// Timers that have fired, were polled, or were never polled.
-    #[test]
-    fn reused_timer_fires_at_its_new_deadline() {
-        on_a_worker(async {
-            let wait = Duration::from_millis(5);
-            for previous_wait in [Duration::ZERO, wait, Duration::from_secs(4)] {
-                let mut timer = PooledTimer::after(previous_wait);
-                let _ = futures_util::poll!(&mut timer);
-                drop(timer);
-                let started = Instant::now();
-                PooledTimer::after(wait).await;
-                assert!(started.elapsed() >= wait, "{previous_wait:?}");
-            }
-            let started = Instant::now();
-            assert_eq!(PooledTimer::timeout_at(started + wait, std::future::pending::<()>()).await, None);
-            assert!(started.elapsed() >= wait);
-            assert_eq!(PooledTimer::timeout_at(started, std::future::ready(1)).await, Some(1));
-        });
-    }
-
-    /// The timer is registered with a worker and polled elsewhere after that worker has stopped.
-    #[tokio::test]
-    async fn timer_fires_after_its_worker_has_stopped() {
-        let started = Instant::now();
-        let wait = Duration::from_millis(20);
-        let moved = on_a_worker(async move {
-            let mut timer = PooledTimer::after(wait);
-            assert!(futures_util::poll!(&mut timer).is_pending());
-            Some(timer)
-        });
-        moved.unwrap().await;
-        assert!(started.elapsed() >= wait);
-        assert_eq!(spare_counts(), [0, 0, 0]);
-    }
-
-    #[tokio::test]
-    async fn deadline_fires_for_a_future_that_exhausts_its_budget() {
-        let busy = std::future::poll_fn(|context| {
-            while let Poll::Ready(progress) = coop::poll_proceed(context) {
-                progress.made_progress();
-            }
-            context.waker().wake_by_ref();
-            Poll::<()>::Pending
-        });
-        assert_eq!(PooledTimer::timeout_at(Instant::now() + Duration::from_millis(5), busy).await, None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn timers_outside_workers_are_not_pooled() {
-        let started = Instant::now();
-        PooledTimer::after(Duration::from_secs(3)).await;
-        assert_eq!(started.elapsed(), Duration::from_secs(3));
-        drop(PooledTimer::after(Duration::MAX));
-        assert_eq!(spare_counts(), [0, 0, 0]);
     }
 }
