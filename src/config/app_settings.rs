@@ -6,10 +6,14 @@ use std::sync::Arc;
 use super::model::Config;
 use super::setting_value::SettingValue;
 use super::settings::TopLevelSection;
+use crate::access_log::AccessSettings;
+use crate::audit::AuditSettings;
 use crate::gateway::{GatewayConfig, ParkingTimeouts};
 use crate::http::client::DEFAULT_CONNECTIONS_PER_ORIGIN;
+use crate::http::server::TlsServer;
 use crate::inbound::InboundSettings;
-use crate::policy::{HostOriginRules, Policy, QuotaLimits};
+use crate::issuers::IssuerSettings;
+use crate::policy::{HostOriginRules, LimitRule, Policy, QuotaLimits};
 use crate::session::SessionSettings;
 use crate::store::{ClusterStore, StoreSettings};
 
@@ -29,8 +33,12 @@ pub struct AppSettings {
     pub sessions: SessionSettings,
     /// Host, origin and token rules.
     pub policy: Policy,
+    /// Authorization servers whose tokens are accepted.
+    pub issuers: Vec<IssuerSettings>,
     /// Limits of what may be in use at one time.
     pub quotas: QuotaLimits,
+    /// Rate limits of requests and calls.
+    pub rate_limits: Vec<LimitRule>,
     /// Most connections of this process to one origin of HTTP servers.
     pub connections_per_origin: usize,
     /// How long parked calls wait.
@@ -39,6 +47,14 @@ pub struct AppSettings {
     pub gateway: GatewayConfig,
     /// Session store and cluster settings.
     pub store: StoreSettings,
+    /// The audit log.
+    pub audit: AuditSettings,
+    /// The access log.
+    pub access_log: AccessSettings,
+    /// What is logged, as a `tracing` filter; `None` for the default of the command.
+    pub log_filter: Option<String>,
+    /// The certificate with its key, if clients speak TLS.
+    pub tls: Option<Arc<TlsServer>>,
     /// A store to use instead of the one in `store`; tests share one between nodes.
     pub cluster_store: Option<Arc<dyn ClusterStore>>,
 }
@@ -53,6 +69,11 @@ impl Config {
         settings.admin.fill(&mut app);
         settings.access.fill(&mut app);
         settings.limits.fill(&mut app);
+        settings.policy.fill(&mut app);
+        settings.audit.fill(&mut app);
+        settings.log.fill(&mut app);
+        app.log_filter = settings.log.tracing_filter();
+        app.tls.clone_from(&self.tls);
         app.policy.host_origin = HostOriginRules::new(&settings.access.hosts, &settings.access.origins);
         app
     }
@@ -76,11 +97,17 @@ impl Default for AppSettings {
             inbound: InboundSettings::default(),
             sessions: SessionSettings::default(),
             policy: Policy::default(),
+            issuers: Vec::new(),
             quotas: QuotaLimits::default(),
+            rate_limits: Vec::new(),
             connections_per_origin: DEFAULT_CONNECTIONS_PER_ORIGIN,
             parking: ParkingTimeouts::default(),
             gateway: config.gateway_config(),
             store: StoreSettings::default(),
+            audit: AuditSettings::default(),
+            access_log: AccessSettings::default(),
+            log_filter: None,
+            tls: None,
             cluster_store: None,
         }
     }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::model::{Config, GroupSection, ServerKind, ServerSection};
+use super::policy_rules::check_rules;
+use super::rate_limits::check_limit_references;
 use super::reader::{ConfigReader, TableReader, suggestion};
 use super::servers::{self, check_name};
 use super::settings::{TOP_LEVEL, TopLevelSection};
@@ -25,7 +27,7 @@ pub(super) fn build(reader: &ConfigReader<'_>, root: &SpannedNode) -> Option<Par
     let mut settings = TopLevelSection::default();
     settings.read_table(&file);
     let named = file.named_entries("servers");
-    let mut config = Config { settings, servers: Vec::new(), groups: Vec::new() };
+    let mut config = Config { settings, servers: Vec::new(), groups: Vec::new(), tls: None };
     let mut faulty = Vec::new();
     for entry in named {
         let errors = reader.error_count();
@@ -51,7 +53,12 @@ pub(super) fn build(reader: &ConfigReader<'_>, root: &SpannedNode) -> Option<Par
     }
     config.groups = read_groups(&file, &config, &names);
     check_addresses(&file, &config);
-    Some(PartialConfig { config, invalid_servers: faulty })
+    check_limit_references(&file, &config, &names);
+    check_key_groups(&file, &config);
+    check_public_url(&file, &config);
+    let partial = PartialConfig { config, invalid_servers: faulty };
+    check_rules(&file, &partial, &names);
+    Some(partial)
 }
 
 /// Reads the groups and adds `default` if it is missing. `known` are all server names of the file, including servers
@@ -125,5 +132,35 @@ fn check_addresses(file: &TableReader<'_>, config: &Config) {
             "[admin] has the same listen address as clients",
             Some("choose another port".into()),
         );
+    }
+}
+
+/// Checks that API keys name groups that exist.
+fn check_key_groups(file: &TableReader<'_>, config: &Config) {
+    let known: Vec<&str> = config.groups.iter().map(|group| &*group.name).collect();
+    let Some(access) = file.subtable("access") else { return };
+    for entry in access.named_entries("keys") {
+        let groups = access.named_table("keys", entry).and_then(|key| key.strings_with_spans("groups"));
+        for (group, span) in groups.unwrap_or_default() {
+            if !known.contains(&group.as_str()) {
+                let group = file.reader.redacted(&group, &span);
+                let message = format!("[access.keys.{}] lists the unknown group `{group}`", entry.key);
+                file.reader.error_unless_broken(&span, message, suggestion(group, &known));
+            }
+        }
+    }
+}
+
+/// Checks that clients can be told where they are, once they log in and come from other machines. A wrong scheme behind a
+/// proxy is found out by nobody else.
+fn check_public_url(file: &TableReader<'_>, config: &Config) {
+    let issuers =
+        file.subtable("access").and_then(|access| access.entries().iter().find(|entry| entry.key == "issuers"));
+    if let Some(issuers) = issuers
+        && config.settings.public_url.is_none()
+        && !config.settings.listen.ip().is_loopback()
+    {
+        let hint = "set it to what clients type, such as public_url = \"https://mcp.example\"".to_owned();
+        file.reader.error(&issuers.key_span, "`public_url` is missing, which clients that log in need", Some(hint));
     }
 }

@@ -2,9 +2,14 @@
 
 use super::model::Config;
 use super::reader::TableReader;
-use super::settings::{AccessSection, ClusterSection, FilterSection, LogSection, UpstreamSettings};
+use super::settings::{
+    AccessSection, ApiKeySettings, AuditSection, ClusterSection, FilterSection, LogSection, UpstreamSettings,
+};
+use crate::http::server::ClientCertificates;
 
 const MIN_SEALING_KEY_BYTES: usize = 16;
+/// Digests of one API key: the one in use, and the one that replaces it.
+const MAX_KEY_HASHES: usize = 2;
 
 impl Config {
     /// Warnings about a gateway that others can reach, however its address was set: by a flag, a variable, the file or
@@ -13,9 +18,19 @@ impl Config {
         let (settings, mut warnings) = (&self.settings, Vec::new());
         let listen = settings.listen;
         if !listen.ip().is_loopback() {
-            if settings.access.tokens.is_empty() {
+            let (access, tls) = (&settings.access, &settings.tls);
+            let needs_certificate = tls.client_ca.is_some() && tls.client_certificates == ClientCertificates::Required;
+            let has_credentials = !(access.tokens.is_empty() && access.keys.is_empty() && access.issuers.is_empty());
+            if (!has_credentials || access.allow_anonymous) && !needs_certificate {
                 warnings.push(format!(
-                    "anyone who can reach {listen} may call; set tokens in [access.tokens] or with --token"
+                    "anyone who can reach {listen} may call; set tokens in [access.tokens] or with --token, or make an \
+                     API key with `rialto key new`"
+                ));
+            }
+            if tls.certificate.is_none() && access.trusted_proxies.is_empty() {
+                warnings.push(format!(
+                    "tokens and answers travel unencrypted to and from {listen}; set a certificate in [tls], or put a \
+                     proxy with TLS in front and name it in [access] trusted_proxies or with --trusted-proxy"
                 ));
             }
             if settings.access.hosts.is_empty() {
@@ -53,6 +68,16 @@ pub(super) fn check_cluster(cluster: &mut ClusterSection, table: &TableReader<'_
     }
 }
 
+pub(super) fn check_audit(_: &mut AuditSection, table: &TableReader<'_>) {
+    for (pointer, span) in table.strings_with_spans("redact").unwrap_or_default() {
+        if !pointer.starts_with('/') {
+            let pointer = table.reader.redacted(&pointer, &span);
+            let hint = format!("write it as \"/{pointer}\"");
+            table.reader.error(&span, format!("{pointer:?} is no JSON Pointer"), Some(hint));
+        }
+    }
+}
+
 pub(super) fn check_log(log: &mut LogSection, table: &TableReader<'_>) {
     if let (Some(filter), Some(entry)) = (&log.filter, table.entry("filter"))
         && !crate::telemetry::is_valid_filter(filter)
@@ -64,6 +89,16 @@ pub(super) fn check_log(log: &mut LogSection, table: &TableReader<'_>) {
 }
 
 pub(super) fn check_access(_: &mut AccessSection, table: &TableReader<'_>) {
+    for (scope, span) in table.strings_with_spans("scopes").unwrap_or_default() {
+        let is_scope = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+        let shown = table.reader.redacted(&scope, &span);
+        if scope == "offline_access" {
+            let hint = "leave it out: clients that want to stay logged in ask for it themselves".to_owned();
+            table.reader.error(&span, "`offline_access` is no scope of a server", Some(hint));
+        } else if scope.is_empty() || !scope.bytes().all(is_scope) {
+            table.reader.error(&span, format!("{shown:?} is not a scope"), Some("write one scope per item".into()));
+        }
+    }
     for (origin, span) in table.strings_with_spans("origins").unwrap_or_default() {
         if !(origin == "*" || origin == "null" || origin.contains("://")) {
             let origin = table.reader.redacted(&origin, &span);
@@ -77,6 +112,23 @@ pub(super) fn check_access(_: &mut AccessSection, table: &TableReader<'_>) {
             let bare = host.split_once("://").map_or(host, |(_, rest)| rest).split('/').next().unwrap_or("");
             table.reader.error(&span, format!("{host:?} is not a host name"), Some(format!("write it as \"{bare}\"")));
         }
+    }
+}
+
+pub(super) fn check_api_key(key: &mut ApiKeySettings, table: &TableReader<'_>) {
+    let Some(entry) = table.entry("hashes") else {
+        let hint = "`rialto key new NAME` prints the lines for a key".to_owned();
+        let message = format!("{} is missing", table.subject("hashes"));
+        return table.reader.error_unless_broken(&table.span, message, Some(hint));
+    };
+    let count = table.strings("hashes").map_or(1, |hashes| hashes.len());
+    if count == 0 || count > MAX_KEY_HASHES {
+        let hint = "one, or two while the key is being replaced".to_owned();
+        table.reader.error(&entry.node.span, format!("{} has {count} values", table.subject("hashes")), Some(hint));
+    }
+    if let (Some(entry), Some([])) = (table.entry("groups"), key.groups.as_deref()) {
+        let hint = "leave it out to allow all".to_owned();
+        table.reader.error(&entry.node.span, "a key without `groups` can be used nowhere", Some(hint));
     }
 }
 
@@ -113,14 +165,28 @@ mod tests {
         config.settings.listen = "0.0.0.0:3001".parse().unwrap();
         config.settings.admin.listen = Some("0.0.0.0:3002".parse().unwrap());
         let warnings = config.exposure_warnings().join("\n");
-        for part in
-            ["anyone who can reach 0.0.0.0:3001 may call", "Host other than loopback", "read metrics and status"]
-        {
+        for part in [
+            "anyone who can reach 0.0.0.0:3001 may call",
+            "Host other than loopback",
+            "travel unencrypted",
+            "read metrics and status",
+        ] {
             assert!(warnings.contains(part), "{part} is not in {warnings}");
         }
         config.settings.access.tokens = vec![super::super::CallerToken { name: "a".into(), secret: "b".into() }];
         config.settings.access.hosts = vec!["gate.example".into()];
+        let proxy = crate::policy::TrustedProxies::parse_network("10.0.0.1").unwrap();
+        config.settings.access.trusted_proxies = crate::policy::TrustedProxies::new(vec![proxy]);
         config.settings.admin.token = Some(super::super::Secret("s3cret".into()));
         assert!(config.exposure_warnings().is_empty());
+        config.settings.access.trusted_proxies = crate::policy::TrustedProxies::default();
+        let warnings = config.exposure_warnings();
+        assert!(warnings.len() == 1 && warnings[0].contains("unencrypted"), "{warnings:?}");
+        config.settings.tls.certificate = Some("chain.pem".into());
+        assert!(config.exposure_warnings().is_empty());
+        config.settings.access.tokens.clear();
+        assert_eq!(config.exposure_warnings().len(), 1, "anyone may call");
+        config.settings.tls.client_ca = Some("clients.pem".into());
+        assert!(config.exposure_warnings().is_empty(), "only holders of a certificate may call");
     }
 }

@@ -96,10 +96,18 @@ pub(crate) enum ValueType {
     Choice(&'static [&'static str]),
     /// A protocol revision, or `auto`.
     Revision,
+    /// A date, or a date and time with an offset.
+    Date,
     /// A list of strings.
     StringList,
     /// A table of strings. Values are treated as secrets.
     StringMap,
+    /// A table of words of a fixed set.
+    ChoiceMap(&'static [&'static str]),
+    /// A number from 0 to 1.
+    Fraction,
+    /// A table of lists of strings.
+    StringLists,
     /// Any value.
     Any,
     /// A list of values of any type.

@@ -10,8 +10,12 @@ mod checks;
 mod diagnostic;
 mod flags;
 mod import;
+mod issuers;
 mod keys;
+mod log_settings;
 mod model;
+mod policy_rules;
+mod rate_limits;
 mod reader;
 mod schema;
 mod secrets;
@@ -25,6 +29,7 @@ mod suggest;
 mod template;
 #[cfg(test)]
 mod tests;
+mod tls_files;
 mod topology;
 mod values;
 mod variables;
@@ -37,16 +42,19 @@ pub use app_settings::AppSettings;
 pub use diagnostic::{Diagnostic, Severity};
 pub(crate) use flags::{FlaggedKey, GivenFlag, flagged_keys};
 pub(crate) use keys::{FlagScope, ValueType};
-pub use model::{CallerToken, Config, GroupSection, Secret, ServerKind, ServerSection, StoreLocation};
+pub use model::{
+    ApiKeySection, CallerToken, Config, ContainedScopes, GroupSection, Secret, ServerKind, ServerSection, StoreLocation,
+};
 pub use reader::VariableLookup;
 pub use schema::schema;
+pub(crate) use servers::is_valid_name;
 pub use settings::{
-    AccessSection, AdminSection, ClusterSection, FilterSection, GroupSettings, LimitsSection, LogSection,
-    TopLevelSection, UpstreamSettings,
+    AccessSection, AdminSection, ApiKeySettings, AuditSection, ClusterSection, FilterSection, GroupSettings,
+    LimitsSection, LogSection, PolicySection, TlsSection, TopLevelSection, UpstreamSettings,
 };
 pub use suggest::nearest;
 pub use template::starter_config;
-pub use values::format_duration;
+pub use values::{ExpiryDate, format_duration};
 pub use watcher::{ConfigWatcher, ReloadTrigger};
 
 use crate::error::{Error, Result};
@@ -55,6 +63,7 @@ use crate::redact::Secrets;
 use build::PartialConfig;
 use reader::{ConfigReader, ValueSource};
 use secrets::SecretCollector;
+use variables::FILE_PREFIX;
 
 /// The file that `rialto serve` reads when `--config` is not given.
 pub const DEFAULT_CONFIG_FILE: &str = "rialto.toml";
@@ -100,7 +109,14 @@ pub fn environment(name: &str) -> Option<String> {
 /// All errors and warnings, in file order.
 pub fn load(path: &Path, lookup: &VariableLookup<'_>) -> std::result::Result<LoadedConfig, Vec<Diagnostic>> {
     let text = read_text(path)?;
-    parse(&text, path, ConfigFormat::detect(path, &text), lookup)
+    let mut loaded = parse(&text, path, ConfigFormat::detect(path, &text), lookup)?;
+    let found = tls_files::load_tls(&mut loaded.config, &text, path);
+    loaded.warnings.extend(found);
+    loaded.warnings.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+    match loaded.warnings.iter().any(|diagnostic| diagnostic.severity == Severity::Error) {
+        true => Err(loaded.warnings),
+        false => Ok(loaded),
+    }
 }
 
 /// Parses the text of a configuration file. `path` is used in diagnostics and to resolve relative paths.
@@ -190,7 +206,10 @@ fn parse_partially(
     };
     let folder = import::workspace_folder(path);
     let secrets = SecretCollector::default();
-    let recorded = |name: &str| lookup(name).inspect(|value| secrets.add_variable(name, value));
+    let recorded = |name: &str| match name.strip_prefix(FILE_PREFIX) {
+        Some(file) => variables::read_secret_file(path, file).inspect(|value| secrets.add(value)),
+        None => lookup(name).inspect(|value| secrets.add_variable(name, value)),
+    };
     let with_workspace_variables = |name: &str| match name {
         "workspaceFolder" => Some(folder.display().to_string()),
         "workspaceFolderBasename" => folder.file_name().map(|name| name.to_string_lossy().into_owned()),

@@ -1,14 +1,18 @@
 //! The checked configuration, from which the application is built.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::settings::{GroupSettings, TopLevelSection, UpstreamSettings};
+use super::settings::{ApiKeySettings, GroupSettings, TopLevelSection, UpstreamSettings};
 use super::suggest::nearest;
+use super::tls_files::tls_files;
 use crate::gateway::DEFAULT_GROUP;
+use crate::http::server::TlsServer;
+use crate::issuers::KeySource;
 use crate::local::rest;
 use crate::mcp_client::Target;
+use crate::policy::rules::ScopeHierarchy;
 use crate::store::redis::{REDIS_URL_FORMS, RedisAddress};
 
 /// The content of a configuration file.
@@ -20,6 +24,8 @@ pub struct Config {
     pub servers: Vec<ServerSection>,
     /// All groups in file order; always contains `default`.
     pub groups: Vec<GroupSection>,
+    /// The certificate with its key, if `[tls]` names one and the file was read from disk.
+    pub tls: Option<Arc<TlsServer>>,
 }
 
 /// Where sessions and events are stored.
@@ -43,6 +49,19 @@ pub struct CallerToken {
     pub name: String,
     /// The bearer token.
     pub secret: String,
+}
+
+/// Scopes, each with those that it contains.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ContainedScopes(pub ScopeHierarchy);
+
+/// `[access.keys.NAME]`: one API key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ApiKeySection {
+    /// Name of the key, part of the principal.
+    pub name: Arc<str>,
+    /// Its digests and rights.
+    pub settings: ApiKeySettings,
 }
 
 /// `[servers.NAME]`: one upstream server.
@@ -96,15 +115,20 @@ impl Config {
         self.groups.iter().find(|group| &*group.name == name)
     }
 
-    /// Files referenced by the configuration (OpenAPI documents), which the watcher follows too.
-    pub fn referenced_files(&self) -> Vec<PathBuf> {
+    /// Files referenced by the configuration (OpenAPI documents, keys, certificates), which the watcher follows too.
+    /// `path` is that of the configuration.
+    pub fn referenced_files(&self, path: &Path) -> Vec<PathBuf> {
         let file = |server: &ServerSection| match &server.kind {
             ServerKind::Rest(rest::RestSpec { document: Some(rest::DocumentSource::File(path)), .. }) => {
                 Some(path.clone())
             }
             _ => None,
         };
-        self.servers.iter().filter_map(file).collect()
+        let keys = self.settings.access.issuers.iter().filter_map(|issuer| match &issuer.keys {
+            KeySource::File(path) => Some(path.clone()),
+            _ => None,
+        });
+        self.servers.iter().filter_map(file).chain(keys).chain(tls_files(&self.settings.tls, path)).collect()
     }
 }
 
@@ -112,7 +136,7 @@ impl Default for Config {
     fn default() -> Self {
         let server = ServerSection::new("elements", ServerKind::Elements);
         let group = GroupSection::new(DEFAULT_GROUP, vec![Arc::clone(&server.name)]);
-        Self { settings: TopLevelSection::default(), servers: vec![server], groups: vec![group] }
+        Self { settings: TopLevelSection::default(), servers: vec![server], groups: vec![group], tls: None }
     }
 }
 
@@ -148,6 +172,13 @@ impl ServerSection {
             disabled: false,
             settings: UpstreamSettings::default(),
         }
+    }
+}
+
+impl ServerKind {
+    /// Whether the server is a part of Rialto.
+    pub fn is_built_in(&self) -> bool {
+        matches!(self, Self::Elements)
     }
 }
 

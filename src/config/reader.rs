@@ -108,6 +108,10 @@ impl<'r> ConfigReader<'r> {
                     let hint = format!("use an environment variable instead: ${{{variable}}}");
                     (format!("`${{{name}}}` needs a prompt, which Rialto does not have"), hint)
                 }
+                Some(("file", file)) => {
+                    let hint = "it must be readable, hold text and not be empty".to_owned();
+                    (format!("the file `{file}` cannot be read"), hint)
+                }
                 Some(_) => (format!("`${{{name}}}` is only known to other clients"), "write the value itself".into()),
                 None => {
                     let hint = format!("set it, or give a default: ${{{name}:-…}}; $${{ stands for ${{ itself");
@@ -480,6 +484,26 @@ impl<'r> TableReader<'r> {
             let value = self.reader.expect_string(&pair.node, &what)?;
             self.reader.secrets.add_entry(name, &pair.key, &value);
             Some((pair.key.clone(), value, pair.key_span.clone()))
+        };
+        entries.iter().filter_map(one).collect()
+    }
+
+    /// A table of lists of strings in file order, each with the span of its key.
+    pub(super) fn string_lists(&self, name: &str) -> Vec<(String, Vec<String>, Span)> {
+        let Some(entry) = self.entry(name) else { return Vec::new() };
+        let SpannedValue::Table(entries) = &entry.node.value else {
+            self.type_error(entry, "a table of lists of strings");
+            return Vec::new();
+        };
+        let one = |pair: &SpannedEntry| {
+            let what = format!("`{}` of {}", pair.key, self.subject(name));
+            let SpannedValue::List(items) = &pair.node.value else {
+                let message = format!("{what} must be a list of strings, not {}", pair.node.type_name());
+                self.reader.error(&pair.node.span, message, None);
+                return None;
+            };
+            let words = items.iter().filter_map(|item| self.reader.expect_string(item, &format!("each of {what}")));
+            Some((pair.key.clone(), words.collect(), pair.key_span.clone()))
         };
         entries.iter().filter_map(one).collect()
     }

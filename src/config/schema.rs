@@ -86,14 +86,22 @@ fn value_schema(kind: ValueType) -> Value {
             known.extend(FEATURES.iter().map(|features| features.name));
             words(&known)
         }
+        ValueType::Date => pattern("^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ].+)?$"),
         ValueType::StringList => json!({ "type": "array", "items": text() }),
         ValueType::StringMap => json!({ "type": "object", "additionalProperties": text() }),
+        ValueType::ChoiceMap(choices) => json!({ "type": "object", "additionalProperties": words(choices) }),
+        ValueType::Fraction => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
+        ValueType::StringLists => {
+            json!({ "type": "object", "additionalProperties": { "type": "array", "items": text() } })
+        }
         ValueType::Any => json!({}),
         ValueType::AnyList => json!({ "type": "array" }),
         ValueType::Table(table) => Value::Object(section_schema(table)),
         ValueType::NamedTables(table) => {
-            // Tool arguments may have any name; server and group names are part of URLs.
-            let free = table.key("naming").is_none() && table.key("builtin").is_none();
+            // Tool arguments may have any name; names of servers and groups are part of URLs, those of keys of
+            // principals, those of issuers of rules.
+            let named = ["naming", "builtin", "hashes", "issuer"];
+            let free = named.iter().all(|key| table.key(key).is_none());
             let name = format!("^[a-z0-9][a-z0-9-]{{0,{}}}$", MAX_NAME_LENGTH - 1);
             let mut schema = json!({ "type": "object", "additionalProperties": section_schema(table) });
             if !free {

@@ -17,7 +17,7 @@ use crate::mcp_client::{Address, Command, HttpTransport, Target};
 pub(super) const MAX_NAME_LENGTH: usize = 24;
 
 /// Whether a name is valid for a server or a group.
-pub(super) fn is_valid_name(name: &str) -> bool {
+pub(crate) fn is_valid_name(name: &str) -> bool {
     let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     name.len() <= MAX_NAME_LENGTH
         && name.bytes().next().is_some_and(is_alphanumeric)

@@ -1,21 +1,34 @@
 //! The types that a setting can have: how each is read from a table, shown, and handed to the struct that uses it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
+use http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
 use serde_json::Value;
 
+use super::issuers::read_issuers;
 use super::keys::ValueType;
-use super::model::{CallerToken, Secret, StoreLocation};
-use super::reader::TableReader;
-use super::settings::FilterSection;
-use super::values::{format_duration, format_size};
+use super::log_settings::{TargetLevels, read_fraction};
+use super::model::{ApiKeySection, CallerToken, ContainedScopes, Secret, StoreLocation};
+use super::policy_rules::{is_scope, read_rules};
+use super::reader::{TableReader, ValueSource};
+use super::servers::{check_name, resolve_path};
+use super::settings::{ApiKeySettings, FilterSection};
+use super::spanned_value::SpannedValue;
+use super::values::{ExpiryDate, format_duration, format_size};
+use crate::access_log::SampleRate;
+use crate::audit::{ArgumentDetail, AuditOutput, RedactedPointers};
 use crate::dialect::{LegRule, Revision};
 use crate::gateway::{NameFilter, Naming};
-use crate::http::server::Http1Implementation;
-use crate::policy::{AdminToken, Tokens};
-use crate::telemetry::LogFormat;
+use crate::http::server::{ClientCertificates, Http1Implementation, TlsVersion};
+use crate::issuers::IssuerSettings;
+use crate::policy::rules::{AccessRule, DefaultAccess};
+use crate::policy::{
+    AdminToken, ApiKeySpec, ApiKeys, KEY_PREFIX, PublicUrl, SecretDigest, Tokens, TrustedProxies, is_token68,
+};
+use crate::telemetry::{LogFormat, LogLevel};
 use crate::upstream::ConnectionMode;
 
 /// A value of a setting.
@@ -49,6 +62,9 @@ pub(super) trait Choice: Sized + 'static {
     /// The values.
     const VALUES: &'static [Self];
 }
+
+/// Headers with credentials that are for this gateway alone.
+const CREDENTIAL_HEADERS: [HeaderName; 3] = [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION];
 
 /// Polling interval that stands for "off": thirty years.
 pub(super) const POLLING_OFF_INTERVAL: Duration = Duration::from_secs(30 * 365 * 86_400);
@@ -99,8 +115,24 @@ values! {
     Option<Revision>: TableReader::revision,
         |revision, _| revision.map_or_else(|| "auto".to_owned(), |revision| revision.to_string()).into();
     Vec<String>: TableReader::strings, |words, _| words.as_slice().into();
+    AuditOutput: read_audit_output, |output, _| output.to_string().into();
     Vec<HeaderName>: read_header_names, |names, _| names.iter().map(HeaderName::as_str).collect();
+    Vec<AccessRule>: read_rules, |rules, _| rules.iter().map(|rule| &*rule.name).collect();
+    TargetLevels: TargetLevels::read, |levels, _| levels.to_json();
+    SampleRate: read_fraction, |part, _| part.get().into();
+    Option<bool>: |table, key| table.boolean(key).map(Some), |flag, _| (*flag).into();
+    ContainedScopes: read_contained_scopes, |scopes, _| {
+        scopes.0.iter().map(|(scope, contained)| (scope.clone(), Value::from(contained.as_slice()))).collect()
+    };
+    Option<Vec<String>>: |table, key| table.strings(key).map(Some), |words, _| words.as_deref().into();
+    Option<PublicUrl>: read_public_url, |url, _| url.as_ref().map(PublicUrl::as_str).into();
+    TrustedProxies: read_networks, |proxies, _| proxies.networks().collect();
+    Vec<SecretDigest>: read_digests, |digests, _| digests.iter().map(|digest| format!("{digest:?}")).collect();
+    Option<ExpiryDate>: read_expiry, |expiry, _| expiry.as_ref().map(ToString::to_string).into();
+    Vec<ApiKeySection>: read_api_keys,
+        |keys, _| keys.iter().map(|key| (key.name.to_string(), Value::from(key.settings.to_object()))).collect();
     Vec<CallerToken>: read_tokens, |tokens, _| tokens.iter().map(|token| token.name.as_str()).collect();
+    Vec<IssuerSettings>: read_issuers, |issuers, _| issuers.iter().map(|issuer| &*issuer.name).collect();
 }
 
 /// Implements [`Choice`] and [`SettingValue`] for an enum and for one that need not be set.
@@ -121,10 +153,15 @@ macro_rules! choices {
 
 choices! {
     LogFormat { "text" => Text, "json" => Json }
+    LogLevel { "off" => Off, "error" => Error, "warn" => Warn, "info" => Info, "debug" => Debug, "trace" => Trace }
     Http1Implementation { "rialto" => Rialto, "hyper" => Hyper }
+    ArgumentDetail { "none" => None, "keys" => Keys, "digest" => Digest, "all" => All }
+    ClientCertificates { "required" => Required, "optional" => Optional }
+    TlsVersion { "1.2" => Tls12, "1.3" => Tls13 }
     ConnectionMode { "per-client" => PerClient, "shared" => Shared }
     LegRule { "client" => Client, "handshake" => Handshake, "per-request" => PerRequest }
     Naming { "prefix" => Prefix, "plain" => Plain }
+    DefaultAccess { "allow" => Allow, "deny" => Deny }
 }
 
 fn read_choice<T: Choice + Copy>(table: &TableReader<'_>, key: &str) -> Option<T> {
@@ -147,6 +184,11 @@ fn read_header_names(table: &TableReader<'_>, key: &str) -> Option<Vec<HeaderNam
     let mut names = Vec::new();
     for (name, span) in table.strings_with_spans(key)? {
         match HeaderName::from_bytes(name.as_bytes()) {
+            Ok(name) if CREDENTIAL_HEADERS.contains(&name) => {
+                let hint = "set what a server needs in the `headers` of its section".to_owned();
+                let message = format!("`{name}` has the client's credentials and is never forwarded");
+                table.reader.error(&span, message, Some(hint));
+            }
             Ok(name) => names.push(name),
             Err(_) => {
                 let name = table.reader.redacted(&name, &span);
@@ -157,12 +199,125 @@ fn read_header_names(table: &TableReader<'_>, key: &str) -> Option<Vec<HeaderNam
     Some(names)
 }
 
+fn read_contained_scopes(table: &TableReader<'_>, key: &str) -> Option<ContainedScopes> {
+    table.entry(key)?;
+    let mut scopes = Vec::new();
+    for (scope, contained, span) in table.string_lists(key) {
+        for invalid in std::iter::once(&scope).chain(&contained).filter(|scope| !is_scope(scope)) {
+            table.reader.error(&span, format!("{invalid:?} is not a scope"), None);
+        }
+        scopes.push((scope, contained));
+    }
+    Some(ContainedScopes(scopes))
+}
+
+fn read_public_url(table: &TableReader<'_>, key: &str) -> Option<Option<PublicUrl>> {
+    let text = table.string(key)?;
+    match PublicUrl::parse(&text) {
+        Ok(url) => Some(Some(url)),
+        Err((why, hint)) => {
+            // Not shown: it may have a password in it.
+            table.reader.secrets.add_url_password(&text);
+            let span = table.entry(key).map_or(0..0, |entry| entry.node.span.clone());
+            table.reader.error(&span, format!("{} {why}", table.subject(key)), Some(hint));
+            None
+        }
+    }
+}
+
+fn read_audit_output(table: &TableReader<'_>, key: &str) -> Option<AuditOutput> {
+    let text = table.string(key)?;
+    match AuditOutput::parse(&text) {
+        Some(AuditOutput::File(path)) => {
+            Some(AuditOutput::File(resolve_path(table.reader, &path.display().to_string())))
+        }
+        Some(output) => Some(output),
+        None => {
+            let span = table.entry(key).map_or(0..0, |entry| entry.node.span.clone());
+            let hint = "write \"off\", \"stdout\", \"stderr\", or a file as in \"file:audit.jsonl\"".to_owned();
+            table.reader.error(&span, format!("{} is no output", table.subject(key)), Some(hint));
+            None
+        }
+    }
+}
+
+fn read_networks(table: &TableReader<'_>, key: &str) -> Option<TrustedProxies> {
+    let mut networks = Vec::new();
+    for (text, span) in table.strings_with_spans(key)? {
+        match TrustedProxies::parse_network(&text) {
+            Some(network) => networks.push(network),
+            None => {
+                let text = table.reader.redacted(&text, &span);
+                let hint = "write an IP address or a network, such as \"10.0.0.0/8\"".to_owned();
+                table.reader.error(&span, format!("{text:?} is not a network"), Some(hint));
+            }
+        }
+    }
+    Some(TrustedProxies::new(networks))
+}
+
+/// Digests of API keys. What is wrong is not shown: it may be the key itself.
+fn read_digests(table: &TableReader<'_>, key: &str) -> Option<Vec<SecretDigest>> {
+    let mut digests = Vec::new();
+    for (text, span) in table.strings_with_spans(key)? {
+        match SecretDigest::parse(&text) {
+            Some(digest) => digests.push(digest),
+            None => {
+                table.reader.secrets.add(&text);
+                let hint = match text.starts_with(KEY_PREFIX) {
+                    true => "this is a key itself; whoever has read it has it, so make another with `rialto key new`",
+                    false => "write \"sha256:\" and 64 hexadecimal digits, as `rialto key new` prints them",
+                };
+                let message = format!("{} has a value that is not a digest", table.subject(key));
+                table.reader.error(&span, message, Some(hint.to_owned()));
+            }
+        }
+    }
+    Some(digests)
+}
+
+fn read_expiry(table: &TableReader<'_>, key: &str) -> Option<Option<ExpiryDate>> {
+    let entry = table.entry(key)?;
+    let text = match &entry.node.value {
+        SpannedValue::Date(date) => date.clone(),
+        _ => table.string(key)?,
+    };
+    let expiry = ExpiryDate::parse(&text);
+    if expiry.is_none() {
+        let hint = "write a date such as 2027-06-30, or a time with an offset such as 2027-06-30T12:00:00Z".to_owned();
+        table.reader.error(&entry.node.span, format!("{} is not a date", table.subject(key)), Some(hint));
+    }
+    expiry.map(Some)
+}
+
+fn read_api_keys(table: &TableReader<'_>, key: &str) -> Option<Vec<ApiKeySection>> {
+    table.entry(key)?;
+    let mut keys: Vec<ApiKeySection> = Vec::new();
+    for entry in table.named_entries(key) {
+        check_name(table.reader, entry, "key");
+        let Some(inner) = table.named_table(key, entry) else { continue };
+        let mut settings = ApiKeySettings::default();
+        settings.read_table(&inner);
+        let is_known = |digest| keys.iter().any(|other| other.settings.hashes.contains(digest));
+        if settings.hashes.iter().any(is_known) {
+            let message = format!("`{}` has the same hash as another key", entry.key);
+            table.reader.error(&entry.key_span, message, None);
+        }
+        keys.push(ApiKeySection { name: entry.key.as_str().into(), settings });
+    }
+    Some(keys)
+}
+
 fn read_tokens(table: &TableReader<'_>, key: &str) -> Option<Vec<CallerToken>> {
     table.entry(key)?;
     let mut tokens: Vec<CallerToken> = Vec::new();
     for (name, secret, span) in table.string_map(key) {
         if secret.is_empty() {
             table.reader.error(&span, format!("the token of `{name}` is empty"), None);
+        } else if table.reader.source == ValueSource::File && !is_token68(&secret) {
+            let hint = "use letters, digits and any of - . _ ~ + /, such as `openssl rand -hex 32` prints".to_owned();
+            let message = format!("the token of `{name}` cannot be sent as a bearer token");
+            table.reader.error(&span, message, Some(hint));
         } else if tokens.iter().any(|token| token.secret == secret) {
             table.reader.error(&span, format!("`{name}` has the same token as another caller"), None);
         }
@@ -231,6 +386,25 @@ impl FillPlace<Option<String>> for StoreLocation {
 impl FillPlace<Tokens> for Vec<CallerToken> {
     fn fill(&self, place: &mut Tokens) {
         *place = Tokens::new(self.iter().cloned().map(|token| (token.name, token.secret)));
+    }
+}
+
+impl FillPlace<ApiKeys> for Vec<ApiKeySection> {
+    fn fill(&self, place: &mut ApiKeys) {
+        let words = |words: &[String]| words.iter().map(|word| word.as_str().into()).collect();
+        *place = ApiKeys::new(self.iter().map(|ApiKeySection { name, settings }| ApiKeySpec {
+            name: Arc::clone(name),
+            hashes: settings.hashes.clone(),
+            roles: words(&settings.roles),
+            groups: settings.groups.as_deref().map(words),
+            expires: settings.expires.as_ref().map(|expiry| expiry.at),
+        }));
+    }
+}
+
+impl FillPlace<RedactedPointers> for Vec<String> {
+    fn fill(&self, place: &mut RedactedPointers) {
+        *place = RedactedPointers::new(self);
     }
 }
 

@@ -7,24 +7,33 @@ use std::time::Duration;
 use http::HeaderName;
 
 use super::app_settings::AppSettings;
-use super::checks::{check_access, check_cluster, check_filter, check_log, check_timeouts};
+use super::checks::{check_access, check_api_key, check_audit, check_cluster, check_filter, check_log, check_timeouts};
 use super::keys::{ConfigKey, MAX_COUNT, Section, ValueType, setting};
-use super::model::{CallerToken, Secret, StoreLocation};
+use super::log_settings::TargetLevels;
+use super::model::{ApiKeySection, CallerToken, ContainedScopes, Secret, StoreLocation};
 use super::setting_table::settings;
 use super::setting_value::Choice;
-use super::structure::NAMED_TABLES;
+use super::structure::{ISSUER, LIMIT, NAMED_TABLES, RULE};
+use super::values::ExpiryDate;
+use crate::access_log::SampleRate;
+use crate::audit::{ArgumentDetail, AuditOutput};
 use crate::dialect::{LegRule, Revision};
 use crate::gateway::{DEFAULT_PAGE_SIZE, GroupConfig, Naming};
 use crate::http::client::DEFAULT_CONNECTIONS_PER_ORIGIN;
-use crate::http::server::Http1Implementation;
-use crate::telemetry::LogFormat;
+use crate::http::server::{ClientCertificates, Http1Implementation, TlsVersion};
+use crate::issuers::IssuerSettings;
+use crate::policy::rules::{AccessRule, DefaultAccess};
+use crate::policy::{LimitRule, PublicUrl, SecretDigest, TrustedProxies};
+use crate::telemetry::{LogFormat, LogLevel};
 use crate::upstream::{ConnectionMode, UpstreamSpec};
 
 // Types of values in the file.
 const ADDRESS: ConfigKey = setting(ValueType::Address);
+const API_KEYS: ConfigKey = setting(ValueType::NamedTables(&ACCESS_KEY));
 const BOOLEAN: ConfigKey = setting(ValueType::Boolean);
 const COUNT: ConfigKey = integer(1, MAX_COUNT);
 const COUNT_OR_ZERO: ConfigKey = integer(0, MAX_COUNT);
+const DATE: ConfigKey = setting(ValueType::Date);
 const DURATION: ConfigKey = setting(ValueType::Duration { allow_zero: false, allow_off: false });
 const DURATION_OR_ZERO: ConfigKey = setting(ValueType::Duration { allow_zero: true, allow_off: false });
 const DURATION_OR_OFF: ConfigKey = setting(ValueType::Duration { allow_zero: false, allow_off: true });
@@ -34,6 +43,7 @@ const STORE: ConfigKey = setting(ValueType::Store);
 const STRING: ConfigKey = setting(ValueType::String);
 const STRINGS: ConfigKey = setting(ValueType::StringList);
 const STRING_MAP: ConfigKey = setting(ValueType::StringMap);
+const URL: ConfigKey = setting(ValueType::Url);
 
 const fn integer(least: u64, most: u64) -> ConfigKey {
     setting(ValueType::Integer(least, most))
@@ -45,6 +55,10 @@ const fn choice<T: Choice>() -> ConfigKey {
 
 const fn table(section: &'static Section) -> ConfigKey {
     setting(ValueType::Table(section))
+}
+
+const fn named_tables(section: &'static Section) -> ConfigKey {
+    setting(ValueType::NamedTables(section))
 }
 
 // Headings of the help.
@@ -63,6 +77,10 @@ settings! {
         /// Listen address; port 0 picks a free port.
         listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 3001)),
             ADDRESS.example("\"127.0.0.1:4001\"").flag("listen", "ADDRESS") => listen;
+        /// URL that clients know the gateway by, without a slash at its end; with a path where a proxy serves it below one.
+        public_url: Option<PublicUrl> = None,
+            URL.default("the `Host` of each request").example("\"https://mcp.example\"").flag("public-url", "URL")
+            => policy.public_url;
         /// HTTP/1.1 implementation that serves clients: Rialto's own, or hyper's if the other has a fault.
         http1: Http1Implementation = Http1Implementation::Rialto,
             choice::<Http1Implementation>().example("\"hyper\"").flag("http1", "IMPLEMENTATION") => inbound.http1;
@@ -78,8 +96,14 @@ settings! {
         log: LogSection = LogSection::default(), table(&LOG);
         /// Separate listener for health, metrics and status.
         admin: AdminSection = AdminSection::default(), table(&ADMIN);
+        /// TLS for clients.
+        tls: TlsSection = TlsSection::default(), table(&TLS);
         /// Access control.
         access: AccessSection = AccessSection::default(), table(&ACCESS);
+        /// What callers may do, and how much of it.
+        policy: PolicySection = PolicySection::default(), table(&POLICY);
+        /// Audit log: one line of JSON for each decision.
+        audit: AuditSection = AuditSection::default(), table(&AUDIT);
         /// Limits and timeouts on the client side.
         limits: LimitsSection = LimitsSection::default(), table(&LIMITS);
         /// Defaults for all servers.
@@ -109,14 +133,26 @@ settings! {
 
 settings! {
     /// `[log]`: logging settings.
-    pub struct LogSection as LOG: "Logging, to standard error.", check check_log {
+    pub struct LogSection as LOG: "Logging, to standard error.", check check_log => AppSettings {
         /// Log level: `error`, `warn`, `info`, `debug`, `trace`, or levels per target as in `rialto=debug,hyper=warn`.
         filter: Option<String> = None,
             STRING
-                .default("\"info\" when serving, \"error\" otherwise")
+                .default("`level`, and `levels`")
                 .example("\"rialto=debug\"")
                 .flag("log", "FILTER")
                 .global();
+        /// Log level of everything that `levels` does not name, unless `filter` says it.
+        level: Option<LogLevel> = None,
+            choice::<LogLevel>().default("\"info\" when serving, \"error\" otherwise").example("\"warn\"");
+        /// Log levels by target: a module of Rialto such as `upstream`, the `access` log, or a crate such as `hyper`.
+        levels: TargetLevels = TargetLevels::default(),
+            setting(ValueType::ChoiceMap(LogLevel::WORDS)).default("none").example("{ upstream = \"debug\", access = \"off\" }");
+        /// Whether every request has a line in the access log.
+        access: Option<bool> = None,
+            BOOLEAN.default("true where standard error is no terminal").example("true") => access_log.enabled;
+        /// The part of the requests that succeed which the access log has, from 0 to 1. Others are always in it.
+        access_sample: SampleRate = SampleRate::default(),
+            setting(ValueType::Fraction).example("0.1") => access_log.sample;
         /// Log format; `json` is one object per line.
         format: LogFormat = LogFormat::Text,
             choice::<LogFormat>().example("\"json\"").flag("log-format", "FORMAT").global();
@@ -137,6 +173,27 @@ settings! {
 }
 
 settings! {
+    /// `[tls]`: TLS for clients.
+    pub struct TlsSection as TLS: "TLS for clients. The admin listener stays as it is." {
+        /// PEM file with the certificate, followed by the intermediate ones; relative to the directory of this file. With it
+        /// clients speak TLS only.
+        certificate: Option<String> = None, STRING.default("none").example("\"tls/chain.pem\"");
+        /// PEM file with the private key: RSA, ECDSA or Ed25519.
+        key: Option<String> = None, STRING.default("none").example("\"tls/key.pem\"");
+        /// PEM file with the authorities that sign the certificates of clients. A client with one is the caller
+        /// `cert|NAME`.
+        client_ca: Option<String> = None, STRING.default("none").example("\"tls/clients.pem\"");
+        /// Whether every client needs a certificate, where `client_ca` is set.
+        client_certificates: ClientCertificates = ClientCertificates::Required,
+            choice::<ClientCertificates>().example("\"optional\"");
+        /// Oldest version of TLS that is spoken.
+        min_version: TlsVersion = TlsVersion::Tls12, choice::<TlsVersion>().example("\"1.3\"");
+        /// How long browsers are told to use HTTPS only (`Strict-Transport-Security`).
+        hsts: Option<Duration> = None, DURATION_OR_OFF.example("\"365d\"");
+    }
+}
+
+settings! {
     /// `[access]`: who may call.
     pub struct AccessSection as ACCESS: "Access control.", check check_access => AppSettings {
         /// Allowed `Host` header values besides loopback; `*` allows any.
@@ -145,13 +202,38 @@ settings! {
         /// Allowed `Origin` header values besides loopback; `*` allows any.
         origins: Vec<String> = Vec::new(),
             STRINGS.default("none").example("[\"https://app.example\"]").flag("allow-origin", "ORIGIN");
-        /// Request headers of the client that are forwarded to upstream servers.
+        /// Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` count.
+        trusted_proxies: TrustedProxies = TrustedProxies::default(),
+            STRINGS.default("none").example("[\"10.0.0.0/8\"]").flag("trusted-proxy", "NETWORK")
+            => policy.trusted_proxies;
+        /// Request headers of the client that are forwarded to upstream servers, but not those with its credentials.
         forward_headers: Vec<HeaderName> = Vec::new(),
             STRINGS.default("none").example("[\"x-tenant\"]").flag("forward-header", "NAME") => policy.forward_headers;
-        /// Bearer tokens by caller name. If any is set, every request needs one.
+        /// API keys, by name; `rialto key new NAME` makes one. If there is any, every request needs a credential.
+        keys: Vec<ApiKeySection> = Vec::new(),
+            API_KEYS.default("none").example("{ ci = { hashes = [\"sha256:c61fcc0675de3fcd602d7206eb44c97f06b1f1ef386d7f96501ab5ece31e95a9\"] } }")
+            => policy.keys;
+        /// Whether requests without a credential are admitted though there are tokens or keys. An invalid credential is
+        /// never admitted.
+        allow_anonymous: bool = false, BOOLEAN.example("true") => policy.allow_anonymous;
+        /// Scopes that clients ask for when they log in: what basic use needs.
+        scopes: Vec<String> = Vec::new(), STRINGS.default("none").example("[\"mcp:read\"]") => policy.scopes;
+        /// Whether a token whose audience is `public_url` itself is accepted for every group. Many clients ask for no
+        /// other.
+        accept_origin_audience: bool = true, BOOLEAN.example("false") => policy.accept_origin_audience;
+        /// Whether the metadata of the first issuer is also served where clients of 2025-03-26 look for it.
+        legacy_metadata: bool = false, BOOLEAN.example("true") => policy.legacy_metadata;
+        /// Bearer tokens by caller name. If any is set, every request needs a credential.
         tokens: Vec<CallerToken> = Vec::new(),
             STRING_MAP.default("none").example("{ ann = \"${ANN_TOKEN}\" }").flag("token", "NAME=TOKEN")
             => policy.tokens;
+        /// Scopes that contain others: who has one has those that it lists, too.
+        scope_hierarchy: ContainedScopes = ContainedScopes::default(),
+            setting(ValueType::StringLists).default("none").example("{ \"mcp:admin\" = [\"mcp:write\"] }");
+        /// Authorization servers whose tokens are accepted, by name.
+        issuers: Vec<IssuerSettings> = Vec::new(),
+            named_tables(&ISSUER).default("none").example("{ corp = { issuer = \"https://login.example\" } }")
+            => issuers;
         /// Whether clients may end their session with DELETE.
         allow_session_delete: bool = true,
             BOOLEAN
@@ -159,6 +241,43 @@ settings! {
                 .flag("no-session-delete", "")
                 .turns_off("Refuse DELETE: sessions only end when they expire.")
             => inbound.allow_session_delete;
+    }
+}
+
+settings! {
+    /// `[access.keys.NAME]`: what an API key is good for.
+    pub struct ApiKeySettings as ACCESS_KEY: "API keys, by name; `rialto key new NAME` prints one with these lines.", check check_api_key {
+        /// Digest of the secret, as `rialto key new` prints it; two while the key is being replaced.
+        hashes: Vec<SecretDigest> = Vec::new(),
+            STRINGS.default("required")
+                .example("[\"sha256:c61fcc0675de3fcd602d7206eb44c97f06b1f1ef386d7f96501ab5ece31e95a9\"]");
+        /// Roles of whoever has the key.
+        roles: Vec<String> = Vec::new(), STRINGS.default("none").example("[\"robots\"]");
+        /// Groups that the key is good for.
+        groups: Option<Vec<String>> = None, STRINGS.default("all").example("[\"default\"]");
+        /// Last day on which the key is accepted (UTC), or a date and time with an offset.
+        expires: Option<ExpiryDate> = None, DATE.default("never").example("2027-06-30");
+    }
+}
+
+settings! {
+    /// `[audit]`: the audit log.
+    pub struct AuditSection as AUDIT: "Audit log: one line of JSON for each decision.", check check_audit => AppSettings {
+        /// Where lines go: `off`, `stdout`, `stderr`, or `file:PATH`, relative to the directory of this file.
+        output: AuditOutput = AuditOutput::Off, STRING.example("\"file:audit.jsonl\"") => audit.output;
+        /// What is written of the arguments of a call: nothing, the names of the members, a keyed digest, or all.
+        arguments: ArgumentDetail = ArgumentDetail::None,
+            choice::<ArgumentDetail>().example("\"keys\"") => audit.arguments;
+        /// JSON Pointers to members of the arguments that are masked, where all are written.
+        redact: Vec<String> = Vec::new(), STRINGS.default("none").example("[\"/password\"]") => audit.redact;
+        /// Refuse calls with 503 while they cannot be recorded, instead of losing lines.
+        lossless: bool = false, BOOLEAN.example("true") => audit.lossless;
+        /// Record lists, too.
+        lists: bool = false, BOOLEAN.example("true") => audit.lists;
+        /// Key of the digests of arguments; the same on all nodes, if theirs are to be compared.
+        digest_key: Option<Secret> = None,
+            STRING.default("random, until the next start").example("\"a long s3cret of many letters\"")
+            => audit.digest_key;
     }
 }
 
@@ -238,7 +357,7 @@ settings! {
         session_idle: Duration = seconds(900),
             DURATION.example("\"5m\"").flag("session-idle", "SECONDS").heading(LIMITS_HEADING)
             => sessions.idle_timeout;
-        /// Maximum number of parked calls: calls waiting for input from per-request clients.
+        /// Maximum number of parked calls: calls waiting for input from per-request clients, and tasks held for clients.
         parked_calls: usize = 10_000, COUNT_OR_ZERO.example("10") => quotas.parked_calls;
         /// Maximum number of parked calls per caller, or per address where there are no tokens.
         parked_calls_per_caller: usize = 1000, COUNT_OR_ZERO.example("5") => quotas.parked_calls_per_caller;
@@ -283,6 +402,24 @@ settings! {
 }
 
 settings! {
+    /// `[policy]`: what callers may do, and how much of it.
+    pub struct PolicySection as POLICY: "What callers may do, and how much of it." => AppSettings {
+        /// What holds where no rule matches: `allow`, or `deny`.
+        default: Option<DefaultAccess> = None,
+            choice::<DefaultAccess>().default("`deny` if there are rules").example("\"deny\"");
+        /// Rules: who may do what.
+        rules: Vec<AccessRule> = Vec::new(),
+            setting(ValueType::TableList(&RULE))
+                .default("none")
+                .example("[{ principals = [\"*\"], allow = { tools = [\"elements/get*\"] } }]");
+        /// Rate limits and quotas; all that match a request must have room.
+        limits: Vec<LimitRule> = Vec::new(),
+            setting(ValueType::TableList(&LIMIT)).default("none").example("[{ name = \"a\", rate = \"20/s\" }]")
+            => rate_limits;
+    }
+}
+
+settings! {
     /// Settings of one server, valid per server and in `[defaults]`.
     pub struct UpstreamSettings as DEFAULTS: "Defaults for all servers.", check check_timeouts => UpstreamSpec {
         /// Protocol revision to use, such as `2025-06-18`.
@@ -319,6 +456,9 @@ settings! {
             => list_poll_interval;
         /// Maximum size of a message from the server.
         message_bytes: usize = 16 << 20, SIZE.example("\"1MiB\"") => settings.message_bytes;
+        /// Size above which the answer to a call, over HTTP, is passed on in pieces as it arrives, where the client can
+        /// take it unchanged. What goes wrong after that breaks the response off.
+        stream_answers_over: usize = 256 << 10, SIZE.example("\"1MiB\"") => settings.stream_answers_over;
         /// Maximum JSON nesting depth of a message from the server.
         json_depth: usize = 128, integer(1, 10_000).example("64") => settings.json_depth;
         /// Maximum number of input rounds (results that request input) in one call.

@@ -1,6 +1,6 @@
 //! The tables of `rialto.toml` that describe servers, tools and groups. Settings are in [`settings`](super::settings).
 
-use super::keys::{ConfigKey, Section, ValueType, key};
+use super::keys::{ConfigKey, MAX_COUNT, Section, ValueType, key};
 use super::settings::{FILTER, GroupSettings, UpstreamSettings};
 
 /// Keys of the top level that hold named tables.
@@ -132,6 +132,161 @@ pub(super) static GROUP: Section = Section {
         &[key("servers", ValueType::StringList, "Servers of the group, in order.").default("all").example("[\"a\"]")],
         GroupSettings::KEYS,
     ],
+};
+
+/// `[[policy.limits]]`
+pub(super) static LIMIT: Section = Section {
+    description: "Rate limits and quotas. All that match a request must have room.",
+    parts: &[&[
+        key("name", ValueType::RequiredString, "Name of the limit, which metrics and status show.").example("\"a\""),
+        key(
+            "principals",
+            ValueType::StringList,
+            "Callers that it is for: `*`, `anonymous`, `local`, `role:R`, `key:N`, `token:N`, `issuer:N`, `client:ID`, `user:ISSUER/SUB`, `email:A`, `claim:PATH=VALUE`.",
+        )
+        .default("all")
+        .example("[\"role:engineering\"]"),
+        key("groups", ValueType::StringList, "Groups that it is for.").default("all").example("[\"default\"]"),
+        key(
+            "tools",
+            ValueType::StringList,
+            "Tools whose calls count, as patterns of the server and its own name. Without tools, prompts and resources every request counts.",
+        )
+        .example("[\"*/search\"]"),
+        key("prompts", ValueType::StringList, "Prompts that count, likewise.").example("[\"*/review\"]"),
+        key("resources", ValueType::StringList, "Resources that count, likewise, by the server's own URI.")
+            .example("[\"*/file:*\"]"),
+        key(
+            "per",
+            ValueType::StringList,
+            "What is counted for itself: `caller`, `client`, `role`, `group`, and with targets `server`, `tool`.",
+        )
+        .default("all together")
+        .example("[\"caller\"]"),
+        key("rate", ValueType::String, "Requests per second, minute or hour: `20/s`, `30/m`, `500/h`.").example("\"20/s\""),
+        key("burst", ValueType::Integer(1, u32::MAX as u64), "Requests that may come at once.")
+            .default("the number of `rate`")
+            .example("60"),
+        key(
+            "quota",
+            ValueType::String,
+            "Requests per minute, hour, day or month of UTC: `10/m`, `100/h`, `1000/d`, `10000/month`.",
+        )
+        .example("\"1000/d\""),
+        key("max_in_flight", ValueType::Integer(1, MAX_COUNT), "Requests at one time, on each node.").example("2"),
+        key("max_argument_bytes", ValueType::Size, "Maximum size of the arguments of a call.").example("\"64KiB\""),
+        key(
+            "total_timeout",
+            ValueType::Duration { allow_zero: false, allow_off: false },
+            "Maximum duration of a call, where the server has a longer one.",
+        )
+        .example("\"30s\""),
+        key(
+            "exact",
+            ValueType::Boolean,
+            "Whether a node of a cluster asks the store for every request, and not for a batch of them.",
+        )
+        .default("false")
+        .example("true"),
+    ]],
+};
+
+/// `[[policy.rules]]`
+pub(super) static RULE: Section = Section {
+    description: "Rules: who may do what. A denial always wins; otherwise their order does not matter.",
+    parts: &[&[
+        key("name", ValueType::String, "Name, for people.").default("`rule N`").example("\"nobody deletes\""),
+        key(
+            "principals",
+            ValueType::StringList,
+            "Callers that the rule is for, any of these: `*`, `anonymous`, `local`, `role:NAME`, `key:NAME`, \
+             `token:NAME`, `issuer:NAME`, `client:ID`, `user:ISSUER/SUBJECT`, `email:ADDRESS`, `claim:PATH=VALUE`.",
+        )
+        .example("[\"role:engineering\"]"),
+        key("require", ValueType::StringList, "What the caller must be besides, all of these.")
+            .default("nothing")
+            .example("[\"issuer:corp\"]"),
+        key("groups", ValueType::StringList, "Groups in which the rule holds.").default("all").example("[\"default\"]"),
+        key("allow", ValueType::Table(&TARGETS), "What the rule allows.")
+            .default("nothing")
+            .example("{ tools = [\"elements/get*\"] }"),
+        key("deny", ValueType::Table(&TARGETS), "What the rule denies; wins over every `allow`.")
+            .default("nothing")
+            .example("{ tools = [\"*/delete_*\"] }"),
+        key("require_scopes", ValueType::StringList, "Scopes that a token must have for what the rule allows.")
+            .default("none")
+            .example("[\"tracker:write\"]"),
+        key(
+            "when",
+            ValueType::StringLists,
+            "Arguments for which the rule allows: JSON Pointers, each with patterns of which one must match.",
+        )
+        .default("any")
+        .example("{ \"/project\" = [\"ACME-*\"] }"),
+    ]],
+};
+
+/// `allow` and `deny` of a rule.
+pub(super) static TARGETS: Section = Section {
+    description: "Targets as `server/name`, with the server's own name. * matches any characters and ? matches one.",
+    parts: &[&[
+        key("tools", ValueType::StringList, "Tools, by name.").default("none").example("[\"tracker/get_*\"]"),
+        key("prompts", ValueType::StringList, "Prompts, by name.").default("none").example("[\"tracker/*\"]"),
+        key("resources", ValueType::StringList, "Resources by URI, templates by the template.")
+            .default("none")
+            .example("[\"files/file:///public/*\"]"),
+        key("methods", ValueType::StringList, "Extension methods, by name.")
+            .default("none")
+            .example("[\"tracker/acme/*\"]"),
+    ]],
+};
+
+/// `[access.issuers.NAME]`
+pub(super) static ISSUER: Section = Section {
+    description: "Authorization servers whose tokens are accepted, by name; the first is the one that clients should use.",
+    parts: &[&[
+        key("issuer", ValueType::RequiredString, "URL by which the issuer names itself, exactly as in `iss`.")
+            .example("\"https://login.example\""),
+        key("audiences", ValueType::StringList, "Audiences that are accepted beside the addresses of this gateway.")
+            .default("none")
+            .example("[\"api://rialto\"]"),
+        key(
+            "audience_claim",
+            ValueType::Choice(&["aud", "client_id"]),
+            "Claim that says whom a token is for; `client_id` for issuers without `aud`, together with `audiences`.",
+        )
+        .default("\"aud\"")
+        .example("\"client_id\""),
+        key("roles_claim", ValueType::String, "Claim with the roles; dots descend into objects.")
+            .default("`roles` and `groups`")
+            .example("\"realm_access.roles\""),
+        key("name_claim", ValueType::String, "Claim with the name to show; it decides nothing.")
+            .default("\"name\"")
+            .example("\"preferred_username\""),
+        key("algorithms", ValueType::StringList, "Signature algorithms that are accepted.")
+            .default("RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA")
+            .example("[\"ES256\"]"),
+        key(
+            "token_format",
+            ValueType::Choice(&["jwt", "opaque"]),
+            "How tokens are verified: `jwt` by their signature, `opaque` by asking the issuer (introspection).",
+        )
+        .default("\"jwt\"")
+        .example("\"opaque\""),
+        key("client_id", ValueType::String, "Id of this gateway at the issuer, for `opaque`.").example("\"rialto\""),
+        key("client_secret", ValueType::String, "Secret of this gateway at the issuer, for `opaque`.")
+            .example("\"s3cret\""),
+        key("jwks", ValueType::String, "Keys of the issuer: a file or a URL.")
+            .default("`jwks_uri` of its metadata")
+            .example("\"https://login.example/keys\""),
+        key(
+            "leeway",
+            ValueType::Duration { allow_zero: true, allow_off: false },
+            "Difference between the clocks that is tolerated, at most two minutes.",
+        )
+        .default("\"30s\"")
+        .example("\"5s\""),
+    ]],
 };
 
 /// Group names that collide with a path below `/mcp/`.

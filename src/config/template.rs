@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::keys::{Section, ValueType};
+use super::keys::{ConfigKey, Section, ValueType};
 use super::settings::TOP_LEVEL;
 
 /// Widest line of the starter file before the description moves to a line of its own.
@@ -10,7 +10,7 @@ const MAX_LINE: usize = 120;
 
 const INTRODUCTION: &str = r"# Rialto configuration: upstream MCP servers and who may use them.
 # `rialto check` validates this file, `rialto serve` serves it. Commented settings show defaults or examples.
-# ${NAME} is an environment variable, ${NAME:-default} has a default value.
+# ${NAME} is an environment variable, ${NAME:-default} has a default value, ${file:PATH} is the text of a file.
 # `rialto schema > rialto.schema.json` writes the JSON Schema that the next line refers to.
 #:schema ./rialto.schema.json
 ";
@@ -57,8 +57,13 @@ pub fn starter_config() -> String {
 /// One commented line per setting, with its description behind or before it.
 pub(super) fn section_lines(section: &Section) -> String {
     let mut text = String::new();
-    let is_table = |value_type| matches!(value_type, ValueType::Table(_) | ValueType::NamedTables(_));
-    for key in section.keys().filter(|key| !is_table(key.value_type)) {
+    // Tables without an example have sections of their own.
+    let has_section = |key: &ConfigKey| match key.value_type {
+        ValueType::Table(_) => true,
+        ValueType::NamedTables(_) => key.example.is_empty(),
+        _ => false,
+    };
+    for key in section.keys().filter(|key| !has_section(key)) {
         let (line, description) = (format!("# {} = {}", key.name, key.starter_value()), key.plain_description());
         let shown = format!("{line:<32} # {description}");
         let _ = match shown.len() <= MAX_LINE {

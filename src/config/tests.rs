@@ -11,11 +11,12 @@ use proptest::prelude::*;
 
 use super::keys::ConfigKey;
 use super::settings::{DEFAULTS, FILTER, TOP_LEVEL};
-use super::structure::{ARGUMENT, GROUP, SERVER, SERVER_KIND_KEYS, TOOL};
+use super::structure::{ARGUMENT, GROUP, ISSUER, SERVER, SERVER_KIND_KEYS, TOOL};
 use super::*;
 use crate::gateway::Naming;
 use crate::local::rest::{DocumentSource, ManualBody};
 use crate::mcp_client::{HttpTransport, Target};
+use crate::policy::{CallQuota, LimitScope, QuotaWindow, Rate};
 use crate::upstream::ConnectionMode;
 
 fn lookup(name: &str) -> Option<String> {
@@ -392,6 +393,17 @@ fn every_key_changes_the_configuration() {
         }
         files.push((with, without));
     }
+    for key in ISSUER.keys() {
+        let needed = match key.name {
+            "issuer" => "issuer = \"https://other.example\"",
+            "audience_claim" => "issuer = \"https://h\"\naudiences = [\"a\"]",
+            "token_format" => "issuer = \"https://h\"\nclient_id = \"a\"\nclient_secret = \"s3cret\"",
+            _ => "issuer = \"https://h\"",
+        };
+        let (with, without) = with_and_without(&format!("[access.issuers.a]\n{needed}"), key, "");
+        let with = if key.name == "issuer" { with.replace(&format!("{needed}\n"), "") } else { with };
+        files.push((with, without));
+    }
     files.extend(GROUP.keys().map(|key| with_and_without(&format!("{other}[groups.default]"), key, "")));
     files.extend(FILTER.keys().map(|key| with_and_without(&format!("{other}[groups.default.tools]"), key, "")));
     for key in TOOL.keys() {
@@ -474,5 +486,56 @@ proptest! {
                 prop_assert!(!line.contains("t0ken"));
             }
         }
+    }
+}
+
+#[test]
+fn limits_are_read_whole() {
+    let config = toml(
+        r#"
+        [[policy.limits]]
+        name = "searches"
+        principals = ["role:engineering"]
+        groups = ["default"]
+        tools = ["elements/get*"]
+        per = ["caller", "tool"]
+        rate = "30/m"
+        quota = "1000/month"
+        max_in_flight = 2
+        max_argument_bytes = "64KiB"
+        total_timeout = "30s"
+        exact = true
+
+        [[policy.limits]]
+        name = "all"
+        rate = "20/s"
+        burst = 60
+        "#,
+    );
+    let [searches, all] = &config.app_settings().rate_limits[..] else { panic!("two limits") };
+    assert_eq!(searches.per, [LimitScope::Caller, LimitScope::Tool]);
+    assert_eq!(searches.rate, Some(Rate { count: 30, period: Duration::from_secs(60), burst: 30 }));
+    assert_eq!(searches.quota, Some(CallQuota { count: 1000, window: QuotaWindow::Month }));
+    assert_eq!((searches.max_in_flight, searches.max_argument_bytes), (Some(2), Some(64 << 10)));
+    assert_eq!((searches.total_timeout, searches.exact), (Some(Duration::from_secs(30)), true));
+    assert!(searches.has_targets() && !all.has_targets());
+    assert_eq!(all.rate, Some(Rate { count: 20, period: Duration::from_secs(1), burst: 60 }));
+}
+
+#[test]
+fn rules_make_a_book_unless_everything_is_allowed() {
+    use crate::policy::rules::DefaultAccess;
+    let rule = "[[policy.rules]]\nprincipals = [\"*\"]\nallow = { tools = [\"elements/*\"] }\n";
+    for (text, expected) in [
+        ("", None),
+        ("[policy]\ndefault = \"allow\"", None),
+        ("[policy]\ndefault = \"deny\"", Some(DefaultAccess::Deny)),
+        (rule, Some(DefaultAccess::Deny)),
+        (&format!("[policy]\ndefault = \"allow\"\n{rule}"), Some(DefaultAccess::Allow)),
+    ] {
+        let config = toml(text);
+        assert_eq!(config.rule_book().map(|book| book.default_access()), expected, "{text}");
+        assert_eq!(config.rule_book(), toml(text).rule_book(), "the same file gives an equal book");
+        assert!(config.gateway_config().groups.iter().all(|group| group.rules.is_some() == expected.is_some()));
     }
 }

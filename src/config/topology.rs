@@ -11,10 +11,15 @@ use crate::upstream::{SpecKind, UpstreamSpec};
 impl Config {
     /// Upstreams and groups of the gateway.
     pub fn gateway_config(&self) -> GatewayConfig {
+        let rules = self.rule_book();
         let enabled = self.servers.iter().filter(|server| !server.disabled);
         GatewayConfig {
             upstreams: enabled.map(upstream_spec).collect(),
-            groups: self.groups.iter().map(group_config).collect(),
+            groups: self
+                .groups
+                .iter()
+                .map(|group| GroupConfig { rules: rules.clone(), ..group_config(group) })
+                .collect(),
         }
     }
 }

@@ -1,4 +1,23 @@
-//! Expansion of `${NAME}` and `${NAME:-default}` in string values.
+//! Expansion of `${NAME}`, `${NAME:-default}` and `${file:PATH}` in string values.
+
+use std::io::Read;
+use std::path::Path;
+
+/// What stands before the path of a file that holds a secret.
+pub(super) const FILE_PREFIX: &str = "file:";
+/// Largest secret in a file.
+const MAX_SECRET_BYTES: u64 = 64 << 10;
+
+/// The content of a file that holds a secret, without the line break at its end. A relative path begins at the folder of
+/// the configuration file. `None` where it cannot be read, is no text or too large.
+pub(super) fn read_secret_file(config_file: &Path, path: &str) -> Option<String> {
+    let path = config_file.parent().map_or_else(|| path.into(), |folder| folder.join(path));
+    let mut text = String::new();
+    let read = std::fs::File::open(path).ok()?.take(MAX_SECRET_BYTES + 1).read_to_string(&mut text).ok()?;
+    let secret = text.strip_suffix('\n').unwrap_or(&text);
+    let secret = secret.strip_suffix('\r').unwrap_or(secret);
+    (u64::try_from(read).ok()? <= MAX_SECRET_BYTES).then(|| secret.to_owned())
+}
 
 /// Expands variables in a string. `${env:NAME}`, as some clients write it, is the same as `${NAME}`; `$${` is a
 /// literal `${`. An empty variable counts as unset.

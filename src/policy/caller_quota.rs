@@ -1,4 +1,4 @@
-//! A quota of each caller: of each principal, or of each address where nobody is known.
+//! A quota of each caller: of each caller id, or of each address where nobody is known.
 
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -8,16 +8,16 @@ use foldhash::HashMap;
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 
-use super::auth::is_anonymous;
 use super::quota::Quota;
-use crate::call::{Caller, Principal};
+use crate::call::Caller;
 use crate::failure::{QuotaReached, QuotaScope};
+use crate::identity::CallerId;
 
 /// Whom a share is counted for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum QuotaKey {
     /// An authenticated caller.
-    Principal(Principal),
+    Caller(CallerId),
     /// An address: of IPv6 the network of 64 bits, which one host can use as it likes.
     Address(IpAddr),
 }
@@ -44,8 +44,8 @@ impl QuotaKey {
     /// The key of a caller; `None` on stdio, where there is one client only.
     pub fn of(caller: &Caller) -> Option<Self> {
         match caller.peer {
-            Some(peer) if is_anonymous(&caller.principal) => Some(Self::address(peer)),
-            Some(_) => Some(Self::Principal(Arc::clone(&caller.principal))),
+            Some(peer) if caller.identity.is_anonymous() => Some(Self::address(peer)),
+            Some(_) => Some(Self::Caller(Arc::clone(caller.id()))),
             None => None,
         }
     }
@@ -120,10 +120,10 @@ mod tests {
     #[test]
     fn each_caller_has_a_limit_of_its_own_and_leaves_nothing_behind() {
         let quota = Arc::new(CallerQuota::new("sessions", 2));
-        let ann = || QuotaKey::Principal("ann".into());
+        let ann = || QuotaKey::Caller("ann".into());
         let held: Vec<_> = (0..2).map(|_| quota.acquire(ann()).unwrap()).collect();
         assert_eq!(quota.acquire(ann()).unwrap_err(), QuotaReached { scope: QuotaScope::Caller, resource: "sessions" });
-        let other = quota.acquire(QuotaKey::Principal("bob".into())).unwrap();
+        let other = quota.acquire(QuotaKey::Caller("bob".into())).unwrap();
         assert_eq!((quota.highest_use(), quota.quota().refusals()), (2, 1));
         drop((held, other));
         assert_eq!(quota.highest_use(), 0);

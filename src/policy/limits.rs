@@ -1,6 +1,6 @@
 //! Size limits for what clients send.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use crate::http::codec::HeaderFields;
 
 /// Limits of one request. Limits of sessions and streams are in [`SessionSettings`](crate::session::SessionSettings).
 #[derive(Debug, Clone)]
@@ -21,9 +21,9 @@ pub struct Limits {
 
 impl Limits {
     /// Whether the request headers are within the limits. The HTTP codec has a coarser limit for what it buffers.
-    pub fn head_fits(&self, headers: &HeaderMap) -> bool {
+    pub fn head_fits(&self, headers: &HeaderFields) -> bool {
         let separators = ": \r\n".len();
-        let size = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + separators;
+        let size = |(name, value): (&[u8], &[u8])| name.len() + value.len() + separators;
         headers.len() <= self.header_count && headers.iter().map(size).sum::<usize>() <= self.header_bytes
     }
 }

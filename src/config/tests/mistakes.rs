@@ -17,6 +17,60 @@ fn toml_mistakes_are_reported_with_position_and_hint() {
     compare("rialto.toml", MISTAKES);
 }
 
+#[test]
+fn mistakes_in_limits_are_reported_with_position_and_hint() {
+    compare("rialto.toml", LIMIT_MISTAKES);
+}
+
+/// Limits and their diagnostics.
+const LIMIT_MISTAKES: &[(&str, &str)] = &[
+    (
+        "[[policy.limits]]\nname = \"a\"\nrate = \"0/s\"",
+        "3:8: error: `rate` in [policy.limits]: \"0/s\" allows nothing; the least is 1; to forbid calls, write a rule",
+    ),
+    (
+        "[[policy.limits]]\nname = \"a\"\nrate = \"20/d\"\nquota = \"5/s\"",
+        "3:8: error: `rate` in [policy.limits]: \"20/d\" has the unknown unit `d`; write \"20/s\", \"30/m\" or \"500/h\"\n4:9: error: `quota` in [policy.limits]: \"5/s\" has the unknown unit `s`; write \"10/m\", \"100/h\", \"1000/d\" or \"10000/month\"",
+    ),
+    (
+        "[[policy.limits]]\nname = \"a\"\nrate = \"fast\"",
+        "3:8: error: `rate` in [policy.limits]: \"fast\" is no number per time; write it as \"20/s\"",
+    ),
+    (
+        "[[policy.limits]]\nname = \"a\"\nrate = \"2000000/s\"",
+        "3:8: error: `rate` in [policy.limits]: \"2000000/s\" is too much; a rate is at most 1000000/s",
+    ),
+    (
+        "[[policy.limits]]\nname = \"a\"\nquota = \"5/d\"\nburst = 5",
+        "4:1: error: `burst` in [policy.limits] has no `rate`; set `rate`, such as \"20/s\"",
+    ),
+    (
+        "[[policy.limits]]\nname = \"a\"\nper = [\"caller\"]",
+        "1:1: error: the limit \"a\" limits nothing; set one of `rate`, `quota`, `max_in_flight`, `max_argument_bytes`, `total_timeout`",
+    ),
+    (
+        "[[policy.limits]]\nname = \"a\"\nrate = \"1/s\"\n[[policy.limits]]\nname = \"a\"\nrate = \"1/s\"",
+        "5:8: error: two limits are named \"a\"; metrics and status show limits by name",
+    ),
+    (
+        "[[policy.limits]]\nname = \"a\"\nrate = \"1/s\"\ntools = [\"element/get*\", \"search\"]\ngroups = [\"defalt\"]",
+        "4:10: error: \"element/get*\" in [[policy.limits]] names the unknown server `element`; did you mean `elements`?\n4:26: error: `tools` in [policy.limits]: \"search\" has no server; write the server and its own name, such as \"*/search\"\n5:11: error: \"defalt\" in [[policy.limits]] names the unknown group `defalt`; did you mean `default`?",
+    ),
+    (
+        "[[policy.limits]]\nname = \"a\"\nrate = \"1/s\"\nper = [\"tool\", \"calller\"]",
+        "4:7: error: `per` in [policy.limits]: `server` and `tool` are known only of a limit with targets; add tools = [\"*\"] to count the calls of all tools\n4:16: error: `per` in [policy.limits]: \"calller\" is unknown; did you mean `caller`?",
+    ),
+    (
+        "[[policy.limits]]\nname = \"a\"\nrate = \"1/s\"\nprincipals = [\"group:x\"]\nburts = 3",
+        "4:15: error: `principals`: \"group:x\" names no caller; valid: `*`, `anonymous`, `local`, `role:NAME`, `key:NAME`, `token:NAME`, `issuer:NAME`, `client:ID`, `user:ISSUER/SUBJECT`, `email:ADDRESS`, `claim:PATH=VALUE`\n5:1: error: unknown key `burts` in [policy.limits]; did you mean `burst`?",
+    ),
+    ("[[policy.limits]]\nrate = \"1/s\"", "1:1: error: `name` is missing in [policy.limits]"),
+    (
+        "[[policy.limits]]\nname = \"a\"\nmax_in_flight = 0\ntools = []",
+        "3:17: error: `max_in_flight` in [policy.limits]: 0 must be from 1 to 1099511627776\n4:1: error: `tools` in [policy.limits] is empty; list patterns, or remove the key to count every request",
+    ),
+];
+
 /// Files and their diagnostics.
 const MISTAKES: &[(&str, &str)] = &[
     // Syntax.
@@ -26,6 +80,47 @@ const MISTAKES: &[(&str, &str)] = &[
         "listen = \"x\nstore = 5\n[servers.a]\ncomand = \"x\"\n",
         "1:12: error: invalid basic string, expected `\"`\n2:9: error: `store` must be `memory` or a Redis URL, not a number\n4:1: error: unknown key `comand` in [servers.a]; did you mean `command`?",
     ),
+    // Issuers.
+    (
+        "[access.issuers.corp]\naudience = [\"a\"]",
+        "1:17: error: `issuer` is missing in [access.issuers.corp]\n2:1: error: unknown key `audience` in [access.issuers.corp]; did you mean `audiences`?",
+    ),
+    (
+        "[access.issuers.corp]\nissuer = \"login.example\"",
+        "2:10: error: `issuer` in [access.issuers.corp] is not an HTTP URL; write it as the issuer does: \"https://login.example\"",
+    ),
+    (
+        "[access.issuers.corp]\nissuer = \"https://u:s3cret@h\"",
+        "2:10: error: `issuer` in [access.issuers.corp] has credentials in it",
+    ),
+    (
+        "[access.issuers.corp]\nissuer = \"https://h/?a\"",
+        "2:10: error: `issuer` in [access.issuers.corp] has a query, a fragment or a sign that no issuer has",
+    ),
+    (
+        "[access.issuers.corp]\nissuer = \"http://keycloak:8080\"",
+        "2:10: warning: `issuer` in [access.issuers.corp] is not https; whoever is between us and the issuer can make tokens; use https",
+    ),
+    (
+        "[access.issuers.corp]\nissuer = \"https://h\"\nalgorithms = [\"HS256\", \"RS265\"]\nleeway = \"5m\"\njwks = \"keys.json\"",
+        "3:15: error: \"HS256\" is never accepted; tokens have to be signed by a key that only the issuer has\n3:24: error: \"RS265\" is not a known algorithm; did you mean `RS256`?\n4:10: error: `leeway` in [access.issuers.corp] is more than two minutes; set the clocks right instead\n5:8: error: the `jwks` file does not exist",
+    ),
+    (
+        "[access.issuers.corp]\nissuer = \"https://h\"\ntoken_format = \"opaqe\"\naudience_claim = \"client_id\"",
+        "3:16: error: `token_format` in [access.issuers.corp]: \"opaqe\" is unknown; did you mean `opaque`?\n4:18: error: `audience_claim` needs `audiences`; list the clients whose tokens are accepted: audiences = [\"…\"]",
+    ),
+    (
+        "[access.issuers.a]\nissuer = \"https://h\"\ntoken_format = \"opaque\"\nclient_id = \"r\"",
+        "1:17: error: `client_secret` is missing in [access.issuers.a]; the issuer is asked about opaque tokens with these credentials",
+    ),
+    (
+        "[access.issuers.a]\nissuer = \"https://h\"\n[access.issuers.b]\nissuer = \"https://h\"\n[access.issuers.C]\nissuer = \"https://c\"",
+        "3:17: error: [access.issuers.b] has the same `issuer` as `a`; remove one of them\n5:17: error: `C` is not a valid issuer name; use lowercase letters, digits and hyphens, at most 24, such as `c`",
+    ),
+    (
+        "[access.issuers.a]\nissuer = \"https://h\"\nalgorithms = []\nclient_secret = \"${file:/nowhere/at/all}\"",
+        "3:14: error: an empty `algorithms` accepts no token; leave it out to accept `RS256`, `RS384`, `RS512`, `PS256`, `PS384`, `PS512`, `ES256`, `ES384`, `EdDSA`\n4:18: error: the file `/nowhere/at/all` cannot be read; it must be readable, hold text and not be empty",
+    ),
     // Keys.
     ("listn = \"127.0.0.1:1\"", "1:1: error: unknown key `listn`; did you mean `listen`?"),
     (
@@ -33,7 +128,18 @@ const MISTAKES: &[(&str, &str)] = &[
         "2:3: error: unknown key `comand` in [servers.files]; did you mean `command`?",
     ),
     ("[server.a]\ncommand = \"x\"", "1:2: error: unknown key `server`; did you mean `servers`?"),
-    ("[log]\nx = 1", "2:1: error: unknown key `x` in [log]; valid: `filter`, `format`"),
+    (
+        "[log]\nx = 1",
+        "2:1: error: unknown key `x` in [log]; valid: `filter`, `level`, `levels`, `access`, `access_sample`, `format`",
+    ),
+    (
+        "[log]\naccess_sample = 1.5",
+        "2:17: error: `access_sample` in [log] must be from 0 to 1; write 1 for all requests, 0.1 for one in ten",
+    ),
+    (
+        "[log.levels]\nupstream = \"debgu\"\n\"a b\" = \"info\"",
+        "2:12: error: the level of `upstream` must be one of off, error, warn, info, debug, trace; did you mean `debug`?\n3:1: error: \"a b\" in `levels` in [log] is no log target; write a module such as `upstream`, `access`, or a crate such as `hyper`",
+    ),
     ("[groups.a.tools]\nalow = [\"x\"]", "2:1: error: unknown key `alow` in [groups.a.tools]; did you mean `allow`?"),
     (
         "[servers.a]\nurl = \"http://h\"\ntype = \"sse\"\ntransport = \"sse\"",
@@ -139,6 +245,22 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "[access.tokens]\nann = \"\"\nbob = \"x\"\ncid = \"x\"",
         "2:1: error: the token of `ann` is empty\n4:1: error: `cid` has the same token as another caller",
+    ),
+    (
+        "[access.tokens]\nann = \"two words\"",
+        "2:1: error: the token of `ann` cannot be sent as a bearer token; use letters, digits and any of - . _ ~ + /, such as `openssl rand -hex 32` prints",
+    ),
+    (
+        "public_url = \"https://mcp.example/\"\n[access]\nforward_headers = [\"Authorization\", \"cookie\"]\nscopes = [\"offline_access\", \"a b\"]\ntrusted_proxies = [\"10.0.0.0/33\"]",
+        "1:14: error: `public_url` ends with a slash; write \"https://mcp.example\"\n3:20: error: `authorization` has the client's credentials and is never forwarded; set what a server needs in the `headers` of its section\n3:37: error: `cookie` has the client's credentials and is never forwarded; set what a server needs in the `headers` of its section\n4:11: error: `offline_access` is no scope of a server; leave it out: clients that want to stay logged in ask for it themselves\n4:29: error: \"a b\" is not a scope; write one scope per item\n5:20: error: \"10.0.0.0/33\" is not a network; write an IP address or a network, such as \"10.0.0.0/8\"",
+    ),
+    (
+        "[access.keys.ci]\nhashes = [\"sha256:12\", \"rlto_x\"]\nexpires = \"soon\"\ngroups = [\"defalt\"]\n[access.keys.cd]\nroles = [\"a\"]\n[access.keys.CE]\nhashes = []\ngroups = []",
+        "2:11: error: `hashes` in [access.keys.ci] has a value that is not a digest; write \"sha256:\" and 64 hexadecimal digits, as `rialto key new` prints them\n2:24: error: `hashes` in [access.keys.ci] has a value that is not a digest; this is a key itself; whoever has read it has it, so make another with `rialto key new`\n3:11: error: `expires` in [access.keys.ci] is not a date; write a date such as 2027-06-30, or a time with an offset such as 2027-06-30T12:00:00Z\n4:11: error: [access.keys.ci] lists the unknown group `defalt`; did you mean `default`?\n5:14: error: `hashes` in [access.keys.cd] is missing; `rialto key new NAME` prints the lines for a key\n7:14: error: `CE` is not a valid key name; use lowercase letters, digits and hyphens, at most 24, such as `ce`\n8:10: error: `hashes` in [access.keys.CE] has 0 values; one, or two while the key is being replaced\n9:10: error: a key without `groups` can be used nowhere; leave it out to allow all",
+    ),
+    (
+        "[access]\nkeys = { a = { hashes = [\"sha256:c61fcc0675de3fcd602d7206eb44c97f06b1f1ef386d7f96501ab5ece31e95a9\"] }, b = { hashes = [\"sha256:c61fcc0675de3fcd602d7206eb44c97f06b1f1ef386d7f96501ab5ece31e95a9\"] } }",
+        "2:104: error: `b` has the same hash as another key",
     ),
     // Variables.
     (
@@ -316,3 +438,61 @@ fn diagnostics_never_contain_secrets() {
     assert!(!format!("{config:?}").contains("t0ken"), "{config:?}");
     assert_eq!(config.settings.access.tokens[0].secret, "t0ken");
 }
+
+#[test]
+fn mistakes_in_rules_are_reported_with_position_and_hint() {
+    compare("rialto.toml", RULE_MISTAKES);
+}
+
+/// Files with rules and their diagnostics.
+const RULE_MISTAKES: &[(&str, &str)] = &[
+    (
+        "[[policy.rules]]\nprincipals = [\"*\"]\nallow = { tools = [\"element/get*\"] }",
+        "3:20: error: `allow` names the unknown server `element`; did you mean `elements`?",
+    ),
+    (
+        "[[policy.rules]]\nprincipals = [\"*\"]\ndeny = { tools = [\"*/x\", \"get\", \"elements/\"] }",
+        "3:26: error: `deny`: \"get\" has no `/` between server and name; write server/name, with the server's own name or URI; * matches any characters, ? one\n3:33: error: `deny`: \"elements/\" has no name after the `/`; write server/name, with the server's own name or URI; * matches any characters, ? one",
+    ),
+    (
+        "[[policy.rules]]\nprincipals = [\"*\"]\nalow = { tools = [\"elements/x\"] }\nallow = { tool = [\"elements/x\"], tools = [\"elements/x\"] }",
+        "3:1: error: unknown key `alow` in [policy.rules]; did you mean `allow`?\n4:11: error: unknown key `tool` in [policy.rules.allow]; did you mean `tools`?",
+    ),
+    (
+        "[policy]\ndefault = \"no\"\nrule = []",
+        "2:11: error: `default` in [policy]: \"no\" is unknown; use `allow` or `deny`\n3:1: error: unknown key `rule` in [policy]; did you mean `rules`?",
+    ),
+    (
+        "[[policy.rules]]\nname = \"empty\"\nprincipals = [\"*\"]",
+        "1:1: error: \"empty\" allows and denies nothing; write what it is about: allow = { tools = [\"server/*\"] }",
+    ),
+    (
+        "[[policy.rules]]\nallow = { tools = [\"*\"] }",
+        "1:1: error: \"rule 1\" is for nobody; principals = [\"*\"] is everybody",
+    ),
+    (
+        "[[policy.rules]]\nprincipals = [\"roles:a\", \"ann\", \"user:ann\"]\nallow = { tools = [\"*\"] }",
+        "2:15: error: `principals`: \"roles:a\" names no caller; did you mean `role:NAME`?\n2:26: error: `principals`: \"ann\" names no caller; valid: `*`, `anonymous`, `local`, `role:NAME`, `key:NAME`, `token:NAME`, `issuer:NAME`, `client:ID`, `user:ISSUER/SUBJECT`, `email:ADDRESS`, `claim:PATH=VALUE`\n2:33: error: `principals`: \"user:ann\" must be `user:ISSUER/SUBJECT`, with the name of the issuer in this file; did you mean `user:ISSUER/SUBJECT`?",
+    ),
+    (
+        "[[policy.rules]]\nprincipals = [\"*\"]\nallow = { tools = [\"*\"] }\nrequire_scopes = [\"a\"]",
+        "4:1: error: `require_scopes` needs an issuer: no other credential has scopes; add [access.issuers.NAME], or remove it",
+    ),
+    (
+        "[[policy.rules]]\nprincipals = [\"*\"]\nallow = { tools = [\"*\"] }\ngroups = [\"reserch\"]\n[groups.research]",
+        "4:11: error: the rule holds in the unknown group `reserch`; did you mean `research`?",
+    ),
+    (
+        "[[policy.rules]]\nprincipals = [\"*\"]\nallow = { tools = [\"*\"] }\nwhen = { project = [\"A\"], \"/a~\" = [\"x\"], \"/b\" = [], \"/c\" = \"x\" }",
+        "4:10: error: `when`: \"project\" is no JSON Pointer; write \"/project\"\n4:27: error: `when`: \"/a~\" has a `~` that is not followed by 0 or 1; ~0 stands for ~ and ~1 for /\n4:42: error: `when`: no value of \"/b\" is allowed\n4:60: error: `/c` of `when` in [policy.rules] must be a list of strings, not a string",
+    ),
+    (
+        "[[policy.rules]]\nprincipals = [\"*\"]\ndeny = { tools = [\"*\"] }\nwhen = { \"/a\" = [\"x\"] }",
+        "4:1: error: `when` is a condition of `allow`; `deny` has none; put `deny` into a rule of its own",
+    ),
+    (
+        "[[policy.rules]]\nprincipals = [\"*\"]\nallow = { resources = [\"*\"] }\nwhen = { \"/a\" = [\"x\"] }",
+        "4:1: error: `when` reads the arguments of tools and prompts; resources and methods have none; put what it allows of them into a rule of its own",
+    ),
+    ("[access]\nscope_hierarchy = { admin = [\"a b\"] }", "2:21: error: \"a b\" is not a scope"),
+];

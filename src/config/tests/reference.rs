@@ -5,22 +5,32 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::config::keys::{ConfigKey, MAX_COUNT, Section, ValueType};
-use crate::config::settings::{ACCESS, ADMIN, CLUSTER, DEFAULTS, FILTER, LIMITS, LOG, TOP_LEVEL};
-use crate::config::structure::{ARGUMENT, GROUP, SERVER, SERVER_KIND_KEYS, TOOL};
+use crate::config::settings::{
+    ACCESS, ACCESS_KEY, ADMIN, AUDIT, CLUSTER, DEFAULTS, FILTER, LIMITS, LOG, POLICY, TLS, TOP_LEVEL,
+};
+use crate::config::structure::{ARGUMENT, GROUP, ISSUER, LIMIT, RULE, SERVER, SERVER_KIND_KEYS, TARGETS, TOOL};
 
 /// The section that a table of the page shows, by the name in its opening comment.
-const TABLES: [(&str, &Section); 11] = [
+const TABLES: &[(&str, &Section)] = &[
     ("top level", &TOP_LEVEL),
     ("cluster", &CLUSTER),
     ("log", &LOG),
     ("admin", &ADMIN),
+    ("tls", &TLS),
     ("access", &ACCESS),
+    ("issuers", &ISSUER),
+    ("keys", &ACCESS_KEY),
+    ("audit", &AUDIT),
     ("limits", &LIMITS),
+    ("policy limits", &LIMIT),
     ("defaults", &DEFAULTS),
     ("tools", &TOOL),
     ("arguments", &ARGUMENT),
     ("groups", &GROUP),
     ("filter", &FILTER),
+    ("policy", &POLICY),
+    ("rules", &RULE),
+    ("targets", &TARGETS),
 ];
 
 /// The reference page; its text is written by hand, its tables are not.
@@ -125,8 +135,12 @@ fn value_cell(value_type: ValueType) -> String {
         ValueType::Store => "`\"memory\"`, or a URL".to_owned(),
         ValueType::Choice(words) => words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", "),
         ValueType::Revision => "revision, or `\"auto\"`".to_owned(),
+        ValueType::Date => "date".to_owned(),
         ValueType::StringList => "list of strings".to_owned(),
         ValueType::StringMap => "table of strings".to_owned(),
+        ValueType::ChoiceMap(words) => format!("table of {}", words.join(", ")),
+        ValueType::Fraction => "number from 0 to 1".to_owned(),
+        ValueType::StringLists => "table of lists of strings".to_owned(),
         ValueType::Any => "any".to_owned(),
         ValueType::AnyList => "list".to_owned(),
         ValueType::Table(_) => "table".to_owned(),
