@@ -18,6 +18,11 @@ pub struct Metrics {
     calls: Family<CallLabels, Counter>,
     durations: Family<CallSeries, Histogram, fn() -> Histogram>,
     reloads: Family<ReloadLabels, Counter>,
+    tls_handshakes: Family<HandshakeLabels, Counter>,
+    admissions: Family<AdmissionLabels, Counter>,
+    /// Handles of the first series of `admissions`.
+    cached_admissions: [OnceLock<(String, &'static str, Counter)>; CACHED_ADMISSIONS_MAX],
+    decisions: Family<DecisionLabels, Counter>,
 }
 
 /// How a call ended; the label `outcome`.
@@ -54,6 +59,27 @@ struct CallSeries {
 struct ReloadLabels {
     outcome: &'static str,
 }
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HandshakeLabels {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AdmissionLabels {
+    issuer: String,
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DecisionLabels {
+    group: Arc<str>,
+    outcome: &'static str,
+}
+
+/// The metric handles of the decisions about calls of one group, by outcome.
+#[derive(Debug, Default)]
+pub struct DecisionMetrics([OnceLock<Counter>; DECISION_OUTCOMES_MAX]);
 
 /// The metrics of the calls from one group to one upstream. Caches the metric handles of the first methods
 /// seen, so that counting a call takes no registry lock.
@@ -94,6 +120,10 @@ pub struct MetricsReading {
 
 /// Methods with cached handles; the handles of further methods are looked up for each call.
 const CACHED_METHODS_MAX: usize = 8;
+/// Series of admissions with cached handles.
+const CACHED_ADMISSIONS_MAX: usize = 16;
+/// Most outcomes that a decision can have.
+const DECISION_OUTCOMES_MAX: usize = 8;
 /// The prefix of every metric name.
 const PREFIX: &str = "rialto";
 /// Upper bounds of the call duration histogram, in seconds.
@@ -126,7 +156,14 @@ impl Metrics {
         registry.register("call_duration_seconds", "How long calls took", durations.clone());
         let reloads = Family::default();
         registry.register("reloads", "Configurations that were read again", reloads.clone());
-        Self { registry, calls, durations, reloads }
+        let tls_handshakes = Family::default();
+        registry.register("tls_handshakes", "TLS handshakes of clients", tls_handshakes.clone());
+        let admissions = Family::default();
+        registry.register("admissions", "Requests that were let in or turned away", admissions.clone());
+        let decisions = Family::default();
+        registry.register("decisions", "Decisions about calls", decisions.clone());
+        let cached_admissions = Default::default();
+        Self { registry, calls, durations, reloads, tls_handshakes, admissions, cached_admissions, decisions }
     }
 
     /// Counts a call that ended and observes its duration. `method` must come from a bounded set: it is a
@@ -166,6 +203,34 @@ impl Metrics {
     /// Counts a configuration reload, accepted or refused.
     pub fn record_reload(&self, accepted: bool) {
         self.reloads.get_or_create(&ReloadLabels { outcome: if accepted { "ok" } else { "refused" } }).inc();
+    }
+
+    /// Counts a request that was let in or turned away. Both must come from bounded sets: they are labels.
+    pub fn record_admission(&self, issuer: &str, outcome: &'static str) {
+        let counter = || {
+            let labels = AdmissionLabels { issuer: issuer.to_owned(), outcome };
+            self.admissions.get_or_create(&labels).clone()
+        };
+        let slots = self.cached_admissions.iter();
+        let mut known = slots.map(|slot| slot.get_or_init(|| (issuer.to_owned(), outcome, counter())));
+        match known.find(|(name, seen, _)| *seen == outcome && name == issuer) {
+            Some((_, _, counter)) => counter.inc(),
+            None => counter().inc(),
+        };
+    }
+
+    /// Counts a decision about a call of a group. `index` is that of the outcome among all.
+    pub fn record_decision(&self, cached: &DecisionMetrics, group: &Arc<str>, index: usize, outcome: &'static str) {
+        let counter = || self.decisions.get_or_create(&DecisionLabels { group: Arc::clone(group), outcome }).clone();
+        match cached.0.get(index) {
+            Some(slot) => slot.get_or_init(counter).inc(),
+            None => counter().inc(),
+        };
+    }
+
+    /// Counts a TLS handshake of a client. `outcome` must come from a bounded set: it is a label.
+    pub fn record_tls_handshake(&self, outcome: &'static str) {
+        self.tls_handshakes.get_or_create(&HandshakeLabels { outcome }).inc();
     }
 
     /// Renders all metrics in the OpenMetrics text format, with the given gauges.

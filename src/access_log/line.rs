@@ -1,0 +1,203 @@
+//! The line of a request, as text or as JSON.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::record::{AccessEnd, AccessFields};
+use crate::line_log::{is_unprintable, push_rfc3339};
+use crate::telemetry::LogFormat;
+
+/// Longest text of a client in a line.
+pub(super) const MAX_FIELD_BYTES: usize = 256;
+
+impl AccessFields {
+    pub(super) fn write_line(&self, format: LogFormat, out: &mut String) {
+        match format {
+            LogFormat::Text => self.write_text(out),
+            LogFormat::Json => self.write_json(out),
+        }
+        out.push('\n');
+    }
+
+    /// The outcome as a word; an error has its code.
+    fn outcome(&self) -> &'static str {
+        match self.end {
+            Some(AccessEnd::Cancelled) => "cancelled",
+            Some(AccessEnd::Disconnected) => "disconnected",
+            _ if self.error.is_some() => "error",
+            _ if self.is_tool_error => "tool_error",
+            _ if self.status.is_some_and(|status| status >= 400) => "rejected",
+            _ => "ok",
+        }
+    }
+
+    /// The time that was neither the upstream's nor waiting for input.
+    fn own_time(&self) -> Duration {
+        self.total.saturating_sub(self.upstream_time)
+    }
+
+    /// `TIME  INFO access: PRINCIPAL "CLIENT" "VERB PATH" METHOD "TARGET" UPSTREAM STATUS OUTCOME …`.
+    fn write_text(&self, out: &mut String) {
+        push_rfc3339(out, self.time);
+        out.push_str("  INFO access: ");
+        match &self.identity {
+            Some(identity) => push_word(out, &identity.principal),
+            None => out.push('-'),
+        }
+        for (span, is_quoted) in [(self.client, true), (self.http, true), (self.method, false), (self.target, true)] {
+            out.push(' ');
+            match self.text(span) {
+                None => out.push('-'),
+                Some(text) if is_quoted => push_quoted(out, text),
+                Some(text) => push_word(out, text),
+            }
+        }
+        out.push(' ');
+        push_word(out, self.upstream.as_deref().unwrap_or("-"));
+        let _ = match self.status {
+            Some(status) => write!(out, " {status} {}", self.outcome()),
+            None => write!(out, " - {}", self.outcome()),
+        };
+        if let Some(code) = self.error {
+            let _ = write!(out, " code={code}");
+        }
+        out.push_str(" total=");
+        push_milliseconds(out, self.total);
+        out.push_str("ms rialto=");
+        push_milliseconds(out, self.own_time());
+        out.push_str("ms upstream=");
+        push_milliseconds(out, self.upstream_time);
+        out.push_str("ms");
+        if !self.waited.is_zero() {
+            out.push_str(" waited=");
+            push_milliseconds(out, self.waited);
+            out.push_str("ms");
+        }
+        let _ = write!(out, " in={} out={}", self.bytes_in, self.bytes_out);
+        for (name, span) in [(" request=", self.request_id), (" trace=", self.trace_id)] {
+            if let Some(id) = self.text(span) {
+                out.push_str(name);
+                push_word(out, id);
+            }
+        }
+    }
+
+    fn write_json(&self, out: &mut String) {
+        out.push_str("{\"timestamp\":\"");
+        push_rfc3339(out, self.time);
+        out.push_str("\",\"level\":\"INFO\",\"fields\":{\"message\":\"request\"");
+        let principal = self.identity.as_ref().map(|identity| &*identity.principal);
+        for (name, text) in [
+            ("principal", principal),
+            ("client", self.text(self.client)),
+            ("http", self.text(self.http)),
+            ("method", self.text(self.method)),
+            ("target", self.text(self.target)),
+            ("upstream", self.upstream.as_deref()),
+        ] {
+            push_member(out, name, text);
+        }
+        if let Some(status) = self.status {
+            let _ = write!(out, ",\"status\":{status}");
+        }
+        push_member(out, "outcome", Some(self.outcome()));
+        if let Some(code) = self.error {
+            let _ = write!(out, ",\"code\":{code}");
+        }
+        for (name, time) in
+            [("total_ms", self.total), ("rialto_ms", self.own_time()), ("upstream_ms", self.upstream_time)]
+        {
+            let _ = write!(out, ",\"{name}\":");
+            push_milliseconds(out, time);
+        }
+        if !self.waited.is_zero() {
+            out.push_str(",\"waited_ms\":");
+            push_milliseconds(out, self.waited);
+        }
+        let _ = write!(out, ",\"bytes_in\":{},\"bytes_out\":{}", self.bytes_in, self.bytes_out);
+        push_member(out, "request", self.text(self.request_id));
+        push_member(out, "trace", self.text(self.trace_id));
+        out.push_str("},\"target\":\"access\"}");
+    }
+}
+
+fn push_member(out: &mut String, name: &str, text: Option<&str>) {
+    if let Some(text) = text {
+        let _ = write!(out, ",\"{name}\":");
+        push_quoted(out, text);
+    }
+}
+
+/// Milliseconds with three digits behind the point.
+fn push_milliseconds(out: &mut String, time: Duration) {
+    let micros = time.as_micros();
+    let _ = write!(out, "{}.{:03}", micros / 1000, micros % 1000);
+}
+
+/// A text as it is where it is one plain word, otherwise in quotes.
+fn push_word(out: &mut String, text: &str) {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+    if !text.is_empty() && text != "-" && text.bytes().all(is_plain) {
+        out.push_str(&text[..text.len().min(MAX_FIELD_BYTES)]);
+    } else if text == "-" {
+        out.push('-');
+    } else {
+        push_quoted(out, text);
+    }
+}
+
+/// A text in quotes, bounded, with escapes as in JSON for everything that could end a line or a quotation.
+fn push_quoted(out: &mut String, text: &str) {
+    out.push('"');
+    let text = &text[..text.floor_char_boundary(MAX_FIELD_BYTES)];
+    if text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && !matches!(byte, b'"' | b'\\')) {
+        out.push_str(text);
+    } else {
+        for letter in text.chars() {
+            match letter {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                letter if is_unprintable(letter) => {
+                    let _ = write!(out, "\\u{:04x}", u32::from(letter));
+                }
+                letter => out.push(letter),
+            }
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_clients_stay_on_one_line_and_within_their_bound() {
+        for (text, quoted) in [
+            ("plain", "\"plain\""),
+            ("a b", "\"a b\""),
+            ("\r\n\t\u{0}\u{85}\u{2028}\"\\", r#""\u000d\u000a\u0009\u0000\u0085\u2028\"\\""#),
+            ("häh", "\"häh\""),
+        ] {
+            let mut out = String::new();
+            push_quoted(&mut out, text);
+            assert_eq!(out, quoted);
+            assert_eq!(serde_json::from_str::<String>(&out).unwrap(), text);
+        }
+        let mut out = String::new();
+        push_quoted(&mut out, &"ä".repeat(1 << 20));
+        assert_eq!(out.len(), MAX_FIELD_BYTES + 2);
+        for (text, word) in [("tools/call", "tools/call"), ("-", "-"), ("", "\"\""), ("a b", "\"a b\"")] {
+            let mut out = String::new();
+            push_word(&mut out, text);
+            assert_eq!(out, word);
+        }
+    }
+
+    #[test]
+    fn durations_have_three_digits_behind_the_point() {
+        let mut out = String::new();
+        push_milliseconds(&mut out, Duration::from_micros(41_007));
+        assert_eq!(out, "41.007");
+    }
+}
