@@ -12,29 +12,33 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::access_log::AccessRecord;
 use crate::dialect::Revision;
 use crate::failure::Failure;
+use crate::identity::{CallerId, Identity};
 use crate::protocol::{ErrorObject, Id, Level, Method, Notification, NotificationMethod, Outcome, Payload, Raw, code};
-
-/// The identity of a caller as established by policy.
-pub type Principal = Arc<str>;
 
 /// The HTTP request (or stdio connection) that a call arrived on, for upstreams and policy.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The authenticated identity.
-    pub principal: Principal,
+    /// Who calls.
+    pub identity: Arc<Identity>,
     /// The socket address of the client; `None` on stdio.
     pub peer: Option<SocketAddr>,
-    /// The request headers that policy allows to be forwarded.
+    /// The request id, for logs and upstreams; `None` for calls that came in no HTTP request.
+    pub request_id: Option<HeaderValue>,
+    /// The request headers that policy allows to be forwarded, but the request id.
     pub headers: HeaderMap,
+    /// The record of the request in the access log, where there is one.
+    pub access: Option<Arc<AccessRecord>>,
 }
 
 /// The header that carries the request id.
@@ -43,9 +47,19 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const TRACE_HEADERS: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 
 impl Caller {
+    /// A caller that came in no HTTP request.
+    pub fn local(identity: impl Into<Arc<Identity>>) -> Self {
+        Self { identity: identity.into(), peer: None, request_id: None, headers: HeaderMap::new(), access: None }
+    }
+
+    /// What belongs to this caller is kept under this id.
+    pub fn id(&self) -> &CallerId {
+        &self.identity.caller_id
+    }
+
     /// The request id for logs; `-` when the request has none.
     pub fn request_id(&self) -> &str {
-        self.headers.get(&REQUEST_ID).and_then(|name| name.to_str().ok()).unwrap_or("-")
+        self.request_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or("-")
     }
 }
 
@@ -79,6 +93,30 @@ pub struct Call {
     pub progress_token: Option<Raw>,
     /// The session of the call; `None` in the per-request era.
     pub sink: Option<Arc<dyn ClientSink>>,
+    /// The share of the call in the rate limits, kept while it is in flight; `None` where none matches.
+    pub limits: Option<Arc<dyn CallLimits>>,
+    /// Whether a long result may come in pieces.
+    pub delivery: AnswerDelivery,
+}
+
+/// What rate limits have to do with a call. Dropping it ends the time that the call counts as in flight.
+pub trait CallLimits: fmt::Debug + Send + Sync {
+    /// Gives back what the call took, because it was not sent.
+    fn give_back(&self);
+
+    /// The longest that the call may take, where a limit says so.
+    fn total_timeout(&self) -> Option<Duration>;
+}
+
+/// How the result of a call may reach its reader. A layer that has to see or change whole results asks for
+/// [`Self::Whole`] before it passes the call on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AnswerDelivery {
+    /// In the answer.
+    #[default]
+    Whole,
+    /// As [pieces](Reply::Piece) before the answer, where it is long.
+    InPieces,
 }
 
 /// A client that can be sent messages outside its calls: a session, or a session behind the name mapping of
@@ -141,6 +179,10 @@ pub enum Reply {
     Notification(Notification),
     /// A request that the upstream sends to the client during the call.
     ServerRequest(ServerRequest),
+    /// The next bytes of a long result, of a call whose [delivery](Call::delivery) allows it. Nothing but pieces and
+    /// the end follow. The result in the answer then says only what kind of result it was; an error in the answer
+    /// means that the result broke off.
+    Piece(Bytes),
     /// The final answer; the last item.
     End(Answer),
 }

@@ -87,7 +87,7 @@ impl Listening {
             ListenSource::Call(replies) => loop {
                 match replies.next().await? {
                     Reply::Notification(notification) => return Some(notification),
-                    Reply::ServerRequest(_) => {}
+                    Reply::ServerRequest(_) | Reply::Piece(_) => {}
                     Reply::End(_) => return None,
                 }
             },

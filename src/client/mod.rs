@@ -28,7 +28,6 @@ mod listening;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use http::HeaderMap;
 use serde_json::json;
 use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
@@ -38,12 +37,13 @@ use parking_lot::Mutex;
 pub use host::{Host, NullHost, ServerRequestFuture};
 pub use listening::{ListenRequest, Listening};
 
-use crate::call::{self, Call, Caller, ChangeEvent, Replies, Reply};
+use crate::call::{self, AnswerDelivery, Call, Caller, ChangeEvent, Replies, Reply};
 use crate::dialect::to_client::ServerInfo;
 use crate::dialect::to_upstream::ClientIdentity;
 use crate::dialect::{LegFacts, Revision};
 use crate::error::{Error, Result};
 use crate::failure::FailureKind;
+use crate::identity::Identity;
 use crate::mcp_client::{Connection, ConnectionSettings, ProbeReport, Target, Unsolicited};
 use crate::protocol::{Id, Level, Method, Notification, Payload, Raw};
 use crate::upstream::{self, List};
@@ -106,7 +106,7 @@ impl Client {
             capabilities: identity.capabilities,
             info: Some(identity.info),
         });
-        let caller = Arc::new(Caller { principal: "local".into(), peer: None, headers: HeaderMap::new() });
+        let caller = Arc::new(Caller::local(Identity::local()));
         let reader_task = tokio::spawn(run_unsolicited(
             Arc::downgrade(&connection),
             Arc::clone(&state),
@@ -172,6 +172,7 @@ impl Client {
             match replies.next().await {
                 Some(Reply::Notification(notification)) => self.state.host.on_notification(&notification),
                 Some(Reply::ServerRequest(question)) => host::spawn_answer(&self.state.host, question),
+                Some(Reply::Piece(_)) => {} // only of calls that allow it
                 Some(Reply::End(answer)) => {
                     return answer.outcome.map(Payload::into_raw).map_err(Error::from_error_object);
                 }
@@ -197,6 +198,8 @@ impl Client {
             caller: Arc::clone(&self.caller),
             level: per_request_level,
             sink: None,
+            limits: None,
+            delivery: AnswerDelivery::Whole,
         }
     }
 
@@ -315,6 +318,8 @@ async fn run_unsolicited(
                         level: None,
                         progress_token: None,
                         sink: None,
+                        limits: None,
+                        delivery: AnswerDelivery::Whole,
                     };
                     let mut replies = connection.call(call);
                     while replies.next().await.is_some() {}

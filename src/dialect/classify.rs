@@ -2,11 +2,10 @@
 //!
 //! One URL serves both eras, so the message itself decides which era it belongs to.
 
-use http::HeaderMap;
-
 use super::headers::{self, mismatch, single_value};
 use super::meta::{MetaFields, ParsedMeta};
 use super::{Era, Revision, has_method};
+use crate::http::codec::HeaderFields;
 use crate::protocol::{ErrorObject, Id, Key, Message, Method, Notification, Raw, Request, code};
 
 /// How a message is handled.
@@ -48,7 +47,7 @@ pub struct RefusedRequest {
 ///
 /// # Errors
 /// When the version header names a revision that the body does not follow.
-pub fn classify(message: &Message, headers: &HeaderMap) -> Result<MessageClass, RefusedRequest> {
+pub fn classify(message: &Message, headers: &HeaderFields) -> Result<MessageClass, RefusedRequest> {
     let named = header_revision(headers);
     let per_request_header = named.is_some_and(|revision| revision.era() == Era::PerRequest);
     match message {
@@ -92,9 +91,9 @@ impl RequestMeta {
 }
 
 /// The revision in the version header, if it is a known one.
-pub fn header_revision(headers: &HeaderMap) -> Option<Revision> {
+pub fn header_revision(headers: &HeaderFields) -> Option<Revision> {
     let value = headers.get(&headers::PROTOCOL_VERSION)?;
-    Revision::parse(value.to_str().ok()?.trim())
+    Revision::parse(value.trim_ascii())
 }
 
 /// Whether `_meta` is complete and names a per-request revision.
@@ -108,11 +107,11 @@ fn names_per_request_revision(request_meta: &RequestMeta) -> bool {
 ///
 /// # Errors
 /// When the header names an unknown revision or one without sessions.
-pub fn check_session_version(headers: &HeaderMap) -> Result<(), ErrorObject> {
+pub fn check_session_version(headers: &HeaderFields) -> Result<(), ErrorObject> {
     let Some(value) = single_value(headers, &headers::PROTOCOL_VERSION)? else {
         return Ok(());
     };
-    let revision = std::str::from_utf8(value).ok().and_then(Revision::parse);
+    let revision = Revision::parse(value);
     match revision.map(Revision::era) {
         Some(Era::Handshake) => Ok(()),
         _ => Err(ErrorObject::new(
@@ -127,9 +126,9 @@ pub fn check_session_version(headers: &HeaderMap) -> Result<(), ErrorObject> {
 }
 
 /// Whether the version header names a revision with priming events.
-pub fn accepts_priming_events(headers: &HeaderMap) -> bool {
+pub fn accepts_priming_events(headers: &HeaderFields) -> bool {
     let version = single_value(headers, &headers::PROTOCOL_VERSION).ok().flatten();
-    let revision = version.and_then(|version| Revision::parse(&String::from_utf8_lossy(version)));
+    let revision = version.and_then(Revision::parse);
     revision.is_some_and(|revision| revision.features().priming_events)
 }
 
@@ -141,7 +140,7 @@ pub fn accepts_priming_events(headers: &HeaderMap) -> bool {
 pub fn check_request(
     request: &Request,
     request_meta: RequestMeta,
-    headers: &HeaderMap,
+    headers: &HeaderFields,
 ) -> Result<CheckedRequest, RefusedRequest> {
     let refuse = |error| request.refuse(error);
     let version = single_value(headers, &headers::PROTOCOL_VERSION).map_err(refuse)?;
@@ -238,14 +237,6 @@ mod tests {
 
     type Pairs<'a> = &'a [(&'static str, &'a str)];
 
-    fn headers(pairs: Pairs<'_>) -> HeaderMap {
-        let mut map = HeaderMap::new();
-        for (name, value) in pairs {
-            map.append(*name, value.parse().unwrap());
-        }
-        map
-    }
-
     const META: &str =
         r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     const OLD: &str =
@@ -275,7 +266,7 @@ mod tests {
             (message(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), &modern, Ok(MessageClass::Session)),
         ];
         for (message, pairs, expected) in cases {
-            let path = classify(&message, &headers(pairs)).map_err(|refused| refused.error.code());
+            let path = classify(&message, &HeaderFields::of(pairs)).map_err(|refused| refused.error.code());
             let kind =
                 |path: &Result<MessageClass, i64>| path.as_ref().map(std::mem::discriminant).map_err(|code| *code);
             assert_eq!(kind(&path), kind(&expected), "{message:?}");
@@ -325,7 +316,7 @@ mod tests {
             (request("initialize", META, ""), vec![v, ("mcp-method", "initialize")], code::METHOD_NOT_FOUND),
         ];
         for (request, pairs, expected) in cases {
-            let checked = check_request(&request, RequestMeta::from_request(&request), &headers(&pairs));
+            let checked = check_request(&request, RequestMeta::from_request(&request), &HeaderFields::of(&pairs));
             let code = checked.map_or_else(|refused| refused.error.code(), |_| 0);
             assert_eq!(code, expected, "{request:?} {pairs:?}");
         }

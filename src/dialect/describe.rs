@@ -11,7 +11,7 @@ struct Rule {
 }
 
 /// All rules: translations between eras, then converted content, then dropped features.
-const RULES: [Rule; 30] = [
+const RULES: [Rule; 31] = [
     rule("handshake ← discovery", handshake_to_per_request),
     rule("discovery ← handshake", per_request_to_handshake),
     rule("questions: input_required → requests", handshake_to_per_request),
@@ -45,7 +45,8 @@ const RULES: [Rule; 30] = [
     rule("changes of roots not passed on", handshake_to_per_request),
     rule("elicitation not available", |client, server| !client.elicitation && server.elicitation),
     rule("url elicitation not available", |client, server| !client.rich_server_requests && server.rich_server_requests),
-    rule("tasks seen through here", across_eras),
+    rule("tasks translated", |client, server| across_eras(client, server) && (client.tool_tasks || server.tool_tasks)),
+    rule("tasks seen through here", |client, server| handshake_to_per_request(client, server) && !client.tool_tasks),
 ];
 
 const fn rule(text: &'static str, applies: fn(&RevisionFeatures, &RevisionFeatures) -> bool) -> Rule {

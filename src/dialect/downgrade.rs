@@ -27,6 +27,17 @@ pub(super) fn result(result: Payload, method: &Method, to: Revision) -> Payload 
     }
 }
 
+/// Whether [`result`] changes no result of the method.
+pub(super) fn passes_unchanged(method: &Method, to: Revision) -> bool {
+    match method {
+        Method::ToolsCall | Method::ToolsList | Method::PromptsList | Method::ResourcesList | Method::TemplatesList => {
+            false
+        }
+        Method::PromptsGet => to.features().resource_links,
+        _ => true,
+    }
+}
+
 /// Maps every element of one array member; unchanged bytes when no element changed.
 fn map_elements(result: &Raw, list: &str, convert: impl Fn(Raw) -> Raw) -> Raw {
     let Some(items) = result.get(list).filter(Raw::is_array) else { return result.clone() };

@@ -4,13 +4,12 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt::Display;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::header::AsHeaderName;
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 
+use crate::http::codec::HeaderFields;
 use crate::protocol::json::depth_within;
 use crate::protocol::{ErrorObject, Raw, code};
 
@@ -86,15 +85,13 @@ pub fn decode_value(value: &[u8]) -> Result<String, &'static str> {
 ///
 /// # Errors
 /// `-32020` when the header occurs twice: two intermediaries could each use another copy.
-pub fn single_value(
-    headers: &HeaderMap,
-    name: impl AsHeaderName + Display + Copy,
-) -> Result<Option<&[u8]>, ErrorObject> {
-    let mut values = headers.get_all(name).iter();
+pub fn single_value(headers: &HeaderFields, name: impl AsRef<str>) -> Result<Option<&[u8]>, ErrorObject> {
+    let name = name.as_ref();
+    let mut values = headers.get_all(name);
     let first = values.next();
     match values.next() {
         Some(_) => Err(mismatch(format!("the header `{name}` must stand there once"))),
-        None => Ok(first.map(|value| value.as_bytes().trim_ascii())),
+        None => Ok(first.map(<[u8]>::trim_ascii)),
     }
 }
 
@@ -205,7 +202,7 @@ pub fn mirror_headers(mirrors: &[HeaderMirror], arguments: &Raw) -> Vec<(String,
 ///
 /// # Errors
 /// `-32020` when a header is missing, malformed, present without its argument, or different.
-pub fn check_mirrors(mirrors: &[HeaderMirror], arguments: &Raw, headers: &HeaderMap) -> Result<(), ErrorObject> {
+pub fn check_mirrors(mirrors: &[HeaderMirror], arguments: &Raw, headers: &HeaderFields) -> Result<(), ErrorObject> {
     for mirror in mirrors {
         let name = format!("{PARAM_PREFIX}{}", mirror.header.to_ascii_lowercase());
         let received = single_value(headers, name.as_str())?;
@@ -266,12 +263,8 @@ fn parse_integer(text: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
+    use crate::protocol::json::raw;
     use proptest::prelude::*;
-
-    fn raw(text: &str) -> Raw {
-        Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
-    }
 
     #[test]
     fn values_are_encoded_only_where_necessary() {
@@ -337,18 +330,10 @@ mod tests {
         let arguments = raw(r#"{"s":"氢","n":42,"b":true}"#);
         let made = mirror_headers(&mirrors, &arguments);
         assert_eq!(made[0], ("Mcp-Param-S".into(), "=?base64?5rCi?=".into()));
-        let headers = |pairs: &[(&str, &str)]| {
-            let mut map = HeaderMap::new();
-            for (name, value) in pairs {
-                let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap();
-                map.append(name, value.parse().unwrap());
-            }
-            map
-        };
         let own: Vec<(&str, &str)> = made.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
-        assert!(check_mirrors(&mirrors, &arguments, &headers(&own)).is_ok());
+        assert!(check_mirrors(&mirrors, &arguments, &HeaderFields::of(&own)).is_ok());
         let empty = raw(r#"{"s":null}"#);
-        assert!(check_mirrors(&mirrors, &empty, &HeaderMap::new()).is_ok());
+        assert!(check_mirrors(&mirrors, &empty, &HeaderFields::default()).is_ok());
         let numbers = raw(r#"{"n":42}"#);
         for (pairs, good) in [
             (&[("mcp-param-n", "42.0")][..], true),
@@ -360,7 +345,7 @@ mod tests {
             (&[("mcp-param-n", "42"), ("mcp-param-n", "42")], false),
             (&[("mcp-param-n", "42"), ("mcp-param-s", "x")], false),
         ] {
-            let checked = check_mirrors(&mirrors, &numbers, &headers(pairs));
+            let checked = check_mirrors(&mirrors, &numbers, &HeaderFields::of(pairs));
             assert_eq!(checked.is_ok(), good, "{pairs:?}");
             if let Err(error) = checked {
                 assert_eq!(error.code(), code::HEADER_MISMATCH);

@@ -12,6 +12,7 @@ pub mod headers;
 mod legs;
 pub mod meta;
 pub mod server_requests;
+pub mod task_details;
 pub mod tasks;
 pub mod to_client;
 pub mod to_upstream;
@@ -86,6 +87,8 @@ pub struct RevisionFeatures {
     pub rich_server_requests: bool,
     /// Structured content and output schemas may be of any type, not only objects.
     pub any_structured_content: bool,
+    /// A missing scope is told by HTTP status 403 and a challenge, so that the client asks for it.
+    pub scope_challenges: bool,
     /// The error code for a resource that does not exist.
     pub resource_not_found: i64,
 }
@@ -111,6 +114,7 @@ pub const FEATURES: [RevisionFeatures; 5] = [
         elicitation: false,
         rich_server_requests: false,
         any_structured_content: false,
+        scope_challenges: false,
         resource_not_found: -32002,
     },
     RevisionFeatures {
@@ -132,6 +136,7 @@ pub const FEATURES: [RevisionFeatures; 5] = [
         elicitation: false,
         rich_server_requests: false,
         any_structured_content: false,
+        scope_challenges: false,
         resource_not_found: -32002,
     },
     RevisionFeatures {
@@ -153,6 +158,7 @@ pub const FEATURES: [RevisionFeatures; 5] = [
         elicitation: true,
         rich_server_requests: false,
         any_structured_content: false,
+        scope_challenges: false,
         resource_not_found: -32002,
     },
     RevisionFeatures {
@@ -174,6 +180,7 @@ pub const FEATURES: [RevisionFeatures; 5] = [
         elicitation: true,
         rich_server_requests: true,
         any_structured_content: false,
+        scope_challenges: true,
         resource_not_found: -32002,
     },
     RevisionFeatures {
@@ -195,6 +202,7 @@ pub const FEATURES: [RevisionFeatures; 5] = [
         elicitation: true,
         rich_server_requests: true,
         any_structured_content: true,
+        scope_challenges: true,
         resource_not_found: -32602,
     },
 ];
@@ -285,6 +293,11 @@ impl Revision {
         self.features().batches
     }
 
+    /// Whether a client that lacks a scope is told by HTTP status 403 and a challenge.
+    pub fn knows_scope_challenges(self) -> bool {
+        self.features().scope_challenges
+    }
+
     /// Whether an SSE stream begins with a priming event: an id and no data.
     pub fn sends_priming_events(self) -> bool {
         self.features().priming_events
@@ -296,8 +309,8 @@ impl Revision {
     }
 
     /// The revision with that name.
-    pub fn parse(name: &str) -> Option<Self> {
-        let features = FEATURES.iter().find(|features| features.name == name);
+    pub fn parse(name: impl AsRef<[u8]>) -> Option<Self> {
+        let features = FEATURES.iter().find(|features| features.name.as_bytes() == name.as_ref());
         features.map(|features| features.revision)
     }
 

@@ -5,12 +5,13 @@
 //! the call. In 2026-07-28 tasks are an extension: the server turns a call into a task if the client declares
 //! support, and `tasks/get` returns input requests and, at the end, the result.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use memchr::memmem;
 
-use super::{Revision, meta, to_upstream};
-use crate::protocol::{ErrorObject, Key, Method, Payload, Raw, code};
+use super::{Revision, meta, task_details, to_upstream};
+use crate::protocol::{ErrorObject, Key, Method, Notification, NotificationMethod, Payload, Raw, code};
 
 /// The name of the tasks extension.
 pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
@@ -18,6 +19,10 @@ pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 const RELATED_TASK_KEY: &str = "io.modelcontextprotocol/related-task";
 /// The notification about the status of a task. (2025-11-25)
 const STATUS_NOTIFICATION: &str = "notifications/tasks/status";
+/// The notification about a task on the stream of a listen call. (2026-07-28)
+const TASK_NOTIFICATION: &str = "notifications/tasks";
+/// What is declared to a client of 2025-11-25. There is no list of tasks in the other era.
+const OFFERED_TASKS: &str = r#"{"cancel":{},"requests":{"tools":{"call":{}}}}"#;
 
 /// The status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,9 +50,29 @@ pub struct Task {
     pub message: Option<String>,
     /// The poll interval the server asks for; `None` when it gives none or an invalid one.
     pub poll_interval: Option<Duration>,
+    /// Lifetime from creation; `None` when it is unlimited, unsaid or invalid.
+    pub ttl: Option<Duration>,
 }
 
 impl TaskStatus {
+    const ALL: [Self; 5] = [Self::Working, Self::InputRequired, Self::Completed, Self::Failed, Self::Cancelled];
+
+    /// The name on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Working => "working",
+            Self::InputRequired => "input_required",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The status of that name. Unknown ones count as not final.
+    fn parse(name: &str) -> Self {
+        Self::ALL.into_iter().find(|status| status.as_str() == name).unwrap_or(Self::Working)
+    }
+
     /// Whether the status is final.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
@@ -70,20 +95,12 @@ pub fn created_task(result: &Payload, revision: Revision) -> Option<Task> {
 pub fn parse_task(task: &Raw, revision: Revision) -> Result<Task, String> {
     let text = |key: &str| task.get(key).and_then(|value| value.text().map(std::borrow::Cow::into_owned));
     let Some(id) = text("taskId") else { return Err("it tells of a task without a name".into()) };
-    let status = match text("status").as_deref() {
-        Some("input_required") => TaskStatus::InputRequired,
-        Some("completed") => TaskStatus::Completed,
-        Some("failed") => TaskStatus::Failed,
-        Some("cancelled") => TaskStatus::Cancelled,
-        // Unknown statuses count as not final.
-        Some(_) => TaskStatus::Working,
-        None => return Err("it does not say how far the task is".into()),
+    let Some(status) = text("status").map(|name| TaskStatus::parse(&name)) else {
+        return Err("it does not say how far the task is".into());
     };
-    let poll_interval = if revision.features().sessions { "pollInterval" } else { "pollIntervalMs" };
-    let poll_interval = task.get(poll_interval).and_then(|poll_interval| poll_interval.read::<f64>().ok());
-    let poll_interval =
-        poll_interval.and_then(|poll_interval| Duration::try_from_secs_f64(poll_interval / 1000.0).ok());
-    Ok(Task { id, status, message: text("statusMessage"), poll_interval })
+    let millis = |key: &str| Duration::try_from_secs_f64(task.get(key)?.read::<f64>().ok()? / 1000.0).ok();
+    let [ttl, poll_interval] = task_details::duration_keys(revision).map(millis);
+    Ok(Task { id, status, message: text("statusMessage"), poll_interval, ttl })
 }
 
 /// Whether a tool must be called as a task.
@@ -95,6 +112,42 @@ pub fn tool_requires_task(tool: &Raw) -> bool {
 /// Whether a server accepts tool calls as tasks.
 pub fn server_accepts_tasks(capabilities: &Raw, revision: Revision) -> bool {
     revision.features().tool_tasks && capabilities.at(&["tasks", "requests", "tools", "call"]).is_some()
+}
+
+/// Whether tasks of a server with these capabilities reach a client of the other era.
+pub fn are_bridged(capabilities: &Raw, server: Revision, client: Revision) -> bool {
+    let has_tasks = match client.features().sessions {
+        true => client.features().tool_tasks && to_upstream::has_tasks(capabilities),
+        false => server_accepts_tasks(capabilities, server),
+    };
+    has_tasks && server.is_bridged_to(client)
+}
+
+/// Whether tasks of a server with these capabilities pass as they are to a client of its own era.
+pub fn are_shared(capabilities: &Raw, server: Revision, client: Revision) -> bool {
+    let has_tasks = match client.features().sessions {
+        true => client.features().tool_tasks && server.features().tool_tasks && capabilities.get("tasks").is_some(),
+        false => to_upstream::has_tasks(capabilities),
+    };
+    has_tasks && !server.is_bridged_to(client)
+}
+
+/// Adds the declaration of tasks to server capabilities, in the form of the client's revision.
+pub fn with_tasks_offered(capabilities: &Raw, client: Revision) -> Raw {
+    match client.features().sessions {
+        true => capabilities.edit().set("tasks", Raw::constant(OFFERED_TASKS)).finish(),
+        false => with_tasks_declared(capabilities),
+    }
+}
+
+/// The tool as one that may be called as a task: in 2026-07-28 the server decides, call by call.
+pub fn with_optional_task(tool: &Raw) -> Raw {
+    tool.edit().set("execution", Raw::constant(r#"{"taskSupport":"optional"}"#)).finish()
+}
+
+/// The tool as one that cannot be called as a task by the client.
+pub fn without_task_hint(tool: &Raw) -> Raw {
+    tool.edit().remove("execution").finish()
 }
 
 /// Whether a server supports `tasks/cancel`.
@@ -112,7 +165,7 @@ pub fn client_supports_tasks(capabilities: &Raw, revision: Revision) -> bool {
     !revision.features().sessions && to_upstream::has_tasks(capabilities)
 }
 
-/// Adds the tasks extension to client capabilities.
+/// Adds the tasks extension to capabilities.
 pub fn with_tasks_declared(capabilities: &Raw) -> Raw {
     let extensions = capabilities.get("extensions").unwrap_or_else(Raw::empty);
     capabilities.edit().set("extensions", extensions.edit().set(EXTENSION, Raw::empty()).finish()).finish()
@@ -123,6 +176,30 @@ pub fn with_tasks_declared(capabilities: &Raw) -> Raw {
 pub fn requires_task_support(error: &ErrorObject) -> bool {
     error.code() == code::MISSING_CAPABILITY
         && error.data().is_some_and(|data| data.at(&["requiredCapabilities", "extensions", EXTENSION]).is_some())
+}
+
+/// The error for a client that uses tasks without declaring the extension.
+pub fn missing_task_support() -> ErrorObject {
+    let required = serde_json::json!({ "requiredCapabilities": { "extensions": { EXTENSION: {} } } });
+    let why = format!("Missing required client capability: the extension {EXTENSION}");
+    ErrorObject::new(code::MISSING_CAPABILITY, why).with_data(Raw::of(&required))
+}
+
+/// The error for a task id that the caller has no task of.
+pub fn unknown_task() -> ErrorObject {
+    ErrorObject::new(code::INVALID_PARAMS, "Invalid params: `taskId` names no task of this caller, or its time is over")
+}
+
+/// The error for the cancellation of a task that has ended. (2025-11-25)
+pub fn already_ended(status: TaskStatus) -> ErrorObject {
+    let why = format!("Invalid params: the task cannot be cancelled, it is {} already", status.as_str());
+    ErrorObject::new(code::INVALID_PARAMS, why)
+}
+
+/// The lifetime that a call asks for, in milliseconds; `null` when it asks for none.
+pub fn requested_ttl(params: Option<&Payload>) -> Raw {
+    let ttl = params.and_then(|params| params.member(Key::Task)?.get("ttl"));
+    ttl.filter(|ttl| ttl.read::<u64>().is_ok()).unwrap_or(Raw::constant("null"))
 }
 
 /// Adds a task request with a TTL to the parameters of a call.
@@ -151,20 +228,71 @@ pub fn status_task_id(method: &str, params: Option<&Raw>) -> Option<String> {
     params.filter(|_| method == STATUS_NOTIFICATION)?.get("taskId")?.text().map(std::borrow::Cow::into_owned)
 }
 
-/// Removes the related task, whose id only the gateway knows.
-pub fn without_related_task(value: &Raw) -> Raw {
-    if memmem::find(value.as_bytes(), RELATED_TASK_KEY.as_bytes()).is_none() {
-        return value.clone();
+/// The status notification of a task. (2025-11-25)
+pub fn status_notification(task: Raw) -> Notification {
+    Notification::new(NotificationMethod::from(STATUS_NOTIFICATION), Some(task))
+}
+
+/// The task of a status notification. (2025-11-25)
+pub fn status_of(notification: &Notification) -> Option<&Raw> {
+    notification.params.as_ref().filter(|_| notification.method.as_str() == STATUS_NOTIFICATION)
+}
+
+/// The notification about a task on the stream of a listen call. (2026-07-28)
+pub fn task_notification(task: Raw) -> Notification {
+    Notification::new(NotificationMethod::from(TASK_NOTIFICATION), Some(task))
+}
+
+/// The task of a notification on the stream of a listen call. (2026-07-28)
+pub fn notified_task(notification: &Notification) -> Option<&Raw> {
+    notification.params.as_ref().filter(|_| notification.method.as_str() == TASK_NOTIFICATION)
+}
+
+/// The parameters of a listen call for one task. (2026-07-28)
+pub fn listen_params(id: &str) -> Raw {
+    Raw::of(&serde_json::json!({ "notifications": { "taskIds": [id] } }))
+}
+
+/// The task with another id.
+pub fn with_id(task: &Raw, id: &str) -> Raw {
+    task.edit().set("taskId", Raw::of(id)).finish()
+}
+
+/// The result of a call that created a task, with another id of the task.
+pub fn with_created_id(result: &Payload, revision: Revision, id: &str) -> Payload {
+    match result.member(Key::Task).filter(|_| revision.features().tool_tasks) {
+        Some(task) => result.with(Key::Task, &with_id(&task, id)),
+        None => result.with(Key::TaskId, &Raw::of(id)),
     }
-    let Some(meta) = value.get("_meta").map(|meta| meta.edit().remove(RELATED_TASK_KEY).finish()) else {
-        return value.clone();
-    };
+}
+
+/// Whether a message may name a related task. A backslash may spell the key with escapes.
+pub fn mentions_related_task(message: &Raw) -> bool {
+    static KEY: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(RELATED_TASK_KEY));
+    let text = message.as_bytes();
+    KEY.find(text).is_some() || memchr::memchr(b'\\', text).is_some()
+}
+
+/// The related task in the `_meta` of a message.
+pub fn related_task(meta: &Raw) -> Option<Raw> {
+    meta.get(RELATED_TASK_KEY)
+}
+
+/// The error for a cursor that is none of the caller's.
+pub fn unknown_cursor() -> ErrorObject {
+    ErrorObject::new(code::INVALID_PARAMS, "Invalid params: the cursor is none of this list; begin without one")
+}
+
+/// Removes the related task, whose id is of no use to the receiver.
+pub fn without_related_task(value: &Raw) -> Raw {
+    let Some(meta) = value.get("_meta").filter(|meta| related_task(meta).is_some()) else { return value.clone() };
+    let meta = meta.edit().remove(RELATED_TASK_KEY).finish();
     let others = meta.entries().next().is_some();
     let edit = if others { value.edit().set("_meta", meta) } else { value.edit().remove("_meta") };
     edit.finish()
 }
 
-/// Adds the related task to a client's response.
+/// Adds the related task to a message.
 pub fn with_related_task(result: &Raw, id: &str) -> Raw {
     meta::with_member(Some(result), RELATED_TASK_KEY, task_params(id))
 }
@@ -185,14 +313,10 @@ pub fn inline_result(task: &Raw) -> Option<Raw> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
+    use crate::protocol::json::raw;
 
     const OLD: Revision = Revision::V2025_11_25;
     const NEW: Revision = Revision::V2026_07_28;
-
-    fn raw(text: &str) -> Raw {
-        Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
-    }
 
     #[test]
     fn tasks_are_distinguished_from_plain_results() {
@@ -204,6 +328,7 @@ mod tests {
             status: TaskStatus::Working,
             message: None,
             poll_interval: Some(Duration::from_millis(50)),
+            ttl: None,
         };
         assert_eq!((created_task(&old, OLD).as_ref(), created_task(&new, NEW).as_ref()), (Some(&task), Some(&task)));
         assert_eq!((created_task(&old, NEW), created_task(&new, OLD)), (None, None));

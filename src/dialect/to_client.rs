@@ -59,6 +59,12 @@ pub fn convert_outcome(
     }
 }
 
+/// Whether [`convert_outcome`] changes no result of the method that says what kind of result it is.
+pub fn passes_results_unchanged(method: &Method, from: Revision, to: Revision) -> bool {
+    let is_of_handshake_era = |revision: Revision| revision.era() == Era::Handshake;
+    from == to || (is_of_handshake_era(from) && is_of_handshake_era(to) && downgrade::passes_unchanged(method, to))
+}
+
 /// Says `complete` where a server left it unsaid, as receivers are told to assume.
 fn with_result_type(result: Payload) -> Payload {
     match result.is_object() && !result.has(Key::ResultType) {
@@ -248,11 +254,7 @@ pub fn listen_result(subscription_id: &Raw) -> Raw {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
-
-    fn raw(text: &str) -> Raw {
-        Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
-    }
+    use crate::protocol::json::raw;
 
     fn server() -> ServerInfo {
         ServerInfo {

@@ -231,7 +231,7 @@ pub fn parse_initialize_result(result: &Raw) -> Result<ServerHello, String> {
     let Some(version) = version.as_ref().and_then(Raw::text) else {
         return Err("`initialize` result has no `protocolVersion`".into());
     };
-    let revision = Revision::parse(&version).filter(|revision| revision.era() == Era::Handshake);
+    let revision = Revision::parse(&*version).filter(|revision| revision.era() == Era::Handshake);
     let Some(revision) = revision else {
         let ours = super::classify::supported_versions(Era::Handshake).join(", ");
         return Err(format!("server negotiated the unsupported revision {version}; supported are {ours}"));
@@ -288,7 +288,7 @@ fn parse_discover_result(result: &Raw) -> Verdict {
 
 /// The newest per-request revision of a list.
 fn newest_per_request(names: &[String]) -> Option<Revision> {
-    let known = names.iter().filter_map(|name| Revision::parse(name));
+    let known = names.iter().filter_map(Revision::parse);
     known.filter(|revision| revision.era() == Era::PerRequest).max()
 }
 
@@ -313,12 +313,17 @@ pub struct InputRequired {
 /// Maximum number of server requests in one round.
 const MAX_INPUT_REQUESTS: usize = 64;
 
+/// Whether a result asks the client for input instead of completing the request.
+pub fn is_input_required(result: &Payload) -> bool {
+    result.text_of(Key::ResultType).as_deref() == Some("input_required")
+}
+
 /// Parses an `input_required` result; `None` for any other result.
 ///
 /// # Errors
 /// A description of what is wrong with the result.
 pub fn input_required(result: &Payload) -> Result<Option<InputRequired>, String> {
-    if result.text_of(Key::ResultType).as_deref() != Some("input_required") {
+    if !is_input_required(result) {
         return Ok(None);
     }
     let state = result.member(Key::RequestState);
@@ -372,11 +377,7 @@ pub fn retry_params(params: Option<&Raw>, answers: &[(String, Raw)], state: Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
-
-    fn raw(text: &str) -> Raw {
-        Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
-    }
+    use crate::protocol::json::raw;
 
     fn identity() -> ClientIdentity {
         ClientIdentity { capabilities: raw(r#"{"roots":{}}"#), info: raw(r#"{"name":"n"}"#) }

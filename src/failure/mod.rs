@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::redact::redact;
 
 pub use retry_after::parse_retry_after;
-pub use text::client_text;
+pub use text::{client_text, whole_seconds};
 
 /// How a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,12 +60,18 @@ pub enum FailureKind {
     StoreUnavailable,
     /// The session store is out of memory.
     StoreFull,
+    /// The node that must serve the call has too many messages waiting.
+    NodeBusy,
     /// The node that served the call is gone.
     NodeLost,
     /// The node is gone on which the call waited for input.
     ParkedCallLost,
     /// A quota of the gateway, the caller or the session is used up.
     QuotaReached(QuotaReached),
+    /// A rate limit of ours has no room.
+    OverRateLimit,
+    /// The caller's credential lacks scopes that the call needs.
+    InsufficientScope,
 }
 
 /// A quota that is used up.
@@ -127,12 +133,14 @@ pub struct Failure {
     execution: Execution,
     retry: Retry,
     upstream: Option<Arc<str>>,
+    /// All scopes that the call needs.
+    scopes: Option<Arc<[Arc<str>]>>,
     detail: String,
 }
 
 impl FailureKind {
     /// One of each kind, in the order of docs/errors.md.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 27] = [
         Self::Unreachable,
         Self::ConnectTimeout,
         Self::StartFailed,
@@ -154,9 +162,12 @@ impl FailureKind {
         Self::ClientUnanswered,
         Self::StoreUnavailable,
         Self::StoreFull,
+        Self::NodeBusy,
         Self::NodeLost,
         Self::ParkedCallLost,
         Self::QuotaReached(QuotaReached { scope: QuotaScope::Gateway, resource: "calls in flight" }),
+        Self::OverRateLimit,
+        Self::InsufficientScope,
     ];
 
     /// The kind of an HTTP status without a JSON-RPC response.
@@ -193,21 +204,26 @@ impl FailureKind {
             Self::ClientUnanswered => "client_unanswered",
             Self::StoreUnavailable => "store_unavailable",
             Self::StoreFull => "store_full",
+            Self::NodeBusy => "node_busy",
             Self::NodeLost => "node_lost",
             Self::ParkedCallLost => "parked_call_lost",
             Self::QuotaReached(_) => "quota_reached",
+            Self::OverRateLimit => "over_rate_limit",
+            Self::InsufficientScope => "insufficient_scope",
         }
     }
 
     /// The side that failed.
     pub fn side(self) -> FailureSide {
         match self {
-            Self::ClientUnanswered => FailureSide::Client,
+            Self::ClientUnanswered | Self::InsufficientScope => FailureSide::Client,
             Self::StoreUnavailable
             | Self::StoreFull
+            | Self::NodeBusy
             | Self::NodeLost
             | Self::ParkedCallLost
-            | Self::QuotaReached(_) => FailureSide::Gateway,
+            | Self::QuotaReached(_)
+            | Self::OverRateLimit => FailureSide::Gateway,
             _ => FailureSide::Upstream,
         }
     }
@@ -225,7 +241,10 @@ impl FailureKind {
             | Self::HandshakeRefused(_)
             | Self::NoCommonRevision
             | Self::StoreUnavailable
-            | Self::QuotaReached(_) => Execution::NotRun,
+            | Self::NodeBusy
+            | Self::QuotaReached(_)
+            | Self::OverRateLimit
+            | Self::InsufficientScope => Execution::NotRun,
             // These say that the request was refused as it stands; every other status leaves it open.
             Self::Status(400 | 404..=406 | 411 | 413..=415 | 421 | 426 | 431 | 501 | 505) => Execution::NotRun,
             Self::Status(_)
@@ -251,6 +270,7 @@ impl FailureKind {
             | Self::TooLarge(_)
             | Self::TooDeep(_)
             | Self::Protocol
+            | Self::InsufficientScope
             | Self::ClientUnanswered => Retry::Never,
             Self::Status(status) if status < 500 => Retry::Never,
             _ => Retry::Later,
@@ -262,7 +282,18 @@ impl Failure {
     /// A failure with a sentence for operators, which may name addresses and quote the server.
     pub fn new(kind: FailureKind, detail: impl Into<String>) -> Self {
         let (execution, retry) = (kind.execution(), kind.retry());
-        Self { kind, execution, retry, upstream: None, detail: detail.into() }
+        Self { kind, execution, retry, upstream: None, scopes: None, detail: detail.into() }
+    }
+
+    /// The failure of a call that needs all of these scopes.
+    pub fn insufficient_scope(scopes: Arc<[Arc<str>]>) -> Self {
+        let detail = format!("the call needs the scopes {}", scopes.join(" "));
+        Self { scopes: Some(scopes), ..Self::new(FailureKind::InsufficientScope, detail) }
+    }
+
+    /// All scopes that the call needs, where the caller lacks some.
+    pub fn scopes(&self) -> &[Arc<str>] {
+        self.scopes.as_deref().unwrap_or_default()
     }
 
     /// The failure of a call to the upstream of this name.
@@ -302,6 +333,15 @@ impl Failure {
     /// Whether the call can have run.
     pub fn execution(&self) -> Execution {
         self.execution
+    }
+
+    /// Whether nothing of the call reached a server: not even one that refused it.
+    pub fn is_unsent(&self) -> bool {
+        let was_refused = matches!(
+            self.kind,
+            FailureKind::Credentials(_) | FailureKind::RateLimited | FailureKind::Unavailable | FailureKind::Status(_)
+        );
+        self.execution == Execution::NotRun && !was_refused
     }
 
     /// Whether to try again, and when.

@@ -7,6 +7,17 @@ use super::{Execution, Failure, FailureKind, FailureSide, QuotaScope, Retry};
 /// The client's sentence: what failed, whether the call can have run, and what to do. It names the upstream but no
 /// address, and quotes no server.
 pub fn client_text(failure: &Failure) -> String {
+    if failure.kind() == FailureKind::OverRateLimit {
+        let when = failure.retry_after().map_or_else(|| "later".to_owned(), |delay| format!("in {}", rounded(delay)));
+        return format!("Rate limit: try again {when}");
+    }
+    if failure.kind() == FailureKind::InsufficientScope {
+        return match failure.scopes() {
+            [] => "Forbidden: this needs another scope".to_owned(),
+            [only] => format!("Forbidden: this needs the scope {only}"),
+            scopes => format!("Forbidden: this needs the scopes {}", scopes.join(" ")),
+        };
+    }
     let mut text = format!("{} {}", subject(failure), what_happened(failure.kind()));
     text.push_str(match failure.execution() {
         Execution::NotRun => "; the call was not carried out",
@@ -33,6 +44,7 @@ fn subject(failure: &Failure) -> String {
         (_, FailureSide::Client, _) => "The client".to_owned(),
         (FailureKind::StoreUnavailable, ..) => "The session".to_owned(),
         (FailureKind::StoreFull, ..) => "The session store".to_owned(),
+        (FailureKind::NodeBusy, ..) => "The node that must take this call".to_owned(),
         (FailureKind::ParkedCallLost, ..) => "The call that waited for these answers".to_owned(),
         (FailureKind::QuotaReached(reached), ..) => match reached.scope {
             QuotaScope::Gateway => "The gateway".to_owned(),
@@ -63,12 +75,15 @@ fn what_happened(kind: FailureKind) -> String {
         FailureKind::TooLarge(limit) => format!("sent a message of more than {limit} bytes"),
         FailureKind::TooDeep(limit) => format!("sent a message that nests more than {limit} levels deep"),
         FailureKind::Protocol => "violated the protocol".to_owned(),
+        FailureKind::InsufficientScope => "lacks a scope".to_owned(),
         FailureKind::ClientUnanswered => "did not answer a request of the server".to_owned(),
         FailureKind::StoreUnavailable => "cannot be kept or reached just now".to_owned(),
+        FailureKind::NodeBusy => "has too many messages waiting".to_owned(),
         FailureKind::NodeLost => "cannot be reached".to_owned(),
         FailureKind::ParkedCallLost => "was lost with the node that held it".to_owned(),
         FailureKind::QuotaReached(reached) => format!("has as many {} as it may have", reached.resource),
         FailureKind::StoreFull => "has no room for the messages of the call".to_owned(),
+        FailureKind::OverRateLimit => "has reached a rate limit".to_owned(),
     }
 }
 
@@ -81,7 +96,12 @@ fn exact(time: Duration) -> String {
 
 /// In whole seconds, rounded up: a client that comes too early is refused again.
 fn rounded(delay: Duration) -> String {
-    format!("{} s", delay.as_secs() + u64::from(delay.subsec_nanos() > 0))
+    format!("{} s", whole_seconds(delay))
+}
+
+/// Whole seconds, rounded up.
+pub fn whole_seconds(delay: Duration) -> u64 {
+    delay.as_secs() + u64::from(delay.subsec_nanos() > 0)
 }
 
 #[cfg(test)]
@@ -112,6 +132,13 @@ mod tests {
             client_text(&Failure::new(FailureKind::Silent(Duration::from_millis(300)), "")),
             "The server was silent for 300 ms; the call may have been carried out"
         );
+    }
+
+    #[test]
+    fn a_rate_limit_says_when_to_try_again() {
+        let limited = |delay| client_text(&Failure::new(FailureKind::OverRateLimit, "").with_retry_after(delay));
+        assert_eq!(limited(Some(Duration::from_millis(6001))), "Rate limit: try again in 7 s");
+        assert_eq!(limited(None), "Rate limit: try again later");
     }
 
     #[test]

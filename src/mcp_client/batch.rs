@@ -63,11 +63,14 @@ impl MessageParser {
         }
     }
 
-    /// The messages in a JSON text: one, or the valid ones of a batch. Batches are accepted in every revision, because
-    /// some servers send them where their revision has none.
+    /// The messages in a JSON text: one, the valid ones of a batch, or one per line. Batches and lines are accepted in
+    /// every revision, because some servers send them where their revision has none.
     pub(super) fn messages(&self, text: &Bytes) -> Result<Vec<Received>, Invalid> {
         let Some(texts) = Incoming::batch_texts(text, MAX_BATCH_MESSAGES)? else {
-            return Ok(self.message(text)?.into_iter().collect());
+            return match self.message(text) {
+                Ok(message) => Ok(message.into_iter().collect()),
+                Err(invalid) => self.messages_in_lines(text).ok_or(invalid),
+            };
         };
         let parsed: Vec<_> = texts.iter().map(|text| self.message(text)).collect();
         let invalid = parsed.iter().filter(|message| message.is_err()).count();
@@ -75,6 +78,15 @@ impl MessageParser {
             tracing::debug!(count = invalid, "invalid messages in an upstream batch skipped");
         }
         Ok(parsed.into_iter().flatten().flatten().collect())
+    }
+
+    /// The messages in a text of several lines; `None` if a line is no message.
+    fn messages_in_lines(&self, text: &Bytes) -> Option<Vec<Received>> {
+        let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+        let lines: Vec<_> = lines.take(MAX_BATCH_MESSAGES + 1).map(|line| text.slice_ref(line)).collect();
+        let is_several = (2..=MAX_BATCH_MESSAGES).contains(&lines.len());
+        let messages = is_several.then(|| lines.iter().map(|line| self.message(line)).collect::<Result<Vec<_>, _>>());
+        Some(messages?.ok()?.into_iter().flatten().collect())
     }
 
     /// The message in a JSON text that is no batch; `None` for a notification that nests too deep.
@@ -102,5 +114,36 @@ impl MessageParser {
                 None
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTICE: &str = r#"{"jsonrpc":"2.0","method":"notifications/message"}"#;
+
+    fn count(text: String) -> Option<usize> {
+        MessageParser::new(16, "test").messages(&text.into()).ok().map(|messages| messages.len())
+    }
+
+    #[test]
+    fn lines_are_messages_only_if_each_is_one() {
+        let spread = NOTICE.replace(',', ",\n");
+        let mixed =
+            [format!("{NOTICE}\n{NOTICE}\nrubbish"), format!("{NOTICE}{NOTICE}"), format!("{NOTICE}\n{spread}")];
+        for (text, expected) in [(spread, 1), (format!("\n{NOTICE}\r\n\n{NOTICE}\n"), 2)] {
+            assert_eq!(count(text), Some(expected));
+        }
+        for text in mixed {
+            assert_eq!(count(text.clone()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_are_bounded_like_a_batch() {
+        let lines = |count| format!("{NOTICE}\n").repeat(count);
+        assert_eq!(count(lines(MAX_BATCH_MESSAGES)), Some(MAX_BATCH_MESSAGES));
+        assert_eq!(count(lines(MAX_BATCH_MESSAGES + 1)), None);
     }
 }

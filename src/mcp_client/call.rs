@@ -9,12 +9,12 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, RequestHeaders};
 use super::round::{ProgressFilter, Round, WaitLimits};
-use super::task_driver::{ExpectedTask, TaskDriver};
+use super::task_driver::{DriverPurpose, ExpectedTask, TaskDriver};
 use crate::call::{Answer, Call, Reply, ReplySink, ServerRequest};
 use crate::dialect::tasks as dialect;
 use crate::dialect::to_upstream::{self, InputRequired};
 use crate::failure::{Failure, FailureKind};
-use crate::protocol::{Method, Outcome, Payload, Raw, code};
+use crate::protocol::{Key, Method, Outcome, Payload, Raw, code};
 
 /// A call on its way, over all its input rounds.
 struct UpstreamCall<'c> {
@@ -36,7 +36,9 @@ enum TaskUse<'c> {
     /// Nothing.
     Unspecified,
     /// It asks the server to run the call as a task.
-    Requested(#[allow(dead_code, reason = "held to be dropped")] ExpectedTask<'c>),
+    Requested(#[allow(dead_code, reason = "held to be dropped")] ExpectedTask<'c>, DriverPurpose),
+    /// It declares the tasks extension for a client that gets the task, in the form of its own era.
+    Offered,
     /// It declares the tasks extension on behalf of a client that does not know it.
     Declared,
 }
@@ -79,17 +81,37 @@ const URL_RETRY_MAX_DELAY: Duration = Duration::from_secs(30);
 /// How much longer a task that we request lives than a call may take: elicitations do not count towards that.
 const TASK_TTL_MARGIN: Duration = Duration::from_secs(3600);
 
+/// Longest time that a task is driven for because it lives that long.
+const MAX_HELD_TASK_TIME: Duration = Duration::from_secs(24 * 3600);
+
 /// Runs a call to its answer; dropping the future cancels it.
-pub(super) async fn run(connection: &Arc<Connection>, call: &Call, out: &mut impl ReplySink) -> Answer {
-    UpstreamCall::new(connection, call, call.params.clone(), TaskUse::Unspecified).run(out).await
+pub(super) fn run<'c>(
+    connection: &'c Arc<Connection>,
+    call: &'c Call,
+    out: &'c mut impl ReplySink,
+) -> impl Future<Output = Answer> + Send {
+    UpstreamCall::new(connection, call, call.params.clone(), TaskUse::Unspecified).run(out)
 }
 
 /// Runs a call of a tool that runs only as a task.
-pub(super) async fn run_as_task(connection: &Arc<Connection>, call: &Call, out: &mut impl ReplySink) -> Answer {
-    let ttl = connection.settings().total_timeout + TASK_TTL_MARGIN;
-    let params = dialect::with_task_request(call.params.as_deref(), ttl);
-    let task_use = TaskUse::Requested(ExpectedTask::new(connection.task_registry()));
+pub(super) async fn run_as_task(
+    connection: &Arc<Connection>,
+    (call, purpose): (&Call, DriverPurpose),
+    out: &mut impl ReplySink,
+) -> Answer {
+    let params = dialect::with_task_request(call.params.as_deref(), task_ttl(connection));
+    let task_use = TaskUse::Requested(ExpectedTask::new(connection.task_registry()), purpose);
     UpstreamCall::new(connection, call, Some(params.into()), task_use).run(out).await
+}
+
+/// Runs a call, or a request about a task, with the tasks extension declared. A task is returned as it is.
+pub(super) async fn run_offering_task(connection: &Arc<Connection>, call: &Call, out: &mut impl ReplySink) -> Answer {
+    UpstreamCall::new(connection, call, call.params.clone(), TaskUse::Offered).run(out).await
+}
+
+/// The lifetime of a task that we request.
+fn task_ttl(connection: &Connection) -> Duration {
+    connection.settings().total_timeout + TASK_TTL_MARGIN
 }
 
 impl<'c> UpstreamCall<'c> {
@@ -101,24 +123,27 @@ impl<'c> UpstreamCall<'c> {
             task_use,
             accepted_urls: HashSet::new(),
             progress: ProgressFilter::default(),
-            limits: WaitLimits::new(connection.settings(), &call.method),
+            limits: WaitLimits::new(connection.settings(), call),
             input_rounds: 0,
             mirrors: MirrorState::AsListed,
         }
     }
 
-    async fn run(mut self, out: &mut impl ReplySink) -> Answer {
-        loop {
-            let outcome = self.send(out).await;
-            match self.on_response(outcome).await {
-                NextStep::End(answer) => return answer,
-                NextStep::Send => {}
-                NextStep::AskClient(input) => {
-                    if let Err(error) = Box::pin(self.ask_client(input, out)).await {
-                        return self.failure(error);
+    #[allow(clippy::manual_async_fn, reason = "an async fn would have its arguments twice")]
+    fn run(mut self, out: &mut impl ReplySink) -> impl Future<Output = Answer> + Send {
+        async move {
+            loop {
+                let outcome = self.send(out).await;
+                match self.on_response(outcome).await {
+                    NextStep::End(answer) => return answer,
+                    NextStep::Send => {}
+                    NextStep::AskClient(input) => {
+                        if let Err(error) = Box::pin(self.ask_client(input, out)).await {
+                            return self.failure(error);
+                        }
                     }
+                    NextStep::DriveTask(driver) => return Box::pin(driver.run(out)).await,
                 }
-                NextStep::DriveTask(driver) => return Box::pin(driver.run(out)).await,
             }
         }
     }
@@ -126,14 +151,15 @@ impl<'c> UpstreamCall<'c> {
     /// Sends the request and waits for its response.
     async fn send(&mut self, out: &mut impl ReplySink) -> Outcome {
         let mirrors = self.connection.mirrors_for(self.call).await;
-        let declares_tasks = matches!(self.task_use, TaskUse::Declared);
+        let declares_tasks = matches!(self.task_use, TaskUse::Declared | TaskUse::Offered);
         let params = self.connection.params(self.params.as_ref(), self.call, declares_tasks);
         let progress_token = self.call.progress_token.clone();
         let headers = RequestHeaders { mirrors: &mirrors, caller: &self.call.caller };
-        let mut round = Round { out, progress: &mut self.progress, limits: &mut self.limits };
+        let (progress, limits, delivery) = (&mut self.progress, &mut self.limits, self.call.delivery);
+        let mut round = Round { out, progress, limits, delivery };
         match self.task_use {
             // The task is cancelled by its id, so a request that is dropped goes on until its response has come.
-            TaskUse::Requested(_) => {
+            TaskUse::Requested(..) => {
                 let replies = self.connection.send(self.call.method.clone(), params, progress_token, headers);
                 Box::pin(round.wait_for_task(self.connection, self.call, replies)).await
             }
@@ -163,6 +189,13 @@ impl<'c> UpstreamCall<'c> {
         {
             return step;
         }
+        if !self.call.method.may_require_input()
+            && self.connection.revision().asks_by_result()
+            && outcome.as_ref().is_ok_and(to_upstream::is_input_required)
+        {
+            let message = format!("the server asked for input to answer {}", self.call.method.as_str());
+            return NextStep::End(self.failure(Failure::new(FailureKind::Protocol, message)));
+        }
         let client_has_session = self.call.client.revision.accepts_server_requests();
         let (Ok(result), true) = (&outcome, client_has_session && self.connection.revision().asks_by_result()) else {
             return NextStep::End(self.answer(outcome));
@@ -191,6 +224,9 @@ impl<'c> UpstreamCall<'c> {
     /// from the server directly; a task that the server makes unasked is of no use to the client and is driven here, too.
     fn task_step(&mut self, outcome: &Outcome) -> Option<NextStep> {
         let (client, revision) = (&self.call.client, self.connection.revision());
+        if matches!(self.task_use, TaskUse::Offered) {
+            return None;
+        }
         let result = match outcome {
             Ok(result) => result,
             Err(error) => {
@@ -202,7 +238,11 @@ impl<'c> UpstreamCall<'c> {
                 return Some(NextStep::Send);
             }
         };
-        let is_requested = matches!(self.task_use, TaskUse::Requested(_));
+        let requested_for = match self.task_use {
+            TaskUse::Requested(_, purpose) => Some(purpose),
+            _ => None,
+        };
+        let is_requested = requested_for.is_some();
         // In the handshake era only a request that asks for a task can become one.
         if revision.creates_tasks_on_request() && !is_requested {
             return None;
@@ -211,7 +251,20 @@ impl<'c> UpstreamCall<'c> {
         if !is_requested && dialect::client_supports_tasks(&client.capabilities, client.revision) {
             return None;
         }
-        let driver = TaskDriver::new(self.connection, self.call, &task, self.limits.deadline());
+        tracing::debug!(method = %self.call.method, "call became a task");
+        let purpose = requested_for.unwrap_or(DriverPurpose::Call);
+        let deadline = match purpose {
+            // The client waits for no response; the task may take as long as it lives.
+            DriverPurpose::HeldTask => {
+                let lifetime = task.ttl.unwrap_or_default().min(MAX_HELD_TASK_TIME);
+                Instant::now() + lifetime.max(task_ttl(self.connection))
+            }
+            DriverPurpose::Call | DriverPurpose::TaskResult => self.limits.deadline(),
+        };
+        let mut driver = TaskDriver::new(self.connection, (self.call, purpose), &task, deadline);
+        if let Some(created) = result.member(Key::Task) {
+            driver.report_created(&created);
+        }
         self.task_use = TaskUse::Unspecified;
         Some(NextStep::DriveTask(driver))
     }

@@ -36,6 +36,8 @@ const INHERITED_VARIABLES: [&str; 12] = [
 ];
 /// Lines of stderr that are kept to explain an exit.
 const STDERR_TAIL_LINES: usize = 5;
+/// How long a killed child may take to exit; the kernel may hold it for a moment.
+const KILLED_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long to wait for the rest of stderr after the child has exited.
 const STDERR_DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 /// Longer lines of stderr are not logged.
@@ -113,12 +115,15 @@ impl ChildProcess {
     }
 
     /// Stops a child whose stdin was closed: waits for `stop_timeout`, sends SIGTERM, waits again, then kills the group.
+    /// Returns once the child has exited, so that whoever stops a gateway finds none of its children.
     pub(super) async fn stop(mut self, stop_timeout: Duration) {
-        for signal in [None, Some(Signal::TERM)] {
+        for (signal, timeout) in
+            [(None, stop_timeout), (Some(Signal::TERM), stop_timeout), (Some(Signal::KILL), KILLED_EXIT_TIMEOUT)]
+        {
             if let Some(signal) = signal {
                 self.signal(signal);
             }
-            if tokio::time::timeout(stop_timeout, self.child.wait()).await.is_ok() {
+            if tokio::time::timeout(timeout, self.child.wait()).await.is_ok() {
                 break;
             }
         }

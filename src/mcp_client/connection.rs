@@ -15,7 +15,7 @@ use super::round::{ProgressFilter, Round, WaitLimits};
 use super::session_resumption::ResumableSession;
 use super::target::{ConnectionSettings, Target};
 use super::task_registry::TaskRegistry;
-use crate::call::{Answer, Call, Caller, ClientInfo, Replies, ReplySink, TRACE_HEADERS};
+use crate::call::{Answer, AnswerDelivery, Call, Caller, ClientInfo, Replies, ReplySink, TRACE_HEADERS};
 use crate::dialect::Revision;
 use crate::dialect::headers::{self, HeaderMirror};
 use crate::dialect::tasks;
@@ -23,6 +23,7 @@ use crate::dialect::to_client::ServerInfo;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, Result};
 use crate::failure::Failure;
+use crate::identity::{Credential, Identity};
 use crate::protocol::{Id, Key, Method, Notification, Outcome, Payload, Raw};
 
 /// An open connection whose revision was negotiated.
@@ -133,13 +134,12 @@ impl Connection {
     }
 
     /// Forwards a call and hands what precedes its answer to `out`. Dropping the future cancels the call.
-    pub async fn run_call(self: &Arc<Self>, call: &Call, out: &mut impl ReplySink) -> Answer {
-        call::run(self, call, out).await
-    }
-
-    /// Like [`Self::run_call`], for a tool that runs only as a task.
-    pub async fn run_call_as_task(self: &Arc<Self>, call: &Call, out: &mut impl ReplySink) -> Answer {
-        call::run_as_task(self, call, out).await
+    pub fn run_call<'c>(
+        self: &'c Arc<Self>,
+        call: &'c Call,
+        out: &'c mut impl ReplySink,
+    ) -> impl Future<Output = Answer> + Send {
+        call::run(self, call, out)
     }
 
     /// A call made by the gateway itself.
@@ -154,10 +154,12 @@ impl Connection {
             method,
             params: params.map(Payload::from),
             client: Arc::new(client),
-            caller: Arc::new(Caller { principal: "rialto".into(), peer: None, headers: HeaderMap::new() }),
+            caller: Arc::new(Caller::local(Identity::new("rialto", Credential::Local))),
             level: None,
             progress_token: None,
             sink: None,
+            limits: None,
+            delivery: AnswerDelivery::Whole,
         }
     }
 
@@ -277,7 +279,8 @@ impl Connection {
                 let revision = self.revision;
                 Replies::run(move |mut out| async move {
                     let (mut progress, mut limits) = (ProgressFilter::default(), WaitLimits::none());
-                    let mut round = Round { out: &mut out, progress: &mut progress, limits: &mut limits };
+                    let (progress, limits) = (&mut progress, &mut limits);
+                    let mut round = Round { out: &mut out, progress, limits, delivery: AnswerDelivery::Whole };
                     Answer { outcome: request.run(&mut round).await, revision }
                 })
             }

@@ -10,15 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::mpsc::{self, OwnedPermit};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{MessageParser, Received};
+use super::pending_calls::{MAX_OPEN_SERVER_REQUESTS, PendingCall, PendingCalls, Question, too_many_server_requests};
 use super::task_registry::TaskRegistry;
 use super::unsolicited::{Unsolicited, UnsolicitedSender};
-use crate::call::{Answer, Replies, Reply, ReplySink, ServerRequest};
+use crate::call::{Answer, Replies, Reply, ReplySink};
 use crate::dialect::{Revision, meta};
 use crate::failure::{Failure, FailureKind};
 use crate::protocol::{
@@ -28,8 +27,6 @@ use crate::protocol::{
 
 /// Replies that may wait for the reader of one call; further notifications are dropped.
 const REPLY_QUEUE_CAPACITY: usize = 256;
-/// Server requests that may be open at once; further ones are answered with an error.
-const MAX_OPEN_SERVER_REQUESTS: usize = 64;
 /// Messages that may wait to be written; further senders wait.
 const OUTGOING_QUEUE_CAPACITY: usize = 64;
 /// Answers to pings and to refused server requests that may wait to be written; no more is read of the server meanwhile.
@@ -59,48 +56,13 @@ pub(super) struct OutgoingMessages {
     control: mpsc::Receiver<Bytes>,
 }
 
-/// Calls that await responses, by request id.
-#[derive(Debug, Default)]
-struct PendingCalls(Mutex<PendingState>);
-
-#[derive(Debug, Default)]
-struct PendingState {
-    calls: HashMap<i64, PendingCall>,
-    /// Server requests that were not responded to yet; dropping a sender withdraws the request.
-    server_requests: HashMap<Id, oneshot::Sender<()>>,
-    /// Set once the connection is closed, with the reason.
-    closed: Option<Failure>,
-}
-
-/// A server request as the server sent it.
-struct Question {
-    method: Method,
-    params: Option<Raw>,
-}
-
-#[derive(Debug)]
-struct PendingCall {
-    replies: mpsc::Sender<Reply>,
-    /// Queue space reserved for the final response.
-    final_permit: OwnedPermit<Reply>,
-    /// The caller's progress token; the server is given the request id instead.
-    progress_token: Option<Raw>,
-    revision: Revision,
-    /// A `subscriptions/listen` request, which receives only its change notifications.
-    is_listen: bool,
-    /// A server request may belong to this call.
-    accepts_server_requests: bool,
-    /// A log message may belong to this call.
-    accepts_logs: bool,
-    /// Server requests that went to this call.
-    server_requests: u32,
-}
-
 /// Cancels a call at the server when its replies are dropped before the response.
 struct CancelOnDrop {
     pending: Arc<PendingCalls>,
     outgoing: mpsc::Sender<Bytes>,
     id: i64,
+    /// The request is on its way; before that there is nothing to cancel.
+    is_sent: bool,
 }
 
 impl Duplex {
@@ -145,7 +107,7 @@ impl Duplex {
             Some(_) => Some(meta::with_member(params.as_deref(), "progressToken", Raw::of(&id)).into()),
             None => params,
         };
-        self.send_request(id, &Request { id: id.into(), method, params, extra: Vec::new() }, progress_token, revision)
+        self.send_request(id, &Request::new(id.into(), method, params), progress_token, revision)
     }
 
     fn send_request(&self, id: i64, request: &Request, progress_token: Option<Raw>, revision: Revision) -> Replies {
@@ -170,15 +132,16 @@ impl Duplex {
         if let Err(failure) = self.pending.insert(id, call) {
             return ErrorObject::from(failure.before_sending()).into();
         }
-        let guard = CancelOnDrop { pending: Arc::clone(&self.pending), outgoing: self.outgoing.clone(), id };
+        let (pending, outgoing) = (Arc::clone(&self.pending), self.outgoing.clone());
+        let mut guard = CancelOnDrop { pending, outgoing, id, is_sent: false };
         let message = request.encode();
         Replies::run(move |mut out| async move {
             // If the writer has gone, `close` ends this call with the reason.
-            let is_unsent = guard.outgoing.send(message).await.is_err();
+            guard.is_sent = guard.outgoing.send(message).await.is_ok();
             loop {
                 match receiver.recv().await {
                     Some(Reply::End(mut answer)) => {
-                        if is_unsent {
+                        if !guard.is_sent {
                             answer.mark_not_sent();
                         }
                         return answer;
@@ -252,8 +215,16 @@ impl Duplex {
             _ if self.forward_to_listener(&notification) => {}
             _ if self.tasks.on_notification(&notification) => {}
             // A log message does not name its call; with one call in flight it is unambiguous.
-            NotificationMethod::Message
-                if self.with_only_call(|call| call.accepts_logs, |call| call.forward_log(notification.clone())) => {}
+            NotificationMethod::Message => {
+                let mut state = self.pending.lock();
+                match state.only_call(|call| call.accepts_logs) {
+                    Some(call) => call.forward_log(notification),
+                    None => {
+                        drop(state);
+                        self.unsolicited.send(Unsolicited::Notification(notification));
+                    }
+                }
+            }
             _ => self.unsolicited.send(Unsolicited::Notification(notification)),
         }
     }
@@ -314,19 +285,6 @@ impl Duplex {
             let _ = self.outgoing.try_send(Notification::cancelled(&id.into()).encode());
         }
         true
-    }
-
-    /// Runs `act` on the only pending call that satisfies `fits`; false when there is none or more than one.
-    fn with_only_call(&self, fits: impl Fn(&PendingCall) -> bool, act: impl FnOnce(&mut PendingCall)) -> bool {
-        let mut state = self.pending.lock();
-        let mut calls = state.calls.values_mut().filter(|call| fits(call));
-        match (calls.next(), calls.next()) {
-            (Some(call), None) => {
-                act(call);
-                true
-            }
-            _ => false,
-        }
     }
 
     /// Sends a short response from the reader task. A server that does not read its answers is not read either.
@@ -399,16 +357,6 @@ fn numeric_id(id: &Id) -> Option<i64> {
     }
 }
 
-fn unsupported_by_client() -> ErrorObject {
-    ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this")
-}
-
-/// The answer to a server request beyond the limit of open ones.
-pub(super) fn too_many_server_requests(limit: usize) -> ErrorObject {
-    let why = format!("{limit} server requests are open on this connection; wait for their answers first");
-    ErrorObject::new(code::INTERNAL_ERROR, format!("Internal error: {why}"))
-}
-
 // === impl OutgoingMessages ===
 
 impl OutgoingMessages {
@@ -428,122 +376,12 @@ impl OutgoingMessages {
     }
 }
 
-// === impl PendingCalls ===
-
-impl PendingCalls {
-    fn lock(&self) -> MutexGuard<'_, PendingState> {
-        self.0.lock()
-    }
-
-    fn insert(&self, id: i64, call: PendingCall) -> Result<(), Failure> {
-        let mut state = self.lock();
-        if let Some(failure) = &state.closed {
-            return Err(failure.clone());
-        }
-        state.calls.insert(id, call);
-        Ok(())
-    }
-
-    fn remove(&self, id: i64) -> Option<PendingCall> {
-        self.lock().calls.remove(&id)
-    }
-
-    /// Hands a server request to the only call that it can belong to, or gives it back.
-    fn ask_only(&self, request: ServerRequest) -> Result<(), ServerRequest> {
-        let mut state = self.lock();
-        let mut calls = state.calls.values_mut().filter(|call| call.accepts_server_requests);
-        match (calls.next(), calls.next()) {
-            (Some(call), None) => {
-                call.forward_server_request(request);
-                Ok(())
-            }
-            _ => Err(request),
-        }
-    }
-
-    /// Hands a server request to the newest call of those that were asked least, or gives it back: each of several calls
-    /// that ask at once gets a request. Returns the id of the call.
-    fn ask_newest(&self, request: ServerRequest) -> Result<i64, ServerRequest> {
-        let mut state = self.lock();
-        let calls = state.calls.iter_mut().filter(|(_, call)| call.accepts_server_requests);
-        match calls.max_by_key(|(id, call)| (std::cmp::Reverse(call.server_requests), **id)) {
-            Some((id, call)) => {
-                call.server_requests += 1;
-                call.forward_server_request(request);
-                Ok(*id)
-            }
-            None => Err(request),
-        }
-    }
-
-    /// Waits for the client's answer. A question whose `asked_call` ended without it belonged to another call, which is
-    /// asked instead.
-    async fn wait_for_answer(
-        &self,
-        question: &Question,
-        mut response: oneshot::Receiver<Outcome>,
-        mut asked_call: Option<i64>,
-    ) -> Outcome {
-        loop {
-            if let Ok(outcome) = response.await {
-                return outcome;
-            }
-            if asked_call.is_none_or(|call| self.lock().calls.contains_key(&call)) {
-                return Err(unsupported_by_client());
-            }
-            let (responder, answered) = oneshot::channel();
-            let Ok(call) = self.ask_newest(question.with_responder(responder)) else {
-                return Err(unsupported_by_client());
-            };
-            (response, asked_call) = (answered, Some(call));
-        }
-    }
-}
-
-impl Question {
-    fn with_responder(&self, responder: oneshot::Sender<Outcome>) -> ServerRequest {
-        ServerRequest { method: self.method.clone(), params: self.params.clone(), responder }
-    }
-}
-
-// === impl PendingCall ===
-
-impl PendingCall {
-    fn complete(self, outcome: Outcome) {
-        self.final_permit.send(Reply::End(Answer { outcome, revision: self.revision }));
-    }
-
-    /// Forwards a notification; false when the call's queue is full or its reader has gone.
-    fn try_notify(&mut self, notification: Notification) -> bool {
-        let queued = self.replies.try_send(Reply::Notification(notification)).is_ok();
-        if !queued {
-            tracing::debug!("upstream notification dropped: its call reads too slowly or has gone");
-        }
-        queued
-    }
-
-    fn forward_log(&mut self, notification: Notification) {
-        self.try_notify(notification);
-    }
-
-    fn forward_progress(&mut self, notification: &Notification) {
-        let (Some(progress_token), Some(params)) = (&self.progress_token, &notification.params) else { return };
-        let params = params.edit().set("progressToken", progress_token.clone()).finish();
-        self.try_notify(Notification::new(NotificationMethod::Progress, Some(params)));
-    }
-
-    fn forward_server_request(&mut self, request: ServerRequest) {
-        // If the queue is full, dropping the request sends an error response to the server.
-        let _ = self.replies.try_send(Reply::ServerRequest(request));
-    }
-}
-
 // === impl CancelOnDrop ===
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        if self.pending.remove(self.id).is_none() {
-            return; // the response has arrived
+        if self.pending.remove(self.id).is_none() || !self.is_sent {
+            return; // the response has arrived, or the server knows of no request
         }
         let message = Notification::cancelled(&self.id.into()).encode();
         if let Err(mpsc::error::TrySendError::Full(message)) = self.outgoing.try_send(message) {
@@ -586,6 +424,26 @@ mod tests {
         assert!(answer.outcome.is_err_and(|error| error.failure().is_some()));
         let cancelled = String::from_utf8(sent.next().await.unwrap().to_vec()).unwrap();
         assert!(cancelled.contains("notifications/cancelled"), "{cancelled}");
+    }
+
+    #[tokio::test]
+    async fn call_that_was_not_sent_is_not_cancelled() {
+        let (unsolicited, _unsolicited_receiver) = mpsc::channel(8);
+        let (duplex, mut sent) = Duplex::new(parser(), unsolicited);
+        drop(duplex.call(Method::ToolsCall, None, None, Revision::NEWEST));
+        let mut replies = duplex.call(Method::ToolsCall, None, None, Revision::NEWEST);
+        assert!(futures_util::poll!(std::pin::pin!(replies.next())).is_pending());
+        drop(replies);
+        let mut methods = Vec::new();
+        sent.drain();
+        while let Some(message) = sent.next().await {
+            methods.push(match Message::parse(&message).unwrap() {
+                Message::Request(request) => request.method.as_str().to_owned(),
+                other => format!("{other:?}"),
+            });
+        }
+        assert_eq!(methods.len(), 2, "{methods:?}");
+        assert!(methods[0] == "tools/call" && methods[1].contains("Cancelled"), "{methods:?}");
     }
 
     /// The failure of a call whose connection closes; `writer` is what becomes of the messages to write.

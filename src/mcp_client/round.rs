@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::target::ConnectionSettings;
 use super::{call, task_driver};
-use crate::call::{Call, Replies, Reply, ReplySink};
+use crate::call::{AnswerDelivery, Call, Replies, Reply, ReplySink};
 use crate::failure::{Failure, FailureKind};
 use crate::protocol::{ErrorObject, Method, Notification, NotificationMethod, Outcome};
 use crate::timer::PooledTimer;
@@ -18,6 +19,8 @@ pub(super) struct Round<'c, S> {
     pub(super) out: &'c mut S,
     pub(super) progress: &'c mut ProgressFilter,
     pub(super) limits: &'c mut WaitLimits,
+    /// Whether a long result may come in pieces.
+    pub(super) delivery: AnswerDelivery,
 }
 
 /// Lets only progress pass that exceeds what was reported before: progress must increase, but restarts with a new round.
@@ -43,6 +46,13 @@ impl<S: ReplySink> Round<'_, S> {
             _ => {}
         }
         self.out.send(reply).await;
+    }
+
+    /// Hands over bytes of the result; the time that their reader takes does not count.
+    pub(super) async fn pass_piece(&mut self, piece: Bytes) {
+        let began = Instant::now();
+        self.out.send(Reply::Piece(piece)).await;
+        self.limits.extend(began.elapsed());
     }
 
     /// Waits for something of the server, at most for the idle timeout and until the deadline of the call.
@@ -83,6 +93,12 @@ impl<S: ReplySink> Round<'_, S> {
     }
 }
 
+/// The longest that a call may take: what its server is allowed, or less where a limit says so.
+pub(super) fn total_timeout(settings: &ConnectionSettings, call: &Call) -> Duration {
+    let lowered = call.limits.as_ref().and_then(|limits| limits.total_timeout());
+    lowered.map_or(settings.total_timeout, |lowered| lowered.min(settings.total_timeout))
+}
+
 fn unanswered() -> ErrorObject {
     Failure::new(FailureKind::Broken, "the request ended without a response").into()
 }
@@ -114,11 +130,12 @@ impl Default for ProgressFilter {
 // === impl WaitLimits ===
 
 impl WaitLimits {
-    pub(super) fn new(settings: &ConnectionSettings, method: &Method) -> Self {
+    pub(super) fn new(settings: &ConnectionSettings, call: &Call) -> Self {
+        let total_timeout = total_timeout(settings, call);
         Self {
-            idle_timeout: (*method != Method::Listen).then_some(settings.idle_timeout),
-            total_timeout: settings.total_timeout,
-            deadline: Instant::now() + settings.total_timeout,
+            idle_timeout: (call.method != Method::Listen).then_some(settings.idle_timeout),
+            total_timeout,
+            deadline: Instant::now() + total_timeout,
         }
     }
 
@@ -140,5 +157,43 @@ impl WaitLimits {
     /// Moves the deadline by the time that the client took.
     pub(super) fn extend(&mut self, by: Duration) {
         self.deadline += by;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reader that takes a minute for each reply.
+    struct SlowReader;
+
+    impl ReplySink for SlowReader {
+        async fn send(&mut self, _: Reply) {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_that_the_reader_takes_does_not_count() {
+        let settings = ConnectionSettings {
+            idle_timeout: Duration::from_secs(5),
+            total_timeout: Duration::from_secs(10),
+            ..ConnectionSettings::default()
+        };
+        let mut limits = WaitLimits {
+            idle_timeout: Some(settings.idle_timeout),
+            total_timeout: settings.total_timeout,
+            deadline: Instant::now() + settings.total_timeout,
+        };
+        let mut progress = ProgressFilter::default();
+        let (progress, limits) = (&mut progress, &mut limits);
+        let mut round = Round { out: &mut SlowReader, progress, limits, delivery: AnswerDelivery::InPieces };
+        for _ in 0..3 {
+            round.pass_piece(Bytes::from_static(b"x")).await;
+            round.wait(tokio::time::sleep(Duration::from_secs(3))).await.unwrap();
+        }
+        round.pass_piece(Bytes::from_static(b"x")).await;
+        let late = round.wait(tokio::time::sleep(Duration::from_secs(3))).await.unwrap_err();
+        assert_eq!(late.failure().unwrap().kind(), FailureKind::TimedOut(Duration::from_secs(10)));
     }
 }

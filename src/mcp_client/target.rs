@@ -81,6 +81,8 @@ pub struct ConnectionSettings {
     pub listen_read_timeout: Option<Duration>,
     /// Limit of one received message, in bytes.
     pub message_bytes: usize,
+    /// A result of more bytes is passed on in pieces where nothing has to see all of it; over HTTP.
+    pub stream_answers_over: usize,
     /// Limit of the nesting depth of one received message.
     pub json_depth: usize,
     /// Limit of input rounds in one call.
@@ -211,6 +213,7 @@ impl Default for ConnectionSettings {
             ping_interval: Some(Duration::from_secs(30)),
             listen_read_timeout: Some(Duration::from_secs(300)),
             message_bytes: 16 << 20,
+            stream_answers_over: 256 << 10,
             json_depth: 128,
             max_input_rounds: 8,
         }

@@ -1,4 +1,5 @@
-//! Drives calls that the server turned into tasks, for clients that do not know tasks: the client gets a plain result.
+//! Drives a task at the server to its end: for a client that does not know tasks, which gets a plain result; for the
+//! gateway, which holds the task for a client of the other era; and for such a client's `tasks/result`.
 //!
 //! In the per-request era a task's status carries its input requests and, at the end, its result; input responses go back
 //! with `tasks/update`. In the handshake era the status carries neither: `tasks/result` delivers server requests and the
@@ -15,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::connection::{Connection, RequestHeaders};
+use super::round::total_timeout;
 use super::task_registry::TaskRegistry;
 use super::{call, probe};
 use crate::call::{Answer, Call, Replies, Reply, ReplySink, ServerRequest};
@@ -27,6 +29,7 @@ use crate::protocol::{ErrorObject, Method, Notification, Outcome, Payload, Raw, 
 pub(super) struct TaskDriver {
     connection: Arc<Connection>,
     call: Call,
+    purpose: DriverPurpose,
     id: String,
     status: TaskStatus,
     /// Status notifications and server requests that name the task, from any stream.
@@ -40,6 +43,8 @@ pub(super) struct TaskDriver {
     open_inputs: FuturesUnordered<BoxFuture<'static, InputAnswer>>,
     /// Keys of all input requests forwarded so far; each is forwarded once.
     seen_input_keys: HashSet<String>,
+    /// Keys of those that the client has not answered yet.
+    unanswered_keys: HashSet<String>,
     /// Input responses that were not sent to the server yet.
     unsent_answers: Vec<(String, Raw)>,
     /// When to poll the status next.
@@ -48,8 +53,19 @@ pub(super) struct TaskDriver {
     failures: u32,
     /// When the call times out.
     deadline: Instant,
-    /// The task has ended at the server, so there is nothing to cancel.
+    /// Nothing is cancelled when the driver is dropped: the task has ended at the server, or is the client's.
     is_finished: bool,
+}
+
+/// Whom a task is driven for.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum DriverPurpose {
+    /// A call of a client that does not know the task; without the call, the task is cancelled.
+    Call,
+    /// The gateway, which shows the client the task: every status is reported, as a notification of 2025-11-25.
+    HeldTask,
+    /// A request for the result of a task that the client has itself, and that goes on without the request.
+    TaskResult,
 }
 
 /// A request that creates a task. Dropped before its response, it goes on in the background until the task's id is
@@ -94,12 +110,17 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_CONSECUTIVE_FAILURES: u32 = 3;
 
 impl TaskDriver {
-    /// Drives the task that `call` has become; the call times out at `deadline`.
-    pub(super) fn new(connection: &Arc<Connection>, call: &Call, task: &Task, deadline: Instant) -> Box<Self> {
-        tracing::debug!(method = %call.method, "call became a task");
+    /// Drives a task for `call`, which times out at `deadline`.
+    pub(super) fn new(
+        connection: &Arc<Connection>,
+        (call, purpose): (&Call, DriverPurpose),
+        task: &Task,
+        deadline: Instant,
+    ) -> Box<Self> {
         let mut driver = Self {
             connection: Arc::clone(connection),
             call: call.clone(),
+            purpose,
             id: task.id.clone(),
             status: task.status,
             server_events: connection.task_registry().register(&task.id),
@@ -108,17 +129,30 @@ impl TaskDriver {
             queue: VecDeque::new(),
             open_inputs: FuturesUnordered::new(),
             seen_input_keys: HashSet::new(),
+            unanswered_keys: HashSet::new(),
             unsent_answers: Vec::new(),
             next_poll: Instant::now(),
             polls: 0,
             failures: 0,
             deadline,
-            is_finished: false,
+            is_finished: purpose == DriverPurpose::TaskResult,
         };
         if task.status == TaskStatus::Working {
             driver.next_poll += driver.poll_interval(task);
         }
         Box::new(driver)
+    }
+
+    /// Reports the status with which the task was created.
+    pub(super) fn report_created(&mut self, task: &Raw) {
+        self.report(Some(task));
+    }
+
+    /// Reports a status of the task to a client that sees the task.
+    fn report(&mut self, task: Option<&Raw>) {
+        if let (DriverPurpose::HeldTask, Some(task)) = (self.purpose, task) {
+            self.queue.push_back(Reply::Notification(tasks::status_notification(task.clone())));
+        }
     }
 
     /// Drives the task to its end.
@@ -196,8 +230,11 @@ impl TaskDriver {
     /// The call's deadline has passed, or that of a request in flight.
     fn on_timeout(&mut self) {
         let now = Instant::now();
+        if now >= self.deadline && self.purpose == DriverPurpose::HeldTask {
+            return self.fail(ErrorObject::new(code::INTERNAL_ERROR, "The task did not end within its lifetime"));
+        }
         if now >= self.deadline {
-            let total_timeout = self.connection.settings().total_timeout;
+            let total_timeout = total_timeout(self.connection.settings(), &self.call);
             return self.fail(call::timed_out(total_timeout).into());
         }
         let failure = call::silent(self.connection.settings().idle_timeout);
@@ -213,6 +250,7 @@ impl TaskDriver {
     fn on_status_reply(&mut self, reply: Option<Reply>) {
         let outcome = match reply {
             Some(Reply::Notification(notification)) => return self.forward_notification(notification),
+            Some(Reply::Piece(_)) => return, // results of tasks come whole
             Some(Reply::ServerRequest(request)) => return self.forward_server_request(request),
             Some(Reply::End(answer)) => answer.outcome,
             None => Err(Failure::new(FailureKind::Broken, "no answer came").into()),
@@ -243,6 +281,7 @@ impl TaskDriver {
     /// Handles a new status of the task; `body` is the response that carried it, if any.
     fn on_status(&mut self, task: &Task, body: Option<&Raw>) {
         self.status = task.status;
+        self.report(body);
         self.next_poll = Instant::now() + self.poll_interval(task);
         let inlined = tasks::results_are_inline(self.connection.revision());
         match task.status {
@@ -284,6 +323,7 @@ impl TaskDriver {
     fn on_result_reply(&mut self, reply: Option<Reply>) {
         let outcome = match reply {
             Some(Reply::Notification(notification)) => return self.forward_notification(notification),
+            Some(Reply::Piece(_)) => return, // results of tasks come whole
             Some(Reply::ServerRequest(request)) => return self.forward_server_request(request),
             Some(Reply::End(answer)) => answer.outcome,
             None => Err(Failure::new(FailureKind::Broken, "no result came").into()),
@@ -306,10 +346,11 @@ impl TaskDriver {
             Reply::ServerRequest(request) => self.forward_server_request(request),
             Reply::Notification(Notification { params: Some(params), .. }) => {
                 if let Ok(task) = tasks::parse_task(&params, self.connection.revision()) {
+                    self.report(Some(&params));
                     self.on_status(&task, None);
                 }
             }
-            Reply::Notification(_) | Reply::End(_) => {}
+            Reply::Notification(_) | Reply::Piece(_) | Reply::End(_) => {}
         }
     }
 
@@ -340,7 +381,7 @@ impl TaskDriver {
 
     /// Queues a server request and restarts the total timeout: the time that the client takes does not count.
     fn queue_server_request(&mut self, request: ServerRequest) {
-        self.deadline = Instant::now() + self.connection.settings().total_timeout;
+        self.deadline = self.deadline.max(Instant::now() + total_timeout(self.connection.settings(), &self.call));
         self.queue.push_back(Reply::ServerRequest(request));
     }
 
@@ -352,9 +393,12 @@ impl TaskDriver {
             Err(why) => return self.fail(ErrorObject::new(code::INTERNAL_ERROR, format!("Internal error: {why}"))),
         };
         for (key, method, params) in input_requests {
-            if !self.seen_input_keys.insert(key.clone()) {
+            // Two requests for one result ask the client once.
+            if self.seen_input_keys.contains(&key) || !self.connection.task_registry().claim_input(&self.id, &key) {
                 continue;
             }
+            self.seen_input_keys.insert(key.clone());
+            self.unanswered_keys.insert(key.clone());
             let (answer, response) = oneshot::channel();
             self.open_inputs.push(Box::pin(async move { (key, response.await) }));
             self.queue_server_request(ServerRequest { method, params, responder: answer });
@@ -364,10 +408,15 @@ impl TaskDriver {
     /// Handles the client's response to an input request. An error cannot be sent in `tasks/update`, so it ends the call.
     fn on_client_answer(&mut self, key: String, response: Result<Outcome, oneshot::error::RecvError>) {
         let message = match response {
-            Ok(Ok(result)) => return self.unsent_answers.push((key, result.edit().remove("_meta").finish())),
+            Ok(Ok(result)) => {
+                self.unanswered_keys.remove(&key);
+                return self.unsent_answers.push((key, result.edit().remove("_meta").finish()));
+            }
             Ok(Err(error)) => format!("the client did not answer: {}", error.message()),
             Err(_) => "the client does not answer questions of this kind".to_owned(),
         };
+        // Without its input the task cannot end by itself.
+        self.is_finished = false;
         let content = [serde_json::json!({ "type": "text", "text": message })];
         let failed = serde_json::json!({ "content": content, "isError": true, "resultType": "complete" });
         self.end_call(Ok(Raw::of(&failed).into()));
@@ -386,6 +435,9 @@ impl TaskDriver {
 
     /// The server does not know the task that it has created; there is nothing to cancel.
     fn on_unknown_task(&mut self, error: &ErrorObject) {
+        if self.purpose == DriverPurpose::TaskResult {
+            return self.finish(Err(error.clone()));
+        }
         let message = format!("The server has lost the task: {}", error.message());
         let data = Raw::of(&serde_json::json!({ "code": error.code() }));
         self.finish(Err(ErrorObject::new(code::INTERNAL_ERROR, message).with_data(data)));
@@ -409,7 +461,9 @@ impl TaskDriver {
 
 impl Drop for TaskDriver {
     fn drop(&mut self) {
-        self.connection.task_registry().unregister(&self.id);
+        let registry = self.connection.task_registry();
+        registry.unregister(&self.id);
+        self.unanswered_keys.iter().for_each(|key| registry.release_input(&self.id, key));
         if !self.is_finished {
             spawn_cancel(&self.connection, &self.call, self.id.clone());
         }
@@ -424,7 +478,7 @@ async fn next(request: &mut Option<PendingRequest>) -> Option<Reply> {
 }
 
 /// Sends a request about a task, with the tasks extension declared.
-fn send(connection: &Connection, call: &Call, method: &str, params: &Raw) -> Replies {
+pub(super) fn send(connection: &Connection, call: &Call, method: &str, params: &Raw) -> Replies {
     let params = connection.params(Some(&params.clone().into()), call, true);
     let headers = RequestHeaders { mirrors: &[], caller: &call.caller };
     connection.send(Method::from(method), params, None, headers)

@@ -21,12 +21,17 @@ struct RegistryState {
     expected_tasks: usize,
     /// Tasks that have ended, most recent first. Status notifications may arrive after the end.
     finished_tasks: VecDeque<String>,
+    /// Input requests that a client is asked or has answered, by task and key, most recent first. The server may list one
+    /// for a while after it was answered.
+    claimed_inputs: VecDeque<(String, String)>,
 }
 
 /// Messages that may wait for one driver. A server request beyond that is refused; a lost status is polled.
 const DRIVER_QUEUE_CAPACITY: usize = 16;
 /// Number of ended tasks that are remembered.
 const MAX_FINISHED_TASKS: usize = 64;
+/// Number of input requests that are remembered.
+const MAX_CLAIMED_INPUTS: usize = 1024;
 
 impl TaskRegistry {
     fn lock(&self) -> MutexGuard<'_, RegistryState> {
@@ -57,6 +62,22 @@ impl TaskRegistry {
         state.drivers.remove(task);
         state.finished_tasks.push_front(task.to_owned());
         state.finished_tasks.truncate(MAX_FINISHED_TASKS);
+    }
+
+    /// Whether an input request is still to be asked; from now on it is not.
+    pub(super) fn claim_input(&self, task: &str, key: &str) -> bool {
+        let mut state = self.lock();
+        if state.claimed_inputs.iter().any(|(known, claimed)| known == task && claimed == key) {
+            return false;
+        }
+        state.claimed_inputs.push_front((task.to_owned(), key.to_owned()));
+        state.claimed_inputs.truncate(MAX_CLAIMED_INPUTS);
+        true
+    }
+
+    /// An input request was not answered and may be asked again.
+    pub(super) fn release_input(&self, task: &str, key: &str) {
+        self.lock().claimed_inputs.retain(|(known, claimed)| known != task || claimed != key);
     }
 
     /// Routes a server request to the driver of the task that it names; returns it if there is none.
@@ -128,6 +149,9 @@ mod tests {
         assert!(matches!(driver.try_recv(), Ok(Reply::Notification(_))));
         registry.unregister("t");
         assert!(registry.on_notification(&status("t")), "status after the end of the task");
+        assert!(registry.claim_input("t", "k") && registry.claim_input("u", "k") && !registry.claim_input("t", "k"));
+        registry.release_input("t", "k");
+        assert!(registry.claim_input("t", "k") && !registry.claim_input("u", "k"), "only what was released");
         registry.expect_task();
         assert!(registry.on_notification(&status("u")), "status of an expected task");
         registry.stop_expecting_task();

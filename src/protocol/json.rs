@@ -485,14 +485,16 @@ pub(super) fn string(quoted: &[u8]) -> Option<Cow<'_, str>> {
     serde_json::from_slice::<String>(quoted).map(Cow::Owned).ok()
 }
 
+/// The value that a text of a test stands for.
+#[cfg(test)]
+pub(crate) fn raw(text: &str) -> Raw {
+    Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    fn raw(text: &str) -> Raw {
-        Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
-    }
 
     #[test]
     fn edits_keep_all_other_bytes() {

@@ -13,7 +13,7 @@ use super::envelope::Envelope;
 use super::json::{Raw, put_string};
 use super::method::{Method, NotificationMethod};
 use super::payload::Payload;
-use crate::failure::{Execution, Failure, client_text};
+use crate::failure::{Execution, Failure, FailureKind, client_text};
 
 /// A request id: a string or an integer, never null. The JSON type is significant: `7` and `"7"` are
 /// different ids.
@@ -312,8 +312,8 @@ fn classify(envelope: Envelope<'_>, text: &Bytes) -> Result<Message, Invalid> {
 
 impl Request {
     /// A new request.
-    pub fn new(id: Id, method: Method, params: Option<Raw>) -> Self {
-        Self { id, method, params: params.map(Payload::from), extra: Extra::new() }
+    pub fn new(id: Id, method: Method, params: Option<Payload>) -> Self {
+        Self { id, method, params, extra: Extra::new() }
     }
 
     /// Serializes the request.
@@ -351,6 +351,17 @@ impl Response {
     pub fn new(id: Option<Id>, outcome: Outcome) -> Self {
         let extra = Extra::new();
         Self { id, outcome, extra }
+    }
+
+    /// What follows the result in a response that began with [`Self::encode_head`].
+    pub const ENCODED_END: &'static [u8] = b"}";
+
+    /// The text before the result, for a result that is written in pieces.
+    pub fn encode_head(id: &Id) -> Bytes {
+        let mut out = begin_envelope(None);
+        id.write(&mut out);
+        out.extend_from_slice(b",\"result\":");
+        out.freeze()
     }
 
     /// Serializes the response. Without an id it is written as `null`.
@@ -520,7 +531,14 @@ impl From<Failure> for ErrorObject {
         if let Some(delay) = failure.retry_after() {
             data["retryAfterMs"] = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX).into();
         }
-        let error = Self::new(code::INTERNAL_ERROR, client_text(&failure)).with_data(Raw::of(&data));
+        let code = match failure.kind() {
+            FailureKind::OverRateLimit | FailureKind::InsufficientScope => code::INVALID_REQUEST,
+            _ => code::INTERNAL_ERROR,
+        };
+        if !failure.scopes().is_empty() {
+            data["scopes"] = failure.scopes().iter().map(|scope| &**scope).collect();
+        }
+        let error = Self::new(code, client_text(&failure)).with_data(Raw::of(&data));
         Self { failure: Some(Box::new(failure)), ..error }
     }
 }

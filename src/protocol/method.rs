@@ -176,6 +176,11 @@ impl Method {
         }
     }
 
+    /// Whether a server of the per-request era may end this method with an `input_required` result.
+    pub fn may_require_input(&self) -> bool {
+        matches!(self, Self::ToolsCall | Self::PromptsGet | Self::ResourcesRead)
+    }
+
     /// The capability that a server must have for this method to exist.
     pub fn capability(&self) -> Option<Capability> {
         match self {

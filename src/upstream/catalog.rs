@@ -475,6 +475,7 @@ impl Catalog {
                 self.on_notification(task, &notification);
             }
             Some(Reply::ServerRequest(question)) => drop(question),
+            Some(Reply::Piece(_)) => {} // lists come whole
             Some(Reply::End(answer)) => {
                 (task.listen, task.previous_listen, task.listen_ack_deadline) = (None, None, None);
                 task.listen_failures += 1;

@@ -33,7 +33,7 @@ pub(super) struct Lease {
     pub(super) unsolicited: mpsc::Sender<Unsolicited>,
     /// Where the upstream session is saved so that another node can resume it.
     pub(super) resumable: Option<Arc<ResumableSession>>,
-    /// The listeners of a caller without a session, where this lease is its place.
+    /// The listeners of a caller without a session, where this is its main lease.
     pub(super) hub: Option<Arc<CallerHub>>,
     /// Another client needs the room more.
     pub(super) evicted: CancellationToken,
@@ -71,7 +71,7 @@ impl Lease {
     }
 
     /// Whether this is where its client has its state, not a lease beside that for a single call.
-    pub(super) fn is_place(&self) -> bool {
+    pub(super) fn is_main(&self) -> bool {
         self.hub.is_some() || matches!(self.key, LeaseKey::Session(_))
     }
 

@@ -1,6 +1,10 @@
 //! Whose calls share a lease.
 
-use crate::call::{Call, Principal};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::call::{Call, Caller};
+use crate::identity::CallerId;
 use crate::protocol::Raw;
 
 /// Who a lease belongs to.
@@ -8,8 +12,16 @@ use crate::protocol::Raw;
 pub(super) enum LeaseKey {
     /// A client session, by its key.
     Session(u128),
-    /// Calls without a session, grouped by principal and the server requests that they may get.
-    Caller(Principal, AcceptedRequests),
+    /// Calls without a session, grouped by caller and the server requests that they may get.
+    Caller(LeaseOwner, AcceptedRequests),
+}
+
+/// Who a lease of calls without a session belongs to. Callers without a credential are told apart by their address: the
+/// questions of a server go to whoever shares the lease.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct LeaseOwner {
+    caller: CallerId,
+    address: Option<IpAddr>,
 }
 
 /// The server requests that a client accepts, as a set of bits: what a client declares beyond them is no reason for
@@ -19,6 +31,11 @@ pub struct AcceptedRequests(u8);
 
 /// Client capabilities that allow a server to send requests.
 pub const SERVER_REQUEST_CAPABILITIES: [&str; 3] = ["sampling", "elicitation", "roots"];
+
+/// Client capabilities without those.
+pub fn without_server_requests(capabilities: &Raw) -> Raw {
+    capabilities.without(|key, _| SERVER_REQUEST_CAPABILITIES.iter().any(|kind| kind.as_bytes() == key))
+}
 
 // === impl AcceptedRequests ===
 
@@ -52,15 +69,24 @@ impl AcceptedRequests {
 // === impl LeaseKey ===
 
 impl LeaseKey {
-    pub(super) fn for_call(call: &Call, allows_server_requests: bool) -> Self {
-        let accepted = || match allows_server_requests {
-            true => AcceptedRequests::of(&call.client.capabilities),
-            false => AcceptedRequests::NONE,
-        };
+    /// Whether this is a lease of that caller for calls without a session.
+    pub(super) fn is_caller(&self, caller: &LeaseOwner) -> bool {
+        matches!(self, Self::Caller(owner, _) if owner == caller)
+    }
+
+    /// Whose lease a call uses; `accepted` are the server requests that it may get.
+    pub(super) fn for_call(call: &Call, accepted: impl FnOnce() -> AcceptedRequests) -> Self {
         match &call.sink {
             Some(sink) => Self::Session(sink.key()),
-            None => Self::Caller(call.caller.principal.clone(), accepted()),
+            None => Self::Caller(LeaseOwner::of(&call.caller), accepted()),
         }
+    }
+}
+
+impl LeaseOwner {
+    fn of(caller: &Caller) -> Self {
+        let address = caller.peer.filter(|_| caller.identity.is_anonymous()).map(|peer| peer.ip());
+        Self { caller: Arc::clone(caller.id()), address }
     }
 }
 

@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 use super::caller_hub::CallerHub;
 use super::lease::{Lease, ReplayState, set_log_level};
 use super::lease_guard::{LeaseGuard, ReleaseOnDrop};
-use super::lease_key::{LeaseKey, SERVER_REQUEST_CAPABILITIES};
+use super::lease_key::{LeaseKey, LeaseOwner, without_server_requests};
 use super::leg::Leg;
 use super::lists::{CatalogList, List};
 use super::spec::SpecKind;
 use super::supervisor;
-use crate::call::{Call, ClientSink, Principal};
+use crate::call::{Call, ClientSink};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{Error, Result};
@@ -96,10 +96,9 @@ impl Leases {
         true
     }
 
-    /// The leases of a principal for its calls without a session.
-    fn count_of(&self, principal: &Principal) -> usize {
-        let is_own = |key: &LeaseKey| matches!(key, LeaseKey::Caller(owner, _) if owner == principal);
-        self.lock().iter().filter(|(key, _)| is_own(key)).map(|(_, leases)| leases.len()).sum()
+    /// The leases of a caller for its calls without a session.
+    fn count_of(&self, caller: &LeaseOwner) -> usize {
+        self.lock().iter().filter(|(key, _)| key.is_caller(caller)).map(|(_, leases)| leases.len()).sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LeaseKey, Vec<Arc<Lease>>>> {
@@ -118,13 +117,13 @@ impl Leases {
         }
     }
 
-    /// The place of a client: the lease of its session, or the one that its listeners follow.
-    pub(super) fn place(&self, key: &LeaseKey) -> Option<Arc<Lease>> {
-        self.lock().get(key).and_then(|leases| leases.iter().find(|lease| lease.is_place())).cloned()
+    /// The main lease of a client: that of its session, or the one that its listeners follow.
+    pub(super) fn main(&self, key: &LeaseKey) -> Option<Arc<Lease>> {
+        self.lock().get(key).and_then(|leases| leases.iter().find(|lease| lease.is_main())).cloned()
     }
 
     fn session_lease(&self, key: u128) -> Option<Arc<Lease>> {
-        self.place(&LeaseKey::Session(key))
+        self.main(&LeaseKey::Session(key))
     }
 
     /// Removes a lease. Without `force` it stays, and false is returned, while calls use it.
@@ -151,7 +150,7 @@ fn remove_from(all: &mut HashMap<LeaseKey, Vec<Arc<Lease>>>, lease: &Arc<Lease>)
 
 impl Leg {
     pub(super) fn lease_key(&self, call: &Call) -> LeaseKey {
-        LeaseKey::for_call(call, self.spec.allow_server_requests)
+        LeaseKey::for_call(call, || self.accepted_requests(call))
     }
 
     /// Finds a lease that the call can use and counts it in flight.
@@ -165,10 +164,10 @@ impl Leg {
             let detail = format!("all {max_leases} leases of {whose} are in use");
             Error::failure(FailureKind::LimitReached, detail)
         };
-        if let LeaseKey::Caller(principal, _) = key {
+        if let LeaseKey::Caller(owner, _) = key {
             let max_leases = self.spec.max_leases_per_caller;
-            let is_own = |key: &LeaseKey| matches!(key, LeaseKey::Caller(owner, _) if owner == principal);
-            if self.leases.count_of(principal) >= max_leases && !self.leases.evict_idle(is_own) {
+            let is_own = |key: &LeaseKey| key.is_caller(owner);
+            if self.leases.count_of(owner) >= max_leases && !self.leases.evict_idle(is_own) {
                 return Err(refused(max_leases, "the caller"));
             }
         }
@@ -199,9 +198,9 @@ impl Leg {
         let (unsolicited, receiver) = mpsc::channel(MAX_QUEUED_LEASE_MESSAGES);
         let session_sink = sink();
         let resumable = self.resumption_for(session_sink.as_ref());
-        // Further leases of a caller serve single calls; only one is its place.
-        let is_place = session_sink.is_none() && !key_leases.iter().any(|lease| lease.is_place());
-        let hub = is_place.then(|| self.leases.hub(&key));
+        // Further leases of a caller serve single calls; only one is its main lease.
+        let is_main = session_sink.is_none() && !key_leases.iter().any(|lease| lease.is_main());
+        let hub = is_main.then(|| self.leases.hub(&key));
         let sink = session_sink.or_else(|| hub.clone().map(|hub| hub as Arc<dyn ClientSink>));
         let lease = Arc::new(Lease {
             key,
@@ -255,8 +254,7 @@ impl Leg {
         let to = self.state().revision.unwrap_or(Revision::NEWEST_HANDSHAKE);
         let mut capabilities = to_upstream::client_capabilities(&call.client.capabilities, call.client.revision, to);
         if !self.spec.allow_server_requests {
-            capabilities =
-                SERVER_REQUEST_CAPABILITIES.iter().fold(capabilities, |left, kind| left.edit().remove(*kind).finish());
+            capabilities = without_server_requests(&capabilities);
         }
         ClientIdentity { capabilities, info: call.client.info.clone().unwrap_or_else(|| self.identity.info.clone()) }
     }
@@ -275,7 +273,7 @@ impl Leg {
                 self.check_reachable()?;
                 match self.lease_permit(&key).await {
                     Ok(permit) => self.get_or_create((key, call), sink, permit),
-                    // Better a place that is busy than none.
+                    // Better a busy lease than none.
                     Err(error) => {
                         let busy = self.leases.lock().get(&key).and_then(|busy| find_reusable(busy, call, true));
                         busy.ok_or(error)?
@@ -377,7 +375,7 @@ impl Leg {
     }
 
     fn own_lists_of(&self, key: &LeaseKey) -> Option<OwnLists> {
-        let lease = self.leases.place(key)?;
+        let lease = self.leases.main(key)?;
         match lease.list_epoch.load(Ordering::Acquire) {
             0 => None,
             epoch => Some(OwnLists { epoch, lists: lease.lock().own_lists.clone(), hub: lease.hub.clone() }),
@@ -409,7 +407,7 @@ impl Leg {
     }
 }
 
-/// Finds a lease that the call can use and counts it in flight: the client's place. Without a session, a call that wants
+/// Finds a lease that the call can use and counts it in flight: the client's main lease. Without a session, a call that wants
 /// log messages needs a lease to itself unless the connection attributes them to calls, or it `may_share`.
 fn find_reusable(leases: &[Arc<Lease>], call: &Call, may_share: bool) -> Option<Arc<Lease>> {
     let needs_idle_lease = call.sink.is_none() && call.level.is_some() && !may_share;
@@ -417,7 +415,7 @@ fn find_reusable(leases: &[Arc<Lease>], call: &Call, may_share: bool) -> Option<
         let is_idle = lease.calls_in_flight.load(Ordering::Acquire) == 0;
         match needs_idle_lease {
             true => is_idle || lease.attributes_server_requests(),
-            false => lease.is_place(),
+            false => lease.is_main(),
         }
     };
     let lease = leases.iter().find(is_usable)?;

@@ -209,7 +209,7 @@ impl Leg {
 
     /// Whether the caller uses a lease, as far as the server's revision is known.
     pub fn uses_lease(&self, call: &Call) -> bool {
-        call.sink.is_some() && self.gives_places()
+        call.sink.is_some() && self.has_caller_leases()
     }
 
     /// A connection for a call, only if it can be had without waiting.

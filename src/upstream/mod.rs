@@ -37,10 +37,10 @@ use leg::CallCounts;
 use legs::{HandshakeLeg, HandshakeLegTask};
 
 pub use caller_hub::{CallerHub, HubListener};
-pub use caller_lease::CallerSubscription;
+pub use caller_lease::{CallerSubscription, SUBSCRIBE_TIMEOUT};
 pub use health::{Health, HealthPhase};
 pub use lease_guard::LeaseGuard;
-pub use lease_key::{AcceptedRequests, SERVER_REQUEST_CAPABILITIES};
+pub use lease_key::{AcceptedRequests, SERVER_REQUEST_CAPABILITIES, without_server_requests};
 pub use leases::OwnLists;
 pub use leg::Leg;
 pub use legs::{LegChoice, LegReport, LegWatcher};

@@ -73,6 +73,20 @@ impl UpstreamSpec {
         matches!(self.kind, SpecKind::Elements(_) | SpecKind::Rest(_))
     }
 
+    /// By what kind of configured credential it is called, as far as the configuration has one: `headers`, `query`, `env`
+    /// or `none`; `None` for what has no server behind it.
+    pub fn credential_kind(&self) -> Option<&'static str> {
+        let (has_headers, other) = match &self.kind {
+            SpecKind::Elements(_) => return None,
+            SpecKind::Target(Target::Url(address)) => (!address.headers.is_empty(), "none"),
+            SpecKind::Target(Target::Command(command)) => {
+                (false, if command.environment.is_empty() { "none" } else { "env" })
+            }
+            SpecKind::Rest(spec) => (!spec.headers.is_empty(), if spec.query.is_empty() { "none" } else { "query" }),
+        };
+        Some(if has_headers { "headers" } else { other })
+    }
+
     /// Whether this is the built-in periodic table.
     pub fn is_built_in(&self) -> bool {
         matches!(self.kind, SpecKind::Elements(_))

@@ -35,7 +35,7 @@ use self::names::UniqueNames;
 use self::openapi::{RestTool, shortened};
 use self::request_template::{ApiRequest, RequestTemplate};
 
-use crate::call::{Answer, Call, Replies};
+use crate::call::{Answer, Call, REQUEST_ID, Replies, TRACE_HEADERS};
 use crate::dialect::to_client::ServerInfo;
 use crate::dialect::{classify, meta};
 use crate::error::{Error, Result};
@@ -52,8 +52,6 @@ const MAX_REDIRECTS: usize = 3;
 const MAX_INSTRUCTIONS_BYTES: usize = 2000;
 /// Cache TTL of the tool list.
 const TOOL_LIST_TTL: Duration = Duration::from_secs(300);
-/// Trace headers of the client's request that are forwarded to the API.
-const FORWARDED_HEADERS: &[&str] = &["traceparent", "tracestate", "baggage", "x-request-id"];
 
 /// An HTTP API served as tools; clones share one instance.
 #[derive(Clone)]
@@ -186,11 +184,12 @@ impl Rest {
         let request = arguments::validate_all(&template.arguments, given)
             .and_then(|values| template.build(&self.0.base_url, &values));
         Ok(request.map(|mut request| {
-            for carried in FORWARDED_HEADERS {
-                if let Some(value) = call.caller.headers.get(*carried) {
-                    request.headers.insert(*carried, value.clone());
+            for name in TRACE_HEADERS {
+                if let Some(value) = call.caller.headers.get(name) {
+                    request.headers.insert(name, value.clone());
                 }
             }
+            request.headers.extend(call.caller.request_id.clone().map(|id| (REQUEST_ID, id)));
             let configured = self.0.base_url.headers();
             for name in configured.keys() {
                 request.headers.remove(name);

@@ -4,6 +4,7 @@
 //! one, and is sent with every request. When the server has lost the session, a new one is opened once and the request
 //! is sent again: the server did not process it.
 
+mod long_answer;
 mod request;
 mod server_requests;
 mod session;
@@ -21,7 +22,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::call::{Answer, Reply};
+use crate::call::{Answer, AnswerDelivery, REQUEST_ID, Reply};
 use crate::dialect::Revision;
 use crate::dialect::to_upstream::{self, ClientIdentity};
 use crate::error::{self, Error, Result};
@@ -31,12 +32,14 @@ use crate::http::client::{has_media_type, redacted};
 use crate::http::codec::{RequestEncoder, ResponseHead};
 use crate::mcp_client::batch::{MessageParser, Received};
 use crate::mcp_client::connection::RequestHeaders;
+use crate::mcp_client::pending_calls::MAX_OPEN_SERVER_REQUESTS;
 use crate::mcp_client::session_resumption::ResumableSession;
 use crate::mcp_client::target::{Address, ConnectionSettings};
 use crate::mcp_client::unsolicited::{Unsolicited, UnsolicitedSender};
 use crate::protocol::{
     Id, Message, Method, Notification, NotificationMethod, Outcome, Payload, Raw, Request, Response,
 };
+use long_answer::{AnswerBody, LongAnswer};
 use request::HttpRequest;
 use server_requests::PendingServerRequests;
 use session_slot::{SessionSlot, SessionUse};
@@ -49,8 +52,6 @@ const RESERVED_HEADERS: [HeaderName; 6] = [ACCEPT, CONNECTION, CONTENT_LENGTH, C
 pub(super) const DEFAULT_RETRY_DELAY: Duration = Duration::from_millis(1000);
 /// Lower bound of the server's `retry`, so that a server cannot make us reconnect in a tight loop.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(250);
-/// Server requests that may be open at once; further ones are answered with an error.
-const MAX_OPEN_SERVER_REQUESTS: usize = 32;
 /// Answers to pings and to refused server requests that may be posted at once; no more is read of the server meanwhile.
 const MAX_CONTROL_POSTS: usize = 16;
 /// Upper bound of the server's `retry`.
@@ -96,9 +97,11 @@ struct StreamableState {
 /// What the server responded to a request with.
 pub(super) enum FirstResponse {
     Response(Outcome),
-    /// A batch; one of its messages should be the response.
+    /// A batch, or one message per line; one of them should be the response.
     Batch(Vec<Received>),
     Events(Box<EventReader>),
+    /// The result is passed on in pieces.
+    InPieces(Box<LongAnswer>),
 }
 
 /// Response to `server/discover`.
@@ -170,7 +173,7 @@ impl StreamableClient {
     /// Sends `server/discover` with all headers and metadata that per-request servers require.
     pub(super) async fn probe(&self, revision: Revision) -> Result<ProbeOutcome> {
         let params = to_upstream::request_params(None, revision, || self.identity.clone(), None);
-        let request = Request::new(Id::Text("discover".into()), Method::Discover, params.map(Payload::into_raw));
+        let request = Request::new(Id::Text("discover".into()), Method::Discover, params);
         let headers = |head: &mut RequestEncoder| {
             put_post_headers(head);
             to_upstream::put_headers(head, &request, revision, &[]);
@@ -284,7 +287,7 @@ impl StreamableClient {
             Some(_) => Some(crate::dialect::meta::with_member(params.as_deref(), "progressToken", id.to_raw()).into()),
             None => params,
         };
-        let request = Request { id, method, params, extra: Vec::new() };
+        let request = Request::new(id, method, params);
         HttpRequest::new(Arc::clone(self), request, headers, progress_token)
     }
 
@@ -305,6 +308,9 @@ impl StreamableClient {
         let is_forwardable = |name: &HeaderName| {
             !RESERVED_HEADERS.contains(name) && !name.as_str().starts_with("mcp-") && !self.http.sends_header(name)
         };
+        if let Some(id) = headers.caller.request_id.as_ref().filter(|_| !self.http.sends_header(&REQUEST_ID)) {
+            head.put(&REQUEST_ID, id);
+        }
         for (name, value) in headers.caller.headers.iter().filter(|(name, _)| is_forwardable(name)) {
             if value.to_str().is_ok() {
                 head.put(name, value);
@@ -318,6 +324,7 @@ impl StreamableClient {
         self: &Arc<Self>,
         request: &Request,
         headers: RequestHeaders<'_>,
+        delivery: AnswerDelivery,
     ) -> Result<FirstResponse> {
         let timeout = (request.method == Method::Listen).then_some(self.settings.total_timeout);
         let body = request.encode();
@@ -334,19 +341,32 @@ impl StreamableClient {
             let status = response.head.status();
             if status.is_success() {
                 self.update_session_id(&response.head, generation);
-                if has_media_type(&response.head, "text/event-stream") {
-                    let read_timeout = self.settings.listen_read_timeout.filter(|_| request.method == Method::Listen);
-                    if request.method == Method::Listen {
+                let is_sse = has_media_type(&response.head, "text/event-stream");
+                // Some servers listen with JSON lines; what has a length is one response.
+                let is_listening =
+                    request.method == Method::Listen && (is_sse || response.head.get(&CONTENT_LENGTH).is_none());
+                if is_sse || is_listening {
+                    let read_timeout = self.settings.listen_read_timeout.filter(|_| is_listening);
+                    if is_listening {
                         response.body.release_permit();
                     }
-                    let events = EventReader::new(response.body, self.http.max_body_bytes());
-                    let events = events.with_read_timeout(read_timeout);
+                    let reader = if is_sse { EventReader::new } else { EventReader::of_lines };
+                    let events = reader(response.body, self.http.max_body_bytes()).with_read_timeout(read_timeout);
                     return Ok(FirstResponse::Events(Box::new(events)));
                 }
-                let body = self.http.read_body(response.body, self.settings.idle_timeout).await?;
-                return match is_batch(&body) {
-                    true => Ok(FirstResponse::Batch(self.parser.messages(&body).unwrap_or_default())),
-                    false => self.response_in_body(&body, &response.head, &request.id).map(FirstResponse::Response),
+                let body = match self.read_answer(response.body, &request.id, delivery).await? {
+                    AnswerBody::Whole(body) => body,
+                    AnswerBody::InPieces(answer) => return Ok(FirstResponse::InPieces(answer)),
+                };
+                if is_batch(&body) {
+                    return Ok(FirstResponse::Batch(self.parser.messages(&body).unwrap_or_default()));
+                }
+                return match self.response_in_body(&body, &response.head, &request.id) {
+                    Ok(outcome) => Ok(FirstResponse::Response(outcome)),
+                    Err(error) => match self.parser.messages(&body) {
+                        Ok(lines) if lines.len() > 1 => Ok(FirstResponse::Batch(lines)),
+                        _ => Err(error),
+                    },
                 };
             }
             let body = self.http.read_body(response.body, self.settings.idle_timeout).await.unwrap_or_default();
@@ -570,7 +590,7 @@ mod tests {
     fn request_future_stays_small() {
         let size = return_size(
             |http: &'static Arc<StreamableClient>, request: &'static Request, headers: RequestHeaders<'static>| {
-                http.send_request(request, headers)
+                http.send_request(request, headers, AnswerDelivery::Whole)
             },
         );
         assert!(size <= 2560, "{size} bytes");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use super::long_answer::LongAnswer;
 use super::server_requests::RequestInbox;
 use super::{DEFAULT_RETRY_DELAY, FirstResponse, MAX_STREAM_RESUMES, StreamableClient, clamp_retry_delay};
 use crate::call::{Caller, Reply, ReplySink, ServerRequest};
@@ -58,27 +59,34 @@ impl HttpRequest {
     }
 
     /// Sends the request and waits for its response; dropping the future cancels the request.
-    pub(in crate::mcp_client) async fn run(self, round: &mut Round<'_, impl ReplySink>) -> Outcome {
-        let accepts_requests = self.client.in_handshake_era() && self.request.method.may_trigger_server_messages();
-        let inbox = accepts_requests.then(|| self.client.server_requests.register_call(&self.request.id));
-        let mut guard = CancelRequestOnDrop { client: &self.client, id: Some(&self.request.id) };
-        let outcome = self.wait_for_outcome(inbox.as_deref(), round).await?;
-        guard.id = None;
-        outcome
+    #[allow(clippy::manual_async_fn, reason = "an async fn would have its arguments twice")]
+    pub(in crate::mcp_client) fn run(
+        self,
+        round: &mut Round<'_, impl ReplySink>,
+    ) -> impl Future<Output = Outcome> + Send {
+        async move {
+            let accepts_requests = self.client.in_handshake_era() && self.request.method.may_trigger_server_messages();
+            let inbox = accepts_requests.then(|| self.client.server_requests.register_call(&self.request.id));
+            let mut guard = CancelRequestOnDrop { client: &self.client, id: Some(&self.request.id) };
+            let outcome = self.wait_for_outcome(inbox.as_deref(), round).await?;
+            guard.id = None;
+            outcome
+        }
     }
 
     async fn wait_for_outcome(&self, inbox: Option<&RequestInbox>, round: &mut Round<'_, impl ReplySink>) -> Waited {
         let headers = RequestHeaders { mirrors: &self.mirrors, caller: &self.caller };
-        let sending = pin!(self.client.send_request(&self.request, headers));
+        let sending = pin!(self.client.send_request(&self.request, headers, round.delivery));
         match wait_with_inbox(inbox, sending, round).await? {
             Ok(FirstResponse::Response(outcome)) => Ok(outcome),
-            Ok(FirstResponse::Batch(messages)) => match self.dispatch_all(messages, round).await {
+            Ok(FirstResponse::Batch(messages)) => match Box::pin(self.dispatch_all(messages, round)).await {
                 Some(outcome) => Ok(outcome),
                 None => {
                     let why = "the server sent a batch without the response";
                     Ok(Err(Failure::new(FailureKind::Protocol, why).into()))
                 }
             },
+            Ok(FirstResponse::InPieces(answer)) => Box::pin(self.pass_pieces(answer, round)).await,
             Ok(FirstResponse::Events(events)) => Box::pin(self.read_events(events, inbox, round)).await,
             Err(error) => Ok(Err(error.into_object())),
         }
@@ -95,6 +103,21 @@ impl HttpRequest {
             }
         }
         None
+    }
+
+    /// Passes a long result on as it arrives. No more is read than the reader of the call takes.
+    async fn pass_pieces(&self, mut answer: Box<LongAnswer>, round: &mut Round<'_, impl ReplySink>) -> Waited {
+        loop {
+            let piece = answer.take_piece();
+            if !piece.is_empty() {
+                round.pass_piece(piece).await;
+            }
+            match round.wait(answer.read()).await? {
+                Ok(true) => {}
+                Ok(false) => return Ok(Ok(answer.summary())),
+                Err(failure) => return Ok(Err(failure.into())),
+            }
+        }
     }
 
     /// Reads an event stream until the response.
@@ -183,7 +206,8 @@ async fn wait_with_inbox<T>(
             None => own.as_mut().poll(context).map(Arrived::Own),
         });
         match round.wait(arrived).await? {
-            Arrived::ServerRequest(request) => round.forward(Reply::ServerRequest(request)).await,
+            // Rare and large: boxed to keep the future of every other call small.
+            Arrived::ServerRequest(request) => Box::pin(round.forward(Reply::ServerRequest(request))).await,
             Arrived::Own(done) => return Ok(done),
         }
     }

@@ -8,11 +8,11 @@ use futures_util::task::AtomicWaker;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::{MAX_OPEN_SERVER_REQUESTS, StreamableClient};
+use super::StreamableClient;
 use crate::call::ServerRequest;
-use crate::mcp_client::duplex::too_many_server_requests;
+use crate::mcp_client::pending_calls::{MAX_OPEN_SERVER_REQUESTS, too_many_server_requests, unsupported_by_client};
 use crate::mcp_client::task_registry::TaskRegistry;
-use crate::protocol::{ErrorObject, Id, Outcome, Raw, Request, Response, code};
+use crate::protocol::{ErrorObject, Id, Outcome, Raw, Request, Response};
 use foldhash::HashMap;
 
 /// Open server requests and the calls that accept them.
@@ -122,9 +122,8 @@ impl StreamableClient {
         let http = Arc::clone(self);
         tokio::spawn(async move {
             let _permit = permit;
-            let unsupported = || Err(ErrorObject::new(code::METHOD_NOT_FOUND, "the client does not answer this"));
             let outcome = tokio::select! {
-                outcome = response => outcome.unwrap_or_else(|_| unsupported()),
+                outcome = response => outcome.unwrap_or_else(|_| Err(unsupported_by_client())),
                 _ = withdrawn => return,
             };
             http.server_requests.complete(&request.id);

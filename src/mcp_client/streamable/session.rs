@@ -36,7 +36,7 @@ impl StreamableClient {
         let request = Request::new(
             self.next_id(),
             Method::Initialize,
-            Some(to_upstream::initialize_params(proposed, &self.identity)),
+            Some(to_upstream::initialize_params(proposed, &self.identity).into()),
         );
         let response = self
             .http
