@@ -1,6 +1,6 @@
 //! Cluster membership: heartbeats, incarnations, liveness checks of peers, and leaving.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub trait IncarnationObserver: Send + Sync {
     fn on_lease_lost(&self);
 }
 
-/// Longest that a leaving node waits for its mailbox to drain, and again for its background sends.
-const LEAVE_FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often the nodes that this one relays to or from are checked; more often where leases are short.
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Cluster {
     /// Joins the cluster and renews the lease every third of it, until this node leaves.
@@ -64,12 +64,25 @@ impl Cluster {
     }
 
     /// Checks the nodes that this one relays to or from, in a task of its own: it may block longer than a heartbeat
-    /// may.
+    /// may. One round trip for all relays, so that calls need not ask.
     pub async fn run_peer_checks(self: Arc<Self>) {
+        let mut audited_at = Instant::now();
         while !self.has_left.load(Ordering::Acquire) {
-            tokio::time::sleep(self.lease / 3).await;
-            if let Err(error) = self.check_peers().await {
+            tokio::time::sleep(PEER_CHECK_INTERVAL.min(self.lease / 3)).await;
+            let checked = async {
+                self.check_peers().await?;
+                if audited_at.elapsed() >= self.lease / 3 {
+                    self.audit_relays().await?;
+                    audited_at = Instant::now();
+                }
+                Ok::<(), StoreError>(())
+            };
+            if let Err(error) = checked.await {
                 tracing::debug!(%error, "peer check failed");
+                // Without the store no response can arrive.
+                if !self.holds_lease() {
+                    self.fail_all_relays();
+                }
             }
         }
     }
@@ -96,7 +109,7 @@ impl Cluster {
         }
     }
 
-    /// Fails every pending relay: while the store is unreachable no response can arrive.
+    /// Fails every pending relay: no response can arrive.
     fn fail_all_relays(&self) {
         self.pending_relays().values().for_each(|pending| drop(pending.events.send(RelayEvent::Lost)));
     }
@@ -146,32 +159,42 @@ impl Cluster {
         Ok(())
     }
 
-    /// Fails relays to expired nodes, and sends status queries for old relays to live ones.
-    async fn check_peers(self: &Arc<Self>) -> Result<(), StoreError> {
-        let me = self.node();
-        let (owners, senders): (HashSet<NodeId>, HashSet<NodeId>) = (
-            self.pending_relays().values().map(|pending| pending.owner.clone()).collect(),
-            self.active_relays().keys().map(|(sender, _)| sender.clone()).collect(),
-        );
-        let nodes: Vec<NodeId> = owners.union(&senders).cloned().collect();
+    /// Fails relays to and from expired nodes.
+    async fn check_peers(&self) -> Result<(), StoreError> {
+        let mut nodes: HashSet<NodeId> = self.pending_relays().values().map(|pending| pending.owner.clone()).collect();
+        nodes.extend(self.active_relays().keys().map(|(sender, _)| sender.clone()));
         if nodes.is_empty() {
             return Ok(());
         }
+        let nodes: Vec<NodeId> = nodes.into_iter().collect();
         let status = self.store.node_status(&nodes).await?;
         for (node, status) in nodes.iter().zip(status) {
             if status != NodeStatus::Alive {
                 self.fail_relays_to(node).await?;
             }
         }
-        for owner in owners {
-            let is_old = |pending: &&super::PendingRelay| {
-                pending.owner == owner && pending.started_at.elapsed() > STATUS_QUERY_AFTER
-            };
-            let relays: Vec<u64> =
-                self.pending_relays().iter().filter(|(_, pending)| is_old(pending)).map(|(relay, _)| *relay).collect();
-            if !relays.is_empty() {
-                self.send(&owner, RelayMessage::StatusQuery { from: NodeId::clone(&me), relays }.encode(0)).await?;
+        Ok(())
+    }
+
+    /// Compares the relays with what the other nodes know of them: asks owners about old ones, and tells senders which
+    /// are served for them. A message that was lost on either side shows up here.
+    async fn audit_relays(&self) -> Result<(), StoreError> {
+        let mut pending: HashMap<NodeId, Vec<u64>> = HashMap::new();
+        let mut active: HashMap<NodeId, Vec<(u64, u64)>> = HashMap::new();
+        for (relay, entry) in &*self.pending_relays() {
+            if entry.started_at.elapsed() > STATUS_QUERY_AFTER {
+                pending.entry(entry.owner.clone()).or_default().push(*relay);
             }
+        }
+        for ((sender, relay), entry) in &*self.active_relays() {
+            active.entry(sender.clone()).or_default().push((*relay, entry.sent_parts.load(Ordering::Acquire)));
+        }
+        let from = self.node();
+        for (owner, relays) in pending {
+            self.send(&owner, RelayMessage::StatusQuery { from: NodeId::clone(&from), relays }.encode(0)).await?;
+        }
+        for (sender, relays) in active {
+            self.send(&sender, RelayMessage::ActiveRelays { from: NodeId::clone(&from), relays }.encode(0)).await?;
         }
         Ok(())
     }
@@ -187,12 +210,18 @@ impl Cluster {
             let to_node = relays.iter().filter(|(_, pending)| pending.owner == *node);
             to_node.map(|(relay, pending)| (*relay, pending.request.clone())).collect()
         };
-        for (relay, request) in to_fail {
+        let unsends = to_fail.iter().map(|(_, request)| self.store.unsend(node, request.clone()));
+        let unsent = futures_util::future::try_join_all(unsends).await?;
+        let mut lost = Vec::new();
+        for ((relay, _), is_unsent) in to_fail.into_iter().zip(unsent) {
             // An unsent request was never received, so it can be relayed to another node.
-            let event = if self.store.unsend(node, request).await? { RelayEvent::NotStarted } else { RelayEvent::Lost };
-            self.deliver_event(relay, event);
+            match is_unsent {
+                true => drop(self.deliver_event(relay, RelayEvent::NotStarted)),
+                false => lost.push(RelayMessage::UnknownRelay.encode(relay)),
+            }
         }
-        Ok(())
+        // The node may have answered before it left. Its answers are in this node's mailbox, and so in front of these.
+        self.send_all(&self.node(), lost).await
     }
 
     /// Leaves the cluster after the active relays are done, at most one lease later, and notifies the other nodes.
@@ -204,24 +233,28 @@ impl Cluster {
             }
         };
         let _ = tokio::time::timeout(self.lease, drained).await;
-        self.has_left.store(true, Ordering::Release);
         let node = self.node();
         let leaving = RelayMessage::NodeLeaving { from: NodeId::clone(&node) }.encode(0);
         let announced = async {
-            // Requests before this marker get `NotOwner`; later ones stay in the mailbox to be unsent.
+            // Requests before this marker get `NotOwner`; later ones stay in the mailbox to be unsent. The node keeps
+            // its lease meanwhile, or the others would take what it is refusing for lost.
             self.send(&node, leaving.clone()).await?;
-            let _ = tokio::time::timeout(LEAVE_FLUSH_TIMEOUT, self.mailbox_closed.cancelled()).await;
-            self.background_sends.close();
-            let _ = tokio::time::timeout(LEAVE_FLUSH_TIMEOUT, self.background_sends.wait()).await;
+            let refused = async {
+                self.mailbox_closed.cancelled().await;
+                self.background_sends.close();
+                self.background_sends.wait().await;
+            };
+            let _ = tokio::time::timeout(self.lease, refused).await;
+            self.has_left.store(true, Ordering::Release);
             self.store.leave(&node).await?;
-            for other in self.store.members().await? {
-                self.send(&other, leaving.clone()).await?;
-            }
-            Ok::<(), StoreError>(())
+            let members = self.store.members().await?;
+            let told = members.iter().map(|other| self.send(other, leaving.clone()));
+            futures_util::future::try_join_all(told).await.map(drop)
         };
         if let Err(error) = announced.await {
             tracing::debug!(%error, "leave not announced; other nodes will see the lease expire");
         }
+        self.has_left.store(true, Ordering::Release);
     }
 
     /// Lease duration: a node silent for this long has expired.

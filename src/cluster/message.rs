@@ -1,10 +1,13 @@
 //! Messages between nodes. Wire format: kind (1 byte), relay id (8), header length (4, big endian), JSON header,
 //! body.
 
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
 
+use crate::identity::Identity;
 use crate::store::NodeId;
 
 /// A client request relayed to the owner of its session.
@@ -16,8 +19,8 @@ pub struct RelayedRequest {
     pub uri: Uri,
     /// Request headers; credentials are already checked on the receiving node.
     pub headers: HeaderMap,
-    /// Principal that the receiving node authenticated.
-    pub principal: String,
+    /// Who calls, as the receiving node has found.
+    pub identity: Arc<Identity>,
     /// Address of the client.
     pub peer: Option<std::net::SocketAddr>,
     /// Complete request body.
@@ -29,24 +32,40 @@ pub struct RelayedRequest {
 pub(super) enum RelayMessage {
     /// Starts a relay.
     Request { from: NodeId, request: Box<RelayedRequest> },
-    /// Response head; with `complete` also the whole body.
-    ResponseHead { status: StatusCode, headers: HeaderMap, complete: bool, body: Bytes },
+    /// Response head; the body is empty unless it is complete.
+    ResponseHead { status: StatusCode, headers: HeaderMap, framing: ResponseFraming, body: Bytes },
     /// Next part of the body; `number` counts from 0.
-    ResponseChunk { number: u64, body: Bytes },
+    ResponseChunk { from: NodeId, number: u64, body: Bytes },
     /// End of the response body.
     ResponseEnd,
     /// The receiver does not own the session; the request was not carried out.
     NotOwner,
     /// The client disconnected; the owner aborts the request.
     Cancel { from: NodeId },
-    /// Flow control: the client has read this many more bytes.
+    /// Flow control: the client has read this many bytes so far, so that a later update makes up for a lost one.
     WindowUpdate { from: NodeId, bytes: u64 },
     /// Asks whether these relays are still being served.
     StatusQuery { from: NodeId, relays: Vec<u64> },
-    /// Reply to a status query: the relay is not being served.
+    /// Reply to a status query: the relay is not being served. A node also sends it to itself for a relay to a lost
+    /// node, so that it is handled after everything that node has sent.
     UnknownRelay,
+    /// The relays that the sender serves for the receiver, with the parts of the response (head and chunks) sent so far.
+    /// The receiver cancels those that nobody waits for, fails those of which a part was lost, and repeats the window
+    /// updates of the others.
+    ActiveRelays { from: NodeId, relays: Vec<(u64, u64)> },
     /// The sender is leaving the cluster.
     NodeLeaving { from: NodeId },
+}
+
+/// How the body of a relayed response is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ResponseFraming {
+    /// Whole, with the head.
+    Complete,
+    /// In chunks, which this node sends and the receiver joins: a part of the body is of no use to the client.
+    Pieces(NodeId),
+    /// In chunks, which this node sends and the client gets as they come.
+    Stream(NodeId),
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -58,7 +77,7 @@ struct RelayHeader {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     uri: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    principal: Option<String>,
+    identity: Option<Arc<Identity>>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     peer: Option<std::net::SocketAddr>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -69,8 +88,12 @@ struct RelayHeader {
     number: Option<u64>,
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     whole: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pieces: bool,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     relays: Vec<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    parts: Vec<u64>,
 }
 
 const KIND_REQUEST: u8 = 1;
@@ -83,6 +106,7 @@ const KIND_WINDOW_UPDATE: u8 = 7;
 const KIND_STATUS_QUERY: u8 = 8;
 const KIND_UNKNOWN_RELAY: u8 = 9;
 const KIND_NODE_LEAVING: u8 = 10;
+const KIND_ACTIVE_RELAYS: u8 = 11;
 
 impl RelayMessage {
     pub(super) fn encode(&self, relay: u64) -> Bytes {
@@ -92,18 +116,23 @@ impl RelayMessage {
                 header.from = Some(from.to_string());
                 header.verb = Some(request.method.to_string());
                 header.uri = Some(request.uri.to_string());
-                header.principal = Some(request.principal.clone());
+                header.identity = Some(Arc::clone(&request.identity));
                 header.peer = request.peer;
                 header.headers = encode_headers(&request.headers);
                 (KIND_REQUEST, request.body.clone())
             }
-            Self::ResponseHead { status, headers, complete, body } => {
+            Self::ResponseHead { status, headers, framing, body } => {
                 header.status = Some(status.as_u16());
                 header.headers = encode_headers(headers);
-                header.whole = *complete;
+                match framing {
+                    ResponseFraming::Complete => header.whole = true,
+                    ResponseFraming::Pieces(from) => (header.pieces, header.from) = (true, Some(from.to_string())),
+                    ResponseFraming::Stream(from) => header.from = Some(from.to_string()),
+                }
                 (KIND_RESPONSE_HEAD, body.clone())
             }
-            Self::ResponseChunk { number, body } => {
+            Self::ResponseChunk { from, number, body } => {
+                header.from = Some(from.to_string());
                 header.number = Some(*number);
                 (KIND_RESPONSE_CHUNK, body.clone())
             }
@@ -124,6 +153,11 @@ impl RelayMessage {
                 (KIND_STATUS_QUERY, Bytes::new())
             }
             Self::UnknownRelay => (KIND_UNKNOWN_RELAY, Bytes::new()),
+            Self::ActiveRelays { from, relays } => {
+                header.from = Some(from.to_string());
+                (header.relays, header.parts) = relays.iter().copied().unzip();
+                (KIND_ACTIVE_RELAYS, Bytes::new())
+            }
             Self::NodeLeaving { from } => {
                 header.from = Some(from.to_string());
                 (KIND_NODE_LEAVING, Bytes::new())
@@ -137,6 +171,24 @@ impl RelayMessage {
         buffer.put_slice(&header);
         buffer.put_slice(&body);
         buffer.freeze()
+    }
+
+    /// How many parts of a response there are up to this one: its head, then its chunks.
+    pub(super) fn response_parts(&self) -> u64 {
+        match self {
+            Self::ResponseHead { .. } => 1,
+            Self::ResponseChunk { number, .. } => number.saturating_add(2),
+            _ => 0,
+        }
+    }
+
+    /// The sender of a part of a response that is not the last one.
+    pub(super) fn unfinished_sender(self) -> Option<NodeId> {
+        match self {
+            Self::ResponseHead { framing: ResponseFraming::Pieces(from) | ResponseFraming::Stream(from), .. }
+            | Self::ResponseChunk { from, .. } => Some(from),
+            _ => None,
+        }
     }
 
     /// Decodes a message and its relay id; `None` when malformed.
@@ -154,7 +206,7 @@ impl RelayMessage {
                     method: Method::from_bytes(header.verb.as_deref()?.as_bytes()).ok()?,
                     uri: header.uri.as_deref()?.parse().ok()?,
                     headers: decode_headers(&header.headers)?,
-                    principal: header.principal.clone()?,
+                    identity: header.identity.clone()?,
                     peer: header.peer,
                     body,
                 }),
@@ -162,16 +214,24 @@ impl RelayMessage {
             KIND_RESPONSE_HEAD => Self::ResponseHead {
                 status: StatusCode::from_u16(header.status?).ok()?,
                 headers: decode_headers(&header.headers)?,
-                complete: header.whole,
+                framing: match (header.whole, header.pieces) {
+                    (true, _) => ResponseFraming::Complete,
+                    (false, true) => ResponseFraming::Pieces(from()?),
+                    (false, false) => ResponseFraming::Stream(from()?),
+                },
                 body,
             },
-            KIND_RESPONSE_CHUNK => Self::ResponseChunk { number: header.number?, body },
+            KIND_RESPONSE_CHUNK => Self::ResponseChunk { from: from()?, number: header.number?, body },
             KIND_RESPONSE_END => Self::ResponseEnd,
             KIND_NOT_OWNER => Self::NotOwner,
             KIND_CANCEL => Self::Cancel { from: from()? },
             KIND_WINDOW_UPDATE => Self::WindowUpdate { from: from()?, bytes: header.number? },
             KIND_STATUS_QUERY => Self::StatusQuery { from: from()?, relays: header.relays.clone() },
             KIND_UNKNOWN_RELAY => Self::UnknownRelay,
+            KIND_ACTIVE_RELAYS => {
+                let relays = header.relays.iter().copied().zip(header.parts.iter().copied());
+                Self::ActiveRelays { from: from()?, relays: relays.collect() }
+            }
             KIND_NODE_LEAVING => Self::NodeLeaving { from: from()? },
             _ => return None,
         };
@@ -217,7 +277,7 @@ mod tests {
             method: Method::POST,
             uri: "/mcp/a?b=c".parse().unwrap(),
             headers: headers.clone(),
-            principal: "ann".into(),
+            identity: Identity::anonymous().into(),
             peer: "127.0.0.1:5".parse().ok(),
             body: Bytes::from_static(b"\0{}"),
         };
@@ -226,16 +286,29 @@ mod tests {
             RelayMessage::Request { from: from.clone(), request: Box::new(request) },
             RelayMessage::ResponseHead {
                 status: StatusCode::ACCEPTED,
-                headers,
-                complete: true,
+                headers: headers.clone(),
+                framing: ResponseFraming::Complete,
                 body: Bytes::from_static(b"x"),
             },
-            RelayMessage::ResponseChunk { number: 7, body: Bytes::from_static(b"\xff") },
+            RelayMessage::ResponseHead {
+                status: StatusCode::OK,
+                headers: headers.clone(),
+                framing: ResponseFraming::Pieces(from.clone()),
+                body: Bytes::new(),
+            },
+            RelayMessage::ResponseHead {
+                status: StatusCode::OK,
+                headers,
+                framing: ResponseFraming::Stream(from.clone()),
+                body: Bytes::new(),
+            },
+            RelayMessage::ResponseChunk { from: from.clone(), number: 7, body: Bytes::from_static(b"\xff") },
             RelayMessage::ResponseEnd,
             RelayMessage::NotOwner,
             RelayMessage::Cancel { from: from.clone() },
             RelayMessage::WindowUpdate { from: from.clone(), bytes: u64::MAX },
             RelayMessage::StatusQuery { from: from.clone(), relays: vec![1, u64::MAX] },
+            RelayMessage::ActiveRelays { from: from.clone(), relays: vec![(1, 0), (u64::MAX, 2)] },
             RelayMessage::NodeLeaving { from },
             RelayMessage::UnknownRelay,
         ] {
@@ -246,7 +319,8 @@ mod tests {
 
     #[test]
     fn truncated_and_malformed_messages_are_refused() {
-        let complete = RelayMessage::ResponseChunk { number: 7, body: Bytes::new() }.encode(1);
+        let complete =
+            RelayMessage::ResponseChunk { from: NodeId::generate("a"), number: 7, body: Bytes::new() }.encode(1);
         for end in 0..complete.len() {
             assert!(RelayMessage::decode(&complete.slice(..end)).is_none());
         }

@@ -7,6 +7,7 @@
 
 mod affinity;
 mod dedup;
+mod mailbox;
 mod membership;
 mod message;
 mod relay_client;
@@ -33,8 +34,7 @@ use crate::store::traits::NodeStatus;
 use crate::store::{ClusterStore, NodeId, StoreError};
 use affinity::AffinityEntry;
 use dedup::RecentRequests;
-use message::RelayMessage;
-use relay_client::{PendingRelay, RelayEvent};
+use relay_client::PendingRelay;
 use relay_server::ActiveRelay;
 
 /// This node's membership in the cluster, and its relays.
@@ -50,12 +50,14 @@ pub struct Cluster {
     /// End of the resync grace period after a store reconnect, in milliseconds. Until then a missing session is 503
     /// (not written back yet), not 404.
     resync_until_ms: AtomicU64,
-    /// Store connection count at the last check; a change means that the store may have lost data.
-    store_connects: AtomicU64,
+    /// Store reconnects at the last check; a change means that the store may have lost data.
+    store_reconnects: AtomicU64,
     /// Cancelled after the first attempt to join, successful or not.
     join_attempted: CancellationToken,
     /// Cancelled after the first attempt to get the sealing key from the store, successful or not.
     sealing_key_requested: CancellationToken,
+    /// This node seals with the key that all nodes share.
+    has_sealing_key: AtomicBool,
     /// Relayed requests are refused because this node is leaving.
     is_leaving: AtomicBool,
     /// Cancelled when the mailbox must not be read any more; unread requests can then be unsent.
@@ -103,6 +105,7 @@ impl Cluster {
         lease: Duration,
         sealing_key: Option<String>,
     ) -> Arc<Self> {
+        let store_reconnects = store.reconnects();
         Arc::new(Self {
             store,
             node,
@@ -110,9 +113,10 @@ impl Cluster {
             started_at: Instant::now(),
             lease_until_ms: AtomicU64::new(0),
             resync_until_ms: AtomicU64::new(0),
-            store_connects: AtomicU64::new(0),
+            store_reconnects: AtomicU64::new(store_reconnects),
             join_attempted: CancellationToken::new(),
             sealing_key_requested: CancellationToken::new(),
+            has_sealing_key: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             mailbox_closed: CancellationToken::new(),
             background_sends: TaskTracker::new(),
@@ -157,6 +161,17 @@ impl Cluster {
         self.sealing_key_requested.cancel();
     }
 
+    /// Records that this node seals with the key that all nodes share.
+    pub fn set_sealing_key_shared(&self) {
+        self.has_sealing_key.store(true, Ordering::Release);
+    }
+
+    /// Whether this node seals with the key that all nodes share. Before that, it cannot tell what other nodes have
+    /// sealed from rubbish.
+    pub fn has_sealing_key(&self) -> bool {
+        self.has_sealing_key.load(Ordering::Acquire)
+    }
+
     /// Sets the handler for relayed requests; later calls are ignored.
     pub fn set_handler(&self, handler: RelayHandler) {
         let _ = self.handler.0.set(handler);
@@ -184,9 +199,8 @@ impl Cluster {
 
     /// Starts a resync when the store was reconnected: it may have been restarted or failed over, and lost data.
     fn check_store_reconnects(&self) {
-        let connects = self.store.connects();
-        let before = self.store_connects.swap(connects, Ordering::AcqRel);
-        if before != connects && before != 0 {
+        let reconnects = self.store.reconnects();
+        if self.store_reconnects.swap(reconnects, Ordering::AcqRel) != reconnects {
             self.begin_resync();
         }
     }
@@ -315,66 +329,5 @@ impl Cluster {
             }
         };
         self.background_sends.spawn_on(send, &runtime);
-    }
-
-    /// Receives and dispatches mailbox messages until this node has left.
-    pub async fn run_mailbox(self: Arc<Self>) {
-        while !self.mailbox_closed.is_cancelled() {
-            let node = self.node();
-            match self.store.receive(&node).await {
-                Ok(messages) => messages.iter().for_each(|message| self.on_message(message)),
-                Err(error) => {
-                    tracing::debug!(%error, "mailbox receive failed; retrying");
-                    tokio::time::sleep(STORE_RETRY_INTERVAL).await;
-                }
-            }
-        }
-    }
-
-    fn on_message(self: &Arc<Self>, message: &Bytes) {
-        let Some((relay, message)) = RelayMessage::decode(message) else {
-            tracing::warn!("cluster message cannot be decoded; do all nodes run the same version?");
-            return;
-        };
-        match message {
-            // Duplicate delivery (the cluster client retried). Drop it; the first copy is being answered.
-            RelayMessage::Request { ref from, .. } if !self.recent_requests().insert(from, relay) => {
-                tracing::debug!(node = %from, relay, "duplicate relayed request dropped");
-            }
-            RelayMessage::Request { from, .. } if self.is_leaving.load(Ordering::Acquire) => {
-                self.send_in_background(from, RelayMessage::NotOwner.encode(relay));
-            }
-            RelayMessage::Request { from, request } => self.serve_relay(from, relay, *request),
-            RelayMessage::Cancel { from } => drop(self.active_relays().remove(&(from, relay))),
-            RelayMessage::WindowUpdate { from, bytes } => self.on_window_update(from, relay, bytes),
-            RelayMessage::StatusQuery { from, relays } => {
-                let unknown: Vec<u64> = {
-                    let active = self.active_relays();
-                    relays.into_iter().filter(|relay| !active.contains_key(&(from.clone(), *relay))).collect()
-                };
-                for relay in unknown {
-                    self.send_in_background(from.clone(), RelayMessage::UnknownRelay.encode(relay));
-                }
-            }
-            RelayMessage::UnknownRelay => self.deliver_event(relay, RelayEvent::Lost),
-            // This node's own marker: requests behind it stay in the mailbox, where their senders can unsend them.
-            RelayMessage::NodeLeaving { from } if from == *self.node() => self.mailbox_closed.cancel(),
-            RelayMessage::NodeLeaving { from } => {
-                let cluster = Arc::clone(self);
-                tokio::spawn(async move {
-                    if let Err(error) = cluster.fail_relays_to(&from).await {
-                        tracing::debug!(%error, "relays to a leaving node not failed yet; the next peer check retries");
-                    }
-                });
-            }
-            message => self.deliver_event(relay, RelayEvent::Message(message)),
-        }
-    }
-
-    fn deliver_event(&self, relay: u64, event: RelayEvent) {
-        if let Some(pending) = self.pending_relays().get(&relay) {
-            // The client may have disconnected; the event is then discarded.
-            let _ = pending.events.send(event);
-        }
     }
 }

@@ -2,22 +2,20 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-use super::message::{RelayMessage, RelayedRequest};
+use super::message::{RelayMessage, RelayedRequest, ResponseFraming};
 use super::relay_server::RELAY_WINDOW_BYTES;
 use super::{Cluster, MAILBOX_TTL_LEASES};
+use crate::store::traits::SendOutcome;
 use crate::store::{NodeId, StoreError};
-
-/// How long a relay waits for a response before it checks the owner's lease, repeatedly.
-const LIVENESS_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Outcome of a relayed request.
 #[derive(Debug)]
@@ -28,6 +26,8 @@ pub enum RelayOutcome {
     Streaming(StatusCode, HeaderMap, RelayedBody),
     /// The node is not the owner, or never received the request; it can be relayed elsewhere.
     NotOwner,
+    /// The owner has too many messages waiting; the request was not sent.
+    Busy,
     /// The owner was lost; whether the request was carried out is unknown.
     Lost,
 }
@@ -39,8 +39,9 @@ pub struct RelayedBody {
     events: mpsc::UnboundedReceiver<RelayEvent>,
     /// Number of the next expected chunk.
     next_chunk: u64,
-    /// Bytes read since the last window update.
-    unreported_bytes: u64,
+    /// Bytes read at the last window update.
+    reported_bytes: u64,
+    read_bytes: Arc<AtomicU64>,
     /// Ends the body early when it resolves.
     stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
@@ -61,6 +62,10 @@ pub(super) struct PendingRelay {
     pub(super) owner: NodeId,
     pub(super) request: Bytes,
     pub(super) started_at: Instant,
+    /// Parts of the response, head and chunks, received so far.
+    pub(super) received_parts: u64,
+    /// Body bytes that the client has read so far.
+    pub(super) read_bytes: Arc<AtomicU64>,
     pub(super) events: mpsc::UnboundedSender<RelayEvent>,
 }
 
@@ -83,10 +88,13 @@ impl Cluster {
         let from = NodeId::clone(&self.node());
         let message = RelayMessage::Request { from, request: Box::new(request) }.encode(id);
         let (event_sender, mut events) = mpsc::unbounded_channel();
+        let read_bytes = Arc::new(AtomicU64::new(0));
         let pending = PendingRelay {
             owner: owner.clone(),
             request: message.clone(),
             started_at: Instant::now(),
+            received_parts: 0,
+            read_bytes: Arc::clone(&read_bytes),
             events: event_sender,
         };
         self.pending_relays().insert(id, pending);
@@ -95,43 +103,33 @@ impl Cluster {
             // The request may be in the mailbox and run later. A refusal would make the client retry and run it twice,
             // so it counts as lost.
             Err(error) if error.maybe_applied => return Ok(RelayOutcome::Lost),
-            sent => sent?,
+            sent => {
+                if sent? == SendOutcome::MailboxFull {
+                    tracing::warn!(node = %owner, "mailbox full: the node does not keep up; request refused");
+                    relay.is_finished = true;
+                    return Ok(RelayOutcome::Busy);
+                }
+            }
         }
-        let first = self.first_event(owner, &mut events).await;
-        let RelayEvent::Message(RelayMessage::ResponseHead { status, headers, complete, body }) = first else {
+        let first = events.recv().await.unwrap_or(RelayEvent::Lost);
+        let RelayEvent::Message(RelayMessage::ResponseHead { status, headers, framing, body }) = first else {
             relay.is_finished = true;
             return Ok(match first {
                 RelayEvent::NotStarted | RelayEvent::Message(RelayMessage::NotOwner) => RelayOutcome::NotOwner,
                 _ => RelayOutcome::Lost,
             });
         };
-        if complete {
+        if framing == ResponseFraming::Complete {
             relay.is_finished = true;
             return Ok(RelayOutcome::Complete(status, headers, body));
         }
-        Ok(RelayOutcome::Streaming(
-            status,
-            headers,
-            RelayedBody { relay, events, next_chunk: 0, unreported_bytes: 0, stop: None },
-        ))
-    }
-
-    /// Waits for the first event of a relay, checking the owner's lease meanwhile.
-    async fn first_event(&self, owner: &NodeId, events: &mut mpsc::UnboundedReceiver<RelayEvent>) -> RelayEvent {
-        loop {
-            if let Ok(event) = tokio::time::timeout(LIVENESS_PROBE_INTERVAL, events.recv()).await {
-                return event.unwrap_or(RelayEvent::Lost);
-            }
-            // The owner may have expired or rejoined under a new incarnation since the lookup.
-            let checked = match self.is_alive(owner).await {
-                Ok(true) => Ok(()),
-                Ok(false) => self.fail_relays_to(owner).await,
-                Err(error) => Err(error),
-            };
-            // Without the store no response can arrive; give up once this node's own lease has run out.
-            if checked.is_err() && !self.holds_lease() {
-                return RelayEvent::Lost;
-            }
+        let body = RelayedBody { relay, events, next_chunk: 0, read_bytes, reported_bytes: 0, stop: None };
+        match framing {
+            ResponseFraming::Pieces(_) => Ok(match body.join().await {
+                Some(body) => RelayOutcome::Complete(status, headers, body),
+                None => RelayOutcome::Lost,
+            }),
+            _ => Ok(RelayOutcome::Streaming(status, headers, body)),
         }
     }
 }
@@ -142,6 +140,15 @@ impl RelayedBody {
     pub fn until_cancelled(mut self, stop: CancellationToken) -> Self {
         self.stop = Some(Box::pin(stop.cancelled_owned()));
         self
+    }
+
+    /// Joins the pieces of the body; `None` when the owner was lost before the last one.
+    async fn join(mut self) -> Option<Bytes> {
+        let mut joined = BytesMut::new();
+        while let Some(piece) = std::future::poll_fn(|context| self.poll_next(context)).await {
+            joined.extend_from_slice(&piece);
+        }
+        self.relay.is_finished.then(|| joined.freeze())
     }
 
     /// Polls the next event, skipping duplicate deliveries.
@@ -165,13 +172,15 @@ impl RelayedBody {
             Poll::Ready(event) => event,
         };
         match event {
-            Some(RelayEvent::Message(RelayMessage::ResponseChunk { number, body })) if number == self.next_chunk => {
+            Some(RelayEvent::Message(RelayMessage::ResponseChunk { number, body, .. }))
+                if number == self.next_chunk =>
+            {
                 self.next_chunk += 1;
-                self.unreported_bytes += body.len() as u64;
-                if self.unreported_bytes >= RELAY_WINDOW_BYTES / 2 {
-                    let bytes = std::mem::take(&mut self.unreported_bytes);
+                let read = self.read_bytes.fetch_add(body.len() as u64, Ordering::AcqRel) + body.len() as u64;
+                if read - self.reported_bytes >= RELAY_WINDOW_BYTES / 2 {
+                    self.reported_bytes = read;
                     let cluster = &self.relay.cluster;
-                    let message = RelayMessage::WindowUpdate { from: NodeId::clone(&cluster.node()), bytes };
+                    let message = RelayMessage::WindowUpdate { from: NodeId::clone(&cluster.node()), bytes: read };
                     cluster.send_in_background(self.relay.owner.clone(), message.encode(self.relay.id));
                 }
                 Poll::Ready(Some(body))

@@ -1,4 +1,4 @@
-//! [`ClientSink`] for sessions: messages from the gateway that belong to no call.
+//! [`ClientSink`] for sessions: messages from the gateway that belong to no call; and who the owner is by now.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,25 @@ use super::outbox::StreamTarget;
 use super::{NO_CALL_SERIAL, Session, SubscriptionHold};
 use crate::call::{ClientSink, DropGuard, GatewaySlot, ServerRequest};
 use crate::dialect::to_client;
+use crate::identity::Identity;
 use crate::protocol::{Level, Notification, NotificationMethod};
+
+impl Session {
+    /// The owner, as the latest credential describes it.
+    pub fn latest_identity(&self) -> Arc<Identity> {
+        self.latest_identity.load_full().unwrap_or_else(|| Arc::clone(&self.identity))
+    }
+
+    /// Takes what a new credential of the owner says; returns what the previous one said, if that is something else.
+    pub fn replace_identity(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
+        let before = self.latest_identity();
+        if Arc::ptr_eq(&before, identity) {
+            return None;
+        }
+        self.latest_identity.store(Some(Arc::clone(identity)));
+        (*before != **identity).then_some(before)
+    }
+}
 
 impl ClientSink for Session {
     fn key(&self) -> u128 {

@@ -59,11 +59,8 @@ impl SessionId {
     /// Parses an id received on a transport. An id without prefix is taken as one of that transport; any other prefix
     /// is refused.
     pub fn parse(text: &str, arrived_on: SessionTransport) -> Option<Self> {
-        let key = match text.split_once(':') {
-            None => text,
-            Some((prefix, key)) if prefix == arrived_on.as_str() => key,
-            Some(_) => return None,
-        };
+        let unprefixed = text.strip_prefix(arrived_on.as_str()).and_then(|rest| rest.strip_prefix(':'));
+        let key = unprefixed.unwrap_or(text);
         let ([high, low], []) = key.as_bytes().as_chunks::<16>() else { return None };
         let key = (u128::from(parse_hex(high)?) << 64) | u128::from(parse_hex(low)?);
         Some(Self { transport: arrived_on, key })

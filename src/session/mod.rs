@@ -1,6 +1,6 @@
 //! Handshake-era sessions: running calls, pending server requests, subscriptions and the outbox of each client.
 //!
-//! A session belongs to the principal and the group that opened it; for anyone else it does not exist. [`Sessions`]
+//! A session belongs to the caller and the group that opened it; for anyone else it does not exist. [`Sessions`]
 //! is the registry that creates, finds and expires them.
 
 mod handle;
@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
@@ -35,8 +35,9 @@ pub(crate) use registry::SESSION_SHARDS;
 pub use registry::{SessionOwner, SessionStats, Sessions};
 pub use stream_reader::StreamReader;
 
-use crate::call::{ChangeEvent, ClientInfo, DropGuard, GatewaySlot, Principal, ServerRequest};
+use crate::call::{ChangeEvent, ClientInfo, DropGuard, GatewaySlot, ServerRequest};
 use crate::failure::{QuotaReached, QuotaScope};
+use crate::identity::Identity;
 use crate::policy::Quotas;
 use crate::protocol::{Id, Level, Notification, Outcome, Request};
 use crate::store::{EventId, Retention};
@@ -73,7 +74,9 @@ struct SessionShared {
 #[derive(Debug)]
 pub struct Session {
     id: SessionId,
-    principal: Principal,
+    identity: Arc<Identity>,
+    /// Who the last request was from, if its credential said something else than the one that opened the session.
+    latest_identity: ArcSwapOption<Identity>,
     group: Arc<str>,
     client: OnceLock<Arc<ClientInfo>>,
     shared: Arc<SessionShared>,
@@ -176,9 +179,9 @@ impl Session {
         self.id
     }
 
-    /// The principal that opened the session.
-    pub fn principal(&self) -> &Principal {
-        &self.principal
+    /// Who opened the session.
+    pub fn identity(&self) -> &Arc<Identity> {
+        &self.identity
     }
 
     /// Name of the group that the session was opened on.
@@ -431,7 +434,7 @@ impl Session {
                 () = upstream_sender.closed() => session.withdraw_server_request(id),
             }
         });
-        Request::new(id.into(), method, params).encode()
+        Request::new(id.into(), method, params.map(Into::into)).encode()
     }
 
     /// Cancels one server request at the client because the upstream no longer waits for it.

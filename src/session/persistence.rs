@@ -15,10 +15,11 @@ use tokio::time::Instant;
 use super::outbox::Outbox;
 use super::sse_stream::DurableUpTo;
 use super::{CallGuard, Persister, Session, SessionRecord, SessionState, StreamTarget};
-use crate::call::{ChangeEvent, ClientSink, ListFingerprints, Principal};
+use crate::call::{ChangeEvent, ClientSink, ListFingerprints};
 use crate::failure::{Failure, FailureKind};
+use crate::identity::CallerId;
 use crate::protocol::{Id, NotificationMethod, Response};
-use crate::store::traits::{SessionDelta, StoredEvent};
+use crate::store::traits::{RecordWrite, SessionDelta, StoredEvent};
 
 /// Write-behind state of one session.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub(super) struct Persistence {
     version: u64,
     /// Latest version that the store acknowledged.
     saved_version: u64,
+    /// The store has what the client said of itself, so only the rest is written.
+    is_client_saved: bool,
     durable: DurableUpTo,
     /// The session is in the persister's queue.
     queued: bool,
@@ -44,6 +47,8 @@ pub(super) struct Persistence {
 pub(super) struct Checkpoint {
     version: u64,
     durable: DurableUpTo,
+    /// The record has what the client said of itself.
+    has_client: bool,
 }
 
 /// Longest that a response waits for its session to be persisted. Readers of unpersisted events are disconnected
@@ -59,6 +64,7 @@ impl Persistence {
             persister,
             version: base_version + 1,
             saved_version: base_version,
+            is_client_saved: false,
             durable,
             queued: false,
             takeovers,
@@ -193,25 +199,25 @@ impl Session {
 
     /// Builds the record to store.
     pub(super) fn record(&self, state: &SessionState) -> SessionRecord {
-        let mut record = SessionRecord::new(&self.principal, &self.group);
+        let mut record = SessionRecord::new(Arc::clone(&self.identity), &self.group);
         if let Some(client) = self.client.get() {
             record.set_client(client, state.log_level);
         }
-        record.initialized = state.initialized;
-        record.subscriptions = state.subscriptions.keys().map(ToString::to_string).collect();
+        record.progress.initialized = state.initialized;
+        record.progress.subscriptions = state.subscriptions.keys().map(ToString::to_string).collect();
         if let Some(persistence) = &state.persistence {
-            record.subscriptions.extend(persistence.pending_subscriptions.iter().cloned());
-            record.takeovers = persistence.takeovers;
-            record.lists = persistence.known_lists;
+            record.progress.subscriptions.extend(persistence.pending_subscriptions.iter().cloned());
+            record.progress.takeovers = persistence.takeovers;
+            record.progress.lists = persistence.known_lists;
             let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
-            record.upstreams = persistence
+            record.progress.upstreams = persistence
                 .upstream_sessions
                 .iter()
                 .map(|(name, saved_session)| (name.clone(), text(saved_session)))
                 .collect();
         }
         if let Outbox::Streams(streams) = &state.outbox {
-            record.streams = Some(streams.record());
+            record.progress.streams = Some(streams.record());
         }
         record
     }
@@ -228,8 +234,9 @@ impl Session {
         let persistence = state.persistence.as_mut()?;
         persistence.queued = false;
         let (version, saved, durable) = (persistence.version, persistence.saved_version, persistence.durable);
+        let is_client_saved = persistence.is_client_saved;
         let mut delta = SessionDelta { ttl, version, ..SessionDelta::default() };
-        let mut checkpoint = Checkpoint { version, durable };
+        let mut checkpoint = Checkpoint { version, durable, has_client: false };
         if let Outbox::Streams(streams) = &state.outbox {
             let log = streams.log();
             let from = if full { 0 } else { durable.position };
@@ -238,7 +245,12 @@ impl Session {
             checkpoint.durable = DurableUpTo { position: log.last_position(), number: streams.last_number() };
         }
         if full || version != saved {
-            delta.record = Some(self.record(state).encode());
+            let record = self.record(state);
+            delta.record = Some(match full || !is_client_saved {
+                true => RecordWrite::Whole(record.encode()),
+                false => RecordWrite::Changes(record.progress.encode()),
+            });
+            checkpoint.has_client = record.has_client();
         }
         Some((delta, checkpoint))
     }
@@ -277,6 +289,7 @@ impl Session {
         let mut state = self.lock();
         let Some(persistence) = &mut state.persistence else { return };
         persistence.saved_version = persistence.saved_version.max(checkpoint.version);
+        persistence.is_client_saved |= checkpoint.has_client;
         persistence.durable.position = persistence.durable.position.max(checkpoint.durable.position);
         persistence.durable.number = persistence.durable.number.max(checkpoint.durable.number);
         if let Outbox::Streams(streams) = &mut state.outbox {
@@ -325,9 +338,9 @@ impl Session {
         self.moved.load(Ordering::Acquire)
     }
 
-    /// Whether the session belongs to this principal and group and is moving to another node.
-    pub fn is_moving_for(&self, principal: &Principal, group: &str) -> bool {
-        self.has_moved() && self.principal == *principal && *self.group == *group
+    /// Whether the session belongs to this caller and group and is moving to another node.
+    pub fn is_moving_for(&self, caller: &CallerId, group: &str) -> bool {
+        self.has_moved() && self.identity.caller_id == *caller && *self.group == *group
     }
 
     /// Disconnects every reader of a persisted session; the clients can resume.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, RwLock};
 use tokio::time::Instant;
 
 use super::persistence::{Checkpoint, PERSIST_TIMEOUT};
 use super::{Session, Sessions};
-use crate::store::traits::{SessionDelta, WriteOutcome};
+use crate::store::traits::{RecordWrite, SessionDelta, WriteOutcome};
 use crate::store::{ClusterStore, NodeId, StoreError};
 
 /// Write-behind task for the sessions of this node. Writes happen one at a time, in queue order.
@@ -23,10 +24,14 @@ pub struct Persister {
     ttl: Mutex<Duration>,
     queue: Mutex<PersistQueue>,
     wake: Notify,
+    deletes_queued: Notify,
     /// Read-locked by writers that use the node's incarnation, write-locked while that changes.
     incarnation_lock: RwLock<()>,
     /// Serializes batches; of two concurrent ones the older delta could be applied last.
     write_lock: tokio::sync::Mutex<()>,
+    /// Serializes batches of deletes. They need not wait for writes: a write that comes after the delete of its session
+    /// is refused by the store.
+    delete_lock: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -46,10 +51,17 @@ const PERSIST_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 impl Persister {
     /// A persister for the node in `node`, whose incarnation may change.
     pub fn new(store: Arc<dyn ClusterStore>, node: Arc<ArcSwap<NodeId>>, ttl: Duration) -> Arc<Self> {
-        let (queue, wake, incarnation_lock, write_lock) =
-            (Mutex::default(), Notify::new(), RwLock::default(), Default::default());
-        let ttl = Mutex::new(ttl);
-        Arc::new(Self { store, node, ttl, queue, wake, incarnation_lock, write_lock })
+        Arc::new(Self {
+            store,
+            node,
+            ttl: Mutex::new(ttl),
+            queue: Mutex::default(),
+            wake: Notify::new(),
+            deletes_queued: Notify::new(),
+            incarnation_lock: RwLock::default(),
+            write_lock: tokio::sync::Mutex::default(),
+            delete_lock: tokio::sync::Mutex::default(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, PersistQueue> {
@@ -68,7 +80,7 @@ impl Persister {
     pub(super) fn queue_delete(&self, session: &Session) {
         let node = self.node.load_full();
         self.lock().pending_deletes.insert(session.id().to_string(), node);
-        self.wake.notify_one();
+        self.deletes_queued.notify_one();
     }
 
     /// Whether a closed session is still to be deleted from the store.
@@ -84,7 +96,7 @@ impl Persister {
         let Some((delta, checkpoint)) = session.delta(true, self.ttl()) else { return Ok(()) };
         let _incarnation = self.incarnation_lock.read().await;
         let node = self.node.load_full();
-        let record = delta.record.unwrap_or_default();
+        let record = whole_record(&delta);
         self.store.create(&session.id().to_string(), &node, record, self.ttl()).await?;
         session.ack(checkpoint);
         Ok(())
@@ -92,10 +104,24 @@ impl Persister {
 
     /// Runs the persister task; never returns.
     pub async fn run(self: Arc<Self>, sessions: Arc<Sessions>) {
+        tokio::join!(self.run_writes(&sessions), self.run_deletes());
+    }
+
+    async fn run_deletes(&self) {
+        loop {
+            self.deletes_queued.notified().await;
+            while let Err(error) = self.finish_deletes().await {
+                tracing::debug!(%error, "deleting closed sessions failed; retrying");
+                tokio::time::sleep(PERSIST_RETRY_INTERVAL).await;
+            }
+        }
+    }
+
+    async fn run_writes(&self, sessions: &Sessions) {
         loop {
             self.wake.notified().await;
             let mut failing_since = Instant::now();
-            while let Err(error) = self.write_pending(&sessions).await {
+            while let Err(error) = self.write_pending(sessions).await {
                 tracing::debug!(%error, "session write failed; retrying");
                 if failing_since.elapsed() >= PERSIST_TIMEOUT {
                     // Clients of these readers can resume once the store is back.
@@ -107,7 +133,7 @@ impl Persister {
         }
     }
 
-    /// Writes all queued changes. A batch of deletes goes first, because they free memory in the store.
+    /// Writes all queued changes.
     ///
     /// # Errors
     /// When the store is unavailable; unwritten sessions stay queued.
@@ -115,24 +141,20 @@ impl Persister {
         let _write_guard = self.write_lock.lock().await;
         let _incarnation = self.incarnation_lock.read().await;
         loop {
-            // In turns: many deletes must not delay the events that streams wait for.
-            let has_deleted = self.delete_batch().await?;
             let batch = self.take_batch();
-            if batch.is_empty() && !has_deleted {
+            if batch.is_empty() {
                 return Ok(());
             }
-            if !batch.is_empty() {
-                self.write_batch(sessions, batch).await?;
-            }
+            self.write_batch(sessions, batch).await?;
         }
     }
 
-    /// Writes only the queued deletes.
+    /// Deletes all closed sessions, in batches.
     ///
     /// # Errors
     /// When the store is unavailable; the remaining deletes stay queued.
     pub async fn finish_deletes(&self) -> Result<(), StoreError> {
-        let _write_guard = self.write_lock.lock().await;
+        let _delete_guard = self.delete_lock.lock().await;
         let _incarnation = self.incarnation_lock.read().await;
         while self.delete_batch().await? {}
         Ok(())
@@ -146,12 +168,25 @@ impl Persister {
             ended.map(|(id, node)| (id.clone(), Arc::clone(node))).collect()
         };
         let delete = async |(id, node): &(String, Arc<NodeId>)| {
-            self.store.delete(id, node).await?;
+            self.delete(id, node).await?;
             self.lock().pending_deletes.remove(id);
             Ok::<_, StoreError>(())
         };
         futures_util::future::try_join_all(batch.iter().map(delete)).await?;
         Ok(!batch.is_empty())
+    }
+
+    /// Deletes a session that `node` had when it was closed. A session may close while a new incarnation of its node
+    /// claims it, as HTTP+SSE sessions do whose streams end with the lease; then it is that incarnation's to delete, and
+    /// its record would outlive it.
+    async fn delete(&self, id: &str, node: &NodeId) -> Result<(), StoreError> {
+        if self.store.delete(id, node).await? == WriteOutcome::NotOwner
+            && let Some(owner) = self.store.load(id).await?.and_then(|stored| stored.owner)
+            && owner.name() == node.name()
+        {
+            self.store.delete(id, &owner).await?;
+        }
+        Ok(())
     }
 
     fn take_batch(&self) -> Vec<(Arc<Session>, String, SessionDelta, Checkpoint)> {
@@ -207,7 +242,7 @@ impl Persister {
         let Some((delta, checkpoint)) = session.delta(true, self.ttl()) else { return Ok(()) };
         let (id, node) = (session.id().to_string(), self.node.load_full());
         let restored = async {
-            self.store.create(&id, &node, delta.record.clone().unwrap_or_default(), self.ttl()).await?;
+            self.store.create(&id, &node, whole_record(&delta), self.ttl()).await?;
             self.store.write_deltas(&node, &[(id.clone(), delta)]).await
         };
         match restored.await {
@@ -331,5 +366,13 @@ impl Persister {
     /// Applies another time to live to what is written or touched from now on.
     pub fn set_ttl(&self, ttl: Duration) {
         *self.ttl.lock() = ttl;
+    }
+}
+
+/// The record of a delta of a whole session.
+fn whole_record(delta: &SessionDelta) -> Bytes {
+    match &delta.record {
+        Some(RecordWrite::Whole(record)) => record.clone(),
+        Some(RecordWrite::Changes(_)) | None => Bytes::new(),
     }
 }

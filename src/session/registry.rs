@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -17,9 +17,10 @@ use super::{
     Persister, Session, SessionId, SessionRecord, SessionSettings, SessionShared, SessionState, SessionTransport,
     StreamReader, StreamTarget,
 };
-use crate::call::{ChangeEvent, ClientInfo, GatewaySlot, ListFingerprints, Principal};
+use crate::call::{ChangeEvent, ClientInfo, GatewaySlot, ListFingerprints};
 use crate::dialect::Revision;
 use crate::failure::QuotaReached;
+use crate::identity::{CallerId, Identity};
 use crate::policy::{CallerPermit, Permit, QuotaKey, Quotas};
 use crate::protocol::Id;
 use crate::store::traits::StoredEvent;
@@ -48,11 +49,11 @@ struct Registered {
 /// Shards of the registry.
 pub(crate) const SESSION_SHARDS: usize = 64;
 
-/// Principal and group that a session belongs to.
+/// Caller and group that a session belongs to.
 #[derive(Debug, Clone)]
 pub struct SessionOwner {
-    /// Principal that opens the session.
-    pub principal: Principal,
+    /// Who opens the session.
+    pub identity: Arc<Identity>,
     /// Group that the session is opened on.
     pub group: Arc<str>,
     /// Whom the session is counted for; nobody on stdio, and where an anonymous session was adopted.
@@ -154,7 +155,8 @@ impl Sessions {
         let permits = (quotas.sessions.acquire(1)?, own);
         let session = Arc::new_cyclic(|weak_self| Session {
             id,
-            principal: owner.principal,
+            identity: owner.identity,
+            latest_identity: ArcSwapOption::empty(),
             group: owner.group,
             client,
             shared: Arc::clone(&self.shared),
@@ -170,10 +172,10 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Finds a session of this principal and group, and resets its idle timer.
-    pub fn find(&self, id: SessionId, principal: &Principal, group: &str) -> Option<Arc<Session>> {
+    /// Finds a session of this caller and group, and resets its idle timer.
+    pub fn find(&self, id: SessionId, caller: &CallerId, group: &str) -> Option<Arc<Session>> {
         let session = self.get(id)?;
-        if session.principal != *principal || *session.group != *group {
+        if session.identity.caller_id != *caller || *session.group != *group {
             return None;
         }
         let mut state = session.lock();
@@ -185,7 +187,7 @@ impl Sessions {
         Some(session)
     }
 
-    /// Finds a session without checking principal or group.
+    /// Finds a session without checking caller or group.
     pub fn get(&self, id: SessionId) -> Option<Arc<Session>> {
         self.shard(id).lock().get(&id).map(|registered| Arc::clone(&registered.session))
     }
@@ -201,10 +203,12 @@ impl Sessions {
         record: &SessionRecord,
         events: Vec<StoredEvent>,
     ) -> Result<Option<Arc<Session>>, QuotaReached> {
-        let (Some(persister), Some(client), Some(streams)) = (&self.persister, record.client(), &record.streams) else {
+        let (Some(persister), Some(client), Some(streams)) =
+            (&self.persister, record.client(), &record.progress.streams)
+        else {
             return Ok(None);
         };
-        let takeovers = record.takeovers + 1;
+        let takeovers = record.progress.takeovers + 1;
         // A new high half: positions, record versions and request ids of earlier owners are never reused.
         let position = u64::from(takeovers) << 32;
         let expected: Vec<(u32, Vec<Id>)> =
@@ -219,16 +223,20 @@ impl Sessions {
         )));
         let mut persistence = Persistence::new(Arc::clone(persister), takeovers);
         persistence.mark_durable(position, streams.last_number);
-        persistence.upstream_sessions =
-            record.upstreams.iter().map(|(name, saved_session)| (name.clone(), saved_session.clone().into())).collect();
-        persistence.pending_subscriptions.clone_from(&record.subscriptions);
-        persistence.known_lists = record.lists;
+        persistence.upstream_sessions = record
+            .progress
+            .upstreams
+            .iter()
+            .map(|(name, saved_session)| (name.clone(), saved_session.clone().into()))
+            .collect();
+        persistence.pending_subscriptions.clone_from(&record.progress.subscriptions);
+        persistence.known_lists = record.progress.lists;
         state.persistence = Some(Box::new(persistence));
         state.log_level = record.level();
-        state.initialized = record.initialized;
+        state.initialized = record.progress.initialized;
         state.last_server_request_id = i64::from(takeovers) << 32;
         let owner = SessionOwner {
-            principal: record.principal.as_str().into(),
+            identity: Arc::clone(&record.identity),
             group: record.group.as_str().into(),
             quota_key: None,
         };
@@ -298,10 +306,10 @@ impl Sessions {
         }
     }
 
-    /// Closes every session whose principal matches; returns how many there were.
-    pub fn close_owned_by(&self, is_closing: impl Fn(&Principal) -> bool) -> usize {
+    /// Closes every session whose caller, as of its latest request, and group match; returns how many there were.
+    pub fn close_owned_by(&self, is_closing: impl Fn(&Identity, &str) -> bool) -> usize {
         let mut closed = 0;
-        for session in self.iter().filter(|session| is_closing(&session.principal)) {
+        for session in self.iter().filter(|session| is_closing(&session.latest_identity(), &session.group)) {
             self.close(&session);
             closed += 1;
         }
@@ -360,22 +368,24 @@ impl Sessions {
     /// Publishes a change to every interested session of a group, without waiting. Sessions whose clients can no
     /// longer resume are skipped; otherwise the unread notification would keep them from expiring.
     pub fn publish(&self, group: &str, change: &ChangeEvent) {
-        self.publish_with(group, change, |_| None);
+        self.publish_with(group, change, |_| None, |_| true);
     }
 
-    /// As [`Sessions::publish`]; stores the session's new list fingerprints after the notification, for a later
-    /// takeover.
+    /// As [`Sessions::publish`], to sessions that the change concerns; stores the session's new list fingerprints after
+    /// the notification, for a later takeover.
     pub(crate) fn publish_with(
         &self,
         group: &str,
         change: &ChangeEvent,
         fingerprints: impl Fn(&Session) -> Option<ListFingerprints>,
+        concerns: impl Fn(&Session) -> bool,
     ) {
         let notification = change.notification().encode();
         let (now, settings) = (Instant::now(), self.settings());
         for session in self.iter() {
             if *session.group == *group
                 && session.is_interested_in(change)
+                && concerns(&session)
                 && session.lock().client_may_resume(&settings, now)
             {
                 session.send(StreamTarget::Listening, notification.clone());

@@ -1,4 +1,6 @@
 mod expiry_in_store;
+mod interleavings;
+mod stored_record;
 
 use super::*;
 use crate::call::ClientSink;
@@ -12,7 +14,7 @@ fn client() -> Arc<ClientInfo> {
 }
 
 fn owner() -> SessionOwner {
-    SessionOwner { principal: "me".into(), group: "default".into(), quota_key: None }
+    SessionOwner { identity: crate::identity::Identity::local().into(), group: "default".into(), quota_key: None }
 }
 
 fn sessions() -> Sessions {
@@ -279,7 +281,7 @@ async fn closing_a_session_cancels_calls_server_requests_and_readers() {
     running.cancelled().await;
     assert!(response.await.is_err());
     assert!(reader.next().await.is_none());
-    assert!(sessions.find(session.id(), &"me".into(), "default").is_none());
+    assert!(sessions.find(session.id(), &"local".into(), "default").is_none());
     assert!(session.begin_call(2.into()).is_err());
 }
 
@@ -316,16 +318,16 @@ async fn server_requests_are_resolved_once_and_cancelled_with_their_call() {
 }
 
 #[test]
-fn sessions_are_bounded_and_found_by_their_principal_and_group_only() {
+fn sessions_are_bounded_and_found_by_their_caller_and_group_only() {
     let sessions = Sessions::new(
         SessionSettings::default(),
         Arc::new(Quotas::new(&QuotaLimits { sessions: 1, ..QuotaLimits::default() })),
     );
     let session = open(&sessions);
     assert!(sessions.open(owner(), client()).is_err());
-    assert!(sessions.find(session.id(), &"me".into(), "default").is_some());
+    assert!(sessions.find(session.id(), &"local".into(), "default").is_some());
     assert!(sessions.find(session.id(), &"you".into(), "default").is_none());
-    assert!(sessions.find(session.id(), &"me".into(), "other").is_none());
+    assert!(sessions.find(session.id(), &"local".into(), "other").is_none());
 }
 
 /// A client that does not read its only connection holds a bounded number of bytes, however large the messages are.

@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::traits::{
-    EventStore, NodeStatus, NodeStore, SessionDelta, SessionStore, StoreFuture, StoredEvent, StoredSession,
-    WriteOutcome,
+    EventStore, LimitStore, MailboxLimits, NodeStatus, NodeStore, RecordWrite, SendOutcome, SessionDelta, SessionStore,
+    SharedBucket, StoreFuture, StoredEvent, StoredSession, TokenGrant, WriteOutcome,
 };
 use super::{ClusterStore, NodeId, StoreError};
 
@@ -30,6 +30,10 @@ struct MemoryState {
     mailboxes: HashMap<NodeId, Mailbox>,
     affinities: HashMap<String, (NodeId, Instant)>,
     shared_key: Option<Bytes>,
+    /// When the bucket of a limit is full again.
+    buckets: HashMap<String, Instant>,
+    /// Calls in the window of a quota by its start, and when the window is over.
+    windows: HashMap<(String, u64), (u64, Instant)>,
 }
 
 #[derive(Debug)]
@@ -37,6 +41,7 @@ struct MemorySession {
     owner: Option<NodeId>,
     /// `None` is the tombstone of a deleted session.
     record: Option<Bytes>,
+    changes: Option<Bytes>,
     version: u64,
     events: VecDeque<StoredEvent>,
     expires_at: Instant,
@@ -64,6 +69,17 @@ impl MemoryStore {
         self.lock().sessions.remove(id);
     }
 
+    fn push_messages(&self, to: &NodeId, messages: Vec<Bytes>, ttl: Duration) {
+        let mut state = self.lock();
+        let expires_at = Instant::now() + ttl;
+        let mailbox =
+            state.mailboxes.entry(to.clone()).or_insert_with(|| Mailbox { messages: VecDeque::new(), expires_at });
+        mailbox.messages.extend(messages);
+        mailbox.expires_at = expires_at;
+        drop(state);
+        self.mail_arrived.notify_waiters();
+    }
+
     /// Locks the state after removing expired entries.
     fn lock(&self) -> MutexGuard<'_, MemoryState> {
         let mut state = self.state.lock();
@@ -72,7 +88,16 @@ impl MemoryStore {
         state.nodes.retain(|_, (_, expires_at)| *expires_at > now);
         state.mailboxes.retain(|_, mailbox| mailbox.expires_at > now);
         state.affinities.retain(|_, (_, expires_at)| *expires_at > now);
+        state.buckets.retain(|_, full_at| *full_at > now);
+        state.windows.retain(|_, (_, ends_at)| *ends_at > now);
         state
+    }
+}
+
+impl Mailbox {
+    fn is_full(&self) -> bool {
+        let MailboxLimits { messages, bytes } = MailboxLimits::DEFAULT;
+        self.messages.len() >= messages || self.messages.iter().map(Bytes::len).sum::<usize>() >= bytes
     }
 }
 
@@ -106,7 +131,7 @@ impl SessionStore for MemoryStore {
         }
         let expires_at = Instant::now() + ttl;
         let (owner, record, events) = (Some(owner.clone()), Some(record), VecDeque::new());
-        let session = MemorySession { owner, record, version: 0, events, expires_at };
+        let session = MemorySession { owner, record, changes: None, version: 0, events, expires_at };
         state.sessions.insert(id.to_owned(), session);
         ready(true)
     }
@@ -114,7 +139,8 @@ impl SessionStore for MemoryStore {
     fn load<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<StoredSession>> {
         let state = self.lock();
         let found = |session: &MemorySession| {
-            Some(StoredSession { owner: session.owner.clone(), record: session.record.clone()? })
+            let changes = session.changes.clone();
+            Some(StoredSession { owner: session.owner.clone(), record: session.record.clone()?, changes })
         };
         ready(state.sessions.get(id).and_then(found))
     }
@@ -153,7 +179,7 @@ impl SessionStore for MemoryStore {
         let mut state = self.lock();
         ready(match state.owned_session(id, owner) {
             Ok(session) => {
-                (session.record, session.events) = (None, VecDeque::new());
+                (session.record, session.changes, session.events) = (None, None, VecDeque::new());
                 WriteOutcome::Applied
             }
             Err(outcome) => outcome,
@@ -172,7 +198,13 @@ impl EventStore for MemoryStore {
         let apply = |(id, delta): &(String, SessionDelta)| match state.owned_session(id, owner) {
             Ok(session) => {
                 if let Some(record) = delta.record.as_ref().filter(|_| delta.version >= session.version) {
-                    (session.record, session.version) = (Some(record.clone()), delta.version);
+                    session.version = delta.version;
+                    match record {
+                        RecordWrite::Whole(record) => {
+                            (session.record, session.changes) = (Some(record.clone()), None);
+                        }
+                        RecordWrite::Changes(changes) => session.changes = Some(changes.clone()),
+                    }
                 }
                 let last = session.events.back().map_or(0, |event| event.id.position);
                 session.events.extend(delta.events.iter().filter(|event| event.id.position > last).cloned());
@@ -233,15 +265,16 @@ impl NodeStore for MemoryStore {
         ready(self.lock().nodes.values().map(|(node, _)| node.clone()).collect())
     }
 
-    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()> {
-        let mut state = self.lock();
-        let expires_at = Instant::now() + ttl;
-        let mailbox =
-            state.mailboxes.entry(to.clone()).or_insert_with(|| Mailbox { messages: VecDeque::new(), expires_at });
-        mailbox.messages.extend(messages);
-        mailbox.expires_at = expires_at;
-        drop(state);
-        self.mail_arrived.notify_waiters();
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, SendOutcome> {
+        if self.lock().mailboxes.get(to).is_some_and(Mailbox::is_full) {
+            return ready(SendOutcome::MailboxFull);
+        }
+        self.push_messages(to, messages, ttl);
+        ready(SendOutcome::Sent)
+    }
+
+    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()> {
+        self.push_messages(to, messages, ttl);
         ready(())
     }
 
@@ -291,5 +324,47 @@ impl NodeStore for MemoryStore {
 
     fn shared_key(&self, offered: Bytes) -> StoreFuture<'_, Bytes> {
         ready(self.lock().shared_key.get_or_insert(offered).clone())
+    }
+}
+
+impl LimitStore for MemoryStore {
+    fn take_tokens<'a>(&'a self, key: &'a str, bucket: SharedBucket, wanted: u32) -> StoreFuture<'a, TokenGrant> {
+        let (mut state, now) = (self.lock(), Instant::now());
+        let none_before = |retry_after| ready(TokenGrant { granted: 0, retry_after });
+        let mut granted = wanted;
+        if let Some(rate) = bucket.rate {
+            let missing = state.buckets.get(key).map_or(Duration::ZERO, |full_at| full_at.duration_since(now));
+            let room = (rate.interval * rate.burst).saturating_sub(missing);
+            let tokens = room.as_nanos() / rate.interval.as_nanos().max(1);
+            granted = granted.min(u32::try_from(tokens).unwrap_or(u32::MAX));
+            if granted == 0 {
+                return none_before((missing + rate.interval).saturating_sub(rate.interval * rate.burst));
+            }
+        }
+        if let Some(window) = bucket.window {
+            let place = state.windows.entry((key.to_owned(), window.start)).or_insert((0, now + window.ends_in));
+            granted = granted.min(u32::try_from(window.limit.saturating_sub(place.0)).unwrap_or(u32::MAX));
+            if granted == 0 {
+                return none_before(window.ends_in);
+            }
+            place.0 += u64::from(granted);
+        }
+        if let Some(rate) = bucket.rate {
+            *state.buckets.entry(key.to_owned()).or_insert(now) += rate.interval * granted;
+        }
+        ready(TokenGrant { granted, retry_after: Duration::ZERO })
+    }
+
+    fn return_tokens<'a>(&'a self, key: &'a str, bucket: SharedBucket, unused: u32) -> StoreFuture<'a, ()> {
+        let mut state = self.lock();
+        if let (Some(rate), Some(full_at)) = (bucket.rate, state.buckets.get_mut(key)) {
+            *full_at = full_at.checked_sub(rate.interval * unused).unwrap_or(*full_at);
+        }
+        if let Some(window) = bucket.window
+            && let Some((used, _)) = state.windows.get_mut(&(key.to_owned(), window.start))
+        {
+            *used = used.saturating_sub(u64::from(unused));
+        }
+        ready(())
     }
 }

@@ -1,4 +1,4 @@
-//! Contracts of a shared store: sessions, events and nodes.
+//! Contracts of a shared store: sessions, events, nodes and limits.
 //!
 //! `tests/it/store.rs` runs one suite against every implementation. Each stored session has an owner node: only the
 //! owner writes, and ownership changes by compare-and-set.
@@ -29,8 +29,10 @@ pub struct StoreError {
 pub struct StoredSession {
     /// Owner node; `None` when it was released for adoption.
     pub owner: Option<NodeId>,
-    /// Serialized session record.
+    /// Serialized session record, as it was last written whole.
     pub record: Bytes,
+    /// What has changed in it since.
+    pub changes: Option<Bytes>,
 }
 
 /// A stored event.
@@ -48,7 +50,7 @@ pub struct StoredEvent {
 #[derive(Debug, Clone, Default)]
 pub struct SessionDelta {
     /// New session record; `None` when it did not change.
-    pub record: Option<Bytes>,
+    pub record: Option<RecordWrite>,
     /// Version of the record. A record older than the stored one arrived late and is ignored.
     pub version: u64,
     /// New events in order, all after the stored ones; those already stored are skipped.
@@ -57,6 +59,15 @@ pub struct SessionDelta {
     pub trim_before: u64,
     /// Time to live from this write on, renewed by later writes and touches.
     pub ttl: Duration,
+}
+
+/// A new state of a session record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordWrite {
+    /// The whole record. It takes the place of earlier changes, too.
+    Whole(Bytes),
+    /// All that has changed since the record was written whole.
+    Changes(Bytes),
 }
 
 /// Outcome of a conditional write.
@@ -68,6 +79,29 @@ pub enum WriteOutcome {
     NotFound,
     /// Another node owns the session, or it was deleted; nothing was written.
     NotOwner,
+}
+
+/// Outcome of sending messages to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// The messages are in the mailbox.
+    Sent,
+    /// The mailbox holds as much as it may; nothing was appended.
+    MailboxFull,
+}
+
+/// Bounds of a mailbox: what does not fit is refused, or a node that reads too slowly would fill the store.
+#[derive(Debug, Clone, Copy)]
+pub struct MailboxLimits {
+    /// Most messages.
+    pub messages: usize,
+    /// Most bytes; a store may estimate them.
+    pub bytes: usize,
+}
+
+impl MailboxLimits {
+    /// The bounds that every store applies.
+    pub const DEFAULT: Self = Self { messages: 10_000, bytes: 64 << 20 };
 }
 
 /// State of a node incarnation.
@@ -139,14 +173,13 @@ pub trait NodeStore: fmt::Debug + Send + Sync {
     /// All live nodes; one that joined just now may be missing.
     fn members(&self) -> StoreFuture<'_, Vec<NodeId>>;
 
-    /// Appends messages to a node's mailbox, in order. The mailbox expires `ttl` after the last one. A full store
-    /// refuses it.
-    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()>;
+    /// Appends messages to a node's mailbox, in order, all or none. The mailbox expires `ttl` after the last one. A full
+    /// store refuses it, and so does a mailbox at its [`MailboxLimits`].
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, SendOutcome>;
 
-    /// As [`NodeStore::send`], for messages that continue or end work already accepted: also a full store takes them.
-    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()> {
-        self.send(to, messages, ttl)
-    }
+    /// As [`NodeStore::send`], for messages that continue or end work already accepted: also a full store and a full
+    /// mailbox take them. They are bounded by the requests that began that work, and by flow control.
+    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()>;
 
     /// Takes messages from a node's mailbox, in order and each once; waits a bounded time for the first. Cancel-safe.
     fn receive<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, Vec<Bytes>>;
@@ -168,16 +201,63 @@ pub trait NodeStore: fmt::Debug + Send + Sync {
     fn shared_key(&self, offered: Bytes) -> StoreFuture<'_, Bytes>;
 }
 
+/// What one limit allows: calls at a rate, calls in a window of time, or both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedBucket {
+    /// The rate, where there is one.
+    pub rate: Option<BucketRate>,
+    /// The window of the quota, where there is one.
+    pub window: Option<QuotaUse>,
+}
+
+/// A token bucket: it holds `burst` tokens and gains one each `interval`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketRate {
+    /// Time in which one token is gained.
+    pub interval: Duration,
+    /// Most tokens.
+    pub burst: u32,
+}
+
+/// The current window of a quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotaUse {
+    /// Start of the window in seconds since the Unix epoch, which tells windows apart.
+    pub start: u64,
+    /// Most calls in the window.
+    pub limit: u64,
+    /// Time until the window is over.
+    pub ends_in: Duration,
+}
+
+/// What a bucket gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenGrant {
+    /// Tokens, at most as many as were wanted; each allows one call.
+    pub granted: u32,
+    /// Without any: when there may be one again.
+    pub retry_after: Duration,
+}
+
+/// Rate limits that nodes share. Time is the store's, so that nodes need not agree on it.
+pub trait LimitStore: fmt::Debug + Send + Sync {
+    /// Takes as many of the wanted tokens as the bucket and the window of that key have.
+    fn take_tokens<'a>(&'a self, key: &'a str, bucket: SharedBucket, wanted: u32) -> StoreFuture<'a, TokenGrant>;
+
+    /// Gives back tokens that were not used.
+    fn return_tokens<'a>(&'a self, key: &'a str, bucket: SharedBucket, unused: u32) -> StoreFuture<'a, ()>;
+}
+
 /// A store shared by the nodes of a cluster.
-pub trait ClusterStore: SessionStore + EventStore + NodeStore {
+pub trait ClusterStore: SessionStore + EventStore + NodeStore + LimitStore {
     /// Number of network round trips so far.
     fn round_trips(&self) -> u64 {
         0
     }
 
-    /// Number of connections opened so far. After a reconnect the store may have been restarted or failed over, and
-    /// have lost recent writes.
-    fn connects(&self) -> u64 {
+    /// Number of connections that were opened again so far. After a reconnect the store may have been restarted or
+    /// failed over, and have lost recent writes.
+    fn reconnects(&self) -> u64 {
         0
     }
 

@@ -1,11 +1,11 @@
-//! Many sessions that end together in a shared store.
+//! Sessions in a shared store that end: many together, and while their node changes its incarnation.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
 use crate::store::traits::{
-    ClusterStore, EventStore, NodeStatus, NodeStore, SessionDelta, SessionStore, StoreFuture, StoredEvent,
-    StoredSession, WriteOutcome,
+    ClusterStore, EventStore, LimitStore, NodeStatus, NodeStore, SendOutcome, SessionDelta, SessionStore, SharedBucket,
+    StoreFuture, StoredEvent, StoredSession, TokenGrant, WriteOutcome,
 };
 use crate::store::{MemoryStore, NodeId};
 
@@ -16,6 +16,7 @@ struct RecordingStore {
     order: Mutex<Vec<&'static str>>,
     deleting: AtomicUsize,
     most_deleting: AtomicUsize,
+    writes_hang: AtomicBool,
 }
 
 impl SessionStore for RecordingStore {
@@ -59,7 +60,10 @@ impl EventStore for RecordingStore {
         deltas: &'a [(String, SessionDelta)],
     ) -> StoreFuture<'a, Vec<WriteOutcome>> {
         self.order.lock().push("write");
-        self.inner.write_deltas(owner, deltas)
+        match self.writes_hang.load(Ordering::Relaxed) {
+            true => Box::pin(std::future::pending()),
+            false => self.inner.write_deltas(owner, deltas),
+        }
     }
 
     fn read_events<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Vec<StoredEvent>> {
@@ -92,8 +96,11 @@ impl NodeStore for RecordingStore {
         self.inner.members()
     }
 
-    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()> {
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, SendOutcome> {
         self.inner.send(to, messages, ttl)
+    }
+    fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()> {
+        self.inner.reply(to, messages, ttl)
     }
 
     fn receive<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, Vec<Bytes>> {
@@ -121,20 +128,37 @@ impl NodeStore for RecordingStore {
 
 impl ClusterStore for RecordingStore {}
 
-/// Readers get only what the store has, so events must not wait for thousands of deletes.
-#[tokio::test]
-async fn deletes_go_in_batches_between_which_events_are_written() {
-    const ENDED: usize = 20_000;
+impl LimitStore for RecordingStore {
+    fn take_tokens<'a>(&'a self, key: &'a str, bucket: SharedBucket, wanted: u32) -> StoreFuture<'a, TokenGrant> {
+        self.inner.take_tokens(key, bucket, wanted)
+    }
+
+    fn return_tokens<'a>(&'a self, key: &'a str, bucket: SharedBucket, unused: u32) -> StoreFuture<'a, ()> {
+        self.inner.return_tokens(key, bucket, unused)
+    }
+}
+
+/// A store that records, and the sessions of a node that writes to it.
+fn recorded() -> (Arc<RecordingStore>, Arc<Persister>, Sessions) {
     let store = Arc::new(RecordingStore {
         inner: MemoryStore::new(),
         order: Mutex::default(),
         deleting: AtomicUsize::new(0),
         most_deleting: AtomicUsize::new(0),
+        writes_hang: AtomicBool::new(false),
     });
     let node = Arc::new(ArcSwap::from_pointee(NodeId::generate("a")));
     let shared: Arc<dyn ClusterStore> = Arc::<RecordingStore>::clone(&store);
     let persister = Persister::new(shared, node, Duration::from_secs(60));
     let sessions = Sessions::with_persister(SessionSettings::default(), Arc::default(), Arc::clone(&persister));
+    (store, persister, sessions)
+}
+
+/// Readers get only what the store has, so events must not wait for thousands of deletes.
+#[tokio::test]
+async fn deletes_go_in_batches_between_which_events_are_written() {
+    const ENDED: usize = 20_000;
+    let (store, persister, sessions) = recorded();
     let kept = open(&sessions);
     persister.create(&kept).await.unwrap();
     for _ in 0..ENDED {
@@ -144,7 +168,8 @@ async fn deletes_go_in_batches_between_which_events_are_written() {
     }
     let mut reader = kept.listen().unwrap();
     kept.send(StreamTarget::Listening, Bytes::from_static(b"1"));
-    persister.write_pending(&sessions).await.unwrap();
+    let (written, deleted) = tokio::join!(persister.write_pending(&sessions), persister.finish_deletes());
+    assert_eq!((written, deleted), (Ok(()), Ok(())));
     assert!(next_event(&mut reader).await.contains("data: 1"));
     let order = store.order.lock();
     let deletes = order.iter().filter(|what| **what == "delete").count();
@@ -156,4 +181,48 @@ async fn deletes_go_in_batches_between_which_events_are_written() {
         "{before_write} deletes before the event, {together} at one time"
     );
     assert!(together < ENDED / 100, "{together} at one time");
+}
+
+/// The order of events: a new incarnation lists the sessions, one of them closes, and its claim arrives after that.
+#[tokio::test]
+async fn a_session_that_closes_while_a_new_incarnation_claims_it_is_deleted() {
+    let (store, from) = (MemoryStore::new(), NodeId::generate("a"));
+    let node = Arc::new(ArcSwap::from_pointee(from.clone()));
+    let persister = Persister::new(Arc::<MemoryStore>::clone(&store), node, Duration::from_secs(60));
+    let sessions = Sessions::with_persister(SessionSettings::default(), Arc::default(), Arc::clone(&persister));
+    let session = open(&sessions);
+    persister.create(&session).await.unwrap();
+    let (id, to) = (session.id().to_string(), from.next_incarnation());
+    sessions.close(&session);
+    assert_eq!(store.claim(&id, Some(&from), Some(&to)).await.unwrap(), WriteOutcome::Applied);
+    persister.on_new_incarnation(&sessions, &from, &to).await.unwrap();
+    persister.finish_deletes().await.unwrap();
+    assert!(store.load(&id).await.unwrap().is_none(), "its record is gone");
+
+    let taken = open(&sessions);
+    persister.create(&taken).await.unwrap();
+    let (id, other) = (taken.id().to_string(), NodeId::generate("b"));
+    sessions.close(&taken);
+    assert_eq!(store.claim(&id, Some(&to), Some(&other)).await.unwrap(), WriteOutcome::Applied);
+    persister.finish_deletes().await.unwrap();
+    assert!(store.load(&id).await.unwrap().is_some(), "another node has it");
+}
+
+/// A client that ends its session, and the memory that expired sessions take in the store, do not wait for a write.
+#[tokio::test]
+async fn deletes_do_not_wait_for_a_write_that_takes_long() {
+    let (store, persister, sessions) = recorded();
+    let [kept, ended] = [open(&sessions), open(&sessions)];
+    for session in [&kept, &ended] {
+        persister.create(session).await.unwrap();
+    }
+    store.writes_hang.store(true, Ordering::Relaxed);
+    kept.send(StreamTarget::Listening, Bytes::from_static(b"1"));
+    let writing = persister.write_pending(&sessions);
+    tokio::pin!(writing);
+    assert!(futures_util::poll!(writing.as_mut()).is_pending());
+    sessions.close(&ended);
+    let deleted = tokio::time::timeout(Duration::from_secs(10), persister.finish_deletes()).await;
+    assert_eq!(deleted, Ok(Ok(())));
+    assert_eq!(*store.order.lock(), ["write", "delete"]);
 }

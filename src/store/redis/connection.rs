@@ -36,8 +36,8 @@ pub(super) struct RedisServer {
     pub(super) root_certificates: Option<Vec<u8>>,
     /// Round trips so far.
     pub(super) round_trips: AtomicU64,
-    /// Connections opened so far, without the blocking ones of mailboxes.
-    pub(super) connects: AtomicU64,
+    /// Connections opened again so far, without the blocking ones of mailboxes.
+    pub(super) reconnects: AtomicU64,
     /// A command was refused for lack of memory, and none of its kind succeeded since.
     pub(super) out_of_memory: AtomicBool,
 }
@@ -46,9 +46,19 @@ pub(super) struct RedisServer {
 #[derive(Debug)]
 pub(super) struct LazyConnection {
     server: Arc<RedisServer>,
-    /// Longest time that a blocking command waits, in addition to the timeout.
-    max_block: Duration,
+    role: ConnectionRole,
     state: Mutex<ConnectionState>,
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ConnectionRole {
+    /// Everything else.
+    Data,
+    /// Joins and heartbeats.
+    Heartbeat,
+    /// Blocking reads, which wait for `max_block` in addition to the timeout.
+    Mailbox { max_block: Duration },
 }
 
 #[derive(Debug, Default)]
@@ -73,12 +83,21 @@ const REDIS_INITIAL_BACKOFF: Duration = Duration::from_millis(50);
 /// Longest back-off.
 const REDIS_MAX_BACKOFF: Duration = Duration::from_secs(1);
 
+impl ConnectionRole {
+    fn max_block(self) -> Duration {
+        match self {
+            Self::Data | Self::Heartbeat => Duration::ZERO,
+            Self::Mailbox { max_block } => max_block,
+        }
+    }
+}
+
 // === impl LazyConnection ===
 
 impl LazyConnection {
-    /// A connection that is opened on first use. `max_block` is the longest block of its commands, or zero.
-    pub(super) fn new(server: Arc<RedisServer>, max_block: Duration) -> Self {
-        Self { server, max_block, state: Mutex::default() }
+    /// A connection that is opened on first use.
+    pub(super) fn new(server: Arc<RedisServer>, role: ConnectionRole) -> Self {
+        Self { server, role, state: Mutex::default() }
     }
 
     /// Runs commands in one pipeline; fails if any of them failed.
@@ -91,7 +110,7 @@ impl LazyConnection {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
-        let deadline = Instant::now() + self.server.timeout + self.max_block;
+        let deadline = Instant::now() + self.server.timeout + self.role.max_block();
         let (mut connection, generation) = self.get_or_connect(deadline).await?;
         let commands = pipeline(commands);
         let mut replies = self.send(&mut connection, generation, &commands, deadline).await?;
@@ -161,7 +180,8 @@ impl LazyConnection {
         let failure = match connected {
             Ok(Ok(connection)) => {
                 state.generation += 1;
-                self.server.connects.fetch_add(u64::from(self.max_block.is_zero()), Ordering::Relaxed);
+                let is_reconnect = state.generation > 1 && !matches!(self.role, ConnectionRole::Mailbox { .. });
+                self.server.reconnects.fetch_add(u64::from(is_reconnect), Ordering::Relaxed);
                 (state.failures, state.back_off) = (0, None);
                 state.connection = Some(connection.clone());
                 return Ok((connection, state.generation));
@@ -176,7 +196,7 @@ impl LazyConnection {
     }
 
     async fn connect(&self) -> Result<RedisConnection, RedisFailure> {
-        let (server, max_block) = (Arc::clone(&self.server), self.max_block);
+        let (server, max_block) = (Arc::clone(&self.server), self.role.max_block());
         let Some(runtime) = &self.server.runtime else { return connect(&server, max_block).await };
         let connecting = AbortOnDropHandle::new(runtime.spawn(async move { connect(&server, max_block).await }));
         connecting.await.unwrap_or_else(|_| Err(RedisFailure::timed_out(&self.server)))

@@ -15,6 +15,7 @@ mod address;
 mod connection;
 mod error;
 mod keys;
+mod limits;
 mod nodes;
 mod scripts;
 mod sessions;
@@ -32,7 +33,7 @@ use tokio::runtime::Handle;
 pub use address::{REDIS_URL_FORMS, RedisAddress};
 
 use super::{ClusterStore, NodeId, StoreError};
-use connection::{LazyConnection, RedisServer};
+use connection::{ConnectionRole, LazyConnection, RedisServer};
 use error::RedisFailure;
 use keys::RedisKeys;
 use nodes::MailboxReceiver;
@@ -42,6 +43,8 @@ pub struct RedisStore {
     server: Arc<RedisServer>,
     keys: RedisKeys,
     connection: LazyConnection,
+    /// For heartbeats alone: a lease must not be lost because the other connection is busy.
+    heartbeat_connection: LazyConnection,
     /// Mailbox receivers; each blocks a connection of its own.
     receivers: Mutex<HashMap<NodeId, Arc<MailboxReceiver>>>,
 }
@@ -69,18 +72,20 @@ impl RedisStore {
         let RedisOptions { timeout, root_certificates } = options;
         let (address, round_trips, out_of_memory) =
             (RedisAddress::parse(url)?, AtomicU64::new(0), AtomicBool::new(false));
-        let (runtime, connects) = (Handle::try_current().ok(), AtomicU64::new(0));
+        let (runtime, reconnects) = (Handle::try_current().ok(), AtomicU64::new(0));
         let server = Arc::new(RedisServer {
             address,
             timeout,
             runtime,
             root_certificates,
             round_trips,
-            connects,
+            reconnects,
             out_of_memory,
         });
-        let connection = LazyConnection::new(Arc::clone(&server), Duration::ZERO);
-        Ok(Arc::new(Self { server, keys: RedisKeys::new(prefix), connection, receivers: Mutex::default() }))
+        let connection = LazyConnection::new(Arc::clone(&server), ConnectionRole::Data);
+        let heartbeat_connection = LazyConnection::new(Arc::clone(&server), ConnectionRole::Heartbeat);
+        let (keys, receivers) = (RedisKeys::new(prefix), Mutex::default());
+        Ok(Arc::new(Self { server, keys, connection, heartbeat_connection, receivers }))
     }
 
     /// Address of the server; its `Display` redacts the password.
@@ -104,8 +109,8 @@ impl ClusterStore for RedisStore {
         self.server.round_trips.load(Ordering::Relaxed)
     }
 
-    fn connects(&self) -> u64 {
-        self.server.connects.load(Ordering::Relaxed)
+    fn reconnects(&self) -> u64 {
+        self.server.reconnects.load(Ordering::Relaxed)
     }
 
     fn is_full(&self) -> bool {

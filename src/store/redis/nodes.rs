@@ -9,11 +9,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
 
-use super::connection::LazyConnection;
+use super::connection::{ConnectionRole, LazyConnection};
 use super::error::RedisFailure;
-use super::scripts::{ADD_MEMBER, CLAIM_AFFINITY, HEARTBEAT, JOIN, LEAVE, REPLY, SEND, SHARED_KEY, Script};
+use super::scripts::{ADD_MEMBER, CLAIM_AFFINITY, HEARTBEAT, JOIN, LEAVE, REPLY, SEND, SHARED_KEY};
 use super::{RedisStore, ttl_millis};
-use crate::store::traits::{NodeStatus, NodeStore, StoreFuture};
+use crate::store::traits::{MailboxLimits, NodeStatus, NodeStore, SendOutcome, StoreFuture};
 use crate::store::{NodeId, StoreError};
 
 /// Receives the mailbox of one node.
@@ -43,13 +43,13 @@ impl RedisStore {
         command
     }
 
-    /// Runs a join or heartbeat command, adds the node to the member set and renews the shared key. Only the first may
+    /// On the connection of the heartbeat: runs a join or heartbeat command, adds the node to the member set and renews the shared key. Only the first may
     /// fail the operation: at `maxmemory` the member set cannot grow.
     async fn register_member(&self, lease_command: Cmd, node: &NodeId, ttl: Duration) -> Result<Value, StoreError> {
         let mut renew_key = redis::cmd("PEXPIRE");
         renew_key.arg(self.keys.shared_key()).arg(ttl_millis(SHARED_KEY_TTL));
         let mut replies = self
-            .connection
+            .heartbeat_connection
             .execute_each(vec![lease_command, self.add_member_command(node, ttl), renew_key])
             .await?
             .into_iter();
@@ -58,25 +58,6 @@ impl RedisStore {
             self.server.out_of_memory.store(false, Ordering::Relaxed);
         }
         Ok(lease_reply)
-    }
-
-    async fn push_messages(
-        &self,
-        script: &Script,
-        to: &NodeId,
-        messages: &[Bytes],
-        ttl: Duration,
-    ) -> Result<(), StoreError> {
-        if messages.is_empty() {
-            return Ok(());
-        }
-        let mut command = script.evalsha(&[&self.keys.mailbox(to)]);
-        command.arg(ttl_millis(ttl));
-        for message in messages {
-            command.arg(&message[..]);
-        }
-        self.connection.execute(vec![command]).await?;
-        Ok(())
     }
 
     /// Command that reads the live incarnation of a node name.
@@ -90,7 +71,8 @@ impl RedisStore {
         let mut receivers = self.receivers.lock();
         // The mailbox of an old incarnation is not read any more.
         receivers.retain(|other, _| other == node || other.name() != node.name());
-        let new = || Arc::new(MailboxReceiver::new(LazyConnection::new(Arc::clone(&self.server), REDIS_RECEIVE_WAIT)));
+        let role = ConnectionRole::Mailbox { max_block: REDIS_RECEIVE_WAIT };
+        let new = || Arc::new(MailboxReceiver::new(LazyConnection::new(Arc::clone(&self.server), role)));
         Arc::clone(receivers.entry(node.clone()).or_insert_with(new))
     }
 }
@@ -205,12 +187,31 @@ impl NodeStore for RedisStore {
         })
     }
 
-    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()> {
-        Box::pin(async move { self.push_messages(&SEND, to, &messages, ttl).await })
+    fn send<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, SendOutcome> {
+        Box::pin(async move {
+            let MailboxLimits { messages: max_messages, bytes: max_bytes } = MailboxLimits::DEFAULT;
+            let mut command = SEND.evalsha(&[&self.keys.mailbox(to)]);
+            command.arg(ttl_millis(ttl)).arg(max_messages).arg(max_bytes);
+            for message in &messages {
+                command.arg(&message[..]);
+            }
+            Ok(match self.decode_single(self.connection.execute(vec![command]).await?)? {
+                true => SendOutcome::Sent,
+                false => SendOutcome::MailboxFull,
+            })
+        })
     }
 
     fn reply<'a>(&'a self, to: &'a NodeId, messages: Vec<Bytes>, ttl: Duration) -> StoreFuture<'a, ()> {
-        Box::pin(async move { self.push_messages(&REPLY, to, &messages, ttl).await })
+        Box::pin(async move {
+            let mut command = REPLY.evalsha(&[&self.keys.mailbox(to)]);
+            command.arg(ttl_millis(ttl));
+            for message in &messages {
+                command.arg(&message[..]);
+            }
+            self.connection.execute(vec![command]).await?;
+            Ok(())
+        })
     }
 
     fn receive<'a>(&'a self, node: &'a NodeId) -> StoreFuture<'a, Vec<Bytes>> {

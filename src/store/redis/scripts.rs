@@ -19,7 +19,7 @@ pub(super) struct Script {
     hash: OnceLock<String>,
 }
 
-static ALL_SCRIPTS: [&Script; 13] = [
+static ALL_SCRIPTS: [&Script; 15] = [
     &CREATE,
     &CLAIM,
     &TOUCH,
@@ -33,6 +33,8 @@ static ALL_SCRIPTS: [&Script; 13] = [
     &REPLY,
     &SHARED_KEY,
     &CLAIM_AFFINITY,
+    &TAKE_TOKENS,
+    &RETURN_TOKENS,
 ];
 
 /// `create s e | owner record ttl`; 0 when the session exists.
@@ -69,13 +71,14 @@ pub(super) static DELETE: Script = Script::new(
     "local owner = redis.call('HGET', KEYS[1], 'owner')
     if not owner then return 0 end
     if owner ~= ARGV[1] then return 2 end
-    redis.call('HDEL', KEYS[1], 'record', 'version')
+    redis.call('HDEL', KEYS[1], 'record', 'changes', 'version')
     redis.call('UNLINK', KEYS[2])
     redis.call('HSET', KEYS[1], 'owner', '-')
     return 1",
 );
 
-/// `write s e | owner ttl trim_before version record (entry stream at event)…`; an empty version means no record.
+/// `write s e | owner ttl trim_before version field record (entry stream at event)…`; an empty version means no record. The
+/// field is `record` for a whole one, which ends earlier changes, or `changes`.
 ///
 /// Stored events are not written again and an older record does not replace a newer one, so a write with unknown
 /// outcome can be repeated and a late one is harmless.
@@ -84,9 +87,10 @@ pub(super) static WRITE: Script = Script::new(
     if not owner then return 0 end
     if owner ~= ARGV[1] then return 2 end
     if ARGV[4] ~= '' and tonumber(ARGV[4]) >= tonumber(redis.call('HGET', KEYS[1], 'version') or 0) then
-        redis.call('HSET', KEYS[1], 'record', ARGV[5], 'version', ARGV[4])
+        redis.call('HSET', KEYS[1], ARGV[5], ARGV[6], 'version', ARGV[4])
+        if ARGV[5] == 'record' then redis.call('HDEL', KEYS[1], 'changes') end
     end
-    for i = 6, #ARGV, 4 do
+    for i = 7, #ARGV, 4 do
         local put = redis.pcall('XADD', KEYS[2], ARGV[i], 's', ARGV[i + 1], 't', ARGV[i + 2], 'd', ARGV[i + 3])
         if type(put) == 'table' and put.err and not string.find(put.err, 'equal or smaller', 1, true) then
             return put
@@ -138,9 +142,18 @@ pub(super) static ADD_MEMBER: Script = Script::new(
     return 1",
 );
 
-/// `send m | ttl message…`; refused at `maxmemory`.
+/// `send m | ttl max_messages max_bytes message…`; 0 when the mailbox is full. Refused at `maxmemory`.
+///
+/// The memory of a list is an estimate from a few of its nodes. It is read only where there are so many messages that
+/// they can be too much, and skipped where the user may not read it.
 pub(super) static SEND: Script = Script::new(
-    "for i = 2, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[i]) end
+    "local waiting = redis.call('LLEN', KEYS[1])
+    if waiting >= tonumber(ARGV[2]) then return 0 end
+    if waiting >= 8 then
+        local used = redis.pcall('MEMORY', 'USAGE', KEYS[1])
+        if type(used) == 'number' and used >= tonumber(ARGV[3]) then return 0 end
+    end
+    for i = 4, #ARGV do redis.call('RPUSH', KEYS[1], ARGV[i]) end
     redis.call('PEXPIRE', KEYS[1], ARGV[1])
     return 1",
 );
@@ -162,6 +175,46 @@ pub(super) static SHARED_KEY: Script = Script::new(
     end
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
     return ARGV[1]",
+);
+
+/// `take_tokens l u | wanted interval burst limit ends_in`; returns the tokens granted, and the time in µs after which to
+/// try again if there are none. The interval is in µs of the server's clock, 0 without a rate; the limit is 0 without a quota.
+///
+/// The bucket is one number: the time at which it is full again. Nothing is written unless something is granted.
+pub(super) static TAKE_TOKENS: Script = Script::new(
+    "local granted, interval, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
+    local clock = redis.call('TIME')
+    local now = clock[1] * 1000000 + clock[2]
+    local full_at = now
+    if interval > 0 then
+        full_at = math.max(now, tonumber(redis.call('GET', KEYS[1]) or 0))
+        local room = now + tonumber(ARGV[3]) * interval - full_at
+        granted = math.min(granted, math.floor(room / interval + 0.000001))
+        if granted < 1 then return {0, math.ceil(interval - room)} end
+    end
+    if limit > 0 then
+        granted = math.min(granted, limit - tonumber(redis.call('GET', KEYS[2]) or 0))
+        if granted < 1 then return {0, ARGV[5] * 1000} end
+        redis.call('INCRBY', KEYS[2], granted)
+        redis.call('PEXPIRE', KEYS[2], ARGV[5])
+    end
+    if interval > 0 then
+        full_at = full_at + granted * interval
+        redis.call('SET', KEYS[1], string.format('%.3f', full_at), 'PX', math.ceil((full_at - now) / 1000) + 1)
+    end
+    return {granted, 0}",
+);
+
+/// `return_tokens l u | unused interval`; a bucket that is full and a window that is over stay as they are.
+pub(super) static RETURN_TOKENS: Script = Script::new(
+    "local unused, interval = tonumber(ARGV[1]), tonumber(ARGV[2])
+    local full_at = interval > 0 and redis.call('GET', KEYS[1])
+    if full_at then
+        redis.call('SET', KEYS[1], string.format('%.3f', full_at - unused * interval), 'KEEPTTL')
+    end
+    local used = redis.call('GET', KEYS[2])
+    if used then redis.call('DECRBY', KEYS[2], math.min(unused, tonumber(used))) end
+    return 1",
 );
 
 // === impl Script ===

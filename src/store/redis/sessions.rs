@@ -9,7 +9,7 @@ use super::error::RedisFailure;
 use super::scripts::{CLAIM, CREATE, DELETE, TOUCH, WRITE};
 use super::{RedisStore, ttl_millis};
 use crate::store::traits::{
-    EventStore, SessionDelta, SessionStore, StoreFuture, StoredEvent, StoredSession, WriteOutcome,
+    EventStore, RecordWrite, SessionDelta, SessionStore, StoreFuture, StoredEvent, StoredSession, WriteOutcome,
 };
 use crate::store::{EventId, NodeId, StoreError};
 
@@ -35,8 +35,9 @@ impl RedisStore {
         let mut command = WRITE.evalsha(&[&self.keys.session(id), &self.keys.events(id)]);
         command.arg(owner).arg(ttl_millis(delta.ttl)).arg(delta.trim_before);
         match &delta.record {
-            Some(record) => command.arg(delta.version).arg(&record[..]),
-            None => command.arg("").arg(""),
+            Some(RecordWrite::Whole(record)) => command.arg(delta.version).arg("record").arg(&record[..]),
+            Some(RecordWrite::Changes(changes)) => command.arg(delta.version).arg("changes").arg(&changes[..]),
+            None => command.arg("").arg("").arg(""),
         };
         for StoredEvent { id, at_ms, event } in &delta.events {
             command.arg(format_args!("{}-0", id.position).to_string()).arg(id.stream).arg(*at_ms).arg(&event[..]);
@@ -62,11 +63,11 @@ impl SessionStore for RedisStore {
     fn load<'a>(&'a self, id: &'a str) -> StoreFuture<'a, Option<StoredSession>> {
         Box::pin(async move {
             let mut command = redis::cmd("HMGET");
-            command.arg(self.keys.session(id)).arg("owner").arg("record");
-            let (owner, record): (Option<String>, Option<Bytes>) =
+            command.arg(self.keys.session(id)).arg("owner").arg("record").arg("changes");
+            let (owner, record, changes): (Option<String>, Option<Bytes>, Option<Bytes>) =
                 self.decode_single(self.connection.execute(vec![command]).await?)?;
             let (Some(owner), Some(record)) = (owner, record) else { return Ok(None) };
-            Ok(Some(StoredSession { owner: NodeId::parse(&owner), record }))
+            Ok(Some(StoredSession { owner: NodeId::parse(&owner), record, changes }))
         })
     }
 
