@@ -51,7 +51,7 @@ impl Group {
         let mut key = upstream.name().to_string();
         if upstream.spec().connection_mode == ConnectionMode::PerClient {
             let mut hash = Sha256::new();
-            hash.update(call.caller.principal.as_bytes());
+            hash.update(call.caller.id().as_bytes());
             hash.update([0]);
             hash.update([member.leg.accepted_requests(call).bits()]);
             key.push('/');

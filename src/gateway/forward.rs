@@ -1,31 +1,31 @@
 //! Forwards a call to an upstream and maps its replies: names are mapped back, server requests and log
 //! messages are filtered, and failures become errors that reveal no address.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use bytes::Bytes;
-use http::HeaderValue;
-use memchr::memmem::Finder;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
+use super::decisions::{AuditedTarget, CallDecision, CallNames};
 use super::group::Group;
+use super::held_tasks::{self, NewTask};
+use super::hidden_calls;
 use super::name_mapping::NameMapping;
 use super::parked_calls;
+use super::server_request_rules::{admit_server_request, remove_server_requests};
+use super::session_sink::SessionSink;
+use super::task_bridge::{CreatedTask, OfferedTask, TaskRequest};
+use super::task_mapping::TaskMapping;
+use super::trace_context;
 use super::view::GroupMember;
 use crate::call::{
-    Answer, Call, ClientInfo, ClientSink, DropGuard, GatewaySlot, Replies, Reply, ReplySink, ReplyYielder,
-    ServerRequest, TRACE_HEADERS,
+    Answer, AnswerDelivery, Call, ClientInfo, ClientSink, Replies, Reply, ReplySink, ReplyYielder, ServerRequest,
 };
-use crate::dialect::{Revision, server_requests, tasks};
+use crate::dialect::{Revision, tasks, to_client};
 use crate::error::Result;
-use crate::failure::{Failure, FailureSide};
+use crate::failure::{Failure, FailureKind, FailureSide};
 use crate::metrics::{CallMetrics, CallOutcome};
-use crate::protocol::{ErrorObject, Key, Level, Method, Notification, NotificationMethod, Payload, Raw, code};
-use crate::upstream::{LeaseGuard, Leg, SERVER_REQUEST_CAPABILITIES};
-
-/// Spares most calls the search for a trace context that they do not have.
-static TRACEPARENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"traceparent\""));
+use crate::protocol::{ErrorObject, Key, Level, Method, Notification, NotificationMethod, Payload};
+use crate::upstream::{LeaseGuard, Leg};
 
 /// A call being forwarded to one upstream.
 struct ForwardedCall {
@@ -37,6 +37,8 @@ struct ForwardedCall {
     purpose: Purpose,
     /// Set where the call may be parked.
     client_view: Option<ClientView>,
+    /// What the audit log needs.
+    audited: AuditedTarget,
     started: Instant,
     /// The call was counted; dropped before that, it counts as cancelled.
     is_recorded: bool,
@@ -47,6 +49,14 @@ enum Purpose {
     Plain,
     /// The tool requires a task and the client did not ask for one, so the gateway drives the task.
     AsTask,
+    /// The same, for a client of the other era that knows tasks: the gateway holds the task.
+    HeldTask,
+    /// The client asks for a task at a server of the other era, which decides.
+    OfferedTask(Box<OfferedTask>),
+    /// A request about a task.
+    TaskRequest(Box<TaskRequest>),
+    /// A request for the tasks of the caller.
+    TaskList,
     /// The URI that the call subscribes to or unsubscribes from, as the client knows it.
     Subscription(String),
 }
@@ -65,6 +75,9 @@ struct MappedReplies<'c> {
     lease: Option<&'c LeaseGuard>,
     out: &'c mut ReplyYielder,
     parking: Parking,
+    holding: Holding,
+    /// Whether the call ends when its target is hidden.
+    is_watched: bool,
 }
 
 /// How far a call that may be parked has come.
@@ -78,12 +91,34 @@ enum Parking {
     Begun,
 }
 
+/// How far a call that may become a held task has come.
+#[derive(Clone, Copy, PartialEq)]
+enum Holding {
+    /// The client sees no task.
+    Never,
+    /// The task is held once it is created.
+    OnCreation,
+    /// The replies are read by [`held_tasks`].
+    Begun,
+}
+
 /// Forwards a call to a member of a group. With `client_view` the call may be parked.
-pub(super) fn call(group: &Arc<Group>, call: Call, member: &GroupMember, client_view: Option<ClientView>) -> Replies {
+pub(super) fn call(
+    group: &Arc<Group>,
+    call: Call,
+    member: &GroupMember,
+    client_view: Option<ClientView>,
+    audited: AuditedTarget,
+) -> Replies {
     let mut forward = ForwardedCall::new(group, call, member, Purpose::Plain);
-    forward.client_view = client_view;
-    if take_task_wish(&mut forward.call, member) {
-        forward.purpose = Purpose::AsTask;
+    (forward.client_view, forward.audited) = (client_view, audited);
+    match task_purpose(group, &mut forward.call, member) {
+        Ok(None) => {}
+        Ok(Some(purpose)) => forward.purpose = purpose,
+        Err(error) => {
+            forward.record_outcome(CallOutcome::Error);
+            return error.into();
+        }
     }
     let Some(mut replies) = member.leg.call_local(&forward.call) else { return forward.replies() };
     if let Some(revision) = member.state.revision {
@@ -96,8 +131,25 @@ pub(super) fn call(group: &Arc<Group>, call: Call, member: &GroupMember, client_
 }
 
 /// Forwards a subscribe or unsubscribe request, and records the subscription when the upstream accepts it.
-pub(super) fn subscription(group: &Arc<Group>, call: Call, member: &GroupMember, uri: &str) -> Replies {
-    ForwardedCall::new(group, call, member, Purpose::Subscription(uri.to_owned())).replies()
+pub(super) fn subscription(
+    group: &Arc<Group>,
+    call: Call,
+    member: &GroupMember,
+    (uri, audited): (&str, AuditedTarget),
+) -> Replies {
+    let mut forward = ForwardedCall::new(group, call, member, Purpose::Subscription(uri.to_owned()));
+    forward.audited = audited;
+    forward.replies()
+}
+
+/// Forwards a request for the tasks of a server.
+pub(super) fn task_list(group: &Arc<Group>, call: Call, member: &GroupMember) -> Replies {
+    ForwardedCall::new(group, call, member, Purpose::TaskList).replies()
+}
+
+/// Forwards a request about a task.
+pub(super) fn task_request(group: &Arc<Group>, call: Call, member: &GroupMember, request: TaskRequest) -> Replies {
+    ForwardedCall::new(group, call, member, Purpose::TaskRequest(Box::new(request))).replies()
 }
 
 /// Replies whose source is known only after a future resolves.
@@ -112,6 +164,7 @@ impl ForwardedCall {
             call,
             purpose,
             client_view: None,
+            audited: AuditedTarget::default(),
             leg: Arc::clone(&member.leg),
             name_mapping: member.name_mapping.clone(),
             metrics: Arc::clone(&member.metrics),
@@ -119,8 +172,34 @@ impl ForwardedCall {
             is_recorded: false,
         };
         remove_server_requests(&mut forward.call, &member.leg);
-        copy_trace_context(&mut forward.call);
+        trace_context::copy_to_headers(&mut forward.call);
+        if let Some(params) = forward.call.params.take() {
+            forward.call.params = Some(forward.tasks().map_request(params));
+        }
         forward
+    }
+
+    /// The tasks that the caller has at the upstream.
+    fn tasks(&self) -> TaskMapping<'_> {
+        TaskMapping { group: &self.group, upstream: self.leg.name(), caller: self.call.caller.id() }
+    }
+
+    /// Whether client and server share the tasks that messages of this call name.
+    fn shares_tasks(&self) -> bool {
+        match &self.purpose {
+            Purpose::TaskRequest(request) => request.is_direct(),
+            Purpose::Plain | Purpose::TaskList | Purpose::Subscription(_) => true,
+            Purpose::AsTask | Purpose::HeldTask | Purpose::OfferedTask(_) => false,
+        }
+    }
+
+    /// Whether the result of a server of this revision may be a task of the client's own era.
+    fn may_be_task(&self, server: Revision) -> bool {
+        matches!(self.purpose, Purpose::Plain)
+            && self.call.method == Method::ToolsCall
+            && !self.leg.spec().is_local()
+            && !server.is_bridged_to(self.call.client.revision)
+            && (!server.has_sessions() || tasks::requests_task(&self.call.method, self.call.params.as_ref()))
     }
 
     fn replies(self) -> Replies {
@@ -128,44 +207,93 @@ impl ForwardedCall {
     }
 
     /// Acquires a connection, sends the call and maps its replies.
-    async fn run(mut self, mut out: ReplyYielder) -> Answer {
-        let lease = match self.leg.try_acquire(&self.call) {
-            Some(lease) => Ok(lease),
-            None => Box::pin(self.acquire()).await,
-        };
-        let lease = match lease {
-            Ok(lease) => lease,
-            Err(error) => {
-                self.record_outcome(CallOutcome::Unavailable);
-                return Answer::error(self.failed(error.into_failure().before_sending()));
+    #[allow(clippy::manual_async_fn, reason = "an async fn would have its arguments twice")]
+    fn run(mut self, mut out: ReplyYielder) -> impl Future<Output = Answer> + Send {
+        async move {
+            let lease = match self.leg.try_acquire(&self.call) {
+                Some(lease) => Ok(lease),
+                None => Box::pin(self.acquire()).await,
+            };
+            let lease = match lease {
+                Ok(lease) => lease,
+                Err(error) => {
+                    self.record_outcome(CallOutcome::Unavailable);
+                    self.give_back_share();
+                    return Answer::error(self.failed(error.into_failure().before_sending()));
+                }
+            };
+            let connection = lease.connection();
+            self.leg.count_revision_pair(self.call.client.revision, connection.revision());
+            if !self.passes_results_unchanged(connection.revision()) {
+                self.call.delivery = AnswerDelivery::Whole;
             }
-        };
-        let connection = lease.connection();
-        self.leg.count_revision_pair(self.call.client.revision, connection.revision());
-        let parking = if self.client_view.is_some() { Parking::OnRequest } else { Parking::Never };
-        let mut mapped = MappedReplies { forward: &self, lease: Some(&lease), out: &mut out, parking };
-        let answer = match self.purpose {
-            Purpose::AsTask => Box::pin(connection.run_call_as_task(&self.call, &mut mapped)).await,
-            _ => connection.run_call(&self.call, &mut mapped).await,
-        };
-        let is_parked = mapped.parking == Parking::Begun;
-        if let (Purpose::Subscription(uri), Ok(_)) = (&self.purpose, &answer.outcome) {
-            self.record_subscription(uri, &lease);
-        }
-        drop(lease);
-        let answer = self.map_answer(answer);
-        match &self.client_view {
-            // The answer of a parked call is mapped for the request that resumes it.
-            Some(view) if !is_parked => parked_calls::map_answer(&self.group, || self.client_call(view), answer),
-            _ => answer,
+            let parking = if self.client_view.is_some() { Parking::OnRequest } else { Parking::Never };
+            let holding = if matches!(self.purpose, Purpose::HeldTask) { Holding::OnCreation } else { Holding::Never };
+            let mut mapped = MappedReplies {
+                forward: &self,
+                lease: Some(&lease),
+                out: &mut out,
+                parking,
+                holding,
+                is_watched: false,
+            };
+            let answer = match &self.purpose {
+                Purpose::Plain | Purpose::Subscription(_) => connection.run_call(&self.call, &mut mapped).await,
+                Purpose::TaskList => Box::pin(self.tasks().run_list(&lease, &self.call, &mut mapped)).await,
+                purpose => Box::pin(purpose.run_with_task(&lease, &self.call, &mut mapped)).await,
+            };
+            let is_parked = mapped.parking == Parking::Begun;
+            if let (Purpose::Subscription(uri), Ok(_)) = (&self.purpose, &answer.outcome) {
+                self.record_subscription(uri, &lease);
+            }
+            let created = match self.purpose {
+                Purpose::OfferedTask(_) => CreatedTask::of(&answer, &self.call, &lease),
+                _ => None,
+            };
+            drop(lease);
+            let answer = self.map_answer(answer);
+            match std::mem::replace(&mut self.purpose, Purpose::Plain) {
+                Purpose::TaskRequest(request) => {
+                    return request.convert((&self.group, self.leg.name()), &self.call, answer);
+                }
+                Purpose::TaskList => {
+                    let outcome = answer.outcome.map(|page| self.tasks().map_list(&page));
+                    return Answer { outcome, ..answer };
+                }
+                Purpose::OfferedTask(offered) => {
+                    return offered.answer((&self.group, self.leg.name()), (&self.call, answer), created);
+                }
+                _ => {}
+            }
+            match &self.client_view {
+                // The answer of a parked call is mapped for the request that resumes it.
+                Some(view) if !is_parked => parked_calls::map_answer(&self.group, || self.client_call(view), answer),
+                _ => answer,
+            }
         }
     }
 
     /// Maps the replies of a server in this process.
     async fn run_local(mut self, replies: Replies, mut out: ReplyYielder) -> Answer {
-        let mut mapped = MappedReplies { forward: &self, lease: None, out: &mut out, parking: Parking::Never };
-        let answer = replies.forward_to(&mut mapped).await;
+        let (parking, holding) = (Parking::Never, Holding::Never);
+        let mut mapped =
+            MappedReplies { forward: &self, lease: None, out: &mut out, parking, holding, is_watched: false };
+        let replies = replies.forward_to(&mut mapped);
+        let answer = match self.call.limits.as_ref().and_then(|limits| limits.total_timeout()) {
+            None => replies.await,
+            Some(limit) => Box::pin(tokio::time::timeout(limit, replies)).await.unwrap_or_else(|_| {
+                let failure = Failure::new(FailureKind::TimedOut(limit), format!("no answer within {limit:?}"));
+                Answer::error(failure.into())
+            }),
+        };
         self.map_answer(answer)
+    }
+
+    /// Gives the share of the rate limits back: nothing was sent.
+    fn give_back_share(&self) {
+        if let Some(limits) = &self.call.limits {
+            limits.give_back();
+        }
     }
 
     async fn acquire(&self) -> Result<LeaseGuard> {
@@ -176,7 +304,9 @@ impl ForwardedCall {
 
     /// The call as the client made it.
     fn client_call(&self, view: &ClientView) -> Call {
-        Call { params: view.params.clone(), client: Arc::clone(&view.client), ..self.call.clone() }
+        let (params, client) = (view.params.clone(), Arc::clone(&view.client));
+        // Whoever keeps it is not the call that the limits count.
+        Call { params, client, limits: None, ..self.call.clone() }
     }
 
     /// The sink for messages that the server sends to this session outside its calls.
@@ -186,6 +316,7 @@ impl ForwardedCall {
             group: Arc::clone(&self.group),
             leg: Arc::clone(&self.leg),
             client: Arc::clone(&self.call.client),
+            identity: Arc::clone(&self.call.caller.identity),
             sink,
         })
     }
@@ -193,12 +324,24 @@ impl ForwardedCall {
     fn map_notification(&self, notification: Notification) -> Option<Notification> {
         let passes = notification.method != NotificationMethod::Message
             || passes_log_level(&notification, self.call.level, self.call.sink.is_some());
-        passes.then(|| self.name_mapping.map_notification(notification))
+        if !passes {
+            return None;
+        }
+        let notification =
+            if self.shares_tasks() { self.tasks().map_notification(notification)? } else { notification };
+        Some(self.name_mapping.map_notification(notification))
     }
 
     fn map_server_request(&self, request: ServerRequest) -> Option<ServerRequest> {
         let request = admit_server_request(request, &self.leg, &self.call.client)?;
-        Some(self.name_mapping.map_server_request(request))
+        let request = self.name_mapping.map_server_request(request);
+        Some(match &self.purpose {
+            _ if self.shares_tasks() => self.tasks().map_server_request(request),
+            Purpose::TaskRequest(task) => {
+                ServerRequest { params: Some(task.with_related_task(request.params)), ..request }
+            }
+            _ => request,
+        })
     }
 
     fn record_subscription(&self, uri: &str, lease: &LeaseGuard) {
@@ -224,10 +367,43 @@ impl ForwardedCall {
             took = ?self.started.elapsed(),
             "a call ended"
         );
+        if let Some(access) = &self.call.caller.access {
+            access.note_upstream(self.leg.name(), self.started.elapsed());
+            if outcome == CallOutcome::ToolError {
+                access.note_tool_error();
+            }
+        }
         self.group.record_call((&self.metrics, self.leg.name()), &self.call.method, self.started, outcome);
+        let decision = CallDecision {
+            server: Some(self.leg.name()),
+            names: CallNames::Server,
+            other_name: match &self.purpose {
+                Purpose::Subscription(uri) => Some(uri),
+                _ => self.audited.exposed_name(),
+            },
+            rule: self.audited.rule(),
+            upstream_auth: self.leg.spec().credential_kind(),
+            status: Some(outcome.as_str()),
+            started: Some(self.started),
+            ..CallDecision::new(outcome.into())
+        };
+        self.group.record_decision(&self.call, decision);
+    }
+
+    /// Whether no result of a server of this revision is looked at or changed on its way to the client.
+    fn passes_results_unchanged(&self, server: Revision) -> bool {
+        let method = &self.call.method;
+        matches!(self.purpose, Purpose::Plain)
+            && self.name_mapping.passes_results_unchanged()
+            // A task in pieces has no id that could be mapped; per-request servers say beforehand what a result is.
+            && !tasks::requests_task(method, self.call.params.as_ref())
+            && to_client::passes_results_unchanged(method, server, self.call.client.revision)
     }
 
     fn map_answer(&mut self, answer: Answer) -> Answer {
+        if answer.outcome.as_ref().is_err_and(|error| error.failure().is_some_and(Failure::is_unsent)) {
+            self.give_back_share();
+        }
         self.record_outcome(match &answer.outcome {
             Ok(result) if self.call.method == Method::ToolsCall && result.is_true(Key::IsError) => {
                 CallOutcome::ToolError
@@ -239,7 +415,17 @@ impl ForwardedCall {
             },
         });
         let outcome = match answer.outcome {
-            Ok(result) => Ok(self.name_mapping.map_result(&self.call.method, result)),
+            Ok(result) => {
+                let method = match &self.purpose {
+                    Purpose::TaskRequest(request) => request.result_method(&self.call.method),
+                    _ => &self.call.method,
+                };
+                let result = self.name_mapping.map_result(method, result);
+                Ok(match self.may_be_task(answer.revision) {
+                    true => self.tasks().map_created(result, answer.revision),
+                    false => result,
+                })
+            }
             Err(error) => Err(match error.failure() {
                 Some(failure) => self.failed(failure.clone()),
                 None => self.name_mapping.map_error(error),
@@ -268,6 +454,9 @@ impl Drop for ForwardedCall {
 impl ReplySink for MappedReplies<'_> {
     async fn send(&mut self, reply: Reply) {
         match reply {
+            Reply::Notification(notification) if self.holding == Holding::OnCreation => {
+                self.hold_task(notification).await;
+            }
             Reply::Notification(notification) => {
                 if let Some(notification) = self.forward.map_notification(notification) {
                     self.out.send(Reply::Notification(notification)).await;
@@ -280,177 +469,111 @@ impl ReplySink for MappedReplies<'_> {
                     self.send_request(request).await;
                 }
             }
+            piece @ Reply::Piece(_) => self.out.send(piece).await,
             Reply::End(_) => {}
         }
     }
 }
 
 impl MappedReplies<'_> {
+    /// Has the task held that a status notification tells of; other notifications pass.
+    async fn hold_task(&mut self, notification: Notification) {
+        let forward = self.forward;
+        let (Some(task), Some(lease)) = (tasks::status_of(&notification), self.lease) else {
+            if let Some(notification) = forward.map_notification(notification) {
+                self.out.send(Reply::Notification(notification)).await;
+            }
+            return;
+        };
+        let call = forward.client_view.as_ref().map_or_else(|| forward.call.clone(), |view| forward.client_call(view));
+        let Some(new) = NewTask::of(&forward.group, call, forward.leg.name(), task, lease) else {
+            // Without room the task is driven, and the client gets a plain result.
+            self.holding = Holding::Never;
+            return;
+        };
+        (self.parking, self.holding) = (Parking::Begun, Holding::Begun);
+        let group = Arc::clone(&forward.group);
+        self.out.wrap(move |replies| held_tasks::hold(&group, new, replies)).await;
+    }
+
     /// Sends a server request to the client, or parks the call of a client that cannot be sent any.
     async fn send_request(&mut self, request: ServerRequest) {
         match &self.forward.client_view {
             Some(view) if self.parking == Parking::OnRequest => {
                 self.parking = Parking::Begun;
                 let (group, call) = (Arc::clone(&self.forward.group), self.forward.client_call(view));
-                self.out.wrap(move |replies| parked_calls::park(&group, call, replies, request)).await;
+                let upstream = Arc::clone(self.forward.leg.name());
+                self.out.wrap(move |replies| parked_calls::park(&group, (call, upstream), replies, request)).await;
             }
-            _ => self.out.send(Reply::ServerRequest(request)).await,
+            _ => self.send_watched(request).await,
+        }
+    }
+
+    /// Sends a server request to the client. From the first one on the call ends when its target is hidden.
+    async fn send_watched(&mut self, request: ServerRequest) {
+        let is_watched = std::mem::replace(&mut self.is_watched, true) || self.parking != Parking::Never;
+        let ForwardedCall { group, leg, call, .. } = self.forward;
+        match hidden_calls::as_client_knows_it(group, leg, call).filter(|_| !is_watched) {
+            Some(call) => {
+                let group = Arc::clone(group);
+                self.out.wrap(move |replies| hidden_calls::pass_until_hidden(&group, call, replies, request)).await;
+            }
+            None => self.out.send(Reply::ServerRequest(request)).await,
         }
     }
 }
 
-/// Decides whether the gateway must run the call as a task, and removes a wish for one that cannot be granted. A client
-/// that asks for a task and was told it may have one keeps it: the client then drives the task itself.
-fn take_task_wish(call: &mut Call, member: &GroupMember) -> bool {
-    let has_tool_tasks = |revision: Revision| revision.creates_tool_tasks();
-    if !member.state.revision.is_some_and(has_tool_tasks) {
-        return false;
+impl Purpose {
+    /// Runs a call, or a request about a task, where tasks are driven, held or bridged.
+    async fn run_with_task(&self, lease: &LeaseGuard, call: &Call, out: &mut impl ReplySink) -> Answer {
+        let connection = lease.connection();
+        match self {
+            Self::AsTask => connection.run_call_as_task(call, out).await,
+            Self::HeldTask => connection.run_call_as_held_task(call, out).await,
+            Self::OfferedTask(_) => connection.run_call_offering_task(call, out).await,
+            Self::TaskRequest(request) => request.run(lease, call, out).await,
+            Self::Plain | Self::TaskList | Self::Subscription(_) => connection.run_call(call, out).await,
+        }
     }
+}
+
+/// Decides who has the task of a call, if it becomes one, and removes a wish for one that cannot be granted. A client that
+/// asks for a task and was told it may have one of its own era keeps it: the client then drives the task itself.
+///
+/// # Errors
+/// When the caller may have no more tasks.
+fn task_purpose(
+    group: &Group,
+    call: &mut Call,
+    member: &GroupMember,
+) -> std::result::Result<Option<Purpose>, ErrorObject> {
+    let (client, Some(server)) = (call.client.revision, member.state.revision) else { return Ok(None) };
+    let (asks_for_tasks, creates_tasks) = (client.creates_tool_tasks(), server.creates_tool_tasks());
     if tasks::requests_task(&call.method, call.params.as_ref()) {
         // A group with several upstreams declares no tasks of this revision.
-        if has_tool_tasks(call.client.revision) && member.name_mapping.task_prefix.is_none() {
-            return false;
+        if asks_for_tasks && creates_tasks && member.is_only {
+            return Ok(None);
         }
-        call.params = call.params.take().map(|params| params.edit().remove(Key::Task.as_str()).finish().into());
-    }
-    member.state.requires_task(call)
-}
-
-/// Removes the client capabilities for server requests if the upstream is not allowed to send any.
-fn remove_server_requests(call: &mut Call, leg: &Leg) {
-    if !leg.spec().allow_server_requests {
-        let mut client = (*call.client).clone();
-        for kind in SERVER_REQUEST_CAPABILITIES {
-            client.capabilities = client.capabilities.edit().remove(kind).finish();
+        let is_offered = asks_for_tasks && member.bridges_tasks_to(client);
+        let offered = if is_offered { Some(group.offer_task(call)?) } else { None };
+        if creates_tasks || server.is_bridged_to(client) {
+            call.params = call.params.take().map(|params| params.edit().remove(Key::Task.as_str()).finish().into());
         }
-        call.client = Arc::new(client);
-    }
-}
-
-/// Copies the trace context from `_meta` to the headers, for upstreams that read it there.
-fn copy_trace_context(call: &mut Call) {
-    let meta = call.params.as_ref().and_then(|params| params.member(Key::Meta));
-    let Some(meta) = meta.filter(|meta| TRACEPARENT.find(meta.as_bytes()).is_some()) else { return };
-    let mut caller = (*call.caller).clone();
-    for name in TRACE_HEADERS {
-        let value = meta.get(name);
-        let value = value.as_ref().and_then(Raw::text).and_then(|text| HeaderValue::from_str(&text).ok());
-        if let Some(value) = value {
-            caller.headers.insert(name, value);
+        if let Some(offered) = offered {
+            return Ok(Some(Purpose::OfferedTask(Box::new(offered))));
         }
     }
-    call.caller = Arc::new(caller);
+    if !creates_tasks || !member.state.requires_task(call) {
+        return Ok(None);
+    }
+    let is_held = tasks::client_supports_tasks(&call.client.capabilities, client) && member.bridges_tasks_to(client);
+    Ok(Some(if is_held { Purpose::HeldTask } else { Purpose::AsTask }))
 }
 
 /// Whether a log message passes the client's log level.
-fn passes_log_level(notification: &Notification, wanted: Option<Level>, in_session: bool) -> bool {
+pub(super) fn passes_log_level(notification: &Notification, wanted: Option<Level>, in_session: bool) -> bool {
     // A session that has set no level gets what the server sends by default.
     let Some(wanted) = wanted else { return in_session };
     let level = notification.params.as_ref().and_then(|params| params.get("level"));
     level.as_ref().and_then(Level::from_raw).is_none_or(|level| level >= wanted)
-}
-
-/// Passes a server request if the upstream may send it and the client supports it; otherwise responds with an
-/// error at once.
-fn admit_server_request(request: ServerRequest, leg: &Leg, client: &ClientInfo) -> Option<ServerRequest> {
-    let kind = request.method.as_str().split('/').next().unwrap_or_default();
-    let known = SERVER_REQUEST_CAPABILITIES.contains(&kind);
-    let url = kind == "elicitation" && {
-        let mode = request.params.as_ref().and_then(|params| params.get("mode"));
-        mode.as_ref().and_then(Raw::text).as_deref() == Some("url")
-    };
-    let is_supported = client.capabilities.get(kind).is_some_and(|declared| !url || declared.get("url").is_some());
-    if known && !(leg.spec().allow_server_requests && is_supported) {
-        request.refuse();
-        return None;
-    }
-    let ServerRequest { method, params, responder: answer } = request;
-    match server_requests::for_client(&method, params, client.revision) {
-        Ok(params) => Some(ServerRequest { method, params, responder: answer }),
-        Err(why) => {
-            // A send error means that the upstream stopped waiting.
-            let _ = answer.send(Err(ErrorObject::new(code::INVALID_PARAMS, why)));
-            None
-        }
-    }
-}
-
-/// The sink that an upstream uses for one session: maps names, then delivers to the session.
-#[derive(Debug)]
-struct SessionSink {
-    group: Arc<Group>,
-    leg: Arc<Leg>,
-    client: Arc<ClientInfo>,
-    sink: Arc<dyn ClientSink>,
-}
-
-impl SessionSink {
-    fn rename(&self) -> NameMapping {
-        self.group.name_mapping(self.leg.name()).unwrap_or_default()
-    }
-}
-
-impl ClientSink for SessionSink {
-    fn key(&self) -> u128 {
-        self.sink.key()
-    }
-
-    fn level(&self) -> Option<Level> {
-        self.sink.level()
-    }
-
-    fn notify(&self, notification: Notification) {
-        if notification.method == NotificationMethod::Message
-            && !passes_log_level(&notification, self.sink.level(), true)
-        {
-            return;
-        }
-        let renamed = self.rename().map_notification(notification.clone());
-        // A client subscribed under the upstream's own URI is notified under that URI.
-        let follows = |told: &Notification| {
-            let uri = told.params.as_ref().and_then(|params| params.get("uri"));
-            uri.as_ref().and_then(Raw::text).is_some_and(|uri| self.sink.is_subscribed(&uri))
-        };
-        let updated = notification.method == NotificationMethod::ResourceUpdated;
-        let as_it_is = updated && follows(&notification) && !follows(&renamed);
-        self.sink.notify(if as_it_is { notification } else { renamed });
-    }
-
-    fn send_request(self: Arc<Self>, request: ServerRequest) {
-        if let Some(request) = admit_server_request(request, &self.leg, &self.client) {
-            Arc::clone(&self.sink).send_request(self.rename().map_server_request(request));
-        }
-    }
-
-    fn ended(&self) -> &CancellationToken {
-        self.sink.ended()
-    }
-
-    fn add_subscription(&self, uri: &str, kept: DropGuard) {
-        self.sink.add_subscription(uri, kept);
-    }
-
-    fn remove_subscription(&self, uri: &str) {
-        self.sink.remove_subscription(uri);
-    }
-
-    fn is_subscribed(&self, uri: &str) -> bool {
-        self.sink.is_subscribed(uri)
-    }
-
-    fn gateway_slot(&self) -> &GatewaySlot {
-        self.sink.gateway_slot()
-    }
-
-    fn saved_upstream_session(&self, upstream: &str) -> Option<Bytes> {
-        self.sink.saved_upstream_session(upstream)
-    }
-
-    fn save_upstream_session(&self, upstream: &str, what: Option<Bytes>) {
-        self.sink.save_upstream_session(upstream, what);
-    }
-
-    fn moved_to_other_node(&self) -> bool {
-        self.sink.moved_to_other_node()
-    }
 }

@@ -1,7 +1,7 @@
 //! A group: a named set of upstreams served at one address, and the merged view of them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -11,16 +11,21 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::caller_view::CallerView;
 use super::group_config::GroupConfig;
+use super::held_tasks::HeldTasks;
 use super::name_mapping::NameMapping;
+use super::owned_tasks::OwnedTasks;
 use super::parked_calls::ParkedCalls;
+use super::permissions::DescribedTarget;
 use super::request_state::RequestState;
 use super::sealing::Seal;
 use super::view::{GroupMember, View};
-use super::{GatewayShared, GroupChange, GroupEvent};
+use super::{AnnouncedChange, GatewayShared, GroupChange, GroupEvent};
 use crate::call::{Call, ChangeEvent, ClientSink, ListFingerprints};
 use crate::dialect::Revision;
-use crate::metrics::{CallMetrics, CallOutcome};
+use crate::identity::Identity;
+use crate::metrics::{CallMetrics, CallOutcome, DecisionMetrics};
 use crate::protocol::Method;
 use crate::upstream::{CatalogState, Leg, List, Upstream};
 
@@ -35,7 +40,7 @@ pub struct Group {
     /// Previous views, so that clients can finish paging through a list that changed.
     pub(super) recent_views: Mutex<Vec<Arc<View>>>,
     /// Changes for the listeners of per-request clients.
-    changes: broadcast::Sender<ChangeEvent>,
+    changes: broadcast::Sender<AnnouncedChange>,
     pub(super) shared: GatewayShared,
     dirty: Notify,
     /// Until when clients wait for upstreams that are still connecting.
@@ -48,6 +53,8 @@ pub struct Group {
     ended: CancellationToken,
     /// Metrics of the calls that the gateway answers itself.
     local_metrics: CallMetrics,
+    /// Metrics of the decisions about calls.
+    pub(super) decision_metrics: DecisionMetrics,
 }
 
 /// One revision of each era, in the order of [`slot`].
@@ -123,6 +130,7 @@ impl Group {
             watchers: Mutex::default(),
             ended: common.closing.child_token(),
             local_metrics: CallMetrics::default(),
+            decision_metrics: DecisionMetrics::default(),
         });
         group.watch_upstreams(upstreams);
         tokio::spawn(Arc::clone(&group).run());
@@ -143,6 +151,14 @@ impl Group {
         &self.shared.parked_calls
     }
 
+    pub(super) fn held_tasks(&self) -> &HeldTasks {
+        &self.shared.held_tasks
+    }
+
+    pub(super) fn owned_tasks(&self) -> &OwnedTasks {
+        &self.shared.owned_tasks
+    }
+
     /// The name of this node.
     pub(super) fn node(&self) -> Arc<str> {
         Arc::clone(&self.shared.node)
@@ -156,6 +172,11 @@ impl Group {
         }
     }
 
+    /// Whether the call carries no request state, or one that this node can open.
+    pub fn can_open_request_state(&self, call: &Call) -> bool {
+        RequestState::from_call(self, call).is_ok()
+    }
+
     pub(super) fn seal(&self) -> &Seal {
         &self.shared.seal
     }
@@ -166,7 +187,7 @@ impl Group {
     }
 
     /// Subscribes to the changes that per-request clients see.
-    pub fn changes(&self) -> broadcast::Receiver<ChangeEvent> {
+    pub(super) fn changes(&self) -> broadcast::Receiver<AnnouncedChange> {
         self.changes.subscribe()
     }
 
@@ -178,21 +199,23 @@ impl Group {
     /// Announces a change to all listeners.
     pub fn publish(&self, change: ChangeEvent) {
         let [per_request, handshake] = CLIENTS;
-        self.publish_to(per_request, change.clone());
-        self.publish_to(handshake, change);
+        self.publish_to(per_request, AnnouncedChange { change: change.clone(), before: None });
+        self.publish_to(handshake, AnnouncedChange { change, before: None });
     }
 
     /// Announces a change to the listeners of one era.
-    fn publish_to(&self, client: Revision, change: ChangeEvent) {
-        // A send error means that there are no listeners.
+    fn publish_to(&self, client: Revision, change: AnnouncedChange) {
         if client.has_sessions() {
-            let _ = self
-                .shared
-                .events
-                .send(GroupEvent { group: Arc::clone(&self.name), change: GroupChange::Content(change) });
+            self.send_event(GroupChange::Content(change));
         } else {
+            // A send error means that there are no listeners.
             let _ = self.changes.send(change);
         }
+    }
+
+    fn send_event(&self, change: GroupChange) {
+        // A send error means that there are no receivers.
+        let _ = self.shared.events.send(GroupEvent { group: Arc::clone(&self.name), change });
     }
 
     /// Applies a new configuration.
@@ -289,9 +312,11 @@ impl Group {
             let Some(member) = view.members.iter().find(|member| Arc::ptr_eq(&member.leg, leg)) else { continue };
             let renamed = member.name_mapping.expose_uri(uri);
             if *renamed != **uri && view.is_own_uri(uri, leg) {
-                self.publish_to(client, ChangeEvent::ResourceUpdated(Arc::clone(uri)));
+                let change = ChangeEvent::ResourceUpdated(Arc::clone(uri));
+                self.publish_to(client, AnnouncedChange { change, before: None });
             }
-            self.publish_to(client, ChangeEvent::ResourceUpdated(renamed.into()));
+            let change = ChangeEvent::ResourceUpdated(renamed.into());
+            self.publish_to(client, AnnouncedChange { change, before: None });
         }
     }
 
@@ -335,6 +360,9 @@ impl Group {
         if views.iter().all(|view| view.all_settled()) {
             *self.leg_deadline.lock() = None;
         }
+        if !views[0].has_same_rules(&previous[0]) {
+            self.send_event(GroupChange::Rules);
+        }
         for ((client, view), previous) in CLIENTS.into_iter().zip(views).zip(previous) {
             self.announce_changes(client, view, previous);
         }
@@ -347,6 +375,11 @@ impl Group {
         }
         let mut changes: Vec<ChangeEvent> = view.changed_lists(&previous).into_iter().map(List::change_event).collect();
         changes.dedup();
+        let has_rules = view.config.rules.is_some() || previous.config.rules.is_some();
+        let before = has_rules.then(|| Arc::downgrade(&previous));
+        if !view.has_same_rules(&previous) {
+            changes = ChangeEvent::LISTS.to_vec();
+        }
         if !changes.is_empty() {
             let mut before = self.recent_views.lock();
             before.retain(|view| !Arc::ptr_eq(view, &previous));
@@ -361,21 +394,87 @@ impl Group {
             return;
         }
         for change in changes {
-            self.publish_to(client, change);
+            self.publish_to(client, AnnouncedChange { change, before: before.clone() });
         }
+    }
+
+    /// Whether rules say what callers may do here.
+    pub(super) fn has_rules(&self) -> bool {
+        self.view(Revision::NEWEST).config.rules.is_some()
+    }
+
+    /// Whether a caller may do anything in this group, as far as the rules say.
+    pub fn may_use(&self, identity: &Identity) -> bool {
+        self.view(Revision::NEWEST).permissions(identity).is_none_or(|permissions| permissions.may_use_any())
+    }
+
+    /// All that is on the group's lists with what a caller may do with it, and the upstreams whose lists are not known.
+    pub fn describe_targets(&self, client: Revision, identity: &Identity) -> (Vec<DescribedTarget>, Vec<Arc<str>>) {
+        let view = self.view(client);
+        let is_unknown = |member: &&GroupMember| List::ALL.into_iter().any(|list| member.is_unavailable_for(list));
+        let unknown = view.members.iter().filter(is_unknown).map(|member| Arc::clone(member.upstream.name()));
+        (view.describe_targets(identity), unknown.collect())
+    }
+
+    /// Whether a change is one for this caller: it sees the resource, or another list than before.
+    pub fn concerns(&self, client: Revision, identity: &Identity, change: &AnnouncedChange) -> bool {
+        let view = self.view(client);
+        if view.config.rules.is_none() && change.before.is_none() {
+            return true;
+        }
+        let sees = CallerView::new(&view, identity);
+        let lists: &[List] = match &change.change {
+            ChangeEvent::ResourceUpdated(uri) => return sees.find_by_uri(uri).is_some(),
+            ChangeEvent::Tools => &[List::Tools],
+            ChangeEvent::Prompts => &[List::Prompts],
+            ChangeEvent::Resources => &[List::Resources, List::Templates],
+        };
+        // A view that is no longer kept cannot be compared.
+        let Some(before) = change.before.as_ref().and_then(Weak::upgrade) else { return true };
+        let saw = CallerView::new(&before, identity);
+        lists.iter().any(|list| saw.list_fingerprint(*list) != sees.list_fingerprint(*list))
+    }
+
+    /// The lists that one caller sees otherwise than another.
+    pub fn lists_that_differ(&self, client: Revision, one: &Identity, other: &Identity) -> Vec<ChangeEvent> {
+        let view = self.view(client);
+        let [one, other] = [one, other].map(|identity| CallerView::new(&view, identity));
+        let differs = |list: &List| one.list_fingerprint(*list) != other.list_fingerprint(*list);
+        let mut changes: Vec<_> = List::ALL.into_iter().filter(differs).map(List::change_event).collect();
+        changes.dedup();
+        changes
+    }
+
+    /// Whether a resource exists for a caller; true for one that cannot be resolved at all just now.
+    pub fn shows_resource(&self, client: Revision, identity: &Identity, uri: &str) -> bool {
+        let view = self.view(client);
+        view.config.rules.is_none()
+            || view.resolve_uri(uri).is_none()
+            || CallerView::new(&view, identity).find_by_uri(uri).is_some()
+    }
+
+    /// Whether a tool exists for a caller.
+    pub fn shows_tool(&self, client: Revision, identity: &Identity, name: &str) -> bool {
+        let view = self.view(client);
+        view.config.rules.is_none() || CallerView::new(&view, identity).find_by_name(List::Tools, name).is_some()
+    }
+
+    /// Content fingerprints of the lists that a caller sees, comparable between nodes.
+    pub fn list_fingerprints_of(&self, identity: &Identity) -> ListFingerprints {
+        CallerView::new(&self.view(Revision::NEWEST_HANDSHAKE), identity).list_fingerprints()
     }
 
     /// Waits until every upstream connected or failed to, at most until a deadline, and has the leg that suits clients
     /// of that revision.
     pub async fn wait_ready(&self, client: Revision) {
-        if !self.is_starting(client) {
-            return;
-        }
-        let deadline = self.wait_deadline(client);
         let mut views = self.views.subscribe();
-        let settled = views.wait_for(|views| views[slot(client)].all_settled());
-        // A slower upstream is left out; it is announced later by a list change.
-        let _ = tokio::time::timeout_at(deadline, settled).await;
+        // The deadline moves once the upstreams are known and their legs are opened. A slower upstream is left out; it is
+        // announced later by a list change.
+        while self.is_starting(client) {
+            if !matches!(tokio::time::timeout_at(self.wait_deadline(client), views.changed()).await, Ok(Ok(()))) {
+                return;
+            }
+        }
     }
 
     /// Whether some upstream is still connecting, and clients of that revision still wait for it. Has the legs opened
@@ -391,11 +490,16 @@ impl Group {
 
     /// Until when clients of that revision wait: for the upstreams, then for the legs that suit them.
     fn wait_deadline(&self, client: Revision) -> Instant {
-        let upstreams_settled = self.view(client).members.iter().all(|member| member.upstream.state().startup_finished);
-        match upstreams_settled {
-            true => *self.leg_deadline.lock().get_or_insert_with(|| Instant::now() + READY_TIMEOUT),
-            false => *self.ready_deadline.lock(),
+        let view = self.view(client);
+        if !view.members.iter().all(|member| member.upstream.state().startup_finished) {
+            return *self.ready_deadline.lock();
         }
+        // Behind one server nobody else is kept waiting, and its other leg may behave differently.
+        let timeout = match &view.members[..] {
+            [only] => READY_TIMEOUT.max(only.upstream.spec().settings.discovery_timeout),
+            _ => READY_TIMEOUT,
+        };
+        *self.leg_deadline.lock().get_or_insert_with(|| Instant::now() + timeout)
     }
 
     /// Counts a call that ended.
@@ -418,10 +522,13 @@ impl Group {
 
     /// Content fingerprints of the lists that a session sees, to compare them after a takeover. Zero when the
     /// session has lists of its own: another node cannot have the same.
-    pub fn list_fingerprints_for(&self, session: u128) -> ListFingerprints {
+    pub fn list_fingerprints_for(&self, session: u128, identity: &Identity) -> ListFingerprints {
         let view = self.view(Revision::NEWEST_HANDSHAKE);
         let has_own = |member: &GroupMember| member.leg.session_has_own_lists(session);
-        if view.members.iter().any(has_own) { ListFingerprints::default() } else { view.list_fingerprints() }
+        match view.members.iter().any(has_own) {
+            true => ListFingerprints::default(),
+            false => CallerView::new(&view, identity).list_fingerprints(),
+        }
     }
 
     /// The view for a call: the group's, or one with the lists that the client's own leases announced.

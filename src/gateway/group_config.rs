@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use wildmatch::WildMatch;
 
+use crate::policy::rules::RuleBook;
 use crate::upstream::List;
 
 /// The configuration of a group. A reload compares it: an equal one changes nothing.
@@ -25,6 +26,8 @@ pub struct GroupConfig {
     pub resources: NameFilter,
     /// Items per page of a list.
     pub page_size: usize,
+    /// What callers may do; `None` if everybody may do everything.
+    pub rules: Option<Arc<RuleBook>>,
 }
 
 /// How names are mapped in a group with several upstreams.
@@ -61,6 +64,7 @@ impl GroupConfig {
             prompts: NameFilter::default(),
             resources: NameFilter::default(),
             page_size: DEFAULT_PAGE_SIZE,
+            rules: None,
         }
     }
 

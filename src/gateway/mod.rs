@@ -1,20 +1,35 @@
 //! The gateway: groups and upstreams, routing of calls, and the merged view of each group.
 
 mod affinity;
+mod call_limits;
+mod caller_view;
 mod cursor;
+mod decisions;
 mod forward;
 mod group;
 mod group_config;
+mod held_tasks;
+mod hidden_calls;
+mod list_pages;
 mod name_mapping;
 mod names;
+mod owned_tasks;
 mod parked_calls;
+mod permissions;
 mod request_state;
 mod route;
 mod sealing;
+mod server_request_rules;
+mod session_sink;
 mod subscriptions;
+mod task_bridge;
+mod task_events;
+mod task_id;
+mod task_mapping;
+mod trace_context;
 mod view;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -22,17 +37,26 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::{Audit, AuditSettings};
 use crate::call::ChangeEvent;
 use crate::dialect::Revision;
+use crate::identity::Identity;
 use crate::metrics::Metrics;
-use crate::policy::Quotas;
+use crate::policy::rules::RuleBook;
+use crate::policy::{Quotas, RateLimits};
 use crate::upstream::{Upstream, UpstreamSpec};
 use foldhash::HashMap;
+use held_tasks::HeldTasks;
+use owned_tasks::OwnedTasks;
 use parked_calls::ParkedCalls;
 
+pub use call_limits::over_rate_limit;
+pub use decisions::request_target;
 pub use group::Group;
 pub use group_config::{DEFAULT_PAGE_SIZE, GroupConfig, NameFilter, Naming};
+pub use list_pages::ListPage;
 pub use parked_calls::{ParkingTimeouts, parked_call_lost};
+pub use permissions::{DescribedTarget, Permissions};
 pub use sealing::Seal;
 pub use view::{GroupMember, View};
 
@@ -55,10 +79,14 @@ pub struct Gateway {
 struct GatewayShared {
     events: broadcast::Sender<GroupEvent>,
     seal: Seal,
-    /// The name of this node, written into request states of parked calls; empty without a cluster.
+    /// The name of this node, written into request states of parked calls and ids of held tasks; empty without a cluster.
     node: Arc<str>,
     metrics: Arc<Metrics>,
+    audit: Audit,
     parked_calls: Arc<ParkedCalls>,
+    held_tasks: Arc<HeldTasks>,
+    owned_tasks: Arc<OwnedTasks>,
+    rate_limits: Arc<RateLimits>,
     closing: CancellationToken,
     /// The label `upstream` of calls that the gateway answers itself.
     local_label: Arc<str>,
@@ -73,6 +101,8 @@ pub struct GatewaySettings {
     pub parking: ParkingTimeouts,
     /// The quotas of parked calls.
     pub quotas: Arc<Quotas>,
+    /// Rate limits of requests and calls.
+    pub rate_limits: Arc<RateLimits>,
     /// The name of this node in the cluster; empty without a cluster.
     pub node: Arc<str>,
 }
@@ -99,11 +129,22 @@ pub struct GroupEvent {
 #[derive(Debug, Clone)]
 pub enum GroupChange {
     /// A list or a resource.
-    Content(ChangeEvent),
+    Content(AnnouncedChange),
+    /// What callers may do. Changes of lists follow.
+    Rules,
     /// The settings of this upstream: it has new connections, and what was asked of the old ones must be asked again.
     UpstreamReplaced(Arc<str>),
     /// The group was removed.
     Removed,
+}
+
+/// A change of a list or a resource, as it is announced to all clients of one era.
+#[derive(Debug, Clone)]
+pub struct AnnouncedChange {
+    /// What changed.
+    pub change: ChangeEvent,
+    /// The view before a list changed, where rules may keep the change from some callers.
+    before: Option<Weak<View>>,
 }
 
 /// The difference that a new configuration made.
@@ -133,6 +174,10 @@ impl Gateway {
                 seal: Seal::random(),
                 node: settings.node,
                 metrics: Arc::default(),
+                rate_limits: settings.rate_limits,
+                audit: Audit::default(),
+                held_tasks: Arc::new(HeldTasks::new(Arc::clone(&settings.quotas))),
+                owned_tasks: Arc::default(),
                 parked_calls: Arc::new(ParkedCalls::new(settings.parking, settings.quotas)),
                 closing,
                 local_label: "rialto".into(),
@@ -176,9 +221,32 @@ impl Gateway {
         self.shared.parked_calls.count()
     }
 
+    /// Cancels the parked calls and held tasks whose caller and group match; returns how many there were.
+    pub fn end_parked_calls(&self, is_ending: impl Fn(&Identity, &str) -> bool) -> usize {
+        self.shared.parked_calls.end_owned_by(&is_ending) + self.shared.held_tasks.end_owned_by(&is_ending)
+    }
+
     /// The metrics of this gateway.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.shared.metrics
+    }
+
+    /// The rate limits of requests and calls.
+    pub fn rate_limits(&self) -> &Arc<RateLimits> {
+        &self.shared.rate_limits
+    }
+
+    /// The audit log.
+    pub fn audit(&self) -> &Audit {
+        &self.shared.audit
+    }
+
+    /// Opens the audit log of these settings in place of the one before.
+    ///
+    /// # Errors
+    /// When it cannot be opened; the log goes on as before.
+    pub fn configure_audit(&self, settings: &AuditSettings) -> std::io::Result<()> {
+        self.shared.audit.configure(settings, &self.shared.node)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Upstream>>> {
@@ -211,6 +279,7 @@ impl Gateway {
         let old = self.groups.load_full();
         let mut groups = HashMap::default();
         for group_config in &config.groups {
+            let group_config = &with_known_rules(group_config, &old);
             let members = members_of(group_config);
             let group = match old.get(&group_config.name) {
                 Some(group) => {
@@ -255,6 +324,11 @@ impl Gateway {
         applied
     }
 
+    /// Whether a caller may use a group at all: by its credential, and by the rules.
+    pub fn may_use(&self, group: &Group, identity: &Identity) -> bool {
+        identity.may_use_group(group.name()) && group.may_use(identity)
+    }
+
     /// Applies other timeouts, for removed upstreams and parked calls.
     pub fn set_timeouts(&self, drain: Duration, parking: ParkingTimeouts) {
         *self.drain_timeout.lock() = drain;
@@ -267,4 +341,12 @@ impl Gateway {
         upstreams.extend(std::mem::take(&mut *self.retiring.lock()));
         futures_util::future::join_all(upstreams.iter().map(|upstream| upstream.stop())).await;
     }
+}
+
+/// The configuration with the rules of a group that has the same ones: what was found out with them stays known.
+fn with_known_rules(config: &GroupConfig, groups: &HashMap<Arc<str>, Arc<Group>>) -> GroupConfig {
+    let is_same = |known: &Arc<RuleBook>| config.rules.as_ref() == Some(known);
+    let mut known = groups.values().filter_map(|group| group.view(Revision::NEWEST).config.rules.clone());
+    let rules = known.find(is_same).or_else(|| config.rules.clone());
+    GroupConfig { rules, ..config.clone() }
 }

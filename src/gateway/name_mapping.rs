@@ -19,8 +19,6 @@ use crate::upstream::List;
 pub struct NameMapping {
     /// The prefix of names and URIs; `None` where they are unchanged.
     pub prefix: Option<Arc<str>>,
-    /// The prefix of task ids; `None` in a group with one upstream.
-    pub task_prefix: Option<Arc<str>>,
 }
 
 /// The `_meta` key that names the upstream which sent a server request.
@@ -58,24 +56,13 @@ impl NameMapping {
         item.edit().set("_meta", meta.edit().set("ui", ui).finish()).finish()
     }
 
-    /// Prefixes the task id of a result with the name of the upstream.
-    fn map_task_id(&self, result: Payload) -> Payload {
-        let Some(prefix) = self.task_prefix.as_deref() else { return result };
-        match result.text_of(Key::TaskId) {
-            Some(id) => result.with(Key::TaskId, &Raw::of(&format!("{prefix}.{id}"))),
-            None => result,
-        }
-    }
-
-    /// Splits an exposed task id into the upstream's name and its own id.
-    pub fn split_task_id(id: &str) -> Option<(&str, &str)> {
-        id.split_once('.')
+    /// Whether [`Self::map_result`] changes no result that ends a call.
+    pub fn passes_results_unchanged(&self) -> bool {
+        self.prefix.is_none()
     }
 
     /// Maps a result for the client.
     pub fn map_result(&self, method: &Method, result: Payload) -> Payload {
-        let result =
-            if *method == Method::ToolsCall || method.is_task_method() { self.map_task_id(result) } else { result };
         if self.prefix.is_none() {
             return result;
         }
@@ -214,14 +201,10 @@ fn map_elements(object: &Raw, list: &'static str, convert: impl Fn(&Raw) -> Raw)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
-
-    fn raw(text: &str) -> Raw {
-        Raw::parse(&Bytes::copy_from_slice(text.as_bytes())).unwrap()
-    }
+    use crate::protocol::json::raw;
 
     fn files() -> NameMapping {
-        NameMapping { prefix: Some("files".into()), task_prefix: Some("files".into()) }
+        NameMapping { prefix: Some("files".into()) }
     }
 
     #[test]
@@ -247,15 +230,6 @@ mod tests {
             let untouched = raw(before);
             assert_eq!(NameMapping::default().map_result(&method, untouched.clone().into()), untouched.into());
         }
-    }
-
-    #[test]
-    fn task_ids_are_prefixed_with_the_upstream() {
-        let created = raw(r#"{"resultType":"task","taskId":"t.1","status":"working"}"#);
-        let seen = files().map_result(&Method::ToolsCall, created.clone().into());
-        assert_eq!(seen.to_string(), r#"{"resultType":"task","taskId":"files.t.1","status":"working"}"#);
-        assert_eq!(NameMapping::split_task_id("files.t.1"), Some(("files", "t.1")));
-        assert_eq!(NameMapping::default().map_result(&Method::ToolsCall, created.clone().into()), created.into());
     }
 
     #[test]

@@ -22,8 +22,18 @@ const URI_PREFIX: &str = "rialto://";
 /// Resolves exposed names to members and their own names.
 #[derive(Debug, Default)]
 pub(super) struct NameTable {
-    /// Exposed name to the index of the member and its own name.
-    by_exposed_name: HashMap<Box<str>, (usize, Box<str>)>,
+    by_exposed_name: HashMap<Box<str>, NameEntry>,
+}
+
+/// What an exposed name stands for.
+#[derive(Debug)]
+pub(super) struct NameEntry {
+    /// Index of the member.
+    pub(super) member: usize,
+    /// The member's own name.
+    pub(super) own: Box<str>,
+    /// The number of names that were inserted before.
+    pub(super) position: usize,
 }
 
 /// A name that two upstreams have, in a group without prefixes.
@@ -60,17 +70,18 @@ impl NameTable {
     /// The collision, when the exposed name is taken.
     pub(super) fn insert(&mut self, exposed: &str, member: usize, own: &str) -> Result<(), Collision> {
         match self.by_exposed_name.get(exposed) {
-            Some((first, _)) => Err(Collision { name: exposed.to_owned(), first: *first, second: member }),
+            Some(first) => Err(Collision { name: exposed.to_owned(), first: first.member, second: member }),
             None => {
-                self.by_exposed_name.insert(exposed.into(), (member, own.into()));
+                let position = self.by_exposed_name.len();
+                self.by_exposed_name.insert(exposed.into(), NameEntry { member, own: own.into(), position });
                 Ok(())
             }
         }
     }
 
-    /// The index of the member and its own name.
-    pub(super) fn resolve(&self, exposed: &str) -> Option<(usize, &str)> {
-        self.by_exposed_name.get(exposed).map(|(member, name)| (*member, &**name))
+    /// What an exposed name stands for.
+    pub(super) fn resolve(&self, exposed: &str) -> Option<&NameEntry> {
+        self.by_exposed_name.get(exposed)
     }
 }
 
@@ -137,6 +148,48 @@ pub(super) fn matches_template(template: &str, uri: &str) -> bool {
     }
 }
 
+/// Whether a URI is what a template can expand to (RFC 6570): a simple variable has no `/`, `?` or `#` in it, one with an
+/// operator may have any character.
+pub(super) fn is_expansion(template: &str, uri: &str) -> bool {
+    let bytes = uri.as_bytes();
+    // Where in the URI the parts of the template so far may end.
+    let mut ends = vec![false; bytes.len() + 1];
+    ends[0] = true;
+    let mut rest = template;
+    loop {
+        let (literal, expression) = match rest.split_once('{') {
+            None => (rest, None),
+            Some((literal, after)) => match after.split_once('}') {
+                None => return false,
+                Some((expression, after)) => {
+                    rest = after;
+                    (literal, Some(expression))
+                }
+            },
+        };
+        let mut next = vec![false; ends.len()];
+        for start in (0..ends.len()).filter(|start| ends[*start]) {
+            if bytes[start..].starts_with(literal.as_bytes()) {
+                next[start + literal.len()] = true;
+            }
+        }
+        let Some(expression) = expression else { return next.last() == Some(&true) };
+        let is_simple = expression.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_');
+        let mut is_inside = false;
+        for at in 0..bytes.len() {
+            is_inside = (is_inside || next[at]) && !(is_simple && matches!(bytes[at], b'/' | b'?' | b'#'));
+            next[at + 1] |= is_inside;
+        }
+        ends = next;
+    }
+}
+
+/// Whether a URI has a segment `.` or `..`, also percent-encoded or after a backslash.
+pub(super) fn has_dot_segment(uri: &str) -> bool {
+    let decoded = percent_encoding::percent_decode_str(uri).decode_utf8_lossy();
+    decoded.split(['/', '\\', '?', '#', ';']).any(|segment| matches!(segment, "." | ".."))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,21 +201,63 @@ mod tests {
             self.insert(&exposed, member, name).unwrap();
             exposed
         }
+
+        fn find(&self, exposed: &str) -> Option<(usize, &str)> {
+            self.resolve(exposed).map(|entry| (entry.member, &*entry.own))
+        }
+    }
+
+    #[test]
+    fn a_simple_variable_stands_for_one_segment() {
+        for (template, uri, expected) in [
+            ("repo://{owner}/{repo}", "repo://o/r", true),
+            ("repo://{owner}/{repo}", "repo://o/r/secrets/db", false),
+            ("repo://{owner}/{repo}/secrets/{name}", "repo://o/r/secrets/db", true),
+            ("doc://pub/{id}", "doc://pub/a", true),
+            ("doc://pub/{id}", "doc://pub/a/b", false),
+            ("doc://pub/{id}", "doc://pub/../secret", false),
+            ("doc://pub/{id}", "doc://pub/a?b", false),
+            ("file:///{+path}", "file:///a/b", true),
+            ("file:///{+path}.txt", "file:///a/b.txt", true),
+            ("file:///{+path}.txt", "file:///a/b.md", false),
+            ("x://{a}-{b}", "x://1-2-3", true),
+            ("x://a", "x://a", true),
+            ("x://{", "x://{", false),
+        ] {
+            assert_eq!(is_expansion(template, uri), expected, "{template} {uri}");
+        }
+    }
+
+    #[test]
+    fn dot_segments_are_found_in_every_spelling() {
+        for uri in [
+            "doc://pub/../s",
+            "doc://pub/x%2f..%2fs",
+            "doc://pub/%2e%2E/s",
+            "doc://pub/..",
+            "a://b/.\\c",
+            "a://b/..;x/c",
+        ] {
+            assert!(has_dot_segment(uri), "{uri}");
+        }
+        for uri in ["doc://pub/a..b", "doc://pub/...", "doc://a.b/c.d", "doc://pub/"] {
+            assert!(!has_dot_segment(uri), "{uri}");
+        }
     }
 
     #[test]
     fn names_are_prefixed_and_resolved() {
         let mut names = NameTable::default();
         assert_eq!(&*names.insert_unique(0, "files", "read"), "files__read");
-        assert_eq!(names.resolve("files__read"), Some((0, "read")));
-        assert_eq!(names.resolve("read"), None);
+        assert_eq!(names.find("files__read"), Some((0, "read")));
+        assert_eq!(names.find("read"), None);
         let long = "x".repeat(100);
         let exposed = names.insert_unique(1, "a", &long);
         assert_eq!(exposed.len(), MAX_NAME_LEN);
-        assert_eq!(names.resolve(&exposed), Some((1, long.as_str())));
+        assert_eq!(names.find(&exposed), Some((1, long.as_str())));
         let odd = names.insert_unique(1, "a", "löschen bitte");
         assert!(is_valid_name(&odd), "{odd}");
-        assert_eq!(names.resolve(&odd), Some((1, "löschen bitte")));
+        assert_eq!(names.find(&odd), Some((1, "löschen bitte")));
     }
 
     #[test]
@@ -171,7 +266,7 @@ mod tests {
         names.insert("read", 0, "read").unwrap();
         let collision = names.insert("read", 2, "read").unwrap_err();
         assert_eq!(collision, Collision { name: "read".into(), first: 0, second: 2 });
-        assert_eq!(names.resolve("read"), Some((0, "read")));
+        assert_eq!(names.find("read"), Some((0, "read")));
     }
 
     #[test]
@@ -183,8 +278,8 @@ mod tests {
         let first = names.insert_unique(0, "a", own);
         let second = names.insert_unique(0, "a", &long);
         assert_ne!(first, second);
-        assert_eq!(names.resolve(&first), Some((0, own)));
-        assert_eq!(names.resolve(&second), Some((0, long.as_str())));
+        assert_eq!(names.find(&first), Some((0, own)));
+        assert_eq!(names.find(&second), Some((0, long.as_str())));
     }
 
     #[test]
@@ -238,7 +333,7 @@ mod tests {
                 }
             }
             for (new, member, name) in &exposed {
-                prop_assert_eq!(names.resolve(new), Some((*member, name.as_str())));
+                prop_assert_eq!(names.find(new), Some((*member, name.as_str())));
             }
             let distinct: std::collections::HashSet<_> = exposed.iter().map(|(new, ..)| new).collect();
             prop_assert_eq!(distinct.len(), exposed.len());

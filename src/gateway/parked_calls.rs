@@ -21,6 +21,7 @@ use super::route::invalid_params;
 use crate::call::{Answer, Call, Caller, Replies, Reply, ReplySink, ReplyYielder, ServerRequest};
 use crate::dialect::{server_requests, to_client};
 use crate::failure::{Failure, FailureKind, QuotaReached};
+use crate::identity::Identity;
 use crate::policy::{CallerPermit, Permit, QuotaKey, Quotas};
 use crate::protocol::{ErrorObject, Key, Method, Notification, NotificationMethod, Payload, Raw, code};
 
@@ -47,16 +48,22 @@ pub(super) struct ParkedCalls {
 #[derive(Debug)]
 struct ParkedEntry {
     _permits: ParkingPermits,
+    /// Whose call it is.
+    owner: Arc<Identity>,
+    group: Arc<str>,
+    parked_at: Instant,
     resumed: CancellationToken,
     task: JoinHandle<Option<ParkedCall>>,
 }
 
 /// The shares of a parked call: in all, and of its caller.
-type ParkingPermits = (Permit, Option<CallerPermit>);
+pub(super) type ParkingPermits = (Permit, Option<CallerPermit>);
 
 /// An upstream call with its unanswered server requests and buffered replies.
 #[derive(Debug)]
 struct ParkedCall {
+    /// The name of the upstream that runs the call.
+    upstream: Arc<str>,
     replies: Replies,
     /// Unanswered server requests by the key that the client knows.
     pending: Vec<(String, ServerRequest)>,
@@ -80,16 +87,29 @@ const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_millis(250);
 const MAX_BUFFERED_NOTIFICATIONS: usize = 64;
 
 /// Reads on for a per-request call whose server has sent `request`: server requests become `input_required` results.
-pub(super) fn park(group: &Arc<Group>, call: Call, replies: Replies, request: ServerRequest) -> Replies {
+pub(super) fn park(
+    group: &Arc<Group>,
+    (call, upstream): (Call, Arc<str>),
+    replies: Replies,
+    request: ServerRequest,
+) -> Replies {
     let mut parked =
-        ParkedCall { replies, pending: Vec::new(), last_key: 0, notifications: VecDeque::new(), ended: None };
+        ParkedCall { upstream, replies, pending: Vec::new(), last_key: 0, notifications: VecDeque::new(), ended: None };
     parked.record(Reply::ServerRequest(request));
     attach(group, call, parked)
 }
 
 fn attach(group: &Arc<Group>, call: Call, parked: ParkedCall) -> Replies {
     let attached = AttachedCall { group: Arc::clone(group), call, parked };
-    Replies::run(|out| attached.run(out))
+    Replies::run(|out| async move {
+        let (started, access) = (Instant::now(), attached.call.caller.access.clone());
+        let upstream = access.as_ref().map(|_| Arc::clone(&attached.parked.upstream));
+        let answer = attached.run(out).await;
+        if let (Some(access), Some(upstream)) = (access, upstream) {
+            access.note_upstream(&upstream, started.elapsed());
+        }
+        answer
+    })
 }
 
 /// The error for a parked call that was lost with the process that held it.
@@ -106,6 +126,9 @@ pub(super) async fn resume(group: Arc<Group>, call: Call, id: u128) -> Replies {
         return invalid_params("`requestState` was used already, or came too late; call anew").into();
     };
     entry.resumed.cancel();
+    if let Some(access) = &call.caller.access {
+        access.note_waited(entry.parked_at.elapsed());
+    }
     let Ok(Some(mut parked)) = entry.task.await else {
         return invalid_params("`requestState` came too late; call anew").into();
     };
@@ -146,12 +169,21 @@ impl ParkedCalls {
         self.lock().len()
     }
 
+    /// Cancels the calls whose caller and group match; returns how many there were.
+    pub(super) fn end_owned_by(&self, is_ending: impl Fn(&Identity, &str) -> bool) -> usize {
+        let ended: Vec<_> =
+            self.lock().extract_if(|_, entry| is_ending(&entry.owner, &entry.group)).map(|(_, entry)| entry).collect();
+        // Dropping the replies of a call cancels it.
+        ended.iter().for_each(|entry| entry.task.abort());
+        ended.len()
+    }
+
     fn take(&self, id: u128) -> Option<ParkedEntry> {
         self.lock().remove(&id)
     }
 
-    /// Takes the shares of one more parked call.
-    fn take_room(&self, caller: &Caller) -> Result<ParkingPermits, QuotaReached> {
+    /// Takes the shares of one more parked call, or of a task that is held.
+    pub(super) fn take_room(&self, caller: &Caller) -> Result<ParkingPermits, QuotaReached> {
         let own = QuotaKey::of(caller).map(|key| self.quotas.parked_calls_per_caller.acquire(key)).transpose()?;
         Ok((self.quotas.parked_calls.acquire(1)?, own))
     }
@@ -206,7 +238,7 @@ impl AttachedCall {
         match self.group.parked().take_room(&self.call.caller) {
             Ok(permits) => Some(permits),
             Err(reached) => {
-                let (principal, scope) = (&self.call.caller.principal, reached.scope);
+                let (principal, scope) = (self.call.caller.id(), reached.scope);
                 tracing::warn!(%principal, ?scope, "parked call limit reached; server request rejected");
                 for (_, request) in self.parked.pending.drain(..) {
                     request.refuse();
@@ -241,11 +273,19 @@ impl AttachedCall {
         let id = parked_calls.new_id();
         let sealed = RequestState::Parked(id, self.group.node()).seal(&self.group, &self.call, timeout);
         let resumed = CancellationToken::new();
-        let waiting = wait_for_resume(parked, resumed.clone(), Instant::now() + timeout, Arc::clone(&parked_calls), id);
-        let entry = ParkedEntry { _permits: permits, resumed, task: tokio::spawn(waiting) };
+        let (revision, owner) = (self.call.client.revision, Arc::clone(&self.call.caller.identity));
+        let target = (Arc::clone(&self.group), self.call);
+        let waiting = wait_for_resume(parked, target, resumed.clone(), Instant::now() + timeout, id);
+        let entry = ParkedEntry {
+            _permits: permits,
+            owner,
+            group: Arc::clone(self.group.name()),
+            parked_at: Instant::now(),
+            resumed,
+            task: tokio::spawn(waiting),
+        };
         parked_calls.lock().insert(id, entry);
-        let result =
-            to_client::input_required(&input_requests, &sealed, &self.group.view(self.call.client.revision).server);
+        let result = to_client::input_required(&input_requests, &sealed, &self.group.view(revision).server);
         Answer::result(result)
     }
 }
@@ -309,6 +349,8 @@ impl ParkedCall {
                 self.last_key += 1;
                 self.pending.push((format!("u{}", self.last_key), request));
             }
+            // The result of a call that may be parked by a request comes whole.
+            Reply::Piece(_) => {}
             Reply::End(answer) => self.ended = Some(answer),
         }
     }
@@ -340,14 +382,15 @@ impl ParkedCall {
     }
 }
 
-/// Keeps a call until the client resumes it or the deadline passes.
+/// Keeps a call until the client resumes it, the deadline passes, or its target is hidden from the client.
 async fn wait_for_resume(
     mut parked: ParkedCall,
+    (group, call): (Arc<Group>, Call),
     resumed: CancellationToken,
     deadline: Instant,
-    parked_calls: Arc<ParkedCalls>,
     id: u128,
 ) -> Option<ParkedCall> {
+    let mut views = group.watch_views();
     loop {
         let over = parked.ended.is_some();
         tokio::select! {
@@ -357,13 +400,15 @@ async fn wait_for_resume(
                 Some(reply) => parked.record(reply),
                 None => break,
             },
+            // A request that resumes the call is then refused like the call itself.
+            _ = views.changed() => if group.hidden_answer(&call).is_some() { break },
         }
     }
     // A concurrent resume already took the entry; hand the call over.
-    if parked_calls.take(id).is_none() {
+    if group.parked().take(id).is_none() {
         return Some(parked);
     }
-    tracing::info!("parked call expired: its client did not resume it");
+    tracing::info!("parked call ended: its client did not resume it, or may not make it any more");
     for (_, request) in parked.pending.drain(..) {
         request.abandon();
     }

@@ -87,7 +87,7 @@ impl RequestState {
 
 /// Associated data of the seal: binds the state to its kind, group and caller.
 fn purpose(prefix: &str, group: &Group, call: &Call) -> String {
-    format!("{prefix} {} {}", group.name(), call.caller.principal)
+    format!("{prefix} {} {}", group.name(), call.caller.id())
 }
 
 /// Digest of the method and the parameters, without the members that change from round to round.

@@ -5,18 +5,24 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::cursor::Cursor;
+use super::call_limits::RoutedTarget;
+use super::caller_view::{CallerView, RefusedCall};
+use super::cursor::{Cursor, bind_to_caller};
+use super::decisions::{AuditedTarget, CallDecision};
 use super::group::Group;
-use super::name_mapping::NameMapping;
+use super::permissions::target_kind;
 use super::request_state::RequestState;
 use super::view::{GroupMember, View};
 use super::{forward, parked_calls};
+use crate::audit::AuditOutcome;
 use crate::call::{Answer, Call, ClientSink, Replies};
+use crate::dialect::Revision;
 use crate::dialect::classify::method_not_found;
 use crate::dialect::to_client::{self, CacheHint};
-use crate::dialect::{Revision, to_upstream};
 use crate::failure::{Failure, FailureKind};
+use crate::identity::Identity;
 use crate::metrics::CallOutcome;
+use crate::policy::rules::TargetKind;
 use crate::protocol::method::{Capability, MethodRoute};
 use crate::protocol::{ErrorObject, Key, Level, Method, Notification, NotificationMethod, Payload, Raw, code};
 use crate::upstream::{Leg, List};
@@ -68,19 +74,59 @@ impl Group {
         }
         match RequestState::from_call(self, call) {
             Ok(None) => self.route(call),
-            Ok(Some(RequestState::Parked(id, _))) => {
-                forward::deferred(parked_calls::resume(Arc::clone(self), call.clone(), id))
-            }
+            Ok(Some(RequestState::Parked(id, _))) => match self.refuse_resumption(call) {
+                Some(refused) => refused,
+                None => forward::deferred(parked_calls::resume(Arc::clone(self), call.clone(), id)),
+            },
             Ok(Some(RequestState::Retry)) => self.route(&with_request_state(call, None)),
             Ok(Some(RequestState::Upstream(own))) => self.route(&with_request_state(call, Some(own))),
             Err(error) => error.into(),
         }
     }
 
+    /// The answer to a call that waits here and may no longer be made.
+    fn refuse_resumption(&self, call: &Call) -> Option<Replies> {
+        let view = self.view_for(call);
+        let caller = CallerView::new(&view, &call.caller.identity);
+        if !caller.has_rules() {
+            return None;
+        }
+        let found = match call.method {
+            Method::ResourcesRead => string_param(call, Key::Uri).map(|uri| {
+                let found = caller.find_by_uri(&uri);
+                found.map(|found| caller.refusal(call, &found)).ok_or_else(|| resource_not_found(&uri))
+            }),
+            _ => string_param(call, Key::Name).map(|name| {
+                let found = caller.find_by_name(named_list(call).0, &name);
+                found.map(|found| caller.refusal(call, &found)).ok_or_else(|| unknown_name(call, &name))
+            }),
+        };
+        match found.and_then(|found| found) {
+            Ok(refusal) => refusal.map(|refused| self.refuse_with(call, refused)),
+            Err(error) => Some(self.refuse(call, error)),
+        }
+    }
+
+    /// The answer to a running call whose target rules hide now; `None` where it is shown.
+    pub(super) fn hidden_answer(&self, call: &Call) -> Option<Answer> {
+        let view = self.view_for(call);
+        let caller = CallerView::new(&view, &call.caller.identity);
+        caller.hidden_target(call)?;
+        let error = if call.method == Method::ResourcesRead {
+            let uri = string_param(call, Key::Uri).ok()?;
+            caller.find_by_uri(&uri).is_none().then(|| resource_not_found(&uri))
+        } else {
+            let name = string_param(call, Key::Name).ok()?;
+            caller.find_by_name(named_list(call).0, &name).is_none().then(|| unknown_name(call, &name))
+        };
+        error.map(Answer::error)
+    }
+
     fn route(self: &Arc<Self>, call: &Call) -> Replies {
         let view = self.view_for(call);
+        let caller = CallerView::new(&view, &call.caller.identity);
         if call.method.capability().is_some_and(|capability| !view.has_capability(capability)) {
-            return self.route_undeclared(call, &view).unwrap_or_else(|| method_not_found(&call.method).into());
+            return self.route_undeclared(call, &caller).unwrap_or_else(|| method_not_found(&call.method).into());
         }
         match call.method.route() {
             MethodRoute::Gateway => match call.method {
@@ -92,49 +138,59 @@ impl Group {
                     let hint = CacheHint { public, ..hint };
                     Answer::result(to_client::discover_result(&view.server_for(call.client.revision), hint)).into()
                 }
-                Method::Listen => self.listen(call, &view),
+                Method::Listen => self.listen(call, &caller),
                 Method::SetLevel => self.set_log_level(call, &view),
-                Method::Subscribe | Method::Unsubscribe => self.change_subscription(call, &view),
+                Method::Subscribe | Method::Unsubscribe => self.change_subscription(call, &caller),
                 _ => method_not_found(&call.method).into(),
             },
             MethodRoute::List => {
                 let started = Instant::now();
-                let listed = self.list(call, &view);
+                let listed = self.list(call, &caller);
                 let outcome = if listed.is_ok() { CallOutcome::Ok } else { CallOutcome::Error };
                 self.record_local_call(&call.method, started, outcome);
+                let (status, started) = (Some(outcome.as_str()), Some(started));
+                self.record_decision(call, CallDecision { status, started, ..CallDecision::new(outcome.into()) });
                 listed.unwrap_or_else(Replies::from)
             }
-            MethodRoute::ByName => self.route_by_name(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
-            MethodRoute::ByUri => self.route_by_uri(call, &view).unwrap_or_else(|error| self.refuse(call, error)),
-            MethodRoute::ByReference => {
-                self.route_by_reference(call, &view).unwrap_or_else(|error| self.refuse(call, error))
+            MethodRoute::ByName => {
+                self.route_by_name(call, &caller).unwrap_or_else(|error| self.refuse_unrouted(call, &caller, error))
             }
-            MethodRoute::Unknown => match view.single_member() {
-                // The eras define tasks differently; task methods are not bridged.
-                Some(only) if call.method.is_task_method() && only.is_bridged_to(call.client.revision) => {
-                    method_not_found(&call.method).into()
-                }
-                Some(only) => self.forward(call, call.clone(), only),
-                None if call.method.is_task_method() => self.route_by_task(call, &view).unwrap_or_else(Replies::from),
+            MethodRoute::ByUri => {
+                self.route_by_uri(call, &caller).unwrap_or_else(|error| self.refuse_unrouted(call, &caller, error))
+            }
+            MethodRoute::ByReference => self
+                .route_by_reference(call, &caller)
+                .unwrap_or_else(|error| self.refuse_unrouted(call, &caller, error)),
+            MethodRoute::Unknown if call.method.is_task_method() => self.route_task(call, &caller),
+            MethodRoute::Unknown => match caller.find_method(call.method.as_str()) {
+                Some(found) => match caller.refusal(call, &found) {
+                    Some(refused) => self.refuse_with(call, refused),
+                    None => {
+                        let audited = self.audited_target(call, Some((&caller, &found)));
+                        self.forward_audited(call, call.clone(), found.member, audited)
+                    }
+                },
                 None => method_not_found(&call.method).into(),
             },
         }
     }
 
     /// Routes a call that needs a capability which nobody declares: the server that it can only be meant for answers it.
-    fn route_undeclared(self: &Arc<Self>, call: &Call, view: &View) -> Option<Replies> {
+    fn route_undeclared(self: &Arc<Self>, call: &Call, caller: &CallerView<'_>) -> Option<Replies> {
+        let view = caller.view();
         let only = view.single_member().filter(|only| !only.upstream.spec().is_local());
         match call.method.route() {
             MethodRoute::List => {
-                let is_whole =
-                    List::from_method(&call.method).is_some_and(|list| view.config.filter(list).allows_all());
+                // The server's own answer would show what rules hide.
+                let is_whole = !caller.has_rules()
+                    && List::from_method(&call.method).is_some_and(|list| view.config.filter(list).allows_all());
                 Some(self.forward(call, call.clone(), only.filter(|_| is_whole)?))
             }
-            MethodRoute::ByName => self.route_by_name(call, view).ok(),
-            MethodRoute::ByUri => self.route_by_uri(call, view).ok(),
-            MethodRoute::ByReference => self.route_by_reference(call, view).ok(),
+            MethodRoute::ByName => self.route_by_name(call, caller).ok(),
+            MethodRoute::ByUri => self.route_by_uri(call, caller).ok(),
+            MethodRoute::ByReference => self.route_by_reference(call, caller).ok(),
             MethodRoute::Gateway if matches!(call.method, Method::Subscribe | Method::Unsubscribe) => {
-                Some(self.change_subscription(call, view))
+                Some(self.change_subscription(call, caller))
             }
             // A log level belongs to a session of the server.
             MethodRoute::Gateway => {
@@ -146,83 +202,106 @@ impl Group {
 
     /// Counts and returns an error for a call that has no upstream.
     fn refuse(&self, call: &Call, error: ErrorObject) -> Replies {
+        self.refuse_as(CallDecision::new(AuditOutcome::Failed), call, error)
+    }
+
+    /// The same for a call whose target was not found: what is hidden is recorded as such, whatever the client is told.
+    fn refuse_unrouted(&self, call: &Call, caller: &CallerView<'_>, error: ErrorObject) -> Replies {
+        let Some(hidden) = caller.hidden_target(call) else { return self.refuse(call, error) };
+        let decided = CallDecision {
+            server: Some(hidden.server),
+            other_name: Some(&hidden.own),
+            rule: hidden.rule,
+            ..CallDecision::new(AuditOutcome::Hidden)
+        };
+        self.refuse_as(decided, call, error)
+    }
+
+    fn refuse_as(&self, decided: CallDecision<'_>, call: &Call, error: ErrorObject) -> Replies {
         self.record_local_call(&call.method, Instant::now(), CallOutcome::Error);
+        self.record_decision(call, CallDecision { status: Some(CallOutcome::Error.as_str()), ..decided });
         error.into()
     }
 
-    /// Routes by the upstream's name in the task id.
-    fn route_by_task(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
-        let has_tasks = |member: &&GroupMember| {
-            member.state.server.as_ref().is_some_and(|server| to_upstream::has_tasks(&server.capabilities))
+    /// Counts and returns the answer to a call that may not be made.
+    fn refuse_with(&self, call: &Call, refused: RefusedCall) -> Replies {
+        let RefusedCall { answer, rule, target: (server, own) } = refused;
+        let outcome = if answer.outcome.is_ok() { CallOutcome::ToolError } else { CallOutcome::Error };
+        self.record_local_call(&call.method, Instant::now(), outcome);
+        let failure = answer.outcome.as_ref().err().and_then(ErrorObject::failure);
+        let decided = match failure.map(Failure::kind) {
+            Some(FailureKind::InsufficientScope) => AuditOutcome::StepUp,
+            _ => AuditOutcome::Denied,
         };
-        let able: Vec<&GroupMember> = view
-            .members
-            .iter()
-            .filter(has_tasks)
-            .filter(|member| !member.is_bridged_to(call.client.revision))
-            .collect();
-        let Some(first) = able.first() else { return Err(method_not_found(&call.method)) };
-        let id = string_param(call, Key::TaskId).unwrap_or_default();
-        let named = NameMapping::split_task_id(&id).and_then(|(name, own)| {
-            let member = able.iter().find(|member| **member.upstream.name() == *name)?;
-            Some((*member, own))
-        });
-        // For an unknown task id, let an upstream produce the error.
-        let (member, own) = named.unwrap_or((*first, id.as_ref()));
-        Ok(self.forward(call, with_string_param(call, Key::TaskId, own), member))
+        let (server, other_name, status) = (Some(&server), Some(&*own), Some(outcome.as_str()));
+        self.record_decision(call, CallDecision { server, other_name, rule, status, ..CallDecision::new(decided) });
+        answer.into()
     }
 
-    fn list(&self, call: &Call, view: &Arc<View>) -> Result<Replies, ErrorObject> {
+    fn list(&self, call: &Call, caller: &CallerView<'_>) -> Result<Replies, ErrorObject> {
         let list = List::from_method(&call.method).ok_or_else(|| method_not_found(&call.method))?;
         let revision = call.client.revision;
         let cursor = call.params.as_ref().and_then(|params| params.get("cursor")).filter(|cursor| !cursor.is_null());
         let page = match cursor {
-            None => view.page(list, 0, revision, &self.shared.seal)?,
+            None => caller.page(list, 0, revision, &self.shared.seal)?,
             Some(cursor) => {
-                let cursor = cursor.text().and_then(|text| Cursor::open(&self.shared.seal, self.name(), &text));
+                let cursor =
+                    cursor.text().and_then(|text| Cursor::open(&self.shared.seal, self.name(), &call.caller, &text));
                 let cursor = cursor.filter(|cursor| cursor.list == list);
                 let cursor =
                     cursor.ok_or_else(|| invalid_params("the cursor is none of this list; begin without one"))?;
-                let page_view = self.view_for_cursor(view, &cursor);
+                let identity = &call.caller.identity;
+                let page_view = self.view_for_cursor(caller.view(), &cursor, identity);
                 let page_view = page_view
                     .ok_or_else(|| invalid_params("the list has changed since; begin again without a cursor"))?;
-                page_view.page(list, cursor.offset as usize, revision, &self.shared.seal)?
+                CallerView::new(&page_view, identity).page(list, cursor.offset as usize, revision, &self.shared.seal)?
             }
         };
+        let page = bind_to_caller(page, &self.shared.seal, self.name(), &call.caller);
         Ok(Answer { outcome: Ok(page.into()), revision }.into())
     }
 
-    /// The view whose list the cursor was issued for, if it is still kept.
-    fn view_for_cursor(&self, view: &Arc<View>, cursor: &Cursor) -> Option<Arc<View>> {
-        let is_then = |view: &&Arc<View>| view.list_fingerprint(cursor.list) == cursor.fingerprint;
+    /// The view whose list the cursor was issued for, if it is still kept. One with other rules is not used: it would
+    /// show what is hidden now.
+    fn view_for_cursor(&self, view: &Arc<View>, cursor: &Cursor, identity: &Identity) -> Option<Arc<View>> {
+        let is_then = |then: &&Arc<View>| {
+            then.has_same_rules(view)
+                && CallerView::new(then, identity).list_fingerprint(cursor.list) == cursor.fingerprint
+        };
         let before = self.recent_views.lock();
         std::iter::once(view).chain(before.iter().rev()).find(is_then).cloned()
     }
 
-    fn route_by_name(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
-        let (list, what) = match call.method {
-            Method::ToolsCall => (List::Tools, "tool"),
-            _ => (List::Prompts, "prompt"),
-        };
+    fn route_by_name(self: &Arc<Self>, call: &Call, caller: &CallerView<'_>) -> Result<Replies, ErrorObject> {
         let name = string_param(call, Key::Name)?;
-        let (member, own) = view
-            .find_by_name(list, &name)
-            .ok_or_else(|| ErrorObject::new(code::INVALID_PARAMS, format!("Unknown {what}: {name}")))?;
-        let renamed = if own == name { call.clone() } else { with_string_param(call, Key::Name, own) };
-        Ok(self.forward(call, renamed, member))
+        let list = named_list(call).0;
+        let found = caller.find_by_name(list, &name).ok_or_else(|| unknown_name(call, &name))?;
+        if let Some(refused) = caller.refusal(call, &found) {
+            return Ok(self.refuse_with(call, refused));
+        }
+        let renamed = if found.own == name { call.clone() } else { with_string_param(call, Key::Name, found.own) };
+        let audited = self.audited_target(call, Some((caller, &found)));
+        Ok(self.forward_limited(call, renamed, (target_kind(list), found.member, found.own), audited))
     }
 
-    fn route_by_uri(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
+    fn route_by_uri(self: &Arc<Self>, call: &Call, caller: &CallerView<'_>) -> Result<Replies, ErrorObject> {
         let uri = string_param(call, Key::Uri)?;
-        let (member, own) = view.find_by_uri(&uri).ok_or_else(|| resource_not_found(&uri))?;
-        Ok(self.forward(call, with_string_param(call, Key::Uri, own), member))
+        let found = caller.find_by_uri(&uri).ok_or_else(|| resource_not_found(&uri))?;
+        if let Some(refused) = caller.refusal(call, &found) {
+            return Ok(self.refuse_with(call, refused));
+        }
+        let renamed = with_string_param(call, Key::Uri, found.own);
+        let audited = self.audited_target(call, Some((caller, &found)));
+        Ok(self.forward_limited(call, renamed, (TargetKind::Resources, found.member, found.own), audited))
     }
 
-    fn route_by_reference(self: &Arc<Self>, call: &Call, view: &View) -> Result<Replies, ErrorObject> {
-        let kind = reference_text(call, "type");
-        if let (Some(only), false) =
-            (view.single_member(), matches!(kind.as_deref(), Ok("ref/prompt" | "ref/resource")))
-        {
+    fn route_by_reference(self: &Arc<Self>, call: &Call, caller: &CallerView<'_>) -> Result<Replies, ErrorObject> {
+        let (view, kind) = (caller.view(), reference_text(call, "type"));
+        // Rules know nothing of other references.
+        if let (Some(only), false) = (
+            view.single_member().filter(|_| !caller.has_rules()),
+            matches!(kind.as_deref(), Ok("ref/prompt" | "ref/resource")),
+        ) {
             return Ok(self.forward(call, call.clone(), only));
         }
         let kind = kind?;
@@ -234,13 +313,19 @@ impl Group {
             }
         };
         let named = reference_text(call, key)?;
-        let (member, own) = match key {
-            "name" => view
+        let found = match key {
+            "name" => caller
                 .find_by_name(List::Prompts, &named)
                 .ok_or_else(|| invalid_params(&format!("there is no prompt {named:?}"))),
-            _ => view.find_by_uri(&named).ok_or_else(|| resource_not_found(&named)),
+            _ => caller.find_by_uri(&named).ok_or_else(|| resource_not_found(&named)),
         }?;
-        let replies = self.forward(call, with_reference(call, key, own), member);
+        if let Some(refused) = caller.refusal(call, &found) {
+            return Ok(self.refuse_with(call, refused));
+        }
+        let (member, own) = (found.member, found.own);
+        let kind = if key == "name" { TargetKind::Prompts } else { TargetKind::Resources };
+        let audited = self.audited_target(call, Some((caller, &found)));
+        let replies = self.forward_limited(call, with_reference(call, key, own), (kind, member, own), audited);
         let is_declared_by_others = view.single_member().is_none()
             && view.has_capability(Capability::Completions)
             && member.state.has_capability(Capability::Completions) == Some(false);
@@ -261,26 +346,70 @@ impl Group {
     }
 
     /// Adds or removes a resource subscription of a session.
-    fn change_subscription(self: &Arc<Self>, call: &Call, view: &View) -> Replies {
-        let Some(sink) = &call.sink else { return method_not_found(&call.method).into() };
+    fn change_subscription(self: &Arc<Self>, call: &Call, caller: &CallerView<'_>) -> Replies {
+        if call.sink.is_none() {
+            return method_not_found(&call.method).into();
+        }
         let uri = match string_param(call, Key::Uri) {
             Ok(uri) => uri,
             Err(error) => return error.into(),
         };
-        let Some((member, own)) = view.find_by_uri(&uri) else { return resource_not_found(&uri).into() };
+        let Some(found) = caller.find_by_uri(&uri) else {
+            return self.refuse_unrouted(call, caller, resource_not_found(&uri));
+        };
+        if let Some(refused) = caller.refusal(call, &found) {
+            return self.refuse_with(call, refused);
+        }
+        let (member, own, audited) = (found.member, found.own, self.audited_target(call, Some((caller, &found))));
+        if call.method != Method::Subscribe || !self.shared.rate_limits.judges_calls() {
+            return self.change_subscription_of(call, (member, own), (&uri, audited));
+        }
+        let (client_call, own_uri, uri) = (call.clone(), own.to_owned(), uri.to_string());
+        let renamed = with_string_param(call, Key::Uri, own);
+        let target = (TargetKind::Resources, member, own);
+        self.run_limited(renamed, target, audited, move |group, renamed, member, audited| {
+            let call = Call { limits: renamed.limits, ..client_call };
+            group.change_subscription_of(&call, (member, &own_uri), (&uri, audited))
+        })
+    }
+
+    /// Adds or removes the subscription to a resource of a member; `uri` is what the client calls it.
+    fn change_subscription_of(
+        self: &Arc<Self>,
+        call: &Call,
+        resource: (&GroupMember, &str),
+        (uri, audited): (&str, AuditedTarget),
+    ) -> Replies {
+        let (Some(sink), (member, own)) = (&call.sink, resource) else { return method_not_found(&call.method).into() };
         // With its own lease, let the server decide: some support subscriptions without declaring them.
         if member.leg.uses_lease(call) {
-            return forward::subscription(self, with_string_param(call, Key::Uri, own), member, &uri);
+            return forward::subscription(self, with_string_param(call, Key::Uri, own), member, (uri, audited));
         }
         if !member.state.supports_resource_subscriptions() {
             return method_not_found(&call.method).into();
         }
         // Without a lease, updates arrive over the shared catalog connection.
+        let record = {
+            let (group, call, own, server) =
+                (Arc::clone(self), call.clone(), own.to_owned(), Arc::clone(member.upstream.name()));
+            move |outcome: CallOutcome| {
+                let decided = CallDecision {
+                    server: Some(&server),
+                    other_name: Some(&own),
+                    rule: audited.rule(),
+                    status: Some(outcome.as_str()),
+                    ..CallDecision::new(outcome.into())
+                };
+                group.record_decision(&call, decided);
+            }
+        };
         if call.method != Method::Subscribe {
-            sink.remove_subscription(&uri);
+            sink.remove_subscription(uri);
+            record(CallOutcome::Ok);
             return Answer::result(Raw::empty()).into();
         }
         if let Some(failure) = member.state.health.down() {
+            record(CallOutcome::Unavailable);
             return ErrorObject::from(failure.of_upstream(member.upstream.name())).into();
         }
         let (guard, sink, uri) = (member.leg.subscribe(own), Arc::clone(sink), uri.to_string());
@@ -291,8 +420,10 @@ impl Group {
             let silent = || Failure::new(FailureKind::Silent(limit), format!("no answer within {limit:?}")).into();
             let Err(error) = granted.unwrap_or_else(|_| Err(silent())) else {
                 sink.add_subscription(&uri, Some(Box::new(guard)));
+                record(CallOutcome::Ok);
                 return Answer::result(Raw::empty()).into();
             };
+            record(if error.failure().is_some() { CallOutcome::Unavailable } else { CallOutcome::Error });
             match error.failure() {
                 Some(failure) => ErrorObject::from(failure.clone().of_upstream(&name)).into(),
                 None => name_mapping.map_error(error).into(),
@@ -300,20 +431,51 @@ impl Group {
         })
     }
 
+    /// Forwards a call with mapped names to a target that limits may be for.
+    fn forward_limited(
+        self: &Arc<Self>,
+        call: &Call,
+        renamed: Call,
+        target: RoutedTarget<'_>,
+        audited: AuditedTarget,
+    ) -> Replies {
+        if !self.shared.rate_limits.judges_calls() {
+            return self.forward_audited(call, renamed, target.1, audited);
+        }
+        let call = call.clone();
+        self.run_limited(renamed, target, audited, move |group, renamed, member, audited| {
+            group.forward_audited(&call, renamed, member, audited)
+        })
+    }
+
+    /// Forwards a call with mapped names that no rule is about.
+    pub(super) fn forward(self: &Arc<Self>, call: &Call, renamed: Call, member: &GroupMember) -> Replies {
+        self.forward_audited(call, renamed, member, self.audited_target(call, None))
+    }
+
     /// Forwards a call with mapped names; one that may require input is parked when the server asks for it.
-    fn forward(self: &Arc<Self>, call: &Call, renamed: Call, member: &GroupMember) -> Replies {
+    fn forward_audited(
+        self: &Arc<Self>,
+        call: &Call,
+        renamed: Call,
+        member: &GroupMember,
+        audited: AuditedTarget,
+    ) -> Replies {
         let may_park = may_require_input(call) && !member.upstream.spec().is_local();
         let client_view =
             may_park.then(|| forward::ClientView { params: call.params.clone(), client: Arc::clone(&call.client) });
-        forward::call(self, renamed, member, client_view)
+        forward::call(self, renamed, member, client_view, audited)
     }
 
-    /// Forwards a notification of a session to the upstreams it concerns.
-    pub fn forward_notification(&self, sink: &dyn ClientSink, notification: &Notification) {
+    /// Forwards a notification of a session to the upstreams it concerns. One that no specification defines is an
+    /// extension method to the rules.
+    pub fn forward_notification(&self, sink: &dyn ClientSink, identity: &Identity, notification: &Notification) {
         let view = self.view(Revision::NEWEST_HANDSHAKE);
-        let concerns_all = matches!(notification.method, NotificationMethod::RootsChanged);
-        let passes = concerns_all
-            || matches!(notification.method, NotificationMethod::Other(_)) && view.single_member().is_some();
+        let passes = match &notification.method {
+            NotificationMethod::RootsChanged => true,
+            NotificationMethod::Other(name) => CallerView::new(&view, identity).may_use_method(name),
+            _ => false,
+        };
         if passes {
             for member in &view.members {
                 member.leg.forward_notification(sink.key(), notification);
@@ -337,8 +499,7 @@ fn without_missing_completions(replies: Replies) -> Replies {
 
 /// Whether a call may end with an `input_required` result.
 fn may_require_input(call: &Call) -> bool {
-    call.client.revision.asks_by_result()
-        && matches!(call.method, Method::ToolsCall | Method::PromptsGet | Method::ResourcesRead)
+    call.client.revision.asks_by_result() && call.method.may_require_input()
 }
 
 /// Replaces the request state by the upstream's own, or removes it with the input responses.
@@ -390,7 +551,7 @@ fn reference_text(call: &Call, key: &str) -> Result<String, ErrorObject> {
 }
 
 /// The call with another string in that place; unchanged bytes when it is the same.
-fn with_string_param(call: &Call, key: Key, own: &str) -> Call {
+pub(super) fn with_string_param(call: &Call, key: Key, own: &str) -> Call {
     let set = |params: &Payload| match params.text_of(key).is_some_and(|current| current == own) {
         true => params.clone(),
         false => params.with(key, &Raw::of(own)),
@@ -411,6 +572,18 @@ fn with_reference(call: &Call, key: &'static str, own: &str) -> Call {
 
 pub(super) fn invalid_params(why: &str) -> ErrorObject {
     ErrorObject::new(code::INVALID_PARAMS, format!("Invalid params: {why}"))
+}
+
+/// The list that the name of a call is on, and what one of its items is called.
+pub(super) fn named_list(call: &Call) -> (List, &'static str) {
+    match call.method {
+        Method::ToolsCall => (List::Tools, "tool"),
+        _ => (List::Prompts, "prompt"),
+    }
+}
+
+fn unknown_name(call: &Call, name: &str) -> ErrorObject {
+    ErrorObject::new(code::INVALID_PARAMS, format!("Unknown {}: {name}", named_list(call).1))
 }
 
 fn resource_not_found(uri: &str) -> ErrorObject {

@@ -15,6 +15,8 @@ pub struct Seal(Arc<ArcSwap<SealingKeys>>);
 
 struct SealingKeys {
     cipher: ChaCha20Poly1305,
+    /// Of the key before this one, which still opens what it has sealed.
+    previous_cipher: Option<ChaCha20Poly1305>,
     /// Derives nonces from the content for deterministic seals.
     nonce_key: [u8; 32],
 }
@@ -36,7 +38,8 @@ impl Seal {
     /// Replaces the key by one derived from a shared secret; all nodes with the secret open each other's
     /// seals.
     pub fn set_key(&self, secret: &[u8]) {
-        self.0.store(Arc::new(SealingKeys::derive(secret)));
+        let previous_cipher = Some(self.0.load().cipher.clone());
+        self.0.store(Arc::new(SealingKeys { previous_cipher, ..SealingKeys::derive(secret) }));
     }
 
     /// Seals bytes with a random nonce. `purpose` is associated data: [`Self::open`] needs the same.
@@ -74,7 +77,11 @@ impl Seal {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
         let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;
         let nonce: [u8; NONCE_LEN] = nonce.try_into().ok()?;
-        self.0.load().cipher.decrypt(&Nonce::from(nonce), Payload { msg: sealed, aad: purpose.as_bytes() }).ok()
+        let keys = self.0.load();
+        let open = |with: &ChaCha20Poly1305| {
+            with.decrypt(&Nonce::from(nonce), Payload { msg: sealed, aad: purpose.as_bytes() })
+        };
+        open(&keys.cipher).ok().or_else(|| open(keys.previous_cipher.as_ref()?).ok())
     }
 }
 
@@ -87,7 +94,8 @@ impl SealingKeys {
             }
             hash.finalize().into()
         };
-        Self { cipher: ChaCha20Poly1305::new(&Key::from(derive("rialto seal"))), nonce_key: derive("rialto marker") }
+        let cipher = ChaCha20Poly1305::new(&Key::from(derive("rialto seal")));
+        Self { cipher, previous_cipher: None, nonce_key: derive("rialto marker") }
     }
 }
 

@@ -1,21 +1,23 @@
 //! `subscriptions/listen`: a call that stays open and streams change notifications.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::AnnouncedChange;
+use super::caller_view::CallerView;
 use super::group::{Group, slot};
 use super::route::invalid_params;
+use super::task_events::{self, TaskEvents};
 use super::view::{GroupMember, View};
 use crate::call::{Answer, Call, ChangeEvent, Replies, ReplySender};
 use crate::dialect::classify::method_not_found;
-use crate::dialect::to_client;
+use crate::dialect::{tasks, to_client};
 use crate::protocol::method::Capability;
 use crate::protocol::{ErrorObject, Raw};
-use crate::upstream::{HubListener, Leg, SubscriptionGuard};
+use crate::upstream::{HubListener, Leg, SUBSCRIBE_TIMEOUT, SubscriptionGuard};
 
 /// The changes that one listener subscribes to.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,28 +26,28 @@ struct ListenFilter {
     prompts: bool,
     resources: bool,
     updates: Vec<Arc<str>>,
+    tasks: Vec<Arc<str>>,
 }
-
-/// How long upstreams may take to confirm resource subscriptions.
-const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The task of one listen call.
 struct Listener {
+    group: Arc<Group>,
     filter: ListenFilter,
     subscription_id: Raw,
     call: Call,
-    changes: broadcast::Receiver<ChangeEvent>,
+    changes: broadcast::Receiver<AnnouncedChange>,
     views: watch::Receiver<[Arc<View>; 2]>,
-    /// What the places of this caller announce.
+    /// What the leases of this caller announce.
     own_changes: broadcast::Receiver<ChangeEvent>,
     own_sender: broadcast::Sender<ChangeEvent>,
-    places: Vec<(Arc<Leg>, HubListener)>,
+    caller_leases: Vec<(Arc<Leg>, HubListener)>,
     closing: CancellationToken,
     replies: ReplySender,
     /// Resource subscriptions to ask the upstreams for.
     requested: Vec<RequestedSubscription>,
     /// Resource subscriptions at the upstreams.
     subscriptions: Vec<GrantedSubscription>,
+    tasks: TaskEvents,
 }
 
 /// A resource that a listener wants to hear of.
@@ -68,15 +70,16 @@ struct GrantedSubscription {
 enum SubscriptionSource {
     /// The shared connection of a leg.
     Catalog(SubscriptionGuard),
-    /// The caller's place at a leg, by the server's own URI.
-    Place(Box<str>),
+    /// The caller's lease at a leg, by the server's own URI.
+    CallerLease(Box<str>),
 }
 
-/// Changes of a caller's places buffered per listener.
+/// Changes on a caller's leases buffered per listener.
 const OWN_CHANGES_CAPACITY: usize = 256;
 
 impl Group {
-    pub(super) fn listen(&self, call: &Call, view: &View) -> Replies {
+    pub(super) fn listen(self: &Arc<Self>, call: &Call, caller: &CallerView<'_>) -> Replies {
+        let view = caller.view();
         let lists = [Capability::Tools, Capability::Prompts, Capability::Resources];
         if !view.has_subscriptions() && !lists.into_iter().any(|capability| view.has_list_changes(capability)) {
             return method_not_found(&call.method).into();
@@ -85,12 +88,18 @@ impl Group {
             Ok(requested) => requested,
             Err(error) => return error.into(),
         };
+        let knows_tasks = tasks::client_supports_tasks(&call.client.capabilities, call.client.revision);
+        if !requested.tasks.is_empty() && !knows_tasks {
+            return tasks::missing_task_support().into();
+        }
         // Subscribe before the acknowledgement is sent, so that no change after it is missed.
         let (changes, views) = (self.changes(), self.watch_views());
         let (own_sender, own_changes) = broadcast::channel(OWN_CHANGES_CAPACITY);
-        let (filter, requested) = requested.grant(view);
+        let tasks = TaskEvents::new(self, call, caller, &requested.tasks);
+        let (filter, requested) = requested.grant(caller, call);
         let (sender, replies) = Replies::channel();
         let mut listener = Listener {
+            group: Arc::clone(self),
             filter,
             subscription_id: call.id.to_raw(),
             call: call.clone(),
@@ -98,20 +107,21 @@ impl Group {
             views,
             own_changes,
             own_sender,
-            places: Vec::new(),
+            caller_leases: Vec::new(),
             closing: self.ended().clone(),
             replies: sender,
             requested,
             subscriptions: Vec::new(),
+            tasks,
         };
-        listener.listen_at_places(view);
+        listener.listen_on_caller_leases(view);
         tokio::spawn(listener.run());
         replies
     }
 }
 
-/// Hears of what the caller's place at a member announces, resources under the client's and the server's own URI.
-fn listen_at_place(member: &GroupMember, call: &Call, changes: broadcast::Sender<ChangeEvent>) -> HubListener {
+/// Hears of what the caller's lease at a member announces, resources under the client's and the server's own URI.
+fn listen_on_caller_lease(member: &GroupMember, call: &Call, changes: broadcast::Sender<ChangeEvent>) -> HubListener {
     let name_mapping = member.name_mapping.clone();
     let listener = move |change: ChangeEvent| {
         // A send error means that the listener has ended.
@@ -123,7 +133,7 @@ fn listen_at_place(member: &GroupMember, call: &Call, changes: broadcast::Sender
         }
         let _ = changes.send(change);
     };
-    member.leg.listen_at_place(call, Arc::new(listener))
+    member.leg.listen_on_caller_lease(call, Arc::new(listener))
 }
 
 impl ListenFilter {
@@ -142,7 +152,14 @@ impl ListenFilter {
                 .read()
                 .map_err(|_| invalid_params("`notifications.resourceSubscriptions` must be a list of URIs"))?,
         };
+        let tasks = match requested.get("taskIds") {
+            None => Vec::new(),
+            Some(ids) => {
+                ids.read().map_err(|_| invalid_params("`notifications.taskIds` must be a list of task ids"))?
+            }
+        };
         Ok(Self {
+            tasks: tasks.into_iter().map(|id: String| id.into()).collect(),
             tools: flag("toolsListChanged")?,
             prompts: flag("promptsListChanged")?,
             resources: flag("resourcesListChanged")?,
@@ -150,23 +167,23 @@ impl ListenFilter {
         })
     }
 
-    /// Restricts the filter to what the group supports. Resource subscriptions are granted when the upstream confirms
-    /// them.
-    fn grant(self, view: &View) -> (Self, Vec<RequestedSubscription>) {
-        let mut requested = Vec::new();
+    /// Restricts the filter to what the group supports, tasks aside. Resource subscriptions are granted when the
+    /// upstream confirms them.
+    fn grant(self, caller: &CallerView<'_>, call: &Call) -> (Self, Vec<RequestedSubscription>) {
+        let (view, mut requested) = (caller.view(), Vec::new());
         for uri in self.updates {
-            let Some((member, own)) =
-                view.find_by_uri(&uri).filter(|(member, _)| member.state.supports_resource_subscriptions())
-            else {
+            let found = caller.find_by_uri(&uri).filter(|found| caller.refusal(call, found).is_none());
+            let Some(found) = found.filter(|found| found.member.state.supports_resource_subscriptions()) else {
                 continue;
             };
-            requested.push(RequestedSubscription::new(&uri, member, own));
+            requested.push(RequestedSubscription::new(&uri, found.member, found.own));
         }
         let filter = Self {
             tools: self.tools && view.has_list_changes(Capability::Tools),
             prompts: self.prompts && view.has_list_changes(Capability::Prompts),
             resources: self.resources && view.has_list_changes(Capability::Resources),
             updates: Vec::new(),
+            tasks: Vec::new(),
         };
         (filter, requested)
     }
@@ -182,9 +199,11 @@ impl ListenFilter {
                 granted.insert(key.into(), true.into());
             }
         }
-        if !self.updates.is_empty() {
-            let uris: Vec<&str> = self.updates.iter().map(AsRef::as_ref).collect();
-            granted.insert("resourceSubscriptions".into(), uris.into());
+        for (key, names) in [("resourceSubscriptions", &self.updates), ("taskIds", &self.tasks)] {
+            if !names.is_empty() {
+                let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+                granted.insert(key.into(), names.into());
+            }
         }
         Raw::of(&granted)
     }
@@ -208,8 +227,8 @@ impl ListenFilter {
 
 impl RequestedSubscription {
     fn new(uri: &Arc<str>, member: &GroupMember, own: &str) -> Self {
-        let source = match member.leg.gives_places() {
-            true => SubscriptionSource::Place(own.into()),
+        let source = match member.leg.has_caller_leases() {
+            true => SubscriptionSource::CallerLease(own.into()),
             false => SubscriptionSource::Catalog(member.leg.subscribe(own)),
         };
         Self { uri: Arc::clone(uri), leg: Arc::clone(&member.leg), source }
@@ -223,21 +242,21 @@ impl RequestedSubscription {
                 let is_granted = tokio::time::timeout_at(deadline, guard.is_granted()).await.unwrap_or(false);
                 is_granted.then(|| Box::new(guard))?
             }
-            SubscriptionSource::Place(own) => Box::new(leg.subscribe_at_place(call, &own).await?),
+            SubscriptionSource::CallerLease(own) => Box::new(leg.subscribe_on_caller_lease(call, &own).await?),
         };
         Some(GrantedSubscription { uri, leg, _guard: guard })
     }
 }
 
 impl Listener {
-    /// Hears of what the caller's places announce at the members of a view.
-    fn listen_at_places(&mut self, view: &View) {
+    /// Hears of what the caller's leases announce at the members of a view.
+    fn listen_on_caller_leases(&mut self, view: &View) {
         let is_member = |leg: &Arc<Leg>| view.members.iter().any(|member| Arc::ptr_eq(&member.leg, leg));
-        self.places.retain(|(leg, _)| is_member(leg));
-        for member in view.members.iter().filter(|member| member.leg.gives_places()) {
-            if !self.places.iter().any(|(leg, _)| Arc::ptr_eq(leg, &member.leg)) {
-                let place = listen_at_place(member, &self.call, self.own_sender.clone());
-                self.places.push((Arc::clone(&member.leg), place));
+        self.caller_leases.retain(|(leg, _)| is_member(leg));
+        for member in view.members.iter().filter(|member| member.leg.has_caller_leases()) {
+            if !self.caller_leases.iter().any(|(leg, _)| Arc::ptr_eq(leg, &member.leg)) {
+                let listening = listen_on_caller_lease(member, &self.call, self.own_sender.clone());
+                self.caller_leases.push((Arc::clone(&member.leg), listening));
             }
         }
     }
@@ -246,7 +265,8 @@ impl Listener {
     /// have changed in between. Those that are not granted are tried again with the next view.
     async fn move_subscriptions(&mut self) -> Vec<ChangeEvent> {
         let view = Arc::clone(&self.views.borrow_and_update()[slot(self.call.client.revision)]);
-        self.listen_at_places(&view);
+        self.listen_on_caller_leases(&view);
+        self.end_hidden_subscriptions(&view);
         let deadline = Instant::now() + SUBSCRIBE_TIMEOUT;
         let mut moved = Vec::new();
         for subscription in &mut self.subscriptions {
@@ -264,7 +284,23 @@ impl Listener {
         moved
     }
 
-    /// Waits for the upstreams to confirm the resource subscriptions. One that misses the timeout is not
+    /// Ends the subscriptions to what rules hide now.
+    fn end_hidden_subscriptions(&mut self, view: &Arc<View>) {
+        let caller = CallerView::new(view, &self.call.caller.identity);
+        if caller.has_rules() {
+            let is_hidden = |uri: &str| view.resolve_uri(uri).is_some() && caller.find_by_uri(uri).is_none();
+            self.subscriptions.retain(|subscription| !is_hidden(&subscription.uri));
+            self.filter.updates.retain(|uri| !is_hidden(uri));
+        }
+    }
+
+    /// Whether a change of the group is one for this caller.
+    fn concerns(&self, change: &AnnouncedChange) -> bool {
+        let (client, identity) = (self.call.client.revision, &self.call.caller.identity);
+        self.filter.matches(&change.change) && self.group.concerns(client, identity, change)
+    }
+
+    /// Waits for the upstreams to confirm the subscriptions of resources and tasks. One that misses the timeout is not
     /// granted, as the acknowledgement cannot be amended.
     async fn await_subscriptions(&mut self) {
         let deadline = Instant::now() + SUBSCRIBE_TIMEOUT;
@@ -279,6 +315,11 @@ impl Listener {
                 self.subscriptions.push(granted);
             }
         }
+        tokio::select! {
+            () = self.replies.cancelled() => {}
+            () = self.closing.cancelled() => {}
+            granted = self.tasks.begin(&self.call, deadline) => self.filter.tasks = granted,
+        }
     }
 
     /// Only this task waits for its reader; a reader that lags gets every change of its filter.
@@ -292,8 +333,17 @@ impl Listener {
             let change = tokio::select! {
                 () = self.replies.cancelled() => return,
                 () = self.closing.cancelled() => break,
-                change = self.changes.recv() => Some(change),
+                change = self.changes.recv() => match change {
+                    Ok(change) if !self.concerns(&change) => continue,
+                    change => Some(change.map(|change| change.change)),
+                },
                 change = self.own_changes.recv() => Some(change),
+                task = self.tasks.next() => {
+                    match self.replies.notify(task_events::notification(&task, &self.subscription_id)).await {
+                        true => continue,
+                        false => return,
+                    }
+                }
                 changed = self.views.changed() => match changed {
                     Ok(()) => None,
                     Err(_) => break,

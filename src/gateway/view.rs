@@ -4,25 +4,25 @@
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use serde_json::json;
-use tokio::time::Instant;
 
-use super::cursor::Cursor;
 use super::group_config::GroupConfig;
+use super::list_pages::ListPages;
 use super::name_mapping::NameMapping;
 use super::names::{self, Collision, NameTable};
-use super::sealing::Seal;
+use super::permissions::{PermissionCache, Permissions};
 use crate::call::ListFingerprints;
 use crate::dialect::headers::HeaderMirror;
-use crate::dialect::to_client::{self, CacheHint, ServerInfo};
-use crate::dialect::{Revision, meta, to_upstream};
+use crate::dialect::to_client::ServerInfo;
+use crate::dialect::{Revision, tasks, to_upstream};
+use crate::identity::Identity;
 use crate::metrics::CallMetrics;
+use crate::protocol::Raw;
 use crate::protocol::method::Capability;
-use crate::protocol::{ErrorObject, Payload, Raw, code};
-use crate::upstream::{CatalogList, CatalogState, HealthPhase, Leg, LegChoice, List, Upstream};
+use crate::upstream::{CatalogState, HealthPhase, Leg, LegChoice, List, Upstream};
 
 /// The view of a group at one moment.
 #[derive(Debug)]
@@ -38,7 +38,9 @@ pub struct View {
     /// Whether the group has each capability, indexed as [`Capability::ALL`].
     capabilities: [bool; Capability::ALL.len()],
     names: [NameTable; List::ALL.len()],
-    lists: [MergedList; List::ALL.len()],
+    pub(super) lists: [MergedList; List::ALL.len()],
+    /// What each class of callers may do, where there are rules.
+    permissions: PermissionCache,
     header_mirrors: HashMap<Box<str>, Vec<HeaderMirror>>,
     /// Index of the member that lists a resource, by the upstream's own URI.
     own_uris: HashMap<Box<str>, usize>,
@@ -61,25 +63,36 @@ pub struct GroupMember {
     pub state: Arc<CatalogState>,
     /// The name mapping of the upstream in this group.
     pub name_mapping: NameMapping,
+    /// Whether the group has no other upstream.
+    pub(super) is_only: bool,
     /// Metrics of the calls from this group to the upstream.
     pub(super) metrics: Arc<CallMetrics>,
 }
 
 /// One list merged from all members.
 #[derive(Debug, Default)]
-struct MergedList {
+pub(super) struct MergedList {
     /// Index of the member, index in its list, and exposed name of each item.
-    entries: Vec<(usize, usize, Box<str>)>,
+    pub(super) entries: Vec<(usize, usize, Box<str>)>,
     /// Fingerprint of this list, including the change announcements of upstreams.
     fingerprint: u64,
     /// Fingerprint of the content alone, comparable between nodes.
     content_fingerprint: u64,
     /// The pages for each revision, rendered on first use.
-    pages: [OnceLock<Vec<Raw>>; Revision::COUNT],
+    pub(super) pages: ListPages,
 }
 
-/// The `_meta` key of a list result that names the servers missing from it.
-const UNAVAILABLE_SERVERS: &str = "rialto/unavailableServers";
+/// What a name or URI of a call stands for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ResolvedName<'v> {
+    /// Index of the member.
+    pub(super) member: usize,
+    /// The member's own name or URI.
+    pub(super) own: &'v str,
+    /// The list that has it, and its position there; `None` if no list has it.
+    pub(super) listed: Option<(List, usize)>,
+}
+
 /// Maximum length of the merged instructions, in bytes.
 const MAX_INSTRUCTIONS_BYTES: usize = 16 << 10;
 
@@ -89,14 +102,14 @@ impl GroupMember {
     /// Takes a snapshot of the catalog that an upstream has for clients of that revision.
     pub fn new(upstream: Arc<Upstream>, client: Revision, config: &GroupConfig) -> Self {
         let prefix = config.uses_prefixes().then(|| Arc::clone(upstream.name()));
-        let tasks = (config.servers.len() > 1).then(|| Arc::clone(upstream.name()));
         let LegChoice { leg, is_settled } = upstream.leg_for(client);
         Self {
             state: leg.state(),
             leg,
             is_settled,
             upstream,
-            name_mapping: NameMapping { prefix, task_prefix: tasks },
+            name_mapping: NameMapping { prefix },
+            is_only: config.servers.len() == 1,
             metrics: Arc::default(),
         }
     }
@@ -112,7 +125,7 @@ impl GroupMember {
     }
 
     /// Whether the upstream is down, or its list is missing or stale.
-    fn is_unavailable_for(&self, list: List) -> bool {
+    pub(super) fn is_unavailable_for(&self, list: List) -> bool {
         let unknown = self.state.has_capability(list.capability()) == Some(true) && self.state.list(list).is_none();
         let troubled = unknown || self.state.list_errors.contains_key(list.result_key());
         troubled || matches!(self.state.health.phase, HealthPhase::Starting | HealthPhase::Down)
@@ -128,6 +141,7 @@ impl View {
             capabilities: [false; Capability::ALL.len()],
             names: Default::default(),
             lists: Default::default(),
+            permissions: PermissionCache::default(),
             header_mirrors: HashMap::new(),
             own_uris: HashMap::new(),
             own_templates: Vec::new(),
@@ -212,8 +226,16 @@ impl View {
             Some(only) => only.state.revision.unwrap_or(client),
             None => Revision::NEWEST,
         };
-        let capabilities = to_upstream::server_capabilities(&self.server.capabilities, revision, client);
+        let mut capabilities = to_upstream::server_capabilities(&self.server.capabilities, revision, client);
+        if self.bridges_tasks_to(client) {
+            capabilities = tasks::with_tasks_offered(&capabilities, client);
+        }
         ServerInfo { capabilities, ..self.server.clone() }
+    }
+
+    /// Whether tasks of some upstream reach clients of that revision, which is of the other era.
+    pub(super) fn bridges_tasks_to(&self, client: Revision) -> bool {
+        self.members.iter().any(|member| member.bridges_tasks_to(client))
     }
 
     /// Whether the group has a capability.
@@ -244,6 +266,14 @@ impl View {
         List::ALL.into_iter().filter(differs).collect()
     }
 
+    /// Whether both views have the same rules.
+    pub(super) fn has_same_rules(&self, other: &Self) -> bool {
+        match (&self.config.rules, &other.config.rules) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
+
     /// The number of items on a list.
     pub fn count(&self, list: List) -> usize {
         self.lists[list as usize].entries.len()
@@ -269,46 +299,89 @@ impl View {
 
     /// The member that has a tool or prompt, and its own name for it.
     pub fn find_by_name<'n>(&'n self, list: List, name: &'n str) -> Option<(&'n GroupMember, &'n str)> {
-        if let Some((member, own)) = self.names[list as usize].resolve(name) {
-            return Some((&self.members[member], own));
-        }
-        // A single upstream decides itself whether the name exists; it need not be listed.
-        self.single_member().filter(|_| self.config.filter(list).allows(name)).map(|only| (only, name))
+        self.resolve_name(list, name).map(|found| (&self.members[found.member], found.own))
     }
 
     /// The member that has a resource, and its own URI. The URI need not be listed: upstreams may serve
     /// unlisted resources.
     pub fn find_by_uri<'u>(&'u self, uri: &'u str) -> Option<(&'u GroupMember, &'u str)> {
+        self.resolve_uri(uri).map(|found| (&self.members[found.member], found.own))
+    }
+
+    /// What the name of a tool or prompt stands for.
+    pub(super) fn resolve_name<'n>(&'n self, list: List, name: &'n str) -> Option<ResolvedName<'n>> {
+        if let Some(entry) = self.names[list as usize].resolve(name) {
+            let listed = Some((list, entry.position));
+            return Some(ResolvedName { member: entry.member, own: &entry.own, listed });
+        }
+        // A single upstream decides itself whether the name exists; it need not be listed.
+        let only = self.single_member().filter(|_| self.config.filter(list).allows(name));
+        // With rules it must be: what is hidden and what does not exist would be told apart by who answers.
+        let only = only.filter(|only| self.config.rules.is_none() || only.state.list(list).is_none());
+        only.map(|_| ResolvedName { member: 0, own: name, listed: None })
+    }
+
+    /// The name by which clients know what an upstream lists under its own name.
+    pub(super) fn exposed_name(&self, list: List, upstream: &str, own: &str) -> Option<&str> {
+        let is_own = |(member, position, _): &&(usize, usize, Box<str>)| {
+            let member = &self.members[*member];
+            let listed = member.state.list(list).filter(|_| **member.upstream.name() == *upstream);
+            let named = listed.and_then(|listed| listed.items.get(*position)?.get(list.item_key()));
+            named.as_ref().and_then(Raw::text).is_some_and(|name| name == own)
+        };
+        self.lists[list as usize].entries.iter().find(is_own).map(|(_, _, exposed)| &**exposed)
+    }
+
+    /// What the URI of a resource, or a template, stands for.
+    pub(super) fn resolve_uri<'u>(&'u self, uri: &'u str) -> Option<ResolvedName<'u>> {
         for list in [List::Resources, List::Templates] {
-            if let Some((member, own)) = self.names[list as usize].resolve(uri) {
-                return Some((&self.members[member], own));
+            if let Some(entry) = self.names[list as usize].resolve(uri) {
+                let listed = Some((list, entry.position));
+                return Some(ResolvedName { member: entry.member, own: &entry.own, listed });
             }
         }
-        let (member, own) = if let Some(only) = self.single_member() {
-            (only, uri)
+        let (member, own) = if self.single_member().is_some() {
+            (0, uri)
         } else if let Some((name, own)) = names::split_exposed_uri(uri).filter(|_| self.config.uses_prefixes()) {
-            (self.members.iter().find(|member| **member.upstream.name() == *name)?, own)
+            (self.members.iter().position(|member| **member.upstream.name() == *name)?, own)
         } else {
-            (self.find_by_own_uri(uri)?, uri)
+            (self.resolve_own_uri(uri)?, uri)
         };
-        self.config.resources.allows_item(&[uri, own]).then_some((member, own))
+        let is_allowed = self.config.resources.allows_item(&[uri, own]);
+        is_allowed.then_some(ResolvedName { member, own, listed: None })
+    }
+
+    /// The templates of a member that a URI may be an expansion of.
+    pub(super) fn templates_of<'t>(&'t self, member: usize, uri: &'t str) -> impl Iterator<Item = &'t str> {
+        let of_member = self.own_templates.iter().filter(move |(_, other)| *other == member);
+        of_member.map(|(template, _)| &**template).filter(move |template| names::matches_template(template, uri))
+    }
+
+    /// The member's own name of an item on a list.
+    pub(super) fn own_name(&self, list: List, exposed: &str) -> &str {
+        self.names[list as usize].resolve(exposed).map_or("", |entry| &entry.own)
+    }
+
+    /// What a caller may do in this view; `None` where there are no rules.
+    pub fn permissions(&self, identity: &Identity) -> Option<Arc<Permissions>> {
+        let class = self.config.rules.as_ref()?.class_of(identity);
+        Some(self.permissions.get_or_insert(class, |class| Permissions::new(self, class)))
     }
 
     /// The member that lists the upstream's own URI, or has a template that matches it. A filter on the
     /// exposed URI applies here too.
-    fn find_by_own_uri(&self, uri: &str) -> Option<&GroupMember> {
+    fn resolve_own_uri(&self, uri: &str) -> Option<usize> {
         let may_expand = |(template, member): &&(Box<str>, usize)| {
             names::matches_template(template, uri)
                 && self.config.resources.allows_item(&[uri, &self.members[*member].name_mapping.expose_uri(uri)])
         };
         let listed = self.own_uris.get(uri).copied();
-        let member = listed.or_else(|| self.own_templates.iter().find(may_expand).map(|(_, member)| *member));
-        member.map(|member| &self.members[member])
+        listed.or_else(|| self.own_templates.iter().find(may_expand).map(|(_, member)| *member))
     }
 
     /// Whether the upstream's own URI resolves to this leg.
     pub(super) fn is_own_uri(&self, uri: &str, leg: &Arc<Leg>) -> bool {
-        self.find_by_own_uri(uri).is_some_and(|member| Arc::ptr_eq(&member.leg, leg))
+        self.resolve_own_uri(uri).is_some_and(|member| Arc::ptr_eq(&self.members[member].leg, leg))
     }
 
     /// Fingerprint of a list, including the change announcements of upstreams.
@@ -316,116 +389,20 @@ impl View {
         self.lists[list as usize].fingerprint
     }
 
+    /// Fingerprint of the content of a list alone, comparable between nodes.
+    pub(super) fn content_fingerprint(&self, list: List) -> u64 {
+        self.lists[list as usize].content_fingerprint
+    }
+
     /// Content fingerprints, comparable between nodes.
     pub fn list_fingerprints(&self) -> ListFingerprints {
-        let [tools, prompts, resources, templates] =
-            List::ALL.map(|list| self.lists[list as usize].content_fingerprint);
-        [tools, prompts, resources ^ templates.rotate_left(1)]
+        combine_fingerprints(List::ALL.map(|list| self.content_fingerprint(list)))
     }
+}
 
-    /// A page of a list, converted to a revision.
-    ///
-    /// # Errors
-    /// When `offset` is not the start of a page.
-    pub fn page(&self, list: List, offset: usize, to: Revision, seal: &Seal) -> Result<Raw, ErrorObject> {
-        let merged = &self.lists[list as usize];
-        let pages = merged.pages[to as usize].get_or_init(|| self.render_pages(list, to, seal));
-        let size = self.config.page_size.max(1);
-        let Some(page) = pages.get(offset / size).filter(|_| offset.is_multiple_of(size)) else {
-            return Err(ErrorObject::new(code::INVALID_PARAMS, "Invalid params: the list has no such page"));
-        };
-        if !to.has_result_envelope() {
-            return Ok(page.clone());
-        }
-        let hint = self.cache_hint(list);
-        let ttl = Raw::of(&hint.ttl);
-        let scope = Raw::constant(if hint.public { r#""public""# } else { r#""private""# });
-        Ok(page.edit().set("ttlMs", ttl).set("cacheScope", scope).finish())
-    }
-
-    /// Cache hint of a merged list: the minimum TTL of its parts.
-    fn cache_hint(&self, list: List) -> CacheHint {
-        let now = Instant::now();
-        let mut whole = CacheHint { ttl: u64::MAX, public: true };
-        for member in &self.members {
-            if member.is_unavailable_for(list) {
-                whole.ttl = 0;
-            }
-            let Some(listed) = member.state.list(list) else { continue };
-            let hint = listed.cache_hint.unwrap_or(CacheHint { ttl: 0, public: false });
-            let left = match listed.expires_at() {
-                // Lists of built-in servers never expire.
-                Some(_) if member.upstream.spec().is_built_in() => hint.ttl,
-                Some(expires) => expires.saturating_duration_since(now).as_millis().try_into().unwrap_or(u64::MAX),
-                None => 0,
-            };
-            whole.ttl = whole.ttl.min(left);
-            whole.public &= hint.public;
-        }
-        if whole.ttl == u64::MAX { CacheHint { ttl: 0, public: false } } else { whole }
-    }
-
-    fn render_pages(&self, list: List, to: Revision, seal: &Seal) -> Vec<Raw> {
-        let items = self.render_items(list, to);
-        let size = self.config.page_size.max(1);
-        let count = items.len().div_ceil(size).max(1);
-        let envelope = self.envelope(list, to);
-        let page = |n: usize| {
-            let from = n * size;
-            let items = Raw::of(&items[from..items.len().min(from + size)]);
-            let page = envelope.edit().set(list.result_key(), items).finish();
-            if n + 1 == count {
-                return page;
-            }
-            let offset = u32::try_from(from + size).unwrap_or(u32::MAX);
-            let cursor =
-                Cursor { list, fingerprint: self.list_fingerprint(list), offset }.seal(seal, &self.config.name);
-            page.edit().set("nextCursor", Raw::of(&cursor)).finish()
-        };
-        (0..count).map(page).collect()
-    }
-
-    /// All items of a list with exposed names, converted to a revision.
-    fn render_items(&self, list: List, to: Revision) -> Vec<Raw> {
-        let converted: Vec<Vec<Raw>> = self
-            .members
-            .iter()
-            .map(|member| member.state.list(list).map(|l| convert_items(list, l, to)).unwrap_or_default())
-            .collect();
-        let item = |(n, m, exposed): &(usize, usize, Box<str>)| {
-            converted[*n].get(*m).map(|item| self.members[*n].name_mapping.map_item(list, item, exposed))
-        };
-        self.lists[list as usize].entries.iter().filter_map(item).collect()
-    }
-
-    /// The members of a list result around its items.
-    fn envelope(&self, list: List, to: Revision) -> Raw {
-        let unavailable: Vec<&str> = self
-            .members
-            .iter()
-            .filter(|member| member.is_unavailable_for(list))
-            .map(|member| member.upstream.name().as_ref())
-            .collect();
-        let only = self.single_member().and_then(|only| only.state.list(list));
-        let mut envelope = match only {
-            Some(listed) => {
-                let result = Ok(listed.envelope.clone().into());
-                to_client::convert_outcome(result, &list.method(), listed.revision, to, &self.server)
-                    .map_or_else(|_| Raw::empty(), Payload::into_raw)
-            }
-            None => Raw::empty(),
-        };
-        if to.has_result_envelope() {
-            envelope = envelope.edit().set("resultType", Raw::constant(r#""complete""#)).finish();
-            if envelope.at(&["_meta", meta::SERVER_INFO]).is_none() {
-                envelope = meta::with_member(Some(&envelope), meta::SERVER_INFO, self.server.info.clone());
-            }
-        }
-        if unavailable.is_empty() {
-            return envelope;
-        }
-        meta::with_member(Some(&envelope), UNAVAILABLE_SERVERS, Raw::of(&unavailable))
-    }
+/// The fingerprints of the lists that are announced together, from those of all lists.
+pub(super) fn combine_fingerprints([tools, prompts, resources, templates]: [u64; 4]) -> ListFingerprints {
+    [tools, prompts, resources ^ templates.rotate_left(1)]
 }
 
 fn describe_collision(collision: &Collision, list: List, members: &[GroupMember]) -> String {
@@ -436,17 +413,6 @@ fn describe_collision(collision: &Collision, list: List, members: &[GroupMember]
         collision.name,
         list.result_key()
     )
-}
-
-/// Converts the items of one upstream to a revision.
-fn convert_items(list: List, listed: &CatalogList, to: Revision) -> Vec<Raw> {
-    if listed.revision == to {
-        return listed.items.clone();
-    }
-    let unnamed = ServerInfo { info: Raw::empty(), capabilities: Raw::empty(), instructions: None };
-    let result = Raw::empty().edit().set(list.result_key(), Raw::of(&listed.items)).finish();
-    let converted = to_client::convert_outcome(Ok(result.into()), &list.method(), listed.revision, to, &unnamed);
-    converted.ok().and_then(|result| result.get(list.result_key())).map(|items| items.items()).unwrap_or_default()
 }
 
 /// The self-description of a group: that of its single upstream, or one merged from all.
